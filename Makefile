@@ -1,0 +1,45 @@
+# Needs only python3 (3.11 or newer) and make. Everything else goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.made
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench clean
+
+help:
+	@echo "make demo    run the demonstration on four simulated GPUs (about 20 s)"
+	@echo "make test    run the tests"
+	@echo "make check   format check, lint, types, tests: what CI runs"
+	@echo "make format  let ruff mend layout and imports"
+	@echo "make bench   side-by-side measurements against other programs"
+	@echo "make clean   remove .venv and everything that was built"
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m compileall -q src
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/stoker run --demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	$(BIN)/python bench/dispatch.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,10 @@
+"""The import name and the `python -m` form of the older simple_hypersearch."""
+
+import sys
+
+from stoker.compat.simple_hypersearch import generate_commands
+
+__all__ = ["generate_commands"]
+
+if __name__ == "__main__":
+    sys.exit(generate_commands())

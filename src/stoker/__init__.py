@@ -1,0 +1,3 @@
+"""Stoker keeps GPUs fed."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,44 @@
+"""The forkserver: a small single-threaded process that does nothing but fork keepers.
+
+Standard library only. It is started before the engine opens SQLite, starts a thread or asks a driver, so that
+no keeper ever carries a copy of those. It ends when the engine's end of its socket closes; keepers live on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+
+from stoker.backends import processes
+from stoker.backends.keeper import Keeper
+
+
+def main() -> None:
+    """Fork a keeper for every message: its descriptors are the listener, the lock and the journal."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    os.chdir("/")
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(control, 64, 3, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            return
+        if os.fork() == 0:
+            control.close()
+            _become_keeper(*descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _become_keeper(listener: int, _lock: int, journal: int) -> None:
+    """Never returns. The lock is held by being open, for as long as this process lives."""
+    try:
+        os.setsid()
+        processes.become_subreaper()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        Keeper(socket.socket(fileno=listener), journal).serve()
+    finally:
+        os._exit(0)

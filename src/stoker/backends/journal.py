@@ -1,0 +1,104 @@
+"""A keeper's journal: an append-only file of one line per fact, preallocated so that a full disk cannot swallow one.
+
+Standard library only: keepers are forked from a process that must stay small.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import NamedTuple
+
+SIZE = 1 << 20
+"""Bytes set aside; room for several thousand attempts, after which a keeper is replaced."""
+NOTE_LIMIT = 600
+
+
+class Began(NamedTuple):
+    """Written before the command starts."""
+
+    attempt: str
+    at: float
+
+
+class Over(NamedTuple):
+    """Written after nothing of the attempt is left."""
+
+    attempt: str
+    at: float
+    code: int
+    signal: int
+    why: str
+    peak: int
+    note: str
+
+
+class Back(NamedTuple):
+    """Written when an attempt is given back that was never started."""
+
+    attempt: str
+    at: float
+
+
+Record = Began | Over | Back
+
+
+def line_of(record: Record) -> bytes:
+    """The record as one line."""
+    match record:
+        case Began(attempt, at):
+            return f"S {attempt} {at:.6f}\n".encode()
+        case Back(attempt, at):
+            return f"R {attempt} {at:.6f}\n".encode()
+        case Over():
+            head = f"E {record.attempt} {record.at:.6f} {record.code} {record.signal} {record.why} {record.peak}"
+            return f"{head} {json.dumps(record.note[:NOTE_LIMIT])}\n".encode()
+
+
+def record_of(line: bytes) -> Record:
+    """The record that a whole line holds."""
+    kind, attempt, at, *rest = line.decode().split(" ", 7)
+    if kind == "S":
+        return Began(attempt, float(at))
+    if kind == "R":
+        return Back(attempt, float(at))
+    code, signal, why, peak, note = rest
+    return Over(attempt, float(at), int(code), int(signal), why, int(peak), json.loads(note))
+
+
+def create(path: str) -> int:
+    """Make the journal and set its space aside; the descriptor is for the keeper."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, SIZE)
+    except OSError:
+        os.close(descriptor)
+        os.unlink(path)
+        raise
+    return descriptor
+
+
+class Reader:
+    """Reads a journal from where it stopped the last time."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.offset = 0
+
+    def news(self) -> list[Record]:
+        """The records written since the last call; a line that is not yet whole waits for the next."""
+        chunk = os.pread(self._descriptor, SIZE, self.offset)
+        text, end, _ = chunk[: chunk.find(0) if 0 in chunk else len(chunk)].rpartition(b"\n")
+        if not end:
+            return []
+        self.offset += len(text) + 1
+        return [record_of(line) for line in text.split(b"\n")]
+
+    @property
+    def nearly_full(self) -> bool:
+        """Whether the keeper should be replaced by a fresh one."""
+        return self.offset > SIZE * 3 // 4
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self._descriptor)

@@ -1,0 +1,404 @@
+"""A keeper: runs attempts one after the other, survives the engine, and remembers how each of them ended.
+
+Standard library only: keepers are forked from a process that must stay small. A keeper owns an flock for
+its whole life (the proof that it lives), a journal (the truth about its attempts) and a listening socket
+(through which the engine, or the engine after that, gives orders). A byte sent to the engine means "the
+journal has grown".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from stoker.backends import journal, processes
+
+LINGER = 1.0
+"""Seconds that what a finished command left behind may take to end by itself."""
+LINGER_GRACE = 5.0
+KILL_INTERVAL = 0.05
+KILL_INTERVAL_LIMIT = 2.0
+QUIET_START = 0.01
+"""Seconds before the engine is told of a start: most very short attempts end earlier, and one word is enough."""
+HINT_INTERVAL = 0.02
+"""Seconds within which several ends are told together while more work is at hand."""
+_DEFAULT_SIGNALS = [
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGTERM,
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+    signal.SIGCHLD,
+]
+
+
+class Refused(Exception):
+    """The attempt cannot be started; carries the exit code that a shell would give."""
+
+    def __init__(self, code: int, note: str) -> None:
+        super().__init__(note)
+        self.code = code
+        self.note = note
+
+
+@dataclass
+class Attempt:
+    """The attempt that runs now, and what is known of its end."""
+
+    key: str
+    pid: int
+    limit_at: float | None
+    grace: float
+    status: int | None = None
+    peak: int = 0
+    why: str = "exited"
+    note: str = ""
+    linger_at: float | None = None
+    kill_at: float | None = None
+    kill_interval: float = KILL_INTERVAL
+    told: bool = False
+    began: float = field(default_factory=time.monotonic)
+
+
+class Keeper:
+    """The loop of one keeper process."""
+
+    def __init__(self, listener: socket.socket, journal_descriptor: int) -> None:
+        self._listener = listener
+        self._journal = journal_descriptor
+        self._offset = 0
+        self._engine: socket.socket | None = None
+        self._inbox = b""
+        self._descriptors: deque[int] = deque()
+        self._leases: list[tuple[str, int]] = []
+        self._environments: dict[str, dict[str, str]] = {}
+        self._queue: deque[dict[str, Any]] = deque()
+        self._current: Attempt | None = None
+        self._leaving = False
+        self._untold_since: float | None = None
+        self._listener.setblocking(False)
+        self._alarm, alarm_end = socket.socketpair()
+        self._alarm.setblocking(False)
+        alarm_end.setblocking(False)
+        self._alarm_end = alarm_end
+        signal.set_wakeup_fd(alarm_end.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def serve(self) -> None:
+        """Work until told to leave, or until nobody is left to work for."""
+        self._greet()
+        while self._wanted():
+            self._start_next()
+            self._listen(self._patience())
+            self._reap()
+            self._keep_time()
+            self._finish()
+            self._tell_overdue()
+        self._release_leases()
+
+    def _wanted(self) -> bool:
+        busy = self._current is not None or bool(self._queue)
+        return busy or (self._engine is not None and not self._leaving)
+
+    # -- orders from the engine ------------------------------------------------------------------
+
+    def _greet(self) -> None:
+        """Take the newest connection: a new engine replaces one that died."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                connection, _ = self._listener.accept()
+                if self._engine is not None:
+                    self._engine.close()
+                connection.setblocking(False)
+                self._engine, self._inbox = connection, b""
+                self._hint()
+
+    def _listen(self, patience: float | None) -> None:
+        poller = select.poll()
+        poller.register(self._listener, select.POLLIN)
+        poller.register(self._alarm, select.POLLIN)
+        if self._engine is not None:
+            poller.register(self._engine, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poller.poll(None if patience is None else patience * 1000)}
+        if self._alarm.fileno() in ready:
+            self._alarm.recv(4096)
+        if self._engine is not None and self._engine.fileno() in ready:
+            self._receive(self._engine)
+        if self._listener.fileno() in ready:
+            self._greet()
+
+    def _receive(self, engine: socket.socket) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(engine, 1 << 20, 8, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, descriptors = b"", []
+        self._descriptors.extend(descriptors)
+        if not data:
+            engine.close()
+            self._engine = None
+            return
+        *lines, self._inbox = (self._inbox + data).split(b"\n")
+        for line in lines:
+            self._obey(json.loads(line))
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        match order["do"]:
+            case "run":
+                self._queue.append(order)
+            case "environment":
+                self._environments[order["digest"]] = order["variables"]
+            case "lease":
+                descriptor = self._descriptors.popleft()
+                os.set_inheritable(descriptor, True)
+                self._leases.append((order["path"], descriptor))
+            case "stop":
+                self._stop(order["attempt"], order["grace"])
+            case "recall":
+                self._recall()
+            case "release" if self._current is None and not self._queue:
+                self._release_leases()
+            case "leave":
+                self._leaving = True
+
+    def _recall(self) -> None:
+        while self._queue:
+            self._write(journal.Back(self._queue.popleft()["attempt"], time.time()))
+        self._hint()
+
+    def _stop(self, key: str, grace: float) -> None:
+        for order in [order for order in self._queue if order["attempt"] == key]:
+            self._queue.remove(order)
+            self._write(journal.Back(key, time.time()))
+            self._hint()
+        if self._current is not None and self._current.key == key:
+            if self._current.why == "exited" and self._current.status is None:
+                self._current.why = "stopped"
+            self._terminate(self._current, grace)
+
+    # -- the attempt -----------------------------------------------------------------------------
+
+    def _start_next(self) -> None:
+        while self._queue and self._current is None:
+            order = self._queue.popleft()
+            self._write(journal.Began(order["attempt"], time.time()))
+            try:
+                self._current = self._spawn(order)
+            except Refused as refusal:
+                self._over(order["attempt"], refusal.code, 0, "refused", 0, refusal.note)
+
+    def _spawn(self, order: dict[str, Any]) -> Attempt:
+        environment = {**self._environments[order["environment"]], **order["extra"]}
+        os.umask(order["umask"])
+        _enter(order["cwd"])
+        out, err = _open_outputs(order["out"], order["err"])
+        try:
+            pid = _launch(order, environment, out, err)
+        except Refused as refusal:
+            os.write(err, f"stoker: {refusal.note}\n".encode(errors="backslashreplace"))
+            raise
+        finally:
+            for descriptor in {out, err} - {1, 2}:
+                os.close(descriptor)
+        limit = order["limit"]
+        limit_at = None if limit is None else _boot_clock() + limit
+        return Attempt(order["attempt"], pid, limit_at, order["grace"])
+
+    def _reap(self) -> None:
+        """Collect every child that ended, the command itself and orphans of it alike."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if self._current is not None:
+                self._current.peak = max(self._current.peak, usage.ru_maxrss * 1024)
+                if pid == self._current.pid:
+                    self._current.status = status
+
+    def _finish(self) -> None:
+        """Close the attempt when its command has ended and nothing that came from it is left."""
+        attempt = self._current
+        if attempt is None or attempt.status is None:
+            return
+        if _has_children():
+            if attempt.linger_at is None and attempt.kill_at is None:
+                attempt.linger_at = _boot_clock() + LINGER
+            return
+        self._current = None
+        code, number = _exit_of(attempt.status)
+        self._over(attempt.key, code, number, attempt.why, attempt.peak, attempt.note)
+
+    def _keep_time(self) -> None:
+        attempt = self._current
+        if attempt is None:
+            return
+        now = _boot_clock()
+        if attempt.kill_at is not None and now >= attempt.kill_at:
+            processes.send(processes.descendants(os.getpid()), signal.SIGKILL)
+            attempt.kill_at = now + attempt.kill_interval
+            attempt.kill_interval = min(2 * attempt.kill_interval, KILL_INTERVAL_LIMIT)
+        elif attempt.linger_at is not None and now >= attempt.linger_at:
+            attempt.linger_at = None
+            left = processes.descendants(os.getpid())
+            attempt.note = f"left {len(left)} process{'es' if len(left) > 1 else ''} behind, which were stopped"
+            self._terminate(attempt, LINGER_GRACE)
+        elif attempt.limit_at is not None and now >= attempt.limit_at and attempt.status is None:
+            attempt.limit_at, attempt.why = None, "timeout"
+            self._terminate(attempt, attempt.grace)
+
+    def _terminate(self, attempt: Attempt, grace: float) -> None:
+        """TERM to all of it now, KILL to whatever is left after the grace; a second order only shortens that."""
+        kill_at = _boot_clock() + grace
+        if attempt.kill_at is None and grace > 0:
+            processes.send(processes.descendants(os.getpid()), signal.SIGTERM)
+        attempt.kill_at = kill_at if attempt.kill_at is None else min(kill_at, attempt.kill_at)
+        self._keep_time()
+
+    # -- telling ---------------------------------------------------------------------------------
+
+    def _over(self, key: str, code: int, number: int, why: str, peak: int, note: str) -> None:
+        self._write(journal.Over(key, time.time(), code, number, why, peak, note))
+        now = time.monotonic()
+        self._untold_since = self._untold_since or now
+        if not self._queue or now - self._untold_since >= HINT_INTERVAL:
+            self._hint()
+
+    def _tell_overdue(self) -> None:
+        attempt = self._current
+        if attempt is not None and not attempt.told and time.monotonic() - attempt.began >= QUIET_START:
+            attempt.told = True
+            self._hint()
+
+    def _write(self, record: journal.Record) -> None:
+        line = journal.line_of(record)
+        os.pwrite(self._journal, line, self._offset)
+        self._offset += len(line)
+
+    def _hint(self) -> None:
+        self._untold_since = None
+        if self._engine is not None:
+            with contextlib.suppress(OSError):  # full: it has hints enough; closed: the next read will say so
+                self._engine.send(b"!")
+
+    def _patience(self) -> float | None:
+        attempt = self._current
+        if attempt is None:
+            return None if self._engine is not None else 0.0
+        moments = [at for at in (attempt.kill_at, attempt.linger_at, attempt.limit_at) if at is not None]
+        patience = max(0.0, min(moments) - _boot_clock()) if moments else None
+        if not attempt.told:
+            return QUIET_START if patience is None else min(patience, QUIET_START)
+        return patience
+
+    def _release_leases(self) -> None:
+        for path, descriptor in self._leases:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            os.close(descriptor)
+        self._leases.clear()
+
+
+def _enter(directory: str) -> None:
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        raise Refused(126, f"cannot enter {directory}: {error.strerror}") from None
+
+
+def _open_outputs(out: str, err: str) -> tuple[int, int]:
+    """Descriptors for standard output and error; the same one where both go to one place."""
+    first = _open_output(out, 1)
+    if err == out and out != "-":
+        return first, first
+    try:
+        return first, _open_output(err, 2)
+    except Refused:
+        if first != 1:
+            os.close(first)
+        raise
+
+
+def _open_output(path: str, inherited: int) -> int:
+    if path == "-":
+        return inherited
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise Refused(126, f"cannot write its output to {path}: {error.strerror}") from None
+
+
+def _launch(order: dict[str, Any], environment: dict[str, str], out: int, err: int) -> int:
+    words = [order["shell"], "-c", *order["words"]] if order["shell"] else order["words"]
+    actions = [(os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
+    if out == 1:
+        actions = actions[1:] if err != 2 else []
+    elif err == 1:  # err must be saved before out takes its place
+        actions.reverse()
+    program = _find_program(words[0], environment)
+    try:
+        return os.posix_spawn(
+            program,
+            words,
+            environment,
+            file_actions=actions,
+            setsid=True,
+            setsigmask=[],
+            setsigdef=_DEFAULT_SIGNALS,
+        )
+    except (OSError, ValueError) as error:
+        raise _refusal(error, words) from None
+
+
+def _find_program(name: str, environment: dict[str, str]) -> str:
+    if "/" in name:
+        return name
+    found = shutil.which(name, path=environment.get("PATH", os.defpath))
+    if found is None:
+        anywhere = shutil.which(name, mode=os.F_OK, path=environment.get("PATH", os.defpath))
+        raise (Refused(126, f"{name}: not executable") if anywhere else Refused(127, f"{name}: command not found"))
+    return found
+
+
+def _refusal(error: OSError | ValueError, words: list[str]) -> Refused:
+    if isinstance(error, ValueError):
+        return Refused(126, "the command contains a NUL byte, which no program can be given")
+    if error.errno == errno.ENOENT:
+        return Refused(127, f"{words[0]}: command not found")
+    if error.errno == errno.E2BIG:
+        length = max(len(word.encode(errors="surrogateescape")) for word in words)
+        return Refused(126, f"the command is too long for the kernel ({length} bytes); put it in a script")
+    return Refused(126, f"{words[0]}: {error.strerror}")
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _exit_of(status: int) -> tuple[int, int]:
+    """Exit code as a shell tells it, and the signal (0 for none)."""
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status), os.WTERMSIG(status)
+    return os.WEXITSTATUS(status), 0
+
+
+def _boot_clock() -> float:
+    """Seconds that no clock change moves and that count while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

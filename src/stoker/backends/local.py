@@ -1,0 +1,386 @@
+"""Runs attempts as processes of this machine, through keepers that survive the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import selectors
+import shutil
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from stoker.backends import journal, processes
+from stoker.core.errors import StokerError
+
+MARKER = "STOKER_KEEPER"
+"""Variable in every job's environment by which what a dead keeper left behind is found."""
+
+_FORKSERVER = "import sys; sys.path.insert(0, sys.argv.pop(1)); from stoker.backends.forkserver import main; main()"
+_PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
+
+
+class Order(Struct, frozen=True):
+    """Everything a keeper must know to run one attempt."""
+
+    attempt: str
+    words: tuple[str, ...]
+    shell: str
+    cwd: str
+    umask: int
+    environment: str
+    extra: dict[str, str]
+    out: str
+    err: str
+    limit: float | None
+    grace: float
+
+
+class Gone(Struct, frozen=True):
+    """The keeper is dead and nothing that it started is left; what it has to say was said before."""
+
+
+class Link:
+    """The engine's end of one keeper: a socket for orders, and the journal that holds the truth."""
+
+    def __init__(self, folder: Path, connection: socket.socket | None) -> None:
+        self.folder = folder
+        self.name = folder.name
+        self.connection = connection
+        self.reader = journal.Reader(str(folder / "journal"))
+        self._environments: set[str] = set()
+        self._outbox: deque[tuple[bytes, list[int]]] = deque()
+
+    def send(self, order: Mapping[str, Any], descriptor: int | None = None) -> None:
+        """Queue an order, and with it a descriptor that is closed here once it is on its way."""
+        self._outbox.append((json.dumps(order).encode() + b"\n", [] if descriptor is None else [descriptor]))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send as much as the keeper takes; a dead one takes nothing and is noticed by its journal and lock."""
+        while self._outbox and self.connection is not None:
+            data, descriptors = self._outbox[0]
+            try:
+                sent = socket.send_fds(self.connection, [data], descriptors)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._drop_outbox()
+                return
+            for descriptor in descriptors:
+                os.close(descriptor)
+            if sent == len(data):
+                self._outbox.popleft()
+            else:
+                self._outbox[0] = (data[sent:], [])
+
+    @property
+    def congested(self) -> bool:
+        """Whether orders wait for the keeper to read."""
+        return bool(self._outbox)
+
+    def teach(self, digest: str, variables: Callable[[], Mapping[str, str]]) -> None:
+        """Give the keeper an environment once; later orders only name it."""
+        if digest not in self._environments:
+            self._environments.add(digest)
+            self.send({"do": "environment", "digest": digest, "variables": dict(variables())})
+
+    def alive(self) -> bool:
+        """Whether the keeper lives: decided by its lock alone."""
+        return _locked(self.folder)
+
+    def hang_up(self) -> None:
+        """Close our end; the keeper itself is not disturbed."""
+        self._drop_outbox()
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.hang_up()
+        self.reader.close()
+
+    def _drop_outbox(self) -> None:
+        for _, descriptors in self._outbox:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self._outbox.clear()
+
+
+class LocalBackend:
+    """The keepers of one engine."""
+
+    def __init__(self, directory: Path, engine: str, *, share_output: bool = False) -> None:
+        self._directory = directory
+        self._engine = engine
+        self._share_output = share_output
+        self._count = 0
+        self._forkserver: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+        self._links: dict[str, Link] = {}
+        self._ended: dict[str, Link] = {}
+        """Keepers that hung up: dead, or about to be."""
+        self._selector = selectors.EpollSelector()
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._start_forkserver()
+
+    def fileno(self) -> int:
+        """Readable when a keeper has something to say."""
+        return self._selector.fileno()
+
+    @property
+    def restless(self) -> bool:
+        """Whether somebody must look again soon although no keeper will call."""
+        return bool(self._ended)
+
+    # -- verbs -----------------------------------------------------------------------------------
+
+    def hire(self) -> str:
+        """Start a keeper and return its name."""
+        self._count += 1
+        folder = self._directory / f"{self._engine}-{self._count}"
+        folder.mkdir(mode=0o700)
+        try:
+            descriptors, connection = _furnish(folder)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise StokerError(
+                f"cannot prepare a keeper in {self._directory}: {error.strerror}", "free some space there"
+            ) from error
+        try:
+            self._fork(descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self._watch(Link(folder, connection))
+        return folder.name
+
+    def equip(self, keeper: str, path: str, descriptor: int) -> None:
+        """Hand a lease over; from now on it lives as long as the keeper wants, whatever happens to us."""
+        self._links[keeper].send({"do": "lease", "path": path}, descriptor)
+
+    def start(self, keeper: str, order: Order, variables: Callable[[], Mapping[str, str]]) -> None:
+        """Give the keeper an attempt to run, behind what it may already have."""
+        link = self._links[keeper]
+        link.teach(order.environment, variables)
+        link.send(
+            {
+                "do": "run",
+                "attempt": order.attempt,
+                "words": order.words,
+                "shell": order.shell,
+                "cwd": order.cwd,
+                "umask": order.umask,
+                "environment": order.environment,
+                "extra": {**order.extra, MARKER: keeper},
+                "out": order.out,
+                "err": order.err,
+                "limit": order.limit,
+                "grace": order.grace,
+            }
+        )
+
+    def stop(self, keeper: str, attempt: str, grace: float) -> None:
+        """TERM now, KILL after the grace, for everything the attempt started."""
+        if keeper in self._links:
+            self._links[keeper].send({"do": "stop", "attempt": attempt, "grace": grace})
+
+    def recall(self, keeper: str) -> None:
+        """Ask for the attempts back that were handed over ahead and not started."""
+        if keeper in self._links:
+            self._links[keeper].send({"do": "recall"})
+
+    def release(self, keeper: str) -> None:
+        """Let an idle keeper give its leases up."""
+        if keeper in self._links:
+            self._links[keeper].send({"do": "release"})
+
+    def dismiss(self, keeper: str) -> None:
+        """Let the keeper leave when it is idle."""
+        if keeper in self._links:
+            self._links[keeper].send({"do": "leave"})
+
+    def poll(self) -> Iterator[tuple[str, journal.Record | Gone]]:
+        """What happened since the last look, in each keeper's own order."""
+        for key, _ in self._selector.select(0):
+            yield from self._hear(key.data)
+        for link in list(self._ended.values()):
+            yield from self._bury(link)
+
+    def worn_out(self, keeper: str) -> bool:
+        """Whether the keeper's journal is nearly full, so that a fresh one should take over."""
+        return keeper in self._links and self._links[keeper].reader.nearly_full
+
+    def adopt(self, keeper: str) -> bool:
+        """Take over a keeper of an engine that died; its journal is told from the start. False if it left no trace."""
+        folder = self._directory / keeper
+        try:
+            link = Link(folder, None)
+        except OSError:
+            return False
+        if link.alive():
+            with contextlib.suppress(OSError):
+                link.connection = _connect(folder)
+        if link.connection is None:
+            self._ended[keeper] = link
+        else:
+            self._watch(link)
+        return True
+
+    def is_dead(self, keeper: str) -> bool:
+        """Whether a keeper of any engine is dead, or was never there."""
+        try:
+            return not _locked(self._directory / keeper)
+        except OSError:
+            return True
+
+    def forget(self, keeper: str) -> None:
+        """Remove a dead keeper's folder, once all it said is safely recorded."""
+        shutil.rmtree(self._directory / keeper, ignore_errors=True)
+
+    def close(self) -> None:
+        """Leave: keepers that still work go on without us, idle ones follow."""
+        for link in [*self._links.values(), *self._ended.values()]:
+            link.close()
+        self._selector.close()
+        if self._forkserver is not None:
+            process, control = self._forkserver
+            control.close()
+            process.wait()
+
+    # -- listening -------------------------------------------------------------------------------
+
+    def _watch(self, link: Link) -> None:
+        self._links[link.name] = link
+        if link.connection is not None:
+            self._selector.register(link.connection, selectors.EVENT_READ, link)
+
+    def _hear(self, link: Link) -> Iterator[tuple[str, journal.Record]]:
+        connection = link.connection
+        if connection is None:
+            return
+        try:
+            said = connection.recv(4096)
+        except BlockingIOError:
+            said = b"?"
+        except OSError:
+            said = b""
+        yield from ((link.name, record) for record in link.reader.news())
+        if not said:
+            self._selector.unregister(connection)
+            link.hang_up()
+            self._ended[link.name] = self._links.pop(link.name)
+            return
+        link.flush()
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.congested else 0)
+        self._selector.modify(connection, events, link)
+
+    def _bury(self, link: Link) -> Iterator[tuple[str, journal.Record | Gone]]:
+        """A keeper that hung up counts as dead when its lock is free, and is gone when its jobs are too."""
+        if link.alive():
+            return
+        yield from ((link.name, record) for record in link.reader.news())
+        orphans = processes.marked(f"{MARKER}={link.name}".encode())
+        if orphans:
+            processes.send(orphans, 9)
+            return
+        del self._ended[link.name]
+        link.close()
+        yield link.name, Gone()
+
+    # -- the forkserver --------------------------------------------------------------------------
+
+    def _fork(self, descriptors: list[int]) -> None:
+        """Ask for a keeper; a forkserver that was killed is replaced once."""
+        for _ in range(2):
+            if self._forkserver is None:
+                self._start_forkserver()
+            assert self._forkserver is not None
+            try:
+                socket.send_fds(self._forkserver[1], [b"keeper"], descriptors)
+            except OSError:
+                process, control = self._forkserver
+                control.close()
+                process.wait()
+                self._forkserver = None
+            else:
+                return
+        raise StokerError("the process that starts jobs keeps dying", "see whether something kills it (ulimit, OOM)")
+
+    def _start_forkserver(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        output = None if self._share_output else subprocess.DEVNULL
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _FORKSERVER, _PACKAGE_PARENT, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env={},
+            )
+        self._forkserver = (process, ours)
+
+
+def _locked(folder: Path) -> bool:
+    with open(folder / "lock", "rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _furnish(folder: Path) -> tuple[list[int], socket.socket]:
+    """Make a keeper's lock, journal and socket, and connect to it before it even runs.
+
+    All of it is made here and inherited, so there is no moment at which a keeper lives without its lock.
+    """
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        record = journal.create(str(folder / "journal"))
+        listener = _listen(folder)
+    except OSError:
+        os.close(lock)
+        raise
+    return [listener.detach(), lock, record], _connect(folder)
+
+
+def _listen(folder: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with _short_path(folder) as short:
+        listener.bind(f"{short}/socket")
+    listener.listen(4)
+    return listener
+
+
+def _connect(folder: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _short_path(folder) as short:
+            connection.connect(f"{short}/socket")
+    except OSError:
+        connection.close()
+        raise
+    connection.setblocking(False)
+    return connection
+
+
+@contextlib.contextmanager
+def _short_path(folder: Path) -> Iterator[str]:
+    """A name of the folder that fits into a socket address (107 bytes), however long its path is."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

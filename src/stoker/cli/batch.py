@@ -1,0 +1,162 @@
+"""The jobs of one run: how each of them is made from what was typed."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from stoker.cli.sources import ListSource, StreamSource
+from stoker.core.errors import Impossible, UsageError
+from stoker.core.plan import Policy, never_fits
+from stoker.devices.detect import resolve
+from stoker.devices.kind import Devices
+from stoker.foreground import Foreground, Source, View
+from stoker.joblist import Lines, Listed, Unusable
+from stoker.options import JobOptions, Surroundings, merged, need_of, terms_of
+from stoker.places import Places
+from stoker.store import NewJob, digest_of
+
+Items = Sequence[Listed | Unusable] | Lines
+ONE_COMMAND = "--"
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of `stoker run`, as typed."""
+
+    options: JobOptions
+    devices: str | None = None
+    sim: str | None = None
+    jobs: int | None = None
+    halt: str | None = None
+    resume: bool = False
+    results: str | None = None
+    joblog: str | None = None
+    dry_run: bool = False
+    as_json: bool = False
+    no_bar: bool = False
+    demo: bool = False
+
+    @property
+    def simulation(self) -> str:
+        """The simulated GPUs asked for, empty for real ones."""
+        return self.sim or ("4x24G" if self.demo else "")
+
+
+class Batch:
+    """The jobs of one run: how each of them is made from what was typed."""
+
+    def __init__(self, request: Request, label: str, devices: Devices) -> None:
+        self.request = request
+        self.label = label
+        self.one_command = label == ONE_COMMAND
+        self.user = pwd.getpwuid(os.getuid()).pw_name
+        self.logs = ""
+        self._snapshot = devices.look(time.time())
+        self._around = Surroundings(
+            cwd=_working_directory(),
+            umask=_umask(),
+            environment="",
+            default_out="-" if self.one_command else "/dev/null",
+            resolve=lambda word: resolve(self._snapshot, word),
+        )
+
+    def policy(self) -> Policy:
+        """How the plan should weigh things."""
+        limit = self.request.jobs
+        if limit is None and not self._snapshot.devices:
+            limit = os.cpu_count()
+        return Policy(max_running=limit)
+
+    def check(self, items: Items) -> None:
+        """Refuse what cannot be understood or can never run, before anything has started."""
+        options = [merged(self.request.options, item.options) for item in self._listed(items)]
+        for wanted in {str(one): one for one in [self.request.options, *options]}.values():
+            terms_of(wanted, self._around)
+            impossible = never_fits(need_of(wanted, self._around.resolve), self._snapshot.devices)
+            if impossible and (wanted is not self.request.options or not options):
+                raise Impossible(impossible, "ask for less, or see which devices there are with --dry-run")
+
+    def make_log_directory(self, places: Places) -> str:
+        """The directory for the logs, made now, so that a place that cannot be written is known at once."""
+        if self.one_command or self.request.options.out:
+            return ""
+        if self.request.results:
+            chosen = Path(self._around.cwd, self.request.results)
+        elif self.request.demo:
+            chosen = places.logs / _stamp()
+        else:
+            chosen = Path(self._around.cwd, "stoker-runs", _stamp())
+        try:
+            chosen.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"cannot make the log directory {chosen}: {error.strerror}",
+                "choose another with --results DIR",
+            ) from error
+        if not os.access(chosen, os.W_OK | os.X_OK):
+            raise UsageError(f"cannot write to the log directory {chosen}", "choose another with --results DIR")
+        self.logs = str(chosen)
+        return self.logs
+
+    def settle(self, environment: str) -> None:
+        """From now on jobs can be made for good: their environment is kept, their logs have a place."""
+        out = self.logs.replace("%", "%%") + "/%j.log" if self.logs else self._around.default_out
+        self._around = msgspec.structs.replace(self._around, environment=environment, default_out=out)
+
+    def make(self, item: Listed) -> NewJob:
+        """A job as it is submitted."""
+        options = merged(self.request.options, item.options)
+        return NewJob(item.command, terms_of(options, self._around), options.name or "")
+
+    def jobs_of(self, items: Items) -> list[NewJob]:
+        """All jobs at once, for a dry run; a stream is read to its end."""
+        self.settle(digest_of(os.environ))
+        if isinstance(items, Lines):
+            items = [*items.feed(sys.stdin.buffer.read()), *items.end()]
+        return [self.make(item) for item in self._listed(items)]
+
+    def source(self, items: Items, foreground: Foreground, view: View) -> Source:
+        """The jobs as the run takes them."""
+
+        def refuse(item: Unusable) -> None:
+            foreground.tally.unusable += 1
+            view.say(f"{item.where} is left out: {item.sentence}")
+
+        if isinstance(items, Lines):
+            return StreamSource(sys.stdin.fileno(), items, self.make, refuse)
+        return ListSource(items, self.make, refuse)
+
+    def shares_output(self, items: Items) -> bool:
+        """Whether a job writes to the terminal we have."""
+        outs = [item.options.out or item.options.err for item in self._listed(items)]
+        own = [self.request.options.out, self.request.options.err]
+        return "-" in [*outs, *own] or (self.one_command and not self.request.options.out)
+
+    @staticmethod
+    def _listed(items: Items) -> list[Listed]:
+        return [] if isinstance(items, Lines) else [item for item in items if isinstance(item, Listed)]
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise UsageError(f"the current directory cannot be used: {error.strerror}", "cd to another one") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _stamp() -> str:
+    return time.strftime("%Y-%m-%d_%H-%M-%S")

@@ -1,0 +1,83 @@
+"""Job options as the command line takes them: the same for every verb that makes jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from stoker.core.errors import UsageError
+from stoker.options import JobOptions, parse_assignment
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+NAMES = (
+    "gpus",
+    "vram",
+    "on",
+    "prefer",
+    "priority",
+    "time",
+    "grace",
+    "retries",
+    "chdir",
+    "env",
+    "out",
+    "err",
+    "name",
+)
+
+
+def option(*flags: str, **settings: Any) -> Callable[[Function], Function]:
+    """A click option that can also be set by STOKER_<LONG NAME>."""
+    long = next(flag for flag in flags if flag.startswith("--"))
+    variable = "STOKER_" + long.removeprefix("--").replace("-", "_").upper()
+    return click.option(*flags, envvar=variable, **settings)
+
+
+def _refuse_mem(_context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise UsageError("--mem is host memory in Slurm and GPU memory elsewhere", "did you mean --vram (GPU)?")
+
+
+_OPTIONS = [
+    option("-G", "--gpus", type=int, metavar="N", help="GPUs per job, default 1; 0 is a job without GPU."),
+    option(
+        "-m",
+        "--vram",
+        metavar="SIZE|all",
+        help="GPU memory per GPU; a SIZE lets jobs share a GPU. Default: all of it.",
+    ),
+    option("--on", metavar="IDS", help="Only these devices, for example 0,2."),
+    option("--prefer", metavar="IDS", help="These devices first."),
+    option("--priority", type=int, metavar="N", help="Higher starts first, default 0."),
+    option("-t", "--time", metavar="DUR", help="Time limit: 90s, 1h30m, HH:MM:SS; a plain number is minutes."),
+    option("--grace", metavar="DUR", help="Time between TERM and KILL, default 30s."),
+    option("--retries", type=int, metavar="N", help="Run a failed job again up to N times."),
+    option("-D", "--chdir", metavar="DIR", help="Working directory of the jobs."),
+    click.option("--env", multiple=True, metavar="K=V", help="Set a variable for the jobs (repeatable)."),
+    option(
+        "-o",
+        "--out",
+        metavar="PAT",
+        help="File for the output; %j is the id, %x the name. - is this terminal.",
+    ),
+    option("-e", "--err", metavar="PAT", help="File for the errors, where they should be apart from the output."),
+    option("-J", "--name", metavar="NAME", help="Name of the jobs."),
+    click.option("--mem", hidden=True, callback=_refuse_mem, expose_value=False),
+]
+
+
+def job_options(function: Function) -> Function:
+    """Decorates a command with all job options."""
+    for decorate in reversed(_OPTIONS):
+        function = decorate(function)
+    return function
+
+
+def options_from(values: dict[str, Any]) -> JobOptions:
+    """The job options among a command's values, which are taken out of it."""
+    given = {name: values.pop(name) for name in NAMES}
+    given["env"] = dict(parse_assignment(text) for text in given["env"])
+    return JobOptions(**given)

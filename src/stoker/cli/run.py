@@ -1,0 +1,96 @@
+"""`stoker run`: run a list of commands, or one command, in the foreground."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stoker.cli.options import job_options, option, options_from
+from stoker.core.errors import UsageError
+from stoker.core.job import Command
+from stoker.joblist import Lines, Listed, Unusable, read_list
+
+DASHES = "stoker.dashes"
+
+
+class RunCommand(click.Command):
+    """Remembers whether the command was set apart with `--`: then it is never the name of a list."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click, with a note of the dashes."""
+        ctx.meta[DASHES] = "--" in args
+        return super().parse_args(ctx, args)
+
+
+@click.command(name="run", cls=RunCommand, context_settings={"allow_interspersed_args": False})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[FILE | - | COMMAND...]")
+@job_options
+@option("--devices", metavar="IDS", help="Use these devices only; names of your own where there is no driver.")
+@option("--sim", metavar="SPEC", help="Use simulated GPUs, for example 4x24G or 2x80G,4x24G.")
+@option("-j", "--jobs", type=int, metavar="N", help="Run at most N jobs at once.")
+@option("--halt", metavar="WHEN", help="Stop early: soon,fail=1 lets running jobs end, now,fail=20% does not.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Skip commands that succeeded here before; go on with what a dead run left.",
+)
+@option("--results", metavar="DIR", help="Directory for the logs, default ./stoker-runs/<time>.")
+@option("--joblog", metavar="FILE", help="Append a line per job, in GNU parallel's columns.")
+@click.option("--dry-run", is_flag=True, help="Show what would run where, and run nothing.")
+@click.option("--json", "as_json", is_flag=True, help="At the end print everything as one JSON value.")
+@click.option("--no-bar", is_flag=True, help="No live display; one line per event.")
+@click.option("--demo", is_flag=True, help="Show what it looks like on four simulated GPUs, in about 20 seconds.")
+@click.pass_context
+def command(context: click.Context, /, words: tuple[str, ...], demo: bool, **values: Any) -> int:
+    """Run a list of commands, one per line, each on GPUs of its own; or run one command.
+
+    \b
+      stoker run jobs.txt                       all lines of a file, as GPUs become free
+      tail -f -n 0 queue | stoker run -         lines as they arrive
+      stoker run -G 2 -t 1h -- python train.py  one command; its exit code is ours
+
+    A line goes through your shell; several words are executed as they are. Lists may also be JSON lines or
+    TOML, with the options of each job. Ctrl-C lets running jobs finish, a second one stops them, a third
+    kills them.
+    """
+    from stoker.cli import running
+
+    options = options_from(values)
+    request = running.Request(options=options, demo=demo, **values)
+    if demo:
+        from stoker.cli.demo import demo_jobs
+
+        return running.run(request, "--demo", demo_jobs())
+    kind, items = _jobs(words, dashes=context.meta[DASHES])
+    if kind == "help":
+        click.echo(context.get_help())
+        return 2
+    return running.run(request, kind, items)
+
+
+def _jobs(words: tuple[str, ...], *, dashes: bool) -> tuple[str, list[Listed | Unusable] | Lines]:
+    """What the words mean: a name for the batch, and its jobs or the stream they will come from."""
+    shell = os.environ.get("SHELL") or "/bin/sh"
+    if not words or (words == ("-",) and not dashes):
+        if not words and sys.stdin.isatty():
+            return "help", []
+        return "-", Lines("stdin", shell)
+    if dashes or len(words) > 1 or _looks_like_a_command(words[0]):
+        return "--", [Listed(_command(words, shell), "command line")]
+    return words[0], read_list(Path(words[0]), shell)
+
+
+def _command(words: tuple[str, ...], shell: str) -> Command:
+    """Several words are executed; one with blanks in it is a line for the shell."""
+    if not words[0].strip():
+        raise UsageError("the command is empty", "write it after --")
+    single = len(words) == 1 and any(blank in words[0] for blank in " \t\n")
+    return Command(words, shell if single else "")
+
+
+def _looks_like_a_command(word: str) -> bool:
+    return not os.path.exists(word) and any(blank in word for blank in " \t\n")

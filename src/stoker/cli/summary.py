@@ -1,0 +1,130 @@
+"""What a run leaves on the screen when it is over, and the same as data."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from stoker.cli.words import last_line, outcome, shortened, title
+from stoker.core.job import Ended, Job, state_word
+from stoker.core.units import count_text, duration_text
+from stoker.foreground import Foreground
+from stoker.store import Store
+
+SHOWN_FAILURES = 10
+
+
+class JobResult(Struct, frozen=True):
+    """One job of a run."""
+
+    id: int
+    name: str
+    command: str
+    state: str
+    exit_code: int | None
+    signal: int
+    note: str
+    attempts: int
+    devices: list[str]
+    started: str | None
+    ended: str | None
+    seconds: float | None
+    peak_memory: int | None
+    log: str | None
+
+
+class RunResult(Struct, frozen=True):
+    """A whole run: `stoker run --json`."""
+
+    schema: str
+    jobs: list[JobResult]
+    counts: dict[str, int]
+    skipped: int
+    waiting: int
+    unusable: int
+    wall_seconds: float
+    gpu_hours: float
+
+
+def summary_lines(run: Foreground, again: str) -> list[str]:
+    """The block at the end, fit for pasting into a message."""
+    tally = run.tally
+    wall = time.time() - run.started
+    parts = [f"{tally.results['done']} ok"]
+    parts += [f"{count} {result}" for result, count in sorted(tally.results.items()) if result != "done"]
+    parts += [f"{tally.skipped} done before"] if tally.skipped else []
+    parts += [count_text(tally.unusable, "unusable line")] if tally.unusable else []
+    parts += [f"{run.engine.waiting} not started"] if run.engine.waiting else []
+    hours = tally.gpu_seconds / 3600
+    lines = [f"{', '.join(parts)} · {duration_text(wall)} wall · {hours:.2f} GPU-hours"]
+    lines += [_failure_line(run.store, job) for job in tally.failures[:SHOWN_FAILURES]]
+    hidden = sum(count for result, count in tally.results.items() if result != "done") - SHOWN_FAILURES
+    if hidden > 0:
+        lines.append(f"  … and {hidden} more")
+    if again and (tally.failures or run.engine.waiting):
+        lines.append(f"  run what is missing: {again}")
+    return lines
+
+
+def _failure_line(store: Store, job: Job) -> str:
+    assert isinstance(job.state, Ended)
+    log = newest_log(store, job.id)
+    said = job.state.note or (last_line(log) if log else "")
+    show = f"  [stoker logs {job.id}]" if log else ""
+    return f"  ✗ #{job.id} {title(job, 40)}: {outcome(job.state)}  {shortened(said, 100)}{show}".rstrip()
+
+
+def newest_log(store: Store, job_id: int) -> str:
+    """Path of the job's last log, empty where it wrote to a terminal or never ran."""
+    attempts = store.attempts(job_id)
+    return attempts[-1].log if attempts and attempts[-1].log != "-" else ""
+
+
+def run_result(run: Foreground, job_ids: list[int]) -> RunResult:
+    """The run as data."""
+    return RunResult(
+        schema="stoker.run/1",
+        jobs=[_job_result(run.store, job_id) for job_id in job_ids],
+        counts={str(result): count for result, count in run.tally.results.items()},
+        skipped=run.tally.skipped,
+        waiting=run.engine.waiting,
+        unusable=run.tally.unusable,
+        wall_seconds=round(time.time() - run.started, 3),
+        gpu_hours=run.tally.gpu_seconds / 3600,
+    )
+
+
+def _job_result(store: Store, job_id: int) -> JobResult:
+    job = store.job(job_id)
+    assert job is not None
+    attempts = store.attempts(job_id)
+    last = attempts[-1] if attempts else None
+    ended = job.state if isinstance(job.state, Ended) else None
+    started = last.started if last else None
+    return JobResult(
+        id=job.id,
+        name=_text(job.name),
+        command=_text(job.command.text),
+        state=state_word(job),
+        exit_code=ended.code if ended else None,
+        signal=ended.signal if ended else 0,
+        note=ended.note if ended else "",
+        attempts=job.attempts,
+        devices=list(last.devices) if last else [],
+        started=_iso(started),
+        ended=_iso(ended.at if ended else None),
+        seconds=ended.at - started if ended and started is not None else None,
+        peak_memory=last.peak_memory if last else None,
+        log=_text(last.log) if last and last.log != "-" else None,
+    )
+
+
+def _iso(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
+def _text(text: str) -> str:
+    """Bytes that are not UTF-8 are shown as escapes: JSON has no place for them."""
+    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")

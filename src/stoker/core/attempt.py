@@ -1,0 +1,59 @@
+"""What an attempt is given: the variables it finds and the files it writes to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from stoker.core.device import Device
+from stoker.core.job import Job
+
+INHERIT = "-"
+
+
+def attempt_key(job_id: int, number: int) -> str:
+    """The name under which a keeper knows an attempt."""
+    return f"{job_id}.{number}"
+
+
+def parse_key(key: str) -> tuple[int, int]:
+    """Job id and attempt number of a key."""
+    job, _, number = key.partition(".")
+    return int(job), int(number)
+
+
+def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> dict[str, str]:
+    """What is added to the environment of the submitter, who has the last word on everything but the devices."""
+    return {
+        **({} if "CUDA_DEVICE_ORDER" in base else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        **dict(job.terms.extra_env),
+        "CUDA_VISIBLE_DEVICES": ",".join(device.visible for device in devices),
+        "STOKER_JOB_ID": str(job.id),
+        "STOKER_JOB_NAME": job.name,
+        "STOKER_ATTEMPT": str(tries_before(job) + 1),
+        "STOKER_GPU_IDS": ",".join(device.label for device in devices),
+    }
+
+
+def tries_before(job: Job) -> int:
+    """How many attempts really ran before the next one."""
+    return job.failures + job.losses
+
+
+def output_paths(job: Job, user: str) -> tuple[str, str]:
+    """Files for standard output and error; retries get files of their own."""
+    out = _output_path(job.terms.out, job, user)
+    return out, _output_path(job.terms.err, job, user) if job.terms.err else out
+
+
+def _output_path(pattern: str, job: Job, user: str) -> str:
+    if pattern == INHERIT or pattern.startswith("/dev/"):
+        return pattern
+    words = {"j": str(job.id), "A": str(job.id), "a": "0", "x": _file_name(job.name), "u": user, "%": "%"}
+    path = re.sub(r"%([jAaxu%])", lambda match: words[match[1]], pattern)
+    before = tries_before(job)
+    return f"{path}.{before}" if before else path
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^\w.,=+-]", "_", name)[:120].lstrip(".") or "job"

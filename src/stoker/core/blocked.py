@@ -1,0 +1,56 @@
+"""Why a job finds no devices: of all that stands in its way, what tells a person most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from stoker.core.fit import most_at_once, suits
+from stoker.core.job import Need
+from stoker.core.occupancy import FOREVER, Occupancy, View
+from stoker.core.reasons import Crowded, Draining, Leased, MemoryShort, Occupied, Unusable
+
+Outside = Leased | Occupied | Unusable | Draining
+_MOST_TELLING_FIRST = (Leased, Occupied, Unusable, Draining)
+
+
+def why_blocked(need: Need, occupancy: Occupancy) -> Crowded | MemoryShort | Outside:
+    """What keeps a need waiting that the machine could meet."""
+    suited = [view for view in occupancy.views if suits(view.device, need)]
+    outside = [blame for view in suited if (blame := _outside(view, need, occupancy)) is not None]
+    if outside and len(suited) - len(outside) < need.gpus:
+        return min(outside, key=lambda blame: _MOST_TELLING_FIRST.index(type(blame)))
+    return _memory_short(need, suited, occupancy) or _crowded(need, suited, occupancy)
+
+
+def _outside(view: View, need: Need, occupancy: Occupancy) -> Outside | None:
+    """What would keep the job off a device even if none of our own jobs ran."""
+    if view.closed is not None:
+        return view.closed
+    if occupancy.fit(view, need, FOREVER) is not None:
+        return None
+    if lease := occupancy.lease(view):
+        return Leased(view.device.label, lease.owner, lease.what)
+    return Occupied(view.device.label, "somebody", view.gone)
+
+
+def _memory_short(need: Need, suited: Sequence[View], occupancy: Occupancy) -> MemoryShort | None:
+    open_views = [view for view in suited if view.closed is None]
+    if need.memory is None or not open_views:
+        return None
+    roomiest = max(open_views, key=occupancy.free_memory)
+    most_free = occupancy.free_memory(roomiest)
+    if not 0 < most_free < need.memory:
+        return None
+    return MemoryShort(need.memory, most_free, roomiest.device.label, _first_to_end(suited, occupancy))
+
+
+def _crowded(need: Need, suited: Sequence[View], occupancy: Occupancy) -> Crowded:
+    free = most_at_once(view.device for view in suited if occupancy.fit(view, need) is not None)
+    return Crowded(need.gpus, free, _first_to_end(suited, occupancy))
+
+
+def _first_to_end(suited: Sequence[View], occupancy: Occupancy) -> int | None:
+    ends = [(holding.until, holding.job) for view in suited for holding in occupancy.holdings(view)]
+    until, job_id = min(ends, default=(inf, 0))
+    return None if until == inf else job_id

@@ -1,0 +1,74 @@
+"""What a probe tells of the machine's GPUs: devices, readings, and a snapshot of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+DeviceKind = Literal["nvidia", "declared", "simulated"]
+
+
+class Device(Struct, frozen=True):
+    """One GPU, MIG slice or named slot that whole jobs hold one at a time."""
+
+    id: str
+    """Unique in its snapshot: the UUID where the driver knows one, else the user's own word."""
+    label: str
+    """What people call it: the index, or the user's own word."""
+    visible: str
+    """What a job finds in CUDA_VISIBLE_DEVICES."""
+    claims: tuple[str, ...]
+    """Its names in the ledger; a slot of several GPUs has several."""
+    kind: DeviceKind
+    share: int = 1
+    """How many leases one of its claims may carry at once when whole jobs hold it (listed several times)."""
+    model: str = ""
+    memory: int | None = None
+    """Bytes in all; None where nobody can tell, and then nothing is packed on it."""
+    near: tuple[str, ...] = ()
+    """Ids of the other devices, closest first, where the topology is known."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether readings exist that show what really happens on the device."""
+        return self.kind != "declared"
+
+
+class Process(Struct, frozen=True):
+    """A process that the driver reports on a device."""
+
+    pid: int
+    memory: int | None
+    owner: str
+    command: str = ""
+
+
+class Reading(Struct, frozen=True):
+    """The state of one device; None is "not supported" or "not permitted", never zero."""
+
+    used: int | None = None
+    utilisation: int | None = None
+    temperature: int | None = None
+    power: float | None = None
+    processes: tuple[Process, ...] = ()
+    problem: str = ""
+    """Why the device cannot be used now, in words; empty when it can."""
+
+
+class Snapshot(Struct, frozen=True):
+    """What was seen of all devices at one moment (seconds since the epoch)."""
+
+    at: float
+    devices: tuple[Device, ...]
+    readings: Mapping[str, Reading] = {}
+    note: str = ""
+    """What a person should know about the probe itself: stale, partly forbidden."""
+
+    def reading(self, device_id: str) -> Reading:
+        """The reading of a device, an empty one where there is none."""
+        return self.readings.get(device_id, NO_READING)
+
+
+NO_READING = Reading()

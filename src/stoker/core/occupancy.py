@@ -1,0 +1,243 @@
+"""What is held and what is open on every device, while one plan is being made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from stoker.core.device import Device, Reading, Snapshot
+from stoker.core.job import Need
+from stoker.core.lease import Claim, Lease, compatible
+from stoker.core.policy import Policy
+from stoker.core.reasons import Draining, Occupied, Unusable
+
+NOW = -inf
+"""The moment before any of our attempts has ended, however overdue."""
+FOREVER = inf
+"""The moment after all of our attempts have ended."""
+ANY_NUMBER = 2**20
+"""The share of a claim that reserves memory: memory limits the company, not their number."""
+WHOLE_CARD = 2**62
+"""How tight a whole device fits: looser than any part of one."""
+
+
+class Slot(Struct, frozen=True):
+    """What one of our keepers is doing."""
+
+    keeper: str
+    job: int
+    need: Need
+    devices: tuple[str, ...]
+    until: float | None = None
+    """When it will be free at the latest, where a limit or experience tells."""
+    room: int = 0
+    """How many attempts with the very same need may be handed over to wait behind the running one."""
+
+
+def claims_on(device: Device, need: Need) -> tuple[Claim, ...]:
+    """What an attempt with this need claims of a device in the ledger."""
+    return tuple([_claim(name, device, need) for name in device.claims])
+
+
+class Holding(NamedTuple):
+    """A claim of one of our own attempts, until infinity where nobody knows its end."""
+
+    device: str
+    job: int
+    claim: Claim
+    until: float
+
+
+@dataclass(slots=True)
+class View:
+    """How one device looks to this plan, apart from who holds it."""
+
+    device: Device
+    order: int
+    closed: Unusable | Draining | Occupied | None = None
+    """What keeps everybody off it."""
+    gone: int = 0
+    """Bytes in use beyond what is reserved."""
+    open_whole: dict[float, bool] = field(default_factory=dict)
+    """Moment -> whether a whole job could have it then; worked out once, until somebody else gets a part."""
+    free: dict[float, int] = field(default_factory=dict)
+    """Moment -> bytes for one more sharer; likewise."""
+
+
+class Occupancy:
+    """All claims on all devices: others' from the ledger, ours from the slots and the starts of this plan."""
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        snapshot: Snapshot,
+        leases: Sequence[Lease],
+        *,
+        policy: Policy,
+        now: float,
+        freed: Mapping[str, float],
+    ) -> None:
+        self.now = now
+        self._reserve = policy.reserve
+        self._ours: dict[str, list[Holding]] = {}
+        self._others: dict[str, list[Claim]] = {}
+        self._lessors: dict[str, Lease] = {}
+        self.views = _views(snapshot, policy, freed)
+        self._by_id = {view.device.id: view for view in self.views}
+        self._by_name: dict[str, list[View]] = {}
+        for view in self.views:
+            for name in _names(view.device):
+                self._by_name.setdefault(name, []).append(view)
+        for lease in leases:
+            self._note_lease(lease)
+        for slot in slots:
+            self.hold(slot.job, slot.need, slot.devices, inf if slot.until is None else slot.until)
+        for view in self.views:
+            if view.device.measured:
+                self._look(view, snapshot, policy, freed)
+
+    def hold(self, job_id: int, need: Need, device_ids: Sequence[str], until: float) -> None:
+        """Note that an attempt of ours has these devices."""
+        for device_id in device_ids:
+            if view := self._by_id.get(device_id):
+                for name in _names(view.device):
+                    holding = Holding(device_id, job_id, _claim(name, view.device, need), until)
+                    self._ours.setdefault(name, []).append(holding)
+                    self._forget(name)
+
+    def fit(self, view: View, need: Need, at: float = NOW) -> int | None:
+        """How tight a job fits on a device at a moment, less being tighter; None when it cannot go there."""
+        if view.closed is not None and (at == NOW or not isinstance(view.closed, Draining)):
+            return None
+        if need.memory is None or view.device.memory is None:
+            return WHOLE_CARD if self._is_open_whole(view, at) else None
+        free = self.free_memory(view, at)
+        return free if need.memory <= free else None
+
+    def ready(self, view: View, need: Need) -> float | None:
+        """When a device will be open for a need: infinity where nobody knows, None where others decide."""
+        if self.fit(view, need) is not None:
+            return NOW
+        if self.fit(view, need, FOREVER) is None:
+            return None
+        ends = {max(self.now, holding.until) for holding in self.holdings(view)}
+        moments = sorted(ends | {self.now})
+        return next((moment for moment in moments if self.fit(view, need, moment) is not None), inf)
+
+    def free_memory(self, view: View, at: float = NOW) -> int:
+        """The bytes that one more sharer may reserve; none on a device that somebody holds whole."""
+        free = view.free.get(at)
+        if free is None:
+            free = view.free[at] = self._count_free(view, at)
+        return free
+
+    def holdings(self, view: View) -> Iterator[Holding]:
+        """Our own claims on a device or on another that overlaps it."""
+        return (holding for name in _names(view.device) for holding in self._ours.get(name, ()))
+
+    def lease(self, view: View) -> Lease | None:
+        """A lease of somebody else on the device."""
+        return next((self._lessors[name] for name in view.device.claims if name in self._lessors), None)
+
+    def _held(self, name: str, at: float) -> list[Claim]:
+        ours = self._ours.get(name, ())
+        return [holding.claim for holding in ours if _stays(holding, at)] + self._others.get(name, [])
+
+    def _held_on(self, view: View, at: float) -> list[Claim]:
+        return [claim for name in _names(view.device) for claim in self._held(name, at)]
+
+    def _is_open_whole(self, view: View, at: float) -> bool:
+        is_open = view.open_whole.get(at)
+        if is_open is None:
+            is_open = view.open_whole[at] = self._would_be_open_whole(view, at)
+        return is_open
+
+    def _would_be_open_whole(self, view: View, at: float) -> bool:
+        device = view.device
+        if any(holding.device == device.id and _stays(holding, at) for holding in self.holdings(view)):
+            return False
+        for name in device.claims:
+            held = self._held(name, at)
+            if any(claim.memory is not None for claim in held):
+                return False
+            if not compatible(Claim(name, share=device.share), held):
+                return False
+        return True
+
+    def _count_free(self, view: View, at: float) -> int:
+        memory = view.device.memory
+        held = self._held_on(view, at)
+        if memory is None or any(claim.memory is None for claim in held):
+            return 0
+        # What our own attempts use beyond their reservations goes when they go.
+        gone = view.gone if at == NOW or next(self.holdings(view), None) is None else 0
+        if not held and not gone:
+            return memory
+        if not compatible(Claim(view.device.id, 0, ANY_NUMBER), held):
+            return 0
+        return max(0, memory - self._reserve - gone - sum(claim.memory or 0 for claim in held))
+
+    def _forget(self, name: str) -> None:
+        for view in self._by_name[name]:
+            view.open_whole.clear()
+            view.free.clear()
+
+    def _note_lease(self, lease: Lease) -> None:
+        for claim in lease.claims:
+            self._others.setdefault(claim.name, []).append(claim)
+            self._lessors.setdefault(claim.name, lease)
+
+    def _look(self, view: View, snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> None:
+        """Compare what a device shows with what is known to be on it."""
+        device = view.device
+        reading = snapshot.readings.get(device.id)
+        if reading is None:
+            view.closed = Unusable(device.label, "nobody could read its state")
+        elif reading.problem:
+            view.closed = Unusable(device.label, reading.problem)
+        elif snapshot.at <= freed.get(device.id, -inf):
+            view.closed = Draining(device.label)
+        else:
+            held = self._held_on(view, NOW)
+            if not held and policy.strangers == "avoid":
+                view.closed = _stranger(device, reading, policy, device.id in freed)
+            elif all(claim.memory is not None for claim in held):
+                beyond = (reading.used or 0) - sum(claim.memory or 0 for claim in held)
+                view.gone = beyond if beyond > policy.tolerance else 0
+
+
+def _names(device: Device) -> tuple[str, ...]:
+    # A slot without GPUs has no name in the ledger; here its own id stands in.
+    return device.claims or (device.id,)
+
+
+def _claim(name: str, device: Device, need: Need) -> Claim:
+    if need.memory is None or device.memory is None:
+        return Claim(name, share=device.share)
+    return Claim(name, need.memory, ANY_NUMBER)
+
+
+def _stays(holding: Holding, at: float) -> bool:
+    return at == NOW or holding.until > at
+
+
+def _views(snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> list[View]:
+    """The devices in the order in which equal ones are taken."""
+    devices = list(snapshot.devices)
+    if policy.newest_first:
+        devices.reverse()
+        devices.sort(key=lambda device: -freed.get(device.id, -inf))
+    return [View(device, order) for order, device in enumerate(devices)]
+
+
+def _stranger(device: Device, reading: Reading, policy: Policy, had_ours: bool) -> Draining | Occupied | None:
+    if not reading.processes and (reading.used or 0) <= policy.tolerance:
+        return None
+    if had_ours and not reading.processes:
+        return Draining(device.label)
+    owners = sorted({process.owner for process in reading.processes if process.owner})
+    return Occupied(device.label, ", ".join(owners) or "somebody", reading.used)

@@ -1,0 +1,192 @@
+"""The decision for every waiting job: start it here, or wait because of this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
+from math import inf
+from types import MappingProxyType
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from stoker.core.blocked import why_blocked
+from stoker.core.device import Device, Snapshot
+from stoker.core.fit import Offer, choose, never_fits, preference, suits
+from stoker.core.handover import HandOver
+from stoker.core.job import Job, Need
+from stoker.core.lease import Lease
+from stoker.core.occupancy import Occupancy, Slot
+from stoker.core.policy import Policy
+from stoker.core.reasons import AtLimit, KeptFree, NeverFits, Reason
+from stoker.core.reservation import Reservation, may_pass, reserve
+from stoker.core.waiting import Shape, WaitingJobs, shape_of
+
+__all__ = ["Plan", "Policy", "Reservation", "Slot", "Start", "never_fits", "plan"]
+
+_NEVER_FREED: Mapping[str, float] = MappingProxyType({})
+
+
+class Start(Struct, frozen=True):
+    """Start the job on these devices; `behind` names a keeper whose running attempt it follows."""
+
+    job: Job
+    devices: tuple[str, ...]
+    behind: str = ""
+
+
+class Plan(Struct, frozen=True):
+    """What to start now, and why each group of the others waits."""
+
+    starts: tuple[Start, ...]
+    waits: Mapping[Shape, Reason]
+    """For every shape that has waiting jobs left; a job's place in its group tells how many come first."""
+    reserved: Reservation | None = None
+
+    def reason(self, job: Job) -> Reason | None:
+        """Why a job waits; None when it starts or is none of the planned ones."""
+        if any(start.job.id == job.id for start in self.starts):
+            return None
+        return self.waits.get(shape_of(job))
+
+
+def plan(  # noqa: PLR0917 - what the decision depends on is all that a pure function has
+    waiting: WaitingJobs,
+    slots: Sequence[Slot],
+    snapshot: Snapshot,
+    leases: Sequence[Lease],
+    policy: Policy,
+    now: float,
+    freed: Mapping[str, float] = _NEVER_FREED,
+) -> Plan:
+    """Decide for every waiting job, by priority and then by age.
+
+    `leases` are those of other engines; `freed` tells when our last attempt on a device ended. Only the heads
+    of the groups are looked at, and as many jobs as start: the head that finds no place speaks for its group.
+    """
+    occupancy = Occupancy(slots, snapshot, leases, policy=policy, now=now, freed=freed)
+    turn = _Turn(occupancy, slots, snapshot.devices, policy)
+    turn.serve(_heads(waiting), turn.start_now)
+    if turn.blocked and any(slot.room > 0 for slot in slots):
+        turn.hand_over(HandOver(slots, occupancy))
+    waits = {head.shape: reason for head, reason in turn.blocked}
+    return Plan(tuple(turn.starts), waits, turn.standing_reservation())
+
+
+class _Head(NamedTuple):
+    """The first job of a group that is still to be served; sorts by priority, then age. Ids are unique."""
+
+    precedence: int
+    job_id: int
+    job: Job
+    later: Iterator[Job]
+    shape: Shape
+
+
+def _heads(waiting: WaitingJobs) -> list[_Head]:
+    heads = []
+    for group in waiting.groups():
+        jobs = iter(group)
+        job = next(jobs)
+        heads.append(_Head(-group.shape.priority, job.id, job, jobs, group.shape))
+    return heads
+
+
+class _Turn:
+    """One planning under way: every start changes what is open for the jobs after it."""
+
+    def __init__(self, occupancy: Occupancy, slots: Sequence[Slot], devices: Sequence[Device], policy: Policy) -> None:
+        self.starts: list[Start] = []
+        self.blocked: list[tuple[_Head, Reason]] = []
+        """The head that closed each group, and why."""
+        self._occupancy = occupancy
+        self._policy = policy
+        self._running = len(slots)
+        self._devices = devices
+        self._reservation: Reservation | None = None
+
+    def serve(self, heads: list[_Head], attempt: Callable[[_Head], Start | Reason]) -> None:
+        """Let the jobs try in order until each group is used up or closed."""
+        heapify(heads)
+        self.blocked = []
+        while heads:
+            head = heads[0]
+            outcome = attempt(head)
+            if not isinstance(outcome, Start):
+                self.blocked.append((heappop(heads), outcome))
+                continue
+            self.starts.append(outcome)
+            if job := next(head.later, None):
+                heapreplace(heads, _Head(head.precedence, job.id, job, head.later, head.shape))
+            else:
+                heappop(heads)
+
+    def hand_over(self, room: HandOver) -> None:
+        """Let those that found nothing open wait behind running attempts."""
+        reasons = {head.shape: reason for head, reason in self.blocked}
+
+        def start_behind(head: _Head) -> Start | Reason:
+            need, reason = head.shape.need, reasons[head.shape]
+            slot = None if self._is_full() else room.take(need)
+            if slot is not None:
+                return Start(head.job, slot.devices, slot.keeper)
+            if not isinstance(reason, NeverFits):
+                room.close(need)
+            return reason
+
+        self.serve([head for head, _ in self.blocked], start_behind)
+
+    def start_now(self, head: _Head) -> Start | Reason:
+        """A start on devices that are open, or the reason why there is none."""
+        job, need = head.job, head.shape.need
+        if self._is_full():
+            return self._never(need) or AtLimit(self._policy.max_running or 0)
+        if need.gpus == 0:
+            return Start(job, ())
+        offers = self._offers(need)
+        devices = choose(self._unreserved(offers, job), need.gpus)
+        if devices is None:
+            return self._never(need) or self._block(job, need, offers)
+        device_ids = tuple([device.id for device in devices])
+        limit = job.terms.limit
+        self._occupancy.hold(job.id, need, device_ids, inf if limit is None else self._occupancy.now + limit)
+        return Start(job, device_ids)
+
+    def standing_reservation(self) -> Reservation | None:
+        """The reservation, unless its job was handed over after all."""
+        reservation = self._reservation
+        if reservation and any(start.job.id == reservation.job for start in self.starts):
+            return None
+        return reservation
+
+    def _is_full(self) -> bool:
+        limit = self._policy.max_running
+        return limit is not None and self._running + len(self.starts) >= limit
+
+    def _unreserved(self, offers: list[Offer], job: Job) -> list[Offer]:
+        reservation = self._reservation
+        if reservation is None or may_pass(job, reservation, self._policy, self._occupancy.now):
+            return offers
+        return [offer for offer in offers if not _reserved(offer.device, reservation)]
+
+    def _offers(self, need: Need) -> list[Offer]:
+        offers = []
+        for view in self._occupancy.views:
+            if suits(view.device, need) and (fit := self._occupancy.fit(view, need)) is not None:
+                offers.append(Offer((preference(view.device, need), fit), view.order, view.device))
+        return offers
+
+    def _never(self, need: Need) -> NeverFits | None:
+        sentence = never_fits(need, self._devices)
+        return NeverFits(sentence) if sentence else None
+
+    def _block(self, job: Job, need: Need, offers: list[Offer]) -> Reason:
+        if self._reservation is None:
+            self._reservation = reserve(job, self._occupancy)
+        elif choose(offers, need.gpus) is not None:
+            return KeptFree(self._reservation.job, self._reservation.gpus)
+        return why_blocked(need, self._occupancy)
+
+
+def _reserved(device: Device, reservation: Reservation) -> bool:
+    return device.id in reservation.devices or not reservation.claims.isdisjoint(device.claims)

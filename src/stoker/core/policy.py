@@ -1,0 +1,25 @@
+"""How the plan weighs things: everything about it that a user may set."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+MIB = 2**20
+
+
+class Policy(Struct, frozen=True):
+    """How the plan weighs things; everything a user may set."""
+
+    max_running: int | None = None
+    patience: float = 60.0
+    """Seconds a blocked job lets others pass when nobody can tell how long they run."""
+    newest_first: bool = False
+    """Take the device freed last first, and among equals the last listed: simple_gpu_scheduler's order."""
+    reserve: int = 512 * MIB
+    """Bytes of each device that packing leaves alone; a job that is alone on its device may have them."""
+    tolerance: int = 300 * MIB
+    """Bytes that an idle device may show as used."""
+    strangers: Literal["avoid", "count"] = "avoid"
+    """Keep off a device with unannounced processes, or count their memory as gone."""

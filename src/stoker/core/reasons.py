@@ -1,0 +1,105 @@
+"""Why a job waits, as data that every screen puts in the same words."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from stoker.core.units import size_text
+
+
+class Crowded(Struct, frozen=True, tag="crowded"):
+    """Fewer devices are free than the job needs."""
+
+    needed: int
+    free: int
+    first_to_end: int | None = None
+    """The running job whose end will come first, where that can be told."""
+
+
+class MemoryShort(Struct, frozen=True, tag="memory_short"):
+    """No allowed device has as much memory free as the job reserves."""
+
+    needed: int
+    most_free: int
+    device: str
+    first_to_end: int | None = None
+
+
+class KeptFree(Struct, frozen=True, tag="kept_free"):
+    """Devices are free, but held for an older or more important job that would else starve."""
+
+    job: int
+    gpus: int
+
+
+class Leased(Struct, frozen=True, tag="leased"):
+    """Another engine, of this or another user, holds the devices."""
+
+    device: str
+    owner: str
+    what: str = ""
+
+
+class Occupied(Struct, frozen=True, tag="occupied"):
+    """Somebody's process that no lease announced is on the device."""
+
+    device: str
+    who: str
+    memory: int | None = None
+
+
+class Draining(Struct, frozen=True, tag="draining"):
+    """The last job has ended, but the driver has not yet given the memory back."""
+
+    device: str
+
+
+class Unusable(Struct, frozen=True, tag="unusable"):
+    """The device is lost, forbidden, or cannot be asked."""
+
+    device: str
+    problem: str
+
+
+class AtLimit(Struct, frozen=True, tag="at_limit"):
+    """As many jobs run as the user allowed at once."""
+
+    limit: int
+
+
+class NeverFits(Struct, frozen=True, tag="never_fits"):
+    """The machine does not have what the job asks for."""
+
+    sentence: str
+
+
+Reason = Crowded | MemoryShort | KeptFree | Leased | Occupied | Draining | Unusable | AtLimit | NeverFits
+
+
+def sentence(reason: Reason) -> str:
+    """The reason in plain words."""
+    match reason:
+        case Crowded(needed, free, first):
+            gpus = "1 GPU" if needed == 1 else f"{needed} GPUs"
+            return f"needs {gpus}; {free or 'none'} free{_ends_first(first)}"
+        case MemoryShort(needed, most_free, device, first):
+            most = f"most free is {size_text(most_free)} (GPU {device})"
+            return f"needs {size_text(needed)}; {most}{_ends_first(first)}"
+        case KeptFree(job, gpus):
+            return f"free GPUs are kept for #{job}, which needs {gpus}"
+        case Leased(device, owner, what):
+            return f"GPU {device} is held by {owner}" + (f" ({what})" if what else "")
+        case Occupied(device, who, memory):
+            return f"GPU {device} is in use by {who}" + (f" ({size_text(memory)})" if memory else "")
+        case Draining(device):
+            return f"GPU {device} has not yet given back the memory of its last job"
+        case Unusable(device, problem):
+            return f"GPU {device}: {problem}"
+        case AtLimit(limit):
+            return f"{limit} jobs run already, as many as -j allows"
+        case NeverFits(text):
+            return text
+
+
+def _ends_first(job: int | None) -> str:
+    return f"; #{job} ends first" if job is not None else ""

@@ -1,0 +1,61 @@
+"""Devices held for the first job that cannot start, so that those behind it may pass but never starve it."""
+
+from __future__ import annotations
+
+from math import inf
+
+from msgspec import Struct
+
+from stoker.core.fit import Offer, choose, preference, suits
+from stoker.core.job import Job, Waiting
+from stoker.core.occupancy import Occupancy
+from stoker.core.policy import Policy
+
+
+class Reservation(Struct, frozen=True):
+    """The devices that a blocked job will have soonest."""
+
+    job: int
+    gpus: int
+    since: float
+    """Since when the job waits."""
+    devices: tuple[str, ...]
+    claims: frozenset[str]
+    """All names of the devices in the ledger: another device that has one of them is in the way too."""
+    moment: float | None
+    """When the last of the devices will be open, where that can be told."""
+
+
+def reserve(job: Job, occupancy: Occupancy) -> Reservation | None:
+    """The devices that will be open first for a job, if those that only we hold are enough for it."""
+    need = job.terms.need
+    offers: list[Offer] = []
+    moments: dict[str, float] = {}
+    for view in occupancy.views:
+        if suits(view.device, need) and (ready := occupancy.ready(view, need)) is not None:
+            moments[view.device.id] = ready
+            offers.append(Offer((ready, preference(view.device, need)), view.order, view.device))
+    devices = choose(offers, need.gpus)
+    if devices is None:
+        return None
+    last = max(moments[device.id] for device in devices)
+    return Reservation(
+        job=job.id,
+        gpus=need.gpus,
+        since=waiting_since(job),
+        devices=tuple(device.id for device in devices),
+        claims=frozenset(claim for device in devices for claim in device.claims),
+        moment=None if last == inf else max(last, occupancy.now),
+    )
+
+
+def may_pass(job: Job, reservation: Reservation, policy: Policy, now: float) -> bool:
+    """Whether a later job may use a reserved device: it ends in time, or nobody knows and patience lasts."""
+    if reservation.moment is None:
+        return now - reservation.since < policy.patience
+    return job.terms.limit is not None and now + job.terms.limit <= reservation.moment
+
+
+def waiting_since(job: Job) -> float:
+    """Since when a job waits; the moment of its submission where its state no longer tells."""
+    return job.state.since if isinstance(job.state, Waiting) else job.submitted

@@ -1,0 +1,134 @@
+"""The waiting jobs in groups of one shape, so that a plan looks only at the heads of the groups."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from stoker.core.job import Job, Need
+
+SLACK = 64
+"""Dead entries that a group may carry before it is worth tidying."""
+
+
+class Shape(NamedTuple):
+    """What makes waiting jobs interchangeable to the plan, but for their age."""
+
+    need: Need
+    priority: int
+
+
+def shape_of(job: Job) -> Shape:
+    """The shape of a job, which names its group."""
+    return Shape(job.terms.need, job.terms.priority)
+
+
+class Group:
+    """The waiting jobs of one shape; iterating gives them oldest first.
+
+    Ids are kept sorted and die in place: one counts while the table of jobs has a job of this shape for it.
+    """
+
+    __slots__ = ("_head", "_ids", "_jobs", "_size", "shape")
+
+    def __init__(self, shape: Shape, jobs: dict[int, Job]) -> None:
+        self.shape = shape
+        self._jobs = jobs
+        self._ids: list[int] = []
+        self._head = 0
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Job]:
+        for job_id in islice(self._ids, self._head, None):
+            if job := self._job(job_id):
+                yield job
+
+    def place(self, job_id: int) -> int:
+        """How many jobs of the group come before this one."""
+        position = bisect_left(self._ids, job_id, self._head)
+        if len(self._ids) - self._head == self._size:
+            return position - self._head
+        return sum(self._job(other) is not None for other in islice(self._ids, self._head, position))
+
+    def enter(self, job_id: int) -> None:
+        """Take in an id that the table of jobs already has."""
+        self._size += 1
+        ids, head = self._ids, self._head
+        if not ids or job_id > ids[-1]:
+            ids.append(job_id)
+        elif head and job_id < ids[head]:
+            # A retried job is mostly older than all that wait: the gap that its own start left takes it back.
+            self._head = head - 1
+            ids[head - 1] = job_id
+        else:
+            position = bisect_left(ids, job_id, head)
+            if ids[position] != job_id:
+                ids.insert(position, job_id)
+
+    def leave(self) -> None:
+        """Note that one id is no longer in the table of jobs."""
+        self._size -= 1
+        ids = self._ids
+        while self._head < len(ids) and self._job(ids[self._head]) is None:
+            self._head += 1
+        if self._head > SLACK and self._head * 2 > len(ids):
+            del ids[: self._head]
+            self._head = 0
+        if len(ids) - self._head > 2 * self._size + SLACK:
+            self._ids = [job.id for job in self]
+            self._head = 0
+
+    def _job(self, job_id: int) -> Job | None:
+        job = self._jobs.get(job_id)
+        return job if job is not None and shape_of(job) == self.shape else None
+
+
+class WaitingJobs:
+    """All jobs that wait, each in the group of its shape at the place of its id."""
+
+    __slots__ = ("_groups", "_jobs")
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, Job] = {}
+        self._groups: dict[Shape, Group] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._jobs
+
+    def add(self, job: Job) -> None:
+        """Queue a job by its age; one with the same id gives way to it."""
+        self.remove(job.id)
+        shape = shape_of(job)
+        group = self._groups.get(shape)
+        if group is None:
+            group = self._groups[shape] = Group(shape, self._jobs)
+        self._jobs[job.id] = job
+        group.enter(job.id)
+
+    def remove(self, job_id: int) -> Job | None:
+        """Take a job out, if it waits here."""
+        job = self._jobs.pop(job_id, None)
+        if job is None:
+            return None
+        shape = shape_of(job)
+        group = self._groups[shape]
+        group.leave()
+        if not group:
+            del self._groups[shape]
+        return job
+
+    def groups(self) -> Collection[Group]:
+        """Every group that has a job."""
+        return self._groups.values()
+
+    def place(self, job: Job) -> int:
+        """How many jobs of the same shape come before this one."""
+        return self._groups[shape_of(job)].place(job.id)

@@ -1,0 +1,205 @@
+"""NVIDIA GPUs as the engine sees them: always an answer at once, from a probe that may hang or die."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+import msgspec
+
+from stoker.core.device import Snapshot
+from stoker.core.errors import StokerError
+from stoker.devices.nvml_answer import Answer, recalled, unknown
+
+_PROBE = [sys.executable, "-P", "-m", "stoker.devices.nvml_probe"]
+_MILLISECONDS_BETWEEN_LOOKS = 50
+_SECONDS_TO_DIE = 1.0
+
+
+class NvidiaAbsent(StokerError):
+    """There is no NVIDIA GPU that could be used; the message says what was looked for and found."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, "see what `nvidia-smi` says, or name the devices yourself with --devices")
+        self.reason = reason
+
+
+class NvidiaDevices:
+    """The newest snapshot of all NVIDIA GPUs, which is never older than it claims.
+
+    `now` is compared only with the `now` of other calls.
+    """
+
+    def __init__(
+        self,
+        deadline: float = 5.0,
+        interval: float = 1.0,
+        restart_after: float = 5.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._deadline = deadline
+        self._interval = interval
+        self._restart_after = restart_after
+        self._probe = _Probe(environment)
+        self._seen = Snapshot(0.0, ())
+        self._started: float | None = None
+        self._asked: float | None = None
+        self._silent_since: float | None = None
+        """When the oldest question without an answer was put."""
+        self._trusted = True
+        """False from the death of a probe until the next answer."""
+        self._absent = ""
+
+    def first(self, timeout: float) -> Snapshot:
+        """The first snapshot; NvidiaAbsent if none comes within so many seconds, and then all is closed."""
+        self._probe.start()
+        self._probe.ask()
+        answer = self._probe.wait_answer(timeout)
+        if answer.snapshot is None:
+            self.close()
+            raise NvidiaAbsent(answer.absent)
+        self._seen = answer.snapshot
+        return self._seen
+
+    def look(self, now: float) -> Snapshot:
+        """The newest snapshot, without waiting; all devices have a problem while the driver is silent."""
+        # First, because a probe may say a last word before it ends.
+        ended = self._probe.ended()
+        if answer := self._probe.answer():
+            self._accept(answer)
+        if ended:
+            self._revive(now)
+        elif self._silent_since is None and _passed(self._asked, now, self._interval):
+            self._ask(now)
+        return self._judged(now)
+
+    def fileno(self) -> int:
+        """Readable when an answer has come; the same for life, also when the probe is started again."""
+        return self._probe.fileno()
+
+    def close(self) -> None:
+        """End the probe."""
+        self._probe.close()
+
+    def _accept(self, answer: Answer) -> None:
+        self._silent_since = None
+        self._absent = answer.absent
+        if answer.snapshot is not None:
+            self._trusted = True
+            self._seen = recalled(answer.snapshot, self._seen)
+
+    def _revive(self, now: float) -> None:
+        self._trusted = False
+        self._silent_since = now if self._silent_since is None else self._silent_since
+        if _passed(self._started, now, self._restart_after):
+            self._started = now
+            self._probe.start()
+            self._ask(now)
+
+    def _ask(self, now: float) -> None:
+        self._asked = now
+        self._silent_since = now if self._silent_since is None else self._silent_since
+        self._probe.ask()
+
+    def _judged(self, now: float) -> Snapshot:
+        if self._absent:
+            return unknown(self._seen, self._absent)
+        silence = 0.0 if self._silent_since is None else abs(now - self._silent_since)
+        if self._trusted and silence <= self._deadline:
+            return self._seen
+        return unknown(self._seen, f"the driver does not answer ({silence:.0f} s)")
+
+
+class _Probe:
+    """At most one probe process, and a pipe for its answers that outlives it."""
+
+    def __init__(self, environment: Mapping[str, str] | None) -> None:
+        self._environment = environment
+        self._answers, self._answers_end = os.pipe()
+        os.set_blocking(self._answers, False)
+        self._unread = b""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process; only when there is none."""
+        self._drop()
+        # A session of its own keeps the terminal's Ctrl-C away.
+        self._process = subprocess.Popen(
+            _PROBE,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=self._answers_end,
+            stderr=subprocess.DEVNULL,
+            env=self._environment,
+            start_new_session=True,
+        )
+
+    def ended(self) -> bool:
+        """Whether there is no process to ask."""
+        return self._process is None or self._process.poll() is not None
+
+    def ask(self) -> None:
+        """Send a question; that the process is gone will show when the answer is looked for."""
+        with suppress(BrokenPipeError):
+            if self._process and self._process.stdin:
+                self._process.stdin.write(b"?")
+
+    def answer(self) -> Answer | None:
+        """The answer, if all of it has come."""
+        with suppress(BlockingIOError):
+            while True:
+                self._unread += os.read(self._answers, 65536)
+        line, newline, rest = self._unread.partition(b"\n")
+        if not newline:
+            return None
+        self._unread = rest
+        return msgspec.json.decode(line, type=Answer)
+
+    def wait_answer(self, timeout: float) -> Answer:
+        """The answer, or what became of it."""
+        end = time.monotonic() + timeout
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        while time.monotonic() < end:
+            ended = self.ended()
+            if answer := self.answer():
+                return answer
+            if ended:
+                return Answer(absent="the process that asks the NVIDIA driver ended without an answer")
+            poll.poll(_MILLISECONDS_BETWEEN_LOOKS)
+        return Answer(absent=f"the NVIDIA driver gave no answer within {timeout:g} s")
+
+    def fileno(self) -> int:
+        """The reading end of the answers' pipe."""
+        return self._answers
+
+    def close(self) -> None:
+        """Kill the process and let go of everything; a second call does nothing."""
+        if self._answers < 0:
+            return
+        self._drop()
+        os.close(self._answers)
+        os.close(self._answers_end)
+        self._answers = self._answers_end = -1
+
+    def _drop(self) -> None:
+        self._unread = b""
+        if self._process is None:
+            return
+        if self._process.stdin:
+            self._process.stdin.close()
+        self._process.kill()
+        # One in uninterruptible sleep dies when the driver lets it; nobody waits for that.
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_SECONDS_TO_DIE)
+        self._process = None
+
+
+def _passed(since: float | None, now: float, seconds: float) -> bool:
+    """Whether so much time went by; a clock that was set back counts as time gone, not as time to wait."""
+    return since is None or abs(now - since) >= seconds

@@ -1,0 +1,210 @@
+"""Reads the NVIDIA driver's library into a snapshot; only in the probe's process, as any call may hang."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pynvml
+from msgspec import structs
+
+from stoker.core.device import Device, Process, Reading, Snapshot
+from stoker.devices.nvml_answer import nameless
+
+# A field that fails in one of these ways is unknown, and the rest of the device is fine.
+_UNTOLD = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_NOT_FOUND,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+}
+_PROBLEMS = {
+    pynvml.NVML_ERROR_GPU_IS_LOST: "lost: it has fallen off the bus and needs a reset or a reboot",
+    pynvml.NVML_ERROR_RESET_REQUIRED: "it must be reset before it can be used again",
+    pynvml.NVML_ERROR_NO_PERMISSION: "this user may not use it",
+}
+_COMMAND_LENGTH = 200
+
+
+@dataclass(frozen=True)
+class Card:
+    """One device as it was found."""
+
+    device: Device
+    reading: Reading
+    handle: Any = None
+    """What topology is asked with: only a whole GPU that answers has one."""
+    tells_processes: bool = True
+
+
+class Driver:
+    """The driver's library while it is open; keeps the topology, which is slow to ask and does not change."""
+
+    def __init__(self) -> None:
+        pynvml.nvmlInit()
+        self._near: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {}
+
+    def read(self, now: float) -> Snapshot:
+        """All GPUs, and MIG slices in place of the GPUs that are divided into them."""
+        cards = [card for index in range(pynvml.nvmlDeviceGetCount()) for card in _cards(index)]
+        near = self._topology([card for card in cards if card.handle is not None])
+        devices = (structs.replace(card.device, near=near.get(card.device.id, ())) for card in cards)
+        readings = {card.device.id: card.reading for card in cards}
+        return Snapshot(now, tuple(devices), readings, _note(cards))
+
+    def close(self) -> None:
+        """Let the driver go, so that a GPU in trouble can be reset."""
+        pynvml.nvmlShutdown()
+
+    def _topology(self, gpus: list[Card]) -> dict[str, tuple[str, ...]]:
+        ids = tuple(card.device.id for card in gpus)
+        if ids not in self._near:
+            self._near = {ids: {card.device.id: _near(card, gpus) for card in gpus}}
+        return self._near[ids]
+
+
+def _cards(index: int) -> list[Card]:
+    try:
+        board = pynvml.nvmlDeviceGetHandleByIndex(index)
+        if not _divided(board):
+            return [_card(board, board, str(index))]
+        return [_card(part, board, f"{index}:{place}") for place, part in _slices(board)]
+    except pynvml.NVMLError as error:
+        return [Card(nameless(index), Reading(problem=_problem(error)))]
+
+
+def _divided(board: Any) -> bool:
+    modes = _field(pynvml.nvmlDeviceGetMigMode, board)
+    return bool(modes and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _slices(board: Any) -> list[tuple[int, Any]]:
+    places = range(_field(pynvml.nvmlDeviceGetMaxMigDeviceCount, board) or 0)
+    found = [(place, _field(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, board, place)) for place in places]
+    return [(place, part) for place, part in found if part is not None]
+
+
+def _card(handle: Any, board: Any, label: str) -> Card:
+    uuid = pynvml.nvmlDeviceGetUUID(handle)
+    model = _field(pynvml.nvmlDeviceGetName, handle) or ""
+    device = Device(id=uuid, label=label, visible=uuid, claims=(uuid,), kind="nvidia", model=model)
+    try:
+        memory, used = _memory(handle)
+        processes = _processes(handle)
+        reading = Reading(used, _utilisation(handle), _temperature(board), _power(board), processes or ())
+    except pynvml.NVMLError as error:
+        return Card(device, Reading(problem=_problem(error)))
+    device = structs.replace(device, memory=memory)
+    return Card(device, reading, handle if handle is board else None, processes is not None)
+
+
+def _field(call: Callable[..., Any], *arguments: Any) -> Any:
+    """The driver's answer, None where it does not have or does not give one."""
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in _UNTOLD:
+            return None
+        raise
+
+
+def _memory(handle: Any) -> tuple[int | None, int | None]:
+    """Bytes that jobs can get, and bytes that they have: without what the driver keeps for itself."""
+    if newer := _field(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2):
+        return newer.total - newer.reserved, newer.used
+    if older := _field(pynvml.nvmlDeviceGetMemoryInfo, handle):
+        return older.total, older.used
+    return None, None
+
+
+def _utilisation(handle: Any) -> int | None:
+    rates = _field(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    return rates.gpu if rates else None
+
+
+def _temperature(board: Any) -> int | None:
+    for call in (pynvml.nvmlDeviceGetTemperatureV, pynvml.nvmlDeviceGetTemperature):
+        celsius: int | None = _field(call, board, pynvml.NVML_TEMPERATURE_GPU)
+        if celsius is not None:
+            return celsius
+    return None
+
+
+def _power(board: Any) -> float | None:
+    milliwatts = _field(pynvml.nvmlDeviceGetPowerUsage, board)
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _processes(handle: Any) -> tuple[Process, ...] | None:
+    """Who is on the device, each once though perhaps in several lists; None where nobody tells."""
+    lists = [_listed(kind, handle) for kind in ("Compute", "Graphics", "MPSCompute")]
+    if lists[0] is None:
+        return None
+    found: dict[int, int | None] = {}
+    for entry in (entry for entries in lists for entry in entries or []):
+        found[entry.pid] = _larger(found.get(entry.pid), entry.usedGpuMemory)
+    return tuple(Process(pid, memory, _owner(pid), _command(pid)) for pid, memory in sorted(found.items()))
+
+
+def _listed(kind: str, handle: Any) -> list[Any] | None:
+    # The names with a version: the others raise NVMLLibraryMismatchError, which is no NVMLError.
+    for version in ("v3", "v2"):
+        entries: list[Any] | None = _field(getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses_{version}"), handle)
+        if entries is not None:
+            return entries
+    return None
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    return max((size for size in (one, other) if size is not None), default=None)
+
+
+def _owner(pid: int) -> str:
+    """The user's name; `?` for a process that is gone, hidden, or of another PID namespace."""
+    try:
+        user = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return "?"
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
+
+
+def _command(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return ""
+    return words.replace(b"\0", b" ").decode(errors="replace").strip()[:_COMMAND_LENGTH]
+
+
+def _near(card: Card, gpus: list[Card]) -> tuple[str, ...]:
+    others = [other for other in gpus if other is not card]
+    distances = [(_distance(card.handle, other.handle), other.device.id) for other in others]
+    known = [(distance, name) for distance, name in distances if distance is not None]
+    return tuple(name for _, name in sorted(known, key=lambda pair: pair[0]))
+
+
+def _distance(one: Any, other: Any) -> tuple[bool, int] | None:
+    """Smaller is nearer: first what NVLink joins, then by the common ancestor on the PCI tree."""
+    try:
+        level = pynvml.nvmlDeviceGetTopologyCommonAncestor(one, other)
+        link = _field(pynvml.nvmlDeviceGetP2PStatus, one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    except pynvml.NVMLError:
+        return None
+    return link != pynvml.NVML_P2P_STATUS_OK, level
+
+
+def _problem(error: pynvml.NVMLError) -> str:
+    return _PROBLEMS.get(error.value, f"the driver reports an error ({error})")
+
+
+def _note(cards: list[Card]) -> str:
+    silent = ", ".join(card.device.label for card in cards if not card.tells_processes)
+    return f"the driver does not list the processes of GPU {silent}" if silent else ""

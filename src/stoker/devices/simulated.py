@@ -1,0 +1,103 @@
+"""Simulated GPUs: real processes whose memory and load are what they told the simulator."""
+
+from __future__ import annotations
+
+import math
+import pwd
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from stoker.core.device import Device, Process, Reading, Snapshot
+from stoker.core.units import size_text
+from stoker.devices.simulator import Holding, device_sizes, holdings, make_directory, parse_sim
+
+__all__ = ["SimulatedDevices", "parse_sim"]
+
+_IDLE_DEGREES = 34.0
+_DEGREES_PER_PERCENT = 0.44
+_SETTLING_SECONDS = 20.0
+_IDLE_WATTS = 25.0
+_WATTS_PER_PERCENT = 2.75
+_LONGEST_COMMAND = 4096
+
+
+class SimulatedDevices:
+    """The simulated GPUs of one directory, and how warm each has become."""
+
+    def __init__(self, spec: str, directory: str) -> None:
+        self._devices = tuple(_device(index, size) for index, size in enumerate(device_sizes(spec)))
+        self._directory = directory
+        self.variables: Mapping[str, str] = {"STOKER_SIM": spec, "STOKER_SIM_DIR": directory}
+        self._degrees = [_IDLE_DEGREES] * len(self._devices)
+        self._seen: float | None = None
+        make_directory(directory)
+
+    def look(self, now: float) -> Snapshot:
+        """What the live processes hold; a directory that cannot be read makes every device unusable."""
+        try:
+            held = holdings(self._directory)
+        except OSError as error:
+            lost = Reading(problem=f"the simulator's directory cannot be read: {error.strerror}")
+            return Snapshot(now, self._devices, {device.id: lost for device in self._devices})
+        elapsed = max(0.0, now - self._seen) if self._seen is not None else 0.0
+        self._seen = now
+        readings = {device.id: self._reading(index, held, elapsed) for index, device in enumerate(self._devices)}
+        return Snapshot(now, self._devices, readings)
+
+    def fileno(self) -> int:
+        """Nothing to wait for: the engine looks when it wants to know."""
+        return -1
+
+    def close(self) -> None:
+        """Nothing is held between looks."""
+
+    def _reading(self, index: int, held: Sequence[Holding], elapsed: float) -> Reading:
+        present = [holding for holding in held if index in holding.memory]
+        utilisation = min(100, sum(holding.load.get(index, 0) for holding in present))
+        self._degrees[index] = _settled(self._degrees[index], utilisation, elapsed)
+        return Reading(
+            used=sum(holding.memory[index] for holding in present),
+            utilisation=utilisation,
+            temperature=round(self._degrees[index]),
+            power=_IDLE_WATTS + _WATTS_PER_PERCENT * utilisation,
+            processes=tuple(_process(holding, index) for holding in present),
+        )
+
+
+def _device(index: int, size: int) -> Device:
+    return Device(
+        id=f"SIM-{index}",
+        label=str(index),
+        visible=str(index),
+        claims=(f"sim:{index}",),
+        kind="simulated",
+        model="SIM " + size_text(size).replace(".0", ""),
+        memory=size,
+    )
+
+
+def _settled(degrees: float, utilisation: int, elapsed: float) -> float:
+    """The temperature on its way to the one that belongs to the load."""
+    goal = _IDLE_DEGREES + _DEGREES_PER_PERCENT * utilisation
+    return goal + (degrees - goal) * math.exp(-elapsed / _SETTLING_SECONDS)
+
+
+def _process(holding: Holding, index: int) -> Process:
+    return Process(holding.pid, holding.memory[index], _user_name(holding.owner), _command(holding.pid))
+
+
+@lru_cache
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _command(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read(_LONGEST_COMMAND)
+    except OSError:
+        return ""
+    return words.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")

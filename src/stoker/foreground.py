@@ -1,0 +1,301 @@
+"""A foreground run: an engine held by this process for the jobs that only it was given."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from stoker.backends.local import LocalBackend
+from stoker.core.job import Job, Waiting
+from stoker.core.plan import Policy
+from stoker.devices.kind import Devices
+from stoker.engine import Engine, Equipment, Happening
+from stoker.ledger import Ledger
+from stoker.places import Places
+from stoker.queue import Presence, forgotten_keepers, open_store, orphans, sweep_locks
+from stoker.store import NewJob, Store, content_of
+from stoker.tally import Halt, Tally
+
+FULL = 20_000
+"""Waiting jobs at which a source is left alone for a while, so that an endless one cannot fill the memory."""
+CHUNK = 500
+"""Jobs taken from a list in one turn, so that what runs is not left waiting."""
+
+
+class Closable(Protocol):
+    """Anything that holds something."""
+
+    def close(self) -> None:
+        """Give it back."""
+
+
+Resource = TypeVar("Resource", bound=Closable)
+
+
+class View(Protocol):
+    """Shows a run to a person."""
+
+    interval: float | None
+    """Seconds after which it wants to draw again, None for never."""
+
+    def happened(self, happening: Happening) -> None:
+        """Something happened to a job."""
+
+    def refresh(self, run: Foreground) -> None:
+        """A turn is over."""
+
+    def say(self, text: str) -> None:
+        """A sentence to the person."""
+
+    def close(self) -> None:
+        """Leave the screen in order."""
+
+
+class Source(Protocol):
+    """Where the jobs of a run come from."""
+
+    exhausted: bool
+
+    def fileno(self) -> int:
+        """Readable when there are jobs, or -1 where they are at hand all the time."""
+
+    def take(self, limit: int) -> Sequence[NewJob]:
+        """The next jobs, as many as there are now up to the limit."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a run is made of."""
+
+    places: Places
+    ledger: Path
+    devices: Devices
+    policy: Policy
+    user: str
+    label: str
+    share_output: bool = False
+    halt: Halt | None = None
+    resume: bool = False
+
+
+class Foreground:
+    """The resources of a run and its loop."""
+
+    def __init__(self, setup: Setup, view: View) -> None:
+        self.setup = setup
+        self.tally = Tally()
+        self.stopped_by: signal.Signals | None = None
+        self.started = time.time()
+        self._view = view
+        self._interrupts = 0
+        self._source_watched = False
+        self._closing = contextlib.ExitStack()
+        try:
+            self._open()
+        except BaseException:
+            self._closing.close()
+            raise
+
+    def _open(self) -> None:
+        """The keepers' forkserver comes first: it must not carry a copy of anything that follows."""
+        places = self.setup.places
+        presence = self._keep(Presence(places))
+        backend = self._keep(LocalBackend(places.keepers, presence.name, share_output=self.setup.share_output))
+        self.store: Store = self._keep(open_store(places))
+        equipment = Equipment(self.store, Ledger(self.setup.ledger), self.setup.devices, backend, self.setup.user)
+        self.engine = self._keep(
+            Engine(presence.name, equipment, self.setup.policy, self._happened, label=self.setup.label)
+        )
+        self.batch = self.store.add_batch(self.setup.label, self.started)
+        self._orphans = Orphans(places, self.store, self.engine, resume=self.setup.resume)
+        sweep_locks(places, self.store)
+        for keeper in forgotten_keepers(places, self.store):
+            backend.forget(keeper)
+        self._signals = self._keep(SignalSocket())
+        self.engine.watch(self._signals, self._signalled)
+
+    def _keep(self, resource: Resource) -> Resource:
+        self._closing.callback(resource.close)
+        return resource
+
+    def close(self) -> None:
+        """Give everything back; jobs that still run go on under their keepers."""
+        self._closing.close()
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    def run(self, source: Source) -> None:
+        """Work until the source is exhausted and all is over, or until somebody stops it."""
+        while not self._finished(source):
+            hungry = not source.exhausted and not self.engine.draining and self.engine.waiting < FULL
+            eager = hungry and not self._watch(source, hungry=hungry)
+            if eager:
+                self._feed(source)
+            self.engine.turn(0.0 if eager and not source.exhausted else self._view.interval)
+            self._view.refresh(self)
+
+    def _finished(self, source: Source) -> bool:
+        if self.engine.draining:
+            return not self.engine.held
+        return source.exhausted and self.engine.idle
+
+    def _watch(self, source: Source, *, hungry: bool) -> bool:
+        """Let the engine wake us when there are jobs; False where they are at hand all the time."""
+        if source.fileno() < 0:
+            return False
+        if hungry and not self._source_watched:
+            try:
+                self.engine.watch(source, lambda: self._feed(source))
+            except PermissionError:  # a plain file is always readable and cannot be waited for
+                return False
+            self._source_watched = True
+        return True
+
+    def _feed(self, source: Source) -> None:
+        jobs = self._orphans.unfinished(source.take(CHUNK), self.tally)
+        if jobs:
+            self.store.add_jobs(self.batch, self.engine.name, jobs, time.time())
+            self.tally.given += len(jobs)
+            self.engine.poke()
+        leave = source.exhausted or self.engine.waiting >= FULL
+        if self._source_watched and leave:
+            self.engine.unwatch(source)
+            self._source_watched = False
+
+    # -- what happens ----------------------------------------------------------------------------
+
+    def _happened(self, happening: Happening) -> None:
+        if happening.job.batch != self.batch and not self._orphans.resumed(happening.job):
+            return
+        self.tally.note(happening)
+        self._view.happened(happening)
+        halt = self.setup.halt
+        if halt is not None and not self.engine.draining and halt.reached(self.tally):
+            self._view.say("stopping as --halt says; what has not started is left for --resume")
+            if halt.now:
+                self.engine.stop(None, "stopped by --halt")
+            else:
+                self.engine.drain()
+
+    def _signalled(self) -> None:
+        for number in self._signals.received():
+            match number:
+                case signal.SIGUSR1:
+                    self._view.say(self.status())
+                case signal.SIGHUP:
+                    self.stopped_by = self.stopped_by or number
+                    self.engine.drain()
+                case signal.SIGINT:
+                    self._interrupted(number, self._interrupts + 1)
+                case signal.SIGTERM:
+                    self._interrupted(number, max(2, self._interrupts + 1))
+
+    def _interrupted(self, number: signal.Signals, stage: int) -> None:
+        """First let what runs finish, then ask it to end, then end it."""
+        self._interrupts = stage
+        self.stopped_by = number
+        running = len(self.engine.held)
+        if stage == 1:
+            self.engine.drain()
+            if running:
+                self._view.say(f"starting nothing more; {running} running; press again to stop them")
+        elif stage == 2:
+            self._view.say(f"stopping {running} (TERM, then KILL after the grace); once more kills at once")
+            self.engine.stop(None, f"stopped by {number.name}")
+        else:
+            self.engine.stop(0.0, f"killed by {number.name}")
+
+    def status(self) -> str:
+        """The run in one line."""
+        results = self.tally.results
+        failed = self.tally.failed
+        return (
+            f"{self.tally.ended} of {self.tally.given} over ({results['done']} ok, {failed} failed), "
+            f"{len(self.engine.held)} running, {self.engine.waiting} waiting"
+        )
+
+
+class Orphans:
+    """What dead engines left: ends to record, and with --resume work to skip or to go on with."""
+
+    def __init__(self, places: Places, store: Store, engine: Engine, *, resume: bool) -> None:
+        self._store = store
+        self._engine = engine
+        self._resume = resume
+        self._left: dict[bytes, list[Job]] = {}
+        self._done: dict[bytes, int] = {}
+        self._resumed: set[int] = set()
+        for job in orphans(places, store):
+            if resume:
+                self._left.setdefault(content_of(job.command, job.terms), []).append(job)
+            elif not isinstance(job.state, Waiting) and engine.keeper_is_dead(job):
+                engine.adopt(job, guest=True)
+
+    def resumed(self, job: Job) -> bool:
+        """Whether the job was taken over from a run that died."""
+        return job.id in self._resumed
+
+    def unfinished(self, jobs: Iterable[NewJob], tally: Tally) -> list[NewJob]:
+        """Those of the jobs that must be submitted: neither done before nor found waiting or running."""
+        if not self._resume:
+            return list(jobs)
+        return [job for job in jobs if not self._known(job, tally)]
+
+    def _known(self, job: NewJob, tally: Tally) -> bool:
+        content = content_of(job.command, job.terms)
+        left = self._done.setdefault(content, self._store.times_done(content))
+        if left > 0:
+            self._done[content] = left - 1
+            tally.skipped += 1
+            return True
+        if not self._left.get(content):
+            return False
+        orphan = self._left[content].pop(0)
+        self._resumed.add(orphan.id)
+        tally.given += 1
+        self._store.take_over([orphan.id], self._engine.name)
+        self._engine.adopt(orphan, guest=False)
+        return True
+
+
+class SignalSocket:
+    """Turns signals into something that can be waited for together with everything else."""
+
+    _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+    def __init__(self) -> None:
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.setblocking(False)
+        self._theirs.setblocking(False)
+        self._before_wakeup = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
+        self._before: Mapping[int, object] = {
+            number: signal.signal(number, lambda *_: None) for number in self._NUMBERS if not _ignored(number)
+        }
+
+    def fileno(self) -> int:
+        """Readable after a signal."""
+        return self._ours.fileno()
+
+    def received(self) -> Iterator[signal.Signals]:
+        """The signals that came since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            yield from map(signal.Signals, self._ours.recv(64))
+
+    def close(self) -> None:
+        """Signals do again what they did before."""
+        signal.set_wakeup_fd(self._before_wakeup)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        self._ours.close()
+        self._theirs.close()
+
+
+def _ignored(number: signal.Signals) -> bool:
+    """Whether whoever started us wants the signal ignored, as nohup does."""
+    return number != signal.SIGUSR1 and signal.getsignal(number) is signal.SIG_IGN

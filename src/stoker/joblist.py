@@ -1,0 +1,161 @@
+"""Job lists: lines of shell commands, JSON lines, or TOML."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from stoker.core.errors import UsageError
+from stoker.core.job import Command
+from stoker.options import JobOptions
+
+
+class Listed(Struct, frozen=True):
+    """One job of a list, and where it stands there."""
+
+    command: Command
+    where: str
+    options: JobOptions = JobOptions()
+
+
+class Unusable(Struct, frozen=True):
+    """A line that cannot be a job, and why."""
+
+    where: str
+    sentence: str
+
+
+class Lines:
+    """Cuts a stream of bytes into jobs as they arrive: one a line, going on after a backslash at its end."""
+
+    def __init__(self, name: str, shell: str) -> None:
+        self._name = name
+        self._shell = shell
+        self._rest = b""
+        self._gathered: list[bytes] = []
+        self._line = 0
+
+    def feed(self, data: bytes) -> Iterator[Listed | Unusable]:
+        """The jobs that are complete now."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            yield from self._take(line)
+
+    def end(self) -> Iterator[Listed | Unusable]:
+        """The job of a last line that has no newline."""
+        if self._rest:
+            yield from self._take(self._rest)
+        if self._gathered:
+            yield from self._job()
+
+    def _take(self, line: bytes) -> Iterator[Listed | Unusable]:
+        self._line += 1
+        stripped = line.rstrip()
+        if not self._gathered and (not stripped or stripped.lstrip().startswith(b"#")):
+            return
+        if _goes_on(line.removesuffix(b"\r")):
+            self._gathered.append(line.removesuffix(b"\r"))
+            return
+        self._gathered.append(stripped)
+        yield from self._job()
+
+    def _job(self) -> Iterator[Listed | Unusable]:
+        text, self._gathered = b"\n".join(self._gathered), []
+        where = f"{self._name} line {self._line}"
+        if b"\0" in text:
+            yield Unusable(where, "it contains a NUL byte, which no program can be given")
+        else:
+            yield Listed(Command((os.fsdecode(text),), self._shell), where)
+
+
+def read_list(path: Path, shell: str) -> list[Listed | Unusable]:
+    """All jobs of a file; how it is written is told by its ending."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read the job list {path}: {error.strerror}", "give a file, or - for stdin") from error
+    match path.suffix.lower():
+        case ".jsonl" | ".ndjson":
+            return list(_json_jobs(data, path.name, shell))
+        case ".toml":
+            return list(_toml_jobs(data, path.name, shell))
+        case ".csv":
+            raise UsageError(
+                f"{path.name}: CSV lists are not understood", "write one command a line, JSON lines or TOML"
+            )
+    lines = Lines(path.name, shell)
+    return [*lines.feed(data), *lines.end()]
+
+
+def _json_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
+    for number, line in enumerate(data.splitlines(), 1):
+        if line.strip():
+            where = f"{name} line {number}"
+            try:
+                table = msgspec.json.decode(line)
+            except msgspec.DecodeError as error:
+                raise UsageError(f"{where} is not JSON: {error}", 'write {"command": "..."} on each line') from None
+            yield _job_of(table, where, shell)
+
+
+def _toml_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
+    try:
+        document = tomllib.loads(data.decode())
+    except ValueError as error:
+        raise UsageError(f"{name} is not TOML: {error}", 'write [[job]] tables with command = "..."') from None
+    tables = document.get("job")
+    if not isinstance(tables, list) or len(document) != 1:
+        raise UsageError(
+            f"{name} has no [[job]] tables, or other things beside them", "write one [[job]] table per job"
+        )
+    for number, table in enumerate(tables, 1):
+        yield _job_of(table, f"{name} job {number}", shell)
+
+
+def _job_of(table: Any, where: str, shell: str) -> Listed:
+    if not isinstance(table, dict) or "command" not in table:
+        raise UsageError(f"{where} has no command", 'give it one: "command": "python train.py"')
+    rest = {key: value for key, value in table.items() if key != "command"}
+    _refuse_unknown(rest, where)
+    try:
+        command = msgspec.convert(table["command"], str | list[str])
+        options = msgspec.convert(_with_text(rest), JobOptions)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {error}", "see stoker run --help for what each option takes") from None
+    return Listed(_command(command, where, shell), where, options)
+
+
+def _refuse_unknown(table: dict[str, Any], where: str) -> None:
+    for key in table:
+        if key not in JobOptions.__struct_fields__:
+            near = difflib.get_close_matches(key, ["command", *JobOptions.__struct_fields__], 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(JobOptions.__struct_fields__)}"
+            raise UsageError(f"{where}: unknown key {key!r}", hint)
+
+
+def _with_text(table: dict[str, Any]) -> dict[str, Any]:
+    """Numbers are fine where the command line takes text, and for variables."""
+    texts = ("vram", "on", "prefer", "time", "grace")
+    loose = {key: str(value) if key in texts and isinstance(value, int) else value for key, value in table.items()}
+    if isinstance(loose.get("env"), dict):
+        loose["env"] = {key: str(value) for key, value in loose["env"].items()}
+    return loose
+
+
+def _command(words: str | list[str], where: str, shell: str) -> Command:
+    parts = [words] if isinstance(words, str) else words
+    if not parts or not parts[0].strip() or any("\0" in part for part in parts):
+        raise UsageError(f"{where}: the command is empty or contains a NUL byte", "give it a command")
+    return Command((words,), shell) if isinstance(words, str) else Command(tuple(words))
+
+
+def _goes_on(line: bytes) -> bool:
+    """Whether a line ends in a backslash that is not itself escaped."""
+    return (len(line) - len(line.rstrip(b"\\"))) % 2 == 1

@@ -1,0 +1,131 @@
+"""Where this user's state lives on this machine."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from stoker.core.errors import StokerError
+
+_NETWORK_FILE_SYSTEMS = frozenset(
+    [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "ceph",
+        "glusterfs",
+        "fuse.glusterfs",
+        "fuse.sshfs",
+        "afs",
+        "9p",
+        "pvfs2",
+        "orangefs",
+    ]
+)
+
+
+class Places(Struct, frozen=True):
+    """Every path of one user's state; nothing else joins paths below the state directory."""
+
+    state: Path
+    note: str = ""
+    """What a person should know about the choice of the directory."""
+
+    @property
+    def database(self) -> Path:
+        """The queue."""
+        return self.state / "queue.db"
+
+    @property
+    def keepers(self) -> Path:
+        """One folder for each living keeper."""
+        return self.state / "keepers"
+
+    @property
+    def engines(self) -> Path:
+        """Locks and wake-up sockets of engines."""
+        return self.state / "engines"
+
+    @property
+    def logs(self) -> Path:
+        """Output of jobs that have no directory of their own."""
+        return self.state / "logs"
+
+    @property
+    def simulator(self) -> Path:
+        """What simulated jobs tell of themselves."""
+        return self.state / "simulator"
+
+
+def find_places(environment: Mapping[str, str], host: str, *, simulated: bool) -> Places:
+    """The state directory, made private; simulated GPUs have one of their own."""
+    leaf = f"{host}-simulated" if simulated else host
+    chosen = environment.get("STOKER_STATE")
+    if chosen:
+        state, note = Path(chosen).absolute() / leaf, ""
+    else:
+        state, note = _default_state(leaf)
+    _make_private(state)
+    return Places(state, note)
+
+
+def _default_state(leaf: str) -> tuple[Path, str]:
+    from platformdirs import user_state_path
+
+    state = user_state_path("stoker", appauthor=False) / leaf
+    kind = file_system_of(state)
+    if kind not in _NETWORK_FILE_SYSTEMS:
+        return state, ""
+    local = Path(f"/var/tmp/stoker-{os.getuid()}") / leaf
+    return local, f"{state} is on {kind}, where a queue is not safe; the queue is in {local}"
+
+
+def file_system_of(path: Path, mountinfo: str = "/proc/self/mountinfo") -> str:
+    """The type of the file system that holds the path, or would hold it once it exists."""
+    wanted = _existing(path).resolve()
+    best, kind = -1, ""
+    with open(mountinfo, encoding="utf-8", errors="surrogateescape") as mounts:
+        for line in mounts:
+            before, _, after = line.partition(" - ")
+            mount_point = Path(_unescape(before.split()[4]))
+            if wanted.is_relative_to(mount_point) and len(mount_point.parts) >= best:
+                best, kind = len(mount_point.parts), after.split()[0]
+    return kind
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def _unescape(text: str) -> str:
+    return text.encode(errors="surrogateescape").decode("unicode_escape") if "\\" in text else text
+
+
+def _make_private(state: Path) -> None:
+    try:
+        state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state.mkdir(mode=0o700, exist_ok=True)
+        found = state.lstat()
+    except OSError as error:
+        raise StokerError(
+            f"cannot make the state directory {state}: {error.strerror}",
+            "set STOKER_STATE to a local directory of yours",
+        ) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise StokerError(
+            f"{state} belongs to somebody else, or is not a directory",
+            "set STOKER_STATE to a directory of yours",
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        state.chmod(0o700)

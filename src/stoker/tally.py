@@ -1,0 +1,93 @@
+"""Counts what became of the jobs of a run, for summaries, exit codes and halting."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from stoker.core.errors import UsageError
+from stoker.core.job import Ended, Exited, Job, Result, Started
+from stoker.engine import Happening
+
+KEPT_FAILURES = 1000
+
+
+@dataclass
+class Tally:
+    """Everything a summary needs; the jobs themselves are not kept, save the ones that failed."""
+
+    given: int = 0
+    skipped: int = 0
+    """Not run because they had succeeded before."""
+    unusable: int = 0
+    """Lines that could not become a job."""
+    results: Counter[Result] = field(default_factory=Counter)
+    retried: int = 0
+    gpu_seconds: float = 0.0
+    failures: list[Job] = field(default_factory=list)
+    last_ended: Job | None = None
+    _started: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> int:
+        """Jobs that are over."""
+        return self.results.total()
+
+    @property
+    def failed(self) -> int:
+        """Jobs that are over and did not succeed, and lines that could not become one."""
+        return self.ended - self.results["done"] + self.unusable
+
+    def note(self, happening: Happening) -> None:
+        """Take in what happened."""
+        job = happening.job
+        match happening.event:
+            case Started(at=at):
+                self._started[job.id] = at
+            case Exited(at=at):
+                ran = at - self._started.pop(job.id, at)
+                self.gpu_seconds += ran * len(happening.devices)
+                self.retried += not isinstance(job.state, Ended)
+        if isinstance(job.state, Ended):
+            self._note_end(job, job.state)
+
+    def _note_end(self, job: Job, state: Ended) -> None:
+        self.results[state.result] += 1
+        self.last_ended = job
+        if state.result != "done" and len(self.failures) < KEPT_FAILURES:
+            self.failures.append(job)
+
+
+@dataclass(frozen=True)
+class Halt:
+    """When to stop early: after so many failures, successes or ends, or such a share of all jobs."""
+
+    now: bool
+    why: str
+    number: float
+    percent: bool
+
+    def reached(self, tally: Tally) -> bool:
+        """Whether it is time."""
+        counts = {"fail": tally.failed, "success": tally.results["done"], "done": tally.ended}
+        count = counts[self.why]
+        if not self.percent:
+            return count >= self.number
+        return count > 0 and 100 * count >= self.number * max(1, tally.given)
+
+
+def parse_halt(text: str) -> Halt | None:
+    """GNU parallel's `now|soon,fail|success|done=N[%]`, or `never`."""
+    if text == "never":
+        return None
+    when, _, rest = text.partition(",")
+    why, _, amount = rest.partition("=")
+    number = amount.removesuffix("%")
+    if (
+        when not in ("now", "soon")
+        or why not in ("fail", "success", "done")
+        or not number.isdecimal()
+        or not int(number)
+    ):
+        raise UsageError(f"--halt {text!r} is not understood", "write it as soon,fail=1 or now,fail=20%")
+    return Halt(when == "now", why, float(number), amount.endswith("%"))

@@ -1,0 +1,320 @@
+"""The engine's side of the NVIDIA probe: never waits, never believes silence, recovers by itself."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stoker.core.device import Snapshot
+from stoker.devices.nvidia import NvidiaAbsent, NvidiaDevices
+from support.nvml import (
+    DRIVER_NOT_LOADED,
+    GIB,
+    GPU_IS_LOST,
+    Bench,
+    FakeGpu,
+    FakeMachine,
+    FakeSlice,
+    compiled,
+)
+
+TWO = FakeMachine((FakeGpu("GPU-1"), FakeGpu("GPU-2")))
+HUNG = FakeMachine(TWO.gpus, blocked={"nvmlDeviceGetUtilizationRates": 600})
+LOST = FakeMachine((FakeGpu("GPU-1", faults={"*": GPU_IS_LOST}), FakeGpu("GPU-2")))
+PATIENCE = 20.0
+"""Seconds of real time after which a condition that was waited for counts as a failure."""
+
+
+@pytest.fixture
+def bench(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Bench:
+    made = Bench(compiled(tmp_path_factory.getbasetemp()), tmp_path / "state")
+    made.write(TWO)
+    return made
+
+
+@pytest.fixture
+def devices(bench: Bench) -> Iterator[NvidiaDevices]:
+    """The client, with an interval of a second and a deadline of five on the clock that a test gives it."""
+    made = NvidiaDevices(environment=bench.environment)
+    yield made
+    made.close()
+
+
+def probes() -> list[psutil.Process]:
+    """The probe processes that this process has started and that still live."""
+    children = psutil.Process().children()
+    return [child for child in children if "stoker.devices.nvml_probe" in child.cmdline()]
+
+
+def problems(snapshot: Snapshot) -> list[str]:
+    return [snapshot.reading(device.id).problem for device in snapshot.devices]
+
+
+def wait_answer(devices: NvidiaDevices) -> None:
+    """Wait until there is something to read."""
+    assert select.select([devices.fileno()], [], [], PATIENCE)[0], "no answer"
+
+
+def wait_look(devices: NvidiaDevices, clock: Iterator[int], wanted: Callable[[Snapshot], bool]) -> Snapshot:
+    """Look, a second of the test's clock apart, until a snapshot is as wanted."""
+    end = time.monotonic() + PATIENCE
+    while not wanted(snapshot := devices.look(next(clock))):
+        assert time.monotonic() < end, snapshot
+        select.select([devices.fileno()], [], [], 0.01)
+    return snapshot
+
+
+@contextmanager
+def engine(bench: Bench) -> Iterator[psutil.Popen]:
+    """A process with a client of its own, killed in the end; it prints what modules it has when all is up."""
+    script = """
+import sys, time
+from stoker.devices.nvidia import NvidiaDevices
+devices = NvidiaDevices()
+devices.first(20)
+print(*sys.modules, flush=True)
+time.sleep(600)
+"""
+    command = [sys.executable, "-c", script]
+    with psutil.Popen(command, env=bench.environment, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+def words_of(process: psutil.Popen) -> list[str]:
+    """The words on the next line that a process prints."""
+    line: str = process.stdout.readline()
+    assert line, "it printed nothing"
+    return line.split()
+
+
+def kill_probe() -> None:
+    (probe,) = probes()
+    probe.kill()
+    psutil.wait_procs([probe], timeout=PATIENCE)
+
+
+def test_the_engine_does_not_load_the_driver(bench: Bench) -> None:
+    """Only the probe imports nvidia-ml-py: a hanging driver must not reach the engine."""
+    with engine(bench) as process:
+        assert "pynvml" not in words_of(process)
+        (probe,) = process.children()
+        assert any("libnvidia-ml" in mapped.path for mapped in probe.memory_maps())
+
+
+def test_the_first_look_waits(devices: NvidiaDevices) -> None:
+    """The first snapshot is waited for and has all devices."""
+    assert [device.id for device in devices.first(PATIENCE).devices] == ["GPU-1", "GPU-2"]
+
+
+def test_look_brings_news(bench: Bench, devices: NvidiaDevices) -> None:
+    """A look asks, and a later one has what the driver said meanwhile."""
+    devices.first(PATIENCE)
+    bench.write(FakeMachine((FakeGpu("GPU-1", base=GIB), FakeGpu("GPU-2"))))
+    snapshot = wait_look(devices, itertools.count(), lambda seen: seen.reading("GPU-1").used == GIB)
+    assert problems(snapshot) == ["", ""]
+
+
+def test_questions_keep_their_distance(bench: Bench, devices: NvidiaDevices) -> None:
+    """Within the interval no second question is put, so none is overdue later."""
+    devices.first(PATIENCE)
+    devices.look(100.0)
+    wait_answer(devices)
+    bench.write(HUNG)
+    devices.look(100.9)
+    assert problems(devices.look(106.0)) == ["", ""]
+    assert all(problems(devices.look(111.1)))
+
+
+def test_no_answer_in_time_is_absence(bench: Bench, devices: NvidiaDevices) -> None:
+    """A driver that hangs from the start is told apart from one that is missing, and leaves no process."""
+    bench.write(HUNG)
+    with pytest.raises(NvidiaAbsent, match=r"no answer within 0.3 s"):
+        devices.first(0.3)
+    assert probes() == []
+
+
+def test_a_probe_that_cannot_start_is_absence(bench: Bench) -> None:
+    """When the probe ends without a word, that is said, and not waited out."""
+    devices = NvidiaDevices(environment={**bench.environment, "PYTHONHOME": "/nonexistent"})
+    with pytest.raises(NvidiaAbsent, match="ended without an answer"):
+        devices.first(PATIENCE)
+
+
+def test_absence_says_what_to_do(bench: Bench, devices: NvidiaDevices) -> None:
+    """The error has a hint for the user."""
+    bench.write(FakeMachine(init=DRIVER_NOT_LOADED))
+    with pytest.raises(NvidiaAbsent) as caught:
+        devices.first(PATIENCE)
+    assert "nvidia-smi" in caught.value.hint
+
+
+def test_a_hanging_driver_is_unknown_not_free(bench: Bench, devices: NvidiaDevices) -> None:
+    """After the deadline every device has a problem and no numbers; look itself returns at once."""
+    devices.first(PATIENCE)
+    bench.write(HUNG)
+    assert problems(devices.look(100.0)) == ["", ""]
+    assert problems(devices.look(105.0)) == ["", ""]
+    begun = time.monotonic()
+    snapshot = devices.look(112.0)
+    assert time.monotonic() - begun < 1
+    assert problems(snapshot) == ["the driver does not answer (12 s)"] * 2
+    assert snapshot.reading("GPU-1").used is None
+    assert snapshot.note == "the driver does not answer (12 s)"
+
+
+def test_a_hanging_probe_is_never_doubled(bench: Bench, devices: NvidiaDevices) -> None:
+    """However long the driver hangs, one process waits for it."""
+    devices.first(PATIENCE)
+    bench.write(HUNG)
+    (before,) = probes()
+    for now in range(0, 1000, 7):
+        devices.look(now)
+    assert probes() == [before]
+
+
+def test_a_driver_that_wakes_is_believed_again(bench: Bench, devices: NvidiaDevices) -> None:
+    """When the late answer comes, the devices are usable again without any help."""
+    devices.first(PATIENCE)
+    bench.write(HUNG)
+    devices.look(100.0)
+    assert all(problems(devices.look(160.0)))
+    bench.write(TWO)
+    snapshot = wait_look(devices, itertools.count(161), lambda seen: not any(problems(seen)))
+    assert [device.id for device in snapshot.devices] == ["GPU-1", "GPU-2"]
+
+
+def test_a_dead_probe_makes_devices_unknown_at_once(devices: NvidiaDevices) -> None:
+    """No probe, no knowledge: the very next look says so."""
+    devices.first(PATIENCE)
+    kill_probe()
+    assert all(problems(devices.look(100.0)))
+
+
+def test_a_dead_probe_is_replaced(devices: NvidiaDevices) -> None:
+    """A probe that was killed is started again, and its first answer makes the devices usable."""
+    devices.first(PATIENCE)
+    kill_probe()
+    wait_look(devices, itertools.count(100), lambda seen: not any(problems(seen)))
+    assert len(probes()) == 1
+
+
+def test_a_probe_that_keeps_dying_is_not_started_in_a_hurry(bench: Bench, devices: NvidiaDevices) -> None:
+    """There are some seconds between two starts."""
+    devices.first(PATIENCE)
+    bench.write(HUNG)
+    kill_probe()
+    devices.look(100.0)
+    kill_probe()
+    devices.look(104.9)
+    assert probes() == []
+    devices.look(105.0)
+    assert len(probes()) == 1
+
+
+def test_a_driver_that_goes_away_gives_its_reason(bench: Bench, devices: NvidiaDevices) -> None:
+    """A driver update under a running engine shows as the problem of every device, and mends by itself."""
+    devices.first(PATIENCE)
+    bench.write(
+        FakeMachine(TWO.gpus, init=DRIVER_NOT_LOADED, faults={"nvmlDeviceGetCount_v2": DRIVER_NOT_LOADED})
+    )
+    clock = itertools.count(100)
+    gone = wait_look(devices, clock, lambda seen: "driver is not loaded" in problems(seen)[0])
+    assert [device.id for device in gone.devices] == ["GPU-1", "GPU-2"]
+    bench.write(TWO)
+    wait_look(devices, clock, lambda seen: not any(problems(seen)))
+
+
+def test_a_lost_gpu_keeps_its_name(bench: Bench, devices: NvidiaDevices) -> None:
+    """A GPU that falls off the bus stays the device that jobs know, with its problem, until it is back."""
+    before = devices.first(PATIENCE)
+    bench.write(LOST)
+    clock = itertools.count(100)
+    lost = wait_look(devices, clock, lambda seen: any(problems(seen)))
+    assert [device.id for device in lost.devices] == ["GPU-1", "GPU-2"]
+    assert lost.devices[0].memory == before.devices[0].memory
+    assert "fallen off the bus" in lost.reading("GPU-1").problem
+    assert lost.reading("GPU-2").problem == ""
+    bench.write(TWO)
+    wait_look(devices, clock, lambda seen: not any(problems(seen)))
+
+
+def test_a_lost_gpu_keeps_its_name_over_a_new_probe(bench: Bench, devices: NvidiaDevices) -> None:
+    """What was known of a GPU does not die with the probe."""
+    devices.first(PATIENCE)
+    bench.write(LOST)
+    kill_probe()
+    lost = wait_look(devices, itertools.count(100), lambda seen: "bus" in seen.reading("GPU-1").problem)
+    assert [device.id for device in lost.devices] == ["GPU-1", "GPU-2"]
+
+
+def test_a_lost_gpu_is_not_taken_for_one_that_moved(bench: Bench, devices: NvidiaDevices) -> None:
+    """Where the UUID known by that index is reported elsewhere, the lost one remains nameless."""
+    devices.first(PATIENCE)
+    bench.write(FakeMachine((FakeGpu("GPU-2", faults={"*": GPU_IS_LOST}), FakeGpu("GPU-1"))))
+    moved = wait_look(devices, itertools.count(100), lambda seen: any(problems(seen)))
+    assert [device.id for device in moved.devices] == ["nvidia:0", "GPU-1"]
+
+
+def test_slices_of_a_lost_gpu_keep_their_names(bench: Bench, devices: NvidiaDevices) -> None:
+    """When a divided GPU is lost, each of its slices has the problem."""
+    divided = FakeGpu("GPU-1", mig=True, slices=(FakeSlice("MIG-a"), FakeSlice("MIG-b")))
+    bench.write(FakeMachine((divided, FakeGpu("GPU-2"))))
+    devices.first(PATIENCE)
+    bench.write(LOST)
+    lost = wait_look(devices, itertools.count(100), lambda seen: any(problems(seen)))
+    assert [device.id for device in lost.devices] == ["MIG-a", "MIG-b", "GPU-2"]
+    assert [bool(problem) for problem in problems(lost)] == [True, True, False]
+
+
+def test_a_clock_that_is_set_back_stops_nothing(bench: Bench, devices: NvidiaDevices) -> None:
+    """Questions go on although the time of day has jumped to the past."""
+    devices.first(PATIENCE)
+    devices.look(10_000.0)
+    wait_answer(devices)
+    devices.look(10_000.0)
+    bench.write(FakeMachine((FakeGpu("GPU-1", base=GIB), FakeGpu("GPU-2"))))
+    wait_look(devices, itertools.count(100), lambda seen: seen.reading("GPU-1").used == GIB)
+
+
+def test_the_descriptor_stays_the_same(devices: NvidiaDevices) -> None:
+    """A selector keeps its registration when the probe is replaced."""
+    devices.first(PATIENCE)
+    before = devices.fileno()
+    kill_probe()
+    devices.look(100.0)
+    wait_answer(devices)
+    assert devices.fileno() == before
+    assert not any(problems(devices.look(100.5)))
+
+
+def test_the_probe_ends_with_its_engine(bench: Bench) -> None:
+    """When the engine is killed its probe ends by itself, as its standard input closes."""
+    with engine(bench) as process:
+        words_of(process)
+        (probe,) = process.children()
+        ended = os.pidfd_open(probe.pid)
+    try:
+        assert select.select([ended], [], [], PATIENCE)[0], "the probe lives on"
+    finally:
+        os.close(ended)
+
+
+def test_close_ends_a_hanging_probe(bench: Bench, devices: NvidiaDevices) -> None:
+    """Nothing is left after close, though the driver hangs; closing twice does no harm."""
+    devices.first(PATIENCE)
+    bench.write(HUNG)
+    devices.look(100.0)
+    devices.close()
+    devices.close()
+    assert probes() == []

@@ -1,0 +1,168 @@
+"""What each event does to a job in each state."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+from stoker.core.job import (
+    LOSSES_ALLOWED,
+    Assigned,
+    Cancelled,
+    Command,
+    Ended,
+    Event,
+    Exited,
+    InvalidTransition,
+    Job,
+    Lost,
+    Returned,
+    Running,
+    Started,
+    Starting,
+    State,
+    Stopping,
+    Terms,
+    Waiting,
+    Why,
+    advance,
+    result_of,
+)
+from support.build import a_job
+
+ASSIGNED = Assigned("k1", ("0",), "1.log", at=1.0)
+STARTED = Started(1, pid=77, at=2.0)
+DONE = Exited(1, code=0, signal=0, at=9.0)
+FAILED = Exited(1, code=3, signal=0, at=9.0)
+TIMEOUT = Exited(1, code=0, signal=15, at=9.0, why="timeout")
+RETURNED = Returned(1, at=3.0)
+LOST = Lost(1, at=3.0)
+CANCELLED = Cancelled(at=4.0, note="by you")
+
+WAITING = Waiting(0.0)
+STARTING = Starting(1, "k1", ("0",), 1.0)
+RUNNING = Running(1, "k1", ("0",), 2.0, 77)
+STOPPING = Stopping(1, "k1", ("0",), 4.0)
+OVER = Ended("done", 9.0, 0)
+
+LEGAL: list[tuple[State, Event, State]] = [
+    (WAITING, ASSIGNED, STARTING),
+    (WAITING, CANCELLED, Ended("cancelled", 4.0, note="by you")),
+    (STARTING, STARTED, RUNNING),
+    (STARTING, RETURNED, Waiting(3.0)),
+    (STARTING, LOST, Waiting(3.0)),
+    (STARTING, CANCELLED, STOPPING),
+    (RUNNING, DONE, Ended("done", 9.0, 0)),
+    (RUNNING, FAILED, Ended("failed", 9.0, 3)),
+    (RUNNING, TIMEOUT, Ended("timeout", 9.0, 0, 15)),
+    (RUNNING, LOST, Waiting(3.0)),
+    (RUNNING, CANCELLED, STOPPING),
+    (STOPPING, STARTED, STOPPING),
+    (STOPPING, CANCELLED, STOPPING),
+    (STOPPING, DONE, Ended("done", 9.0, 0)),
+    (STOPPING, FAILED, Ended("cancelled", 9.0, 3)),
+    (STOPPING, TIMEOUT, Ended("cancelled", 9.0, 0, 15)),
+    (STOPPING, RETURNED, Ended("cancelled", 3.0, note="cancelled before it started")),
+    (STOPPING, LOST, Ended("cancelled", 3.0, note="its keeper died while it was being stopped")),
+]
+
+EVENTS: list[Event] = [ASSIGNED, STARTED, DONE, FAILED, TIMEOUT, RETURNED, LOST, CANCELLED]
+STATES: list[State] = [WAITING, STARTING, RUNNING, STOPPING, OVER]
+ILLEGAL = [
+    (state, event)
+    for state in STATES
+    for event in EVENTS
+    if not any(state == before and event == happened for before, happened, _ in LEGAL)
+]
+
+
+def in_state(state: State, terms: Terms | None = None) -> Job:
+    """A job that is in its first attempt, unless it still waits for it."""
+    job = a_job(1, state=state, terms=terms)
+    return msgspec.structs.replace(job, attempts=0 if isinstance(state, Waiting) else 1)
+
+
+def after(job: Job, *events: Event) -> Job:
+    """The job after all events."""
+    for event in events:
+        job = advance(job, event)
+    return job
+
+
+@pytest.mark.parametrize(("before", "event", "then"), LEGAL)
+def test_a_legal_move(before: State, event: Event, then: State) -> None:
+    """The table above is the whole of a job's life."""
+    assert advance(in_state(before), event).state == then
+
+
+@pytest.mark.parametrize(("state", "event"), ILLEGAL)
+def test_every_other_move_is_a_bug_with_its_story(state: State, event: Event) -> None:
+    """What is not in the table raises, and the message tells job, state and event."""
+    with pytest.raises(InvalidTransition, match=r"job 1 is .* and then came ") as bug:
+        advance(in_state(state), event)
+    assert bug.value.event == event
+
+
+@pytest.mark.parametrize("event", [Started(2, 77, 2.0), Exited(2, 0, 0, 9.0), Returned(2, 3.0), Lost(2, 3.0)])
+@pytest.mark.parametrize("state", [STARTING, RUNNING, STOPPING])
+def test_news_of_another_attempt_is_a_bug(state: State, event: Event) -> None:
+    """An event must be of the attempt that is under way."""
+    with pytest.raises(InvalidTransition):
+        advance(in_state(state), event)
+
+
+def test_an_assignment_counts_an_attempt() -> None:
+    """Attempts are numbered from one, also when the one before never started."""
+    job = after(a_job(1), ASSIGNED, RETURNED, ASSIGNED)
+    assert (job.attempts, job.state) == (2, Starting(2, "k1", ("0",), 1.0))
+
+
+def test_a_failed_job_waits_again_while_it_has_retries() -> None:
+    """Retries are spent by failures; when none is left the last result stands."""
+    job = after(a_job(1, terms=Terms(retries=1)), ASSIGNED, STARTED, FAILED)
+    assert (job.state, job.failures) == (Waiting(9.0), 1)
+    job = after(job, ASSIGNED, Started(2, 78, 10.0), Exited(2, 4, 0, 11.0))
+    assert (job.state, job.failures) == (Ended("failed", 11.0, 4), 2)
+
+
+def test_a_refused_command_is_not_tried_again() -> None:
+    """A command that cannot be started fails the same way every time."""
+    job = after(a_job(1, terms=Terms(retries=5)), ASSIGNED, STARTED, Exited(1, 127, 0, 9.0, why="refused"))
+    assert job.state == Ended("failed", 9.0, 127)
+
+
+def test_a_lost_job_spends_no_retry() -> None:
+    """A killed keeper is not the job's fault, but only so many times."""
+    job = a_job(1)
+    for attempt in range(1, LOSSES_ALLOWED + 1):
+        job = after(job, ASSIGNED, Started(attempt, 77, 2.0), Lost(attempt, 3.0))
+        assert (job.state, job.failures, job.losses) == (Waiting(3.0), 0, attempt)
+    job = after(job, ASSIGNED, Lost(LOSSES_ALLOWED + 1, 3.0))
+    assert isinstance(job.state, Ended)
+    assert job.state.result == "lost"
+
+
+def test_a_job_that_must_not_run_twice_is_not_queued_again() -> None:
+    """With --no-requeue a lost attempt is the end."""
+    job = after(a_job(1, terms=Terms(requeue=False)), ASSIGNED, STARTED, LOST)
+    assert job.state == Ended("lost", 3.0, note="its keeper was killed or the machine went down")
+
+
+@pytest.mark.parametrize("why", get_args(Why))
+def test_code_zero_is_done_only_for_a_natural_end(why: Why) -> None:
+    """A timeout and a stop have their own results, whatever the code."""
+    expected = {"timeout": "timeout", "stopped": "cancelled"}.get(why, "done")
+    assert result_of(Exited(1, 0, 0, 9.0, why=why)) == expected
+
+
+def test_a_signal_is_a_failure() -> None:
+    """Death by a signal is never done."""
+    assert result_of(Exited(1, 0, 9, 9.0)) == "failed"
+
+
+def test_a_command_is_shown_as_one_would_type_it() -> None:
+    """Words are quoted where the shell would need it; a line for the shell is left as it is."""
+    assert Command(("echo", "a b")).text == "echo 'a b'"
+    assert Command(("echo a b | wc",), shell="/bin/sh").text == "echo a b | wc"

@@ -1,0 +1,124 @@
+"""Facts about a job's life that hold for every sequence of events."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core.job import (
+    LOSSES_ALLOWED,
+    Assigned,
+    Cancelled,
+    Ended,
+    Event,
+    Exited,
+    InvalidTransition,
+    Job,
+    Lost,
+    Returned,
+    Running,
+    Started,
+    Starting,
+    Stopping,
+    Terms,
+    Waiting,
+    advance,
+)
+from support.build import a_job
+
+QUIET = settings(max_examples=100, derandomize=True, deadline=None)
+
+MOMENTS = st.floats(0, 1e6)
+ATTEMPTS = st.integers(1, 3)
+WHY = st.sampled_from(["exited", "timeout", "stopped", "refused"])
+EVENTS: st.SearchStrategy[Event] = st.one_of(
+    st.builds(Assigned, keeper=st.just("k"), devices=st.just(("0",)), log=st.just("log"), at=MOMENTS),
+    st.builds(Started, attempt=ATTEMPTS, pid=st.just(7), at=MOMENTS),
+    st.builds(Exited, ATTEMPTS, st.sampled_from([0, 1]), st.sampled_from([0, 9]), MOMENTS, why=WHY),
+    st.builds(Returned, attempt=ATTEMPTS, at=MOMENTS),
+    st.builds(Lost, attempt=ATTEMPTS, at=MOMENTS),
+    st.builds(Cancelled, at=MOMENTS),
+)
+STORIES = st.lists(EVENTS, max_size=25)
+TERMS = st.builds(Terms, retries=st.integers(0, 2), requeue=st.booleans())
+
+
+def live(job: Job, story: list[Event]) -> list[Job]:
+    """The job after each event that was possible; the others leave no trace."""
+    lives = [job]
+    for event in story:
+        with suppress(InvalidTransition):
+            lives.append(advance(lives[-1], event))
+    return lives
+
+
+def own_attempt(job: Job, event: Event) -> Event:
+    """The event, told of the attempt that is under way, so that most stories get somewhere."""
+    change: dict[str, Any] = {"attempt": job.attempts} if hasattr(event, "attempt") else {}
+    return msgspec.structs.replace(event, **change)
+
+
+def live_likely(job: Job, story: list[Event]) -> list[Job]:
+    """As live(), with every event about the present attempt."""
+    lives = [job]
+    for event in story:
+        lives.extend(live(lives[-1], [own_attempt(lives[-1], event)])[1:])
+    return lives
+
+
+@QUIET
+@given(TERMS, STORIES)
+def test_every_story_leads_to_a_state_or_a_named_bug(terms: Terms, story: list[Event]) -> None:
+    """No event sequence raises anything but InvalidTransition."""
+    for job in live(a_job(1, terms=terms), story):
+        assert isinstance(job.state, Waiting | Starting | Running | Stopping | Ended)
+
+
+@QUIET
+@given(TERMS, STORIES)
+def test_counts_only_grow_and_agree_with_the_state(terms: Terms, story: list[Event]) -> None:
+    """The newest attempt is the one under way, and what went wrong never exceeds what was tried."""
+    lives = live_likely(a_job(1, terms=terms), story)
+    for before, then in pairwise(lives):
+        assert then.attempts - before.attempts in (0, 1)
+        assert then.failures + then.losses <= then.attempts
+        assert (then.id, then.command, then.terms) == (before.id, before.command, before.terms)
+        if isinstance(then.state, Starting | Running | Stopping):
+            assert then.state.attempt == then.attempts
+
+
+@QUIET
+@given(TERMS, STORIES)
+def test_the_end_is_the_end(terms: Terms, story: list[Event]) -> None:
+    """An ended job takes no further event, so its result never changes."""
+    lives = live_likely(a_job(1, terms=terms), story)
+    assert not any(isinstance(job.state, Ended) for job in lives[:-1])
+
+
+@QUIET
+@given(TERMS, STORIES)
+def test_a_job_runs_no_more_often_than_its_terms_allow(terms: Terms, story: list[Event]) -> None:
+    """Failures are bounded by the retries, losses by their own limit."""
+    job = live_likely(a_job(1, terms=terms), story)[-1]
+    assert job.failures <= terms.retries + 1
+    assert job.losses <= (LOSSES_ALLOWED + 1 if terms.requeue else 1)
+
+
+@QUIET
+@given(TERMS, STORIES)
+def test_equal_stories_make_equal_jobs(terms: Terms, story: list[Event]) -> None:
+    """advance() depends on nothing but its arguments."""
+    assert live(a_job(1, terms=terms), story) == live(a_job(1, terms=terms), story)
+
+
+@QUIET
+@given(TERMS, STORIES)
+def test_a_job_survives_being_stored_at_any_moment(terms: Terms, story: list[Event]) -> None:
+    """States and jobs come back from JSON as they were."""
+    job = live_likely(a_job(1, terms=terms), story)[-1]
+    assert msgspec.json.decode(msgspec.json.encode(job), type=Job) == job

@@ -1,0 +1,53 @@
+"""Every reason for waiting has one sentence, and survives being stored."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from stoker.core.reasons import (
+    AtLimit,
+    Crowded,
+    Draining,
+    KeptFree,
+    Leased,
+    MemoryShort,
+    NeverFits,
+    Occupied,
+    Reason,
+    Unusable,
+    sentence,
+)
+from support.build import GIB
+
+SENTENCES: list[tuple[Reason, str]] = [
+    (Crowded(1, 0), "needs 1 GPU; none free"),
+    (Crowded(4, 3, 42), "needs 4 GPUs; 3 free; #42 ends first"),
+    (MemoryShort(24 * GIB, 21 * GIB, "1", 42), "needs 24.0G; most free is 21.0G (GPU 1); #42 ends first"),
+    (KeptFree(7, 4), "free GPUs are kept for #7, which needs 4"),
+    (Leased("0", "alice", "train.py"), "GPU 0 is held by alice (train.py)"),
+    (Leased("0", "alice"), "GPU 0 is held by alice"),
+    (Occupied("2", "bob", 5 * GIB), "GPU 2 is in use by bob (5.0G)"),
+    (Occupied("2", "bob"), "GPU 2 is in use by bob"),
+    (Draining("3"), "GPU 3 has not yet given back the memory of its last job"),
+    (Unusable("3", "fell off the bus"), "GPU 3: fell off the bus"),
+    (AtLimit(2), "2 jobs run already, as many as -j allows"),
+    (NeverFits("needs 5 GPUs; this machine has 4"), "needs 5 GPUs; this machine has 4"),
+]
+
+
+@pytest.mark.parametrize(("reason", "words"), SENTENCES)
+def test_a_reason_in_plain_words(reason: Reason, words: str) -> None:
+    """Screens, logs and status show exactly this."""
+    assert sentence(reason) == words
+
+
+@pytest.mark.parametrize("reason", [reason for reason, _ in SENTENCES])
+def test_a_stored_reason_comes_back_the_same(reason: Reason) -> None:
+    """The tag tells the kinds apart, so a reason may be kept as JSON."""
+    assert msgspec.json.decode(msgspec.json.encode(reason), type=Reason) == reason
+
+
+def test_every_kind_of_reason_is_told() -> None:
+    """None of the union's members is missing above."""
+    assert {type(reason) for reason, _ in SENTENCES} == set(Reason.__args__)

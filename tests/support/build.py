@@ -1,0 +1,96 @@
+"""Jobs, devices and snapshots for tests, each with one word for what matters and defaults for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stoker.core.device import Device, Process, Reading, Snapshot
+from stoker.core.job import Command, Job, Need, State, Terms, Waiting
+from stoker.core.lease import Claim, Lease
+from stoker.core.waiting import WaitingJobs
+
+GIB = 2**30
+
+
+def a_need(
+    gpus: int = 1,
+    gib: float | None = None,
+    allowed: Iterable[str] = (),
+    preferred: Iterable[str] = (),
+) -> Need:
+    """A need; memory in GiB."""
+    memory = None if gib is None else int(gib * GIB)
+    return Need(gpus=gpus, memory=memory, allowed=tuple(allowed), preferred=tuple(preferred))
+
+
+def a_job(
+    job_id: int,
+    need: Need | None = None,
+    *,
+    priority: int = 0,
+    limit: float | None = None,
+    since: float = 0.0,
+    terms: Terms | None = None,
+    state: State | None = None,
+) -> Job:
+    """A job that waits, unless another state is given."""
+    return Job(
+        id=job_id,
+        batch=1,
+        command=Command(("true",)),
+        terms=terms or Terms(need=need or Need(), priority=priority, limit=limit),
+        state=state or Waiting(since),
+        submitted=since,
+    )
+
+
+def a_queue(*jobs: Job) -> WaitingJobs:
+    """The jobs, waiting."""
+    waiting = WaitingJobs()
+    for job in jobs:
+        waiting.add(job)
+    return waiting
+
+
+def declared(*words: str) -> tuple[Device, ...]:
+    """One named device per word; a word that is listed again shares its claim."""
+    return tuple(
+        Device(
+            id=word if word not in words[:index] else f"{word}#{index}",
+            label=word,
+            visible=word,
+            claims=(word,),
+            kind="declared",
+            share=words.count(word),
+        )
+        for index, word in enumerate(words)
+    )
+
+
+def simulated(*gib: float) -> tuple[Device, ...]:
+    """One measured device per size in GiB, with the ids 0, 1, 2 ..."""
+    return tuple(
+        Device(str(index), str(index), str(index), (str(index),), "simulated", memory=int(size * GIB))
+        for index, size in enumerate(gib)
+    )
+
+
+def a_snapshot(devices: Iterable[Device], at: float = 0.0, **readings: Reading) -> Snapshot:
+    """The devices, idle but for the readings given as gpu0=..., gpu1=..."""
+    known = tuple(devices)
+    seen = {device.id: Reading(used=0) for device in known if device.measured}
+    seen.update({name.removeprefix("gpu"): reading for name, reading in readings.items()})
+    return Snapshot(at, known, seen)
+
+
+def a_reading(gib: float = 0.0, *owners: str, problem: str = "") -> Reading:
+    """A device with so much memory in use, and one process for each owner."""
+    processes = tuple(Process(1000 + index, None, owner) for index, owner in enumerate(owners))
+    return Reading(used=int(gib * GIB), processes=processes, problem=problem)
+
+
+def a_lease(*names: str, gib: float | None = None, owner: str = "alice", share: int = 1) -> Lease:
+    """Somebody else's lease on the named devices."""
+    memory = None if gib is None else int(gib * GIB)
+    claims = tuple(Claim(name, memory, share if gib is None else 2**20) for name in names)
+    return Lease(claims, owner, 4242, "train.py", 0.0)

@@ -1,0 +1,120 @@
+"""What other users see of a ledger and do to it: functions that are the whole program of a process."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import resource
+import socket
+import sys
+from pathlib import Path
+
+from stoker.core.lease import Claim
+from stoker.ledger import Ledger, find_ledger
+from support.users import User, run_as
+
+
+def find(path: str) -> None:
+    """Find the ledger with nothing but STOKER_LEDGER to go by."""
+    print(find_ledger({"STOKER_LEDGER": path}))
+
+
+def look(path: str) -> None:
+    """Print what this user sees in the ledger."""
+    view = Ledger(Path(path)).live()
+    owners = {name: lease.owner for name, lease in view.leases.items()}
+    print(json.dumps({"owners": owners, "warnings": view.warnings}))
+
+
+def seen_by(user: User, ledger: Ledger) -> tuple[dict[str, str], list[str]]:
+    """The owners of the live leases, and the warnings, as the user sees them."""
+    seen = json.loads(run_as(user, look, ledger.path))
+    return seen["owners"], seen["warnings"]
+
+
+def hold(path: str, device: str) -> None:
+    """Claim a device, tell the lease's name (or nothing), and keep it until the end of standard input."""
+    held = Ledger(Path(path)).claim((Claim(device),), "held by a test", 1.0)
+    print(held.name if held else "", flush=True)
+    sys.stdin.read()
+
+
+def hand_over(path: str, device: str, receiver: str) -> None:
+    """Claim a device and give the descriptor to whoever listens on the socket."""
+    held = Ledger(Path(path)).claim((Claim(device),), "handed over", 1.0)
+    assert held
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(receiver)
+        socket.send_fds(connection, [held.name.encode()], [held.fd])
+        print("sent", flush=True)
+        sys.stdin.read()
+
+
+def complain(path: str, device: str) -> None:
+    """Try to claim a device and print the error."""
+    try:
+        Ledger(Path(path), patience=0.05).claim((Claim(device),), "in vain", 1.0)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}")
+
+
+def complain_without_space(path: str) -> None:
+    """Try to claim where a file can have no more than ten bytes, and print the error."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+    complain(path, "A")
+
+
+def complain_without_descriptors(path: str) -> None:
+    """Try to claim when only the directory and the mutex can still be opened, and print the error."""
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 2, lowest_free + 2))
+    complain(path, "A")
+
+
+def lock(path: str) -> None:
+    """Lock any file that can be read, and keep it."""
+    fd = os.open(path, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    print("locked", flush=True)
+    sys.stdin.read()
+
+
+def plant(path: str, name: str, contents: str) -> None:
+    """Leave a locked file with any name and contents, and keep it so."""
+    fd = os.open(Path(path) / name, os.O_CREAT | os.O_EXCL | os.O_RDWR)
+    os.fchmod(fd, 0o644)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    os.write(fd, contents.encode())
+    print("planted", flush=True)
+    sys.stdin.read()
+
+
+def storm(path: str, witnesses: str, rounds: str, seed: str) -> None:
+    """Claim and release one or two of three devices over and over; tell grants and double grants.
+
+    The witness of a grant is a file per device that must not exist yet, made without the ledger.
+    """
+    ledger, choose = Ledger(Path(path)), random.Random(int(seed))
+    granted = doubled = 0
+    sys.stdin.readline()
+    for _ in range(int(rounds)):
+        devices = choose.sample(["A", "B", "C"], choose.randint(1, 2))
+        held = ledger.claim(tuple(map(Claim, devices)), "storm", 1.0)
+        if held:
+            granted += 1
+            doubled += sum(not _witnessed(Path(witnesses) / device) for device in devices)
+            for device in devices:
+                (Path(witnesses) / device).unlink(missing_ok=True)
+            ledger.release(held)
+    print(json.dumps([granted, doubled]))
+
+
+def _witnessed(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return False
+    return True

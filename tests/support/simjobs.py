@@ -1,0 +1,81 @@
+"""A machine of simulated GPUs for tests, with real jobs that end when the test does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stoker.core.device import Reading
+from stoker.devices.simulated import SimulatedDevices
+
+GIB = 2**30
+PATIENCE_SECONDS = 30.0
+
+
+class SimulatedMachine:
+    """Simulated devices, the directory behind them, and the jobs started on them."""
+
+    def __init__(self, spec: str, directory: Path) -> None:
+        self.devices = SimulatedDevices(spec, str(directory))
+        self.environment = os.environ | {"STOKER_SIM": spec, "STOKER_SIM_DIR": str(directory)}
+        self.jobs: list[subprocess.Popen[str]] = []
+
+    def start(self, *options: str, gpus: str = "0") -> subprocess.Popen[str]:
+        """Start a simjob that sees these GPUs."""
+        environment = self.environment | {"CUDA_VISIBLE_DEVICES": gpus}
+        job = start_simjob(*options, environment=environment)
+        self.jobs.append(job)
+        return job
+
+    def reading(self, index: int = 0, now: float = 0.0) -> Reading:
+        """What a look sees of one device."""
+        return self.devices.look(now).reading(f"SIM-{index}")
+
+    def wait_used(self, size: int, index: int = 0) -> None:
+        """Wait until so many bytes of a device are held."""
+        wait_until(lambda: self.reading(index).used == size)
+
+
+@contextmanager
+def simulated_machine(spec: str, directory: Path) -> Iterator[SimulatedMachine]:
+    """A machine whose jobs are all gone at the end."""
+    machine = SimulatedMachine(spec, directory)
+    try:
+        yield machine
+    finally:
+        for job in machine.jobs:
+            job.kill()
+            job.communicate()
+        machine.devices.close()
+
+
+def start_simjob(*options: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+    """Start the shipped job program with exactly this environment."""
+    command = [sys.executable, "-m", "stoker.simjob", *options]
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def finish(job: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Wait for a job's end: its code, standard output and standard error."""
+    out, err = job.communicate(timeout=PATIENCE_SECONDS)
+    return job.returncode, out, err
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until the condition holds; fail when it never does."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        time.sleep(0.01)

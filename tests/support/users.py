@@ -1,0 +1,131 @@
+"""Real users of this machine for tests, and programs that run as one of them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+
+class User(Struct, frozen=True):
+    """A user made for the tests, with a group of the same name and nothing else."""
+
+    name: str
+    uid: int
+    gid: int
+
+
+@contextmanager
+def made_users(count: int) -> Iterator[tuple[User, ...]]:
+    """Users who did not exist before and are removed afterwards."""
+    require_root()
+    with ExitStack() as stack:
+        yield tuple(stack.enter_context(_made_user()) for _ in range(count))
+
+
+def require_root() -> None:
+    """Skip the test for those who cannot make users; on CI, where nobody would notice, fail."""
+    if os.geteuid() == 0:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail("only root can make users: run CI as root")
+    pytest.skip("only root can make users")
+
+
+@contextmanager
+def reachable_directory() -> Iterator[Path]:
+    """A fresh directory that every user can enter, which pytest's own are not."""
+    path = Path(tempfile.mkdtemp(prefix="stoker-test-", dir="/tmp"))
+    try:
+        path.chmod(0o755)
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+@contextmanager
+def running_as(
+    user: User, program: Callable[..., None], *arguments: object, umask: int = 0o077
+) -> Iterator[subprocess.Popen[str]]:
+    """A process of the user that calls a module's function with the arguments as text; killed at the end.
+
+    The interpreter and the source may lie where only root can read. So the process starts as root,
+    imports the module with all it needs, and becomes the user for good before the call.
+    """
+    words = [user.uid, user.gid, umask, program.__module__, program.__name__, *arguments]
+    command = [sys.executable, __file__, *map(str, words)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def run_as(user: User, program: Callable[..., None], *arguments: object, umask: int = 0o077) -> str:
+    """What the program printed, after it ended well in a process of the user."""
+    with running_as(user, program, *arguments, umask=umask) as process:
+        return finish(process)
+
+
+def next_line(process: subprocess.Popen[str]) -> str:
+    """The next line that the process prints, as soon as there is one."""
+    assert process.stdout
+    assert process.stderr
+    line = process.stdout.readline()
+    assert line, process.stderr.read()
+    return line.strip()
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """What the process still prints until it ends, which it must do well."""
+    output, complaints = process.communicate(timeout=60)
+    assert process.returncode == 0, complaints
+    return output
+
+
+@contextmanager
+def _made_user() -> Iterator[User]:
+    name = f"stoker-{secrets.token_hex(4)}"
+    subprocess.run(["useradd", "--no-create-home", "--user-group", name], check=True, capture_output=True)
+    try:
+        entry = pwd.getpwnam(name)
+        yield User(name, entry.pw_uid, entry.pw_gid)
+    finally:
+        subprocess.run(["userdel", name], check=True, capture_output=True)
+
+
+def _become(uid: int, gid: int, umask: int) -> None:
+    os.setgroups([])
+    os.setgid(gid)
+    os.setuid(uid)
+    os.umask(umask)
+    os.chdir("/")
+
+
+def _main(uid: str, gid: str, umask: str, module: str, name: str, *arguments: str) -> None:
+    program = getattr(importlib.import_module(module), name)
+    _become(int(uid), int(gid), int(umask))
+    program(*arguments)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,194 @@
+"""The job program for simulated GPUs, run as users run it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import stoker
+from stoker.simjob import Options, Spike, memory_at, visible_devices
+from support.simjobs import GIB, SimulatedMachine, finish, simulated_machine, start_simjob, wait_until
+
+PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "CUDA_"))}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[SimulatedMachine]:
+    with simulated_machine("2x24G", tmp_path) as machine:
+        yield machine
+
+
+def test_it_prints_its_steps_and_leaves_nothing(machine: SimulatedMachine, tmp_path: Path) -> None:
+    """Each step is a line with a falling loss; at the end the memory is given back."""
+    job = machine.start("--memory", "6G", "--seconds", "0.2", "--steps", "4", "--name", "mnist")
+    code, out, err = finish(job)
+    assert (code, err) == (0, "")
+    title, *steps = out.splitlines()
+    assert title == "mnist: 6.0G on GPU 0"
+    assert [line.split(" loss ")[0] for line in steps] == ["step 1/4", "step 2/4", "step 3/4", "step 4/4"]
+    losses = [float(line.split(" loss ")[1]) for line in steps]
+    assert losses == sorted(losses, reverse=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_runs_without_a_simulator() -> None:
+    """Outside Stoker it holds nothing and just runs."""
+    code, out, err = finish(start_simjob("--seconds", "0", "--steps", "1", environment=PLAIN))
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == "simjob: 1.0G on GPU none"
+
+
+def test_it_holds_nothing_when_no_gpu_is_visible(machine: SimulatedMachine) -> None:
+    """An empty CUDA_VISIBLE_DEVICES leaves the process without a GPU, however much it asks for."""
+    code, out, _ = finish(machine.start("--memory", "99G", "--seconds", "0", gpus=""))
+    assert code == 0
+    assert out.splitlines()[0] == "simjob: 99.0G on GPU none"
+
+
+def test_of_two_that_do_not_fit_exactly_one_dies(machine: SimulatedMachine) -> None:
+    """Two jobs of 16G started together on 24G: one runs, the other dies with PyTorch's words and code 1."""
+    jobs = [machine.start("--memory", "16G", "--seconds", "60") for _ in range(2)]
+    wait_until(lambda: any(job.poll() is not None for job in jobs))
+    (dead,) = [job for job in jobs if job.poll() is not None]
+    (alive,) = [job for job in jobs if job is not dead]
+    code, _, err = finish(dead)
+    assert code == 1
+    assert err.startswith(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 16.00 GiB. "
+        "GPU 0 has a total capacity of "
+        f"24.00 GiB of which 8.00 GiB is free. Process {alive.pid} has 16.00 GiB memory in use. "
+        "Including non-PyTorch memory, this process has 0 bytes memory in use. Of the allocated memory "
+    )
+    assert alive.poll() is None
+    assert machine.reading().used == 16 * GIB
+
+
+def test_many_at_once_never_overfill_a_device(machine: SimulatedMachine) -> None:
+    """Of six jobs of 10G on 24G exactly two get in, whatever the order of their starts."""
+    jobs = [machine.start("--memory", "10G", "--seconds", "60") for _ in range(6)]
+    wait_until(lambda: sum(job.poll() is not None for job in jobs) == 4)
+    assert machine.reading().used == 20 * GIB
+    assert [job.returncode for job in jobs if job.poll() is not None] == [1] * 4
+
+
+def test_on_two_gpus_it_needs_both(machine: SimulatedMachine) -> None:
+    """A job whose second GPU is full dies, names it by its number within the process, and holds neither."""
+    machine.start("--memory", "20G", "--seconds", "60", gpus="0")
+    machine.wait_used(20 * GIB)
+    code, _, err = finish(machine.start("--memory", "6G", "--seconds", "60", gpus="1,0"))
+    assert code == 1
+    assert "GPU 1 has a total capacity of 24.00 GiB of which 4.00 GiB is free." in err
+    assert machine.reading(1).used == 0
+
+
+@pytest.mark.parametrize(
+    ("framework", "words"),
+    [
+        ("torch", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 30.00 GiB."),
+        ("jax", "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 32212254720 bytes."),
+        (
+            "tf",
+            "ResourceExhaustedError: OOM when allocating tensor with shape[8053063680] and type float on ",
+        ),
+    ],
+)
+def test_it_dies_in_the_words_of_a_framework(machine: SimulatedMachine, framework: str, words: str) -> None:
+    """The message is that of the framework asked for."""
+    code, _, err = finish(machine.start("--memory", "30G", "--oom-text", framework))
+    assert code == 1
+    assert words in err
+
+
+def test_ramp_takes_memory_bit_by_bit(machine: SimulatedMachine) -> None:
+    """With a ramp the job holds only a part at first, and gets to all of it in the end."""
+    machine.start("--memory", "8G", "--ramp", "1000", "--seconds", "60")
+    wait_until(lambda: 0 < (machine.reading().used or 0) < 8 * GIB)
+    curve = Options(memory=8 * GIB, ramp=4.0, spike=None)
+    assert [memory_at(curve, second) for second in (0, 1, 4, 9)] == [0, 2 * GIB, 8 * GIB, 8 * GIB]
+
+
+def test_a_spike_lasts_a_second() -> None:
+    """A spike is held for one second from its moment on, and never means less memory than before."""
+    curve = Options(memory=2 * GIB, ramp=0.0, spike=Spike(20 * GIB, 3.0))
+    assert [memory_at(curve, second) // GIB for second in (0, 2.9, 3.0, 3.9, 4.0)] == [2, 2, 20, 20, 2]
+    curve.spike = Spike(GIB, 3.0)
+    assert memory_at(curve, 3.0) == 2 * GIB
+
+
+def test_a_spike_that_does_not_fit_kills(machine: SimulatedMachine) -> None:
+    """A job can run well for a while and die of its spike; the message counts what it had."""
+    code, out, err = finish(machine.start("--memory", "2G", "--spike", "30G@0.3", "--seconds", "60"))
+    assert code == 1
+    assert out.startswith("simjob: 2.0G on GPU 0\n")
+    assert "Tried to allocate 28.00 GiB." in err
+    assert "this process has 2.00 GiB memory in use." in err
+
+
+def test_fail_is_the_exit_code() -> None:
+    """A job asked to fail runs to its end first."""
+    code, out, _ = finish(start_simjob("--seconds", "0", "--steps", "2", "--fail", "7", environment=PLAIN))
+    assert code == 7
+    assert "step 2/2" in out
+
+
+def test_term_saves_and_ends(machine: SimulatedMachine, tmp_path: Path) -> None:
+    """On SIGTERM the job says that it saved, gives its memory back and ends with 143."""
+    job = machine.start("--memory", "6G", "--seconds", "60")
+    machine.wait_used(6 * GIB)
+    job.terminate()
+    code, out, err = finish(job)
+    assert (code, err) == (143, "")
+    assert out.endswith("terminated, checkpoint saved\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_term_can_be_ignored() -> None:
+    """With --ignore-term the job runs to its end all the same."""
+    job = start_simjob("--seconds", "1", "--ignore-term", environment=PLAIN)
+    assert job.stdout is not None
+    assert job.stdout.readline() == "simjob: 1.0G on GPU none\n"
+    job.terminate()
+    assert finish(job)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--memory", "much"), ("--load", "101"), ("--load", "-1"), ("--spike", "20G"), ("--spike", "20G@x")],
+)
+def test_a_wrong_option_is_told_in_one_line(options: tuple[str, str]) -> None:
+    """The message names the word and shows how to write it."""
+    code, out, err = finish(start_simjob(*options, environment=PLAIN))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"simjob: {options[1]!r} is not a ")
+    assert "; write " in err
+
+
+@pytest.mark.parametrize(
+    ("words", "seen"),
+    [
+        (None, [0, 1, 2, 3]),
+        ("", []),
+        ("2,0", [2, 0]),
+        (" 1, 3", [1, 3]),
+        ("0,2,-1,1", [0, 2]),
+        ("0,9,1", [0]),
+        ("0,0", []),
+        ("GPU-8932f937", []),
+    ],
+)
+def test_visible_devices_are_read_as_cuda_does(words: str | None, seen: list[int]) -> None:
+    """Unset is all, empty is none, a wrong entry cuts the rest, a doubled one voids all."""
+    assert visible_devices(words, 4) == seen
+
+
+def test_it_needs_nothing_but_the_standard_library() -> None:
+    """It runs where no installed package can be imported, so a start costs next to nothing."""
+    source = str(Path(str(stoker.__file__)).parents[1])
+    command = [sys.executable, "-S", "-m", "stoker.simjob", "--seconds", "0"]
+    ended = subprocess.run(command, env=PLAIN | {"PYTHONPATH": source}, capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")

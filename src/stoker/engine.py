@@ -122,6 +122,7 @@ class Engine:
         self._plan_due = True
         self._looked_at = 0.0
         self._retry_at: float | None = None
+        self._plan_after = 0.0
         self._selector = selectors.DefaultSelector()
         self._selector.register(equipment.backend, selectors.EVENT_READ, self._nothing)
         if equipment.devices.fileno() >= 0:
@@ -299,18 +300,23 @@ class Engine:
 
     def _decide(self) -> None:
         """Plan, and assign what the plan starts."""
-        if not self._plan_due or self.draining or self._retry_at is not None:
+        now = self._now()
+        if not self._plan_due or self.draining or self._retry_at is not None or now < self._plan_after:
             return
         self._plan_due = False
-        now = self._now()
+        self.trouble = ""
         slots = [
             post.slot(self._held[post.jobs[0]], self._paces.of(post.need), now)
             for post in self._posts.values()
             if post.jobs
         ]
         self.last_plan = plan(self._waiting, slots, self.snapshot, self._leases, self.policy, now, self._freed)
-        for start in self.last_plan.starts:
-            self._assign(start)
+        try:
+            for start in self.last_plan.starts:
+                self._assign(start)
+        except StokerError as error:  # the ledger or the disk, not the job: it waits until they are well again
+            self.trouble = f"{error.message}; {error.hint}"
+            self._plan_after = now + RETRY_INTERVAL
 
     def _record(self) -> None:
         """Write what happened, all in one transaction; where that fails, keep it and try again later."""
@@ -322,7 +328,7 @@ class Engine:
             self.trouble = f"{error.message}; {error.hint}"
             self._retry_at = self._now() + RETRY_INTERVAL
             return
-        self.trouble, self._retry_at = "", None
+        self._retry_at = None
         self._changes.clear()
         for keeper in self._buried:
             self._equipment.backend.forget(keeper)

@@ -144,9 +144,8 @@ def _with_text(table: dict[str, Any]) -> dict[str, Any]:
     """Numbers are fine where the command line takes text, and for variables."""
     texts = ("vram", "on", "prefer", "time", "grace")
     loose = {key: str(value) if key in texts and isinstance(value, int) else value for key, value in table.items()}
-    if isinstance(loose.get("env"), dict):
-        loose["env"] = {key: str(value) for key, value in loose["env"].items()}
-    return loose
+    env: Any = table.get("env")
+    return {**loose, "env": {key: str(value) for key, value in env.items()}} if isinstance(env, dict) else loose
 
 
 def _command(words: str | list[str], where: str, shell: str) -> Command:

@@ -1,4 +1,4 @@
-"""The only SQL: jobs, attempts and events in one SQLite file, each change of a job with its event in one transaction."""
+"""The only SQL: jobs, attempts and events in one SQLite file; a job and its event change in one transaction."""
 
 from __future__ import annotations
 
@@ -194,15 +194,7 @@ class Store:
                 "INSERT INTO jobs (id, batch, engine, content, name, words, shell, terms, submitted, state, detail)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting', ?)",
                 (
-                    (
-                        job_id,
-                        batch,
-                        engine,
-                        content_of(job.command, job.terms),
-                        job.name,
-                        _join(job.command.words),
-                    )
-                    + (job.command.shell, self._terms_id(database, job.terms), now, waiting)
+                    (job_id, batch, engine, *self._columns(database, job), now, waiting)
                     for job_id, job in zip(ids, jobs, strict=True)
                 ),
             )
@@ -305,6 +297,10 @@ class Store:
         for number, event in change.events:
             database.execute("INSERT INTO events (job, at, body) VALUES (?, ?, ?)", (job.id, event.at, _encode(event)))
             _record_attempt(database, job.id, number, event)
+
+    def _columns(self, database: sqlite3.Connection, job: NewJob) -> tuple[bytes, str, bytes, str, int]:
+        content = content_of(job.command, job.terms)
+        return content, job.name, _join(job.command.words), job.command.shell, self._terms_id(database, job.terms)
 
     def _terms_id(self, database: sqlite3.Connection, terms: Terms) -> int:
         known = self._ids_by_terms.get(terms)

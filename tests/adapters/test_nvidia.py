@@ -52,8 +52,18 @@ def devices(bench: Bench) -> Iterator[NvidiaDevices]:
 
 def probes() -> list[psutil.Process]:
     """The probe processes that this process has started and that still live."""
-    children = psutil.Process().children()
-    return [child for child in children if "stoker.devices.nvml_probe" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "stoker.devices.nvml_probe" in command_of(child)]
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    """The command of a process, waited for: for a moment after its start the kernel shows none."""
+    end = time.monotonic() + PATIENCE
+    try:
+        while not (words := process.cmdline()):
+            assert time.monotonic() < end, process
+    except psutil.NoSuchProcess:
+        return []
+    return words
 
 
 def problems(snapshot: Snapshot) -> list[str]:
@@ -225,14 +235,24 @@ def test_a_probe_that_keeps_dying_is_not_started_in_a_hurry(bench: Bench, device
 def test_a_driver_that_goes_away_gives_its_reason(bench: Bench, devices: NvidiaDevices) -> None:
     """A driver update under a running engine shows as the problem of every device, and mends by itself."""
     devices.first(PATIENCE)
-    bench.write(
-        FakeMachine(TWO.gpus, init=DRIVER_NOT_LOADED, faults={"nvmlDeviceGetCount_v2": DRIVER_NOT_LOADED})
-    )
+    bench.write(FakeMachine(TWO.gpus, init=DRIVER_NOT_LOADED, faults={"nvmlDeviceGetCount_v2": DRIVER_NOT_LOADED}))
     clock = itertools.count(100)
     gone = wait_look(devices, clock, lambda seen: "driver is not loaded" in problems(seen)[0])
     assert [device.id for device in gone.devices] == ["GPU-1", "GPU-2"]
     bench.write(TWO)
     wait_look(devices, clock, lambda seen: not any(problems(seen)))
+
+
+def test_a_probe_without_a_driver_makes_room_for_the_next(bench: Bench, devices: NvidiaDevices) -> None:
+    """A loaded library does not change with an update, so a probe that failed ends and a new one loads it."""
+    devices.first(PATIENCE)
+    (before,) = probes()
+    bench.write(FakeMachine())
+    clock = itertools.count(100)
+    wait_look(devices, clock, lambda seen: "shows no GPU" in problems(seen)[0])
+    bench.write(TWO)
+    wait_look(devices, clock, lambda seen: not any(problems(seen)))
+    assert before not in probes()
 
 
 def test_a_lost_gpu_keeps_its_name(bench: Bench, devices: NvidiaDevices) -> None:

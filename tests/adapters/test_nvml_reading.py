@@ -98,9 +98,7 @@ def test_a_process_of_several_lists_is_one(bench: Bench) -> None:
     """A process that computes, draws and uses MPS is told once, with its memory where any list has it."""
     kinds = (FakeProcess(os.getpid(), None, "graphics"), FakeProcess(os.getpid(), GIB, "compute"))
     snapshot = read(bench, with_processes(*kinds, FakeProcess(os.getpid(), GIB, "mps")))
-    assert [(found.pid, found.memory) for found in snapshot.reading("GPU-1").processes] == [
-        (os.getpid(), GIB)
-    ]
+    assert [(found.pid, found.memory) for found in snapshot.reading("GPU-1").processes] == [(os.getpid(), GIB)]
 
 
 def test_a_process_that_is_gone_has_no_owner(bench: Bench) -> None:
@@ -160,9 +158,7 @@ def test_an_old_library_tells_what_it_can(bench: Bench, tmp_path_factory: pytest
     ],
 )
 @pytest.mark.parametrize("symbol", [*SENSORS[:2], "MemoryInfo_v2", "ComputeRunningProcesses_v3"])
-def test_a_gpu_in_trouble_is_listed_with_its_problem(
-    bench: Bench, code: int, words: str, symbol: str
-) -> None:
+def test_a_gpu_in_trouble_is_listed_with_its_problem(bench: Bench, code: int, words: str, symbol: str) -> None:
     """An error that means trouble, in whatever call, makes the GPU unusable and leaves the others alone."""
     snapshot = read(bench, with_fault(code, symbol))
     assert [device.id for device in snapshot.devices] == ["GPU-1", "GPU-2"]

@@ -28,9 +28,7 @@ from support.nvml import (
     compiled,
 )
 
-A100 = FakeGpu(
-    "GPU-11111111-2222-3333-4444-000000000000", utilisation=87, celsius=61, power_milliwatts=243_000
-)
+A100 = FakeGpu("GPU-11111111-2222-3333-4444-000000000000", utilisation=87, celsius=61, power_milliwatts=243_000)
 RTX = FakeGpu("GPU-11111111-2222-3333-4444-000000000001", name="NVIDIA GeForce RTX 4090", total=24 * GIB)
 SLICES = (
     FakeSlice("MIG-aaaaaaaa-2222-3333-4444-000000000000"),
@@ -96,9 +94,7 @@ def test_nothing_is_told_before_initialisation(driver: Bench) -> None:
 
 def test_memory_in_both_layouts(driver: Bench) -> None:
     """The old layout counts the driver's own memory as used, the new one tells it apart."""
-    gpu = FakeGpu(
-        "GPU-1", total=40 * GIB, reserved=GIB, base=2 * GIB, processes=(FakeProcess(os.getpid(), 3 * GIB),)
-    )
+    gpu = FakeGpu("GPU-1", total=40 * GIB, reserved=GIB, base=2 * GIB, processes=(FakeProcess(os.getpid(), 3 * GIB),))
     driver.write(FakeMachine((gpu,)))
     old, new = (
         pynvml.nvmlDeviceGetMemoryInfo(handle()),
@@ -186,15 +182,11 @@ def test_mig_slices_are_enumerated(driver: Bench) -> None:
 
 def test_topology(driver: Bench) -> None:
     """A link gives two GPUs a common ancestor and perhaps NVLink; others meet at the top of the system."""
-    driver.write(
-        FakeMachine((A100, RTX, FakeGpu("GPU-3")), (FakeLink(0, 1, pynvml.NVML_TOPOLOGY_SINGLE, True),))
-    )
+    driver.write(FakeMachine((A100, RTX, FakeGpu("GPU-3")), (FakeLink(0, 1, pynvml.NVML_TOPOLOGY_SINGLE, True),)))
     one, two, three = (handle(index) for index in range(3))
     levels = [pynvml.nvmlDeviceGetTopologyCommonAncestor(one, other) for other in (two, three)]
     assert levels == [pynvml.NVML_TOPOLOGY_SINGLE, pynvml.NVML_TOPOLOGY_SYSTEM]
-    links = [
-        pynvml.nvmlDeviceGetP2PStatus(one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK) for other in (two, three)
-    ]
+    links = [pynvml.nvmlDeviceGetP2PStatus(one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK) for other in (two, three)]
     assert links == [pynvml.NVML_P2P_STATUS_OK, pynvml.NVML_P2P_STATUS_NOT_SUPPORTED]
 
 

@@ -20,9 +20,7 @@ def near(devices: tuple[Device, ...], *pairs: str) -> tuple[Device, ...]:
     ids = [device.id for device in devices]
 
     def order(own: str) -> tuple[str, ...]:
-        return tuple(
-            sorted((other for other in ids if other != own), key=lambda other: other != partner[own])
-        )
+        return tuple(sorted((other for other in ids if other != own), key=lambda other: other != partner[own]))
 
     return tuple(msgspec.structs.replace(device, near=order(device.id)) for device in devices)
 

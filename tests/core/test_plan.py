@@ -6,26 +6,13 @@ import msgspec
 import pytest
 
 from stoker.core.job import Job, Need
-from stoker.core.plan import Plan, Policy, Slot, Start, plan
+from stoker.core.plan import Policy, Start, plan
 from stoker.core.reasons import AtLimit, Crowded, NeverFits
 from stoker.core.waiting import shape_of
-from support.build import GIB, a_job, a_lease, a_need, a_queue, a_reading, a_snapshot, declared, simulated
+from support.build import GIB, a_job, a_lease, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot, where
 
 TWO = a_snapshot(declared("0", "1"))
 FOUR = a_snapshot(declared("0", "1", "2", "3"))
-MIB = 2**20
-
-
-def where(decided: Plan) -> dict[int, str]:
-    """Job -> its devices, joined by blanks, for those that start on open devices."""
-    return {start.job.id: " ".join(start.devices) for start in decided.starts if not start.behind}
-
-
-def slot(
-    job: int, *devices: str, need: Need | None = None, until: float | None = None, room: int = 0
-) -> Slot:
-    """What the keeper of a job is doing."""
-    return Slot(f"k{job}", job, need or Need(gpus=len(devices)), devices, until, room)
 
 
 # -- order -------------------------------------------------------------------------------------------
@@ -173,9 +160,7 @@ def test_a_job_of_the_whole_size_runs_alone() -> None:
     assert where(plan(a_queue(a_job(1, big)), [small], snapshot, [], Policy(), 0.0)) == {}
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [(Need(), a_need(gib=1)), (a_need(gib=1), Need())], ids=["whole", "part"]
-)
+@pytest.mark.parametrize(("first", "second"), [(Need(), a_need(gib=1)), (a_need(gib=1), Need())], ids=["whole", "part"])
 def test_whole_jobs_and_sharers_do_not_mix(first: Need, second: Need) -> None:
     """Whoever is there first, with us or with somebody else, closes the device to the other kind."""
     snapshot = a_snapshot(simulated(24))

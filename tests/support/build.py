@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from stoker.core.device import Device, Process, Reading, Snapshot
 from stoker.core.job import Command, Job, Need, State, Terms, Waiting
 from stoker.core.lease import Claim, Lease
+from stoker.core.plan import Plan, Slot
 from stoker.core.waiting import WaitingJobs
 
 GIB = 2**30
@@ -94,3 +95,18 @@ def a_lease(*names: str, gib: float | None = None, owner: str = "alice", share: 
     memory = None if gib is None else int(gib * GIB)
     claims = tuple(Claim(name, memory, share if gib is None else 2**20) for name in names)
     return Lease(claims, owner, 4242, "train.py", 0.0)
+
+
+def slot(job: int, *devices: str, need: Need | None = None, until: float | None = None, room: int = 0) -> Slot:
+    """What the keeper of a running job is doing."""
+    return Slot(f"k{job}", job, need or Need(gpus=len(devices)), devices, until, room)
+
+
+def where(decided: Plan) -> dict[int, str]:
+    """Job -> its devices, joined by blanks, for those that start on open devices."""
+    return {start.job.id: " ".join(start.devices) for start in decided.starts if not start.behind}
+
+
+def behind(decided: Plan) -> dict[int, str]:
+    """Job -> the keeper whose running attempt it follows, for those that are handed over ahead."""
+    return {start.job.id: start.behind for start in decided.starts if start.behind}

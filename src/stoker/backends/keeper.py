@@ -196,7 +196,7 @@ class Keeper:
             try:
                 self._current = self._spawn(order)
             except Refused as refusal:
-                self._over(order["attempt"], refusal.code, 0, "refused", 0, refusal.note)
+                self._over(journal.Over(order["attempt"], time.time(), refusal.code, 0, "refused", 0, refusal.note))
 
     def _spawn(self, order: dict[str, Any]) -> Attempt:
         environment = {**self._environments[order["environment"]], **order["extra"]}
@@ -240,7 +240,8 @@ class Keeper:
             return
         self._current = None
         code, number = _exit_of(attempt.status)
-        self._over(attempt.key, code, number, attempt.why, attempt.peak, attempt.note)
+        end = journal.Over(attempt.key, time.time(), code, number, attempt.why, attempt.peak, attempt.note)
+        self._over(end)
 
     def _keep_time(self) -> None:
         attempt = self._current
@@ -270,8 +271,8 @@ class Keeper:
 
     # -- telling ---------------------------------------------------------------------------------
 
-    def _over(self, key: str, code: int, number: int, why: str, peak: int, note: str) -> None:
-        self._write(journal.Over(key, time.time(), code, number, why, peak, note))
+    def _over(self, end: journal.Over) -> None:
+        self._write(end)
         now = time.monotonic()
         self._untold_since = self._untold_since or now
         if not self._queue or now - self._untold_since >= HINT_INTERVAL:

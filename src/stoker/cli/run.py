@@ -58,9 +58,10 @@ def command(context: click.Context, /, words: tuple[str, ...], demo: bool, **val
     kills them.
     """
     from stoker.cli import running
+    from stoker.cli.batch import Request
 
     options = options_from(values)
-    request = running.Request(options=options, demo=demo, **values)
+    request = Request(options=options, demo=demo, **values)
     if demo:
         from stoker.cli.demo import demo_jobs
 

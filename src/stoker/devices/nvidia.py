@@ -35,6 +35,8 @@ class NvidiaDevices:
     `now` is compared only with the `now` of other calls.
     """
 
+    variables: Mapping[str, str] = {}
+
     def __init__(
         self,
         deadline: float = 5.0,

@@ -1,0 +1,104 @@
+"""A wide job at the head is passed only by jobs that cannot delay it."""
+
+from __future__ import annotations
+
+from stoker.core.plan import Policy, plan
+from stoker.core.reasons import Crowded, KeptFree
+from support.build import a_job, a_lease, a_need, a_queue, a_snapshot, declared, simulated, slot, where
+
+FOUR = a_snapshot(declared("0", "1", "2", "3"))
+WIDE = a_job(1, a_need(4))
+NARROW = a_job(2)
+PATIENT = Policy(patience=60.0)
+
+
+def test_the_devices_that_will_be_open_first_are_reserved() -> None:
+    """Open ones, then those whose end is near, then those nobody can tell."""
+    slots = [slot(7, "0"), slot(8, "1", until=90.0), slot(9, "2", until=50.0)]
+    job = a_job(1, a_need(3))
+    reserved = plan(a_queue(job), slots, FOUR, [], PATIENT, 10.0).reserved
+    assert reserved is not None
+    assert (reserved.job, set(reserved.devices), reserved.moment) == (1, {"1", "2", "3"}, 90.0)
+
+
+def test_a_job_that_ends_in_time_may_pass() -> None:
+    """With a known moment only a time limit proves that nobody is delayed."""
+    slots = [slot(9, "0", until=100.0)]
+    short, long, unknown = a_job(2, limit=90.0), a_job(2, limit=91.0), a_job(2)
+    assert where(plan(a_queue(WIDE, short), slots, FOUR, [], PATIENT, 10.0)) == {2: "1"}
+    for job in (long, unknown):
+        decided = plan(a_queue(WIDE, job), slots, FOUR, [], PATIENT, 10.0)
+        assert where(decided) == {}
+        assert decided.reason(job) == KeptFree(1, 4)
+        assert decided.reason(WIDE) == Crowded(4, 3, 9)
+
+
+def test_devices_beyond_the_reservation_are_for_everybody() -> None:
+    """A job that needs two of four leaves two alone."""
+    slots = [slot(8, "0", until=100.0), slot(9, "1", until=200.0), slot(6, "2", until=300.0)]
+    decided = plan(a_queue(a_job(1, a_need(2)), NARROW), slots, FOUR, [], PATIENT, 10.0)
+    assert where(decided) == {}
+    slots = [slot(8, "0", until=100.0), slot(9, "1", until=200.0)]
+    decided = plan(a_queue(a_job(1, a_need(3)), NARROW, a_job(3)), slots, FOUR, [], PATIENT, 10.0)
+    assert where(decided) == {}
+    decided = plan(a_queue(a_job(1, a_need(2, allowed=["0", "3"])), NARROW), slots, FOUR, [], PATIENT, 10.0)
+    assert where(decided) == {2: "2"}
+
+
+def test_unknown_ends_are_waited_for_with_patience() -> None:
+    """Others pass freely for a while; then what is free is kept."""
+    slots = [slot(9, "0")]
+    early = plan(a_queue(WIDE, NARROW), slots, FOUR, [], PATIENT, 59.0)
+    assert where(early) == {2: "1"}
+    late = plan(a_queue(WIDE, NARROW), slots, FOUR, [], PATIENT, 60.0)
+    assert where(late) == {}
+    assert late.reason(NARROW) == KeptFree(1, 4)
+
+
+def test_only_later_jobs_are_held_back() -> None:
+    """A more important job takes what it needs, and leaves the reservation to the first that is blocked."""
+    urgent = a_job(3, priority=1)
+    decided = plan(a_queue(WIDE, urgent), [slot(9, "0")], FOUR, [], PATIENT, 600.0)
+    assert where(decided) == {3: "1"}
+    assert decided.reserved is not None
+    assert decided.reserved.job == 1
+
+
+def test_a_start_of_the_same_plan_is_waited_for_too() -> None:
+    """The moment of the reservation counts the limit of a job that starts just now."""
+    queue = a_queue(a_job(1, limit=40.0), a_job(2, a_need(4)))
+    reserved = plan(queue, [], FOUR, [], PATIENT, 10.0).reserved
+    assert reserved is not None
+    assert reserved.moment == 50.0
+
+
+def test_nothing_is_kept_for_a_job_that_waits_for_somebody_else() -> None:
+    """How long alice stays is hers to say; our GPUs do not stand idle for it."""
+    decided = plan(a_queue(WIDE, NARROW), [], FOUR, [a_lease("0")], PATIENT, 600.0)
+    assert where(decided) == {2: "1"}
+    assert decided.reserved is None
+
+
+def test_the_reservation_goes_to_the_first_job_it_can_help() -> None:
+    """A job that waits for somebody else's device does not use it up."""
+    queue = a_queue(a_job(1, a_need(1, allowed=["0"])), a_job(2, a_need(3)), a_job(3))
+    decided = plan(queue, [slot(9, "1")], FOUR, [a_lease("0")], PATIENT, 600.0)
+    assert where(decided) == {}
+    assert decided.reason(a_job(3)) == KeptFree(2, 3)
+
+
+def test_a_large_sharer_is_not_starved_by_small_ones() -> None:
+    """Memory that becomes free on a reserved device is kept as a whole device is."""
+    cards = a_snapshot(simulated(24))
+    queue = a_queue(a_job(1, a_need(gib=20)), a_job(2, a_need(gib=4)))
+    running = [slot(9, "0", need=a_need(gib=10))]
+    assert where(plan(queue, running, cards, [], PATIENT, 59.0)) == {2: "0"}
+    assert plan(queue, running, cards, [], PATIENT, 60.0).reason(a_job(2, a_need(gib=4))) == KeptFree(1, 1)
+
+
+def test_a_device_that_overlaps_a_reserved_one_is_kept_too() -> None:
+    """Another word for the same GPU would delay the job as well."""
+    snapshot = a_snapshot(declared("0", "0", "1"))
+    queue = a_queue(a_job(1, a_need(2)), NARROW)
+    decided = plan(queue, [slot(9, "1", until=50.0)], snapshot, [], PATIENT, 10.0)
+    assert where(decided) == {}

@@ -1,0 +1,110 @@
+"""A machine that does what the plan says, on a clock that moves only when told to."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stoker.core.device import Device
+from stoker.core.job import Job, Need
+from stoker.core.lease import Claim, Lease
+from stoker.core.occupancy import claims_on
+from stoker.core.plan import Plan, Policy, Slot, Start, plan
+from stoker.core.waiting import WaitingJobs
+from support.build import a_job, a_snapshot
+
+
+@dataclass
+class Keeper:
+    """One running job, those that follow it on the same devices, and when the running one will end."""
+
+    name: str
+    devices: tuple[str, ...]
+    jobs: deque[Job]
+    since: float
+    ends: float
+
+
+@dataclass
+class World:
+    """Waiting jobs and keepers on some devices."""
+
+    devices: tuple[Device, ...]
+    policy: Policy
+    room: int = 0
+    leases: Sequence[Lease] = ()
+    clock: float = 0.0
+    waiting: WaitingJobs = field(default_factory=WaitingJobs)
+    keepers: dict[str, Keeper] = field(default_factory=dict)
+    freed: dict[str, float] = field(default_factory=dict)
+    run_times: dict[int, float] = field(default_factory=dict)
+    started_at: dict[int, float] = field(default_factory=dict)
+
+    def submit(self, need: Need, run_time: float, *, priority: int = 0, limited: bool = False) -> Job:
+        """Queue a job that will run so long, and whose time limit says so if it has one."""
+        limit = run_time if limited else None
+        job = a_job(len(self.run_times) + 1, need, priority=priority, limit=limit, since=self.clock)
+        self.run_times[job.id] = run_time
+        self.waiting.add(job)
+        return job
+
+    def plan(self, waiting: WaitingJobs | None = None) -> Plan:
+        """What the plan says now, of these jobs or of all that wait."""
+        snapshot = a_snapshot(self.devices, at=self.clock + 0.5)
+        queue = self.waiting if waiting is None else waiting
+        return plan(queue, self.slots(), snapshot, self.leases, self.policy, self.clock, self.freed)
+
+    def turn(self) -> Plan:
+        """Plan, and do it."""
+        decided = self.plan()
+        for start in decided.starts:
+            self.waiting.remove(start.job.id)
+            self._act(start)
+        return decided
+
+    def end_next(self) -> None:
+        """Move the clock to the next end of a job."""
+        keeper = min(self.keepers.values(), key=lambda keeper: (keeper.ends, keeper.name))
+        self.clock = max(self.clock, keeper.ends)
+        keeper.jobs.popleft()
+        if keeper.jobs:
+            self._begin(keeper)
+        else:
+            del self.keepers[keeper.name]
+            self.freed.update(dict.fromkeys(keeper.devices, self.clock))
+
+    def slots(self) -> list[Slot]:
+        """What an engine would tell the plan of its keepers."""
+        return [self._slot(keeper) for keeper in self.keepers.values()]
+
+    def claims(self) -> dict[str, list[Claim]]:
+        """Everything held, ours and others', by its name in the ledger."""
+        by_id = {device.id: device for device in self.devices}
+        held = [claim for lease in self.leases for claim in lease.claims]
+        for keeper in self.keepers.values():
+            for device_id in keeper.devices:
+                held.extend(claims_on(by_id[device_id], keeper.jobs[0].terms.need))
+        names = dict.fromkeys(claim.name for claim in held)
+        return {name: [claim for claim in held if claim.name == name] for name in names}
+
+    def _slot(self, keeper: Keeper) -> Slot:
+        limits = [job.terms.limit for job in keeper.jobs]
+        known = [limit for limit in limits if limit is not None]
+        until = keeper.since + sum(known) if len(known) == len(limits) else None
+        head = keeper.jobs[0]
+        room = self.room + 1 - len(keeper.jobs)
+        return Slot(keeper.name, head.id, head.terms.need, keeper.devices, until, room)
+
+    def _act(self, start: Start) -> None:
+        if start.behind:
+            self.keepers[start.behind].jobs.append(start.job)
+            return
+        keeper = Keeper(f"k{start.job.id}", start.devices, deque([start.job]), self.clock, self.clock)
+        self.keepers[keeper.name] = keeper
+        self._begin(keeper)
+
+    def _begin(self, keeper: Keeper) -> None:
+        job = keeper.jobs[0]
+        self.started_at[job.id] = keeper.since = self.clock
+        keeper.ends = self.clock + self.run_times[job.id]

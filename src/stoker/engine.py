@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import selectors
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from msgspec import Struct
-
 from stoker.backends import journal
-from stoker.backends.local import Gone, LocalBackend, Order
-from stoker.core.attempt import attempt_key, output_paths, parse_key, variables
-from stoker.core.device import Device
+from stoker.backends.local import Gone, LocalBackend
+from stoker.changes import Changes, Happening
+from stoker.core.attempt import attempt_key, order_of, output_paths, parse_key
+from stoker.core.device import Snapshot
 from stoker.core.errors import StokerError
 from stoker.core.job import (
     Assigned,
@@ -24,32 +23,33 @@ from stoker.core.job import (
     Held,
     Job,
     Lost,
-    Need,
     Returned,
     Running,
     Started,
     Starting,
     Stopping,
     Waiting,
-    advance,
 )
-from stoker.core.lease import Lease
-from stoker.core.occupancy import claims_on
 from stoker.core.plan import Plan, Policy, Start, plan
 from stoker.core.reasons import Reason
 from stoker.core.waiting import WaitingJobs
 from stoker.devices.kind import Devices
 from stoker.ledger import Ledger
-from stoker.posts import Paces, Post
-from stoker.store import Change, Store
+from stoker.posts import Post, Posts
+from stoker.sight import LOOK_INTERVAL, Sight
+from stoker.store import Store
 
-LOOK_INTERVAL = 1.0
-"""Seconds between looks at devices and ledger when nothing calls for one."""
 RETRY_INTERVAL = 1.0
 """Seconds after which a write that failed is tried again."""
 SOON = 0.01
 ACCEPT_LIMIT = 2000
 """Jobs read from the store in one turn, so that running ones are not left waiting."""
+
+
+def steady_clock() -> Callable[[], float]:
+    """Seconds since the epoch as they were told once, which no later setting of the clock moves."""
+    offset = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return lambda: offset + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True)
@@ -61,25 +61,7 @@ class Equipment:
     devices: Devices
     backend: LocalBackend
     user: str
-    clock: Callable[[], float] = time.time
-
-
-class Happening(Struct, frozen=True):
-    """Something that happened to a job and is safely recorded; the job is as it was right after."""
-
-    job: Job
-    event: Event
-    devices: tuple[Device, ...]
-    log: str = ""
-    """Where the attempt that just ended wrote its output."""
-
-
-@dataclass
-class _Pending:
-    """What happened to one job and is not yet recorded."""
-
-    job: Job
-    events: list[tuple[int, Event]] = field(default_factory=list)
+    clock: Callable[[], float]
 
 
 class Engine:
@@ -98,35 +80,27 @@ class Engine:
         self.trouble = ""
         """What keeps the engine from working, in words; empty when nothing does."""
         self.draining = False
-        self.snapshot = equipment.devices.look(equipment.clock())
+        self.sight = Sight(equipment.devices, equipment.ledger, equipment.clock())
         self.last_plan: Plan | None = None
         self._equipment = equipment
-        self._tell = tell
-        self._label = label
         self._waiting = WaitingJobs()
         self._held: dict[int, Job] = {}
         self._guests: set[int] = set()
         """Jobs of engines that died, of which only the end is recorded here."""
-        self._posts: dict[str, Post] = {}
-        self._idle: list[str] = []
-        self._paces = Paces()
-        self._freed: dict[str, float] = {}
-        self._leases: Sequence[Lease] = ()
-        self._changes: dict[int, _Pending] = {}
-        self._happenings: list[Happening] = []
+        self._posts = Posts(equipment.backend, equipment.ledger, label)
+        self._changes = Changes(equipment.store, tell)
         self._handovers: list[tuple[str, Job]] = []
         self._buried: list[str] = []
         self._environments: dict[str, dict[str, str]] = {}
         self._last_accepted = 0
         self._accept_due = True
         self._plan_due = True
-        self._looked_at = 0.0
         self._retry_at: float | None = None
         self._plan_after = 0.0
         self._selector = selectors.DefaultSelector()
         self._selector.register(equipment.backend, selectors.EVENT_READ, self._nothing)
         if equipment.devices.fileno() >= 0:
-            self._selector.register(equipment.devices, selectors.EVENT_READ, self._devices_called)
+            self._selector.register(equipment.devices, selectors.EVENT_READ, self.sight.expire)
 
     # -- what doors use --------------------------------------------------------------------------
 
@@ -159,10 +133,19 @@ class Engine:
         return min(heads, key=lambda job: (-job.terms.priority, job.id), default=None)
 
     @property
+    def at_rest(self) -> bool:
+        """Whether nothing of ours runs and all that happened is recorded."""
+        return len(self._held) == len(self._guests) and not self._changes
+
+    @property
     def idle(self) -> bool:
         """Whether everything that was given to the engine is over and recorded."""
-        nothing_held = len(self._held) == len(self._guests)
-        return nothing_held and not self._waiting and not self._accept_due and not self._changes
+        return self.at_rest and not self._waiting and not self._accept_due
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The devices as they were seen last."""
+        return self.sight.snapshot
 
     def reason(self, job: Job) -> Reason | None:
         """Why a job waits, as the plan said."""
@@ -171,8 +154,8 @@ class Engine:
     def drain(self) -> None:
         """Start nothing more; what runs may finish, what was handed over ahead comes back."""
         self.draining = True
-        for post in self._posts.values():
-            self._recall(post)
+        for post in self._posts:
+            self._posts.recall(post)
 
     def stop(self, grace: float | None, note: str) -> None:
         """Stop all that runs: TERM, and KILL after each job's grace or the one given."""
@@ -209,8 +192,7 @@ class Engine:
             self._guests.add(job.id)
         keeper = job.state.keeper
         if keeper not in self._posts:
-            devices = self._devices(job.state.devices)
-            self._posts[keeper] = Post(keeper, job.terms.need, devices, head_since=self._now())
+            self._posts.occupy(Post(keeper, job.terms.need, self.sight.devices(job.state.devices)))
             if not self._equipment.backend.adopt(keeper):
                 self._posts[keeper].take(job.id, self._now())
                 self._keeper_gone(keeper)
@@ -219,12 +201,7 @@ class Engine:
 
     def close(self) -> None:
         """Leave: idle keepers are sent away, busy ones go on without us."""
-        for post in list(self._posts.values()):
-            if not post.jobs:
-                self._give_up(post)
-        for keeper in self._idle:
-            self._equipment.backend.dismiss(keeper)
-        self._see_keepers_off()
+        self._see_off(self._posts.dismiss_all())
         self._selector.close()
 
     # -- the turn --------------------------------------------------------------------------------
@@ -249,12 +226,15 @@ class Engine:
 
     def _patience(self) -> float | None:
         """Seconds to wait for something to happen, None for ever."""
-        if self._accept_due or (self._plan_due and not self.draining and self._retry_at is None and self._waiting):
+        now = self._now()
+        if self._accept_due:
             return 0.0
         if self._equipment.backend.restless:
             return SOON
-        moments = [self._retry_at - self._now()] if self._retry_at is not None else []
-        if any(len(post.jobs) > 1 for post in self._posts.values()):
+        moments = [self._retry_at - now] if self._retry_at is not None else []
+        if self._plan_due and self._waiting and not self.draining and self._retry_at is None:
+            moments.append(self._plan_after - now)
+        if self._posts.ahead:
             moments.append(0.25)
         if self._waiting or self._held:
             moments.append(LOOK_INTERVAL)
@@ -288,15 +268,10 @@ class Engine:
     def _look(self) -> None:
         """See what devices and ledger look like, when it matters or when it is time."""
         now = self._now()
-        if not self._plan_due and now - self._looked_at < LOOK_INTERVAL:
-            return
-        self.snapshot = self._equipment.devices.look(now)
-        if now - self._looked_at >= LOOK_INTERVAL / 4:
-            ours = {post.lease.rpartition("/")[2] for post in self._posts.values()}
-            leases = self._equipment.ledger.live().leases
-            self._leases = tuple(lease for name, lease in leases.items() if name not in ours)
-            self._plan_due = self._plan_due or now - self._looked_at >= LOOK_INTERVAL
-            self._looked_at = now
+        due = self.sight.due(now)
+        if self._plan_due or due:
+            self.sight.look(now, self._posts.leases, waiting=bool(self._waiting))
+            self._plan_due = True
 
     def _decide(self) -> None:
         """Plan, and assign what the plan starts."""
@@ -304,13 +279,12 @@ class Engine:
         if not self._plan_due or self.draining or self._retry_at is not None or now < self._plan_after:
             return
         self._plan_due = False
+        if not self._waiting:
+            return
         self.trouble = ""
-        slots = [
-            post.slot(self._held[post.jobs[0]], self._paces.of(post.need), now)
-            for post in self._posts.values()
-            if post.jobs
-        ]
-        self.last_plan = plan(self._waiting, slots, self.snapshot, self._leases, self.policy, now, self._freed)
+        slots = self._posts.slots(self._held.__getitem__, now)
+        sight = self.sight
+        self.last_plan = plan(self._waiting, slots, sight.snapshot, sight.leases, self.policy, now, sight.freed)
         try:
             for start in self.last_plan.starts:
                 self._assign(start)
@@ -320,22 +294,18 @@ class Engine:
 
     def _record(self) -> None:
         """Write what happened, all in one transaction; where that fails, keep it and try again later."""
-        if not self._changes or (self._retry_at is not None and self._now() < self._retry_at):
+        if self._retry_at is not None and self._now() < self._retry_at:
             return
         try:
-            self._equipment.store.record(Change(pending.job, pending.events) for pending in self._changes.values())
+            self._changes.write()
         except StokerError as error:
             self.trouble = f"{error.message}; {error.hint}"
             self._retry_at = self._now() + RETRY_INTERVAL
             return
         self._retry_at = None
-        self._changes.clear()
         for keeper in self._buried:
             self._equipment.backend.forget(keeper)
         self._buried.clear()
-        happenings, self._happenings = self._happenings, []
-        for happening in happenings:
-            self._tell(happening)
 
     def _hand_over(self) -> None:
         """Give recorded assignments to their keepers, never before they are recorded."""
@@ -343,19 +313,24 @@ class Engine:
             return
         handovers, self._handovers = self._handovers, []
         for keeper, job in handovers:
+            now = self._held.get(job.id)
+            if now is None or now.attempts != job.attempts:  # came back while the disk was full
+                continue
+            assert isinstance(job.state, Held)
             base = self._environment(job.terms.environment)
-            self._equipment.backend.start(keeper, self._order(job, base), lambda base=base: base)  # type: ignore[misc]
-            if self._held[job.id].state.__class__ is Stopping:
-                self._equipment.backend.stop(keeper, attempt_key(job.id, job.attempts), 0.0)
+            devices = self.sight.devices(job.state.devices)
+            order = order_of(job, devices, base, self._equipment.devices.variables, self._equipment.user)
+            self._equipment.backend.start(keeper, order, base)
+            if isinstance(now.state, Stopping):
+                self._equipment.backend.stop(keeper, order.attempt, 0.0)
 
     def _tidy(self) -> None:
         """Give back what is not used: leases of idle posts, attempts stuck behind a long one."""
         now = self._now()
-        for post in list(self._posts.values()):
-            if not post.jobs:
-                self._give_up(post)
-            elif post.overdue(now):
-                self._recall(post)
+        self._posts.close_idle()
+        for post in self._posts:
+            if post.overdue(now):
+                self._posts.recall(post)
 
     # -- what keepers say ------------------------------------------------------------------------
 
@@ -370,7 +345,7 @@ class Engine:
         if job is None:
             return
         if isinstance(job.state, Running):
-            self._paces.observe(job.terms.need, record.at - job.state.since)
+            self._posts.learn(job.terms.need, record.at - job.state.since)
         why: Any = record.why
         exited = Exited(
             job.attempts,
@@ -393,18 +368,16 @@ class Engine:
     def _keeper_gone(self, keeper: str) -> None:
         """The keeper is dead and said all it had to say: what it had started is lost, the rest never started."""
         self._buried.append(keeper)
-        post = self._posts.pop(keeper, None)
-        if keeper in self._idle:
-            self._idle.remove(keeper)
+        post = self._posts.lose(keeper)
         if post is None:
             return
-        for job_id in list(post.jobs):
+        now = self._now()
+        for job_id in post.jobs:
             job = self._held[job_id]
-            gone_at = self._now()
             started = isinstance(job.state, Running)
-            self._happen(job, Lost(job.attempts, gone_at) if started else Returned(job.attempts, gone_at))
-            self._free(post)
-        self._withdraw(post)
+            self._happen(job, Lost(job.attempts, now) if started else Returned(job.attempts, now))
+        self.sight.leave(post.device_ids, now)
+        self._plan_due = True
 
     def _held_attempt(self, key: str) -> Job | None:
         """The job of an attempt, unless that attempt is known to be over (a journal may be read twice)."""
@@ -415,101 +388,35 @@ class Engine:
     # -- assigning -------------------------------------------------------------------------------
 
     def _assign(self, start: Start) -> None:
-        post = self._posts[start.behind] if start.behind else self._post_for(start.job.terms.need, start.devices)
-        if post is None:
+        now = self._now()
+        devices = self.sight.devices(start.devices)
+        post = self._posts[start.behind] if start.behind else self._posts.open(start.job.terms.need, devices, now)
+        if post is None:  # somebody else was faster: look at the ledger again
+            self.sight.expire()
             return
         job = self._waiting.remove(start.job.id)
         assert job is not None
-        now = self._now()
         out, _ = output_paths(job, self._equipment.user)
         job = self._happen(job, Assigned(post.keeper, start.devices, out, now))
         post.take(job.id, now)
         self._handovers.append((post.keeper, job))
 
-    def _post_for(self, need: Need, device_ids: tuple[str, ...]) -> Post | None:
-        """A keeper that holds just these devices; None where somebody else was faster to claim them."""
-        for post in self._posts.values():
-            if not post.jobs and post.suits(need, device_ids) and not self._equipment.backend.worn_out(post.keeper):
-                return post
-        for post in [post for post in self._posts.values() if not post.jobs]:
-            self._give_up(post)
-        devices = self._devices(device_ids)
-        claims = tuple(claim for device in devices for claim in claims_on(device, need))
-        now = self._now()
-        held = self._equipment.ledger.claim(claims, self._label, now, _capacities(devices)) if claims else None
-        if claims and held is None:
-            self._looked_at = 0.0
-            return None
-        keeper = self._idle.pop() if self._idle else self._equipment.backend.hire()
-        if held is not None:
-            self._equipment.backend.equip(keeper, str(held.path), held.fd)
-        self._posts[keeper] = Post(keeper, need, devices, lease=str(held.path) if held is not None else "")
-        return self._posts[keeper]
-
-    def _give_up(self, post: Post) -> None:
-        """An idle post's devices go back to everybody; its keeper waits for other work."""
-        del self._posts[post.keeper]
-        self._withdraw(post)
-        if self._equipment.backend.worn_out(post.keeper):
-            self._equipment.backend.dismiss(post.keeper)
-        else:
-            self._equipment.backend.release(post.keeper)
-            self._idle.append(post.keeper)
-
-    def _withdraw(self, post: Post) -> None:
-        if post.lease:
-            self._equipment.ledger.withdraw(post.lease)
-            post.lease = ""
-
     def _leave_post(self, keeper: str, job: Job) -> None:
+        now = self._now()
         post = self._posts[keeper]
-        post.finish(job.id, self._now())
-        self._free(post)
-
-    def _free(self, post: Post) -> None:
+        post.finish(job.id, now)
         self._plan_due = True
         if not post.jobs:
-            now = self._now()
-            self._freed.update((device_id, now) for device_id in post.device_ids)
-
-    def _recall(self, post: Post) -> None:
-        if len(post.jobs) > 1 and not post.recalled:
-            post.recalled = True
-            self._equipment.backend.recall(post.keeper)
-
-    def _order(self, job: Job, base: Mapping[str, str]) -> Order:
-        assert isinstance(job.state, Held)
-        out, err = output_paths(job, self._equipment.user)
-        extra = {
-            **self._equipment.devices.variables,
-            **variables(job, self._devices(job.state.devices), base),
-        }
-        return Order(
-            attempt=attempt_key(job.id, job.attempts),
-            words=job.command.words,
-            shell=job.command.shell,
-            cwd=job.terms.cwd,
-            umask=job.terms.umask,
-            environment=job.terms.environment,
-            extra=extra,
-            out=out,
-            err=err,
-            limit=job.terms.limit,
-            grace=job.terms.grace,
-        )
+            self.sight.leave(post.device_ids, now)
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _happen(self, job: Job, event: Event) -> Job:
-        """The only way a job changes here: advance it, note it down, and put it where it now belongs."""
-        after = advance(job, event)
-        pending = self._changes.setdefault(job.id, _Pending(after))
-        pending.job = after
-        pending.events.append((after.attempts, event))
-        device_ids = job.state.devices if isinstance(job.state, Held) else ()
-        device_ids = after.state.devices if isinstance(after.state, Held) else device_ids
+        """The only way a job changes here: note what happened, and put the job where it now belongs."""
+        place = event if isinstance(event, Assigned) else job.state
+        devices = self.sight.devices(place.devices) if isinstance(place, Assigned | Held) else ()
         log = output_paths(job, self._equipment.user)[0] if isinstance(event, Exited) else ""
-        self._happenings.append(Happening(after, event, self._devices(device_ids), log))
+        after = self._changes.note(job, event, devices, log)
         if isinstance(after.state, Held):
             self._held[job.id] = after
             return after
@@ -519,25 +426,17 @@ class Engine:
         self._guests.discard(job.id)
         return after
 
-    def _devices(self, device_ids: Sequence[str]) -> tuple[Device, ...]:
-        known = {device.id: device for device in self.snapshot.devices}
-        return tuple(known[device_id] for device_id in device_ids if device_id in known)
-
     def _environment(self, digest: str) -> dict[str, str]:
         if digest not in self._environments:
             self._environments[digest] = self._equipment.store.environment(digest)
         return self._environments[digest]
 
-    def _devices_called(self) -> None:
-        self._looked_at = 0.0
-
     def _nothing(self) -> None:
         """The backend is read in a step of its own."""
 
-    def _see_keepers_off(self) -> None:
+    def _see_off(self, leaving: set[str]) -> None:
         """Wait a moment for dismissed keepers, so that nothing of them is left behind."""
         deadline = time.monotonic() + 1.0
-        leaving = set(self._idle)
         while leaving and time.monotonic() < deadline:
             for keeper, record in self._equipment.backend.poll():
                 if isinstance(record, Gone):
@@ -548,7 +447,3 @@ class Engine:
 
     def _now(self) -> float:
         return self._equipment.clock()
-
-
-def _capacities(devices: Sequence[Device]) -> dict[str, int | None]:
-    return {name: device.memory for device in devices for name in device.claims}

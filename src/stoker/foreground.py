@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from stoker.backends.local import LocalBackend
+from stoker.changes import Happening
 from stoker.core.job import Job, Waiting
 from stoker.core.plan import Policy
 from stoker.devices.kind import Devices
-from stoker.engine import Engine, Equipment, Happening
+from stoker.engine import Engine, Equipment, steady_clock
 from stoker.ledger import Ledger
 from stoker.places import Places
 from stoker.queue import Presence, forgotten_keepers, open_store, orphans, sweep_locks
@@ -108,7 +109,8 @@ class Foreground:
         presence = self._keep(Presence(places))
         backend = self._keep(LocalBackend(places.keepers, presence.name, share_output=self.setup.share_output))
         self.store: Store = self._keep(open_store(places))
-        equipment = Equipment(self.store, Ledger(self.setup.ledger), self.setup.devices, backend, self.setup.user)
+        ledger = Ledger(self.setup.ledger)
+        equipment = Equipment(self.store, ledger, self.setup.devices, backend, self.setup.user, steady_clock())
         self.engine = self._keep(
             Engine(presence.name, equipment, self.setup.policy, self._happened, label=self.setup.label)
         )
@@ -133,23 +135,25 @@ class Foreground:
     def run(self, source: Source) -> None:
         """Work until the source is exhausted and all is over, or until somebody stops it."""
         while not self._finished(source):
-            hungry = not source.exhausted and not self.engine.draining and self.engine.waiting < FULL
-            eager = hungry and not self._watch(source, hungry=hungry)
-            if eager:
+            at_hand = self._hungry(source) and not self._watch(source)
+            if at_hand:
                 self._feed(source)
-            self.engine.turn(0.0 if eager and not source.exhausted else self._view.interval)
+            self.engine.turn(0.0 if at_hand and not source.exhausted else self._view.interval)
             self._view.refresh(self)
 
     def _finished(self, source: Source) -> bool:
         if self.engine.draining:
-            return not self.engine.held
+            return self.engine.at_rest
         return source.exhausted and self.engine.idle
 
-    def _watch(self, source: Source, *, hungry: bool) -> bool:
+    def _hungry(self, source: Source) -> bool:
+        return not source.exhausted and not self.engine.draining and self.engine.waiting < FULL
+
+    def _watch(self, source: Source) -> bool:
         """Let the engine wake us when there are jobs; False where they are at hand all the time."""
         if source.fileno() < 0:
             return False
-        if hungry and not self._source_watched:
+        if not self._source_watched:
             try:
                 self.engine.watch(source, lambda: self._feed(source))
             except PermissionError:  # a plain file is always readable and cannot be waited for
@@ -157,16 +161,22 @@ class Foreground:
             self._source_watched = True
         return True
 
+    def _unwatch(self, source: Source) -> None:
+        if self._source_watched:
+            self.engine.unwatch(source)
+            self._source_watched = False
+
     def _feed(self, source: Source) -> None:
+        if not self._hungry(source):
+            self._unwatch(source)
+            return
         jobs = self._orphans.unfinished(source.take(CHUNK), self.tally)
         if jobs:
             self.store.add_jobs(self.batch, self.engine.name, jobs, time.time())
             self.tally.given += len(jobs)
             self.engine.poke()
-        leave = source.exhausted or self.engine.waiting >= FULL
-        if self._source_watched and leave:
-            self.engine.unwatch(source)
-            self._source_watched = False
+        if source.exhausted:
+            self._unwatch(source)
 
     # -- what happens ----------------------------------------------------------------------------
 

@@ -1,13 +1,17 @@
-"""Posts: a keeper at work on its devices, under its lease, with the attempts it was given."""
+"""Posts: keepers at work on their devices, under their leases, with the attempts they were given."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from stoker.backends.local import LocalBackend
 from stoker.core.device import Device
 from stoker.core.job import Job, Need, Running
+from stoker.core.occupancy import claims_on
 from stoker.core.plan import Slot
+from stoker.ledger import HeldLease, Ledger
 
 SHORT = 0.5
 """Seconds; where attempts take less than this on average, the next ones are handed over ahead."""
@@ -36,7 +40,12 @@ class Post:
     @property
     def device_ids(self) -> tuple[str, ...]:
         """Ids of the devices held."""
-        return tuple(device.id for device in self.devices)
+        return tuple([device.id for device in self.devices])
+
+    @property
+    def measured(self) -> bool:
+        """Whether a driver has to be asked, before the next attempt, if the memory has really been given back."""
+        return any(device.measured for device in self.devices)
 
     def suits(self, need: Need, device_ids: tuple[str, ...]) -> bool:
         """Whether the lease held covers another job as it is."""
@@ -59,33 +68,131 @@ class Post:
         """Whether attempts wait behind one that turned out to be long."""
         return len(self.jobs) > 1 and not self.recalled and now - self.head_since > OVERDUE
 
-    def slot(self, head: Job, pace: float | None, now: float) -> Slot:
-        """The post as the plan sees it."""
+    def until(self, head: Job) -> float | None:
+        """When the running attempt ends at the latest, where it has a limit."""
         limit = head.terms.limit
-        until = head.state.since + limit if limit is not None and isinstance(head.state, Running) else None
-        return Slot(self.keeper, head.id, self.need, self.device_ids, until, self._room(pace, now))
+        return head.state.since + limit if limit is not None and isinstance(head.state, Running) else None
 
-    def _room(self, pace: float | None, now: float) -> int:
-        """Only where no driver has to be asked in between whether the memory has really been given back."""
-        measured = any(device.measured for device in self.devices)
-        if pace is None or pace > SHORT or measured or now - self.head_since > OVERDUE:
+    def room(self, pace: float | None, now: float) -> int:
+        """How many more attempts may be handed over ahead."""
+        if pace is None or pace > SHORT or self.measured or now - self.head_since > OVERDUE:
             return 0
         depth = min(AHEAD_LIMIT, max(1, int(AHEAD_SECONDS / max(pace, 1e-6))))
         return max(0, depth - (len(self.jobs) - 1))
 
 
-class Paces:
-    """How long attempts took lately, by the shape of their need."""
+class Posts:
+    """All posts of an engine, and the keepers that have none at the moment."""
 
-    def __init__(self) -> None:
-        self._seconds: dict[Need, float] = {}
+    def __init__(self, backend: LocalBackend, ledger: Ledger, label: str) -> None:
+        self._backend = backend
+        self._ledger = ledger
+        self._label = label
+        self._posts: dict[str, Post] = {}
+        self._idle: list[str] = []
+        self._paces: dict[Need, float] = {}
 
-    def of(self, need: Need) -> float | None:
-        """Seconds an attempt takes, or None where none has ended yet."""
-        return self._seconds.get(need)
+    def __getitem__(self, keeper: str) -> Post:
+        return self._posts[keeper]
 
-    def observe(self, need: Need, seconds: float) -> None:
-        """Learn from an attempt that ended."""
-        before = self._seconds.get(need)
-        change = 0.0 if before is None else _WEIGHT_OF_NEWS * (seconds - before)
-        self._seconds[need] = seconds if before is None else before + change
+    def __contains__(self, keeper: str) -> bool:
+        return keeper in self._posts
+
+    def __iter__(self) -> Iterator[Post]:
+        return iter(self._posts.values())
+
+    @property
+    def leases(self) -> set[str]:
+        """Names of the leases that are ours."""
+        return {post.lease.rpartition("/")[2] for post in self}
+
+    @property
+    def ahead(self) -> bool:
+        """Whether attempts wait behind others."""
+        return any(len(post.jobs) > 1 for post in self)
+
+    def slots(self, job: Callable[[int], Job], now: float) -> list[Slot]:
+        """The busy posts as the plan sees them."""
+        return [self._slot(post, job(post.jobs[0]), now) for post in self if post.jobs]
+
+    def open(self, need: Need, devices: tuple[Device, ...], now: float) -> Post | None:
+        """A post on just these devices; None where somebody else was faster to claim them."""
+        device_ids = tuple([device.id for device in devices])
+        for post in self:
+            if not post.jobs and post.suits(need, device_ids) and not self._backend.worn_out(post.keeper):
+                return post
+        self.close_idle()
+        claims = tuple([claim for device in devices for claim in claims_on(device, need)])
+        held = self._ledger.claim(claims, self._label, now, _capacities(devices)) if claims else None
+        if claims and held is None:
+            return None
+        post = Post(self._employ(held), need, devices, lease=str(held.path) if held is not None else "")
+        self._posts[post.keeper] = post
+        return post
+
+    def occupy(self, post: Post) -> None:
+        """Add a post that another engine had opened."""
+        self._posts[post.keeper] = post
+
+    def close_idle(self) -> None:
+        """Give the devices of idle posts back to everybody; their keepers wait for other work."""
+        for post in [post for post in self if not post.jobs]:
+            del self._posts[post.keeper]
+            self._withdraw(post)
+            if self._backend.worn_out(post.keeper):
+                self._backend.dismiss(post.keeper)
+            else:
+                self._backend.release(post.keeper)
+                self._idle.append(post.keeper)
+
+    def recall(self, post: Post) -> None:
+        """Ask for what was handed over ahead."""
+        if len(post.jobs) > 1 and not post.recalled:
+            post.recalled = True
+            self._backend.recall(post.keeper)
+
+    def lose(self, keeper: str) -> Post | None:
+        """A keeper died: its post is gone, if it had one."""
+        if keeper in self._idle:
+            self._idle.remove(keeper)
+        post = self._posts.pop(keeper, None)
+        if post is not None:
+            self._withdraw(post)
+        return post
+
+    def learn(self, need: Need, seconds: float) -> None:
+        """An attempt took so long: what the next ones with the same need may take."""
+        before = self._paces.get(need, seconds)
+        self._paces[need] = before + _WEIGHT_OF_NEWS * (seconds - before)
+
+    def dismiss_all(self) -> set[str]:
+        """Send idle keepers away and return their names; busy ones go on."""
+        self.close_idle()
+        for keeper in self._idle:
+            self._backend.dismiss(keeper)
+        return set(self._idle)
+
+    def _slot(self, post: Post, head: Job, now: float) -> Slot:
+        pace = None if self._backend.worn_out(post.keeper) else self._paces.get(post.need)
+        return Slot(post.keeper, head.id, post.need, post.device_ids, post.until(head), post.room(pace, now))
+
+    def _employ(self, held: HeldLease | None) -> str:
+        """A keeper for a lease that was just claimed; without a keeper there shall be no lease."""
+        try:
+            keeper = self._idle.pop() if self._idle else self._backend.hire()
+        except BaseException:
+            if held is not None:
+                self._ledger.release(held)
+            raise
+        if held is not None:
+            self._backend.equip(keeper, str(held.path), held.fd)
+        return keeper
+
+    def _withdraw(self, post: Post) -> None:
+        if post.lease:
+            self._ledger.withdraw(post.lease)
+            post.lease = ""
+
+
+def _capacities(devices: tuple[Device, ...]) -> Mapping[str, int | None]:
+    return {name: device.memory for device in devices for name in device.claims}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from stoker.changes import Happening
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Exited, Job, Result, Started
-from stoker.engine import Happening
 
 KEPT_FAILURES = 1000
 

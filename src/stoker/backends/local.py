@@ -12,13 +12,15 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from stoker.backends import journal, processes
+from stoker.core.attempt import Order
 from stoker.core.errors import StokerError
 
 MARKER = "STOKER_KEEPER"
@@ -26,22 +28,6 @@ MARKER = "STOKER_KEEPER"
 
 _FORKSERVER = "import sys; sys.path.insert(0, sys.argv.pop(1)); from stoker.backends.forkserver import main; main()"
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
-
-
-class Order(Struct, frozen=True):
-    """Everything a keeper must know to run one attempt."""
-
-    attempt: str
-    words: tuple[str, ...]
-    shell: str
-    cwd: str
-    umask: int
-    environment: str
-    extra: dict[str, str]
-    out: str
-    err: str
-    limit: float | None
-    grace: float
 
 
 class Gone(Struct, frozen=True):
@@ -87,11 +73,11 @@ class Link:
         """Whether orders wait for the keeper to read."""
         return bool(self._outbox)
 
-    def teach(self, digest: str, variables: Callable[[], Mapping[str, str]]) -> None:
+    def teach(self, digest: str, variables: Mapping[str, str]) -> None:
         """Give the keeper an environment once; later orders only name it."""
         if digest not in self._environments:
             self._environments.add(digest)
-            self.send({"do": "environment", "digest": digest, "variables": dict(variables())})
+            self.send({"do": "environment", "digest": digest, "variables": dict(variables)})
 
     def alive(self) -> bool:
         """Whether the keeper lives: decided by its lock alone."""
@@ -165,28 +151,22 @@ class LocalBackend:
 
     def equip(self, keeper: str, path: str, descriptor: int) -> None:
         """Hand a lease over; from now on it lives as long as the keeper wants, whatever happens to us."""
-        self._links[keeper].send({"do": "lease", "path": path}, descriptor)
+        link = self._links.get(keeper)
+        if link is None:
+            os.close(descriptor)
+        else:
+            link.send({"do": "lease", "path": path}, descriptor)
 
-    def start(self, keeper: str, order: Order, variables: Callable[[], Mapping[str, str]]) -> None:
-        """Give the keeper an attempt to run, behind what it may already have."""
-        link = self._links[keeper]
+    def start(self, keeper: str, order: Order, variables: Mapping[str, str]) -> None:
+        """Give the keeper an attempt to run, behind what it may already have; a dead one will be noticed anyway."""
+        link = self._links.get(keeper)
+        if link is None:
+            return
         link.teach(order.environment, variables)
-        link.send(
-            {
-                "do": "run",
-                "attempt": order.attempt,
-                "words": order.words,
-                "shell": order.shell,
-                "cwd": order.cwd,
-                "umask": order.umask,
-                "environment": order.environment,
-                "extra": {**order.extra, MARKER: keeper},
-                "out": order.out,
-                "err": order.err,
-                "limit": order.limit,
-                "grace": order.grace,
-            }
-        )
+        extra = {**order.extra, MARKER: keeper}
+        link.send({"do": "run", **msgspec.structs.asdict(order), "extra": extra})
+        if link.congested and link.connection is not None:  # a long order: the rest goes when the keeper has read this
+            self._selector.modify(link.connection, selectors.EVENT_READ | selectors.EVENT_WRITE, link)
 
     def stop(self, keeper: str, attempt: str, grace: float) -> None:
         """TERM now, KILL after the grace, for everything the attempt started."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
+from stoker.changes import Happening
 from stoker.core.attempt import INHERIT
 from stoker.core.errors import UsageError
 from stoker.core.job import Exited, Started
-from stoker.engine import Happening
 
 HEADER = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n"
 

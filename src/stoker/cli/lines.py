@@ -6,11 +6,11 @@ import sys
 import time
 from collections.abc import Callable
 
+from stoker.changes import Happening
 from stoker.cli.words import after, outcome, title
 from stoker.core.job import Ended, Exited, Lost, Started, Waiting, event_word
 from stoker.core.reasons import sentence
 from stoker.core.units import size_text
-from stoker.engine import Happening
 from stoker.foreground import Foreground
 
 PATIENCE = 2.0

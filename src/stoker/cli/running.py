@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 
+from stoker.changes import Happening
 from stoker.cli.batch import Batch, Items, Request
 from stoker.cli.joblog import JobLog
 from stoker.cli.lines import LineView, QuietView
@@ -15,7 +16,6 @@ from stoker.cli.summary import run_result, summary_lines
 from stoker.core.errors import UsageError
 from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.kind import Devices
-from stoker.engine import Happening
 from stoker.foreground import Foreground, Setup, View
 from stoker.joblist import Lines, Listed
 from stoker.ledger import find_ledger, prepare_ledger

@@ -5,10 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from stoker.core.device import Device
 from stoker.core.job import Job
 
 INHERIT = "-"
+
+
+class Order(Struct, frozen=True):
+    """Everything a keeper must know to run one attempt."""
+
+    attempt: str
+    words: tuple[str, ...]
+    shell: str
+    cwd: str
+    umask: int
+    environment: str
+    extra: dict[str, str]
+    out: str
+    err: str
+    limit: float | None
+    grace: float
 
 
 def attempt_key(job_id: int, number: int) -> str:
@@ -33,6 +51,24 @@ def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> d
         "STOKER_ATTEMPT": str(tries_before(job) + 1),
         "STOKER_GPU_IDS": ",".join(device.label for device in devices),
     }
+
+
+def order_of(job: Job, devices: Sequence[Device], base: Mapping[str, str], more: Mapping[str, str], user: str) -> Order:
+    """The order for the job's newest attempt; `base` is the submitter's environment, `more` what the devices need."""
+    out, err = output_paths(job, user)
+    return Order(
+        attempt=attempt_key(job.id, job.attempts),
+        words=job.command.words,
+        shell=job.command.shell,
+        cwd=job.terms.cwd,
+        umask=job.terms.umask,
+        environment=job.terms.environment,
+        extra={**more, **variables(job, devices, base)},
+        out=out,
+        err=err,
+        limit=job.terms.limit,
+        grace=job.terms.grace,
+    )
 
 
 def tries_before(job: Job) -> int:

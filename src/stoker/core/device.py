@@ -43,6 +43,8 @@ class Process(Struct, frozen=True):
     memory: int | None
     owner: str
     command: str = ""
+    graphics: bool = False
+    """It only draws: a desktop keeps nobody from computing."""
 
 
 class Reading(Struct, frozen=True):

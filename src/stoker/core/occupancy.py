@@ -235,7 +235,8 @@ def _views(snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> li
 
 
 def _stranger(device: Device, reading: Reading, policy: Policy, had_ours: bool) -> Draining | Occupied | None:
-    if not reading.processes and (reading.used or 0) <= policy.tolerance:
+    computing = [process for process in reading.processes if not process.graphics]
+    if not computing and (reading.used or 0) <= policy.tolerance:
         return None
     if had_ours and not reading.processes:
         return Draining(device.label)

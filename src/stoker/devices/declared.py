@@ -22,7 +22,7 @@ class DeclaredDevices:
             raise UsageError("no devices are named", "name at least one, for example 0 or 0,1")
         self._devices = tuple(_devices(words, known or {}))
 
-    def look(self, now: float) -> Snapshot:
+    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
         """The same devices at every moment."""
         return Snapshot(now, self._devices)
 

@@ -24,7 +24,7 @@ class NoDevices:
 
     variables: Mapping[str, str] = {}
 
-    def look(self, now: float) -> Snapshot:
+    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
         """Nothing, at every moment."""
         return Snapshot(now, ())
 
@@ -44,9 +44,9 @@ class Subset:
         self._ids = tuple(ids)
         self.variables = devices.variables
 
-    def look(self, now: float) -> Snapshot:
+    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
         """The snapshot without the devices that were not named."""
-        snapshot = self._devices.look(now)
+        snapshot = self._devices.look(now, newer_than)
         known = {device.id: device for device in snapshot.devices}
         chosen = tuple(known[device_id] for device_id in self._ids if device_id in known)
         return msgspec.structs.replace(snapshot, devices=chosen)

@@ -11,8 +11,8 @@ from stoker.core.device import Snapshot
 class Devices(Protocol):
     """A kind of devices: what it looks like now, and when to look again."""
 
-    def look(self, now: float) -> Snapshot:
-        """The newest snapshot; never blocks."""
+    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
+        """The newest snapshot, without waiting; one that is not newer than wanted is followed by another at once."""
 
     def fileno(self) -> int:
         """Readable when there is news, or -1."""

@@ -68,15 +68,18 @@ class NvidiaDevices:
         self._seen = answer.snapshot
         return self._seen
 
-    def look(self, now: float) -> Snapshot:
-        """The newest snapshot, without waiting; all devices have a problem while the driver is silent."""
+    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
+        """The newest snapshot, without waiting; all devices have a problem while the driver is silent.
+
+        It is as old as the question that it answers, so that what ended before that was over when it was made.
+        """
         # First, because a probe may say a last word before it ends.
         ended = self._probe.ended()
         if answer := self._probe.answer():
             self._accept(answer)
         if ended:
             self._revive(now)
-        elif self._silent_since is None and _passed(self._asked, now, self._interval):
+        elif self._silent_since is None and (self._seen.at <= newer_than or _passed(self._asked, now, self._interval)):
             self._ask(now)
         return self._judged(now)
 
@@ -93,7 +96,7 @@ class NvidiaDevices:
         self._absent = answer.absent
         if answer.snapshot is not None:
             self._trusted = True
-            self._seen = recalled(answer.snapshot, self._seen)
+            self._seen = recalled(msgspec.structs.replace(answer.snapshot, at=self._asked or 0.0), self._seen)
 
     def _revive(self, now: float) -> None:
         self._trusted = False

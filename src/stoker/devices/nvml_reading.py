@@ -148,7 +148,11 @@ def _processes(handle: Any) -> tuple[Process, ...] | None:
     found: dict[int, int | None] = {}
     for entry in (entry for entries in lists for entry in entries or []):
         found[entry.pid] = _larger(found.get(entry.pid), entry.usedGpuMemory)
-    return tuple(Process(pid, memory, _owner(pid), _command(pid)) for pid, memory in sorted(found.items()))
+    computing = {entry.pid for entries in (lists[0], lists[2]) for entry in entries or []}
+    return tuple(
+        Process(pid, memory, _owner(pid), _command(pid), graphics=pid not in computing)
+        for pid, memory in sorted(found.items())
+    )
 
 
 def _listed(kind: str, handle: Any) -> list[Any] | None:

@@ -32,7 +32,7 @@ class SimulatedDevices:
         self._seen: float | None = None
         make_directory(directory)
 
-    def look(self, now: float) -> Snapshot:
+    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
         """What the live processes hold; a directory that cannot be read makes every device unusable."""
         try:
             held = holdings(self._directory)

@@ -1,0 +1,10 @@
+"""The second import name under which the older simple_gpu_scheduler was shipped."""
+
+import sys
+
+from stoker.compat.simple_gpu_scheduler import main
+
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    sys.exit(main())

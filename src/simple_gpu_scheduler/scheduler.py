@@ -1,0 +1,10 @@
+"""The import name and the `python -m` form of the older simple_gpu_scheduler."""
+
+import sys
+
+from stoker.compat.simple_gpu_scheduler import main
+
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    sys.exit(main())

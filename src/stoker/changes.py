@@ -1,0 +1,62 @@
+"""What happened to jobs and is not yet recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from stoker.core.device import Device
+from stoker.core.job import Event, Job, advance
+from stoker.store import Change, Store
+
+
+class Happening(Struct, frozen=True):
+    """Something that happened to a job and is safely recorded; the job is as it was right after."""
+
+    job: Job
+    event: Event
+    devices: tuple[Device, ...]
+    log: str = ""
+    """Where the attempt that just ended wrote its output."""
+
+
+@dataclass
+class _Pending:
+    job: Job
+    events: list[tuple[int, Event]] = field(default_factory=list)
+
+
+class Changes:
+    """Gathers changes of jobs until they are written, all in one transaction, and only then tells of them."""
+
+    def __init__(self, store: Store, tell: Callable[[Happening], None]) -> None:
+        self._store = store
+        self._tell = tell
+        self._pending: dict[int, _Pending] = {}
+        self._happenings: list[Happening] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._pending)
+
+    def note(self, job: Job, event: Event, devices: tuple[Device, ...], log: str) -> Job:
+        """The job after the event, which is remembered."""
+        after = advance(job, event)
+        pending = self._pending.get(job.id)
+        if pending is None:
+            pending = self._pending[job.id] = _Pending(after)
+        pending.job = after
+        pending.events.append((after.attempts, event))
+        self._happenings.append(Happening(after, event, devices, log))
+        return after
+
+    def write(self) -> None:
+        """Record everything and tell of it; where writing fails, all of it is kept for another try."""
+        if not self._pending:
+            return
+        self._store.record(Change(pending.job, pending.events) for pending in self._pending.values())
+        self._pending.clear()
+        happenings, self._happenings = self._happenings, []
+        for happening in happenings:
+            self._tell(happening)

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test check format bench picture clean
 
 help:
 	@echo "make demo    run the demonstration on four simulated GPUs (about 20 s)"
@@ -13,6 +13,7 @@ help:
 	@echo "make check   format check, lint, types, tests: what CI runs"
 	@echo "make format  let ruff mend layout and imports"
 	@echo "make bench   side-by-side measurements against other programs"
+	@echo "make picture  draw docs/picture.svg anew from a real run"
 	@echo "make clean   remove .venv and everything that was built"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -39,6 +40,9 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python bench/dispatch.py
+
+picture: $(STAMP)
+	$(BIN)/python docs/make_picture.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -19,7 +19,7 @@ class Happening(Struct, frozen=True):
     event: Event
     devices: tuple[Device, ...]
     log: str = ""
-    """Where the attempt that just ended wrote its output."""
+    """Where the errors of the attempt can be read; "-" is the terminal."""
 
 
 @dataclass

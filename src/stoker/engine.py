@@ -7,12 +7,12 @@ import selectors
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from stoker.backends import journal
 from stoker.backends.local import Gone, LocalBackend
 from stoker.changes import Changes, Happening
-from stoker.core.attempt import attempt_key, order_of, output_paths, parse_key
+from stoker.core.attempt import attempt_key, order_of, output_paths, parse_key, variables
 from stoker.core.device import Snapshot
 from stoker.core.errors import StokerError
 from stoker.core.job import (
@@ -64,6 +64,14 @@ class Equipment:
     clock: Callable[[], float]
 
 
+class Handover(NamedTuple):
+    """An assignment that is to be given to a keeper once it is recorded."""
+
+    job: Job
+    post: Post
+    outputs: tuple[str, str]
+
+
 class Engine:
     """Runs the jobs it owns until told otherwise."""
 
@@ -80,6 +88,8 @@ class Engine:
         self.trouble = ""
         """What keeps the engine from working, in words; empty when nothing does."""
         self.draining = False
+        self._stopping: tuple[float | None, str] | None = None
+        """Once everything has to stop: the grace and the reason."""
         self.sight = Sight(equipment.devices, equipment.ledger, equipment.clock())
         self.last_plan: Plan | None = None
         self._equipment = equipment
@@ -89,7 +99,7 @@ class Engine:
         """Jobs of engines that died, of which only the end is recorded here."""
         self._posts = Posts(equipment.backend, equipment.ledger, label)
         self._changes = Changes(equipment.store, tell)
-        self._handovers: list[tuple[str, Job]] = []
+        self._handovers: list[Handover] = []
         self._buried: list[str] = []
         self._environments: dict[str, dict[str, str]] = {}
         self._last_accepted = 0
@@ -158,10 +168,12 @@ class Engine:
             self._posts.recall(post)
 
     def stop(self, grace: float | None, note: str) -> None:
-        """Stop all that runs: TERM, and KILL after each job's grace or the one given."""
+        """Stop all that runs: TERM, and KILL after each job's grace or the one given. What did not start waits on."""
         self.drain()
-        for job in self.held:
-            self.cancel(job.id, grace, note)
+        self._stopping = (grace, note)
+        for job_id in [post.jobs[0] for post in self._posts if post.jobs]:
+            if job_id not in self._guests:
+                self.cancel(job_id, grace, note)
 
     def cancel(self, job_id: int, grace: float | None, note: str) -> None:
         """End one job, whatever it is doing."""
@@ -282,7 +294,7 @@ class Engine:
         if not self._waiting:
             return
         self.trouble = ""
-        slots = self._posts.slots(self._held.__getitem__, now)
+        slots = self._posts.slots(self._held.__getitem__, self.policy.ahead, now)
         sight = self.sight
         self.last_plan = plan(self._waiting, slots, sight.snapshot, sight.leases, self.policy, now, sight.freed)
         try:
@@ -312,33 +324,33 @@ class Engine:
         if self._retry_at is not None:
             return
         handovers, self._handovers = self._handovers, []
-        for keeper, job in handovers:
+        for job, post, outputs in handovers:
             now = self._held.get(job.id)
             if now is None or now.attempts != job.attempts:  # came back while the disk was full
                 continue
-            assert isinstance(job.state, Held)
             base = self._environment(job.terms.environment)
-            devices = self.sight.devices(job.state.devices)
-            order = order_of(job, devices, base, self._equipment.devices.variables, self._equipment.user)
-            self._equipment.backend.start(keeper, order, base)
+            extra = {**self._equipment.devices.variables, **variables(job, post.devices, base)}
+            order = order_of(job, outputs, extra)
+            self._equipment.backend.start(post.keeper, order, base)
             if isinstance(now.state, Stopping):
-                self._equipment.backend.stop(keeper, order.attempt, 0.0)
+                self._equipment.backend.stop(post.keeper, order.attempt, 0.0)
+        self._equipment.backend.flush()
 
     def _tidy(self) -> None:
         """Give back what is not used: leases of idle posts, attempts stuck behind a long one."""
         now = self._now()
+        self._posts.spread(now)
         self._posts.close_idle()
-        for post in self._posts:
-            if post.overdue(now):
-                self._posts.recall(post)
 
     # -- what keepers say ------------------------------------------------------------------------
 
     def _began(self, keeper: str, record: journal.Began) -> None:
         job = self._held_attempt(record.attempt)
         if job is not None and isinstance(job.state, Starting | Stopping):
-            self._happen(job, Started(job.attempts, 0, record.at))
+            self._happen(job, Started(job.attempts, record.at))
             self._posts[keeper].head_since = record.at
+            if self._stopping is not None and job.id not in self._guests:  # it slipped in before it was called back
+                self.cancel(job.id, *self._stopping)
 
     def _over(self, keeper: str, record: journal.Over) -> None:
         job = self._held_attempt(record.attempt)
@@ -396,10 +408,11 @@ class Engine:
             return
         job = self._waiting.remove(start.job.id)
         assert job is not None
-        out, _ = output_paths(job, self._equipment.user)
-        job = self._happen(job, Assigned(post.keeper, start.devices, out, now))
+        out, err = output_paths(job, self._equipment.user)
+        assigned = Assigned(post.keeper, start.devices, out, now, errors="" if err == out else err)
+        job = self._happen(job, assigned)
         post.take(job.id, now)
-        self._handovers.append((post.keeper, job))
+        self._handovers.append(Handover(job, post, (out, err)))
 
     def _leave_post(self, keeper: str, job: Job) -> None:
         now = self._now()
@@ -415,7 +428,7 @@ class Engine:
         """The only way a job changes here: note what happened, and put the job where it now belongs."""
         place = event if isinstance(event, Assigned) else job.state
         devices = self.sight.devices(place.devices) if isinstance(place, Assigned | Held) else ()
-        log = output_paths(job, self._equipment.user)[0] if isinstance(event, Exited) else ""
+        log = job.state.log if isinstance(job.state, Held) else ""
         after = self._changes.note(job, event, devices, log)
         if isinstance(after.state, Held):
             self._held[job.id] = after

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from stoker.backends.local import LocalBackend
 from stoker.changes import Happening
-from stoker.core.job import Job, Waiting
 from stoker.core.plan import Policy
 from stoker.devices.kind import Devices
 from stoker.engine import Engine, Equipment, steady_clock
 from stoker.ledger import Ledger
 from stoker.places import Places
-from stoker.queue import Presence, forgotten_keepers, open_store, orphans, sweep_locks
-from stoker.store import NewJob, Store, content_of
+from stoker.queue import Presence, forgotten_keepers, open_store, sweep_locks
+from stoker.resume import sieve
+from stoker.signals import SignalSocket
+from stoker.store import NewJob, Store
 from stoker.tally import Halt, Tally
 
 FULL = 20_000
@@ -115,7 +115,7 @@ class Foreground:
             Engine(presence.name, equipment, self.setup.policy, self._happened, label=self.setup.label)
         )
         self.batch = self.store.add_batch(self.setup.label, self.started)
-        self._orphans = Orphans(places, self.store, self.engine, resume=self.setup.resume)
+        self._sieve = sieve(places, self.store, self.engine, self.batch, resume=self.setup.resume)
         sweep_locks(places, self.store)
         for keeper in forgotten_keepers(places, self.store):
             backend.forget(keeper)
@@ -170,18 +170,19 @@ class Foreground:
         if not self._hungry(source):
             self._unwatch(source)
             return
-        jobs = self._orphans.unfinished(source.take(CHUNK), self.tally)
+        jobs = self._sieve.unfinished(source.take(CHUNK), self.tally)
         if jobs:
             self.store.add_jobs(self.batch, self.engine.name, jobs, time.time())
             self.tally.given += len(jobs)
             self.engine.poke()
         if source.exhausted:
+            self.tally.expected = self.tally.given + self.tally.unusable
             self._unwatch(source)
 
     # -- what happens ----------------------------------------------------------------------------
 
     def _happened(self, happening: Happening) -> None:
-        if happening.job.batch != self.batch and not self._orphans.resumed(happening.job):
+        if happening.job.batch != self.batch:
             return
         self.tally.note(happening)
         self._view.happened(happening)
@@ -200,6 +201,7 @@ class Foreground:
                     self._view.say(self.status())
                 case signal.SIGHUP:
                     self.stopped_by = self.stopped_by or number
+                    self._view.say("hung up: starting nothing more, and waiting for what runs")
                     self.engine.drain()
                 case signal.SIGINT:
                     self._interrupted(number, self._interrupts + 1)
@@ -216,7 +218,8 @@ class Foreground:
             if running:
                 self._view.say(f"starting nothing more; {running} running; press again to stop them")
         elif stage == 2:
-            self._view.say(f"stopping {running} (TERM, then KILL after the grace); once more kills at once")
+            if running:
+                self._view.say(f"stopping {running} (TERM, then KILL after the grace); once more kills at once")
             self.engine.stop(None, f"stopped by {number.name}")
         else:
             self.engine.stop(0.0, f"killed by {number.name}")
@@ -229,83 +232,3 @@ class Foreground:
             f"{self.tally.ended} of {self.tally.given} over ({results['done']} ok, {failed} failed), "
             f"{len(self.engine.held)} running, {self.engine.waiting} waiting"
         )
-
-
-class Orphans:
-    """What dead engines left: ends to record, and with --resume work to skip or to go on with."""
-
-    def __init__(self, places: Places, store: Store, engine: Engine, *, resume: bool) -> None:
-        self._store = store
-        self._engine = engine
-        self._resume = resume
-        self._left: dict[bytes, list[Job]] = {}
-        self._done: dict[bytes, int] = {}
-        self._resumed: set[int] = set()
-        for job in orphans(places, store):
-            if resume:
-                self._left.setdefault(content_of(job.command, job.terms), []).append(job)
-            elif not isinstance(job.state, Waiting) and engine.keeper_is_dead(job):
-                engine.adopt(job, guest=True)
-
-    def resumed(self, job: Job) -> bool:
-        """Whether the job was taken over from a run that died."""
-        return job.id in self._resumed
-
-    def unfinished(self, jobs: Iterable[NewJob], tally: Tally) -> list[NewJob]:
-        """Those of the jobs that must be submitted: neither done before nor found waiting or running."""
-        if not self._resume:
-            return list(jobs)
-        return [job for job in jobs if not self._known(job, tally)]
-
-    def _known(self, job: NewJob, tally: Tally) -> bool:
-        content = content_of(job.command, job.terms)
-        left = self._done.setdefault(content, self._store.times_done(content))
-        if left > 0:
-            self._done[content] = left - 1
-            tally.skipped += 1
-            return True
-        if not self._left.get(content):
-            return False
-        orphan = self._left[content].pop(0)
-        self._resumed.add(orphan.id)
-        tally.given += 1
-        self._store.take_over([orphan.id], self._engine.name)
-        self._engine.adopt(orphan, guest=False)
-        return True
-
-
-class SignalSocket:
-    """Turns signals into something that can be waited for together with everything else."""
-
-    _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-
-    def __init__(self) -> None:
-        self._ours, self._theirs = socket.socketpair()
-        self._ours.setblocking(False)
-        self._theirs.setblocking(False)
-        self._before_wakeup = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
-        self._before: Mapping[int, object] = {
-            number: signal.signal(number, lambda *_: None) for number in self._NUMBERS if not _ignored(number)
-        }
-
-    def fileno(self) -> int:
-        """Readable after a signal."""
-        return self._ours.fileno()
-
-    def received(self) -> Iterator[signal.Signals]:
-        """The signals that came since the last call."""
-        with contextlib.suppress(BlockingIOError):
-            yield from map(signal.Signals, self._ours.recv(64))
-
-    def close(self) -> None:
-        """Signals do again what they did before."""
-        signal.set_wakeup_fd(self._before_wakeup)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-        self._ours.close()
-        self._theirs.close()
-
-
-def _ignored(number: signal.Signals) -> bool:
-    """Whether whoever started us wants the signal ignored, as nohup does."""
-    return number != signal.SIGUSR1 and signal.getsignal(number) is signal.SIG_IGN

@@ -100,7 +100,7 @@ def _json_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
             where = f"{name} line {number}"
             try:
                 table = msgspec.json.decode(line)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise UsageError(f"{where} is not JSON: {error}", 'write {"command": "..."} on each line') from None
             yield _job_of(table, where, shell)
 

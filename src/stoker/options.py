@@ -90,6 +90,13 @@ def parse_assignment(text: str) -> tuple[str, str]:
     return name, value
 
 
+def current_umask() -> int:
+    """The umask of this process, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 def _memory(text: str | None) -> int:
     if text == "auto":
         raise UsageError("--vram auto is not known yet", "give a size such as --vram 6G, or leave it out")
@@ -110,7 +117,8 @@ def _device_ids(text: str | None, option: str, resolve: Callable[[str], str]) ->
 
 def _checked_env(env: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in env.items():
-        parse_assignment(f"{name}={value}")
+        if not name or "=" in name or "\0" in name + value:
+            raise UsageError(f"{name!r} cannot be the name of a variable", "write it as --env SEED=1")
     return env
 
 

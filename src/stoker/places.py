@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,27 +50,35 @@ class Places(Struct, frozen=True):
         return self.state / "simulator"
 
 
-def find_places(environment: Mapping[str, str], host: str, *, simulated: bool) -> Places:
+def find_places(
+    environment: Mapping[str, str],
+    host: str,
+    *,
+    simulated: bool,
+    mountinfo: str = "/proc/self/mountinfo",
+    spare: Path = Path("/var/tmp"),
+) -> Places:
     """The state directory, made private; simulated GPUs have one of their own."""
     leaf = f"{host}-simulated" if simulated else host
-    chosen = environment.get("STOKER_STATE")
-    if chosen:
-        state, note = Path(chosen).absolute() / leaf, ""
-    else:
-        state, note = _default_state(leaf)
-    _make_private(state)
-    return Places(state, note)
+    if chosen := environment.get("STOKER_STATE"):
+        state = Path(chosen).absolute() / leaf
+        _make_private(state)
+        return Places(state)
+    state = _home_of_state() / leaf
+    kind = file_system_of(state, mountinfo)
+    if kind not in _NETWORK_FILE_SYSTEMS:
+        _make_private(state)
+        return Places(state)
+    local = spare / f"stoker-{os.getuid()}" / leaf
+    _make_private(local.parent)  # anybody could have put one of his own there
+    _make_private(local)
+    return Places(local, f"{state} is on {kind}, where a queue is not safe; the queue is in {local}")
 
 
-def _default_state(leaf: str) -> tuple[Path, str]:
+def _home_of_state() -> Path:
     from platformdirs import user_state_path
 
-    state = user_state_path("stoker", appauthor=False) / leaf
-    kind = file_system_of(state)
-    if kind not in _NETWORK_FILE_SYSTEMS:
-        return state, ""
-    local = Path(f"/var/tmp/stoker-{os.getuid()}") / leaf
-    return local, f"{state} is on {kind}, where a queue is not safe; the queue is in {local}"
+    return user_state_path("stoker", appauthor=False)
 
 
 def file_system_of(path: Path, mountinfo: str = "/proc/self/mountinfo") -> str:
@@ -79,20 +88,21 @@ def file_system_of(path: Path, mountinfo: str = "/proc/self/mountinfo") -> str:
     with open(mountinfo, encoding="utf-8", errors="surrogateescape") as mounts:
         for line in mounts:
             before, _, after = line.partition(" - ")
-            mount_point = Path(_unescape(before.split()[4]))
+            mount_point = Path(_unescape(before.split(" ")[4]))
             if wanted.is_relative_to(mount_point) and len(mount_point.parts) >= best:
                 best, kind = len(mount_point.parts), after.split()[0]
     return kind
 
 
 def _existing(path: Path) -> Path:
-    while not path.exists() and path != path.parent:
+    while not os.path.exists(path) and path != path.parent:
         path = path.parent
     return path
 
 
 def _unescape(text: str) -> str:
-    return text.encode(errors="surrogateescape").decode("unicode_escape") if "\\" in text else text
+    """The kernel writes blanks and backslashes of a path as three octal digits."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _make_private(state: Path) -> None:

@@ -13,13 +13,11 @@ from stoker.core.occupancy import claims_on
 from stoker.core.plan import Slot
 from stoker.ledger import HeldLease, Ledger
 
-SHORT = 0.5
-"""Seconds; where attempts take less than this on average, the next ones are handed over ahead."""
 AHEAD_SECONDS = 0.25
 """How much work is handed over ahead at most, by what attempts took so far..."""
 AHEAD_LIMIT = 16
 """... and how many attempts."""
-OVERDUE = 1.0
+OVERDUE = 0.5
 """Seconds after which what waits behind a running attempt is asked back, since others may be free."""
 _WEIGHT_OF_NEWS = 0.2
 
@@ -59,8 +57,9 @@ class Post:
 
     def finish(self, job: int, now: float) -> None:
         """An attempt is over or came back."""
+        if self.jobs[0] == job:
+            self.head_since = now
         self.jobs.remove(job)
-        self.head_since = now
         if len(self.jobs) <= 1:
             self.recalled = False
 
@@ -73,9 +72,9 @@ class Post:
         limit = head.terms.limit
         return head.state.since + limit if limit is not None and isinstance(head.state, Running) else None
 
-    def room(self, pace: float | None, now: float) -> int:
-        """How many more attempts may be handed over ahead."""
-        if pace is None or pace > SHORT or self.measured or now - self.head_since > OVERDUE:
+    def room(self, pace: float | None, short: float, now: float) -> int:
+        """How many more attempts may be handed over ahead, where they take so long and less than that is short."""
+        if pace is None or pace > short or self.measured or now - self.head_since > OVERDUE:
             return 0
         depth = min(AHEAD_LIMIT, max(1, int(AHEAD_SECONDS / max(pace, 1e-6))))
         return max(0, depth - (len(self.jobs) - 1))
@@ -111,9 +110,9 @@ class Posts:
         """Whether attempts wait behind others."""
         return any(len(post.jobs) > 1 for post in self)
 
-    def slots(self, job: Callable[[int], Job], now: float) -> list[Slot]:
-        """The busy posts as the plan sees them."""
-        return [self._slot(post, job(post.jobs[0]), now) for post in self if post.jobs]
+    def slots(self, job: Callable[[int], Job], short: float, now: float) -> list[Slot]:
+        """The busy posts as the plan sees them; attempts that take less than `short` may be handed over ahead."""
+        return [self._slot(post, job(post.jobs[0]), short, now) for post in self if post.jobs]
 
     def open(self, need: Need, devices: tuple[Device, ...], now: float) -> Post | None:
         """A post on just these devices; None where somebody else was faster to claim them."""
@@ -145,6 +144,12 @@ class Posts:
                 self._backend.release(post.keeper)
                 self._idle.append(post.keeper)
 
+    def spread(self, now: float) -> None:
+        """Ask for what waits behind an attempt that turned out long: another post may be free."""
+        for post in self:
+            if post.overdue(now):
+                self.recall(post)
+
     def recall(self, post: Post) -> None:
         """Ask for what was handed over ahead."""
         if len(post.jobs) > 1 and not post.recalled:
@@ -172,9 +177,10 @@ class Posts:
             self._backend.dismiss(keeper)
         return set(self._idle)
 
-    def _slot(self, post: Post, head: Job, now: float) -> Slot:
+    def _slot(self, post: Post, head: Job, short: float, now: float) -> Slot:
         pace = None if self._backend.worn_out(post.keeper) else self._paces.get(post.need)
-        return Slot(post.keeper, head.id, post.need, post.device_ids, post.until(head), post.room(pace, now))
+        room = post.room(pace, short, now)
+        return Slot(post.keeper, head.id, post.need, post.device_ids, post.until(head), room)
 
     def _employ(self, held: HeldLease | None) -> str:
         """A keeper for a lease that was just claimed; without a keeper there shall be no lease."""

@@ -8,9 +8,10 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from stoker.core.errors import NoSuchJob, StokerError
-from stoker.core.job import Held, Job
+from stoker.core.job import Job
 from stoker.places import Places
 from stoker.store import AttemptRow, Store
 
@@ -33,9 +34,14 @@ class Presence:
 
     def __init__(self, places: Places) -> None:
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
-        places.engines.mkdir(mode=0o700, exist_ok=True)
         self._path = _lock_path(places, self.name)
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            places.engines.mkdir(mode=0o700, exist_ok=True)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StokerError(
+                f"cannot write to the state directory {places.state}: {error.strerror}", "free some space there"
+            ) from error
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
     def close(self) -> None:
@@ -59,11 +65,18 @@ def engine_lives(places: Places, engine: str) -> bool:
     return False
 
 
-def orphans(places: Places, store: Store) -> Iterator[Job]:
-    """Jobs that are not over and whose engine is dead."""
+class Orphan(NamedTuple):
+    """A job that is not over, and the dead engine that owned it."""
+
+    job: Job
+    engine: str
+
+
+def orphans(places: Places, store: Store) -> Iterator[Orphan]:
+    """What dead engines left."""
     for engine in store.engines_with_open_jobs():
         if not engine_lives(places, engine):
-            yield from _all_open(store, engine)
+            yield from (Orphan(job, engine) for job in _all_open(store, engine))
 
 
 def sweep_locks(places: Places, store: Store) -> None:
@@ -76,10 +89,10 @@ def sweep_locks(places: Places, store: Store) -> None:
 
 
 def forgotten_keepers(places: Places, store: Store) -> list[str]:
-    """Folders of keepers whose engine is dead and that no job which is not over refers to."""
+    """Folders of keepers whose engine is dead and that no job which is not over was given to."""
     names = [folder.name for folder in places.keepers.iterdir()]
     dead = [name for name in names if not engine_lives(places, name.rpartition("-")[0])]
-    needed = {job.state.keeper for job in orphans(places, store) if isinstance(job.state, Held)} if dead else set()
+    needed = store.keepers() if dead else set()
     return [name for name in dead if name not in needed]
 
 

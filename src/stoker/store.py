@@ -10,7 +10,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -52,8 +52,8 @@ CREATE INDEX jobs_open ON jobs(engine, id) WHERE state NOT IN (
 CREATE INDEX jobs_done ON jobs(content) WHERE state = 'done';
 CREATE TABLE attempts (
   job INTEGER NOT NULL, number INTEGER NOT NULL, keeper TEXT NOT NULL, devices TEXT NOT NULL, log BLOB NOT NULL,
-  assigned REAL NOT NULL, started REAL, ended REAL, code INTEGER, signal INTEGER, why TEXT, peak_memory INTEGER,
-  note TEXT, PRIMARY KEY (job, number)
+  errors BLOB NOT NULL, assigned REAL NOT NULL, started REAL, ended REAL, code INTEGER, signal INTEGER, why TEXT,
+  peak_memory INTEGER, note TEXT, PRIMARY KEY (job, number)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE events (
   id INTEGER PRIMARY KEY, job INTEGER NOT NULL, at REAL NOT NULL, body BLOB NOT NULL
@@ -64,9 +64,20 @@ CREATE INDEX events_job ON events(job);
 _JOB = "SELECT id, batch, name, words, shell, terms, submitted, detail, attempts, failures, losses FROM jobs WHERE "
 _OPEN = "state NOT IN ('done', 'failed', 'oom', 'timeout', 'cancelled', 'skipped', 'lost')"
 
-_encode = msgspec.json.Encoder().encode
-_decode_state = msgspec.json.Decoder(State).decode
-_decode_event = msgspec.json.Decoder(Event).decode
+_Kept = TypeVar("_Kept")
+_encoder = msgspec.json.Encoder()
+_states: msgspec.json.Decoder[State] = msgspec.json.Decoder(State)
+_events: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+_UPDATE_JOB = "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ? WHERE id = ?"
+_INSERT_ATTEMPT = (
+    "INSERT INTO attempts (keeper, devices, log, errors, assigned, job, number) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_START_ATTEMPT = "UPDATE attempts SET started = ? WHERE job = ? AND number = ?"
+_END_ATTEMPT = (
+    "UPDATE attempts SET ended = ?, code = ?, signal = ?, why = ?, peak_memory = ?, note = ?"
+    " WHERE job = ? AND number = ?"
+)
+_LEAVE_ATTEMPT = "UPDATE attempts SET why = ? WHERE job = ? AND number = ?"
 
 
 class NewJob(Struct, frozen=True):
@@ -85,6 +96,15 @@ class Change(Struct, frozen=True):
     """Each event with the number of the attempt it belongs to."""
 
 
+class TakeOver(Struct, frozen=True):
+    """A job of a dead engine that another one wants, and what becomes different for it."""
+
+    job: int
+    owner: str
+    batch: int | None = None
+    terms: Terms | None = None
+
+
 class AttemptRow(Struct, frozen=True):
     """What is kept of one run of a job."""
 
@@ -93,6 +113,8 @@ class AttemptRow(Struct, frozen=True):
     keeper: str
     devices: tuple[str, ...]
     log: str
+    errors: str
+    """File of the standard error, where it is apart from the log."""
     assigned: float
     started: float | None
     ended: float | None
@@ -105,7 +127,7 @@ class AttemptRow(Struct, frozen=True):
 
 def content_of(command: Command, terms: Terms) -> bytes:
     """What makes two jobs the same work: the command, the place and the variables given to it."""
-    parts = [command.shell and "shell", terms.cwd, *command.words]
+    parts = [command.shell and "shell", terms.cwd, str(len(command.words)), *command.words]
     parts += [f"{key}={value}" for key, value in sorted(terms.extra_env)]
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).digest()[:16]
 
@@ -121,27 +143,23 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._create_private(path)
-        self._turnstile = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._database = sqlite3.connect(path, isolation_level=None, timeout=30.0, cached_statements=64)
         self._terms_by_id: dict[int, Terms] = {}
         self._ids_by_terms: dict[Terms, int] = {}
-        try:
-            self._prepare()
-        except sqlite3.DatabaseError as error:
-            self.close()
-            raise StokerError(
-                f"{path} is not a queue that Stoker can read: {error}",
-                "move it aside; nothing in it was changed",
-            ) from error
-        except BaseException:
-            self.close()
-            raise
+        with contextlib.ExitStack() as closing:
+            self._create_private(path)
+            self._turnstile = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            closing.callback(os.close, self._turnstile)
+            try:
+                self._database = sqlite3.connect(path, isolation_level=None, timeout=30.0, cached_statements=64)
+                closing.callback(self._database.close)
+                self._prepare()
+            except sqlite3.DatabaseError as error:
+                raise _unreadable(path, error) from error
+            self._closing = closing.pop_all()
 
     def close(self) -> None:
         """Close the file."""
-        self._database.close()
-        os.close(self._turnstile)
+        self._closing.close()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -149,18 +167,23 @@ class Store:
         fcntl.flock(self._turnstile, fcntl.LOCK_EX)
         try:
             self._database.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._database
-            except BaseException:
-                self._database.execute("ROLLBACK")
-                raise
+            yield self._database
             self._database.execute("COMMIT")
         except sqlite3.OperationalError as error:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
+            self._roll_back()
             raise StokerError(f"cannot write {self._path}: {error}", "nothing was written; free some space") from error
+        except BaseException:
+            self._roll_back()
+            raise
         finally:
             fcntl.flock(self._turnstile, fcntl.LOCK_UN)
+
+    def _roll_back(self) -> None:
+        """Undo what the transaction did, here too: the ids of terms that were first written in it are void."""
+        if self._database.in_transaction:  # SQLite may have done it already, as on a full disk
+            self._database.execute("ROLLBACK")
+        self._terms_by_id.clear()
+        self._ids_by_terms.clear()
 
     # -- doors write -----------------------------------------------------------------------------
 
@@ -172,7 +195,7 @@ class Store:
     def add_batch(self, label: str, now: float) -> int:
         """A new batch's number."""
         with self.writing() as database:
-            cursor = database.execute("INSERT INTO batches (label, created) VALUES (?, ?)", (label, now))
+            cursor = database.execute("INSERT INTO batches (label, created) VALUES (?, ?)", (_text(label), now))
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
@@ -204,14 +227,27 @@ class Store:
 
     def record(self, changes: Iterable[Change]) -> None:
         """Write what happened: each job, its attempts and its events, all in one transaction."""
+        jobs: list[tuple[Any, ...]] = []
+        events: list[tuple[Any, ...]] = []
+        attempts: dict[str, list[tuple[Any, ...]]] = {}
+        for change in changes:
+            jobs.append(_job_row(change.job))
+            for number, event in change.events:
+                events.append((change.job.id, event.at, _encode(event)))
+                statement, row = _attempt_row(event)
+                attempts.setdefault(statement, []).append((*row, change.job.id, number))
         with self.writing() as database:
-            for change in changes:
-                self._record_one(database, change)
+            database.executemany(_UPDATE_JOB, jobs)
+            database.executemany("INSERT INTO events (job, at, body) VALUES (?, ?, ?)", events)
+            for statement, rows in attempts.items():
+                database.executemany(statement, rows)
 
-    def take_over(self, jobs: Iterable[int], engine: str) -> None:
-        """Give jobs of a dead engine to another one."""
+    def take_over(self, wanted: Sequence[TakeOver], engine: str) -> set[int]:
+        """Give jobs of dead engines to another one; returns those that nobody else has taken before."""
+        if not wanted:
+            return set()
         with self.writing() as database:
-            database.executemany("UPDATE jobs SET engine = ? WHERE id = ?", [(engine, job) for job in jobs])
+            return {one.job for one in wanted if self._take_one(database, one, engine)}
 
     # -- anybody reads ---------------------------------------------------------------------------
 
@@ -227,10 +263,8 @@ class Store:
 
     def open_jobs(self, engine: str, after: int, limit: int) -> list[Job]:
         """The engine's jobs that are not over, in the order of their ids."""
-        rows = self._database.execute(
-            _JOB + "engine = ? AND id > ? AND " + _OPEN + " ORDER BY id LIMIT ?",
-            (engine, after, limit),
-        )
+        query = _JOB + "engine = ? AND id > ? AND " + _OPEN + " ORDER BY id LIMIT ?"
+        rows = self._database.execute(query, (engine, after, limit))
         return [self._job_of(row) for row in rows]
 
     def engines_with_open_jobs(self) -> list[str]:
@@ -238,11 +272,15 @@ class Store:
         rows = self._database.execute("SELECT DISTINCT engine FROM jobs WHERE " + _OPEN)
         return [engine for (engine,) in rows]
 
+    def keepers(self) -> set[str]:
+        """Names of the keepers that jobs which are not over were given to."""
+        keeper = "json_extract(CAST(detail AS TEXT), '$.keeper')"
+        return {name for (name,) in self._database.execute(f"SELECT {keeper} FROM jobs WHERE {_OPEN}") if name}
+
     def times_done(self, content: bytes) -> int:
         """How often this very work has succeeded."""
-        (count,) = self._database.execute(
-            "SELECT count(*) FROM jobs WHERE content = ? AND state = 'done'", (content,)
-        ).fetchone()
+        query = "SELECT count(*) FROM jobs WHERE content = ? AND state = 'done'"
+        (count,) = self._database.execute(query, (content,)).fetchone()
         return int(count)
 
     def environment(self, digest: str) -> dict[str, str]:
@@ -259,7 +297,7 @@ class Store:
     def events(self, job_id: int) -> list[Event]:
         """A job's story, oldest first."""
         rows = self._database.execute("SELECT body FROM events WHERE job = ? ORDER BY id", (job_id,))
-        return [_decode_event(body) for (body,) in rows]
+        return [_decode(_events, body) for (body,) in rows]
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -270,6 +308,11 @@ class Store:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
     def _prepare(self) -> None:
+        if self._version() > VERSION:
+            raise StokerError(
+                f"{self._path} was written by a newer Stoker (schema {self._version()} instead of {VERSION})",
+                "upgrade Stoker; the queue was left as it is",
+            )
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = FULL")
         if self._version() == 0:
@@ -278,29 +321,24 @@ class Store:
                     for statement in _SCHEMA.split(";\n"):
                         database.execute(statement)
                     database.execute(f"PRAGMA user_version = {VERSION}")
-        if self._version() > VERSION:
-            raise StokerError(
-                f"{self._path} was written by a newer Stoker (schema {self._version()} instead of {VERSION})",
-                "upgrade Stoker; the queue was left as it is",
-            )
 
     def _version(self) -> int:
         (version,) = self._database.execute("PRAGMA user_version").fetchone()
         return int(version)
 
-    def _record_one(self, database: sqlite3.Connection, change: Change) -> None:
-        job = change.job
-        database.execute(
-            "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ? WHERE id = ?",
-            (state_word(job), _encode(job.state), job.attempts, job.failures, job.losses, job.id),
+    def _take_one(self, database: sqlite3.Connection, wanted: TakeOver, engine: str) -> bool:
+        terms = None if wanted.terms is None else self._terms_id(database, wanted.terms)
+        cursor = database.execute(
+            "UPDATE jobs SET engine = ?, batch = coalesce(?, batch), terms = coalesce(?, terms)"
+            " WHERE id = ? AND engine = ?",
+            (engine, wanted.batch, terms, wanted.job, wanted.owner),
         )
-        for number, event in change.events:
-            database.execute("INSERT INTO events (job, at, body) VALUES (?, ?, ?)", (job.id, event.at, _encode(event)))
-            _record_attempt(database, job.id, number, event)
+        return cursor.rowcount == 1
 
     def _columns(self, database: sqlite3.Connection, job: NewJob) -> tuple[bytes, str, bytes, str, int]:
-        content = content_of(job.command, job.terms)
-        return content, job.name, _join(job.command.words), job.command.shell, self._terms_id(database, job.terms)
+        command, terms = job.command, job.terms
+        content, words = content_of(command, terms), _join(command.words)
+        return content, _text(job.name), words, command.shell, self._terms_id(database, terms)
 
     def _terms_id(self, database: sqlite3.Connection, terms: Terms) -> int:
         known = self._ids_by_terms.get(terms)
@@ -330,7 +368,7 @@ class Store:
             batch=batch,
             command=Command(_split(words), shell),
             terms=self._terms(terms),
-            state=_decode_state(detail),
+            state=_decode(_states, detail),
             submitted=submitted,
             name=name,
             attempts=attempts,
@@ -339,31 +377,53 @@ class Store:
         )
 
 
-def _record_attempt(database: sqlite3.Connection, job: int, number: int, event: Event) -> None:
+def _job_row(job: Job) -> tuple[Any, ...]:
+    return state_word(job), _encode(job.state), job.attempts, job.failures, job.losses, job.id
+
+
+def _attempt_row(event: Event) -> tuple[str, tuple[Any, ...]]:
+    """The statement that an event means for its attempt, and its values but for job and number, which come last."""
     match event:
         case Assigned():
-            database.execute(
-                "INSERT INTO attempts (job, number, keeper, devices, log, assigned) VALUES (?, ?, ?, ?, ?, ?)",
-                (job, number, event.keeper, json.dumps(event.devices), os.fsencode(event.log), event.at),
-            )
+            devices, log, errors = json.dumps(event.devices), os.fsencode(event.log), os.fsencode(event.errors)
+            return _INSERT_ATTEMPT, (event.keeper, devices, log, errors, event.at)
         case Started():
-            database.execute("UPDATE attempts SET started = ? WHERE job = ? AND number = ?", (event.at, job, number))
+            return _START_ATTEMPT, (event.at,)
         case Exited():
-            database.execute(
-                "UPDATE attempts SET ended = ?, code = ?, signal = ?, why = ?, peak_memory = ?, note = ?"
-                " WHERE job = ? AND number = ?",
-                (event.at, event.code, event.signal, event.why, event.peak_memory, event.note, job, number),
-            )
+            return _END_ATTEMPT, (event.at, event.code, event.signal, event.why, event.peak_memory, _text(event.note))
         case _:
-            database.execute(
-                "UPDATE attempts SET why = ? WHERE job = ? AND number = ?",
-                (event_word(event), job, number),
-            )
+            return _LEAVE_ATTEMPT, (event_word(event),)
 
 
 def _attempt_of(row: tuple[Any, ...]) -> AttemptRow:
-    job, number, keeper, devices, log, *rest = row
-    return AttemptRow(job, number, keeper, tuple(json.loads(devices)), os.fsdecode(log), *rest)
+    job, number, keeper, devices, log, errors, *rest = row
+    return AttemptRow(job, number, keeper, tuple(json.loads(devices)), os.fsdecode(log), os.fsdecode(errors), *rest)
+
+
+def _unreadable(path: Path, error: sqlite3.DatabaseError) -> StokerError:
+    if isinstance(error, sqlite3.OperationalError):
+        return StokerError(f"cannot open {path}: {error}", "see whether the disk is full and the directory is yours")
+    return StokerError(f"{path} is not a queue that Stoker can read: {error}", "move it aside; nothing was changed")
+
+
+def _encode(value: State | Event) -> bytes:
+    """JSON; names that are no UTF-8 need escapes that only the standard library writes and reads."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value)).encode()
+
+
+def _decode(decoder: msgspec.json.Decoder[_Kept], body: bytes) -> _Kept:
+    try:
+        return decoder.decode(body)
+    except msgspec.DecodeError:
+        return msgspec.convert(json.loads(body), decoder.type)
+
+
+def _text(words: str) -> str:
+    """Words for people, in a form that a TEXT column takes."""
+    return words.encode(errors="backslashreplace").decode()
 
 
 def _join(words: Sequence[str]) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from stoker.changes import Happening
 from stoker.core.errors import UsageError
-from stoker.core.job import Ended, Exited, Job, Result, Started
+from stoker.core.job import Ended, Exited, Job, Result, Running, Started
 
 KEPT_FAILURES = 1000
 
@@ -26,6 +26,8 @@ class Tally:
     gpu_seconds: float = 0.0
     failures: list[Job] = field(default_factory=list)
     last_ended: Job | None = None
+    expected: int | None = None
+    """How many jobs there will be in all, once that is known."""
     _started: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -37,6 +39,12 @@ class Tally:
     def failed(self) -> int:
         """Jobs that are over and did not succeed, and lines that could not become one."""
         return self.ended - self.results["done"] + self.unusable
+
+    def take_over(self, job: Job) -> None:
+        """A job of a run that died is ours now, and may already be running."""
+        self.given += 1
+        if isinstance(job.state, Running):
+            self._started[job.id] = job.state.since
 
     def note(self, happening: Happening) -> None:
         """Take in what happened."""
@@ -73,7 +81,7 @@ class Halt:
         count = counts[self.why]
         if not self.percent:
             return count >= self.number
-        return count > 0 and 100 * count >= self.number * max(1, tally.given)
+        return tally.expected is not None and count > 0 and 100 * count >= self.number * tally.expected
 
 
 def parse_halt(text: str) -> Halt | None:

@@ -75,11 +75,19 @@ def test_nothing_is_handed_over_to_a_broken_device() -> None:
     assert plan(a_queue(a_job(1)), [slot(9, "0", room=1)], snapshot, [], Policy(), 0.0).starts == ()
 
 
-def test_the_limit_counts_those_that_wait_behind() -> None:
-    """What is handed over is as good as started."""
+def test_the_limit_on_running_jobs_does_not_count_those_that_wait_behind() -> None:
+    """What is handed over runs after another, never beside it."""
     queue = a_queue(*(a_job(number) for number in range(1, 5)))
     slots = [slot(8, "0", room=2), slot(9, "1", room=2)]
-    assert len(plan(queue, slots, TWO, [], Policy(max_running=3), 0.0).starts) == 1
+    decided = plan(queue, slots, TWO, [], Policy(max_running=2), 0.0)
+    assert behind(decided) == {1: "k8", 2: "k9", 3: "k8", 4: "k9"}
+
+
+def test_nobody_is_handed_over_before_a_job_that_waits_for_any_end() -> None:
+    """Where the limit on running jobs keeps one waiting, every slot that becomes free is its chance."""
+    queue = a_queue(a_job(1, a_need(1)), a_job(2, a_need(0)))
+    slots = [slot(9, need=a_need(0), room=2)]
+    assert plan(queue, slots, TWO, [], Policy(max_running=1), 0.0).starts == ()
 
 
 def test_a_reservation_ends_when_its_job_is_handed_over() -> None:

@@ -33,7 +33,7 @@ from stoker.core.job import (
 from support.build import a_job
 
 ASSIGNED = Assigned("k1", ("0",), "1.log", at=1.0)
-STARTED = Started(1, pid=77, at=2.0)
+STARTED = Started(1, at=2.0)
 DONE = Exited(1, code=0, signal=0, at=9.0)
 FAILED = Exited(1, code=3, signal=0, at=9.0)
 TIMEOUT = Exited(1, code=0, signal=15, at=9.0, why="timeout")
@@ -42,9 +42,9 @@ LOST = Lost(1, at=3.0)
 CANCELLED = Cancelled(at=4.0, note="by you")
 
 WAITING = Waiting(0.0)
-STARTING = Starting(1, "k1", ("0",), 1.0)
-RUNNING = Running(1, "k1", ("0",), 2.0, 77)
-STOPPING = Stopping(1, "k1", ("0",), 4.0)
+STARTING = Starting(1, "k1", ("0",), 1.0, "1.log")
+RUNNING = Running(1, "k1", ("0",), 2.0, "1.log")
+STOPPING = Stopping(1, "k1", ("0",), 4.0, "1.log", "by you")
 OVER = Ended("done", 9.0, 0)
 
 LEGAL: list[tuple[State, Event, State]] = [
@@ -62,8 +62,8 @@ LEGAL: list[tuple[State, Event, State]] = [
     (STOPPING, STARTED, STOPPING),
     (STOPPING, CANCELLED, STOPPING),
     (STOPPING, DONE, Ended("done", 9.0, 0)),
-    (STOPPING, FAILED, Ended("cancelled", 9.0, 3)),
-    (STOPPING, TIMEOUT, Ended("cancelled", 9.0, 0, 15)),
+    (STOPPING, FAILED, Ended("cancelled", 9.0, 3, note="by you")),
+    (STOPPING, TIMEOUT, Ended("cancelled", 9.0, 0, 15, "by you")),
     (STOPPING, RETURNED, Ended("cancelled", 3.0, note="cancelled before it started")),
     (STOPPING, LOST, Ended("cancelled", 3.0, note="its keeper died while it was being stopped")),
 ]
@@ -105,7 +105,7 @@ def test_every_other_move_is_a_bug_with_its_story(state: State, event: Event) ->
     assert bug.value.event == event
 
 
-@pytest.mark.parametrize("event", [Started(2, 77, 2.0), Exited(2, 0, 0, 9.0), Returned(2, 3.0), Lost(2, 3.0)])
+@pytest.mark.parametrize("event", [Started(2, 2.0), Exited(2, 0, 0, 9.0), Returned(2, 3.0), Lost(2, 3.0)])
 @pytest.mark.parametrize("state", [STARTING, RUNNING, STOPPING])
 def test_news_of_another_attempt_is_a_bug(state: State, event: Event) -> None:
     """An event must be of the attempt that is under way."""
@@ -116,14 +116,14 @@ def test_news_of_another_attempt_is_a_bug(state: State, event: Event) -> None:
 def test_an_assignment_counts_an_attempt() -> None:
     """Attempts are numbered from one, also when the one before never started."""
     job = after(a_job(1), ASSIGNED, RETURNED, ASSIGNED)
-    assert (job.attempts, job.state) == (2, Starting(2, "k1", ("0",), 1.0))
+    assert (job.attempts, job.state) == (2, Starting(2, "k1", ("0",), 1.0, "1.log"))
 
 
 def test_a_failed_job_waits_again_while_it_has_retries() -> None:
     """Retries are spent by failures; when none is left the last result stands."""
     job = after(a_job(1, terms=Terms(retries=1)), ASSIGNED, STARTED, FAILED)
     assert (job.state, job.failures) == (Waiting(9.0), 1)
-    job = after(job, ASSIGNED, Started(2, 78, 10.0), Exited(2, 4, 0, 11.0))
+    job = after(job, ASSIGNED, Started(2, 10.0), Exited(2, 4, 0, 11.0))
     assert (job.state, job.failures) == (Ended("failed", 11.0, 4), 2)
 
 
@@ -137,7 +137,7 @@ def test_a_lost_job_spends_no_retry() -> None:
     """A killed keeper is not the job's fault, but only so many times."""
     job = a_job(1)
     for attempt in range(1, LOSSES_ALLOWED + 1):
-        job = after(job, ASSIGNED, Started(attempt, 77, 2.0), Lost(attempt, 3.0))
+        job = after(job, ASSIGNED, Started(attempt, 2.0), Lost(attempt, 3.0))
         assert (job.state, job.failures, job.losses) == (Waiting(3.0), 0, attempt)
     job = after(job, ASSIGNED, Lost(LOSSES_ALLOWED + 1, 3.0))
     assert isinstance(job.state, Ended)

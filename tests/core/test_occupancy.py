@@ -86,9 +86,10 @@ def test_a_whole_claim_tells_how_much_company_it_bears() -> None:
     assert claims_on(declared("0")[0], a_need(gib=1)) == (Claim("0"),)
 
 
-def ready(need: Need, *slots: Slot) -> float | None:
+def ready(need: Need, *slots: Slot, used_gib: float = 0.0) -> float | None:
     """When the only device will be open for a need, seen at 20."""
-    occupancy = Occupancy(slots, a_snapshot(CARD), [], policy=Policy(), now=20.0, freed={})
+    snapshot = a_snapshot(CARD, gpu0=a_reading(used_gib))
+    occupancy = Occupancy(slots, snapshot, [], policy=Policy(), now=20.0, freed={})
     return occupancy.ready(occupancy.views[0], need)
 
 
@@ -102,3 +103,11 @@ def test_a_device_is_ready_when_enough_sharers_have_ended() -> None:
     assert ready(Need(), *held) == 50.0
     assert ready(Need(), slot(7, "0", until=10.0)) == 20.0
     assert ready(Need(), slot(7, "0")) == inf
+
+
+def test_what_a_greedy_attempt_takes_goes_with_it() -> None:
+    """Memory beyond its reservation is gone while it runs, and back when it ends."""
+    greedy = slot(7, "0", need=a_need(gib=4), until=30.0)
+    assert ready(a_need(gib=10), greedy, used_gib=4) == NOW
+    assert ready(a_need(gib=10), greedy, used_gib=18) == 30.0
+    assert ready(a_need(gib=10), slot(7, "0", until=40.0), used_gib=18) == 40.0

@@ -123,6 +123,7 @@ def test_a_device_listed_twice_takes_two_jobs() -> None:
     assert where(plan(queue, [], twice, [], Policy(), 0.0)) == {1: "0", 2: "0#1"}
     assert where(plan(queue, [], twice, [a_lease("0", share=2)], Policy(), 0.0)) == {1: "0"}
     assert where(plan(queue, [], twice, [a_lease("0")], Policy(), 0.0)) == {}
+    assert where(plan(queue, [], twice, [a_lease("0", gib=4)], Policy(), 0.0)) == {}
 
 
 def test_a_slot_without_gpus_takes_one_job() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stoker.core.errors import UsageError
 from stoker.core.units import count_text, duration_text, parse_duration, parse_size, size_text
 
-QUIET = settings(max_examples=200, derandomize=True, deadline=None)
+QUIET = settings(max_examples=100, derandomize=True, deadline=None)
 TYPED = st.text(alphabet="0123456789.:- smhdwKMGTiBſK٣", max_size=12) | st.text(max_size=8)
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from stoker.core.device import Reading
 from stoker.devices.simulated import SimulatedDevices
+from support.wait import PATIENCE_SECONDS, wait_until
 
 GIB = 2**30
-PATIENCE_SECONDS = 30.0
 
 
 class SimulatedMachine:
@@ -71,11 +70,3 @@ def finish(job: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Wait for a job's end: its code, standard output and standard error."""
     out, err = job.communicate(timeout=PATIENCE_SECONDS)
     return job.returncode, out, err
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until the condition holds; fail when it never does."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never came true"
-        time.sleep(0.01)

@@ -12,7 +12,8 @@ import pytest
 
 import stoker
 from stoker.simjob import Options, Spike, memory_at, visible_devices
-from support.simjobs import GIB, SimulatedMachine, finish, simulated_machine, start_simjob, wait_until
+from support.simjobs import GIB, SimulatedMachine, finish, simulated_machine, start_simjob
+from support.wait import wait_until
 
 PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "CUDA_"))}
 

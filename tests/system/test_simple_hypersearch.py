@@ -47,9 +47,7 @@ def typed(line: str, directory: Path, programs: Path = PROGRAMS) -> str:
     path = f"{programs}:{PROGRAMS}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
     command = ["bash", "-c", line]
-    result = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, timeout=60, check=False
-    )
+    result = subprocess.run(command, cwd=directory, env=environment, capture_output=True, timeout=60, check=False)
     assert (result.returncode, result.stderr) == (0, b"")
     return result.stdout.decode()
 
@@ -313,7 +311,5 @@ def test_module_runs_as_the_script() -> None:
 
 def test_start_is_light() -> None:
     """The tool starts without the libraries of the large command line."""
-    program = (
-        "import sys, simple_gpu_scheduler.hypersearch; print({'click', 'rich', 'msgspec'} & {*sys.modules})"
-    )
+    program = "import sys, simple_gpu_scheduler.hypersearch; print({'click', 'rich', 'msgspec'} & {*sys.modules})"
     assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60) == "set()\n"

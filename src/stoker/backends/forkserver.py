@@ -19,11 +19,14 @@ def main() -> None:
     """Fork a keeper for every message: its descriptors are the listener, the lock and the journal."""
     control = socket.socket(fileno=int(sys.argv[1]))
     os.chdir("/")
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # an inherited block would keep a keeper from hearing of ends
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        data, descriptors, _, _ = socket.recv_fds(control, 64, 3, socket.MSG_CMSG_CLOEXEC)
+        data, descriptors, _, _ = socket.recv_fds(control, 64, 3)
+        for descriptor in descriptors:  # a job that inherited the lock would make a dead keeper look alive
+            os.set_inheritable(descriptor, False)
         if not data:
             return
         if os.fork() == 0:

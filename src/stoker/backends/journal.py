@@ -12,6 +12,8 @@ from typing import NamedTuple
 SIZE = 1 << 20
 """Bytes set aside; room for several thousand attempts, after which a keeper is replaced."""
 NOTE_LIMIT = 600
+_PIECE = 1 << 16
+"""Bytes read at once; several times the longest line."""
 
 
 class Began(NamedTuple):
@@ -87,12 +89,18 @@ class Reader:
 
     def news(self) -> list[Record]:
         """The records written since the last call; a line that is not yet whole waits for the next."""
-        chunk = os.pread(self._descriptor, SIZE, self.offset)
-        text, end, _ = chunk[: chunk.find(0) if 0 in chunk else len(chunk)].rpartition(b"\n")
+        records: list[Record] = []
+        while lines := self._whole_lines():
+            records += map(record_of, lines)
+        return records
+
+    def _whole_lines(self) -> list[bytes]:
+        piece = os.pread(self._descriptor, _PIECE, self.offset)
+        text, end, _ = piece.partition(b"\0")[0].rpartition(b"\n")
         if not end:
             return []
         self.offset += len(text) + 1
-        return [record_of(line) for line in text.split(b"\n")]
+        return text.split(b"\n")
 
     @property
     def nearly_full(self) -> bool:

@@ -9,11 +9,9 @@ journal has grown".
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import time
@@ -22,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stoker.backends import journal, processes
+from stoker.backends.launch import Refused, launch
 
 LINGER = 1.0
 """Seconds that what a finished command left behind may take to end by itself."""
@@ -32,23 +31,6 @@ QUIET_START = 0.01
 """Seconds before the engine is told of a start: most very short attempts end earlier, and one word is enough."""
 HINT_INTERVAL = 0.02
 """Seconds within which several ends are told together while more work is at hand."""
-_DEFAULT_SIGNALS = [
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGTERM,
-    signal.SIGPIPE,
-    signal.SIGXFSZ,
-    signal.SIGCHLD,
-]
-
-
-class Refused(Exception):
-    """The attempt cannot be started; carries the exit code that a shell would give."""
-
-    def __init__(self, code: int, note: str) -> None:
-        super().__init__(note)
-        self.code = code
-        self.note = note
 
 
 @dataclass
@@ -91,6 +73,9 @@ class Keeper:
         self._alarm.setblocking(False)
         alarm_end.setblocking(False)
         self._alarm_end = alarm_end
+        self._poller = select.poll()
+        self._poller.register(self._listener, select.POLLIN)
+        self._poller.register(self._alarm, select.POLLIN)
         signal.set_wakeup_fd(alarm_end.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
@@ -113,23 +98,29 @@ class Keeper:
     # -- orders from the engine ------------------------------------------------------------------
 
     def _greet(self) -> None:
-        """Take the newest connection: a new engine replaces one that died."""
+        """Take the newest connection: a new engine replaces one that died, whose last orders still count."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 connection, _ = self._listener.accept()
-                if self._engine is not None:
-                    self._engine.close()
+                while self._engine is not None and self._receive(self._engine):
+                    pass
+                self._part()
                 connection.setblocking(False)
-                self._engine, self._inbox = connection, b""
+                self._engine = connection
+                self._poller.register(connection, select.POLLIN)
                 self._hint()
 
-    def _listen(self, patience: float | None) -> None:
-        poller = select.poll()
-        poller.register(self._listener, select.POLLIN)
-        poller.register(self._alarm, select.POLLIN)
+    def _part(self) -> None:
+        """Forget the engine, and what it had not said to the end: half an order, and the lease sent along with it."""
         if self._engine is not None:
-            poller.register(self._engine, select.POLLIN)
-        ready = {descriptor for descriptor, _ in poller.poll(None if patience is None else patience * 1000)}
+            self._poller.unregister(self._engine)
+            self._engine.close()
+        self._engine, self._inbox = None, b""
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+
+    def _listen(self, patience: float | None) -> None:
+        ready = {descriptor for descriptor, _ in self._poller.poll(None if patience is None else patience * 1000)}
         if self._alarm.fileno() in ready:
             self._alarm.recv(4096)
         if self._engine is not None and self._engine.fileno() in ready:
@@ -137,21 +128,22 @@ class Keeper:
         if self._listener.fileno() in ready:
             self._greet()
 
-    def _receive(self, engine: socket.socket) -> None:
+    def _receive(self, engine: socket.socket) -> bool:
+        """Obey what the engine has said; False when there is no more of it for now."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(engine, 1 << 20, 8, socket.MSG_CMSG_CLOEXEC)
+            data, descriptors, _, _ = socket.recv_fds(engine, 1 << 20, 8)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data, descriptors = b"", []
         self._descriptors.extend(descriptors)
         if not data:
-            engine.close()
-            self._engine = None
-            return
+            self._part()
+            return False
         *lines, self._inbox = (self._inbox + data).split(b"\n")
         for line in lines:
             self._obey(json.loads(line))
+        return True
 
     def _obey(self, order: dict[str, Any]) -> None:
         match order["do"]:
@@ -199,18 +191,7 @@ class Keeper:
                 self._over(journal.Over(order["attempt"], time.time(), refusal.code, 0, "refused", 0, refusal.note))
 
     def _spawn(self, order: dict[str, Any]) -> Attempt:
-        environment = {**self._environments[order["environment"]], **order["extra"]}
-        os.umask(order["umask"])
-        _enter(order["cwd"])
-        out, err = _open_outputs(order["out"], order["err"])
-        try:
-            pid = _launch(order, environment, out, err)
-        except Refused as refusal:
-            os.write(err, f"stoker: {refusal.note}\n".encode(errors="backslashreplace"))
-            raise
-        finally:
-            for descriptor in {out, err} - {1, 2}:
-                os.close(descriptor)
+        pid = launch(order, {**self._environments[order["environment"]], **order["extra"]})
         limit = order["limit"]
         limit_at = None if limit is None else _boot_clock() + limit
         return Attempt(order["attempt"], pid, limit_at, order["grace"])
@@ -227,7 +208,7 @@ class Keeper:
             if self._current is not None:
                 self._current.peak = max(self._current.peak, usage.ru_maxrss * 1024)
                 if pid == self._current.pid:
-                    self._current.status = status
+                    self._current.status, self._current.limit_at = status, None
 
     def _finish(self) -> None:
         """Close the attempt when its command has ended and nothing that came from it is left."""
@@ -255,15 +236,16 @@ class Keeper:
         elif attempt.linger_at is not None and now >= attempt.linger_at:
             attempt.linger_at = None
             left = processes.descendants(os.getpid())
-            attempt.note = f"left {len(left)} process{'es' if len(left) > 1 else ''} behind, which were stopped"
+            attempt.note = _leftover_note(len(left))
             self._terminate(attempt, LINGER_GRACE)
-        elif attempt.limit_at is not None and now >= attempt.limit_at and attempt.status is None:
-            attempt.limit_at, attempt.why = None, "timeout"
+        elif attempt.limit_at is not None and now >= attempt.limit_at:
+            attempt.why = "timeout"
             self._terminate(attempt, attempt.grace)
 
     def _terminate(self, attempt: Attempt, grace: float) -> None:
         """TERM to all of it now, KILL to whatever is left after the grace; a second order only shortens that."""
         kill_at = _boot_clock() + grace
+        attempt.limit_at = None  # what ended it first stays the reason
         if attempt.kill_at is None and grace > 0:
             processes.send(processes.descendants(os.getpid()), signal.SIGTERM)
         attempt.kill_at = kill_at if attempt.kill_at is None else min(kill_at, attempt.kill_at)
@@ -313,84 +295,22 @@ class Keeper:
         self._leases.clear()
 
 
-def _enter(directory: str) -> None:
-    try:
-        os.chdir(directory)
-    except OSError as error:
-        raise Refused(126, f"cannot enter {directory}: {error.strerror}") from None
-
-
-def _open_outputs(out: str, err: str) -> tuple[int, int]:
-    """Descriptors for standard output and error; the same one where both go to one place."""
-    first = _open_output(out, 1)
-    if err == out and out != "-":
-        return first, first
-    try:
-        return first, _open_output(err, 2)
-    except Refused:
-        if first != 1:
-            os.close(first)
-        raise
-
-
-def _open_output(path: str, inherited: int) -> int:
-    if path == "-":
-        return inherited
-    try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise Refused(126, f"cannot write its output to {path}: {error.strerror}") from None
-
-
-def _launch(order: dict[str, Any], environment: dict[str, str], out: int, err: int) -> int:
-    words = [order["shell"], "-c", *order["words"]] if order["shell"] else order["words"]
-    actions = [(os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
-    if out == 1:
-        actions = actions[1:] if err != 2 else []
-    elif err == 1:  # err must be saved before out takes its place
-        actions.reverse()
-    program = _find_program(words[0], environment)
-    try:
-        return os.posix_spawn(
-            program,
-            words,
-            environment,
-            file_actions=actions,
-            setsid=True,
-            setsigmask=[],
-            setsigdef=_DEFAULT_SIGNALS,
-        )
-    except (OSError, ValueError) as error:
-        raise _refusal(error, words) from None
-
-
-def _find_program(name: str, environment: dict[str, str]) -> str:
-    if "/" in name:
-        return name
-    found = shutil.which(name, path=environment.get("PATH", os.defpath))
-    if found is None:
-        anywhere = shutil.which(name, mode=os.F_OK, path=environment.get("PATH", os.defpath))
-        raise (Refused(126, f"{name}: not executable") if anywhere else Refused(127, f"{name}: command not found"))
-    return found
-
-
-def _refusal(error: OSError | ValueError, words: list[str]) -> Refused:
-    if isinstance(error, ValueError):
-        return Refused(126, "the command contains a NUL byte, which no program can be given")
-    if error.errno == errno.ENOENT:
-        return Refused(127, f"{words[0]}: command not found")
-    if error.errno == errno.E2BIG:
-        length = max(len(word.encode(errors="surrogateescape")) for word in words)
-        return Refused(126, f"the command is too long for the kernel ({length} bytes); put it in a script")
-    return Refused(126, f"{words[0]}: {error.strerror}")
-
-
 def _has_children() -> bool:
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return False
     return True
+
+
+def _leftover_note(count: int) -> str:
+    if count == 0:  # the last of them ended at this very moment
+        return ""
+    return (
+        f"left {count} processes behind, which were stopped"
+        if count > 1
+        else "left 1 process behind, which was stopped"
+    )
 
 
 def _exit_of(status: int) -> tuple[int, int]:

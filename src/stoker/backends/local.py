@@ -27,6 +27,7 @@ MARKER = "STOKER_KEEPER"
 """Variable in every job's environment by which what a dead keeper left behind is found."""
 
 _FORKSERVER = "import sys; sys.path.insert(0, sys.argv.pop(1)); from stoker.backends.forkserver import main; main()"
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
 
@@ -44,16 +45,33 @@ class Link:
         self.reader = journal.Reader(str(folder / "journal"))
         self._environments: set[str] = set()
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
+        self._open: set[str] = set()
+        self.pressed = False
+        """Whether somebody waits for the keeper to take more."""
 
-    def send(self, order: Mapping[str, Any], descriptor: int | None = None) -> None:
+    def news(self) -> list[journal.Record]:
+        """What the keeper wrote since the last call."""
+        records = self.reader.news()
+        for record in records:
+            if isinstance(record, journal.Began):
+                self._open.add(record.attempt)
+            else:
+                self._open.discard(record.attempt)
+        return records
+
+    @property
+    def left_something(self) -> bool:
+        """Whether an attempt began that is not known to be over, so that something of it may live."""
+        return bool(self._open)
+
+    def put(self, order: Mapping[str, Any], descriptor: int | None = None) -> None:
         """Queue an order, and with it a descriptor that is closed here once it is on its way."""
         self._outbox.append((json.dumps(order).encode() + b"\n", [] if descriptor is None else [descriptor]))
-        self.flush()
 
     def flush(self) -> None:
         """Send as much as the keeper takes; a dead one takes nothing and is noticed by its journal and lock."""
         while self._outbox and self.connection is not None:
-            data, descriptors = self._outbox[0]
+            data, descriptors = self._outbox[0] = self._next_parcel()
             try:
                 sent = socket.send_fds(self.connection, [data], descriptors)
             except BlockingIOError:
@@ -68,6 +86,15 @@ class Link:
             else:
                 self._outbox[0] = (data[sent:], [])
 
+    def _next_parcel(self) -> tuple[bytes, list[int]]:
+        """The first order and, in one piece with it, all that follow without a descriptor of their own."""
+        data, descriptors = self._outbox.popleft()
+        parts = [data]
+        while self._outbox and not self._outbox[0][1]:
+            parts.append(self._outbox.popleft()[0])
+        self._outbox.appendleft((b"".join(parts), descriptors))
+        return self._outbox[0]
+
     @property
     def congested(self) -> bool:
         """Whether orders wait for the keeper to read."""
@@ -77,7 +104,7 @@ class Link:
         """Give the keeper an environment once; later orders only name it."""
         if digest not in self._environments:
             self._environments.add(digest)
-            self.send({"do": "environment", "digest": digest, "variables": dict(variables)})
+            self.put({"do": "environment", "digest": digest, "variables": dict(variables)})
 
     def alive(self) -> bool:
         """Whether the keeper lives: decided by its lock alone."""
@@ -114,6 +141,7 @@ class LocalBackend:
         self._links: dict[str, Link] = {}
         self._ended: dict[str, Link] = {}
         """Keepers that hung up: dead, or about to be."""
+        self._unsent: dict[str, Link] = {}
         self._selector = selectors.EpollSelector()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._start_forkserver()
@@ -133,63 +161,61 @@ class LocalBackend:
         """Start a keeper and return its name."""
         self._count += 1
         folder = self._directory / f"{self._engine}-{self._count}"
-        folder.mkdir(mode=0o700)
         try:
-            descriptors, connection = _furnish(folder)
+            folder.mkdir(mode=0o700)
+            self._watch(self._establish(folder))
+        except StokerError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise StokerError(
-                f"cannot prepare a keeper in {self._directory}: {error.strerror}", "free some space there"
+                f"cannot prepare a keeper in {self._directory}: {error.strerror}",
+                "see whether the disk is full, or a limit on processes or open files is reached",
             ) from error
-        try:
-            self._fork(descriptors)
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        self._watch(Link(folder, connection))
         return folder.name
 
     def equip(self, keeper: str, path: str, descriptor: int) -> None:
         """Hand a lease over; from now on it lives as long as the keeper wants, whatever happens to us."""
-        link = self._links.get(keeper)
-        if link is None:
-            os.close(descriptor)
-        else:
-            link.send({"do": "lease", "path": path}, descriptor)
+        self._tell(keeper, {"do": "lease", "path": path}, descriptor)
 
     def start(self, keeper: str, order: Order, variables: Mapping[str, str]) -> None:
-        """Give the keeper an attempt to run, behind what it may already have; a dead one will be noticed anyway."""
-        link = self._links.get(keeper)
-        if link is None:
-            return
-        link.teach(order.environment, variables)
-        extra = {**order.extra, MARKER: keeper}
-        link.send({"do": "run", **msgspec.structs.asdict(order), "extra": extra})
-        if link.congested and link.connection is not None:  # a long order: the rest goes when the keeper has read this
-            self._selector.modify(link.connection, selectors.EVENT_READ | selectors.EVENT_WRITE, link)
+        """Give the keeper an attempt to run, behind what it may already have; sent with the next flush.
+
+        A keeper that is dead hears nothing, and will be noticed anyway.
+        """
+        if link := self._links.get(keeper):
+            link.teach(order.environment, variables)
+            extra = {**order.extra, MARKER: keeper}
+            link.put({"do": "run", **msgspec.structs.asdict(order), "extra": extra})
+            self._unsent[keeper] = link
+
+    def flush(self) -> None:
+        """Send what was put up: several starts for one keeper are one message."""
+        for link in self._unsent.values():
+            link.flush()
+            self._mind(link)
+        self._unsent.clear()
 
     def stop(self, keeper: str, attempt: str, grace: float) -> None:
         """TERM now, KILL after the grace, for everything the attempt started."""
-        if keeper in self._links:
-            self._links[keeper].send({"do": "stop", "attempt": attempt, "grace": grace})
+        self._tell(keeper, {"do": "stop", "attempt": attempt, "grace": grace})
 
     def recall(self, keeper: str) -> None:
         """Ask for the attempts back that were handed over ahead and not started."""
-        if keeper in self._links:
-            self._links[keeper].send({"do": "recall"})
+        self._tell(keeper, {"do": "recall"})
 
     def release(self, keeper: str) -> None:
         """Let an idle keeper give its leases up."""
-        if keeper in self._links:
-            self._links[keeper].send({"do": "release"})
+        self._tell(keeper, {"do": "release"})
 
     def dismiss(self, keeper: str) -> None:
         """Let the keeper leave when it is idle."""
-        if keeper in self._links:
-            self._links[keeper].send({"do": "leave"})
+        self._tell(keeper, {"do": "leave"})
 
     def poll(self) -> Iterator[tuple[str, journal.Record | Gone]]:
         """What happened since the last look, in each keeper's own order."""
+        self.flush()
         for key, _ in self._selector.select(0):
             yield from self._hear(key.data)
         for link in list(self._ended.values()):
@@ -236,7 +262,24 @@ class LocalBackend:
             control.close()
             process.wait()
 
-    # -- listening -------------------------------------------------------------------------------
+    # -- speaking and listening ------------------------------------------------------------------
+
+    def _tell(self, keeper: str, order: Mapping[str, Any], descriptor: int | None = None) -> None:
+        """Tell a keeper something; one that hung up cannot hear it any more."""
+        link = self._links.get(keeper)
+        if link is not None:
+            link.put(order, descriptor)
+            link.flush()
+            self._mind(link)
+        elif descriptor is not None:
+            os.close(descriptor)
+
+    def _mind(self, link: Link) -> None:
+        """Be woken when a keeper speaks, and when it can take the rest of what was too much for the socket."""
+        if link.connection is not None and link.congested != link.pressed:
+            link.pressed = link.congested
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.congested else 0)
+            self._selector.modify(link.connection, events, link)
 
     def _watch(self, link: Link) -> None:
         self._links[link.name] = link
@@ -253,22 +296,21 @@ class LocalBackend:
             said = b"?"
         except OSError:
             said = b""
-        yield from ((link.name, record) for record in link.reader.news())
+        yield from ((link.name, record) for record in link.news())
         if not said:
             self._selector.unregister(connection)
             link.hang_up()
             self._ended[link.name] = self._links.pop(link.name)
             return
         link.flush()
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.congested else 0)
-        self._selector.modify(connection, events, link)
+        self._mind(link)
 
     def _bury(self, link: Link) -> Iterator[tuple[str, journal.Record | Gone]]:
         """A keeper that hung up counts as dead when its lock is free, and is gone when its jobs are too."""
         if link.alive():
             return
-        yield from ((link.name, record) for record in link.reader.news())
-        orphans = processes.marked(f"{MARKER}={link.name}".encode())
+        yield from ((link.name, record) for record in link.news())
+        orphans = processes.marked(f"{MARKER}={link.name}".encode()) if link.left_something else []
         if orphans:
             processes.send(orphans, 9)
             return
@@ -277,6 +319,25 @@ class LocalBackend:
         yield link.name, Gone()
 
     # -- the forkserver --------------------------------------------------------------------------
+
+    def _establish(self, folder: Path) -> Link:
+        """Make a keeper's lock, journal and socket, connect to it, and only then have it forked.
+
+        All of it is made here and inherited, so there is no moment at which a keeper lives without its lock.
+        """
+        with contextlib.ExitStack() as inherited:
+            lock = _inherited(inherited, os.open(folder / "lock", _NEW_FILE, 0o600))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            record = _inherited(inherited, journal.create(str(folder / "journal")))
+            listener = inherited.enter_context(_listen(folder))
+            link = Link(folder, None)
+            try:
+                link.connection = _connect(folder)
+                self._fork([listener.fileno(), lock, record])
+            except BaseException:
+                link.close()
+                raise
+        return link
 
     def _fork(self, descriptors: list[int]) -> None:
         """Ask for a keeper; a forkserver that was killed is replaced once."""
@@ -320,27 +381,21 @@ def _locked(folder: Path) -> bool:
     return False
 
 
-def _furnish(folder: Path) -> tuple[list[int], socket.socket]:
-    """Make a keeper's lock, journal and socket, and connect to it before it even runs.
-
-    All of it is made here and inherited, so there is no moment at which a keeper lives without its lock.
-    """
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        record = journal.create(str(folder / "journal"))
-        listener = _listen(folder)
-    except OSError:
-        os.close(lock)
-        raise
-    return [listener.detach(), lock, record], _connect(folder)
+def _inherited(stack: contextlib.ExitStack, descriptor: int) -> int:
+    """The descriptor, which is closed here once the keeper has it."""
+    stack.callback(os.close, descriptor)
+    return descriptor
 
 
 def _listen(folder: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with _short_path(folder) as short:
-        listener.bind(f"{short}/socket")
-    listener.listen(4)
+    try:
+        with _short_path(folder) as short:
+            listener.bind(f"{short}/socket")
+        listener.listen(4)
+    except OSError:
+        listener.close()
+        raise
     return listener
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -32,22 +33,18 @@ def become_subreaper() -> None:
 
 def descendants(root: int) -> list[Seen]:
     """All living processes below root, parents before their children."""
-    children: dict[int, list[Seen]] = {}
-    for process in _all_processes():
-        children.setdefault(process.parent, []).append(process)
-    found: list[Seen] = []
-    front = [root]
-    while front:
-        below = [child for parent in front for child in children.get(parent, ())]
-        found += below
-        front = [process.pid for process in below]
-    return found
+    return _below([root], _all_processes())
 
 
 def marked(marker: bytes) -> list[Seen]:
-    """Living processes of this user whose environment holds the marker: what a dead keeper left behind."""
+    """What a dead keeper left behind: this user's processes with the marker in their environment, and all below them.
+
+    A child that cleared its environment is found through its parent, as long as that one lives.
+    """
+    everybody = _all_processes()
     mine = os.getuid()
-    return [process for process in _all_processes() if _carries(process.pid, marker, mine)]
+    carriers = [process for process in everybody if _carries(process.pid, marker, mine)]
+    return list(dict.fromkeys([*carriers, *_below([process.pid for process in carriers], everybody)]))
 
 
 def send(targets: Iterable[Seen], number: int) -> None:
@@ -58,15 +55,45 @@ def send(targets: Iterable[Seen], number: int) -> None:
 
 
 def _send_one(process: Seen, number: int) -> None:
-    descriptor = os.pidfd_open(process.pid)
-    try:
+    with _handle(process.pid) as signal_it:
         now = _look(str(process.pid))
         if now is not None and now.started == process.started:
-            signal.pidfd_send_signal(descriptor, number)
+            signal_it(number)
             if number != signal.SIGKILL:
-                signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+                signal_it(signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def _handle(pid: int) -> Iterator[Callable[[int], None]]:
+    """A way to signal the process that has the number now, and no other that gets it later.
+
+    Kernels before 5.3, and Pythons built for them (conda's among these), have no pidfds. There a number that is
+    given away between the look and the signal would be hit; that takes a whole round of numbers in a millisecond.
+    """
+    try:
+        descriptor = os.pidfd_open(pid)
+    except (AttributeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENOSYS:
+            raise
+        yield lambda number: os.kill(pid, number)
+        return
+    try:
+        yield lambda number: signal.pidfd_send_signal(descriptor, number)
     finally:
         os.close(descriptor)
+
+
+def _below(roots: list[int], everybody: list[Seen]) -> list[Seen]:
+    children: dict[int, list[Seen]] = {}
+    for process in everybody:
+        children.setdefault(process.parent, []).append(process)
+    found: list[Seen] = []
+    front = roots
+    while front:
+        below = [child for parent in front for child in children.get(parent, ())]
+        found += below
+        front = [process.pid for process in below]
+    return found
 
 
 def _all_processes() -> list[Seen]:

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.cli.sources import ListSource, StreamSource
-from stoker.core.errors import Impossible, UsageError
+from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.plan import Policy, never_fits
 from stoker.devices.detect import resolve
 from stoker.devices.kind import Devices
 from stoker.foreground import Foreground, Source, View
 from stoker.joblist import Lines, Listed, Unusable
-from stoker.options import JobOptions, Surroundings, merged, need_of, terms_of
+from stoker.options import JobOptions, Surroundings, current_umask, merged, terms_of
 from stoker.places import Places
+from stoker.sources import ListSource, StreamSource
 from stoker.store import NewJob, digest_of
 
 Items = Sequence[Listed | Unusable] | Lines
@@ -43,6 +43,8 @@ class Request:
     as_json: bool = False
     no_bar: bool = False
     demo: bool = False
+    typed: tuple[str, ...] = ()
+    """The words after `stoker run`."""
 
     @property
     def simulation(self) -> str:
@@ -62,7 +64,7 @@ class Batch:
         self._snapshot = devices.look(time.time())
         self._around = Surroundings(
             cwd=_working_directory(),
-            umask=_umask(),
+            umask=current_umask(),
             environment="",
             default_out="-" if self.one_command else "/dev/null",
             resolve=lambda word: resolve(self._snapshot, word),
@@ -77,12 +79,25 @@ class Batch:
 
     def check(self, items: Items) -> None:
         """Refuse what cannot be understood or can never run, before anything has started."""
-        options = [merged(self.request.options, item.options) for item in self._listed(items)]
-        for wanted in {str(one): one for one in [self.request.options, *options]}.values():
-            terms_of(wanted, self._around)
-            impossible = never_fits(need_of(wanted, self._around.resolve), self._snapshot.devices)
-            if impossible and (wanted is not self.request.options or not options):
-                raise Impossible(impossible, "ask for less, or see which devices there are with --dry-run")
+        terms = terms_of(self.request.options, self._around)
+        if self.request.options.chdir:
+            _check_directory(terms.cwd)
+        wishes = {str(item.options): item for item in reversed(self._listed(items))}
+        if not wishes:
+            self._check_wish(self.request.options)
+        for item in wishes.values():
+            try:
+                self._check_wish(merged(self.request.options, item.options))
+            except StokerError as error:
+                where = "" if item.options == JobOptions() else f"{item.where}: "
+                raise type(error)(where + error.message, error.hint) from None
+
+    def _check_wish(self, options: JobOptions) -> None:
+        terms = terms_of(options, self._around)
+        impossible = never_fits(terms.need, self._snapshot.devices)
+        if impossible:
+            labels = ", ".join(dict.fromkeys(device.label for device in self._snapshot.devices))
+            raise Impossible(impossible, f"ask for less; there are {labels}" if labels else "give it devices")
 
     def make_log_directory(self, places: Places) -> str:
         """The directory for the logs, made now, so that a place that cannot be written is known at once."""
@@ -132,6 +147,7 @@ class Batch:
 
         if isinstance(items, Lines):
             return StreamSource(sys.stdin.fileno(), items, self.make, refuse)
+        foreground.tally.expected = len(items)
         return ListSource(items, self.make, refuse)
 
     def shares_output(self, items: Items) -> bool:
@@ -152,10 +168,11 @@ def _working_directory() -> str:
         raise UsageError(f"the current directory cannot be used: {error.strerror}", "cd to another one") from error
 
 
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+def _check_directory(path: str) -> None:
+    try:
+        os.stat(os.path.join(path, "."))  # only who may enter it can see what is in it
+    except OSError as error:
+        raise UsageError(f"cannot enter {path}: {error.strerror}", "give another directory with -D") from error
 
 
 def _stamp() -> str:

@@ -2,17 +2,172 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+import time
+from collections.abc import Sequence
 
-from stoker.core.job import Command
+from msgspec import Struct
+
+from stoker.changes import Happening
+from stoker.core.attempt import tries_before
+from stoker.core.job import Command, Ended, Job, Result, Running
+from stoker.foreground import Foreground, View
 from stoker.joblist import Listed, Unusable
 from stoker.options import JobOptions
+from stoker.words import last_line
+
+SENTENCE = (
+    "about 20 seconds on four simulated GPUs: of these jobs one fails, one runs out of memory, one out of time, "
+    "one is cancelled, two have to run twice, and all others succeed"
+)
+CANCELLED = "unwanted"
+CANCELLED_AFTER_SECONDS = 1.5
+
+
+class Act(Struct, frozen=True):
+    """One job of the demonstration, and what is to become of it."""
+
+    name: str
+    line: str
+    """For the shell."""
+    options: JobOptions = JobOptions()
+    becomes: Result = "done"
+    mishaps: int = 0
+    """How many of its attempts fail or are lost."""
+    says: str = ""
+    """What the last line of its log or the note on its end contains."""
+
+
+def simjob(memory: str, seconds: float, *more: str) -> str:
+    """A line for the shell that pretends to train; `-P` keeps modules of the current directory out of it."""
+    words = [sys.executable, "-P", "-m", "stoker.simjob", "--memory", memory, "--seconds", str(seconds), *more]
+    return shlex.join(words)
+
+
+def shared(name: str, seconds: float = 5.0, priority: int = 0) -> Act:
+    """A job that leaves room for two others on its GPU."""
+    return Act(name, f"exec {simjob('6.5G', seconds)}", JobOptions(vram="7G", time="15s", priority=priority))
+
+
+def fails_at_first(failure: str) -> str:
+    """A line that does this in the first attempt and trains in the second."""
+    return f'{simjob("3.5G", 1.5)}; [ "$STOKER_ATTEMPT" != 1 ] || {failure}'
+
+
+_TRACEBACK = "\n".join(
+    [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 88, in <module>',
+        "    step(batch)",
+        '  File "train.py", line 41, in step',
+        '    raise RuntimeError("loss is nan")',
+        "RuntimeError: loss is nan",
+    ]
+)
+
+SCRIPT: Sequence[Act] = (
+    *[shared(f"lr={rate}") for rate in ("1e-2", "3e-3", "1e-3", "3e-4")],
+    Act(
+        "lr=10",
+        f"{simjob('12G', 2.5)}; echo {shlex.quote(_TRACEBACK)} >&2; exit 1",
+        JobOptions(time="8s"),
+        becomes="failed",
+        mishaps=1,
+        says="RuntimeError: loss is nan",
+    ),
+    Act(
+        "too-big",
+        f"exec {simjob('30G', 4.0, '--ramp', '3')}",
+        JobOptions(time="8s"),
+        becomes="failed",
+        mishaps=1,
+        says="CUDA out of memory",
+    ),
+    Act(
+        "endless",
+        f"exec {simjob('16G', 600.0)}",
+        JobOptions(time="3s", grace="1s"),
+        becomes="timeout",
+        mishaps=1,
+    ),
+    Act(
+        "flaky",
+        fails_at_first('{ echo "OSError: the file server is away" >&2; exit 1; }'),
+        JobOptions(vram="4G", time="8s", retries=1),
+        mishaps=1,
+    ),
+    Act("unlucky", fails_at_first("kill -9 $PPID"), JobOptions(vram="4G", time="8s"), mishaps=1),
+    Act(CANCELLED, f"exec {simjob('20G', 600.0)}", JobOptions(grace="1s", time="5s"), becomes="cancelled"),
+    Act("two-gpus", f"exec {simjob('18G', 2.0)}", JobOptions(gpus=2, time="8s")),
+    Act("four-gpus", f"exec {simjob('22G', 3.5)}", JobOptions(gpus=4, time="8s")),
+    Act("leaver", f"sleep 600 & exec {simjob('2G', 0.5)}", JobOptions(vram="4G", time="4s"), says="left 1 process"),
+    *[shared(f"seed={seed}") for seed in range(1, 13)],
+    Act("finetune", f"exec {simjob('21G', 4.5, '--ramp', '2')}"),
+    shared("urgent", 4.5, priority=10),
+)
 
 
 def demo_jobs() -> list[Listed | Unusable]:
-    """About 20 seconds of work."""
-    return []
+    """The script as a job list."""
+    return [_listed(act) for act in SCRIPT]
 
 
-SIMJOB = (sys.executable, "-m", "stoker.simjob")
-_ = (Command, JobOptions)
+def _listed(act: Act) -> Listed:
+    own = {name: getattr(act.options, name) for name in act.options.__struct_fields__}
+    return Listed(Command((act.line,), "/bin/sh"), "the demonstration", JobOptions(**{**own, "name": act.name}))
+
+
+class Demonstration:
+    """Passes a run's news on to a view, cancels one job, and sees whether all goes by the script."""
+
+    def __init__(self, view: View, script: Sequence[Act] = SCRIPT) -> None:
+        self.interval = view.interval
+        self._view = view
+        self._script = script
+        self._ends: dict[str, Happening] = {}
+        view.say(SENTENCE)
+
+    def happened(self, happening: Happening) -> None:
+        """Remember how each job ended."""
+        if isinstance(happening.job.state, Ended):
+            self._ends[happening.job.name] = happening
+        self._view.happened(happening)
+
+    def refresh(self, run: Foreground) -> None:
+        """Cancel the unwanted job once it has been seen running."""
+        for job in run.engine.held:
+            if job.name == CANCELLED and _has_run(job, CANCELLED_AFTER_SECONDS):
+                run.engine.cancel(job.id, None, "cancelled by the demonstration")
+        self._view.refresh(run)
+
+    def say(self, text: str) -> None:
+        """Only the view speaks."""
+        self._view.say(text)
+
+    def close(self) -> None:
+        """The view leaves the screen in order."""
+        self._view.close()
+
+    def differences(self) -> list[str]:
+        """A sentence for each job that did not become what the script says."""
+        found = [(act, difference(act, self._ends.get(act.name))) for act in self._script]
+        return [f"{act.name} {sentence}" for act, sentence in found if sentence]
+
+
+def difference(act: Act, end: Happening | None) -> str:
+    """How the end of a job differs from the script, empty where it does not."""
+    if end is None:
+        return "never ended"
+    job, state = end.job, end.job.state
+    assert isinstance(state, Ended)
+    if state.result != act.becomes:
+        return f"is {state.result}, not {act.becomes}"
+    if tries_before(job) != act.mishaps:
+        return f"had {tries_before(job)} mishaps, not {act.mishaps}"
+    said = state.note or last_line(end.log)
+    return "" if act.says in said else f"said {said!r}, not {act.says!r}"
+
+
+def _has_run(job: Job, seconds: float) -> bool:
+    return isinstance(job.state, Running) and time.time() - job.state.since >= seconds

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from stoker.cli.words import printable
 from stoker.core.job import Job, Waiting
 from stoker.core.plan import Policy, plan
 from stoker.core.reasons import sentence
 from stoker.core.waiting import WaitingJobs
 from stoker.devices.kind import Devices
 from stoker.store import NewJob
+from stoker.words import printable
 
 
 def show_plan(policy: Policy, devices: Devices, jobs: Sequence[NewJob]) -> int:

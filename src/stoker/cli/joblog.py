@@ -19,11 +19,9 @@ class JobLog:
         self._host = host
         self._started: dict[int, float] = {}
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._file = _open(path)
         except OSError as error:
             raise UsageError(f"cannot write the job log {path}: {error.strerror}", "give another --joblog") from error
-        if os.fstat(self._file).st_size == 0:
-            os.write(self._file, HEADER.encode())
 
     def note(self, happening: Happening) -> None:
         """Write the line of an attempt that ended."""
@@ -52,6 +50,18 @@ class JobLog:
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
+
+
+def _open(path: str) -> int:
+    """The file, with the header in a new one."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        if os.fstat(file).st_size == 0:
+            os.write(file, HEADER.encode())
+    except OSError:
+        os.close(file)
+        raise
+    return file
 
 
 def _size(log: str) -> int:

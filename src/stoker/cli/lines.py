@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 
 from stoker.changes import Happening
-from stoker.cli.words import after, outcome, title
-from stoker.core.job import Ended, Exited, Lost, Started, Waiting, event_word
-from stoker.core.reasons import sentence
+from stoker.complaints import Complaints
+from stoker.core.attempt import INHERIT
+from stoker.core.job import Ended, Exited, Lost, Started, Waiting
 from stoker.core.units import size_text
 from stoker.foreground import Foreground
-
-PATIENCE = 2.0
-"""Seconds after which a run in which nothing can start says why."""
+from stoker.streams import to_stderr
+from stoker.words import after, outcome, printable, title
 
 
 class LineView:
@@ -22,7 +20,7 @@ class LineView:
 
     interval: float | None = None
 
-    def __init__(self, write: Callable[[str], object] = sys.stderr.write) -> None:
+    def __init__(self, write: Callable[[str], object] = to_stderr) -> None:
         self._write = write
         self._started: dict[int, float] = {}
         self._complaints = Complaints(self.say)
@@ -33,15 +31,17 @@ class LineView:
         match happening.event:
             case Started(at=at):
                 self._started[job.id] = at
-                gpus = ",".join(device.label for device in happening.devices)
+                gpus = printable(",".join(device.label for device in happening.devices))
                 memory = f" mem={size_text(job.terms.need.memory)}" if job.terms.need.memory else ""
                 where = f" gpu={gpus}" if gpus else ""
                 self._line(at, f"start #{job.id}{where}{memory} {title(job, 200)}")
-            case Exited(at=at) | Lost(at=at) if isinstance(state, Waiting):
-                self._line(at, f"again #{job.id} {event_word(happening.event)} {title(job, 200)}")
+            case Exited(at=at, code=code) if isinstance(state, Waiting):
+                self._line(at, f"again #{job.id} after exit {code} {title(job, 200)}")
+            case Lost(at=at) if isinstance(state, Waiting):
+                self._line(at, f"again #{job.id} after its keeper died {title(job, 200)}")
         if isinstance(state, Ended):
             ran = after(job, self._started.pop(job.id, None))
-            note = f" ({state.note})" if state.note else ""
+            note = f" ({printable(state.note)})" if state.note else ""
             word = "done" if state.result == "done" else "FAILED"
             said = "" if state.result == "done" else f" {outcome(state)}"
             self._line(state.at, f"{word} #{job.id}{said}{ran} {title(job, 200)}{note}")
@@ -52,7 +52,7 @@ class LineView:
 
     def say(self, text: str) -> None:
         """A sentence to the person."""
-        self._write(f"stoker: {text}\n")
+        self._write(f"stoker: {printable(text)}\n")
 
     def close(self) -> None:
         """Nothing to undo."""
@@ -62,37 +62,15 @@ class LineView:
 
 
 class QuietView(LineView):
-    """Only what a person must know: nothing of starts and ends."""
+    """Only what a person must know: of starts nothing, of ends what would else pass unnoticed."""
 
     def happened(self, happening: Happening) -> None:
-        """Whoever wants to know looks at the results."""
-
-
-class Complaints:
-    """Says once what keeps a run from going on, and again only when that changes."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._said = ""
-        self._stuck_since: float | None = None
-
-    def check(self, run: Foreground) -> None:
-        """Look whether there is something to say."""
-        engine = run.engine
-        text = engine.trouble or engine.snapshot.note
-        if not text and engine.waiting and not engine.held and not engine.draining:
-            text = self._why_stuck(run)
-        else:
-            self._stuck_since = None
-        if text and text != self._said:
-            self._say(text)
-            self._said = text
-
-    def _why_stuck(self, run: Foreground) -> str:
-        now = time.monotonic()
-        self._stuck_since = self._stuck_since or now
-        job = run.engine.next_waiting
-        reason = run.engine.reason(job) if job is not None else None
-        if job is None or reason is None or now - self._stuck_since < PATIENCE:
-            return ""
-        return f"#{job.id} waits: {sentence(reason)}"
+        """Tell of a limit that was reached, of what was left behind, and of what could not be started."""
+        state, event = happening.job.state, happening.event
+        if not isinstance(state, Ended):
+            return
+        if state.result == "timeout":
+            self.say("stopped: it reached its time limit (-t)")
+        told_by_keeper = isinstance(event, Exited) and event.why == "refused" and happening.log == INHERIT
+        if state.note and not told_by_keeper:
+            self.say(state.note)

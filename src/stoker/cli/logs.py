@@ -17,7 +17,7 @@ from stoker.queue import newest_attempt, open_store
 @click.command(name="logs")
 @click.argument("job", type=int, required=False)
 @click.option("--path", "only_path", is_flag=True, help="Print the name of the log file instead.")
-@click.option("--sim", is_flag=True, envvar="STOKER_SIM", help="A job of a run on simulated GPUs.")
+@click.option("--sim", is_flag=True, help="A job of a run on simulated GPUs.")
 def command(job: int | None, only_path: bool, sim: bool) -> None:
     """Show the output of a job, of the newest one where none is named.
 
@@ -26,7 +26,8 @@ def command(job: int | None, only_path: bool, sim: bool) -> None:
       stoker logs 5          job 5's
       stoker logs 5 --path   where it is
     """
-    store = open_store(find_places(os.environ, socket.gethostname(), simulated=sim))
+    simulated = sim or bool(os.environ.get("STOKER_SIM"))
+    store = open_store(find_places(os.environ, socket.gethostname(), simulated=simulated))
     try:
         attempt = newest_attempt(store, job)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,16 @@ from stoker.core.job import Command
 from stoker.joblist import Lines, Listed, Unusable, read_list
 
 DASHES = "stoker.dashes"
+TYPED = "stoker.typed"
 
 
 class RunCommand(click.Command):
     """Remembers whether the command was set apart with `--`: then it is never the name of a list."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click, with a note of the dashes."""
+        """As click, with a note of the dashes and of what was typed."""
         ctx.meta[DASHES] = "--" in args
+        ctx.meta[TYPED] = tuple(args)
         return super().parse_args(ctx, args)
 
 
@@ -61,7 +64,8 @@ def command(context: click.Context, /, words: tuple[str, ...], demo: bool, **val
     from stoker.cli.batch import Request
 
     options = options_from(values)
-    request = Request(options=options, demo=demo, **values)
+    values["as_json"] = values["as_json"] or os.environ.get("STOKER_OUTPUT") == "json"
+    request = Request(options=options, demo=demo, typed=context.meta[TYPED], **values)
     if demo:
         from stoker.cli.demo import demo_jobs
 
@@ -76,12 +80,18 @@ def command(context: click.Context, /, words: tuple[str, ...], demo: bool, **val
 def _jobs(words: tuple[str, ...], *, dashes: bool) -> tuple[str, list[Listed | Unusable] | Lines]:
     """What the words mean: a name for the batch, and its jobs or the stream they will come from."""
     shell = os.environ.get("SHELL") or "/bin/sh"
+    if dashes and not words:
+        raise UsageError("there is no command after --", "write it there, or give a file or - before it")
     if not words or (words == ("-",) and not dashes):
         if not words and sys.stdin.isatty():
             return "help", []
         return "-", Lines("stdin", shell)
+    if not dashes and _looks_like_a_list(words):
+        raise UsageError(f"{words[0]} is a list, and more words follow it", "write the options before it")
     if dashes or len(words) > 1 or _looks_like_a_command(words[0]):
         return "--", [Listed(_command(words, shell), "command line")]
+    if not words[0]:
+        raise UsageError("the name of the job list is empty", "give a file, or - for stdin")
     return words[0], read_list(Path(words[0]), shell)
 
 
@@ -91,6 +101,11 @@ def _command(words: tuple[str, ...], shell: str) -> Command:
         raise UsageError("the command is empty", "write it after --")
     single = len(words) == 1 and any(blank in words[0] for blank in " \t\n")
     return Command(words, shell if single else "")
+
+
+def _looks_like_a_list(words: tuple[str, ...]) -> bool:
+    """Whether somebody wrote options behind a list: it is a file that nobody could execute."""
+    return len(words) > 1 and os.path.isfile(words[0]) and shutil.which(words[0]) is None
 
 
 def _looks_like_a_command(word: str) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import socket
 import sys
 import time
 
 from stoker.changes import Happening
 from stoker.cli.batch import Batch, Items, Request
+from stoker.cli.demo import Demonstration
 from stoker.cli.joblog import JobLog
 from stoker.cli.lines import LineView, QuietView
 from stoker.cli.summary import run_result, summary_lines
@@ -20,7 +22,9 @@ from stoker.foreground import Foreground, Setup, View
 from stoker.joblist import Lines, Listed
 from stoker.ledger import find_ledger, prepare_ledger
 from stoker.places import Places, find_places
+from stoker.streams import to_stderr
 from stoker.tally import parse_halt
+from stoker.words import printable
 
 
 def run(request: Request, label: str, items: Items) -> int:
@@ -54,12 +58,15 @@ def _run_batch(batch: Batch, items: Items, places: Places, devices: Devices) -> 
         resume=request.resume,
     )
     with contextlib.ExitStack() as closing:
-        view = closing.enter_context(contextlib.closing(_view(batch)))
+        view = closing.enter_context(contextlib.closing(_view(batch, items)))
         recorder = Recorder(view, _joblog(request, closing), keep_ids=request.as_json)
         foreground = closing.enter_context(contextlib.closing(Foreground(setup, recorder)))
         batch.settle(foreground.store.add_environment(os.environ))
         foreground.run(batch.source(items, foreground, view))
-        closing.callback(_sum_up, foreground, batch, recorder.ids)
+        view.close()
+        _sum_up(foreground, batch, recorder.ids)
+        if isinstance(view, Demonstration) and foreground.stopped_by is None:
+            return _judge(view)
         return exit_code(foreground, one_command=batch.one_command)
 
 
@@ -79,6 +86,8 @@ def _find_devices(request: Request, items: Items, places: Places) -> Devices:
     named = request.devices.split(",") if request.devices is not None else []
     if request.devices is not None and not all(word.strip() for word in named):
         raise UsageError(f"--devices {request.devices!r} has an empty name in it", "write it as --devices 0,1")
+    if not all(word.isprintable() for word in named):
+        raise UsageError(f"--devices {request.devices!r} has a name that cannot be shown", "use plainer names")
     if request.simulation:
         return simulate(request.simulation, str(places.simulator), named, now)
     own = [item.options.gpus for item in items if isinstance(item, Listed)] if not isinstance(items, Lines) else []
@@ -103,7 +112,11 @@ class Recorder:
         if self._keep_ids:
             self.ids[happening.job.id] = None
         if self._joblog is not None:
-            self._joblog.note(happening)
+            try:
+                self._joblog.note(happening)
+            except OSError as error:  # the jobs matter more than their list
+                self._view.say(f"the job log cannot be written any more: {error.strerror}")
+                self._joblog = None
         self._view.happened(happening)
 
     def refresh(self, run: Foreground) -> None:
@@ -135,13 +148,46 @@ def _sum_up(run: Foreground, batch: Batch, ids: dict[int, None]) -> None:
         import msgspec
 
         sys.stdout.write(msgspec.json.encode(run_result(run, sorted(ids))).decode() + "\n")
+    elif batch.one_command and run.tally.skipped:
+        to_stderr("stoker: this command succeeded here before; leave out --resume to run it again\n")
     elif not batch.one_command:
-        again = f"stoker run --resume {batch.label}" if batch.label not in ("-", "--demo") else ""
-        for line in summary_lines(run, again):
-            print(line, file=sys.stderr)
+        logs = "stoker logs --sim" if batch.request.simulation else "stoker logs"
+        for line in summary_lines(run, _again(batch), logs):
+            to_stderr(line + "\n")
 
 
-def _view(batch: Batch) -> View:
+def _again(batch: Batch) -> str:
+    """What to type to run what is missing; a stream cannot be read twice."""
+    if batch.label in ("-", "--demo"):
+        return ""
+    typed = [word for word in batch.request.typed if word != "--resume"]
+    return printable(shlex.join(["stoker", "run", "--resume", *typed]))
+
+
+def _judge(demonstration: Demonstration) -> int:
+    differences = demonstration.differences()
+    for difference in differences:
+        to_stderr(f"stoker: not as the demonstration should go: {difference}\n")
+    if not differences:
+        to_stderr("stoker: everything went as the demonstration should, failures included\n")
+    return 1 if differences else 0
+
+
+def _view(batch: Batch, items: Items) -> View:
     if batch.one_command:
         return QuietView()
-    return LineView()
+    view = _live_view(batch, items) if _can_draw(batch, items) else LineView()
+    return Demonstration(view) if batch.request.demo else view
+
+
+def _can_draw(batch: Batch, items: Items) -> bool:
+    """Whether there is a terminal that can be drawn on, and no job writes to it as well."""
+    able = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    readable = sys.stderr.encoding.lower().startswith("utf")
+    return able and readable and not batch.request.no_bar and not batch.shares_output(items)
+
+
+def _live_view(batch: Batch, items: Items) -> View:
+    from stoker.cli.live import LiveView
+
+    return LiveView(expected=None if isinstance(items, Lines) else len(items), logs=batch.logs)

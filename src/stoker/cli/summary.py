@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from stoker.cli.words import last_line, outcome, shortened, title
 from stoker.core.job import Ended, Job, state_word
 from stoker.core.units import count_text, duration_text
 from stoker.foreground import Foreground
 from stoker.store import Store
+from stoker.words import last_line, outcome, printable, shortened, title
 
 SHOWN_FAILURES = 10
 
@@ -48,8 +49,8 @@ class RunResult(Struct, frozen=True):
     gpu_hours: float
 
 
-def summary_lines(run: Foreground, again: str) -> list[str]:
-    """The block at the end, fit for pasting into a message."""
+def summary_lines(run: Foreground, again: str, logs: str = "stoker logs") -> list[str]:
+    """The block at the end, fit for pasting into a message; `again` and `logs` are what to type next."""
     tally = run.tally
     wall = time.time() - run.started
     parts = [f"{tally.results['done']} ok"]
@@ -59,7 +60,7 @@ def summary_lines(run: Foreground, again: str) -> list[str]:
     parts += [f"{run.engine.waiting} not started"] if run.engine.waiting else []
     hours = tally.gpu_seconds / 3600
     lines = [f"{', '.join(parts)} · {duration_text(wall)} wall · {hours:.2f} GPU-hours"]
-    lines += [_failure_line(run.store, job) for job in tally.failures[:SHOWN_FAILURES]]
+    lines += [_failure_line(run.store, job, logs) for job in tally.failures[:SHOWN_FAILURES]]
     hidden = sum(count for result, count in tally.results.items() if result != "done") - SHOWN_FAILURES
     if hidden > 0:
         lines.append(f"  … and {hidden} more")
@@ -68,18 +69,21 @@ def summary_lines(run: Foreground, again: str) -> list[str]:
     return lines
 
 
-def _failure_line(store: Store, job: Job) -> str:
+def _failure_line(store: Store, job: Job, logs: str) -> str:
     assert isinstance(job.state, Ended)
     log = newest_log(store, job.id)
-    said = job.state.note or (last_line(log) if log else "")
-    show = f"  [stoker logs {job.id}]" if log else ""
+    said = printable(job.state.note) or (last_line(log) if log else "")
+    show = f"  [{logs} {job.id}]" if os.path.exists(log) else ""
     return f"  ✗ #{job.id} {title(job, 40)}: {outcome(job.state)}  {shortened(said, 100)}{show}".rstrip()
 
 
 def newest_log(store: Store, job_id: int) -> str:
     """Path of the job's last log, empty where it wrote to a terminal or never ran."""
     attempts = store.attempts(job_id)
-    return attempts[-1].log if attempts and attempts[-1].log != "-" else ""
+    if not attempts:
+        return ""
+    log = attempts[-1].errors or attempts[-1].log
+    return "" if log == "-" else log
 
 
 def run_result(run: Foreground, job_ids: list[int]) -> RunResult:
@@ -110,9 +114,9 @@ def _job_result(store: Store, job_id: int) -> JobResult:
         state=state_word(job),
         exit_code=ended.code if ended else None,
         signal=ended.signal if ended else 0,
-        note=ended.note if ended else "",
+        note=_text(ended.note) if ended else "",
         attempts=job.attempts,
-        devices=list(last.devices) if last else [],
+        devices=[_text(device) for device in last.devices] if last else [],
         started=_iso(started),
         ended=_iso(ended.at if ended else None),
         seconds=ended.at - started if ended and started is not None else None,

@@ -9,25 +9,30 @@ import signal
 import socket
 from collections.abc import Sequence
 
+from stoker.changes import Happening
+from stoker.complaints import Complaints
+from stoker.core.attempt import INHERIT
 from stoker.core.errors import StokerError
 from stoker.core.job import Assigned, Ended, Job, Lost, Terms
 from stoker.core.policy import Policy
-from stoker.core.reasons import sentence
 from stoker.core.units import count_text
 from stoker.devices.detect import declare
 from stoker.devices.kind import Devices
-from stoker.engine import Happening
 from stoker.foreground import Foreground, Setup
-from stoker.joblist import Lines, Listed, Unusable
+from stoker.joblist import Lines, Unusable
 from stoker.ledger import find_ledger
+from stoker.options import current_umask
 from stoker.places import find_places
+from stoker.sources import StreamSource
 from stoker.store import NewJob
-from stoker.tally import Tally
+from stoker.streams import open_missing_streams
+from stoker.words import outcome
 
 PROGRAM = "simple_gpu_scheduler"
 
 STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR = range(3)
-READ_SIZE = 65_536
+VERY_SHORT = 0.01
+"""Seconds; only commands shorter than a person could follow may leave the order in which slots become free."""
 SHOWN_COMMAND = 200
 """Characters of a command that a report on standard error shows."""
 
@@ -45,12 +50,15 @@ Ctrl-C lets running commands finish, a second one stops them, a third kills them
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the commands that come on standard input, and return the exit code."""
     options = _parser().parse_args(arguments)
-    _open_missing_streams()
+    open_missing_streams()
     try:
         return _run(slots_of(options.gpus))
     except StokerError as error:
         _say(f"error: {error.message}; {error.hint}")
         return error.exit_code
+    except OSError as error:
+        _say(f"error: the system refuses: {error.strerror}")
+        return StokerError.exit_code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 
@@ -78,11 +86,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(slots: Sequence[str]) -> int:
     _warn_of_odd_slots(slots)
-    with contextlib.ExitStack() as closing:
-        devices = closing.enter_context(contextlib.closing(declare(slots)))
-        run = closing.enter_context(contextlib.closing(Foreground(_setup(slots, devices), Announcements())))
-        run.run(Commands(_terms(run), run.tally))
-        closing.callback(_sum_up, run)
+    with (
+        contextlib.closing(declare(slots)) as devices,
+        contextlib.closing(Foreground(_setup(slots, devices), Announcements())) as run,
+    ):
+        run.run(_commands(run))
+        _sum_up(run)
         return _exit_code(run)
 
 
@@ -100,21 +109,24 @@ def _setup(slots: Sequence[str], devices: Devices) -> Setup:
         places=places,
         ledger=find_ledger(os.environ),
         devices=devices,
-        policy=Policy(newest_first=True),
+        policy=Policy(newest_first=True, ahead=VERY_SHORT),
         user=os.environ.get("USER", ""),
         label=f"{PROGRAM} --gpus {' '.join(slots)}",
         share_output=True,
     )
 
 
-def _terms(run: Foreground) -> Terms:
-    return Terms(cwd=os.getcwd(), environment=run.store.add_environment(os.environ), umask=_umask(), out="-")
+def _commands(run: Foreground) -> StreamSource:
+    """The commands as they arrive on standard input."""
+    environment = run.store.add_environment(os.environ)
+    terms = Terms(cwd=os.getcwd(), environment=environment, umask=current_umask(), out=INHERIT)
 
+    def refuse(item: Unusable) -> None:
+        run.tally.unusable += 1
+        _say(f"{item.where} is left out: {item.sentence}")
 
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+    lines = Lines("stdin", os.environ.get("SHELL") or "/bin/sh")
+    return StreamSource(STANDARD_INPUT, lines, lambda item: NewJob(item.command, terms), refuse)
 
 
 def _sum_up(run: Foreground) -> None:
@@ -122,38 +134,14 @@ def _sum_up(run: Foreground) -> None:
     if tally.failed:
         _say(f"{tally.failed} of {count_text(tally.given + tally.unusable, 'command')} failed")
     if left := run.engine.waiting:
-        _say(f"{count_text(left, 'command')} not started; stoker run --resume with the same list runs what is missing")
+        again = "stoker run --resume -o - with the same list runs what is missing"
+        _say(f"{count_text(left, 'command')} not started; {again}")
 
 
 def _exit_code(run: Foreground) -> int:
     if run.stopped_by is not None:
         return 128 + run.stopped_by
     return 1 if run.tally.failed else 0
-
-
-class Commands:
-    """The commands as they arrive on standard input."""
-
-    def __init__(self, terms: Terms, tally: Tally) -> None:
-        self._terms = terms
-        self._tally = tally
-        self._lines = Lines("stdin", os.environ.get("SHELL") or "/bin/sh")
-        self.exhausted = False
-
-    def fileno(self) -> int:
-        """Readable when there are commands."""
-        return STANDARD_INPUT
-
-    def take(self, limit: int) -> list[NewJob]:
-        """What has arrived, however much one read gives."""
-        data = _read()
-        self.exhausted = not data
-        items = list(self._lines.feed(data) if data else self._lines.end())
-        for item in items:
-            if isinstance(item, Unusable):
-                self._tally.unusable += 1
-                _say(f"{item.where} is left out: {item.sentence}")
-        return [NewJob(item.command, self._terms) for item in items if isinstance(item, Listed)]
 
 
 class Announcements:
@@ -164,25 +152,21 @@ class Announcements:
     def __init__(self) -> None:
         self._slots: dict[int, str] = {}
         """The slot announced for each command that is not over."""
-        self._said = ""
+        self._complaints = Complaints(_say)
 
     def happened(self, happening: Happening) -> None:
         """Called for an assignment before its keeper hears of it, so what a command prints comes after its line."""
         job = happening.job
-        match happening.event:
-            case Assigned():
-                self._announce(job, happening.devices[0].label)
-            case Lost():
-                self._slots.pop(job.id, None)
-        if isinstance(job.state, Ended):
-            self._report(job, job.state, self._slots.pop(job.id, ""))
+        if isinstance(happening.event, Assigned):
+            self._announce(job, happening.devices[0].label)
+        elif isinstance(job.state, Ended):
+            _report(job, job.state, self._slots.pop(job.id, None))
+        elif isinstance(happening.event, Lost):
+            del self._slots[job.id]
 
     def refresh(self, run: Foreground) -> None:
         """Say once what keeps everything from starting."""
-        text = run.engine.trouble or _why_nothing_runs(run)
-        if text and text != self._said:
-            self._said = text
-            _say(text)
+        self._complaints.check(run)
 
     def say(self, text: str) -> None:
         """A sentence to the person."""
@@ -197,38 +181,17 @@ class Announcements:
             self._slots[job.id] = slot
             _write(STANDARD_OUTPUT, f"Processing command `{_one_line(job)}` on gpu {slot}\n")
 
-    @staticmethod
-    def _report(job: Job, state: Ended, slot: str) -> None:
-        if state.result != "done" or state.note:
-            note = f" ({state.note})" if state.note else ""
-            _say(f"{_outcome(state)} on gpu {slot}: `{_one_line(job)[:SHOWN_COMMAND]}`{note}")
 
-
-def _why_nothing_runs(run: Foreground) -> str:
-    engine = run.engine
-    if engine.held or engine.draining:
-        return ""
-    job = engine.next_waiting
-    reason = engine.reason(job) if job is not None else None
-    return sentence(reason) if reason is not None else ""
-
-
-def _outcome(state: Ended) -> str:
-    if state.result != "failed":
-        return state.result
-    return f"failed with signal {state.signal}" if state.signal else f"failed with exit code {state.code}"
+def _report(job: Job, state: Ended, slot: str | None) -> None:
+    if state.result != "done" or state.note:
+        where = "" if slot is None else f" on gpu {slot}"
+        note = f" ({state.note})" if state.note else ""
+        _say(f"{outcome(state)}{where}: `{_one_line(job)[:SHOWN_COMMAND]}`{note}")
 
 
 def _one_line(job: Job) -> str:
     """The command, with lines that a backslash continues joined as the shell joins them."""
     return job.command.text.replace("\\\n", "")
-
-
-def _read() -> bytes:
-    try:
-        return os.read(STANDARD_INPUT, READ_SIZE)
-    except OSError as error:
-        raise StokerError(f"cannot read commands: {error.strerror}", f"give a list: {PROGRAM} < FILE") from error
 
 
 def _say(text: str) -> None:
@@ -241,10 +204,3 @@ def _write(descriptor: int, text: str) -> None:
     with contextlib.suppress(OSError):
         while rest:
             rest = rest[os.write(descriptor, rest) :]
-
-
-def _open_missing_streams() -> None:
-    """Where a standard stream was closed, the queue would get its number, and be written to by commands."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STANDARD_ERROR:
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)

@@ -11,6 +11,7 @@ from stoker.core.device import Device
 from stoker.core.job import Job
 
 INHERIT = "-"
+_PLACEHOLDER = re.compile("%([jAaxu%])")
 
 
 class Order(Struct, frozen=True):
@@ -53,9 +54,8 @@ def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> d
     }
 
 
-def order_of(job: Job, devices: Sequence[Device], base: Mapping[str, str], more: Mapping[str, str], user: str) -> Order:
-    """The order for the job's newest attempt; `base` is the submitter's environment, `more` what the devices need."""
-    out, err = output_paths(job, user)
+def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str]) -> Order:
+    """The order for the job's newest attempt, with its files and the variables it is given."""
     return Order(
         attempt=attempt_key(job.id, job.attempts),
         words=job.command.words,
@@ -63,9 +63,9 @@ def order_of(job: Job, devices: Sequence[Device], base: Mapping[str, str], more:
         cwd=job.terms.cwd,
         umask=job.terms.umask,
         environment=job.terms.environment,
-        extra={**more, **variables(job, devices, base)},
-        out=out,
-        err=err,
+        extra=dict(extra),
+        out=outputs[0],
+        err=outputs[1],
         limit=job.terms.limit,
         grace=job.terms.grace,
     )
@@ -85,8 +85,8 @@ def output_paths(job: Job, user: str) -> tuple[str, str]:
 def _output_path(pattern: str, job: Job, user: str) -> str:
     if pattern == INHERIT or pattern.startswith("/dev/"):
         return pattern
-    words = {"j": str(job.id), "A": str(job.id), "a": "0", "x": _file_name(job.name), "u": user, "%": "%"}
-    path = re.sub(r"%([jAaxu%])", lambda match: words[match[1]], pattern)
+    names = {"j": str(job.id), "A": str(job.id), "a": "0", "u": user, "%": "%"}
+    path = _PLACEHOLDER.sub(lambda match: _file_name(job.name) if match[1] == "x" else names[match[1]], pattern)
     before = tries_before(job)
     return f"{path}.{before}" if before else path
 

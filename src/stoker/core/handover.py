@@ -42,6 +42,10 @@ class HandOver:
             heapreplace(line, (minus_room + 1, index, slot))
         return slot
 
+    def close_all(self) -> None:
+        """Keep later jobs from every slot."""
+        self._roomy.clear()
+
     def close(self, need: Need) -> None:
         """Keep later jobs from every device that one with this need waits for."""
         if need.gpus:

@@ -76,6 +76,8 @@ class Starting(Struct, frozen=True, tag="starting"):
     keeper: str
     devices: tuple[str, ...]
     since: float
+    log: str = ""
+    """Where its errors can be read; "-" is the terminal."""
 
 
 class Running(Struct, frozen=True, tag="running"):
@@ -85,7 +87,7 @@ class Running(Struct, frozen=True, tag="running"):
     keeper: str
     devices: tuple[str, ...]
     since: float
-    pid: int
+    log: str = ""
 
 
 class Stopping(Struct, frozen=True, tag="stopping"):
@@ -95,6 +97,9 @@ class Stopping(Struct, frozen=True, tag="stopping"):
     keeper: str
     devices: tuple[str, ...]
     since: float
+    log: str = ""
+    note: str = ""
+    """Who wanted that, or why."""
 
 
 class Ended(Struct, frozen=True, tag="ended"):
@@ -118,13 +123,14 @@ class Assigned(Struct, frozen=True, tag="assigned"):
     devices: tuple[str, ...]
     log: str
     at: float
+    errors: str = ""
+    """File of the standard error, where it is apart from the log."""
 
 
 class Started(Struct, frozen=True, tag="started"):
     """The keeper started the process."""
 
     attempt: int
-    pid: int
     at: float
 
 
@@ -208,17 +214,17 @@ def advance(job: Job, event: Event) -> Job:
     match job.state, event:
         case Waiting(), Assigned():
             attempt = job.attempts + 1
-            starting = Starting(attempt, event.keeper, event.devices, event.at)
+            starting = Starting(attempt, event.keeper, event.devices, event.at, event.errors or event.log)
             return msgspec.structs.replace(job, state=starting, attempts=attempt)
         case Waiting(), Cancelled():
             return _ended(job, Ended("cancelled", event.at, note=event.note))
         case Starting(attempt=attempt) as state, Started() if event.attempt == attempt:
-            running = Running(attempt, state.keeper, state.devices, event.at, event.pid)
+            running = Running(attempt, state.keeper, state.devices, event.at, state.log)
             return msgspec.structs.replace(job, state=running)
         case Stopping(attempt=attempt), Started() if event.attempt == attempt:
             return job
         case (Starting() | Running() | Stopping()) as state, Cancelled():
-            stopping = Stopping(state.attempt, state.keeper, state.devices, event.at)
+            stopping = Stopping(state.attempt, state.keeper, state.devices, event.at, state.log, event.note)
             return msgspec.structs.replace(job, state=stopping)
         case ((Running(attempt=attempt) | Stopping(attempt=attempt)), Exited()) if event.attempt == attempt:
             return _exited(job, event)
@@ -248,10 +254,10 @@ def _ended(job: Job, ended: Ended) -> Job:
 
 
 def _exited(job: Job, event: Exited) -> Job:
-    result = result_of(event)
+    result, note = result_of(event), event.note
     if isinstance(job.state, Stopping) and result != "done":
-        result = "cancelled"
-    ended = Ended(result, event.at, event.code, event.signal, event.note)
+        result, note = "cancelled", job.state.note or event.note
+    ended = Ended(result, event.at, event.code, event.signal, note)
     if result not in ("failed", "timeout"):
         return _ended(job, ended)
     failures = job.failures + 1

@@ -173,8 +173,9 @@ class Occupancy:
         held = self._held_on(view, at)
         if memory is None or any(claim.memory is None for claim in held):
             return 0
-        # What our own attempts use beyond their reservations goes when they go.
-        gone = view.gone if at == NOW or next(self.holdings(view), None) is None else 0
+        # What our own attempts use beyond their reservations goes when the last of them goes.
+        ours = list(self.holdings(view))
+        gone = 0 if ours and not any(_stays(holding, at) for holding in ours) else view.gone
         if not held and not gone:
             return memory
         if not compatible(Claim(view.device.id, 0, ANY_NUMBER), held):
@@ -205,7 +206,7 @@ class Occupancy:
             held = self._held_on(view, NOW)
             if not held and policy.strangers == "avoid":
                 view.closed = _stranger(device, reading, policy, device.id in freed)
-            elif all(claim.memory is not None for claim in held):
+            else:
                 beyond = (reading.used or 0) - sum(claim.memory or 0 for claim in held)
                 view.gone = beyond if beyond > policy.tolerance else 0
 

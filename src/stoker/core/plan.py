@@ -127,10 +127,11 @@ class _Turn:
 
         def start_behind(head: _Head) -> Start | Reason:
             need, reason = head.shape.need, reasons[head.shape]
-            slot = None if self._is_full() else room.take(need)
-            if slot is not None:
+            if slot := room.take(need):  # it runs after the other, never beside it: no limit on running jobs speaks
                 return Start(head.job, slot.devices, slot.keeper)
-            if not isinstance(reason, NeverFits):
+            if isinstance(reason, AtLimit):  # any end at all would let it start
+                room.close_all()
+            elif not isinstance(reason, NeverFits):
                 room.close(need)
             return reason
 

@@ -15,6 +15,8 @@ class Policy(Struct, frozen=True):
     max_running: int | None = None
     patience: float = 60.0
     """Seconds a blocked job lets others pass when nobody can tell how long they run."""
+    ahead: float = 0.25
+    """Seconds; where attempts take less than this on average, the next ones are handed over ahead."""
     newest_first: bool = False
     """Take the device freed last first, and among equals the last listed: simple_gpu_scheduler's order."""
     reserve: int = 512 * MIB

@@ -25,7 +25,7 @@ def shortened(text: str, width: int) -> str:
 
 def title(job: Job, width: int = 60) -> str:
     """The job's name, or its command where it has none, on one line."""
-    text = job.name or job.command.text.replace("\\\n", " ").replace("\n", "; ")
+    text = job.name or job.command.text.strip().replace("\\\n", " ").replace("\n", "; ")
     return shortened(printable(text), width)
 
 

@@ -1,0 +1,100 @@
+"""What Stoker must reach beside the other programs, and tables that say how near it came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from gaps import percentile
+from programs import HYPERQUEUE, PARALLEL, SIMPLE_GPU_SCHEDULER, STOKER, STOKER_DOOR, XARGS
+
+Series = Mapping[str, Sequence[float]]
+"""What was measured, by the name of the program: a rate per round, or the seconds of all gaps."""
+
+_RATE_BARS = (
+    (STOKER, XARGS, 0.5),
+    (STOKER, PARALLEL, 2.5),
+    (STOKER, HYPERQUEUE, 1.3),
+    (STOKER, SIMPLE_GPU_SCHEDULER, 1.0),
+    (STOKER_DOOR, SIMPLE_GPU_SCHEDULER, 1.0),
+)
+GAP_RATIO = 0.5
+GAP_P99_SECONDS = 0.015
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Something to reach, and whether it was."""
+
+    what: str
+    reached: float
+    wanted: float
+    at_most: bool = False
+
+    @property
+    def row(self) -> list[str]:
+        """As a row of a table."""
+        good = self.reached <= self.wanted if self.at_most else self.reached >= self.wanted
+        sign = "<=" if self.at_most else ">="
+        return [self.what, f"{self.reached:.2f}", f"{sign} {self.wanted:g}", "ok" if good else "MISSED"]
+
+
+def ratio(rates: Series, ours: str, theirs: str) -> float:
+    """How much faster, as the median over rounds: two runs of one round met the same machine."""
+    return median(mine / other for mine, other in zip(rates[ours], rates[theirs], strict=True))
+
+
+def rate_table(rates: Series) -> str:
+    """Each program's rate, how far its rounds lie apart, and its rate as a share of that of xargs."""
+    rows = [
+        [name, f"{median(values):,.0f}", f"{min(values):,.0f} to {max(values):,.0f}", _share(rates, name)]
+        for name, values in rates.items()
+    ]
+    return table(["program", "commands/s", "rounds", "x xargs"], rows)
+
+
+def _share(rates: Series, name: str) -> str:
+    return f"{ratio(rates, name, XARGS):.2f}" if XARGS in rates else "-"
+
+
+def gap_table(gaps: Series) -> str:
+    """Each program's gap."""
+    rows = [
+        [name, f"{1000 * median(values):.1f}", f"{1000 * percentile(values, 0.99):.1f}", f"{len(values)}"]
+        for name, values in gaps.items()
+    ]
+    return table(["program", "median ms", "p99 ms", "gaps"], rows)
+
+
+def bar_table(rates: Series, gaps: Series) -> str:
+    """Every bar of which both sides were measured."""
+    bars = [
+        Bar(f"rate, {ours} / {theirs}", ratio(rates, ours, theirs), wanted)
+        for ours, theirs, wanted in _RATE_BARS
+        if ours in rates and theirs in rates
+    ]
+    return table(["bar", "reached", "wanted", ""], [bar.row for bar in [*bars, *_gap_bars(gaps)]])
+
+
+def _gap_bars(gaps: Series) -> list[Bar]:
+    if STOKER not in gaps:
+        return []
+    milliseconds = 1000 * percentile(gaps[STOKER], 0.99)
+    bars = [Bar("gap p99 in ms, on a quiet machine", milliseconds, 1000 * GAP_P99_SECONDS, at_most=True)]
+    if HYPERQUEUE in gaps:
+        share = median(gaps[STOKER]) / median(gaps[HYPERQUEUE])
+        bars.insert(0, Bar(f"gap median, {STOKER} / {HYPERQUEUE}", share, GAP_RATIO, at_most=True))
+    return bars
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown that also reads well as it is."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = [head, ["-" * width for width in widths], *rows]
+    return "\n".join(f"| {' | '.join(_aligned(line, widths))} |" for line in lines)
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    first, *rest = zip(cells, widths, strict=True)
+    return [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]

@@ -1,0 +1,132 @@
+"""Measures Stoker beside other programs: how many commands a second, and how long a slot stands idle between two."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import gaps
+from bars import bar_table, gap_table, rate_table
+from programs import PROGRAMS, SLOTS, Program, install
+from rounds import NO_OP, Incomplete, interleaved, take
+from stoker.places import file_system_of
+
+WARM_UP = 20
+"""Commands of the first run of each, which is not counted: it shows whether the program works at all."""
+
+
+def main() -> int:
+    """Measure, print, and return 1 where a program did not do its work."""
+    options = _options()
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=options.directory) as name:
+        directory = Path(name)
+        _print_machine(directory)
+        programs = [program for program in _chosen(options.only) if _works(program, directory / program.name)]
+        board = Board(programs, options.rounds, directory)
+        rates = board.fill("rate", lambda program, place: _rate(program, options.jobs, place))
+        print(f"\n{options.jobs:,} no-op commands on {SLOTS} slots, median of {options.rounds} rounds")
+        print(rate_table(rates))
+        idle = _measure_gaps(board, options.gap_jobs, directory)
+        print("\nbars")
+        print(bar_table(rates, idle))
+        print(f"\nload average at the end: {_load()}")
+    return 1 if board.spoilt else 0
+
+
+class Board:
+    """The programs still in the race: one that fails a run is told and takes part no more."""
+
+    def __init__(self, programs: Sequence[Program], rounds: int, directory: Path) -> None:
+        self.programs = list(programs)
+        self.spoilt = False
+        self._rounds = rounds
+        self._directory = directory
+
+    def fill(self, what: str, measure: Callable[[Program, Path], list[float]]) -> dict[str, list[float]]:
+        """Measure every program in every round."""
+        found: dict[str, list[float]] = defaultdict(list)
+        for number, program in interleaved(self.programs, self._rounds):
+            if program not in self.programs:
+                continue
+            _say(f"{what}: round {number + 1} of {self._rounds}, {program.name}")
+            try:
+                found[program.name] += measure(program, self._directory / f"{what} {number} {program.name}")
+            except Incomplete as error:
+                self._drop(program, error)
+        return {program.name: found[program.name] for program in self.programs}
+
+    def _drop(self, program: Program, error: Incomplete) -> None:
+        _say(f"{program.name} {error}: it is left out")
+        self.programs.remove(program)
+        self.spoilt = True
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="default %(default)s")
+    parser.add_argument("--jobs", type=int, default=2000, help="no-op commands in a run, default %(default)s")
+    parser.add_argument("--gap-jobs", type=int, default=100, help="commands of 0.2 s in a run, default %(default)s")
+    parser.add_argument("--only", action="append", metavar="NAME", help="measure only this program (repeatable)")
+    parser.add_argument(
+        "--directory", default="/var/tmp", help="where to work, on a disk rather than in memory; default %(default)s"
+    )
+    return parser.parse_args()
+
+
+def _chosen(names: Sequence[str] | None) -> list[Program]:
+    unknown = set(names or ()).difference(program.name for program in PROGRAMS)
+    if unknown:
+        raise SystemExit(f"no program {', '.join(unknown)}; there are {', '.join(one.name for one in PROGRAMS)}")
+    return [program for program in PROGRAMS if not names or program.name in names]
+
+
+def _works(program: Program, directory: Path) -> bool:
+    install(program)
+    if not program.installed:
+        _say(f"{program.name} is left out, it is not here: {program.hint}")
+        return False
+    try:
+        take(program, [NO_OP] * WARM_UP, directory)
+    except Incomplete as error:
+        _say(f"{program.name} is left out, it does not work here: {error}")
+        return False
+    return True
+
+
+def _rate(program: Program, jobs: int, directory: Path) -> list[float]:
+    return [jobs / take(program, [NO_OP] * jobs, directory)]
+
+
+def _measure_gaps(board: Board, jobs: int, directory: Path) -> dict[str, list[float]]:
+    compiler = gaps.compiler()
+    if compiler is None or not jobs:
+        _say("gaps are left out" if compiler else "gaps are left out, there is no C compiler: install gcc")
+        return {}
+    stamp = gaps.build_stamp(compiler, directory)
+    board.programs = [program for program in board.programs if program.slot]
+    found = board.fill("gap", lambda program, place: gaps.measure(program, stamp, jobs, place))
+    print(f"\ngap between an end and the next start on a slot, commands of {gaps.SECONDS} s, {jobs} in a round")
+    print(gap_table(found))
+    return found
+
+
+def _print_machine(directory: Path) -> None:
+    kind = file_system_of(directory)
+    print(f"{os.cpu_count()} cores, load average {_load()}, working in {directory} ({kind})")
+
+
+def _load() -> str:
+    return ", ".join(f"{value:.1f}" for value in os.getloadavg())
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""One run of one program over one list, in a directory of its own, with proof that every command ran once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from programs import LIST, Program, environment
+
+MARKS = "marks"
+"""Every command adds to this file, whatever program runs it: what is in it did run."""
+NO_OP = f"echo >>{MARKS}"
+"""A command that does nothing but count itself."""
+
+
+class Incomplete(Exception):
+    """The program did not do what it was measured for."""
+
+
+def take(program: Program, commands: Sequence[str], directory: Path) -> float:
+    """Seconds from the start of the program to its end, when all commands ran just once."""
+    directory.mkdir()
+    listed = directory / LIST
+    listed.write_text("".join(f"{command}\n" for command in commands))
+    os.sync()  # nobody pays for what the one before has left to be written
+    with listed.open() as stdin, (directory / "output").open("w") as output:
+        started = time.perf_counter()
+        process = subprocess.run(
+            program.words,
+            cwd=directory,
+            env=environment(directory),
+            stdin=stdin,
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+        seconds = time.perf_counter() - started
+    _check(process.returncode, len(commands), directory)
+    return float((directory / "output").read_text().split()[-1]) if program.tells_seconds else seconds
+
+
+def _check(code: int, wanted: int, directory: Path) -> None:
+    marks = directory / MARKS
+    ran = marks.read_bytes().count(b"\n") if marks.exists() else 0
+    if code != 0 or ran != wanted:
+        raise Incomplete(f"ran {ran:,} of {wanted:,} commands, exit code {code}")
+
+
+def interleaved(programs: Sequence[Program], rounds: int) -> Iterator[tuple[int, Program]]:
+    """A B C A B C ..., so that whatever else the machine does hits all alike."""
+    order = tuple(programs)  # a program may leave the race while it goes on
+    return ((number, program) for number in range(rounds) for program in order)

@@ -1,0 +1,110 @@
+"""Draws docs/picture.svg: one frame of the live display, taken from a real run of the demonstration."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import socket
+import tempfile
+from contextlib import ExitStack, closing
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+
+from stoker.changes import Happening
+from stoker.cli.batch import Batch, Request
+from stoker.cli.demo import Demonstration, demo_jobs
+from stoker.cli.frame import Line, frame
+from stoker.cli.live import drawing
+from stoker.cli.recent import Recent
+from stoker.cli.scene import Scene, scene_of
+from stoker.devices.detect import simulate
+from stoker.foreground import Foreground, Setup
+from stoker.ledger import prepare_ledger
+from stoker.options import JobOptions
+from stoker.places import find_places
+
+WIDTH, HEIGHT = 110, 30
+_OUTSIDE_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+"""A picture in a document must not load anything from elsewhere."""
+
+
+class Photographer:
+    """A view that keeps the scene in which the display has most to show."""
+
+    interval: float | None = 0.2
+
+    def __init__(self, expected: int) -> None:
+        self._recent = Recent()
+        self._expected = expected
+        self._best = 0
+        self.lines: list[Line] = []
+
+    def happened(self, happening: Happening) -> None:
+        """Remember it for the next scene."""
+        self._recent.note(happening)
+
+    def refresh(self, run: Foreground) -> None:
+        """Keep the scene if it is better than those before."""
+        now = run.engine.snapshot.at
+        scene = scene_of(run, self._recent, now, expected=self._expected, logs="")
+        if worth(scene) > self._best:
+            self._best = worth(scene)
+            self.lines = frame(scene, WIDTH, HEIGHT)
+
+    def say(self, text: str) -> None:
+        """Nothing that is said is in the picture."""
+
+    def close(self) -> None:
+        """Nothing to undo."""
+
+
+def worth(scene: Scene) -> int:
+    """How much there is to see: jobs whose end is foreseen count most, and so do reasons for being idle."""
+    occupants = [occupant for row in scene.rows for occupant in row.occupants]
+    halfway = [one for one in occupants if one.expected and one.seconds and 0.3 < one.seconds / one.expected < 0.7]
+    told = sum("next" in row.idle for row in scene.rows)
+    return 3 * len(halfway) + len(occupants) + 2 * len(scene.notices) + 3 * told
+
+
+def photograph(state: str) -> list[Line]:
+    """The lines of the best frame of a demonstration whose state lives in the directory."""
+    request = Request(options=JobOptions(), demo=True)
+    places = find_places({"STOKER_STATE": state}, socket.gethostname(), simulated=True)
+    jobs = demo_jobs()
+    with ExitStack() as stack:
+        devices = stack.enter_context(closing(simulate(request.simulation, str(places.simulator), [], 0.0)))
+        batch = Batch(request, "--demo", devices)
+        batch.make_log_directory(places)
+        ledger = prepare_ledger(places.state / "ledger")
+        setup = Setup(places, ledger, devices, batch.policy(), batch.user, "stoker run --demo")
+        photographer = Photographer(len(jobs))
+        view = Demonstration(photographer)
+        run = stack.enter_context(closing(Foreground(setup, view)))
+        batch.settle(run.store.add_environment(os.environ))
+        run.run(batch.source(jobs, run, view))
+    return photographer.lines
+
+
+def picture(lines: list[Line]) -> str:
+    """The lines as an SVG that needs nothing from elsewhere."""
+    console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True, color_system="standard")
+    console.print(drawing(lines))
+    exported = console.export_svg(title="stoker run --demo", unique_id="stoker")
+    # Without the attribute some programs that show SVG swallow the blanks before a word.
+    return _OUTSIDE_FONTS.sub("", exported).replace("<svg ", '<svg xml:space="preserve" ', 1)
+
+
+def main() -> None:
+    """Write the picture."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", nargs="?", type=Path, default=Path(__file__).with_name("picture.svg"))
+    file: Path = parser.parse_args().file
+    with tempfile.TemporaryDirectory() as state:
+        file.write_text(picture(photograph(state)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

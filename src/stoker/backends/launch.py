@@ -1,0 +1,137 @@
+"""Starts one command as a process of its own, or says why not, with the exit code that a shell would give.
+
+Standard library only: keepers are forked from a process that must stay small.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+INHERIT = "-"
+_APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
+_DEFAULT_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+_FileActions = Sequence[tuple[int, int, int]]
+
+
+class Refused(Exception):
+    """The attempt cannot be started; carries the exit code that a shell would give."""
+
+    def __init__(self, code: int, note: str) -> None:
+        super().__init__(note)
+        self.code = code
+        self.note = note
+
+
+def launch(order: Mapping[str, Any], environment: Mapping[str, str]) -> int:
+    """Start an order's command and return the number of its process."""
+    os.umask(order["umask"])
+    out, err = _open_outputs(_within(order["cwd"], order["out"]), _within(order["cwd"], order["err"]))
+    try:
+        _enter(order["cwd"])
+        return _spawn(order, environment, out, err)
+    except Refused as refusal:
+        with contextlib.suppress(OSError):  # a full disk or a closed terminal must not cost the exit code
+            os.write(err, f"stoker: {refusal.note}\n".encode(errors="backslashreplace"))
+        raise
+    finally:
+        for descriptor in {out, err} - {1, 2}:
+            os.close(descriptor)
+
+
+def _within(directory: str, path: str) -> str:
+    """A path as the command will see it; its directory may not be there, and that is to be said in the log."""
+    return path if path == INHERIT else os.path.join(directory, path)
+
+
+def _enter(directory: str) -> None:
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        raise Refused(126, f"cannot enter {directory}: {error.strerror}") from None
+
+
+def _open_outputs(out: str, err: str) -> tuple[int, int]:
+    """Descriptors for standard output and error; the same one where both go to one place."""
+    first = _open_output(out, 1)
+    if err == out and out != INHERIT:
+        return first, first
+    try:
+        return first, _open_output(err, 2)
+    except Refused:
+        if first != 1:
+            os.close(first)
+        raise
+
+
+def _open_output(path: str, inherited: int) -> int:
+    if path == INHERIT:
+        return inherited
+    try:
+        # Without O_NONBLOCK a FIFO that nobody reads would hold the keeper up for ever.
+        descriptor = os.open(path, _APPENDING | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        raise Refused(126, f"cannot write its output to {path}: {error.strerror}") from None
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def _spawn(order: Mapping[str, Any], environment: Mapping[str, str], out: int, err: int) -> int:
+    words = [order["shell"], "-c", *order["words"]] if order["shell"] else order["words"]
+    actions = [(os.POSIX_SPAWN_DUP2, source, target) for source, target in ((out, 1), (err, 2)) if source != target]
+    program = _find_program(words[0], environment)
+    try:
+        return _spawn_apart(program, words, environment, actions)
+    except (OSError, ValueError) as error:
+        raise _refusal(error, words) from None
+
+
+def _spawn_apart(program: str, words: list[str], environment: Mapping[str, str], actions: _FileActions) -> int:
+    """Spawn with a session of its own; a Python built for an older C library, as conda's, has only groups to offer."""
+    try:
+        return os.posix_spawn(
+            program,
+            words,
+            environment,
+            file_actions=actions,
+            setsid=True,
+            setsigmask=[],
+            setsigdef=_DEFAULT_SIGNALS,
+        )
+    except NotImplementedError:
+        return os.posix_spawn(
+            program,
+            words,
+            environment,
+            file_actions=actions,
+            setpgroup=0,
+            setsigmask=[],
+            setsigdef=_DEFAULT_SIGNALS,
+        )
+
+
+def _find_program(name: str, environment: Mapping[str, str]) -> str:
+    if "/" in name:
+        return name
+    path = environment.get("PATH", os.defpath)
+    if found := shutil.which(name, path=path):
+        return found
+    if shutil.which(name, mode=os.F_OK, path=path):
+        raise Refused(126, f"{name}: not executable")
+    raise Refused(127, f"{name}: command not found")
+
+
+def _refusal(error: OSError | ValueError, words: list[str]) -> Refused:
+    if isinstance(error, ValueError):
+        return Refused(126, "the command contains a NUL byte, which no program can be given")
+    if error.errno == errno.ENOENT:
+        return Refused(127, f"{words[0]}: command not found")
+    if error.errno == errno.E2BIG:
+        length = max(len(word.encode(errors="surrogateescape")) for word in words)
+        return Refused(126, f"the command is too long for the kernel ({length} bytes); put it in a script")
+    return Refused(126, f"{words[0]}: {error.strerror}")

@@ -1,0 +1,45 @@
+"""Signals as something that can be waited for together with everything else."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+
+class SignalSocket:
+    """Readable after a signal, for as long as it is open."""
+
+    def __init__(self) -> None:
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.setblocking(False)
+        self._theirs.setblocking(False)
+        self._before_wakeup = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
+        self._before: Mapping[int, object] = {
+            number: signal.signal(number, lambda *_: None) for number in _NUMBERS if not _ignored(number)
+        }
+
+    def fileno(self) -> int:
+        """Readable after a signal."""
+        return self._ours.fileno()
+
+    def received(self) -> Iterator[signal.Signals]:
+        """The signals that came since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            yield from map(signal.Signals, self._ours.recv(64))
+
+    def close(self) -> None:
+        """Signals do again what they did before."""
+        signal.set_wakeup_fd(self._before_wakeup)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        self._ours.close()
+        self._theirs.close()
+
+
+def _ignored(number: signal.Signals) -> bool:
+    """Whether whoever started us wants the signal ignored, as nohup does."""
+    return number != signal.SIGUSR1 and signal.getsignal(number) is signal.SIG_IGN

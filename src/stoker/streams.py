@@ -1,0 +1,25 @@
+"""The standard streams: there from the start, and never the end of a run when nobody reads them any more."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def open_missing_streams() -> None:
+    """Where one is closed, the next file we open would take its number, and jobs would write into that file."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
+def to_stderr(text: str) -> None:
+    """Write to whoever looks; when nobody does any more, the run goes on all the same."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -1,0 +1,108 @@
+"""Options as typed, and the terms they become."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from stoker.core.errors import Impossible, StokerError, UsageError
+from stoker.core.job import Need
+from stoker.options import JobOptions, Surroundings, merged, need_of, parse_assignment, parse_grace, terms_of
+
+GIB = 2**30
+
+
+def resolve(word: str) -> str:
+    """Devices of this test have the ids GPU-0 and GPU-1."""
+    if word not in ("0", "1"):
+        raise Impossible(f"no device {word!r}", "there are 0, 1")
+    return f"GPU-{word}"
+
+
+AROUND = Surroundings(cwd="/here", umask=0o022, environment="abc", default_out="/logs/%j.log", resolve=resolve)
+
+
+def test_nothing_given_is_one_whole_gpu() -> None:
+    """The default is one GPU alone, no limit, half a minute of grace, and the place and log of the batch."""
+    terms = terms_of(JobOptions(), AROUND)
+    assert terms.need == Need(gpus=1, memory=None)
+    assert (terms.cwd, terms.out, terms.err) == ("/here", "/logs/%j.log", "")
+    assert (terms.limit, terms.grace, terms.retries, terms.priority) == (None, 30.0, 0, 0)
+
+
+def test_needs() -> None:
+    """Sizes, counts and devices are understood; all is the whole card."""
+    options = JobOptions(gpus=2, vram="1.5G", on="1,0", prefer="0")
+    assert need_of(options, resolve) == Need(2, GIB * 3 // 2, ("GPU-1", "GPU-0"), ("GPU-0",))
+    assert need_of(JobOptions(gpus=0, vram="all"), resolve) == Need(0, None)
+
+
+@pytest.mark.parametrize(
+    ("chdir", "out", "expected"),
+    [
+        (None, "x.log", ("/here", "/here/x.log")),
+        ("sub/..", "x.log", ("/here", "/here/x.log")),
+        ("sub", "x.log", ("/here/sub", "/here/sub/x.log")),
+        ("/abs", "/y.log", ("/abs", "/y.log")),
+        (None, "-", ("/here", "-")),
+        (None, "", ("/here", "/logs/%j.log")),
+    ],
+)
+def test_paths_are_made_absolute(chdir: str | None, out: str, expected: tuple[str, str]) -> None:
+    """Outputs are seen from the job's directory, and that from the batch's; a dash stays the caller's output."""
+    terms = terms_of(JobOptions(chdir=chdir, out=out), AROUND)
+    assert (terms.cwd, terms.out) == expected
+
+
+def test_a_jobs_own_wish_goes_first() -> None:
+    """What a job says replaces what its batch says, a zero included; variables are put together."""
+    batch = JobOptions(gpus=2, retries=3, env={"A": "1", "B": "1"})
+    own = JobOptions(gpus=0, env={"B": "2"})
+    assert merged(batch, own) == JobOptions(gpus=0, retries=3, env={"A": "1", "B": "2"})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        JobOptions(gpus=-1),
+        JobOptions(vram="lots"),
+        JobOptions(vram="0"),
+        JobOptions(vram="auto"),
+        JobOptions(on="0,0"),
+        JobOptions(on="7"),
+        JobOptions(on=""),
+        JobOptions(prefer="1,1"),
+        JobOptions(time="never"),
+        JobOptions(time="0"),
+        JobOptions(grace="-1"),
+        JobOptions(retries=-1),
+        JobOptions(env={"": "x"}),
+        JobOptions(env={"A=B": "x"}),
+        JobOptions(env={"A": "x\0y"}),
+    ],
+)
+def test_wrong_values_say_what_to_write(options: JobOptions) -> None:
+    """Every value that cannot be is refused with a hint."""
+    with pytest.raises(StokerError) as refused:
+        terms_of(options, AROUND)
+    assert refused.value.hint
+
+
+def test_assignments() -> None:
+    """The first equals sign parts name and value; a value may be empty."""
+    assert parse_assignment("A=b=c") == ("A", "b=c")
+    assert parse_assignment("A=") == ("A", "")
+    for text in ("A", "=1", "", "A=\0"):
+        with pytest.raises(UsageError):
+            parse_assignment(text)
+
+
+def test_grace_may_be_nothing() -> None:
+    """A grace of zero kills at once."""
+    assert [parse_grace(text) for text in ("0", "0s", "5s", "1m")] == [0.0, 0.0, 5.0, 60.0]
+
+
+def test_unknown_options_are_refused_in_data() -> None:
+    """A job file cannot carry an option that is not there."""
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"gpu": 1}, JobOptions)

@@ -1,0 +1,119 @@
+"""What an attempt is given."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from stoker.core.attempt import attempt_key, order_of, output_paths, parse_key, tries_before, variables
+from stoker.core.job import Job, Terms
+from support.build import a_job, declared
+
+
+def named(name: str, out: str = "", err: str = "", *, failures: int = 0, losses: int = 0) -> Job:
+    """Job 7 with a name, after so many attempts that failed or were lost."""
+    job = a_job(7, terms=Terms(out=out, err=err))
+    return structs.replace(job, name=name, failures=failures, losses=losses, attempts=failures + losses + 1)
+
+
+@given(st.integers(1), st.integers(1))
+def test_key_round_trip(job_id: int, number: int) -> None:
+    """Job and number come back from a key."""
+    assert parse_key(attempt_key(job_id, number)) == (job_id, number)
+
+
+class TestVariables:
+    """What is added to the environment."""
+
+    def test_all_of_them(self) -> None:
+        """The devices are exported as CUDA wants them, the job's own facts under our name."""
+        assert variables(named("train"), declared("0", "3"), {}) == {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": "0,3",
+            "STOKER_JOB_ID": "7",
+            "STOKER_JOB_NAME": "train",
+            "STOKER_ATTEMPT": "1",
+            "STOKER_GPU_IDS": "0,3",
+        }
+
+    def test_no_devices(self) -> None:
+        """A job without devices sees no GPU."""
+        assert variables(named(""), (), {})["CUDA_VISIBLE_DEVICES"] == ""
+
+    def test_order_of_devices_is_the_users(self) -> None:
+        """Who has chosen an order of devices keeps it."""
+        assert "CUDA_DEVICE_ORDER" not in variables(named(""), (), {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
+
+    def test_own_variables(self) -> None:
+        """Variables given to the job win over ours, except for the devices."""
+        terms = Terms(extra_env=(("CUDA_DEVICE_ORDER", "FASTEST_FIRST"), ("CUDA_VISIBLE_DEVICES", "9"), ("LR", "0.1")))
+        given = variables(a_job(1, terms=terms), declared("0"), {})
+        assert (given["CUDA_DEVICE_ORDER"], given["CUDA_VISIBLE_DEVICES"]) == ("FASTEST_FIRST", "0")
+        assert given["LR"] == "0.1"
+
+    def test_attempt_counts_those_that_ran(self) -> None:
+        """The attempt's number tells how often the job really ran, be it failed or lost."""
+        job = named("", failures=2, losses=1)
+        assert tries_before(job) == 3
+        assert variables(job, (), {})["STOKER_ATTEMPT"] == "4"
+
+
+class TestOutputPaths:
+    """Where an attempt writes."""
+
+    @pytest.mark.parametrize(
+        ("pattern", "path"),
+        [
+            ("logs/%j.out", "logs/7.out"),
+            ("%A_%a", "7_0"),
+            ("%x-%u.log", "train-ada.log"),
+            ("100%%", "100%"),
+            ("%%j", "%j"),
+            ("%q %", "%q %"),
+            ("-", "-"),
+            ("/dev/null", "/dev/null"),
+        ],
+    )
+    def test_pattern(self, pattern: str, path: str) -> None:
+        """Marks as in Slurm's patterns are filled in, and nothing else is touched."""
+        assert output_paths(named("train", out=pattern), "ada") == (path, path)
+
+    @pytest.mark.parametrize(
+        ("name", "safe"),
+        [
+            ("lr=0.1,bs=8", "lr=0.1,bs=8"),
+            ("a/b c", "a_b_c"),
+            ("../../etc/passwd", "_.._etc_passwd"),
+            ("..", "job"),
+            ("", "job"),
+            ("straße", "straße"),
+            ("\udcff\n\x1b", "___"),
+            ("x" * 200, "x" * 120),
+        ],
+    )
+    def test_name_in_a_path(self, name: str, safe: str) -> None:
+        """A name cannot lead out of its directory, hide a file or put control characters into a name."""
+        assert output_paths(named(name, out="%x"), "ada") == (safe, safe)
+
+    def test_separate_errors(self) -> None:
+        """Standard error has a file of its own where a pattern is given for it."""
+        assert output_paths(named("", out="%j.out", err="%j.err"), "ada") == ("7.out", "7.err")
+
+    def test_retries(self) -> None:
+        """Retries get files of their own, unless the output is not a file of ours."""
+        job = named("", failures=1, losses=1, out="%j.out", err="/dev/null")
+        assert output_paths(job, "ada") == ("7.out.2", "/dev/null")
+        assert output_paths(named("", failures=1, out="-"), "ada") == ("-", "-")
+
+
+def test_order() -> None:
+    """An order has all of the job's terms, the files and the variables."""
+    terms = Terms(cwd="/there", environment="digest", umask=0o077, limit=60.0, grace=5.0, out="%j", err="%j.err")
+    job = structs.replace(a_job(3, terms=terms), attempts=2)
+    order = order_of(job, ("3", "3.err"), {"STOKER_SIM": "1x8G"})
+    assert (order.attempt, order.words, order.shell) == ("3.2", ("true",), "")
+    assert (order.cwd, order.environment, order.umask) == ("/there", "digest", 0o077)
+    assert (order.limit, order.grace, order.out, order.err) == (60.0, 5.0, "3", "3.err")
+    assert order.extra == {"STOKER_SIM": "1x8G"}

@@ -1,0 +1,50 @@
+"""Which claims may stand beside each other."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.core.lease import Claim, compatible
+
+MANY = 99
+
+claims = st.builds(Claim, st.just("A"), st.none() | st.integers(0, 10), st.integers(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "held", "capacity", "answer"),
+    [
+        pytest.param(Claim("A"), [], 10, True, id="a free device is anybody's"),
+        pytest.param(Claim("A", 50), [], 10, True, id="even for more than it has, which the plan must know"),
+        pytest.param(Claim("A"), [Claim("A")], None, False, id="alone is alone"),
+        pytest.param(Claim("A", share=2), [Claim("A")], None, False, id="the one who was first decides"),
+        pytest.param(Claim("A"), [Claim("A", share=2)], None, False, id="the one who comes decides too"),
+        pytest.param(Claim("A", share=2), [Claim("A", share=2)], None, True, id="two who both suffer one other"),
+        pytest.param(Claim("A", share=3), [Claim("A", share=3)] * 3, None, False, id="a third one's company is full"),
+        pytest.param(Claim("A", share=9), [Claim("A", share=9), Claim("A", share=2)], None, False, id="least patient"),
+        pytest.param(Claim("A", 4, MANY), [Claim("A", 6, MANY)], 10, True, id="memory that just fits"),
+        pytest.param(Claim("A", 5, MANY), [Claim("A", 6, MANY)], 10, False, id="memory that does not"),
+        pytest.param(Claim("A", 5, MANY), [Claim("A", 6, MANY)], None, True, id="memory that nobody knows"),
+        pytest.param(Claim("A", None, 2), [Claim("A", None, 2)], 10, True, id="shared without any reservation"),
+    ],
+)
+def test_compatible(wanted: Claim, held: list[Claim], capacity: int | None, answer: bool) -> None:
+    """Company is limited by everybody's wish, memory by what the device has."""
+    assert compatible(wanted, held, capacity) is answer
+
+
+@given(claims, st.lists(claims, max_size=4), st.none() | st.integers(0, 30))
+def test_nobody_gets_more_company_than_agreed(wanted: Claim, held: list[Claim], capacity: int | None) -> None:
+    """What is granted breaks no promise made to those who hold the device already."""
+    if held and compatible(wanted, held, capacity):
+        together = [*held, wanted]
+        assert all(len(together) <= claim.share for claim in together)
+        assert capacity is None or sum(claim.memory or 0 for claim in together) <= capacity
+
+
+@given(claims, claims, st.none() | st.integers(0, 30))
+def test_order_does_not_matter(one: Claim, other: Claim, capacity: int | None) -> None:
+    """Two claims get on with each other, whoever came first."""
+    assert compatible(one, [other], capacity) == compatible(other, [one], capacity)

@@ -1,0 +1,40 @@
+"""File systems that are full, or that nobody can write to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def small_disk(path: Path, options: str) -> Iterator[Path]:
+    """A file system of its own at the path, made with tmpfs mount options such as `size=1m`."""
+    path.mkdir()
+    if os.geteuid() != 0:
+        _refuse("only root can mount a small disk")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", path], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Leave not a byte free; returns the file to remove when there is to be space again."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            return ballast
+
+
+def _refuse(why: str) -> None:
+    """A skipped test goes unnoticed in CI, so there it is a failure."""
+    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)

@@ -1,0 +1,98 @@
+"""Engines with everything real but the GPUs, for tests of the loop itself."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from stoker.backends.local import LocalBackend
+from stoker.changes import Happening
+from stoker.core.job import Command, Ended, Job, Need, Terms
+from stoker.core.plan import Policy
+from stoker.devices.declared import DeclaredDevices
+from stoker.devices.kind import Devices
+from stoker.engine import Engine, Equipment, steady_clock
+from stoker.ledger import Ledger, prepare_ledger
+from stoker.store import NewJob, Store
+
+PATIENCE = 30.0
+
+
+@dataclass
+class Workshop(AbstractContextManager["Workshop"]):
+    """A state directory with one engine at work in it."""
+
+    directory: Path
+    devices: Devices = field(default_factory=lambda: DeclaredDevices(["0", "1"]))
+    policy: Policy = field(default_factory=Policy)
+    name: str = "test"
+    ledger: Path | None = None
+    happenings: list[Happening] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.backend = LocalBackend(self.directory / "keepers", self.name)
+        self.store = Store(self.directory / "queue.db")
+        ledger = Ledger(prepare_ledger(self.ledger or self.directory / "ledger"))
+        equipment = Equipment(self.store, ledger, self.devices, self.backend, "tester", steady_clock())
+        self.engine = Engine(self.name, equipment, self.policy, self.happenings.append)
+        self.environment = self.store.add_environment(os.environ)
+        self.batch = self.store.add_batch("test", time.time())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.engine.stop(0.0, "the test is over")
+        self.work_until(lambda: self.engine.at_rest)
+        self.engine.close()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of everything as a dying engine would: whatever runs goes on."""
+        self.backend.close()
+        self.store.close()
+
+    def submit(self, *lines: str, need: Need | None = None, **terms: object) -> list[int]:
+        """Queue shell lines and return their ids."""
+        shared = Terms(
+            need=need or Need(),
+            cwd=str(self.directory),
+            environment=self.environment,
+            out=str(self.directory / "%j.log"),
+            **terms,  # type: ignore[arg-type]
+        )
+        jobs = [NewJob(Command((line,), "/bin/sh"), shared) for line in lines]
+        ids = self.store.add_jobs(self.batch, self.name, jobs, time.time())
+        self.engine.poke()
+        return list(ids)
+
+    def work_until(self, condition: Callable[[], bool]) -> None:
+        """Turn the loop until the condition holds."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, "the engine did not get there in time"
+            self.engine.turn(0.05)
+
+    def finish(self) -> None:
+        """Turn the loop until everything submitted is over."""
+        self.work_until(lambda: self.engine.idle)
+
+    def job(self, job_id: int) -> Job:
+        """A job as the store has it."""
+        job = self.store.job(job_id)
+        assert job is not None
+        return job
+
+    def ended(self, job_id: int) -> Ended:
+        """How a job ended, as the store has it."""
+        state = self.job(job_id).state
+        assert isinstance(state, Ended)
+        return state
+
+    def log(self, job_id: int) -> str:
+        """The output of a job's first attempt."""
+        return (self.directory / f"{job_id}.log").read_text()

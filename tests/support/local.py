@@ -1,0 +1,180 @@
+"""Keepers at work for tests: a backend, orders for it, and everything that its keepers said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from stoker.backends.journal import Back, Began, Over, Record
+from stoker.backends.local import Gone, LocalBackend
+from stoker.core.attempt import Order
+from support.wait import wait_until
+
+VARIABLES = {"PATH": os.environ["PATH"]}
+
+
+class Yard:
+    """A backend, what its keepers said so far, and a log file for every attempt."""
+
+    def __init__(self, directory: Path, engine: str = "engine", *, share_output: bool = False) -> None:
+        self.directory = directory
+        self.keepers = directory / "keepers"
+        self.backend = LocalBackend(self.keepers, engine, share_output=share_output)
+        self.said: dict[str, list[Record | Gone]] = defaultdict(list)
+
+    def order(self, attempt: str, *words: str, **changes: Any) -> Order:
+        """An order to run the words, in the yard's directory unless the changes say otherwise."""
+        log = str(self.log(attempt))
+        usual: dict[str, Any] = {
+            "shell": "",
+            "cwd": str(self.directory),
+            "umask": 0o022,
+            "environment": "usual",
+            "extra": {},
+            "out": log,
+            "err": changes.get("out", log),
+            "limit": None,
+            "grace": 10.0,
+        }
+        return Order(attempt=attempt, words=words, **{**usual, **changes})
+
+    def log(self, attempt: str = "1.1") -> Path:
+        """Where an attempt writes unless told otherwise."""
+        return self.directory / f"{attempt}.log"
+
+    def start(
+        self, keeper: str, attempt: str, *words: str, variables: Mapping[str, str] = VARIABLES, **changes: Any
+    ) -> None:
+        """Give an attempt to a keeper."""
+        self.backend.start(keeper, self.order(attempt, *words, **changes), variables)
+        self.backend.flush()
+
+    def begin(self, *words: str, **changes: Any) -> str:
+        """Start the words as attempt 1.1 of a new keeper, and return its name when they run."""
+        keeper = self.backend.hire()
+        self.start(keeper, "1.1", *words, **changes)
+        self.wait_began()
+        return keeper
+
+    def run(self, *words: str, **changes: Any) -> Over:
+        """Run the words to their end as attempt 1.1 of a new keeper."""
+        self.begin(*words, **changes)
+        return self.wait_over()
+
+    def listen(self) -> None:
+        """Collect what keepers said since the last time."""
+        for keeper, record in self.backend.poll():
+            self.said[keeper].append(record)
+
+    def records(self, kind: type[Record], attempt: str = "1.1") -> list[Record]:
+        """What any keeper said of the kind about the attempt."""
+        self.listen()
+        everything = [record for records in self.said.values() for record in records]
+        return [record for record in everything if isinstance(record, kind) and record.attempt == attempt]
+
+    def wait_began(self, attempt: str = "1.1") -> None:
+        """Wait until a keeper says that the attempt began."""
+        wait_until(lambda: self.records(Began, attempt))
+
+    def wait_log(self, text: str) -> None:
+        """Wait until attempt 1.1 has written just this; it begins a moment before its log is there."""
+        wait_until(lambda: self.log().exists() and self.log().read_text() == text)
+
+    def wait_back(self, attempt: str) -> None:
+        """Wait until a keeper gives the attempt back."""
+        wait_until(lambda: self.records(Back, attempt))
+
+    def wait_over(self, attempt: str = "1.1") -> Over:
+        """Wait for the end of the attempt, of which there must be one only."""
+        wait_until(lambda: self.records(Over, attempt))
+        (over,) = self.records(Over, attempt)
+        assert isinstance(over, Over)
+        return over
+
+    def wait_gone(self, keeper: str) -> None:
+        """Wait until the keeper is dead and nothing of it is left."""
+
+        def gone() -> bool:
+            self.listen()
+            return Gone() in self.said[keeper]
+
+        wait_until(gone)
+
+    def process_of(self, keeper: str) -> psutil.Process:
+        """The keeper's own process, as soon as the forkserver has let go of its lock."""
+        lock = self.keepers / keeper / "lock"
+        wait_until(lambda: len(holders(lock)) == 1)
+        return holders(lock)[0]
+
+    def close(self) -> None:
+        """Close the backend, and end every keeper that is left with all it started."""
+        self.backend.close()
+        for lock in self.keepers.glob("*/lock"):
+            for keeper in holders(lock):
+                end([keeper, *keeper.children(recursive=True)])
+
+
+@contextmanager
+def yard(directory: Path, engine: str = "engine") -> Iterator[Yard]:
+    """A yard of which nothing is left at the end."""
+    made = Yard(directory, engine)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@contextmanager
+def engine_process(program: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A Python program with an engine of its own, which the test may kill."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def holders(path: Path) -> list[psutil.Process]:
+    """The other processes that have the file open."""
+    return [process for process in psutil.process_iter() if process.pid != os.getpid() and _has_open(process, path)]
+
+
+def lives(pid: int) -> bool:
+    """Whether a process lives; one that is dead and not yet collected does not."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_pid(path: Path) -> int:
+    """The number that a job writes, as a whole line, into a file."""
+    wait_until(lambda: path.exists() and path.read_text().endswith("\n"))
+    return int(path.read_text())
+
+
+def end(processes: list[psutil.Process]) -> None:
+    """Kill the processes and wait until they are dead."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    wait_until(lambda: not any(lives(process.pid) for process in processes))
+
+
+def _has_open(process: psutil.Process, path: Path) -> bool:
+    try:
+        return any(file.path == str(path) for file in process.open_files())
+    except psutil.Error:
+        return False

@@ -1,0 +1,5 @@
+"""Fixtures that every system test may ask for."""
+
+from support.cli import stoker
+
+__all__ = ["stoker"]

@@ -1,0 +1,61 @@
+"""The benchmarks run to their end at tiny sizes; what they measure is not looked at here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+
+
+def bench(script: str, directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a benchmark as `make bench` does, in a directory of the test's own."""
+    return subprocess.run(
+        [sys.executable, BENCH / script, "--directory", directory, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_dispatch_names_every_bar_that_it_can_judge(tmp_path: Path) -> None:
+    """A round of xargs and stoker ends with both rates and the bar between them."""
+    told = bench(
+        "dispatch.py", tmp_path, "--only", "xargs", "--only", "stoker run", "--rounds", "1", "--jobs", "8",
+        "--gap-jobs", "0",
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert "| xargs " in told.stdout
+    assert "rate, stoker run / xargs" in told.stdout
+    assert "gap" not in told.stdout
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="gaps are stamped by a small C program")
+def test_dispatch_measures_gaps_on_each_slot(tmp_path: Path) -> None:
+    """Eight commands on four slots leave four gaps."""
+    told = bench(
+        "dispatch.py", tmp_path, "--only", "xargs", "--rounds", "1", "--jobs", "8", "--gap-jobs", "8"
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    (row,) = [line for line in told.stdout.rpartition("gap between")[2].splitlines() if line.startswith("| xargs")]
+    assert row.split("|")[-2].strip() == "4"
+
+
+def test_dispatch_refuses_a_program_it_does_not_know(tmp_path: Path) -> None:
+    """A wrong name is answered with the right ones."""
+    told = bench("dispatch.py", tmp_path, "--only", "slurm")
+    assert told.returncode != 0
+    assert "stoker run" in told.stderr
+
+
+def test_long_list_tells_rates_memory_and_first_start(tmp_path: Path) -> None:
+    """Even twenty commands have a first start, ten parts and a peak of memory."""
+    told = bench("long_list.py", tmp_path, "--jobs", "20")
+    assert told.returncode == 0, told.stderr
+    assert "first start after" in told.stdout
+    assert "engine's memory, MB" in told.stdout

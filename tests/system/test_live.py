@@ -1,0 +1,180 @@
+"""The live display on real terminals."""
+
+from __future__ import annotations
+
+import errno
+import io
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from stoker.cli.live import LiveView
+from stoker.cli.scene import Counts, Occupant, Row, Scene
+from support.terminal import Terminal, open_terminal
+from support.wait import wait_until
+
+STOKER = [sys.executable, "-m", "stoker", "run"]
+SLEEP = "sleep 60"
+
+
+def interrupt_twice(terminal: Terminal) -> None:
+    """Stop all; signals that are not yet taken count as one, so the answer to the first is waited for."""
+    terminal.press("C-c")
+    terminal.wait_for("stoker: starting nothing more")
+    terminal.press("C-c")
+    terminal.wait_for("exit code 130")
+
+
+class Gone(io.StringIO):
+    """What a terminal is for those who still have it open after it was closed."""
+
+    def write(self, text: str) -> int:
+        """As the kernel answers."""
+        raise OSError(errno.EIO, text)
+
+
+def a_list(directory: Path, *lines: str) -> str:
+    """The name of a job list."""
+    (directory / "jobs.txt").write_text("".join(f"{line}\n" for line in lines))
+    return "jobs.txt"
+
+
+def a_scene(seconds: float, name: str = "lr=1") -> Scene:
+    """One job on one GPU, after so many seconds."""
+    return Scene(("stoker run x",), (Row("GPU0", (Occupant(1, name, seconds),)),), Counts(1, running=1), seconds)
+
+
+def a_console(**settings: bool) -> tuple[Console, io.StringIO]:
+    """A console that writes into a string as if that were a terminal."""
+    written = io.StringIO()
+    return Console(file=written, force_terminal=True, width=80, height=24, **settings), written  # type: ignore[arg-type]
+
+
+def test_gpus_jobs_bar_and_summary_are_seen(tmp_path: Path) -> None:
+    """While a list runs its GPUs and jobs are shown; afterwards only the summary is left."""
+    jobs = a_list(tmp_path, "exit 3", SLEEP, SLEEP)
+    with open_terminal(tmp_path) as terminal:
+        terminal.start([*STOKER, "--sim", "2x24G", "-t", "6s", "--grace", "0", jobs], 100, 30)
+        screen = terminal.wait_for("1/3", "2 running")
+        assert " SIM  stoker run jobs.txt · 3 jobs · 2 GPUs · log dir ./stoker-runs/" in screen
+        assert " GPU0 ░░░░░░░░░░░░░░░░░░  0.0/24G  #" in screen
+        assert " ✗ #1" in screen
+        assert "exit 3" in screen
+        assert "stoker logs --sim 1" in screen
+        assert "0 ok 1 failed 2 running 0 waiting" in screen
+        screen = terminal.wait_for("exit code 1")
+        assert "0 ok, 1 failed, 2 timeout" in screen
+        assert "GPU0" not in screen
+        assert "──" not in screen
+
+
+def test_a_waiting_job_says_why(tmp_path: Path) -> None:
+    """An idle GPU tells which job is next and what it waits for."""
+    (tmp_path / "jobs.jsonl").write_text('{"command": "sleep 60"}\n{"command": "sleep 60", "gpus": 2}\n')
+    with open_terminal(tmp_path) as terminal:
+        terminal.start([*STOKER, "--devices", "0,1", "jobs.jsonl"], 80, 24)
+        screen = terminal.wait_for("idle: next (#2) needs 2 GPUs; 1 free")
+        assert "1 running 1 waiting" in screen
+        interrupt_twice(terminal)
+
+
+def test_one_interrupt_drains_and_a_second_stops(tmp_path: Path) -> None:
+    """The first Ctrl-C is answered above the display and lets jobs run; the second ends them."""
+    with open_terminal(tmp_path) as terminal:
+        terminal.start([*STOKER, "--devices", "0", a_list(tmp_path, SLEEP, SLEEP)], 80, 24)
+        terminal.wait_for("1 running 1 waiting")
+        terminal.press("C-c")
+        screen = terminal.wait_for("press again to stop them", "… starting nothing more")
+        assert screen.count("GPU0") == 1, "the display was not taken away before it was drawn again"
+        terminal.press("C-c")
+        screen = terminal.wait_for("exit code 130")
+        assert "stopping 1 (TERM, then KILL after the grace)" in screen
+        assert "1 cancelled, 1 not started" in screen
+
+
+@pytest.mark.parametrize(("width", "height"), [(60, 15), (40, 10), (120, 40)])
+def test_sixteen_gpus_fit_on_any_terminal(tmp_path: Path, width: int, height: int) -> None:
+    """The display is never taller than the terminal: its first and its last line are both seen."""
+    with open_terminal(tmp_path) as terminal:
+        terminal.start([*STOKER, "--sim", "16x24G", a_list(tmp_path, *[SLEEP] * 20)], width, height)
+        screen = terminal.wait_for("0/20", "#16" if height > 20 else "more GPUs")
+        assert " SIM  stoker run jobs.txt" in screen
+        interrupt_twice(terminal)
+
+
+@pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"LC_ALL": "C", "PYTHONIOENCODING": "latin-1"}])
+def test_terminals_that_cannot_be_drawn_on_get_lines(tmp_path: Path, variables: dict[str, str]) -> None:
+    """Without cursor movements or the characters for bars every event is a line of its own."""
+    words = ["env", *[f"{name}={value}" for name, value in variables.items()], *STOKER]
+    with open_terminal(tmp_path) as terminal:
+        terminal.start([*words, "--devices", "0", a_list(tmp_path, "true")], 80, 24)
+        screen = terminal.wait_for("exit code 0")
+        assert " start #1 gpu=0 true" in screen
+        assert " done #1" in screen
+
+
+def test_a_run_outlives_its_terminal(tmp_path: Path) -> None:
+    """When the terminal is closed, what runs ends in peace and is recorded."""
+    jobs = a_list(tmp_path, "touch started; while [ ! -e go ]; do sleep 0.05; done; touch ended")
+    with open_terminal(tmp_path) as terminal:
+        terminal.start([*STOKER, "--devices", "0", "--joblog", "log", jobs], 80, 24)
+        terminal.wait_for("1 running")
+        wait_until((tmp_path / "started").exists)
+    (tmp_path / "go").touch()
+    wait_until((tmp_path / "ended").exists)
+    wait_until(lambda: "touch ended" in (tmp_path / "log").read_text())
+
+
+def test_nothing_is_drawn_twice() -> None:
+    """A frame that looks like the one on the screen costs no output."""
+    console, written = a_console()
+    view = LiveView(console)
+    view.draw(a_scene(1.0))
+    length = len(written.getvalue())
+    view.draw(a_scene(1.2))
+    assert len(written.getvalue()) == length
+    view.draw(a_scene(2.0))
+    assert len(written.getvalue()) > length
+    view.close()
+
+
+def test_no_colour_means_no_colour() -> None:
+    """With NO_COLOR no colour is set, and the text is the same."""
+    console, written = a_console(no_color=True)
+    view = LiveView(console)
+    view.draw(a_scene(1.0))
+    view.close()
+    assert "GPU0" in written.getvalue()
+    assert not any(f"\x1b[{code}m" in written.getvalue() for code in (31, 32, 35, "1;31"))
+
+
+def test_what_is_said_cannot_move_the_cursor() -> None:
+    """Sentences are printed with everything unprintable escaped, and without markup."""
+    console, written = a_console()
+    view = LiveView(console)
+    view.say("evil \x1b[2J [bold]name[/bold]")
+    assert written.getvalue() == "stoker: evil \\x1b[2J [bold]name[/bold]\n"
+
+
+def test_a_terminal_that_is_gone_is_left_alone() -> None:
+    """A display whose terminal cannot be written any more does not end the run."""
+    view = LiveView(Console(file=Gone(), force_terminal=True, width=80, height=24))
+    view.draw(a_scene(1.0))
+    view.say("hello")
+    view.close()
+
+
+def test_a_frame_is_cheap() -> None:
+    """Drawing takes little of the processor, so that it never holds up the engine."""
+    console, _ = a_console()
+    view = LiveView(console)
+    rows = tuple(Row(f"GPU{gpu}", tuple(Occupant(job, f"lr={job}", 1.0) for job in range(3))) for gpu in range(8))
+    view.draw(a_scene(0.0))
+    began = time.process_time()
+    for seconds in range(20):
+        view.draw(Scene(("stoker run x",), rows, Counts(100, seconds), float(seconds)))
+    assert (time.process_time() - began) / 20 < 0.02
+    view.close()

@@ -1,0 +1,114 @@
+"""`stoker run --resume`: what was done is skipped by its content, what a dead run left goes on, nothing runs twice."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+
+from support.cli import Stoker, until
+from support.wait import wait_until
+
+
+def test_done_work_is_skipped_by_content(stoker: Stoker) -> None:
+    """Lines may be moved, added and repeated: each runs as often as it is listed, counting what succeeded before."""
+    stoker.write("jobs.txt", "echo a >> ran", "echo b >> ran", "[ -e go ] && echo c >> ran")
+    assert stoker("run", "--devices", "0", "jobs.txt").code == 1
+    (stoker.cwd / "go").touch()
+    stoker.write("jobs.txt", "echo new >> ran", "[ -e go ] && echo c >> ran", "echo b >> ran", *["echo a >> ran"] * 2)
+    result = stoker("run", "--devices", "0", "--resume", "jobs.txt")
+    assert result.code == 0
+    assert Counter(stoker.lines("ran")) == {"a": 2, "b": 1, "c": 1, "new": 1}
+    assert "3 ok, 2 done before" in result.err
+
+
+def test_another_place_is_other_work(stoker: Stoker) -> None:
+    """The same line in another directory, or with other variables, has not been done."""
+    (stoker.cwd / "other").mkdir()
+    for options in ([], ["-D", "other"], ["--env", "SEED=1"]):
+        for _ in range(2):
+            stoker("run", "--devices", "0", "--resume", *options, "-", stdin='echo "$SEED" >> ran\n')
+    assert stoker.lines("ran") == ["", "1"]
+    assert stoker.lines("other/ran") == [""]
+
+
+def test_one_command_done_before_is_told(stoker: Stoker) -> None:
+    """A single command that --resume skips says so, and succeeds."""
+    command = ["run", "--devices", "0", "--resume", "--", "sh", "-c", "echo >> ran"]
+    assert stoker(*command).err == ""
+    result = stoker(*command)
+    assert (result.code, len(stoker.lines("ran"))) == (0, 1)
+    assert "succeeded here before; leave out --resume" in result.err
+
+
+def test_without_resume_everything_runs_again(stoker: Stoker) -> None:
+    """Resuming is asked for, never assumed."""
+    for _ in range(2):
+        stoker("run", "--devices", "0", "-", stdin="echo >> ran\n")
+    assert len(stoker.lines("ran")) == 2
+
+
+def test_a_killed_run_goes_on(stoker: Stoker) -> None:
+    """After kill -9 the running job lives on; --resume waits for it, runs the waiting ones, and repeats nothing."""
+    held = f"echo held >> ran; {until('go')}; echo held end >> ran"
+    stoker.write("jobs.txt", "echo first >> ran", held, *(f"echo {number} >> ran" for number in range(30)))
+    run = stoker.start("run", "--devices", "0", "jobs.txt")
+    stoker.wait_lines("ran", 2)
+    run.kill()
+    assert stoker.finish(run).code == -signal.SIGKILL
+    again = stoker.start("run", "--devices", "0", "--resume", "jobs.txt")
+    (stoker.cwd / "go").touch()
+    result = stoker.finish(again)
+    assert result.code == 0, result.err
+    assert stoker.lines("ran")[:3] == ["first", "held", "held end"]
+    assert Counter(stoker.lines("ran")) == Counter(["first", "held", "held end", *map(str, range(30))])
+
+
+def test_a_job_that_ended_while_nobody_looked(stoker: Stoker) -> None:
+    """The codes of jobs that ended after their run was killed are found, success and failure alike."""
+    stoker.write("jobs.txt", f"echo good >> ran; {until('go')}", f"echo bad >> ran; {until('go')}; exit 3")
+    run = stoker.start("run", "--devices", "0,1", "jobs.txt")
+    stoker.wait_lines("ran", 2)
+    run.kill()
+    stoker.finish(run)
+    (stoker.cwd / "go").touch()
+    wait_until(lambda: not stoker.job_processes())
+    result = stoker("run", "--devices", "0,1", "--resume", "jobs.txt")
+    assert (result.code, sorted(stoker.lines("ran"))) == (1, ["bad", "good"])
+    assert "1 ok, 1 failed" in result.err
+
+
+def test_another_run_leaves_a_dead_ones_jobs_alone(stoker: Stoker) -> None:
+    """A run without --resume starts nothing that a killed run left, and waits for the device its job still holds."""
+    stoker.write("jobs.txt", f"echo held >> ran; {until('go')}; echo held end >> ran", "echo waiting >> ran")
+    run = stoker.start("run", "--devices", "0", "jobs.txt")
+    stoker.wait_lines("ran", 1)
+    run.kill()
+    stoker.finish(run)
+    other = stoker.start("run", "--devices", "0", "-")
+    assert other.stdin
+    other.stdin.write(b"echo other >> ran\n")
+    other.stdin.close()
+    other.stdin = None
+    (stoker.cwd / "go").touch()
+    assert stoker.finish(other).code == 0
+    assert stoker.lines("ran") == ["held", "held end", "other"]
+
+
+def test_nothing_runs_twice_however_often_it_is_killed(stoker: Stoker) -> None:
+    """A run of short jobs that is killed again and again, and resumed each time, runs each exactly once."""
+    stoker.write("jobs.txt", *(f"echo {number} >> ran; sleep 0.01" for number in range(200)))
+    for kills in range(1, 5):
+        run = stoker.start("run", "--devices", "0,1", "--resume", "jobs.txt")
+        stoker.wait_lines("ran", 30 * kills)
+        run.kill()
+        stoker.finish(run)
+    result = stoker("run", "--devices", "0,1", "--resume", "jobs.txt")
+    assert result.code == 0, result.err
+    assert sorted(map(int, stoker.lines("ran"))) == list(range(200))
+
+
+def test_a_stream_can_be_resumed(stoker: Stoker) -> None:
+    """Lines on standard input are compared like those of a file."""
+    for _ in range(2):
+        assert stoker("run", "--devices", "0", "--resume", "-", stdin="echo a >> ran\necho b >> ran\n").code == 0
+    assert stoker.lines("ran") == ["a", "b"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -88,6 +89,14 @@ def parse_assignment(text: str) -> tuple[str, str]:
     if not equals or not name or "\0" in text:
         raise UsageError(f"--env {text!r} is not of the form NAME=VALUE", "write it as --env SEED=1")
     return name, value
+
+
+def current_user() -> str:
+    """The user's name, or number where the system has no name for it."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def current_umask() -> int:

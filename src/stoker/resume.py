@@ -37,6 +37,22 @@ class Settler:
         return jobs
 
 
+class Successes:
+    """How often each work has succeeded before; each success counts for one of several equal jobs."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._left: dict[bytes, int] = {}
+
+    def spend(self, job: NewJob) -> bool:
+        """Whether there is a success left for the job, which is then used up."""
+        content = content_of(job.command, job.terms)
+        left = self._left.get(content)
+        left = self._store.times_done(content) if left is None else left
+        self._left[content] = max(0, left - 1)
+        return left > 0
+
+
 class Resumer:
     """Knows by content what was done before, and what a dead run left waiting or running."""
 
@@ -44,7 +60,7 @@ class Resumer:
         self._store = store
         self._engine = engine
         self._batch = batch
-        self._done: dict[bytes, int] = {}
+        self._successes = Successes(store)
         self._left: dict[bytes, list[Orphan]] = {}
         for orphan in orphans(places, store):
             content = content_of(orphan.job.command, orphan.job.terms)
@@ -52,7 +68,7 @@ class Resumer:
 
     def unfinished(self, jobs: Sequence[NewJob], tally: Tally) -> Sequence[NewJob]:
         """Those that neither succeeded before nor can be taken over."""
-        missing = [job for job in jobs if not self._succeeded(job)]
+        missing = [job for job in jobs if not self._successes.spend(job)]
         tally.skipped += len(jobs) - len(missing)
         pairs = [(job, self._orphan_of(job)) for job in missing]
         wanted = {orphan.job.id: (job, orphan) for job, orphan in pairs if orphan is not None}
@@ -60,14 +76,6 @@ class Resumer:
         for job_id in sorted(won):
             self._go_on(*wanted[job_id], tally)
         return [job for job, orphan in pairs if orphan is None or orphan.job.id not in won]
-
-    def _succeeded(self, job: NewJob) -> bool:
-        """Each success counts for one of several equal jobs."""
-        content = content_of(job.command, job.terms)
-        left = self._done.get(content)
-        left = self._store.times_done(content) if left is None else left
-        self._done[content] = max(0, left - 1)
-        return left > 0
 
     def _orphan_of(self, job: NewJob) -> Orphan | None:
         left = self._left.get(content_of(job.command, job.terms))

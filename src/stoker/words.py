@@ -18,6 +18,11 @@ def printable(text: str) -> str:
     return _HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
+def text_for_json(text: str) -> str:
+    """Bytes that are not UTF-8 are shown as escapes: JSON has no place for them."""
+    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
 def shortened(text: str, width: int) -> str:
     """At most that many characters, with a sign that there was more."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"

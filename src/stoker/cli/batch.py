@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import sys
 import time
 from collections.abc import Sequence
@@ -13,18 +12,20 @@ from pathlib import Path
 import msgspec
 
 from stoker.core.errors import Impossible, StokerError, UsageError
+from stoker.core.job import Terms
 from stoker.core.plan import Policy, never_fits
 from stoker.devices.detect import resolve
 from stoker.devices.kind import Devices
 from stoker.foreground import Foreground, Source, View
 from stoker.joblist import Lines, Listed, Unusable
-from stoker.options import JobOptions, Surroundings, current_umask, merged, terms_of
+from stoker.options import JobOptions, Surroundings, current_umask, current_user, merged, terms_of
 from stoker.places import Places
 from stoker.sources import ListSource, StreamSource
 from stoker.store import NewJob, digest_of
 
 Items = Sequence[Listed | Unusable] | Lines
 ONE_COMMAND = "--"
+_PLAIN = JobOptions()
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,9 @@ class Batch:
         self.request = request
         self.label = label
         self.one_command = label == ONE_COMMAND
-        self.user = pwd.getpwuid(os.getuid()).pw_name
+        self.user = current_user()
         self.logs = ""
+        self._plain_terms: Terms | None = None
         self._snapshot = devices.look(time.time())
         self._around = Surroundings(
             cwd=_working_directory(),
@@ -89,7 +91,7 @@ class Batch:
             try:
                 self._check_wish(merged(self.request.options, item.options))
             except StokerError as error:
-                where = "" if item.options == JobOptions() else f"{item.where}: "
+                where = "" if item.options == _PLAIN else f"{item.where}: "
                 raise type(error)(where + error.message, error.hint) from None
 
     def _check_wish(self, options: JobOptions) -> None:
@@ -125,9 +127,13 @@ class Batch:
         """From now on jobs can be made for good: their environment is kept, their logs have a place."""
         out = self.logs.replace("%", "%%") + "/%j.log" if self.logs else self._around.default_out
         self._around = msgspec.structs.replace(self._around, environment=environment, default_out=out)
+        self._plain_terms = None
 
     def make(self, item: Listed) -> NewJob:
         """A job as it is submitted."""
+        if item.options == _PLAIN:  # by far the most, and they share everything
+            self._plain_terms = self._plain_terms or terms_of(self.request.options, self._around)
+            return NewJob(item.command, self._plain_terms, self.request.options.name or "")
         options = merged(self.request.options, item.options)
         return NewJob(item.command, terms_of(options, self._around), options.name or "")
 

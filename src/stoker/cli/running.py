@@ -16,12 +16,15 @@ from stoker.cli.joblog import JobLog
 from stoker.cli.lines import LineView, QuietView
 from stoker.cli.summary import run_result, summary_lines
 from stoker.core.errors import UsageError
+from stoker.core.job import Ended
 from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.kind import Devices
 from stoker.foreground import Foreground, Setup, View
 from stoker.joblist import Lines, Listed
 from stoker.ledger import find_ledger, prepare_ledger
 from stoker.places import Places, find_places
+from stoker.queue import open_store
+from stoker.resume import Successes
 from stoker.streams import to_stderr
 from stoker.tally import parse_halt
 from stoker.words import printable
@@ -37,10 +40,17 @@ def run(request: Request, label: str, items: Items) -> int:
         batch = Batch(request, label, devices)
         batch.check(items)
         if request.dry_run:
-            from stoker.cli.dry_run import show_plan
-
-            return show_plan(batch.policy(), devices, batch.jobs_of(items))
+            return _show_plan(batch, items, places, devices)
         return _run_batch(batch, items, places, devices)
+
+
+def _show_plan(batch: Batch, items: Items, places: Places, devices: Devices) -> int:
+    from stoker.cli.dry_run import show_plan
+
+    with contextlib.closing(open_store(places)) as store:
+        succeeded = Successes(store).spend if batch.request.resume else lambda _: False
+        jobs = batch.jobs_of(items)
+        return show_plan(batch.policy(), devices, jobs, succeeded, as_json=batch.request.as_json)
 
 
 def _run_batch(batch: Batch, items: Items, places: Places, devices: Devices) -> int:
@@ -133,8 +143,6 @@ class Recorder:
 
 def exit_code(run: Foreground, *, one_command: bool) -> int:
     """The job's own code for one command; else 1 where something failed, or by the signal that stopped us."""
-    from stoker.core.job import Ended
-
     last = run.tally.last_ended
     if one_command and last is not None and isinstance(last.state, Ended) and last.state.code is not None:
         return last.state.code

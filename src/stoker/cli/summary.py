@@ -12,7 +12,7 @@ from stoker.core.job import Ended, Job, state_word
 from stoker.core.units import count_text, duration_text
 from stoker.foreground import Foreground
 from stoker.store import Store
-from stoker.words import last_line, outcome, printable, shortened, title
+from stoker.words import last_line, outcome, printable, shortened, text_for_json, title
 
 SHOWN_FAILURES = 10
 
@@ -109,26 +109,21 @@ def _job_result(store: Store, job_id: int) -> JobResult:
     started = last.started if last else None
     return JobResult(
         id=job.id,
-        name=_text(job.name),
-        command=_text(job.command.text),
+        name=text_for_json(job.name),
+        command=text_for_json(job.command.text),
         state=state_word(job),
         exit_code=ended.code if ended else None,
         signal=ended.signal if ended else 0,
-        note=_text(ended.note) if ended else "",
+        note=text_for_json(ended.note) if ended else "",
         attempts=job.attempts,
-        devices=[_text(device) for device in last.devices] if last else [],
+        devices=[text_for_json(device) for device in last.devices] if last else [],
         started=_iso(started),
         ended=_iso(ended.at if ended else None),
         seconds=ended.at - started if ended and started is not None else None,
         peak_memory=last.peak_memory if last else None,
-        log=_text(last.log) if last and last.log != "-" else None,
+        log=text_for_json(last.log) if last and last.log != "-" else None,
     )
 
 
 def _iso(at: float | None) -> str | None:
     return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
-
-
-def _text(text: str) -> str:
-    """Bytes that are not UTF-8 are shown as escapes: JSON has no place for them."""
-    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")

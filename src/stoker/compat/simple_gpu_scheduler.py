@@ -21,7 +21,7 @@ from stoker.devices.kind import Devices
 from stoker.foreground import Foreground, Setup
 from stoker.joblist import Lines, Unusable
 from stoker.ledger import find_ledger
-from stoker.options import current_umask
+from stoker.options import current_umask, current_user
 from stoker.places import find_places
 from stoker.sources import StreamSource
 from stoker.store import NewJob
@@ -110,7 +110,7 @@ def _setup(slots: Sequence[str], devices: Devices) -> Setup:
         ledger=find_ledger(os.environ),
         devices=devices,
         policy=Policy(newest_first=True, ahead=VERY_SHORT),
-        user=os.environ.get("USER", ""),
+        user=current_user(),
         label=f"{PROGRAM} --gpus {' '.join(slots)}",
         share_output=True,
     )

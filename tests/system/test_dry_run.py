@@ -1,0 +1,43 @@
+"""`stoker run --dry-run` as data, and together with --resume."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+
+from stoker.cli.dry_run import DryRun
+from support.cli import Stoker
+
+SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.dry-run-1.json"
+
+
+def test_the_schema_is_what_the_code_says() -> None:
+    """The promised schema is the one msgspec makes of the code."""
+    assert json.loads(SCHEMA.read_text()) == msgspec.json.schema(DryRun)
+
+
+def test_as_data(stoker: Stoker) -> None:
+    """With --json the plan is one value, with the device of what starts and the reason of what waits."""
+    result = stoker("run", "--devices", "7", "--dry-run", "--json", "-", stdin="touch a\ntouch b\n")
+    first, second = msgspec.json.decode(result.out, type=DryRun).jobs
+    assert (first.devices, first.why) == (["7"], "starts at once")
+    assert (second.devices, second.why) == ([], "needs 1 GPU; none free")
+    assert not (stoker.cwd / "a").exists()
+
+
+def test_what_succeeded_before_is_told(stoker: Stoker) -> None:
+    """With --resume, what would be skipped says so, and the others move up."""
+    stoker.write("jobs.txt", "true", "false")
+    stoker("run", "--devices", "0", "jobs.txt")
+    result = stoker("run", "--devices", "0", "--dry-run", "--resume", "jobs.txt")
+    _, first, second = result.out.splitlines()
+    assert first.endswith("succeeded before")
+    assert second.endswith("starts at once")
+
+
+def test_a_dry_run_writes_no_jobs(stoker: Stoker) -> None:
+    """After a dry run the queue is as empty as before."""
+    stoker("run", "--devices", "0", "--dry-run", "-", stdin="true\n")
+    assert stoker("logs").code == 4

@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = [
     {"core"},
     {"devices", "ledger", "store", "backends", "places"},
-    {"posts", "sight", "changes", "engine", "queue"},
+    {"posts", "sight", "changes", "roster", "engine", "queue"},
     {"tally", "signals", "streams", "resume", "foreground", "options", "joblist", "sources", "words", "complaints"},
     {"cli", "compat", "__main__"},
 ]
@@ -36,6 +36,7 @@ PURE = {
     "dataclasses",
     "enum",
     "functools",
+    "hashlib",
     "heapq",
     "itertools",
     "math",

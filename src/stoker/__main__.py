@@ -1,5 +1,5 @@
 """`python -m stoker` is the console script."""
 
-from stoker.cli.main import main
+from stoker.cli import main
 
 main()

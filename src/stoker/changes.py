@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from stoker.core.device import Device
-from stoker.core.job import Event, Job, advance
+from stoker.core.job import Event, Held, Job, advance, started_at
 from stoker.store import Change, Store
 
 
@@ -20,6 +20,8 @@ class Happening(Struct, frozen=True):
     devices: tuple[Device, ...]
     log: str = ""
     """Where the errors of the attempt can be read; "-" is the terminal."""
+    started: float | None = None
+    """When the attempt that this happened to was started, if it was."""
 
 
 @dataclass
@@ -40,7 +42,7 @@ class Changes:
     def __bool__(self) -> bool:
         return bool(self._pending)
 
-    def note(self, job: Job, event: Event, devices: tuple[Device, ...], log: str) -> Job:
+    def note(self, job: Job, event: Event, devices: tuple[Device, ...]) -> Job:
         """The job after the event, which is remembered."""
         after = advance(job, event)
         pending = self._pending.get(job.id)
@@ -48,7 +50,8 @@ class Changes:
             pending = self._pending[job.id] = _Pending(after)
         pending.job = after
         pending.events.append((after.attempts, event))
-        self._happenings.append(Happening(after, event, devices, log))
+        log = job.state.log if isinstance(job.state, Held) else ""
+        self._happenings.append(Happening(after, event, devices, log, started_at(job)))
         return after
 
     def write(self) -> None:

@@ -23,13 +23,14 @@ class Complaints:
     def check(self, run: Foreground) -> None:
         """Look whether there is something to say."""
         engine = run.engine
-        text = engine.trouble or engine.snapshot.note
+        text = engine.trouble or engine.snapshot.note or next(iter(engine.sight.warnings), "")
         if not text and engine.waiting and not engine.held and not engine.draining:
             text = self._why_stuck(run)
         else:
             self._stuck_since = None
         if text and text != self._said:
             self._say(text)
+        if text or not self._stuck_since:
             self._said = text
 
     def _why_stuck(self, run: Foreground) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from stoker.backends import journal
 from stoker.backends.local import Gone, LocalBackend
 from stoker.changes import Changes, Happening
-from stoker.core.attempt import attempt_key, order_of, output_paths, parse_key, variables
+from stoker.core.attempt import attempt_key, order_of, output_paths, variables
 from stoker.core.device import Snapshot
 from stoker.core.errors import StokerError
 from stoker.core.job import (
@@ -24,18 +24,18 @@ from stoker.core.job import (
     Job,
     Lost,
     Returned,
-    Running,
     Started,
     Starting,
     Stopping,
     Waiting,
+    started_at,
 )
 from stoker.core.plan import Plan, Policy, Start, plan
 from stoker.core.reasons import Reason
-from stoker.core.waiting import WaitingJobs
 from stoker.devices.kind import Devices
 from stoker.ledger import Ledger
 from stoker.posts import Post, Posts
+from stoker.roster import Roster
 from stoker.sight import LOOK_INTERVAL, Sight
 from stoker.store import Store
 
@@ -64,7 +64,7 @@ class Equipment:
     clock: Callable[[], float]
 
 
-class Handover(NamedTuple):
+class Assignment(NamedTuple):
     """An assignment that is to be given to a keeper once it is recorded."""
 
     job: Job
@@ -93,13 +93,10 @@ class Engine:
         self.sight = Sight(equipment.devices, equipment.ledger, equipment.clock())
         self.last_plan: Plan | None = None
         self._equipment = equipment
-        self._waiting = WaitingJobs()
-        self._held: dict[int, Job] = {}
-        self._guests: set[int] = set()
-        """Jobs of engines that died, of which only the end is recorded here."""
+        self._roster = Roster()
         self._posts = Posts(equipment.backend, equipment.ledger, label)
         self._changes = Changes(equipment.store, tell)
-        self._handovers: list[Handover] = []
+        self._handovers: list[Assignment] = []
         self._buried: list[str] = []
         self._environments: dict[str, dict[str, str]] = {}
         self._last_accepted = 0
@@ -127,30 +124,34 @@ class Engine:
         self._accept_due = True
 
     @property
+    def now(self) -> float:
+        """The moment by the engine's own clock."""
+        return self._now()
+
+    @property
     def waiting(self) -> int:
         """How many jobs wait."""
-        return len(self._waiting)
+        return len(self._roster.waiting)
 
     @property
     def held(self) -> list[Job]:
         """Our jobs that have devices."""
-        return [job for job in self._held.values() if job.id not in self._guests]
+        return self._roster.ours
 
     @property
     def next_waiting(self) -> Job | None:
         """The job that has waited longest among the most important ones."""
-        heads = [next(iter(group)) for group in self._waiting.groups()]
-        return min(heads, key=lambda job: (-job.terms.priority, job.id), default=None)
+        return self._roster.next_waiting
 
     @property
     def at_rest(self) -> bool:
         """Whether nothing of ours runs and all that happened is recorded."""
-        return len(self._held) == len(self._guests) and not self._changes
+        return not self._roster.at_our_work and not self._changes
 
     @property
     def idle(self) -> bool:
         """Whether everything that was given to the engine is over and recorded."""
-        return self.at_rest and not self._waiting and not self._accept_due
+        return self.at_rest and not self.waiting and not self._accept_due
 
     @property
     def snapshot(self) -> Snapshot:
@@ -172,14 +173,14 @@ class Engine:
         self.drain()
         self._stopping = (grace, note)
         for job_id in [post.jobs[0] for post in self._posts if post.jobs]:
-            if job_id not in self._guests:
+            if not self._roster.is_guest(job_id):
                 self.cancel(job_id, grace, note)
 
     def cancel(self, job_id: int, grace: float | None, note: str) -> None:
         """End one job, whatever it is doing."""
-        job = self._held.get(job_id)
+        job = self._roster.held(job_id)
         if job is None:
-            waiting = self._waiting.remove(job_id)
+            waiting = self._roster.waiting.remove(job_id)
             if waiting is not None:
                 self._happen(waiting, Cancelled(self._now(), note))
             return
@@ -193,26 +194,35 @@ class Engine:
         """Whether nobody runs the job any more, so that its end can be told."""
         return isinstance(job.state, Held) and self._equipment.backend.is_dead(job.state.keeper)
 
+    def promote(self, job_id: int, batch: int) -> bool:
+        """Make a guest one of ours; False where it is over by now."""
+        return self._roster.promote(job_id, batch)
+
     def adopt(self, job: Job, *, guest: bool) -> None:
         """Take over a job of a dead engine; if it had been given to a keeper, that one's journal tells the rest."""
+        self._roster.place(job)
         if not isinstance(job.state, Held):
-            self._waiting.add(job)
             self._plan_due = True
             return
-        self._held[job.id] = job
         if guest:
-            self._guests.add(job.id)
+            self._roster.welcome(job)
         keeper = job.state.keeper
         if keeper not in self._posts:
-            self._posts.occupy(Post(keeper, job.terms.need, self.sight.devices(job.state.devices)))
+            devices = self.sight.devices(job.state.devices)
+            lease = str(self._equipment.ledger.path / job.state.lease) if job.state.lease else ""
+            self._posts.occupy(Post(keeper, job.terms.need, devices, lease, adopted=True))
             if not self._equipment.backend.adopt(keeper):
                 self._posts[keeper].take(job.id, self._now())
                 self._keeper_gone(keeper)
                 return
         self._posts[keeper].take(job.id, self._now())
+        # An engine that died between the record and the order left an attempt that no keeper has heard of.
+        self._equipment.backend.account(keeper, attempt_key(job.id, job.attempts))
 
     def close(self) -> None:
         """Leave: idle keepers are sent away, busy ones go on without us."""
+        with contextlib.suppress(StokerError):
+            self._changes.write()
         self._see_off(self._posts.dismiss_all())
         self._selector.close()
 
@@ -241,14 +251,14 @@ class Engine:
         now = self._now()
         if self._accept_due:
             return 0.0
-        if self._equipment.backend.restless:
-            return SOON
         moments = [self._retry_at - now] if self._retry_at is not None else []
-        if self._plan_due and self._waiting and not self.draining and self._retry_at is None:
+        if self._plan_due and self.waiting and not self.draining and self._retry_at is None:
             moments.append(self._plan_after - now)
         if self._posts.ahead:
             moments.append(0.25)
-        if self._waiting or self._held:
+        if (burial := self._equipment.backend.next_burial) is not None:
+            moments.append(burial)
+        if self.waiting or self._roster.at_work:
             moments.append(LOOK_INTERVAL)
         return max(0.0, min(moments)) if moments else None
 
@@ -259,7 +269,7 @@ class Engine:
         jobs = self._equipment.store.open_jobs(self.name, self._last_accepted, ACCEPT_LIMIT)
         for job in jobs:
             if isinstance(job.state, Waiting):
-                self._waiting.add(job)
+                self._roster.place(job)
             self._last_accepted = job.id
         self._accept_due = len(jobs) == ACCEPT_LIMIT
         self._plan_due = self._plan_due or bool(jobs)
@@ -282,7 +292,7 @@ class Engine:
         now = self._now()
         due = self.sight.due(now)
         if self._plan_due or due:
-            self.sight.look(now, self._posts.leases, waiting=bool(self._waiting))
+            self.sight.look(now, self._posts.leases, waiting=bool(self.waiting))
             self._plan_due = True
 
     def _decide(self) -> None:
@@ -291,12 +301,12 @@ class Engine:
         if not self._plan_due or self.draining or self._retry_at is not None or now < self._plan_after:
             return
         self._plan_due = False
-        if not self._waiting:
+        if not self.waiting:
             return
         self.trouble = ""
-        slots = self._posts.slots(self._held.__getitem__, self.policy.ahead, now)
+        slots = self._posts.slots(self._roster.held, self.policy.ahead, now)
         sight = self.sight
-        self.last_plan = plan(self._waiting, slots, sight.snapshot, sight.leases, self.policy, now, sight.freed)
+        self.last_plan = plan(self._roster.waiting, slots, sight.snapshot, sight.leases, self.policy, now, sight.freed)
         try:
             for start in self.last_plan.starts:
                 self._assign(start)
@@ -325,8 +335,12 @@ class Engine:
             return
         handovers, self._handovers = self._handovers, []
         for job, post, outputs in handovers:
-            now = self._held.get(job.id)
+            now = self._roster.held(job.id)
             if now is None or now.attempts != job.attempts:  # came back while the disk was full
+                continue
+            if self.draining:  # somebody stopped us between the decision and this
+                self._happen(now, Returned(now.attempts, self._now()))
+                self._leave_post(post.keeper, now)
                 continue
             base = self._environment(job.terms.environment)
             extra = {**self._equipment.devices.variables, **variables(job, post.devices, base)}
@@ -345,19 +359,22 @@ class Engine:
     # -- what keepers say ------------------------------------------------------------------------
 
     def _began(self, keeper: str, record: journal.Began) -> None:
-        job = self._held_attempt(record.attempt)
+        job = self._roster.attempt(record.attempt)
         if job is not None and isinstance(job.state, Starting | Stopping):
             self._happen(job, Started(job.attempts, record.at))
-            self._posts[keeper].head_since = record.at
-            if self._stopping is not None and job.id not in self._guests:  # it slipped in before it was called back
+            self._posts[keeper].head_since = self._now()
+            if self._stopping is not None and not self._roster.is_guest(
+                job.id
+            ):  # it slipped in before it was called back
                 self.cancel(job.id, *self._stopping)
 
     def _over(self, keeper: str, record: journal.Over) -> None:
-        job = self._held_attempt(record.attempt)
+        job = self._roster.attempt(record.attempt)
         if job is None:
             return
-        if isinstance(job.state, Running):
-            self._posts.learn(job.terms.need, record.at - job.state.since)
+        began = started_at(job)
+        if began is not None:
+            self._posts.learn(job.terms.need, record.at - began)
         why: Any = record.why
         exited = Exited(
             job.attempts,
@@ -372,7 +389,7 @@ class Engine:
         self._leave_post(keeper, job)
 
     def _back(self, keeper: str, record: journal.Back) -> None:
-        job = self._held_attempt(record.attempt)
+        job = self._roster.attempt(record.attempt)
         if job is not None:
             self._happen(job, Returned(job.attempts, record.at))
             self._leave_post(keeper, job)
@@ -384,18 +401,15 @@ class Engine:
         if post is None:
             return
         now = self._now()
-        for job_id in post.jobs:
-            job = self._held[job_id]
-            started = isinstance(job.state, Running)
+        held = [job for job_id in post.jobs if (job := self._roster.held(job_id))]
+        for job in held:
+            started = started_at(job) is not None
             self._happen(job, Lost(job.attempts, now) if started else Returned(job.attempts, now))
         self.sight.leave(post.device_ids, now)
         self._plan_due = True
-
-    def _held_attempt(self, key: str) -> Job | None:
-        """The job of an attempt, unless that attempt is known to be over (a journal may be read twice)."""
-        job_id, number = parse_key(key)
-        job = self._held.get(job_id)
-        return job if job is not None and job.attempts == number else None
+        if held and all(started_at(job) is None for job in held):
+            self.trouble = "a keeper died before it could start anything; trying again"
+            self._plan_after = now + RETRY_INTERVAL
 
     # -- assigning -------------------------------------------------------------------------------
 
@@ -406,13 +420,16 @@ class Engine:
         if post is None:  # somebody else was faster: look at the ledger again
             self.sight.expire()
             return
-        job = self._waiting.remove(start.job.id)
+        job = self._roster.waiting.remove(start.job.id)
         assert job is not None
         out, err = output_paths(job, self._equipment.user)
-        assigned = Assigned(post.keeper, start.devices, out, now, errors="" if err == out else err)
+        errors = "" if err == out else err
+        assigned = Assigned(post.keeper, start.devices, out, now, errors, post.lease.rpartition("/")[2])
         job = self._happen(job, assigned)
+        if not post.jobs:  # now that it is busy, more may be handed over ahead
+            self._plan_due = True
         post.take(job.id, now)
-        self._handovers.append(Handover(job, post, (out, err)))
+        self._handovers.append(Assignment(job, post, (out, err)))
 
     def _leave_post(self, keeper: str, job: Job) -> None:
         now = self._now()
@@ -428,15 +445,8 @@ class Engine:
         """The only way a job changes here: note what happened, and put the job where it now belongs."""
         place = event if isinstance(event, Assigned) else job.state
         devices = self.sight.devices(place.devices) if isinstance(place, Assigned | Held) else ()
-        log = job.state.log if isinstance(job.state, Held) else ""
-        after = self._changes.note(job, event, devices, log)
-        if isinstance(after.state, Held):
-            self._held[job.id] = after
-            return after
-        self._held.pop(job.id, None)
-        if isinstance(after.state, Waiting) and job.id not in self._guests:
-            self._waiting.add(after)
-        self._guests.discard(job.id)
+        after = self._changes.note(job, event, devices)
+        self._roster.place(after)
         return after
 
     def _environment(self, digest: str) -> dict[str, str]:
@@ -454,7 +464,8 @@ class Engine:
             for keeper, record in self._equipment.backend.poll():
                 if isinstance(record, Gone):
                     leaving.discard(keeper)
-                    self._equipment.backend.forget(keeper)
+                    if not self._changes:  # else its journal may be all there is of an end
+                        self._equipment.backend.forget(keeper)
             with contextlib.suppress(InterruptedError):
                 self._selector.select(SOON)
 

@@ -12,15 +12,17 @@ from typing import Protocol, TypeVar
 
 from stoker.backends.local import LocalBackend
 from stoker.changes import Happening
+from stoker.core.errors import StokerError
 from stoker.core.plan import Policy
+from stoker.core.submission import NewJob
 from stoker.devices.kind import Devices
-from stoker.engine import Engine, Equipment, steady_clock
+from stoker.engine import RETRY_INTERVAL, Engine, Equipment, steady_clock
 from stoker.ledger import Ledger
 from stoker.places import Places
 from stoker.queue import Presence, forgotten_keepers, open_store, sweep_locks
 from stoker.resume import sieve
 from stoker.signals import SignalSocket
-from stoker.store import NewJob, Store
+from stoker.store import Store
 from stoker.tally import Halt, Tally
 
 FULL = 20_000
@@ -96,6 +98,9 @@ class Foreground:
         self._view = view
         self._interrupts = 0
         self._source_watched = False
+        self._taken: Sequence[NewJob] = ()
+        """Jobs that a source gave and that are not yet in the store."""
+        self._feed_after = 0.0
         self._closing = contextlib.ExitStack()
         try:
             self._open()
@@ -118,9 +123,12 @@ class Foreground:
         self._sieve = sieve(places, self.store, self.engine, self.batch, resume=self.setup.resume)
         sweep_locks(places, self.store)
         for keeper in forgotten_keepers(places, self.store):
-            backend.forget(keeper)
+            if backend.is_dead(keeper):
+                backend.forget(keeper)
         self._signals = self._keep(SignalSocket())
         self.engine.watch(self._signals, self._signalled)
+        if places.note:
+            self._view.say(places.note)
 
     def _keep(self, resource: Resource) -> Resource:
         self._closing.callback(resource.close)
@@ -128,6 +136,8 @@ class Foreground:
 
     def close(self) -> None:
         """Give everything back; jobs that still run go on under their keepers."""
+        with contextlib.suppress(StokerError):  # those whose last job was taken over by us own nothing any more
+            sweep_locks(self.setup.places, self.store)
         self._closing.close()
 
     # -- the loop --------------------------------------------------------------------------------
@@ -136,18 +146,25 @@ class Foreground:
         """Work until the source is exhausted and all is over, or until somebody stops it."""
         while not self._finished(source):
             at_hand = self._hungry(source) and not self._watch(source)
-            if at_hand:
+            if at_hand or self._taken:
                 self._feed(source)
-            self.engine.turn(0.0 if at_hand and not source.exhausted else self._view.interval)
+            self.engine.turn(self._patience(source, at_hand=at_hand))
             self._view.refresh(self)
+
+    def _patience(self, source: Source, *, at_hand: bool) -> float | None:
+        """Seconds until the loop must come round again for our sake."""
+        if self._taken:
+            return max(0.0, self._feed_after - time.monotonic())
+        return 0.0 if at_hand and not source.exhausted else self._view.interval
 
     def _finished(self, source: Source) -> bool:
         if self.engine.draining:
             return self.engine.at_rest
-        return source.exhausted and self.engine.idle
+        return source.exhausted and not self._taken and self.engine.idle
 
     def _hungry(self, source: Source) -> bool:
-        return not source.exhausted and not self.engine.draining and self.engine.waiting < FULL
+        room = self.engine.waiting < FULL and not self._taken
+        return room and not source.exhausted and not self.engine.draining
 
     def _watch(self, source: Source) -> bool:
         """Let the engine wake us when there are jobs; False where they are at hand all the time."""
@@ -167,17 +184,29 @@ class Foreground:
             self._source_watched = False
 
     def _feed(self, source: Source) -> None:
-        if not self._hungry(source):
+        if not self._hungry(source) and not self._taken:
             self._unwatch(source)
             return
-        jobs = self._sieve.unfinished(source.take(CHUNK), self.tally)
-        if jobs:
-            self.store.add_jobs(self.batch, self.engine.name, jobs, time.time())
-            self.tally.given += len(jobs)
-            self.engine.poke()
+        if not self._taken:
+            self._taken = self._sieve.unfinished(source.take(CHUNK), self.tally)
+        self._submit()
         if source.exhausted:
             self.tally.expected = self.tally.given + self.tally.unusable
             self._unwatch(source)
+
+    def _submit(self) -> None:
+        """Put what was taken into the store; where that cannot be written, keep it and try again later."""
+        if not self._taken or time.monotonic() < self._feed_after:
+            return
+        try:
+            self.store.add_jobs(self.batch, self.engine.name, self._taken, self.engine.now)
+        except StokerError as error:
+            self.engine.trouble = f"{error.message}; {error.hint}"
+            self._feed_after = time.monotonic() + RETRY_INTERVAL
+            return
+        self.tally.given += len(self._taken)
+        self._taken = ()
+        self.engine.poke()
 
     # -- what happens ----------------------------------------------------------------------------
 
@@ -221,8 +250,10 @@ class Foreground:
             if running:
                 self._view.say(f"stopping {running} (TERM, then KILL after the grace); once more kills at once")
             self.engine.stop(None, f"stopped by {number.name}")
-        else:
+        elif stage == 3:
             self.engine.stop(0.0, f"killed by {number.name}")
+        else:
+            raise KeyboardInterrupt  # something cannot be killed, and whoever presses again wants to leave
 
     def status(self) -> str:
         """The run in one line."""

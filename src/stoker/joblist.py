@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import os
 import tomllib
@@ -80,7 +81,8 @@ def read_list(path: Path, shell: str) -> list[Listed | Unusable]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"cannot read the job list {path}: {error.strerror}", "give a file, or - for stdin") from error
+        hint = "give a file, - for stdin, or write a command behind --"
+        raise UsageError(f"cannot read the job list {path}: {error.strerror}", hint) from error
     match path.suffix.lower():
         case ".jsonl" | ".ndjson":
             return list(_json_jobs(data, path.name, shell))
@@ -90,6 +92,7 @@ def read_list(path: Path, shell: str) -> list[Listed | Unusable]:
             raise UsageError(
                 f"{path.name}: CSV lists are not understood", "write one command a line, JSON lines or TOML"
             )
+    data = data.removeprefix(codecs.BOM_UTF8)
     lines = Lines(path.name, shell)
     return [*lines.feed(data), *lines.end()]
 

@@ -31,6 +31,8 @@ class Post:
     devices: tuple[Device, ...]
     lease: str = ""
     """Path of the lease, empty where nothing had to be claimed."""
+    adopted: bool = False
+    """Whether another engine hired the keeper: what it inherited, such as a terminal, is not ours."""
     jobs: deque[int] = field(default_factory=deque)
     head_since: float = 0.0
     recalled: bool = False
@@ -70,7 +72,7 @@ class Post:
     def until(self, head: Job) -> float | None:
         """When the running attempt ends at the latest, where it has a limit."""
         limit = head.terms.limit
-        return head.state.since + limit if limit is not None and isinstance(head.state, Running) else None
+        return self.head_since + limit if limit is not None and isinstance(head.state, Running) else None
 
     def room(self, pace: float | None, short: float, now: float) -> int:
         """How many more attempts may be handed over ahead, where they take so long and less than that is short."""
@@ -110,9 +112,10 @@ class Posts:
         """Whether attempts wait behind others."""
         return any(len(post.jobs) > 1 for post in self)
 
-    def slots(self, job: Callable[[int], Job], short: float, now: float) -> list[Slot]:
+    def slots(self, held: Callable[[int], Job | None], short: float, now: float) -> list[Slot]:
         """The busy posts as the plan sees them; attempts that take less than `short` may be handed over ahead."""
-        return [self._slot(post, job(post.jobs[0]), short, now) for post in self if post.jobs]
+        heads = [(post, held(post.jobs[0])) for post in self if post.jobs]
+        return [self._slot(post, head, short, now) for post, head in heads if head is not None]
 
     def open(self, need: Need, devices: tuple[Device, ...], now: float) -> Post | None:
         """A post on just these devices; None where somebody else was faster to claim them."""
@@ -120,7 +123,7 @@ class Posts:
         for post in self:
             if not post.jobs and post.suits(need, device_ids) and not self._backend.worn_out(post.keeper):
                 return post
-        self.close_idle()
+        self._make_way(device_ids)
         claims = tuple([claim for device in devices for claim in claims_on(device, need)])
         held = self._ledger.claim(claims, self._label, now, _capacities(devices)) if claims else None
         if claims and held is None:
@@ -136,13 +139,7 @@ class Posts:
     def close_idle(self) -> None:
         """Give the devices of idle posts back to everybody; their keepers wait for other work."""
         for post in [post for post in self if not post.jobs]:
-            del self._posts[post.keeper]
-            self._withdraw(post)
-            if self._backend.worn_out(post.keeper):
-                self._backend.dismiss(post.keeper)
-            else:
-                self._backend.release(post.keeper)
-                self._idle.append(post.keeper)
+            self._close(post)
 
     def spread(self, now: float) -> None:
         """Ask for what waits behind an attempt that turned out long: another post may be free."""
@@ -157,13 +154,10 @@ class Posts:
             self._backend.recall(post.keeper)
 
     def lose(self, keeper: str) -> Post | None:
-        """A keeper died: its post is gone, if it had one."""
+        """A keeper died: its post is gone, if it had one. Its lease stays for as long as anything of the job lives."""
         if keeper in self._idle:
             self._idle.remove(keeper)
-        post = self._posts.pop(keeper, None)
-        if post is not None:
-            self._withdraw(post)
-        return post
+        return self._posts.pop(keeper, None)
 
     def learn(self, need: Need, seconds: float) -> None:
         """An attempt took so long: what the next ones with the same need may take."""
@@ -176,6 +170,20 @@ class Posts:
         for keeper in self._idle:
             self._backend.dismiss(keeper)
         return set(self._idle)
+
+    def _make_way(self, device_ids: tuple[str, ...]) -> None:
+        """Close idle posts of ours that stand on devices which are wanted in another way."""
+        for post in [post for post in self if not post.jobs and not set(device_ids).isdisjoint(post.device_ids)]:
+            self._close(post)
+
+    def _close(self, post: Post) -> None:
+        del self._posts[post.keeper]
+        self._withdraw(post)
+        if post.adopted or self._backend.worn_out(post.keeper):
+            self._backend.dismiss(post.keeper)
+        else:
+            self._backend.release(post.keeper)
+            self._idle.append(post.keeper)
 
     def _slot(self, post: Post, head: Job, short: float, now: float) -> Slot:
         pace = None if self._backend.worn_out(post.keeper) else self._paces.get(post.need)

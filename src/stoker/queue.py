@@ -37,12 +37,11 @@ class Presence:
         self._path = _lock_path(places, self.name)
         try:
             places.engines.mkdir(mode=0o700, exist_ok=True)
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._descriptor = _make_locked(self._path)
         except OSError as error:
             raise StokerError(
                 f"cannot write to the state directory {places.state}: {error.strerror}", "free some space there"
             ) from error
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
     def close(self) -> None:
         """No longer alive."""
@@ -79,6 +78,12 @@ def orphans(places: Places, store: Store) -> Iterator[Orphan]:
             yield from (Orphan(job, engine) for job in _all_open(store, engine))
 
 
+def held_orphans(places: Places, store: Store) -> list[Orphan]:
+    """What dead engines had given to keepers; what they left waiting is not looked at, however much it is."""
+    dead = [engine for engine in store.engines_with_held_jobs() if not engine_lives(places, engine)]
+    return [Orphan(job, engine) for engine in dead for job in store.held_jobs(engine)]
+
+
 def sweep_locks(places: Places, store: Store) -> None:
     """Remove the locks of engines that died and own nothing any more."""
     owners = set(store.engines_with_open_jobs())
@@ -113,6 +118,20 @@ def _all_open(store: Store, engine: str) -> Iterator[Job]:
     while jobs := store.open_jobs(engine, last, _PAGE):
         yield from jobs
         last = jobs[-1].id
+
+
+def _make_locked(path: Path) -> int:
+    """A new file that nobody finds unlocked, when it would be swept: it gets its name after its lock."""
+    made = path.with_suffix(".new")
+    descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        made.rename(path)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _lock_path(places: Places, engine: str) -> Path:

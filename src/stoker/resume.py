@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
-from stoker.core.job import Held, Waiting
+from stoker.core.job import Held, Job, Starting, Waiting
+from stoker.core.submission import NewJob, content_of
 from stoker.engine import Engine
 from stoker.places import Places
-from stoker.queue import Orphan, orphans
-from stoker.store import NewJob, Store, TakeOver, content_of
+from stoker.queue import Orphan, held_orphans, orphans
+from stoker.store import Store, TakeOver
 from stoker.tally import Tally
 
 
@@ -26,29 +27,43 @@ class Settler:
     """Records how jobs of dead engines ended, and takes up none of them."""
 
     def __init__(self, places: Places, store: Store, engine: Engine) -> None:
-        ended = [orphan for orphan in orphans(places, store) if engine.keeper_is_dead(orphan.job)]
-        won = store.take_over([TakeOver(orphan.job.id, orphan.engine) for orphan in ended], engine.name)
-        for orphan in ended:
-            if orphan.job.id in won:
-                engine.adopt(orphan.job, guest=True)
+        take_in([orphan for orphan in held_orphans(places, store) if engine.keeper_is_dead(orphan.job)], store, engine)
 
     def unfinished(self, jobs: Sequence[NewJob], tally: Tally) -> Sequence[NewJob]:
         """All of them: whoever does not resume wants them run."""
         return jobs
 
 
-class Successes:
-    """How often each work has succeeded before; each success counts for one of several equal jobs."""
+def take_in(left: Sequence[Orphan], store: Store, engine: Engine) -> list[Job]:
+    """Take over jobs that keepers hold, as guests, and return those that nobody else has taken before.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    All jobs of a keeper belong together, since one journal tells of them: the running one first, then what
+    waits behind it in the order in which it was handed over.
+    """
+    won = store.take_over([TakeOver(orphan.job.id, orphan.engine) for orphan in left], engine.name)
+    jobs = sorted((orphan.job for orphan in left if orphan.job.id in won), key=_order_of_running)
+    for job in jobs:
+        engine.adopt(job, guest=True)
+    return jobs
+
+
+def _order_of_running(job: Job) -> tuple[bool, float, int]:
+    assert isinstance(job.state, Held)
+    return isinstance(job.state, Starting), job.state.since, job.id
+
+
+class Supply:
+    """How often each work is to be found; every find counts for one of several equal jobs."""
+
+    def __init__(self, count: Callable[[bytes], int]) -> None:
+        self._count = count
         self._left: dict[bytes, int] = {}
 
     def spend(self, job: NewJob) -> bool:
-        """Whether there is a success left for the job, which is then used up."""
+        """Whether one is left for the job, which is then used up."""
         content = content_of(job.command, job.terms)
         left = self._left.get(content)
-        left = self._store.times_done(content) if left is None else left
+        left = self._count(content) if left is None else left
         self._left[content] = max(0, left - 1)
         return left > 0
 
@@ -60,38 +75,60 @@ class Resumer:
         self._store = store
         self._engine = engine
         self._batch = batch
-        self._successes = Successes(store)
+        self._successes = Supply(store.times_done)
+        self._elsewhere = Supply(lambda content: store.times_open(content, engine.name))
+        self._running: dict[bytes, list[Job]] = {}
+        for job in take_in(held_orphans(places, store), store, engine):
+            self._running.setdefault(_content(job), []).append(job)
         self._left: dict[bytes, list[Orphan]] = {}
         for orphan in orphans(places, store):
-            content = content_of(orphan.job.command, orphan.job.terms)
-            self._left.setdefault(content, []).append(orphan)
+            if isinstance(orphan.job.state, Waiting):
+                self._left.setdefault(_content(orphan.job), []).append(orphan)
 
     def unfinished(self, jobs: Sequence[NewJob], tally: Tally) -> Sequence[NewJob]:
-        """Those that neither succeeded before nor can be taken over."""
+        """Those that neither succeeded before, nor run, nor can be taken over."""
         missing = [job for job in jobs if not self._successes.spend(job)]
         tally.skipped += len(jobs) - len(missing)
-        pairs = [(job, self._orphan_of(job)) for job in missing]
+        idle = [job for job in missing if not self._runs(job)]
+        pairs = [(job, self._orphan_of(job)) for job in idle]
         wanted = {orphan.job.id: (job, orphan) for job, orphan in pairs if orphan is not None}
-        won = self._store.take_over([self._claim(job, orphan) for job, orphan in wanted.values()], self._engine.name)
+        claims = [TakeOver(id_, orphan.engine, self._batch, job.terms) for id_, (job, orphan) in wanted.items()]
+        won = self._store.take_over(claims, self._engine.name)
         for job_id in sorted(won):
-            self._go_on(*wanted[job_id], tally)
-        return [job for job, orphan in pairs if orphan is None or orphan.job.id not in won]
+            job, orphan = wanted[job_id]
+            taken = msgspec.structs.replace(orphan.job, batch=self._batch, terms=job.terms)
+            self._engine.adopt(taken, guest=False)
+        tally.given += len(missing) - len(idle) + len(won)
+        lost = [job for job, orphan in pairs if orphan is not None and orphan.job.id not in won]
+        unknown = [job for job, orphan in pairs if orphan is None]
+        submitted = [job for job in unknown if not self._elsewhere.spend(job)]
+        tally.elsewhere += len(lost) + len(unknown) - len(submitted)
+        return submitted
+
+    def _runs(self, job: NewJob) -> bool:
+        """Whether a keeper of a dead run still holds the very work, which is then ours."""
+        for candidate in _popped(self._running, job):
+            if self._engine.promote(candidate.id, self._batch):
+                self._store.take_over([TakeOver(candidate.id, self._engine.name, self._batch)], self._engine.name)
+                return True
+        return False
 
     def _orphan_of(self, job: NewJob) -> Orphan | None:
-        left = self._left.get(content_of(job.command, job.terms))
-        return left.pop(0) if left else None
+        return next(_popped(self._left, job), None)
 
-    def _claim(self, job: NewJob, orphan: Orphan) -> TakeOver:
-        """One that still waits runs under the terms of the run that takes it up."""
-        terms = job.terms if isinstance(orphan.job.state, Waiting) else None
-        return TakeOver(orphan.job.id, orphan.engine, self._batch, terms)
 
-    def _go_on(self, job: NewJob, orphan: Orphan, tally: Tally) -> None:
-        taken = msgspec.structs.replace(orphan.job, batch=self._batch)
-        if not isinstance(taken.state, Held):
-            taken = msgspec.structs.replace(taken, terms=job.terms)
-        tally.take_over(taken)
-        self._engine.adopt(taken, guest=False)
+Left = TypeVar("Left")
+
+
+def _popped(left: dict[bytes, list[Left]], job: NewJob) -> Iterator[Left]:
+    """Candidates for a job, each given only once."""
+    candidates = left.get(content_of(job.command, job.terms), [])
+    while candidates:
+        yield candidates.pop(0)
+
+
+def _content(job: Job) -> bytes:
+    return content_of(job.command, job.terms)
 
 
 def sieve(places: Places, store: Store, engine: Engine, batch: int, *, resume: bool) -> Sieve:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
+from stoker.core.submission import NewJob
 from stoker.joblist import Lines, Listed, Unusable
-from stoker.store import NewJob
 
 _READ_SIZE = 65_536
 

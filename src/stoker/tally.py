@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from stoker.changes import Happening
 from stoker.core.errors import UsageError
-from stoker.core.job import Ended, Exited, Job, Result, Running, Started
+from stoker.core.job import Ended, Exited, Job, Lost, Result
 
 KEPT_FAILURES = 1000
 
@@ -19,6 +19,8 @@ class Tally:
     given: int = 0
     skipped: int = 0
     """Not run because they had succeeded before."""
+    elsewhere: int = 0
+    """Left to another run that has them in hand."""
     unusable: int = 0
     """Lines that could not become a job."""
     results: Counter[Result] = field(default_factory=Counter)
@@ -28,7 +30,6 @@ class Tally:
     last_ended: Job | None = None
     expected: int | None = None
     """How many jobs there will be in all, once that is known."""
-    _started: dict[int, float] = field(default_factory=dict)
 
     @property
     def ended(self) -> int:
@@ -40,22 +41,14 @@ class Tally:
         """Jobs that are over and did not succeed, and lines that could not become one."""
         return self.ended - self.results["done"] + self.unusable
 
-    def take_over(self, job: Job) -> None:
-        """A job of a run that died is ours now, and may already be running."""
-        self.given += 1
-        if isinstance(job.state, Running):
-            self._started[job.id] = job.state.since
-
     def note(self, happening: Happening) -> None:
         """Take in what happened."""
         job = happening.job
-        match happening.event:
-            case Started(at=at):
-                self._started[job.id] = at
-            case Exited(at=at):
-                ran = at - self._started.pop(job.id, at)
-                self.gpu_seconds += ran * len(happening.devices)
-                self.retried += not isinstance(job.state, Ended)
+        event = happening.event
+        if isinstance(event, Exited | Lost):
+            ran = 0.0 if happening.started is None else event.at - happening.started
+            self.gpu_seconds += ran * len(happening.devices)
+            self.retried += not isinstance(job.state, Ended)
         if isinstance(job.state, Ended):
             self._note_end(job, job.state)
 

@@ -31,6 +31,7 @@ from support.nvml import (
 TWO = FakeMachine((FakeGpu("GPU-1"), FakeGpu("GPU-2")))
 HUNG = FakeMachine(TWO.gpus, blocked={"nvmlDeviceGetUtilizationRates": 600})
 LOST = FakeMachine((FakeGpu("GPU-1", faults={"*": GPU_IS_LOST}), FakeGpu("GPU-2")))
+SILENT = "the NVIDIA driver does not answer"
 PATIENCE = 20.0
 """Seconds of real time after which a condition that was waited for counts as a failure."""
 
@@ -99,6 +100,24 @@ time.sleep(600)
     with psutil.Popen(command, env=bench.environment, stdout=subprocess.PIPE, text=True) as process:
         yield process
         process.kill()
+
+
+@contextmanager
+def held_at_exit(process: psutil.Process) -> Iterator[None]:
+    """Stop the death of a process halfway by tracing its exit, as one that sleeps in the kernel does not die."""
+    script = """
+import ctypes, sys
+SEIZE, TRACE_EXIT = 0x4206, 0x40
+trace = ctypes.CDLL(None).ptrace
+trace.argtypes = [ctypes.c_long] * 4
+print("traced" if trace(SEIZE, int(sys.argv[1]), 0, TRACE_EXIT) == 0 else "refused", flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", script, str(process.pid)]
+    with psutil.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tracer:
+        if words_of(tracer) == ["refused"]:
+            pytest.skip("this user may not trace processes")
+        yield
 
 
 def words_of(process: psutil.Popen) -> list[str]:
@@ -178,19 +197,82 @@ def test_a_hanging_driver_is_unknown_not_free(bench: Bench, devices: NvidiaDevic
     begun = time.monotonic()
     snapshot = devices.look(112.0)
     assert time.monotonic() - begun < 1
-    assert problems(snapshot) == ["the driver does not answer (12 s)"] * 2
+    assert problems(snapshot) == [SILENT] * 2
     assert snapshot.reading("GPU-1").used is None
-    assert snapshot.note == "the driver does not answer (12 s)"
+    assert snapshot.note == SILENT
+
+
+def test_a_silence_is_told_in_the_same_words(bench: Bench, devices: NvidiaDevices) -> None:
+    """However long it lasts, the snapshot stays the same: what is told at every change is told once."""
+    devices.first(PATIENCE)
+    bench.write(HUNG)
+    devices.look(100.0)
+    silent = devices.look(106.0)
+    assert silent.note == SILENT
+    assert all(devices.look(106.0 + seconds) == silent for seconds in range(300))
 
 
 def test_a_hanging_probe_is_never_doubled(bench: Bench, devices: NvidiaDevices) -> None:
-    """However long the driver hangs, one process waits for it."""
+    """However long the driver hangs, and though its probes are given up, one process at most waits for it."""
+    devices.first(PATIENCE)
+    bench.write(HUNG)
+    for now in range(0, 1000, 7):
+        devices.look(now)
+        assert len(probes()) <= 1
+
+
+def test_a_probe_that_does_not_die_is_not_replaced(bench: Bench, devices: NvidiaDevices) -> None:
+    """One that was killed but sleeps on in the driver stays the only one, until it is dead."""
     devices.first(PATIENCE)
     bench.write(HUNG)
     (before,) = probes()
-    for now in range(0, 1000, 7):
-        devices.look(now)
+    devices.look(0)
+    with held_at_exit(before):
+        for now in range(60, 1000, 7):
+            devices.look(now)
+            assert probes() == [before]
+    bench.write(TWO)
+    wait_look(devices, itertools.count(1000), lambda seen: not any(problems(seen)))
+    assert before not in probes()
+
+
+def test_a_hanging_probe_is_given_time(bench: Bench, devices: NvidiaDevices) -> None:
+    """For twelve deadlines a probe is left alone, as its answer may still come."""
+    devices.first(PATIENCE)
+    bench.write(HUNG)
+    devices.look(100.0)
+    (before,) = probes()
+    devices.look(159.9)
+    bench.write(TWO)
+    wait_look(devices, itertools.repeat(159), lambda seen: not any(problems(seen)))
     assert probes() == [before]
+
+
+def test_a_probe_that_hangs_by_itself_is_replaced(bench: Bench, devices: NvidiaDevices) -> None:
+    """Where only the probe is stuck and the driver is well, a new probe makes the devices usable again."""
+    devices.first(PATIENCE)
+    (before,) = probes()
+    before.suspend()
+    devices.look(100.0)
+    assert all(problems(devices.look(159.9)))
+    wait_look(devices, itertools.count(160), lambda seen: not any(problems(seen)))
+    (after,) = probes()
+    assert after != before
+
+
+def test_a_new_probe_has_its_own_time(bench: Bench, devices: NvidiaDevices) -> None:
+    """The silence of the probe before it does not count against a new one."""
+    devices.first(PATIENCE)
+    bench.write(HUNG)
+    devices.look(100.0)
+    kill_probe()
+    devices.look(159.0)
+    (after,) = probes()
+    devices.look(218.9)
+    assert probes() == [after]
+    assert after.is_running()
+    devices.look(219.0)
+    assert psutil.wait_procs([after], timeout=PATIENCE)[0] == [after]
 
 
 def test_a_driver_that_wakes_is_believed_again(bench: Bench, devices: NvidiaDevices) -> None:
@@ -198,9 +280,9 @@ def test_a_driver_that_wakes_is_believed_again(bench: Bench, devices: NvidiaDevi
     devices.first(PATIENCE)
     bench.write(HUNG)
     devices.look(100.0)
-    assert all(problems(devices.look(160.0)))
+    assert all(problems(devices.look(150.0)))
     bench.write(TWO)
-    snapshot = wait_look(devices, itertools.count(161), lambda seen: not any(problems(seen)))
+    snapshot = wait_look(devices, itertools.repeat(151), lambda seen: not any(problems(seen)))
     assert [device.id for device in snapshot.devices] == ["GPU-1", "GPU-2"]
 
 

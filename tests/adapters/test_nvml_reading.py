@@ -11,6 +11,7 @@ import pytest
 
 from stoker.core.device import Process, Snapshot
 from stoker.devices.nvidia import NvidiaAbsent, NvidiaDevices
+from stoker.devices.owners import owner_name, user_name
 from support.nvml import (
     DRIVER_NOT_LOADED,
     GIB,
@@ -32,6 +33,7 @@ from support.nvml import (
 ME = pwd.getpwuid(os.getuid()).pw_name
 GONE = 1_000_000_000
 """Larger than any PID that Linux gives out."""
+NO_USER = 1_987_654_321
 SENSORS = ("UtilizationRates", "TemperatureV", "Temperature", "PowerUsage", "MemoryInfo_v2", "MemoryInfo")
 
 
@@ -105,6 +107,13 @@ def test_a_process_that_is_gone_has_no_owner(bench: Bench) -> None:
     """A PID that is not in /proc, as inside a container, is listed as somebody's."""
     snapshot = read(bench, with_processes(FakeProcess(GONE, GIB, ghost=True)))
     assert snapshot.reading("GPU-1").processes == (Process(GONE, GIB, "?"),)
+
+
+def test_a_user_without_a_name_is_a_number() -> None:
+    """What owns a process is shown by name, and by number where no directory has a name for it."""
+    assert owner_name(os.getpid()) == user_name(os.getuid()) == ME
+    assert user_name(NO_USER) == str(NO_USER)
+    assert owner_name(GONE) == "?"
 
 
 def test_memory_of_a_process_may_be_unknown(bench: Bench) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
@@ -30,7 +32,8 @@ from stoker.core.job import (
     advance,
     state_word,
 )
-from stoker.store import VERSION, AttemptRow, Change, NewJob, Store, TakeOver, content_of
+from stoker.core.submission import NewJob, content_of
+from stoker.store import VERSION, AttemptRow, Change, Store, TakeOver
 from support.disk import fill, small_disk
 from support.local import engine_process
 from support.users import next_line
@@ -49,7 +52,8 @@ WRITER = """
 import sys, time
 from pathlib import Path
 from stoker.core.job import Command, Terms
-from stoker.store import NewJob, Store
+from stoker.core.submission import NewJob
+from stoker.store import Store
 store = Store(Path(sys.argv[1]))
 job = NewJob(Command(("true",)), Terms())
 print("ready", flush=True)
@@ -57,6 +61,16 @@ sys.stdin.readline()
 for _ in range(100):
     store.add_jobs(1, sys.argv[2], [job], time.time())
 store.close()
+"""
+
+HOLDER = """
+import sys
+from pathlib import Path
+from stoker.store import Store
+with Store(Path(sys.argv[1])).writing():
+    print("inside", flush=True)
+    sys.stdin.readline()
+print("outside", flush=True)
 """
 
 
@@ -83,6 +97,16 @@ def wanted(store: Store, job_id: int) -> Job:
     return job
 
 
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds the file's lock."""
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def after(job: Job, events: list[Event]) -> Change:
     """What happens to a job, as the engine records it."""
     numbered = []
@@ -99,7 +123,7 @@ class TestFile:
         """Nobody else can read the queue or SQLite's files beside it."""
         added(store)
         modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
-        assert modes == dict.fromkeys(["queue.db", "queue.db-wal", "queue.db-shm", "queue.lock"], 0o600)
+        assert modes == dict.fromkeys(["queue.db", "queue.db-wal", "queue.db-shm", "queue.lock", "queue.next"], 0o600)
 
     def test_schema(self, store: Store, path: Path) -> None:
         """The schema has its version in the file, and all tables check the types of what they hold."""
@@ -107,7 +131,7 @@ class TestFile:
             assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
             assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
             tables = database.execute("SELECT strict FROM pragma_table_list WHERE name NOT LIKE 'sqlite%'").fetchall()
-        assert len(tables) == 7
+        assert len(tables) == 6
         assert set(tables) == {(1,)}
 
     def test_commits_reach_the_disk(self, store: Store) -> None:
@@ -269,7 +293,7 @@ class TestRecord:
         """A change that fails takes all others of the same call back with it."""
         one, other = added(store, TRUE, TRUE)
         store.record([after(other, STORY)])
-        with pytest.raises(sqlite3.IntegrityError):
+        with pytest.raises(StokerError, match="UNIQUE"):
             store.record([after(one, STORY), after(other, STORY)])
         assert store.job(one.id) == one
         assert store.events(one.id) == []
@@ -312,11 +336,58 @@ class TestOpenJobs:
         assert taken is not None
         assert (taken.batch, taken.terms) == (7, terms)
 
-    def test_engines(self, store: Store) -> None:
-        """An engine is remembered once."""
-        store.add_engine("e1", 1, "foreground", 1.0)
-        with pytest.raises(sqlite3.IntegrityError):
-            store.add_engine("e1", 1, "foreground", 1.0)
+
+class TestHeldJobs:
+    """Jobs that keepers hold."""
+
+    def held(self, store: Store, engine: str) -> list[Job]:
+        """One job in each state in which a keeper holds it, and beside them one that waits and one that is over."""
+        starting, running, stopping, _, ended = added(store, *[TRUE] * 5, engine=engine)
+        begun: list[Event] = [Assigned(f"{engine}-2", (), "", 1.0), Started(1, 2.0)]
+        changes = [
+            after(starting, [Assigned(f"{engine}-1", (), "", 1.0)]),
+            after(running, begun),
+            after(stopping, [*begun, Cancelled(3.0)]),
+            after(ended, [*begun, Exited(1, 0, 0, 3.0)]),
+        ]
+        store.record(changes)
+        return [change.job for change in changes[:3]]
+
+    def test_jobs(self, store: Store) -> None:
+        """An engine's held jobs are those that are starting, running or stopping."""
+        held = self.held(store, "e1")
+        self.held(store, "e2")
+        assert store.held_jobs("e1") == held
+        assert store.held_jobs("e3") == []
+
+    def test_owners(self, store: Store) -> None:
+        """An engine whose jobs all wait or are over is not named."""
+        self.held(store, "e1")
+        (job,) = added(store, engine="e2")
+        added(store, engine="e3")
+        store.record([after(job, STORY)])
+        assert store.engines_with_held_jobs() == ["e1"]
+
+    def test_keepers(self, store: Store) -> None:
+        """Keepers are needed as long as they hold a job."""
+        self.held(store, "e1")
+        assert store.keepers() == {"e1-1", "e1-2"}
+
+    def test_waiting_jobs_cost_nothing(self, store: Store) -> None:
+        """Every question about held jobs is answered from the index that holds nothing else."""
+        self.held(store, "e1")
+        asked: list[str] = []
+        with store.writing() as database:
+            database.set_trace_callback(asked.append)
+        store.held_jobs("e1")
+        store.engines_with_held_jobs()
+        store.keepers()
+        database.set_trace_callback(None)
+        questions = [statement for statement in asked if "FROM jobs" in statement]
+        plans = [database.execute(f"EXPLAIN QUERY PLAN {question}").fetchall() for question in questions]
+        assert len(plans) == 3
+        for plan in plans:
+            assert ["INDEX jobs_held" in step for *_, step in plan] == [True]
 
 
 class TestContent:
@@ -403,3 +474,67 @@ class TestTroubles:
             assert [one.wait(30), other.wait(30)] == [0, 0]
         assert min(progress) > 0
         assert [len(store.open_jobs(engine, 0, 1000)) for engine in ("one", "other")] == [100, 100]
+
+    def test_a_writer_stopped_inside(self, store: Store, path: Path) -> None:
+        """Nobody waits without end for one that was stopped; the error names it, and what makes it go on helps."""
+        with engine_process(HOLDER, path) as holder, closing(Store(path, patience=0.1)) as other:
+            next_line(holder)
+            holder.send_signal(signal.SIGSTOP)
+            with pytest.raises(StokerError, match=rf"queue\.lock .* by process {holder.pid}$") as caught:
+                added(other)
+            assert f"kill -CONT {holder.pid}" in caught.value.hint
+            assert other.last_job() is None
+            holder.send_signal(signal.SIGCONT)
+            holder.communicate("go on\n")
+            added(other)
+
+    def test_one_that_waits_is_not_blamed(self, store: Store, path: Path) -> None:
+        """Who is second in the line hears of the one inside, not of the one before him."""
+        with engine_process(HOLDER, path) as holder, engine_process(HOLDER, path) as waiting:
+            next_line(holder)
+            wait_until(lambda: is_locked(path.with_suffix(".next")))
+            with closing(Store(path, patience=0.1)) as other, pytest.raises(StokerError, match=f"process {holder.pid}"):
+                added(other)
+            holder.communicate("go on\n")
+            assert next_line(waiting) == "inside"
+
+    def test_locked_by_another_program(self, path: Path) -> None:
+        """A lock that is not ours is told as such, and has nothing to do with space."""
+        with closing(Store(path, patience=0.1)) as store, closing(sqlite3.connect(path)) as shell:
+            shell.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StokerError, match=r"cannot write .*queue\.db: database is locked") as caught:
+                added(store)
+            assert "another program" in caught.value.hint
+            assert "space" not in caught.value.hint
+            shell.rollback()
+            added(store)
+
+    @pytest.mark.parametrize(
+        "use",
+        [
+            lambda store: store.job(1),
+            lambda store: store.open_jobs("e1", 0, 9),
+            lambda store: store.add_jobs(1, "e1", [TRUE], 1.0),
+            lambda store: store.record([after(Job(1, 1, TRUE.command, TRUE.terms, Waiting(1.0), 1.0), STORY)]),
+        ],
+    )
+    def test_damaged_inside(self, path: Path, use: Callable[[Store], object]) -> None:
+        """Damage that shows only in use is told with advice, by readers and writers; nothing is overwritten."""
+        with closing(Store(path)) as store:
+            added(store, *[TRUE] * 100)
+        good = path.read_bytes()
+        page = 4096
+        path.write_bytes(good[:page] + b"\xa5" * (len(good) - page))
+        before = path.read_bytes()
+        with closing(Store(path)) as store, pytest.raises(StokerError, match="damaged") as caught:
+            use(store)
+        assert "move it aside" in caught.value.hint
+        assert path.read_bytes() == before
+
+    def test_tables_of_somebody_else(self, path: Path) -> None:
+        """A database without our tables is an error that a user can read."""
+        with closing(sqlite3.connect(path)) as database:
+            database.execute(f"PRAGMA user_version = {VERSION}")
+        with closing(Store(path)) as store, pytest.raises(StokerError, match="no such table") as caught:
+            store.last_job()
+        assert "move the file aside" in caught.value.hint

@@ -6,14 +6,14 @@ import pytest
 
 from stoker.changes import Happening
 from stoker.core.errors import UsageError
-from stoker.core.job import Ended, Event, Exited, Result, Started, State, Waiting
+from stoker.core.job import Ended, Event, Exited, Result, State, Waiting
 from stoker.tally import KEPT_FAILURES, Tally, parse_halt
 from support.build import a_job, declared
 
 
-def happening(job_id: int, event: Event, state: State) -> Happening:
+def happening(job_id: int, event: Event, state: State, started: float | None = None) -> Happening:
     """Something that happened to a job on two devices."""
-    return Happening(a_job(job_id, state=state), event, declared("0", "1"))
+    return Happening(a_job(job_id, state=state), event, declared("0", "1"), started=started)
 
 
 def exited(at: float, code: int = 0) -> Exited:
@@ -39,10 +39,8 @@ def test_results_are_counted() -> None:
 def test_gpu_time_counts_every_device_and_attempt() -> None:
     """Two devices for three seconds, and again for one, are eight GPU-seconds."""
     tally = Tally()
-    tally.note(happening(1, Started(1, 10.0), Waiting(10.0)))
-    tally.note(happening(1, exited(13.0, 1), Waiting(13.0)))
-    tally.note(happening(1, Started(2, 20.0), Waiting(20.0)))
-    tally.note(happening(1, exited(21.0), Ended("done", 21.0)))
+    tally.note(happening(1, exited(13.0, 1), Waiting(13.0), started=10.0))
+    tally.note(happening(1, exited(21.0), Ended("done", 21.0), started=20.0))
     assert (tally.gpu_seconds, tally.retried, tally.ended) == (8.0, 1, 1)
 
 

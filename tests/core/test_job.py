@@ -44,22 +44,24 @@ CANCELLED = Cancelled(at=4.0, note="by you")
 WAITING = Waiting(0.0)
 STARTING = Starting(1, "k1", ("0",), 1.0, "1.log")
 RUNNING = Running(1, "k1", ("0",), 2.0, "1.log")
-STOPPING = Stopping(1, "k1", ("0",), 4.0, "1.log", "by you")
+STOPPING = Stopping(1, "k1", ("0",), 4.0, "1.log", "", "by you")
+STOPPING_RUN = Stopping(1, "k1", ("0",), 4.0, "1.log", "", "by you", started=2.0)
 OVER = Ended("done", 9.0, 0)
 
 LEGAL: list[tuple[State, Event, State]] = [
     (WAITING, ASSIGNED, STARTING),
     (WAITING, CANCELLED, Ended("cancelled", 4.0, note="by you")),
     (STARTING, STARTED, RUNNING),
-    (STARTING, RETURNED, Waiting(3.0)),
+    (STARTING, RETURNED, Waiting(0.0)),
     (STARTING, LOST, Waiting(3.0)),
     (STARTING, CANCELLED, STOPPING),
     (RUNNING, DONE, Ended("done", 9.0, 0)),
     (RUNNING, FAILED, Ended("failed", 9.0, 3)),
     (RUNNING, TIMEOUT, Ended("timeout", 9.0, 0, 15)),
     (RUNNING, LOST, Waiting(3.0)),
-    (RUNNING, CANCELLED, STOPPING),
-    (STOPPING, STARTED, STOPPING),
+    (RUNNING, CANCELLED, STOPPING_RUN),
+    (STOPPING, STARTED, STOPPING_RUN),
+    (STOPPING_RUN, CANCELLED, STOPPING_RUN),
     (STOPPING, CANCELLED, STOPPING),
     (STOPPING, DONE, Ended("done", 9.0, 0)),
     (STOPPING, FAILED, Ended("cancelled", 9.0, 3, note="by you")),

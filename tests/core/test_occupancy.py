@@ -56,6 +56,22 @@ def test_memory_that_our_last_job_left_behind_drains() -> None:
     assert reason(decide(a_snapshot(CARD, at=11.0, gpu0=a_reading(3)), freed=10.0)) == Draining("0")
 
 
+def test_memory_that_does_not_come_back_closes_the_device() -> None:
+    """After a minute it is not expected any more: the device is shown as unusable until the memory is free."""
+    stuck = a_reading(18)
+    assert reason(decide(a_snapshot(CARD, at=69.9, gpu0=stuck), freed=10.0)) == Draining("0")
+    closed = Unusable("0", "18.0G are still held, but no process is visible")
+    assert reason(decide(a_snapshot(CARD, at=70.0, gpu0=stuck), freed=10.0)) == closed
+    assert reason(decide(a_snapshot(CARD, at=15.0, gpu0=stuck), Policy(quarantine=5.0), freed=10.0)) == closed
+    assert where(decide(a_snapshot(CARD, at=71.0), freed=10.0)) == {1: "0"}
+
+
+def test_a_process_explains_the_memory() -> None:
+    """However long ago our last job was: where a process is to be seen, the memory is its own."""
+    crowd = a_snapshot(CARD, at=90.0, gpu0=a_reading(18, "bob"))
+    assert reason(decide(crowd, freed=10.0)) == Occupied("0", "bob", 18 * GIB)
+
+
 def test_strangers_are_avoided() -> None:
     """Processes or memory that no lease announced keep us off, with the owners' names where known."""
     assert reason(decide(a_snapshot(CARD, gpu0=a_reading(3)))) == Occupied("0", "somebody", 3 * GIB)

@@ -14,11 +14,12 @@ from stoker.backends.local import LocalBackend
 from stoker.changes import Happening
 from stoker.core.job import Command, Ended, Job, Need, Terms
 from stoker.core.plan import Policy
+from stoker.core.submission import NewJob
 from stoker.devices.declared import DeclaredDevices
 from stoker.devices.kind import Devices
 from stoker.engine import Engine, Equipment, steady_clock
 from stoker.ledger import Ledger, prepare_ledger
-from stoker.store import NewJob, Store
+from stoker.store import Store
 
 PATIENCE = 30.0
 
@@ -33,13 +34,14 @@ class Workshop(AbstractContextManager["Workshop"]):
     name: str = "test"
     ledger: Path | None = None
     happenings: list[Happening] = field(default_factory=list)
+    on_happening: Callable[[Happening], None] = lambda _: None
 
     def __post_init__(self) -> None:
         self.backend = LocalBackend(self.directory / "keepers", self.name)
         self.store = Store(self.directory / "queue.db")
         ledger = Ledger(prepare_ledger(self.ledger or self.directory / "ledger"))
         equipment = Equipment(self.store, ledger, self.devices, self.backend, "tester", steady_clock())
-        self.engine = Engine(self.name, equipment, self.policy, self.happenings.append)
+        self.engine = Engine(self.name, equipment, self.policy, self._happened)
         self.environment = self.store.add_environment(os.environ)
         self.batch = self.store.add_batch("test", time.time())
 
@@ -50,6 +52,10 @@ class Workshop(AbstractContextManager["Workshop"]):
         self.work_until(lambda: self.engine.at_rest)
         self.engine.close()
         self.abandon()
+
+    def _happened(self, happening: Happening) -> None:
+        self.happenings.append(happening)
+        self.on_happening(happening)
 
     def abandon(self) -> None:
         """Let go of everything as a dying engine would: whatever runs goes on."""

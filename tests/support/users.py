@@ -105,12 +105,12 @@ def finish(process: subprocess.Popen[str]) -> str:
 @contextmanager
 def _made_user() -> Iterator[User]:
     name = f"stoker-{secrets.token_hex(4)}"
-    subprocess.run(["useradd", "--no-create-home", "--user-group", name], check=True, capture_output=True)
+    subprocess.run([_program("useradd"), "--no-create-home", "--user-group", name], check=True, capture_output=True)
     try:
         entry = pwd.getpwnam(name)
         yield User(name, entry.pw_uid, entry.pw_gid)
     finally:
-        subprocess.run(["userdel", name], check=True, capture_output=True)
+        subprocess.run([_program("userdel"), name], check=True, capture_output=True)
 
 
 def _become(uid: int, gid: int, umask: int) -> None:
@@ -129,3 +129,10 @@ def _main(uid: str, gid: str, umask: str, module: str, name: str, *arguments: st
 
 if __name__ == "__main__":
     _main(*sys.argv[1:])
+
+
+def _program(name: str) -> str:
+    """A program of the administrator's, whose directory may not be on the path."""
+    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
+    assert found, f"{name} is missing"
+    return found

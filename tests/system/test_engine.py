@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from stoker.core.job import Assigned, Cancelled, Ended, Exited, Lost, Need, Returned, Running, Started, Waiting
+from stoker.core.job import (
+    Assigned,
+    Cancelled,
+    Ended,
+    Exited,
+    Lost,
+    Need,
+    Returned,
+    Running,
+    Started,
+    Stopping,
+    Waiting,
+)
 from stoker.core.plan import Policy
 from stoker.core.reasons import Crowded, Leased
 from stoker.devices.declared import DeclaredDevices
@@ -277,3 +290,92 @@ def test_a_full_disk_stops_new_starts_but_loses_nothing(tmp_path: Path) -> None:
         shop.finish()
         assert shop.ended(first).code == 5
         assert shop.ended(second).result == "done"
+
+
+def test_one_slot_gets_work_ahead_as_well(tmp_path: Path) -> None:
+    """On a single device later short jobs are assigned before the ones in front of them have ended."""
+    with Workshop(tmp_path, devices=DeclaredDevices(["0"])) as shop:
+        ids = shop.submit(*["true"] * 60)
+        shop.finish()
+        rows = [shop.store.attempts(job_id)[-1] for job_id in ids]
+        ahead = [later.assigned < (row.ended or 0.0) for row, later in pairwise(rows)]
+        assert sum(ahead) > 20
+
+
+def test_draining_from_within_a_turn_starts_nothing_more(tmp_path: Path) -> None:
+    """Whoever drains when told of an end gets back what the same turn had assigned."""
+    with Workshop(tmp_path, devices=DeclaredDevices(["0"])) as shop:
+        shop.on_happening = lambda happening: shop.engine.drain() if isinstance(happening.event, Exited) else None
+        first, *rest = shop.submit("true", *["touch ran"] * 5)
+        shop.work_until(lambda: shop.engine.draining and shop.engine.at_rest)
+        assert shop.ended(first).result == "done"
+        assert all(isinstance(shop.job(job_id).state, Waiting) for job_id in rest)
+        assert not (tmp_path / "ran").exists()
+
+
+def test_stopping_leaves_what_was_handed_over_ahead_waiting(tmp_path: Path) -> None:
+    """Only what runs is cancelled; what had not started waits on."""
+    with Workshop(tmp_path, devices=DeclaredDevices(["0"])) as shop:
+        shop.submit(*["true"] * 10)
+        shop.finish()
+        running, *rest = shop.submit("touch up; sleep 1000", *["true"] * 5)
+        shop.work_until((tmp_path / "up").exists)
+        shop.engine.stop(5.0, "enough")
+        shop.work_until(lambda: shop.engine.at_rest)
+        assert (shop.ended(running).result, shop.ended(running).note) == ("cancelled", "enough")
+        assert all(isinstance(shop.job(job_id).state, Waiting) for job_id in rest)
+
+
+def test_a_cancelled_job_whose_keeper_dies_says_so(tmp_path: Path) -> None:
+    """A job that ran and was being stopped is not said never to have started."""
+    with Workshop(tmp_path) as shop:
+        (job_id,) = shop.submit("trap '' TERM; echo $PPID > keeper; touch up; while :; do sleep 0.1; done")
+        shop.work_until((tmp_path / "up").exists)
+        shop.work_until(lambda: isinstance(shop.job(job_id).state, Running))
+        shop.engine.cancel(job_id, 1000.0, "not wanted")
+        shop.work_until(lambda: isinstance(shop.job(job_id).state, Stopping))
+        os.kill(int((tmp_path / "keeper").read_text()), signal.SIGKILL)
+        shop.finish()
+        assert shop.ended(job_id).note == "its keeper died while it was being stopped"
+
+
+def test_an_end_that_was_not_recorded_is_not_forgotten(tmp_path: Path) -> None:
+    """An engine that leaves while the store cannot be written leaves the journal to the next one."""
+    first = Workshop(tmp_path, name="first", devices=DeclaredDevices(["0"]))
+    (job_id,) = first.submit("echo once >> ran; touch up; while [ ! -e go ]; do sleep 0.02; done; exit 6")
+    first.work_until(lambda: isinstance(first.job(job_id).state, Running))
+    first.store._database.execute("PRAGMA query_only = 1")
+    (tmp_path / "go").touch()
+    first.work_until(lambda: bool(first.engine.trouble))
+    first.engine.close()
+    first.abandon()
+    with Workshop(tmp_path, name="second") as second:
+        second.engine.adopt(second.job(job_id), guest=False)
+        second.finish()
+        assert second.ended(job_id).code == 6
+        assert (tmp_path / "ran").read_text() == "once\n"
+
+
+def test_the_lease_of_an_adopted_job_counts_once(tmp_path: Path) -> None:
+    """Beside an adopted job of 10G there is room for another on a GPU of 24G."""
+    devices = SimulatedDevices("1x24G", str(tmp_path / "simulator"))
+    first = Workshop(tmp_path, name="first", devices=devices)
+    wait = "touch up$STOKER_JOB_ID; while [ ! -e go ]; do sleep 0.02; done"
+    (adopted,) = first.submit(wait, need=Need(memory=10 << 30))
+    first.work_until((tmp_path / f"up{adopted}").exists)
+    first.abandon()
+    with Workshop(tmp_path, name="second", devices=devices) as second:
+        second.engine.adopt(second.job(adopted), guest=False)
+        (beside,) = second.submit(wait, need=Need(memory=10 << 30))
+        second.work_until((tmp_path / f"up{beside}").exists)
+        (tmp_path / "go").touch()
+        second.finish()
+        assert [second.ended(job_id).result for job_id in (adopted, beside)] == ["done", "done"]
+
+
+def test_a_limit_of_more_than_a_month_is_only_a_limit(tmp_path: Path) -> None:
+    """No clock in between overflows."""
+    with Workshop(tmp_path) as shop:
+        (job_id,) = shop.submit("sleep 0.1", limit=90 * 86400.0)
+        shop.finish()
+        assert shop.ended(job_id).result == "done"

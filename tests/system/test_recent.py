@@ -20,6 +20,7 @@ from stoker.core.job import (
     Started,
     Waiting,
     advance,
+    started_at,
 )
 from support.build import a_job, declared
 
@@ -34,8 +35,9 @@ def named(job_id: int, name: str = "", command: str = "python train.py") -> Job:
 def happen(recent: Recent, job: Job, *events: Event, log: str = "") -> Job:
     """Let the events happen to a job, one after the other."""
     for event in events:
+        started = started_at(job)
         job = advance(job, event)
-        recent.note(Happening(job, event, DEVICE, log if isinstance(event, Exited) else ""))
+        recent.note(Happening(job, event, DEVICE, log if isinstance(event, Exited) else "", started))
     return job
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from pathlib import Path
 
+from stoker.core.job import Assigned, advance
+from stoker.devices.declared import DeclaredDevices
+from stoker.store import Change
 from support.cli import Stoker, until
+from support.engines import Workshop
 from support.wait import wait_until
 
 
@@ -112,3 +117,60 @@ def test_a_stream_can_be_resumed(stoker: Stoker) -> None:
     for _ in range(2):
         assert stoker("run", "--devices", "0", "--resume", "-", stdin="echo a >> ran\necho b >> ran\n").code == 0
     assert stoker.lines("ran") == ["a", "b"]
+
+
+def test_a_part_of_the_list_can_be_resumed(stoker: Stoker) -> None:
+    """Jobs that a dead run had handed over ahead run once, though only every second line is resumed at first."""
+    lines = [f"echo {number} >> ran; sleep 0.02" for number in range(60)]
+    stoker.write("jobs.txt", *lines)
+    stoker.write("half.txt", *lines[::2])
+    run = stoker.start("run", "--devices", "0", "jobs.txt")
+    stoker.wait_lines("ran", 10)
+    run.kill()
+    stoker.finish(run)
+    assert stoker("run", "--devices", "0", "--resume", "half.txt").code == 0
+    assert stoker("run", "--devices", "0", "--resume", "jobs.txt").code == 0
+    assert sorted(stoker.lines("ran"), key=int) == [str(number) for number in range(60)]
+
+
+def test_two_that_resume_at_once_share_the_work(stoker: Stoker) -> None:
+    """Of two runs that resume one list at the same moment, each line is run by only one."""
+    lines = [f"echo {number} >> ran; sleep 0.02" for number in range(80)]
+    stoker.write("jobs.txt", *lines)
+    run = stoker.start("run", "--devices", "0", "jobs.txt")
+    stoker.wait_lines("ran", 5)
+    run.kill()
+    stoker.finish(run)
+    both = [stoker.start("run", "--devices", device, "--resume", "jobs.txt") for device in ("1", "2")]
+    assert [stoker.finish(one).code for one in both] == [0, 0]
+    assert sorted(stoker.lines("ran"), key=int) == [str(number) for number in range(80)]
+
+
+def test_what_is_resumed_writes_to_the_new_terminal(stoker: Stoker) -> None:
+    """With -o - the output of taken-up jobs comes to whoever resumes, not to the run that died."""
+    stoker.write("jobs.txt", f"echo first; touch up; {until('go')}", "echo second", "echo third")
+    run = stoker.start("run", "--devices", "0", "-o", "-", "jobs.txt")
+    wait_until((stoker.cwd / "up").exists)
+    run.kill()
+    resumed = stoker.start("run", "--devices", "0", "-o", "-", "--resume", "jobs.txt")
+    (stoker.cwd / "go").touch()
+    assert stoker.finish(resumed).out.split() == ["second", "third"]
+    assert stoker.finish(run).out.split() == ["first"]
+
+
+def test_an_assignment_that_was_never_sent_is_found(tmp_path: Path) -> None:
+    """An engine that dies between the record and the order leaves a job that its living keeper gives back."""
+    first = Workshop(tmp_path, name="first", devices=DeclaredDevices(["0"]))
+    (running,) = first.submit(f"touch up; {until('go')}")
+    first.work_until((tmp_path / "up").exists)
+    (unsent,) = first.submit("echo once >> ran")
+    assigned = Assigned(first.store.attempts(running)[0].keeper, ("0",), str(tmp_path / "log"), 1.0)
+    first.store.record([Change(advance(first.job(unsent), assigned), [(1, assigned)])])
+    first.abandon()
+    with Workshop(tmp_path, name="second", devices=DeclaredDevices(["0"])) as second:
+        for job_id in (running, unsent):
+            second.engine.adopt(second.job(job_id), guest=False)
+        (tmp_path / "go").touch()
+        second.finish()
+        assert [second.ended(job_id).result for job_id in (running, unsent)] == ["done", "done"]
+        assert (tmp_path / "ran").read_text() == "once\n"

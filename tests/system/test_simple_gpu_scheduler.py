@@ -341,6 +341,7 @@ def test_running_commands_may_finish(desk: Desk, number: signal.Signals) -> None
     scheduler.feed(f"touch running; {GATED.format(gate='go')}; touch finished", "touch too_late")
     wait_until((desk.directory / "running").exists)
     scheduler.process.send_signal(number)
+    scheduler.wait_said("starting nothing more")
     desk.open_gate("go")
     code, _, errors = scheduler.end()
     assert code == 128 + number

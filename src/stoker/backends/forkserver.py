@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 
 from stoker.backends import processes
 from stoker.backends.keeper import Keeper
@@ -24,24 +25,28 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        data, descriptors, _, _ = socket.recv_fds(control, 64, 3)
+        data, descriptors, _, _ = socket.recv_fds(control, 4096, 3)
         for descriptor in descriptors:  # a job that inherited the lock would make a dead keeper look alive
             os.set_inheritable(descriptor, False)
         if not data:
             return
         if os.fork() == 0:
             control.close()
-            _become_keeper(*descriptors)
+            _become_keeper(os.fsdecode(data), *descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _become_keeper(listener: int, _lock: int, journal: int) -> None:
+def _become_keeper(folder: str, listener: int, _lock: int, journal: int) -> None:
     """Never returns. The lock is held by being open, for as long as this process lives."""
     try:
         os.setsid()
         processes.become_subreaper()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         Keeper(socket.socket(fileno=listener), journal).serve()
+    except BaseException:
+        with open(f"{folder}/error", "w") as report:
+            traceback.print_exc(file=report)
+        raise
     finally:
         os._exit(0)

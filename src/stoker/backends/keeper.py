@@ -27,6 +27,8 @@ LINGER = 1.0
 LINGER_GRACE = 5.0
 KILL_INTERVAL = 0.05
 KILL_INTERVAL_LIMIT = 2.0
+LONGEST_WAIT = 3600.0
+"""Seconds; what comes later is waited for in parts, since poll cannot count beyond 24 days."""
 QUIET_START = 0.01
 """Seconds before the engine is told of a start: most very short attempts end earlier, and one word is enough."""
 HINT_INTERVAL = 0.02
@@ -65,6 +67,8 @@ class Keeper:
         self._leases: list[tuple[str, int]] = []
         self._environments: dict[str, dict[str, str]] = {}
         self._queue: deque[dict[str, Any]] = deque()
+        self._given: set[str] = set()
+        """Every attempt that ever arrived; a journal's length bounds it."""
         self._current: Attempt | None = None
         self._leaving = False
         self._untold_since: float | None = None
@@ -148,7 +152,11 @@ class Keeper:
     def _obey(self, order: dict[str, Any]) -> None:
         match order["do"]:
             case "run":
+                self._given.add(order["attempt"])
                 self._queue.append(order)
+            case "account" if order["attempt"] not in self._given:
+                self._write(journal.Back(order["attempt"], time.time()))
+                self._hint()
             case "environment":
                 self._environments[order["digest"]] = order["variables"]
             case "lease":
@@ -282,7 +290,7 @@ class Keeper:
         if attempt is None:
             return None if self._engine is not None else 0.0
         moments = [at for at in (attempt.kill_at, attempt.linger_at, attempt.limit_at) if at is not None]
-        patience = max(0.0, min(moments) - _boot_clock()) if moments else None
+        patience = min(max(0.0, min(moments) - _boot_clock()), LONGEST_WAIT) if moments else None
         if not attempt.told:
             return QUIET_START if patience is None else min(patience, QUIET_START)
         return patience

@@ -40,6 +40,7 @@ def launch(order: Mapping[str, Any], environment: Mapping[str, str]) -> int:
             os.write(err, f"stoker: {refusal.note}\n".encode(errors="backslashreplace"))
         raise
     finally:
+        os.chdir("/")  # a keeper that stayed there would keep a directory from being unmounted
         for descriptor in {out, err} - {1, 2}:
             os.close(descriptor)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import selectors
 import shutil
 import socket
 import subprocess
 import sys
-from collections import deque
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.backends import journal, processes
+from stoker.backends.link import Link, locked
 from stoker.core.attempt import Order
 from stoker.core.errors import StokerError
 
@@ -33,100 +33,6 @@ _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
 class Gone(Struct, frozen=True):
     """The keeper is dead and nothing that it started is left; what it has to say was said before."""
-
-
-class Link:
-    """The engine's end of one keeper: a socket for orders, and the journal that holds the truth."""
-
-    def __init__(self, folder: Path, connection: socket.socket | None) -> None:
-        self.folder = folder
-        self.name = folder.name
-        self.connection = connection
-        self.reader = journal.Reader(str(folder / "journal"))
-        self._environments: set[str] = set()
-        self._outbox: deque[tuple[bytes, list[int]]] = deque()
-        self._open: set[str] = set()
-        self.pressed = False
-        """Whether somebody waits for the keeper to take more."""
-
-    def news(self) -> list[journal.Record]:
-        """What the keeper wrote since the last call."""
-        records = self.reader.news()
-        for record in records:
-            if isinstance(record, journal.Began):
-                self._open.add(record.attempt)
-            else:
-                self._open.discard(record.attempt)
-        return records
-
-    @property
-    def left_something(self) -> bool:
-        """Whether an attempt began that is not known to be over, so that something of it may live."""
-        return bool(self._open)
-
-    def put(self, order: Mapping[str, Any], descriptor: int | None = None) -> None:
-        """Queue an order, and with it a descriptor that is closed here once it is on its way."""
-        self._outbox.append((json.dumps(order).encode() + b"\n", [] if descriptor is None else [descriptor]))
-
-    def flush(self) -> None:
-        """Send as much as the keeper takes; a dead one takes nothing and is noticed by its journal and lock."""
-        while self._outbox and self.connection is not None:
-            data, descriptors = self._outbox[0] = self._next_parcel()
-            try:
-                sent = socket.send_fds(self.connection, [data], descriptors)
-            except BlockingIOError:
-                return
-            except OSError:
-                self._drop_outbox()
-                return
-            for descriptor in descriptors:
-                os.close(descriptor)
-            if sent == len(data):
-                self._outbox.popleft()
-            else:
-                self._outbox[0] = (data[sent:], [])
-
-    def _next_parcel(self) -> tuple[bytes, list[int]]:
-        """The first order and, in one piece with it, all that follow without a descriptor of their own."""
-        data, descriptors = self._outbox.popleft()
-        parts = [data]
-        while self._outbox and not self._outbox[0][1]:
-            parts.append(self._outbox.popleft()[0])
-        self._outbox.appendleft((b"".join(parts), descriptors))
-        return self._outbox[0]
-
-    @property
-    def congested(self) -> bool:
-        """Whether orders wait for the keeper to read."""
-        return bool(self._outbox)
-
-    def teach(self, digest: str, variables: Mapping[str, str]) -> None:
-        """Give the keeper an environment once; later orders only name it."""
-        if digest not in self._environments:
-            self._environments.add(digest)
-            self.put({"do": "environment", "digest": digest, "variables": dict(variables)})
-
-    def alive(self) -> bool:
-        """Whether the keeper lives: decided by its lock alone."""
-        return _locked(self.folder)
-
-    def hang_up(self) -> None:
-        """Close our end; the keeper itself is not disturbed."""
-        self._drop_outbox()
-        if self.connection is not None:
-            self.connection.close()
-            self.connection = None
-
-    def close(self) -> None:
-        """Give everything back."""
-        self.hang_up()
-        self.reader.close()
-
-    def _drop_outbox(self) -> None:
-        for _, descriptors in self._outbox:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        self._outbox.clear()
 
 
 class LocalBackend:
@@ -151,9 +57,10 @@ class LocalBackend:
         return self._selector.fileno()
 
     @property
-    def restless(self) -> bool:
-        """Whether somebody must look again soon although no keeper will call."""
-        return bool(self._ended)
+    def next_burial(self) -> float | None:
+        """Seconds after which somebody must look again although no keeper will call; None for never."""
+        now = time.monotonic()
+        return min((max(0.0, link.look_at - now) for link in self._ended.values()), default=None)
 
     # -- verbs -----------------------------------------------------------------------------------
 
@@ -213,12 +120,17 @@ class LocalBackend:
         """Let the keeper leave when it is idle."""
         self._tell(keeper, {"do": "leave"})
 
+    def account(self, keeper: str, attempt: str) -> None:
+        """Ask for an attempt that may never have been sent: a keeper that does not know it gives it back."""
+        self._tell(keeper, {"do": "account", "attempt": attempt})
+
     def poll(self) -> Iterator[tuple[str, journal.Record | Gone]]:
         """What happened since the last look, in each keeper's own order."""
         self.flush()
         for key, _ in self._selector.select(0):
             yield from self._hear(key.data)
-        for link in list(self._ended.values()):
+        now = time.monotonic()
+        for link in [link for link in self._ended.values() if link.look_at <= now]:
             yield from self._bury(link)
 
     def worn_out(self, keeper: str) -> bool:
@@ -227,25 +139,20 @@ class LocalBackend:
 
     def adopt(self, keeper: str) -> bool:
         """Take over a keeper of an engine that died; its journal is told from the start. False if it left no trace."""
-        folder = self._directory / keeper
         try:
-            link = Link(folder, None)
-        except OSError:
+            link = Link(self._directory / keeper, None)
+        except FileNotFoundError:
             return False
+        self._ended[keeper] = link
         if link.alive():
-            with contextlib.suppress(OSError):
-                link.connection = _connect(folder)
-        if link.connection is None:
-            self._ended[keeper] = link
-        else:
-            self._watch(link)
+            self._reconnect(link)
         return True
 
     def is_dead(self, keeper: str) -> bool:
         """Whether a keeper of any engine is dead, or was never there."""
         try:
-            return not _locked(self._directory / keeper)
-        except OSError:
+            return not locked(self._directory / keeper)
+        except FileNotFoundError:
             return True
 
     def forget(self, keeper: str) -> None:
@@ -307,7 +214,9 @@ class LocalBackend:
 
     def _bury(self, link: Link) -> Iterator[tuple[str, journal.Record | Gone]]:
         """A keeper that hung up counts as dead when its lock is free, and is gone when its jobs are too."""
+        link.look_later()
         if link.alive():
+            self._reconnect(link)
             return
         yield from ((link.name, record) for record in link.news())
         orphans = processes.marked(f"{MARKER}={link.name}".encode()) if link.left_something else []
@@ -317,6 +226,13 @@ class LocalBackend:
         del self._ended[link.name]
         link.close()
         yield link.name, Gone()
+
+    def _reconnect(self, link: Link) -> None:
+        """A keeper that lives should be heard; one that is just leaving does not answer."""
+        with contextlib.suppress(OSError):
+            link.connection = _connect(link.folder)
+            del self._ended[link.name]
+            self._watch(link)
 
     # -- the forkserver --------------------------------------------------------------------------
 
@@ -333,20 +249,20 @@ class LocalBackend:
             link = Link(folder, None)
             try:
                 link.connection = _connect(folder)
-                self._fork([listener.fileno(), lock, record])
+                self._fork(folder, [listener.fileno(), lock, record])
             except BaseException:
                 link.close()
                 raise
         return link
 
-    def _fork(self, descriptors: list[int]) -> None:
+    def _fork(self, folder: Path, descriptors: list[int]) -> None:
         """Ask for a keeper; a forkserver that was killed is replaced once."""
         for _ in range(2):
             if self._forkserver is None:
                 self._start_forkserver()
             assert self._forkserver is not None
             try:
-                socket.send_fds(self._forkserver[1], [b"keeper"], descriptors)
+                socket.send_fds(self._forkserver[1], [os.fsencode(folder)], descriptors)
             except OSError:
                 process, control = self._forkserver
                 control.close()
@@ -372,15 +288,6 @@ class LocalBackend:
         self._forkserver = (process, ours)
 
 
-def _locked(folder: Path) -> bool:
-    with open(folder / "lock", "rb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
 def _inherited(stack: contextlib.ExitStack, descriptor: int) -> int:
     """The descriptor, which is closed here once the keeper has it."""
     stack.callback(os.close, descriptor)
@@ -401,13 +308,13 @@ def _listen(folder: Path) -> socket.socket:
 
 def _connect(folder: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(False)  # a keeper that was stopped must not stop us
     try:
         with _short_path(folder) as short:
             connection.connect(f"{short}/socket")
     except OSError:
         connection.close()
         raise
-    connection.setblocking(False)
     return connection
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import itertools
 import os
 import sys
 import time
@@ -11,9 +14,11 @@ from pathlib import Path
 
 import msgspec
 
+from stoker.core.attempt import INHERIT
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.job import Terms
 from stoker.core.plan import Policy, never_fits
+from stoker.core.submission import NewJob, digest_of
 from stoker.devices.detect import resolve
 from stoker.devices.kind import Devices
 from stoker.foreground import Foreground, Source, View
@@ -21,7 +26,6 @@ from stoker.joblist import Lines, Listed, Unusable
 from stoker.options import JobOptions, Surroundings, current_umask, current_user, merged, terms_of
 from stoker.places import Places
 from stoker.sources import ListSource, StreamSource
-from stoker.store import NewJob, digest_of
 
 Items = Sequence[Listed | Unusable] | Lines
 ONE_COMMAND = "--"
@@ -68,7 +72,7 @@ class Batch:
             cwd=_working_directory(),
             umask=current_umask(),
             environment="",
-            default_out="-" if self.one_command else "/dev/null",
+            default_out=INHERIT if self.one_command else os.devnull,
             resolve=lambda word: resolve(self._snapshot, word),
         )
 
@@ -105,23 +109,29 @@ class Batch:
         """The directory for the logs, made now, so that a place that cannot be written is known at once."""
         if self.one_command or self.request.options.out:
             return ""
-        if self.request.results:
-            chosen = Path(self._around.cwd, self.request.results)
-        elif self.request.demo:
-            chosen = places.logs / _stamp()
-        else:
-            chosen = Path(self._around.cwd, "stoker-runs", _stamp())
         try:
-            chosen.mkdir(parents=True, exist_ok=True)
+            chosen = self._log_directory(places)
         except OSError as error:
             raise UsageError(
-                f"cannot make the log directory {chosen}: {error.strerror}",
+                f"cannot make the log directory: {error.strerror}" + (f" ({error.filename})" if error.filename else ""),
                 "choose another with --results DIR",
             ) from error
         if not os.access(chosen, os.W_OK | os.X_OK):
             raise UsageError(f"cannot write to the log directory {chosen}", "choose another with --results DIR")
         self.logs = str(chosen)
         return self.logs
+
+    def _log_directory(self, places: Places) -> Path:
+        """A directory that was named may be there already; else it is a new one, in a place that is nobody else's."""
+        if self.request.results:
+            chosen = Path(self._around.cwd, self.request.results)
+            chosen.mkdir(parents=True, exist_ok=True)
+            return chosen
+        parent = places.logs if self.request.demo else Path(self._around.cwd, "stoker-runs")
+        parent.mkdir(exist_ok=True)
+        if parent.lstat().st_uid != os.getuid():
+            raise PermissionError(errno.EPERM, f"{parent} belongs to somebody else")
+        return _new_directory(parent, time.strftime("%Y-%m-%d_%H-%M-%S"))
 
     def settle(self, environment: str) -> None:
         """From now on jobs can be made for good: their environment is kept, their logs have a place."""
@@ -158,9 +168,9 @@ class Batch:
 
     def shares_output(self, items: Items) -> bool:
         """Whether a job writes to the terminal we have."""
-        outs = [item.options.out or item.options.err for item in self._listed(items)]
-        own = [self.request.options.out, self.request.options.err]
-        return "-" in [*outs, *own] or (self.one_command and not self.request.options.out)
+        wishes = [self.request.options, *(item.options for item in self._listed(items))]
+        named = any(INHERIT in (options.out, options.err) for options in wishes)
+        return named or (self.one_command and not self.request.options.out)
 
     @staticmethod
     def _listed(items: Items) -> list[Listed]:
@@ -181,5 +191,10 @@ def _check_directory(path: str) -> None:
         raise UsageError(f"cannot enter {path}: {error.strerror}", "give another directory with -D") from error
 
 
-def _stamp() -> str:
-    return time.strftime("%Y-%m-%d_%H-%M-%S")
+def _new_directory(parent: Path, name: str) -> Path:
+    """A directory that nobody made before, with a number behind its name where that is needed."""
+    for path in itertools.chain([parent / name], (parent / f"{name}.{number}" for number in itertools.count(2))):
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            return path
+    raise AssertionError("numbers do not end")

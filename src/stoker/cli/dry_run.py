@@ -12,9 +12,9 @@ from msgspec import Struct
 from stoker.core.job import Job, Waiting
 from stoker.core.plan import Plan, Policy, plan
 from stoker.core.reasons import sentence
+from stoker.core.submission import NewJob
 from stoker.core.waiting import WaitingJobs
 from stoker.devices.kind import Devices
-from stoker.store import NewJob
 from stoker.words import printable, text_for_json
 
 COLUMNS = ("JOB", "GPU", "HOW", "DIRECTORY", "COMMAND", "WHY")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from stoker.changes import Happening
 from stoker.core.attempt import INHERIT
 from stoker.core.errors import UsageError
-from stoker.core.job import Exited, Started
+from stoker.core.job import Exited, Lost
 
 HEADER = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n"
 
@@ -17,7 +18,6 @@ class JobLog:
 
     def __init__(self, path: str, host: str) -> None:
         self._host = host
-        self._started: dict[int, float] = {}
         try:
             self._file = _open(path)
         except OSError as error:
@@ -25,27 +25,16 @@ class JobLog:
 
     def note(self, happening: Happening) -> None:
         """Write the line of an attempt that ended."""
+        event = happening.event
+        if not isinstance(event, Exited | Lost):
+            return
         job = happening.job
-        match happening.event:
-            case Started(at=at):
-                self._started[job.id] = at
-            case Exited(at=at, code=code, signal=signal):
-                started = self._started.pop(job.id, at)
-                exit_value = 0 if signal else code
-                size = _size(happening.log)
-                command = job.command.text.replace("\n", " ").replace("\t", " ")
-                fields = [
-                    job.id,
-                    self._host,
-                    f"{started:.3f}",
-                    f"{at - started:10.3f}",
-                    0,
-                    size,
-                    exit_value,
-                    signal,
-                ]
-                line = "\t".join(map(str, [*fields, command])) + "\n"
-                os.write(self._file, line.encode(errors="surrogateescape"))
+        started = event.at if happening.started is None else happening.started
+        code, number = _ending(event)
+        command = job.command.text.replace("\n", " ").replace("\t", " ")
+        ran = f"{event.at - started:10.3f}"
+        fields = [job.id, self._host, f"{started:.3f}", ran, 0, _size(happening.log), code, number, command]
+        os.write(self._file, ("\t".join(map(str, fields)) + "\n").encode(errors="surrogateescape"))
 
     def close(self) -> None:
         """Close the file."""
@@ -71,3 +60,10 @@ def _size(log: str) -> int:
         return os.stat(log).st_size
     except OSError:
         return 0
+
+
+def _ending(event: Exited | Lost) -> tuple[int, int]:
+    """Exit value and signal as parallel tells them; a keeper that was killed counts as SIGKILL."""
+    if isinstance(event, Lost):
+        return 0, signal.SIGKILL
+    return (0, event.signal) if event.signal else (event.code, 0)

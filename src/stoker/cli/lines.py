@@ -22,7 +22,6 @@ class LineView:
 
     def __init__(self, write: Callable[[str], object] = to_stderr) -> None:
         self._write = write
-        self._started: dict[int, float] = {}
         self._complaints = Complaints(self.say)
 
     def happened(self, happening: Happening) -> None:
@@ -30,7 +29,6 @@ class LineView:
         job, state = happening.job, happening.job.state
         match happening.event:
             case Started(at=at):
-                self._started[job.id] = at
                 gpus = printable(",".join(device.label for device in happening.devices))
                 memory = f" mem={size_text(job.terms.need.memory)}" if job.terms.need.memory else ""
                 where = f" gpu={gpus}" if gpus else ""
@@ -40,10 +38,10 @@ class LineView:
             case Lost(at=at) if isinstance(state, Waiting):
                 self._line(at, f"again #{job.id} after its keeper died {title(job, 200)}")
         if isinstance(state, Ended):
-            ran = after(job, self._started.pop(job.id, None))
+            ran = after(job, happening.started)
             note = f" ({printable(state.note)})" if state.note else ""
-            word = "done" if state.result == "done" else "FAILED"
-            said = "" if state.result == "done" else f" {outcome(state)}"
+            word = state.result if state.result in ("done", "cancelled") else "FAILED"
+            said = f" {outcome(state)}" if word == "FAILED" else ""
             self._line(state.at, f"{word} #{job.id}{said}{ran} {title(job, 200)}{note}")
 
     def refresh(self, run: Foreground) -> None:

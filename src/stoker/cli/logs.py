@@ -38,7 +38,8 @@ def command(job: int | None, only_path: bool, sim: bool) -> None:
         print(attempt.log)
         return
     try:
-        with open(attempt.log, "rb") as log:
-            shutil.copyfileobj(log, sys.stdout.buffer)
+        for path in filter(None, (attempt.log, attempt.errors)):
+            with open(path, "rb") as log:
+                shutil.copyfileobj(log, sys.stdout.buffer)
     except OSError as error:
         raise NoSuchJob(f"the log of job {attempt.job} cannot be read: {error.strerror}", attempt.log) from error

@@ -53,7 +53,7 @@ _OPTIONS = [
     option("--prefer", metavar="IDS", help="These devices first."),
     option("--priority", type=int, metavar="N", help="Higher starts first, default 0."),
     option("-t", "--time", metavar="DUR", help="Time limit: 90s, 1h30m, HH:MM:SS; a plain number is minutes."),
-    option("--grace", metavar="DUR", help="Time between TERM and KILL, default 30s."),
+    option("--grace", metavar="DUR", help="Time between TERM and KILL, default 30s; like -t."),
     option("--retries", type=int, metavar="N", help="Run a failed job again up to N times."),
     option("-D", "--chdir", metavar="DIR", help="Working directory of the jobs."),
     click.option("--env", multiple=True, metavar="K=V", help="Set a variable for the jobs (repeatable)."),

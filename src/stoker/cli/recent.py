@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 
 from stoker.changes import Happening
-from stoker.core.job import Assigned, Ended, Exited, Job, Lost, Need, Started, Waiting, result_of
+from stoker.core.job import Assigned, Ended, Exited, Job, Lost, Need, Waiting, result_of
 from stoker.core.units import duration_text
 from stoker.words import last_line, outcome, printable, shortened, title
 
@@ -80,7 +80,6 @@ class Recent:
     def __init__(self) -> None:
         self.worked_seconds = 0.0
         """Running time of all attempts that have ended, together."""
-        self._started: dict[int, float] = {}
         self._freed: dict[str, float] = {}
         self._all = Pace()
         self._paces: dict[Kind, Pace] = {}
@@ -97,8 +96,6 @@ class Recent:
             case Assigned() if not job.name:
                 words = tuple(title(job, LONGEST_NAME).split(" "))
                 self._lead = words if self._lead is None else common_lead(self._lead, words)
-            case Started(at=at):
-                self._started[job.id] = at
             case Exited(at=at) | Lost(at=at):
                 self._freed.update((device.id, at) for device in happening.devices)
                 self._note_end(happening, at)
@@ -107,7 +104,7 @@ class Recent:
 
     def _note_end(self, happening: Happening, at: float) -> None:
         job, state = happening.job, happening.job.state
-        started = self._started.pop(job.id, None)
+        started = happening.started
         ran = None if started is None else at - started
         done = isinstance(state, Ended) and state.result == "done"
         self.worked_seconds += ran or 0.0

@@ -14,6 +14,7 @@ from stoker.cli.options import job_options, option, options_from
 from stoker.core.errors import UsageError
 from stoker.core.job import Command
 from stoker.joblist import Lines, Listed, Unusable, read_list
+from stoker.options import JobOptions
 
 DASHES = "stoker.dashes"
 TYPED = "stoker.typed"
@@ -56,9 +57,9 @@ def command(context: click.Context, /, words: tuple[str, ...], demo: bool, **val
       tail -f -n 0 queue | stoker run -         lines as they arrive
       stoker run -G 2 -t 1h -- python train.py  one command; its exit code is ours
 
-    A line goes through your shell; several words are executed as they are. Lists may also be JSON lines or
-    TOML, with the options of each job. Ctrl-C lets running jobs finish, a second one stops them, a third
-    kills them.
+    A line goes through your shell; several words are executed as they are. A list that ends in .jsonl or
+    .toml holds the options of each job too. Ctrl-C lets running jobs finish, a second one stops them, a
+    third kills them.
     """
     from stoker.cli import running
     from stoker.cli.batch import Request
@@ -67,6 +68,8 @@ def command(context: click.Context, /, words: tuple[str, ...], demo: bool, **val
     values["as_json"] = values["as_json"] or os.environ.get("STOKER_OUTPUT") == "json"
     request = Request(options=options, demo=demo, typed=context.meta[TYPED], **values)
     if demo:
+        if words or options != JobOptions():
+            raise UsageError("--demo brings its own jobs", "leave out the list and the options of jobs")
         from stoker.cli.demo import demo_jobs
 
         return running.run(request, "--demo", demo_jobs())

@@ -24,7 +24,7 @@ from stoker.joblist import Lines, Listed
 from stoker.ledger import find_ledger, prepare_ledger
 from stoker.places import Places, find_places
 from stoker.queue import open_store
-from stoker.resume import Successes
+from stoker.resume import Supply
 from stoker.streams import to_stderr
 from stoker.tally import parse_halt
 from stoker.words import printable
@@ -48,7 +48,7 @@ def _show_plan(batch: Batch, items: Items, places: Places, devices: Devices) -> 
     from stoker.cli.dry_run import show_plan
 
     with contextlib.closing(open_store(places)) as store:
-        succeeded = Successes(store).spend if batch.request.resume else lambda _: False
+        succeeded = Supply(store.times_done).spend if batch.request.resume else lambda _: False
         jobs = batch.jobs_of(items)
         return show_plan(batch.policy(), devices, jobs, succeeded, as_json=batch.request.as_json)
 
@@ -72,6 +72,8 @@ def _run_batch(batch: Batch, items: Items, places: Places, devices: Devices) -> 
         recorder = Recorder(view, _joblog(request, closing), keep_ids=request.as_json)
         foreground = closing.enter_context(contextlib.closing(Foreground(setup, recorder)))
         batch.settle(foreground.store.add_environment(os.environ))
+        if request.options.vram and not any(device.memory for device in foreground.engine.snapshot.devices):
+            view.say("the memory of these devices is not known, so each runs one job at a time")
         foreground.run(batch.source(items, foreground, view))
         view.close()
         _sum_up(foreground, batch, recorder.ids)

@@ -56,6 +56,7 @@ def summary_lines(run: Foreground, again: str, logs: str = "stoker logs") -> lis
     parts = [f"{tally.results['done']} ok"]
     parts += [f"{count} {result}" for result, count in sorted(tally.results.items()) if result != "done"]
     parts += [f"{tally.skipped} done before"] if tally.skipped else []
+    parts += [f"{tally.elsewhere} in the hands of another run"] if tally.elsewhere else []
     parts += [count_text(tally.unusable, "unusable line")] if tally.unusable else []
     parts += [f"{run.engine.waiting} not started"] if run.engine.waiting else []
     hours = tally.gpu_seconds / 3600

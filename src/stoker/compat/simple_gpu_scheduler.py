@@ -15,6 +15,7 @@ from stoker.core.attempt import INHERIT
 from stoker.core.errors import StokerError
 from stoker.core.job import Assigned, Ended, Job, Lost, Terms
 from stoker.core.policy import Policy
+from stoker.core.submission import NewJob
 from stoker.core.units import count_text
 from stoker.devices.detect import declare
 from stoker.devices.kind import Devices
@@ -24,9 +25,8 @@ from stoker.ledger import find_ledger
 from stoker.options import current_umask, current_user
 from stoker.places import find_places
 from stoker.sources import StreamSource
-from stoker.store import NewJob
 from stoker.streams import open_missing_streams
-from stoker.words import outcome
+from stoker.words import outcome, printable
 
 PROGRAM = "simple_gpu_scheduler"
 
@@ -103,8 +103,6 @@ def _warn_of_odd_slots(slots: Sequence[str]) -> None:
 
 def _setup(slots: Sequence[str], devices: Devices) -> Setup:
     places = find_places(os.environ, socket.gethostname(), simulated=False)
-    if places.note:
-        _say(places.note)
     return Setup(
         places=places,
         ledger=find_ledger(os.environ),
@@ -195,7 +193,7 @@ def _one_line(job: Job) -> str:
 
 
 def _say(text: str) -> None:
-    _write(STANDARD_ERROR, f"{PROGRAM}: {text}\n")
+    _write(STANDARD_ERROR, f"{PROGRAM}: {printable(text)}\n")
 
 
 def _write(descriptor: int, text: str) -> None:

@@ -78,6 +78,8 @@ class Starting(Struct, frozen=True, tag="starting"):
     since: float
     log: str = ""
     """Where its errors can be read; "-" is the terminal."""
+    lease: str = ""
+    """Name of its lease in the ledger, empty where nothing had to be claimed."""
 
 
 class Running(Struct, frozen=True, tag="running"):
@@ -88,6 +90,7 @@ class Running(Struct, frozen=True, tag="running"):
     devices: tuple[str, ...]
     since: float
     log: str = ""
+    lease: str = ""
 
 
 class Stopping(Struct, frozen=True, tag="stopping"):
@@ -98,8 +101,11 @@ class Stopping(Struct, frozen=True, tag="stopping"):
     devices: tuple[str, ...]
     since: float
     log: str = ""
+    lease: str = ""
     note: str = ""
     """Who wanted that, or why."""
+    started: float | None = None
+    """When its process was started, if it was."""
 
 
 class Ended(Struct, frozen=True, tag="ended"):
@@ -125,6 +131,8 @@ class Assigned(Struct, frozen=True, tag="assigned"):
     at: float
     errors: str = ""
     """File of the standard error, where it is apart from the log."""
+    lease: str = ""
+    """Name of the lease, empty where nothing had to be claimed."""
 
 
 class Started(Struct, frozen=True, tag="started"):
@@ -214,18 +222,18 @@ def advance(job: Job, event: Event) -> Job:
     match job.state, event:
         case Waiting(), Assigned():
             attempt = job.attempts + 1
-            starting = Starting(attempt, event.keeper, event.devices, event.at, event.errors or event.log)
+            log = event.errors or event.log
+            starting = Starting(attempt, event.keeper, event.devices, event.at, log, event.lease)
             return msgspec.structs.replace(job, state=starting, attempts=attempt)
         case Waiting(), Cancelled():
             return _ended(job, Ended("cancelled", event.at, note=event.note))
         case Starting(attempt=attempt) as state, Started() if event.attempt == attempt:
-            running = Running(attempt, state.keeper, state.devices, event.at, state.log)
+            running = Running(attempt, state.keeper, state.devices, event.at, state.log, state.lease)
             return msgspec.structs.replace(job, state=running)
-        case Stopping(attempt=attempt), Started() if event.attempt == attempt:
-            return job
+        case Stopping(attempt=attempt) as state, Started() if event.attempt == attempt:
+            return msgspec.structs.replace(job, state=msgspec.structs.replace(state, started=event.at))
         case (Starting() | Running() | Stopping()) as state, Cancelled():
-            stopping = Stopping(state.attempt, state.keeper, state.devices, event.at, state.log, event.note)
-            return msgspec.structs.replace(job, state=stopping)
+            return msgspec.structs.replace(job, state=_stopping(state, event))
         case ((Running(attempt=attempt) | Stopping(attempt=attempt)), Exited()) if event.attempt == attempt:
             return _exited(job, event)
         case ((Starting(attempt=attempt) | Stopping(attempt=attempt)), Returned()) if event.attempt == attempt:
@@ -249,6 +257,25 @@ def result_of(event: Exited) -> Result:
             return "done" if event.code == 0 and event.signal == 0 else "failed"
 
 
+def started_at(job: Job) -> float | None:
+    """When the process of a job that a keeper holds was started, if it was."""
+    match job.state:
+        case Running(since=since):
+            return since
+        case Stopping(started=started):
+            return started
+        case _:
+            return None
+
+
+def _stopping(state: Held, event: Cancelled) -> Stopping:
+    """The first who wanted it stays the reason."""
+    if isinstance(state, Stopping):
+        return state
+    started = state.since if isinstance(state, Running) else None
+    return Stopping(state.attempt, state.keeper, state.devices, event.at, state.log, state.lease, event.note, started)
+
+
 def _ended(job: Job, ended: Ended) -> Job:
     return msgspec.structs.replace(job, state=ended)
 
@@ -268,7 +295,8 @@ def _exited(job: Job, event: Exited) -> Job:
 def _returned(job: Job, event: Returned) -> Job:
     if isinstance(job.state, Stopping):
         return _ended(job, Ended("cancelled", event.at, note="cancelled before it started"))
-    return msgspec.structs.replace(job, state=Waiting(event.at))
+    since = event.at if job.failures or job.losses else job.submitted
+    return msgspec.structs.replace(job, state=Waiting(since))
 
 
 def _lost(job: Job, event: Lost) -> Job:

@@ -14,6 +14,7 @@ from stoker.core.job import Need
 from stoker.core.lease import Claim, Lease, compatible
 from stoker.core.policy import Policy
 from stoker.core.reasons import Draining, Occupied, Unusable
+from stoker.core.units import size_text
 
 NOW = -inf
 """The moment before any of our attempts has ended, however overdue."""
@@ -205,7 +206,8 @@ class Occupancy:
         else:
             held = self._held_on(view, NOW)
             if not held and policy.strangers == "avoid":
-                view.closed = _stranger(device, reading, policy, device.id in freed)
+                since = snapshot.at - freed[device.id] if device.id in freed else None
+                view.closed = _stranger(device, reading, policy, since)
             else:
                 beyond = (reading.used or 0) - sum(claim.memory or 0 for claim in held)
                 view.gone = beyond if beyond > policy.tolerance else 0
@@ -235,11 +237,21 @@ def _views(snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> li
     return [View(device, order) for order, device in enumerate(devices)]
 
 
-def _stranger(device: Device, reading: Reading, policy: Policy, had_ours: bool) -> Draining | Occupied | None:
+def _stranger(
+    device: Device, reading: Reading, policy: Policy, since_ours: float | None
+) -> Draining | Unusable | Occupied | None:
+    """Who or what is on a device that nobody holds; `since_ours` are the seconds since an attempt of ours was."""
     computing = [process for process in reading.processes if not process.graphics]
     if not computing and (reading.used or 0) <= policy.tolerance:
         return None
-    if had_ours and not reading.processes:
-        return Draining(device.label)
+    if since_ours is not None and not reading.processes:
+        return _remains(device, reading, expected=since_ours < policy.quarantine)
     owners = sorted({process.owner for process in reading.processes if process.owner})
     return Occupied(device.label, ", ".join(owners) or "somebody", reading.used)
+
+
+def _remains(device: Device, reading: Reading, *, expected: bool) -> Draining | Unusable:
+    """Memory that a job of ours left behind: the driver gives it back soon, or something is wrong."""
+    if expected:
+        return Draining(device.label)
+    return Unusable(device.label, f"{size_text(reading.used)} are still held, but no process is visible")

@@ -23,5 +23,7 @@ class Policy(Struct, frozen=True):
     """Bytes of each device that packing leaves alone; a job that is alone on its device may have them."""
     tolerance: int = 300 * MIB
     """Bytes that an idle device may show as used."""
+    quarantine: float = 60.0
+    """Seconds for which memory without a process, after a job of ours, is expected to come back by itself."""
     strangers: Literal["avoid", "count"] = "avoid"
     """Keep off a device with unannounced processes, or count their memory as gone."""

@@ -116,7 +116,9 @@ def resolve(snapshot: Snapshot, word: str) -> str:
         return starting[0]
     labels = ", ".join(device.label for device in snapshot.devices)
     what = "more than one device begins with" if starting else "no device"
-    raise Impossible(f"{what} {word!r} on this machine", f"there are {labels}")
+    raise Impossible(
+        f"{what} {word!r} on this machine", f"there are {labels}" if labels else "there are no devices for this run"
+    )
 
 
 def known_names(snapshot: Snapshot) -> dict[str, str]:

@@ -19,6 +19,10 @@ from stoker.devices.nvml_answer import Answer, recalled, unknown
 _PROBE = [sys.executable, "-P", "-m", "stoker.devices.nvml_probe"]
 _MILLISECONDS_BETWEEN_LOOKS = 50
 _SECONDS_TO_DIE = 1.0
+_SILENT = "the NVIDIA driver does not answer"
+"""Without the seconds: a text that changed with every look would be told again with every look."""
+DEADLINES_TO_LIVE = 12
+"""Deadlines after which a probe without an answer is killed: what hangs may be the probe and not the driver."""
 
 
 class NvidiaAbsent(StokerError):
@@ -52,7 +56,7 @@ class NvidiaDevices:
         self._started: float | None = None
         self._asked: float | None = None
         self._silent_since: float | None = None
-        """When the oldest question without an answer was put."""
+        """When the question was put that the probe has not answered."""
         self._trusted = True
         """False from the death of a probe until the next answer."""
         self._absent = ""
@@ -79,8 +83,12 @@ class NvidiaDevices:
             self._accept(answer)
         if ended:
             self._revive(now)
-        elif self._silent_since is None and (self._seen.at <= newer_than or _passed(self._asked, now, self._interval)):
-            self._ask(now)
+        elif self._silent_since is None:
+            if self._seen.at <= newer_than or _passed(self._asked, now, self._interval):
+                self._ask(now)
+        elif _passed(self._silent_since, now, self._deadline * DEADLINES_TO_LIVE):
+            # One that sleeps in the driver may not die; until it has, it is not taken for ended, nor replaced.
+            self._probe.kill()
         return self._judged(now)
 
     def fileno(self) -> int:
@@ -100,15 +108,14 @@ class NvidiaDevices:
 
     def _revive(self, now: float) -> None:
         self._trusted = False
-        self._silent_since = now if self._silent_since is None else self._silent_since
+        self._silent_since = None
         if _passed(self._started, now, self._restart_after):
             self._started = now
             self._probe.start()
             self._ask(now)
 
     def _ask(self, now: float) -> None:
-        self._asked = now
-        self._silent_since = now if self._silent_since is None else self._silent_since
+        self._asked = self._silent_since = now
         self._probe.ask()
 
     def _judged(self, now: float) -> Snapshot:
@@ -117,7 +124,7 @@ class NvidiaDevices:
         silence = 0.0 if self._silent_since is None else abs(now - self._silent_since)
         if self._trusted and silence <= self._deadline:
             return self._seen
-        return unknown(self._seen, f"the driver does not answer ({silence:.0f} s)")
+        return unknown(self._seen, _SILENT)
 
 
 class _Probe:
@@ -153,6 +160,11 @@ class _Probe:
         with suppress(BrokenPipeError):
             if self._process and self._process.stdin:
                 self._process.stdin.write(b"?")
+
+    def kill(self) -> None:
+        """Send the signal that ends the process, without waiting for its end."""
+        if self._process:
+            self._process.kill()
 
     def answer(self) -> Answer | None:
         """The answer, if all of it has come."""

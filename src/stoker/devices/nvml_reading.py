@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from msgspec import structs
 
 from stoker.core.device import Device, Process, Reading, Snapshot
 from stoker.devices.nvml_answer import nameless
+from stoker.devices.owners import owner_name
 
 # A field that fails in one of these ways is unknown, and the rest of the device is fine.
 _UNTOLD = {
@@ -150,7 +149,7 @@ def _processes(handle: Any) -> tuple[Process, ...] | None:
         found[entry.pid] = _larger(found.get(entry.pid), entry.usedGpuMemory)
     computing = {entry.pid for entries in (lists[0], lists[2]) for entry in entries or []}
     return tuple(
-        Process(pid, memory, _owner(pid), _command(pid), graphics=pid not in computing)
+        Process(pid, memory, owner_name(pid), _command(pid), graphics=pid not in computing)
         for pid, memory in sorted(found.items())
     )
 
@@ -166,18 +165,6 @@ def _listed(kind: str, handle: Any) -> list[Any] | None:
 
 def _larger(one: int | None, other: int | None) -> int | None:
     return max((size for size in (one, other) if size is not None), default=None)
-
-
-def _owner(pid: int) -> str:
-    """The user's name; `?` for a process that is gone, hidden, or of another PID namespace."""
-    try:
-        user = os.stat(f"/proc/{pid}").st_uid
-    except OSError:
-        return "?"
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return str(user)
 
 
 def _command(pid: int) -> str:

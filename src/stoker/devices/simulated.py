@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import pwd
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 from stoker.core.device import Device, Process, Reading, Snapshot
 from stoker.core.units import size_text
+from stoker.devices.owners import user_name
 from stoker.devices.simulator import Holding, device_sizes, holdings, make_directory, parse_sim
 
 __all__ = ["SimulatedDevices", "parse_sim"]
@@ -83,15 +82,7 @@ def _settled(degrees: float, utilisation: int, elapsed: float) -> float:
 
 
 def _process(holding: Holding, index: int) -> Process:
-    return Process(holding.pid, holding.memory[index], _user_name(holding.owner), _command(holding.pid))
-
-
-@lru_cache
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return Process(holding.pid, holding.memory[index], user_name(holding.owner), _command(holding.pid))
 
 
 def _command(pid: int) -> str:

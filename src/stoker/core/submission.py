@@ -1,0 +1,31 @@
+"""What is handed in: a job that has no id yet, and what makes two of them the same work."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from stoker.core.job import Command, Terms
+
+
+class NewJob(Struct, frozen=True):
+    """A job that has no id yet."""
+
+    command: Command
+    terms: Terms
+    name: str = ""
+
+
+def content_of(command: Command, terms: Terms) -> bytes:
+    """What makes two jobs the same work: the command, the place and the variables given to it."""
+    parts = [command.shell and "shell", terms.cwd, str(len(command.words)), *command.words]
+    parts += [f"{key}={value}" for key, value in sorted(terms.extra_env)]
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).digest()[:16]
+
+
+def digest_of(variables: Mapping[str, str]) -> str:
+    """The name under which an environment is kept."""
+    text = "\0".join(f"{key}={value}" for key, value in sorted(variables.items()))
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]

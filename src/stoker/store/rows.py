@@ -1,0 +1,151 @@
+"""The tables, the statements on them, and how jobs, attempts and events are written in rows."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from stoker.core.job import Assigned, Event, Exited, Job, Started, State, Terms, event_word, state_word
+
+VERSION = 1
+
+SCHEMA = """
+CREATE TABLE batches (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, label TEXT NOT NULL, created REAL NOT NULL
+) STRICT;
+CREATE TABLE environments (digest TEXT PRIMARY KEY, variables TEXT NOT NULL) STRICT;
+CREATE TABLE terms (id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE) STRICT;
+CREATE TABLE jobs (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, batch INTEGER NOT NULL, engine TEXT NOT NULL, content BLOB NOT NULL,
+  name TEXT NOT NULL, words BLOB NOT NULL, shell TEXT NOT NULL, terms INTEGER NOT NULL, submitted REAL NOT NULL,
+  state TEXT NOT NULL, detail BLOB NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
+  failures INTEGER NOT NULL DEFAULT 0, losses INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX jobs_open ON jobs(engine, id) WHERE state NOT IN (
+  'done', 'failed', 'oom', 'timeout', 'cancelled', 'skipped', 'lost');
+CREATE INDEX jobs_held ON jobs(engine, id) WHERE state IN ('starting', 'running', 'stopping');
+CREATE INDEX jobs_content ON jobs(content);
+CREATE TABLE attempts (
+  job INTEGER NOT NULL, number INTEGER NOT NULL, keeper TEXT NOT NULL, devices TEXT NOT NULL, log BLOB NOT NULL,
+  errors BLOB NOT NULL, assigned REAL NOT NULL, started REAL, ended REAL, code INTEGER, signal INTEGER, why TEXT,
+  peak_memory INTEGER, note TEXT, PRIMARY KEY (job, number)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE events (
+  id INTEGER PRIMARY KEY, job INTEGER NOT NULL, at REAL NOT NULL, body BLOB NOT NULL
+) STRICT;
+CREATE INDEX events_job ON events(job);
+"""
+
+JOB = "SELECT id, batch, name, words, shell, terms, submitted, detail, attempts, failures, losses FROM jobs WHERE "
+# Word for word as in the indexes: only then does SQLite use them.
+OPEN = "state NOT IN ('done', 'failed', 'oom', 'timeout', 'cancelled', 'skipped', 'lost')"
+HELD = "state IN ('starting', 'running', 'stopping')"
+
+UPDATE_JOB = "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ? WHERE id = ?"
+INSERT_ATTEMPT = (
+    "INSERT INTO attempts (keeper, devices, log, errors, assigned, job, number) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+START_ATTEMPT = "UPDATE attempts SET started = ? WHERE job = ? AND number = ?"
+END_ATTEMPT = (
+    "UPDATE attempts SET ended = ?, code = ?, signal = ?, why = ?, peak_memory = ?, note = ?"
+    " WHERE job = ? AND number = ?"
+)
+LEAVE_ATTEMPT = "UPDATE attempts SET why = ? WHERE job = ? AND number = ?"
+
+Kept = TypeVar("Kept")
+_encoder = msgspec.json.Encoder()
+STATES: msgspec.json.Decoder[State] = msgspec.json.Decoder(State)
+EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+class Change(Struct, frozen=True):
+    """A job as it is now, and what happened to it since it was written last."""
+
+    job: Job
+    events: Sequence[tuple[int, Event]]
+    """Each event with the number of the attempt it belongs to."""
+
+
+class TakeOver(Struct, frozen=True):
+    """A job of a dead engine that another one wants, and what becomes different for it."""
+
+    job: int
+    owner: str
+    batch: int | None = None
+    terms: Terms | None = None
+
+
+class AttemptRow(Struct, frozen=True):
+    """What is kept of one run of a job."""
+
+    job: int
+    number: int
+    keeper: str
+    devices: tuple[str, ...]
+    log: str
+    errors: str
+    """File of the standard error, where it is apart from the log."""
+    assigned: float
+    started: float | None
+    ended: float | None
+    code: int | None
+    signal: int | None
+    why: str | None
+    peak_memory: int | None
+    note: str | None
+
+
+def job_row(job: Job) -> tuple[Any, ...]:
+    return state_word(job), encode(job.state), job.attempts, job.failures, job.losses, job.id
+
+
+def attempt_row(event: Event) -> tuple[str, tuple[Any, ...]]:
+    """The statement that an event means for its attempt, and its values but for job and number, which come last."""
+    match event:
+        case Assigned():
+            devices, log, errors = json.dumps(event.devices), os.fsencode(event.log), os.fsencode(event.errors)
+            return INSERT_ATTEMPT, (event.keeper, devices, log, errors, event.at)
+        case Started():
+            return START_ATTEMPT, (event.at,)
+        case Exited():
+            return END_ATTEMPT, (event.at, event.code, event.signal, event.why, event.peak_memory, text_of(event.note))
+        case _:
+            return LEAVE_ATTEMPT, (event_word(event),)
+
+
+def attempt_of(row: tuple[Any, ...]) -> AttemptRow:
+    job, number, keeper, devices, log, errors, *rest = row
+    return AttemptRow(job, number, keeper, tuple(json.loads(devices)), os.fsdecode(log), os.fsdecode(errors), *rest)
+
+
+def encode(value: State | Event) -> bytes:
+    """JSON; names that are no UTF-8 need escapes that only the standard library writes and reads."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value)).encode()
+
+
+def decode(decoder: msgspec.json.Decoder[Kept], body: bytes) -> Kept:
+    try:
+        return decoder.decode(body)
+    except msgspec.DecodeError:
+        return msgspec.convert(json.loads(body), decoder.type)
+
+
+def text_of(words: str) -> str:
+    """Words for people, in a form that a TEXT column takes."""
+    return words.encode(errors="backslashreplace").decode()
+
+
+def join(words: Sequence[str]) -> bytes:
+    return "\0".join(words).encode(errors="surrogateescape")
+
+
+def split(words: bytes) -> tuple[str, ...]:
+    return tuple(words.decode(errors="surrogateescape").split("\0"))

@@ -1,0 +1,112 @@
+"""Engines that are seen alive exactly as long as they are, and what the dead ones left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from stoker.core.errors import StokerError
+from stoker.core.job import Assigned, Command, Job, Terms, advance
+from stoker.core.submission import NewJob
+from stoker.places import Places
+from stoker.queue import Orphan, Presence, engine_lives, held_orphans, open_store, orphans, sweep_locks
+from stoker.store import Change, Store
+from support.local import engine_process
+from support.users import finish
+
+TRUE = NewJob(Command(("true",)), Terms())
+
+RACER = """
+import sys
+from pathlib import Path
+from stoker.places import Places
+from stoker.queue import Presence, engine_lives, open_store, sweep_locks
+places = Places(Path(sys.argv[1]))
+store = open_store(places)
+for _ in range(300):
+    presence = Presence(places)
+    sweep_locks(places, store)
+    assert engine_lives(places, presence.name), "swept alive"
+    presence.close()
+"""
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path)
+
+
+@pytest.fixture
+def store(places: Places) -> Iterator[Store]:
+    with closing(open_store(places)) as opened:
+        yield opened
+
+
+def assigned(store: Store, job_id: int) -> Job:
+    """The job, given to a keeper."""
+    job = store.job(job_id)
+    assert job
+    event = Assigned("k1", (), "", 2.0)
+    given = advance(job, event)
+    store.record([Change(given, [(1, event)])])
+    return given
+
+
+class TestPresence:
+    """Proof of life."""
+
+    def test_life_and_death(self, places: Places) -> None:
+        """An engine lives until it closes, and leaves nothing behind."""
+        with closing(Presence(places)) as presence:
+            assert engine_lives(places, presence.name)
+            assert [path.name for path in places.engines.iterdir()] == [f"{presence.name}.lock"]
+        assert not engine_lives(places, presence.name)
+        assert list(places.engines.iterdir()) == []
+
+    def test_no_living_engine_is_swept(self, places: Places, store: Store) -> None:
+        """However many engines begin while others sweep, each is seen alive."""
+        with ExitStack() as stack:
+            racers = [stack.enter_context(engine_process(RACER, places.state)) for _ in range(6)]
+            for racer in racers:
+                finish(racer)
+        assert list(places.engines.iterdir()) == []
+
+    def test_locks_of_the_dead(self, places: Places, store: Store) -> None:
+        """The lock of a dead engine goes as soon as it owns nothing; those of the living stay."""
+        places.engines.mkdir()
+        for name in ("owner", "poor"):
+            (places.engines / f"{name}.lock").touch()
+        store.add_jobs(1, "owner", [TRUE], 1.0)
+        with closing(Presence(places)) as presence:
+            sweep_locks(places, store)
+            left = {path.stem for path in places.engines.iterdir()}
+            assert left == {"owner", presence.name}
+
+    def test_no_room_for_a_lock(self, places: Places) -> None:
+        """An engine that cannot prove its life says why."""
+        places.engines.touch()
+        with pytest.raises(StokerError, match="cannot write to the state directory"):
+            Presence(places)
+
+
+class TestOrphans:
+    """Jobs of dead engines."""
+
+    def test_living_engines_have_none(self, places: Places, store: Store) -> None:
+        """Jobs of a living engine are nobody else's."""
+        with closing(Presence(places)) as presence:
+            ids = store.add_jobs(1, presence.name, [TRUE, TRUE], 1.0)
+            assigned(store, ids[0])
+            assert list(orphans(places, store)) == []
+            assert held_orphans(places, store) == []
+        assert [orphan.job.id for orphan in orphans(places, store)] == list(ids)
+
+    def test_held_ones(self, places: Places, store: Store) -> None:
+        """Held orphans are those that keepers have; what waits is left out."""
+        ids = [store.add_jobs(1, engine, [TRUE, TRUE], 1.0)[0] for engine in ("dead", "gone")]
+        store.add_jobs(1, "never began", [TRUE], 1.0)
+        held = [assigned(store, job_id) for job_id in ids]
+        assert held_orphans(places, store) == [Orphan(held[0], "dead"), Orphan(held[1], "gone")]

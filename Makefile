@@ -41,6 +41,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 bench: $(STAMP)
+	$(BIN)/python -m compileall -q src
 	$(BIN)/python bench/dispatch.py
 
 picture: $(STAMP)

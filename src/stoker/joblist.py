@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import codecs
-import difflib
 import os
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,6 +107,8 @@ def _json_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
 
 
 def _toml_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
+    import tomllib
+
     try:
         document = tomllib.loads(data.decode())
     except ValueError as error:
@@ -138,6 +138,8 @@ def _job_of(table: Any, where: str, shell: str) -> Listed:
 def _refuse_unknown(table: dict[str, Any], where: str) -> None:
     for key in table:
         if key not in JobOptions.__struct_fields__:
+            import difflib
+
             near = difflib.get_close_matches(key, ["command", *JobOptions.__struct_fields__], 1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(JobOptions.__struct_fields__)}"
             raise UsageError(f"{where}: unknown key {key!r}", hint)

@@ -22,6 +22,8 @@ class LineView:
 
     def __init__(self, write: Callable[[str], object] = to_stderr) -> None:
         self._write = write
+        self._lines: list[str] = []
+        """Lines of this turn: one write for all of them is what a short job can afford."""
         self._complaints = Complaints(self.say)
 
     def happened(self, happening: Happening) -> None:
@@ -45,18 +47,26 @@ class LineView:
             self._line(state.at, f"{word} #{job.id}{said}{ran} {title(job, 200)}{note}")
 
     def refresh(self, run: Foreground) -> None:
-        """Say why nothing starts, where that is so for a while."""
+        """Write what the turn brought, and say why nothing starts, where that is so for a while."""
+        self._flush()
         self._complaints.check(run)
 
     def say(self, text: str) -> None:
         """A sentence to the person."""
-        self._write(f"stoker: {printable(text)}\n")
+        self._lines.append(f"stoker: {printable(text)}\n")
+        self._flush()
 
     def close(self) -> None:
-        """Nothing to undo."""
+        """Write what is left."""
+        self._flush()
 
     def _line(self, at: float, text: str) -> None:
-        self._write(f"{time.strftime('%H:%M:%S', time.localtime(at))} {text}\n")
+        self._lines.append(f"{time.strftime('%H:%M:%S', time.localtime(at))} {text}\n")
+
+    def _flush(self) -> None:
+        if self._lines:
+            self._write("".join(self._lines))
+            self._lines.clear()
 
 
 class QuietView(LineView):

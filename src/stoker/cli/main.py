@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import json
 import os
@@ -41,6 +40,8 @@ class Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click, but with a suggestion."""
         if args[0] not in VERBS and not args[0].startswith("-"):
+            import difflib
+
             near = difflib.get_close_matches(args[0], VERBS, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(VERBS)}"
             raise click.UsageError(f"no such verb: {args[0]!r}; {hint}", ctx)

@@ -15,7 +15,7 @@ from stoker.ledger import HeldLease, Ledger
 
 AHEAD_SECONDS = 0.25
 """How much work is handed over ahead at most, by what attempts took so far..."""
-AHEAD_LIMIT = 16
+AHEAD_LIMIT = 64
 """... and how many attempts."""
 OVERDUE = 0.5
 """Seconds after which what waits behind a running attempt is asked back, since others may be free."""

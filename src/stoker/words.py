@@ -15,6 +15,8 @@ _ESCAPE_SEQUENCE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x0
 
 def printable(text: str) -> str:
     """The text with everything that could move a cursor or hide something shown as an escape."""
+    if text.isprintable():
+        return text
     return _HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
 
 

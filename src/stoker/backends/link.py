@@ -14,7 +14,7 @@ from typing import Any
 
 from stoker.backends import journal
 
-FIRST_PAUSE = 0.005
+FIRST_PAUSE = 0.002
 LONGEST_PAUSE = 2.0
 
 

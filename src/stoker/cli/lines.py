@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import lru_cache
 
 from stoker.changes import Happening
 from stoker.complaints import Complaints
@@ -61,7 +62,7 @@ class LineView:
         self._flush()
 
     def _line(self, at: float, text: str) -> None:
-        self._lines.append(f"{time.strftime('%H:%M:%S', time.localtime(at))} {text}\n")
+        self._lines.append(f"{_clock(int(at))} {text}\n")
 
     def _flush(self) -> None:
         if self._lines:
@@ -82,3 +83,8 @@ class QuietView(LineView):
         told_by_keeper = isinstance(event, Exited) and event.why == "refused" and happening.log == INHERIT
         if state.note and not told_by_keeper:
             self.say(state.note)
+
+
+@lru_cache(maxsize=16)
+def _clock(second: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(second))

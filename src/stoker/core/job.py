@@ -58,9 +58,11 @@ class Command(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The command as a person would type it."""
+        if self.shell:
+            return self.words[0]
         import shlex
 
-        return self.words[0] if self.shell else shlex.join(self.words)
+        return shlex.join(self.words)
 
 
 class Waiting(Struct, frozen=True, tag="waiting"):

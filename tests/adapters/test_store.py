@@ -490,13 +490,16 @@ class TestTroubles:
 
     def test_one_that_waits_is_not_blamed(self, store: Store, path: Path) -> None:
         """Who is second in the line hears of the one inside, not of the one before him."""
-        with engine_process(HOLDER, path) as holder, engine_process(HOLDER, path) as waiting:
+        blames_the_holder = pytest.raises(StokerError, match="by process")
+        with engine_process(HOLDER, path) as holder:
             next_line(holder)
-            wait_until(lambda: is_locked(path.with_suffix(".next")))
-            with closing(Store(path, patience=0.1)) as other, pytest.raises(StokerError, match=f"process {holder.pid}"):
-                added(other)
-            holder.communicate("go on\n")
-            assert next_line(waiting) == "inside"
+            with engine_process(HOLDER, path) as waiting:
+                wait_until(lambda: is_locked(path.with_suffix(".next")))
+                with closing(Store(path, patience=0.1)) as other, blames_the_holder as caught:
+                    added(other)
+                assert f"process {holder.pid}" in str(caught.value)
+                holder.communicate("go on\n")
+                assert next_line(waiting) == "inside"
 
     def test_locked_by_another_program(self, path: Path) -> None:
         """A lock that is not ours is told as such, and has nothing to do with space."""

@@ -379,3 +379,16 @@ def test_a_limit_of_more_than_a_month_is_only_a_limit(tmp_path: Path) -> None:
         (job_id,) = shop.submit("sleep 0.1", limit=90 * 86400.0)
         shop.finish()
         assert shop.ended(job_id).result == "done"
+
+
+def test_a_device_stays_leased_while_anything_of_a_lost_job_lives(tmp_path: Path) -> None:
+    """A process that escaped the search after its keeper was killed keeps the device from everybody, until it ends."""
+    (tmp_path / "escape").write_text("setsid sh -c 'echo $$ > child.new; mv child.new child; exec sleep 1000' &\n")
+    first = "env -i /bin/sh ./escape; while [ ! -e child ]; do sleep 0.02; done; kill -9 $PPID; sleep 1000"
+    with Workshop(tmp_path, devices=DeclaredDevices(["0"])) as shop:
+        (job_id,) = shop.submit(f'if [ "$STOKER_ATTEMPT" = 1 ]; then {first}; fi; touch again')
+        shop.work_until(lambda: isinstance(shop.engine.reason(shop.job(job_id)), Leased))
+        assert not (tmp_path / "again").exists()
+        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+        shop.finish()
+        assert shop.ended(job_id).result == "done"

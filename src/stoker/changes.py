@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from stoker.core.device import Device
-from stoker.core.job import Event, Held, Job, advance, started_at
+from stoker.core.job import Active, Event, Job, advance, started_at
 from stoker.store import Change, Store
 
 
@@ -50,7 +50,7 @@ class Changes:
             pending = self._pending[job.id] = _Pending(after)
         pending.job = after
         pending.events.append((after.attempts, event))
-        log = job.state.log if isinstance(job.state, Held) else ""
+        log = job.state.log if isinstance(job.state, Active) else ""
         self._happenings.append(Happening(after, event, devices, log, started_at(job)))
         return after
 

@@ -16,11 +16,11 @@ from stoker.core.attempt import attempt_key, order_of, output_paths, variables
 from stoker.core.device import Snapshot
 from stoker.core.errors import StokerError
 from stoker.core.job import (
+    Active,
     Assigned,
     Cancelled,
     Event,
     Exited,
-    Held,
     Job,
     Lost,
     Returned,
@@ -184,7 +184,7 @@ class Engine:
             if waiting is not None:
                 self._happen(waiting, Cancelled(self._now(), note))
             return
-        assert isinstance(job.state, Held)
+        assert isinstance(job.state, Active)
         if not isinstance(job.state, Stopping):
             self._happen(job, Cancelled(self._now(), note))
         patience = job.terms.grace if grace is None else grace
@@ -192,7 +192,7 @@ class Engine:
 
     def keeper_is_dead(self, job: Job) -> bool:
         """Whether nobody runs the job any more, so that its end can be told."""
-        return isinstance(job.state, Held) and self._equipment.backend.is_dead(job.state.keeper)
+        return isinstance(job.state, Active) and self._equipment.backend.is_dead(job.state.keeper)
 
     def promote(self, job_id: int, batch: int) -> bool:
         """Make a guest one of ours; False where it is over by now."""
@@ -201,7 +201,7 @@ class Engine:
     def adopt(self, job: Job, *, guest: bool) -> None:
         """Take over a job of a dead engine; if it had been given to a keeper, that one's journal tells the rest."""
         self._roster.place(job)
-        if not isinstance(job.state, Held):
+        if not isinstance(job.state, Active):
             self._plan_due = True
             return
         if guest:
@@ -444,7 +444,7 @@ class Engine:
     def _happen(self, job: Job, event: Event) -> Job:
         """The only way a job changes here: note what happened, and put the job where it now belongs."""
         place = event if isinstance(event, Assigned) else job.state
-        devices = self.sight.devices(place.devices) if isinstance(place, Assigned | Held) else ()
+        devices = self.sight.devices(place.devices) if isinstance(place, Assigned | Active) else ()
         after = self._changes.note(job, event, devices)
         self._roster.place(after)
         return after

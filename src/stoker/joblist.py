@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import UsageError
-from stoker.core.job import Command
+from stoker.core.terms import Command
 from stoker.options import JobOptions
 
 

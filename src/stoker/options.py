@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import UsageError
-from stoker.core.job import Need, Terms
+from stoker.core.terms import Need, Terms
 from stoker.core.units import parse_duration, parse_size
 
 

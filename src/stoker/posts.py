@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 from stoker.backends.local import LocalBackend
 from stoker.core.device import Device
-from stoker.core.job import Job, Need, Running
+from stoker.core.job import Job, Running
 from stoker.core.occupancy import claims_on
 from stoker.core.plan import Slot
+from stoker.core.terms import Need
+from stoker.core.waiting import shape_of
 from stoker.ledger import HeldLease, Ledger
 
 AHEAD_SECONDS = 0.25
@@ -188,7 +190,7 @@ class Posts:
     def _slot(self, post: Post, head: Job, short: float, now: float) -> Slot:
         pace = None if self._backend.worn_out(post.keeper) else self._paces.get(post.need)
         room = post.room(pace, short, now)
-        return Slot(post.keeper, head.id, post.need, post.device_ids, post.until(head), room)
+        return Slot(post.keeper, head.id, post.need, post.device_ids, post.until(head), room, shape_of(head).caps)
 
     def _employ(self, held: HeldLease | None) -> str:
         """A keeper for a lease that was just claimed; without a keeper there shall be no lease."""

@@ -80,8 +80,8 @@ def orphans(places: Places, store: Store) -> Iterator[Orphan]:
 
 def held_orphans(places: Places, store: Store) -> list[Orphan]:
     """What dead engines had given to keepers; what they left waiting is not looked at, however much it is."""
-    dead = [engine for engine in store.engines_with_held_jobs() if not engine_lives(places, engine)]
-    return [Orphan(job, engine) for engine in dead for job in store.held_jobs(engine)]
+    dead = [engine for engine in store.engines_with_active_jobs() if not engine_lives(places, engine)]
+    return [Orphan(job, engine) for engine in dead for job in store.active_jobs(engine)]
 
 
 def sweep_locks(places: Places, store: Store) -> None:

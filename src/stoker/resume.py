@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from stoker.core.job import Held, Job, Starting, Waiting
+from stoker.core.job import Active, Job, Starting, Waiting
 from stoker.core.submission import NewJob, content_of
 from stoker.engine import Engine
 from stoker.places import Places
@@ -48,7 +48,7 @@ def take_in(left: Sequence[Orphan], store: Store, engine: Engine) -> list[Job]:
 
 
 def _order_of_running(job: Job) -> tuple[bool, float, int]:
-    assert isinstance(job.state, Held)
+    assert isinstance(job.state, Active)
     return isinstance(job.state, Starting), job.state.since, job.id
 
 

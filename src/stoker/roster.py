@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stoker.core.attempt import parse_key
-from stoker.core.job import Held, Job, Waiting
+from stoker.core.job import Active, Job, Waiting
 from stoker.core.waiting import WaitingJobs
 
 
@@ -19,7 +19,7 @@ class Roster:
 
     def place(self, job: Job) -> None:
         """Put a job where it now belongs; what is over is forgotten, and so is a guest that would wait."""
-        if isinstance(job.state, Held):
+        if isinstance(job.state, Active):
             self._held[job.id] = job
             return
         self._held.pop(job.id, None)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from stoker.core.errors import Impossible, StokerError, UsageError
-from stoker.core.job import Need
+from stoker.core.terms import Need
 from stoker.options import JobOptions, Surroundings, merged, need_of, parse_assignment, parse_grace, terms_of
 
 GIB = 2**30

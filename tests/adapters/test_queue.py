@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from stoker.core.errors import StokerError
-from stoker.core.job import Assigned, Command, Job, Terms, advance
+from stoker.core.job import Assigned, Job, advance
 from stoker.core.submission import NewJob
+from stoker.core.terms import Command, Terms
 from stoker.places import Places
 from stoker.queue import Orphan, Presence, engine_lives, held_orphans, open_store, orphans, sweep_locks
 from stoker.store import Change, Store

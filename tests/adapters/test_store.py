@@ -18,21 +18,19 @@ from stoker.core.errors import StokerError
 from stoker.core.job import (
     Assigned,
     Cancelled,
-    Command,
     Ended,
     Event,
     Exited,
     Job,
     Lost,
-    Need,
     Returned,
     Started,
-    Terms,
     Waiting,
     advance,
     state_word,
 )
 from stoker.core.submission import NewJob, content_of
+from stoker.core.terms import Command, Need, Terms
 from stoker.store import VERSION, AttemptRow, Change, Store, TakeOver
 from support.disk import fill, small_disk
 from support.local import engine_process
@@ -51,7 +49,7 @@ STORY: list[Event] = [
 WRITER = """
 import sys, time
 from pathlib import Path
-from stoker.core.job import Command, Terms
+from stoker.core.terms import Command, Terms
 from stoker.core.submission import NewJob
 from stoker.store import Store
 store = Store(Path(sys.argv[1]))
@@ -131,7 +129,7 @@ class TestFile:
             assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
             assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
             tables = database.execute("SELECT strict FROM pragma_table_list WHERE name NOT LIKE 'sqlite%'").fetchall()
-        assert len(tables) == 6
+        assert len(tables) == 8
         assert set(tables) == {(1,)}
 
     def test_commits_reach_the_disk(self, store: Store) -> None:
@@ -271,7 +269,6 @@ class TestRecord:
         [
             ([Returned(1, 2.0)], "returned"),
             ([Started(1, 2.0), Lost(1, 3.0)], "lost"),
-            ([Cancelled(3.0)], "cancelled"),
         ],
     )
     def test_other_ends(self, store: Store, events: list[Event], why: str) -> None:
@@ -357,8 +354,8 @@ class TestHeldJobs:
         """An engine's held jobs are those that are starting, running or stopping."""
         held = self.held(store, "e1")
         self.held(store, "e2")
-        assert store.held_jobs("e1") == held
-        assert store.held_jobs("e3") == []
+        assert store.active_jobs("e1") == held
+        assert store.active_jobs("e3") == []
 
     def test_owners(self, store: Store) -> None:
         """An engine whose jobs all wait or are over is not named."""
@@ -366,7 +363,7 @@ class TestHeldJobs:
         (job,) = added(store, engine="e2")
         added(store, engine="e3")
         store.record([after(job, STORY)])
-        assert store.engines_with_held_jobs() == ["e1"]
+        assert store.engines_with_active_jobs() == ["e1"]
 
     def test_keepers(self, store: Store) -> None:
         """Keepers are needed as long as they hold a job."""
@@ -379,8 +376,8 @@ class TestHeldJobs:
         asked: list[str] = []
         with store.writing() as database:
             database.set_trace_callback(asked.append)
-        store.held_jobs("e1")
-        store.engines_with_held_jobs()
+        store.active_jobs("e1")
+        store.engines_with_active_jobs()
         store.keepers()
         database.set_trace_callback(None)
         questions = [statement for statement in asked if "FROM jobs" in statement]

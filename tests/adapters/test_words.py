@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.job import Command, Ended
+from stoker.core.job import Ended
+from stoker.core.terms import Command
 from stoker.words import after, last_line, outcome, printable, shortened, title
 from support.build import a_job
 

@@ -7,15 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from stoker.core.attempt import attempt_key, order_of, output_paths, parse_key, tries_before, variables
-from stoker.core.job import Job, Terms
+from stoker.core.attempt import attempt_key, order_of, output_paths, parse_key, variables
+from stoker.core.job import Job
+from stoker.core.terms import Terms
 from support.build import a_job, declared
 
 
-def named(name: str, out: str = "", err: str = "", *, failures: int = 0, losses: int = 0) -> Job:
+def named(name: str, out: str = "", err: str = "", *, tries: int = 0) -> Job:
     """Job 7 with a name, after so many attempts that failed or were lost."""
     job = a_job(7, terms=Terms(out=out, err=err))
-    return structs.replace(job, name=name, failures=failures, losses=losses, attempts=failures + losses + 1)
+    return structs.replace(job, name=name, tries=tries, attempts=tries + 1)
 
 
 @given(st.integers(1), st.integers(1))
@@ -55,8 +56,7 @@ class TestVariables:
 
     def test_attempt_counts_those_that_ran(self) -> None:
         """The attempt's number tells how often the job really ran, be it failed or lost."""
-        job = named("", failures=2, losses=1)
-        assert tries_before(job) == 3
+        job = named("", tries=3)
         assert variables(job, (), {})["STOKER_ATTEMPT"] == "4"
 
 
@@ -103,9 +103,9 @@ class TestOutputPaths:
 
     def test_retries(self) -> None:
         """Retries get files of their own, unless the output is not a file of ours."""
-        job = named("", failures=1, losses=1, out="%j.out", err="/dev/null")
+        job = named("", tries=2, out="%j.out", err="/dev/null")
         assert output_paths(job, "ada") == ("7.out.2", "/dev/null")
-        assert output_paths(named("", failures=1, out="-"), "ada") == ("-", "-")
+        assert output_paths(named("", tries=1, out="-"), "ada") == ("-", "-")
 
 
 def test_order() -> None:

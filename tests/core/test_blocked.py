@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stoker.core.device import Snapshot
-from stoker.core.job import Need
 from stoker.core.lease import Lease
 from stoker.core.plan import Policy, Slot, plan
 from stoker.core.reasons import Crowded, Leased, MemoryShort, Occupied, Reason
+from stoker.core.terms import Need
 from support.build import GIB, a_job, a_lease, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot
 
 NOBODY: Sequence[Slot] = ()

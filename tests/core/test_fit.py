@@ -7,7 +7,7 @@ import pytest
 
 from stoker.core.device import Device
 from stoker.core.fit import Offer, choose, most_at_once, never_fits
-from stoker.core.job import Need
+from stoker.core.terms import Need
 from support.build import a_need, declared, simulated
 
 FOUR = simulated(24, 24, 24, 24)
@@ -43,6 +43,12 @@ def chosen(devices: tuple[Device, ...], count: int, *ranks: float) -> list[str] 
         (a_need(3, allowed=["0", "1"]), FOUR, "needs 3 GPUs; 2 are allowed"),
         (a_need(2, allowed=["0"]), FOUR, "needs 2 GPUs; 1 is allowed"),
         (a_need(2), declared("0", "0"), "needs 2 GPUs; this machine has 1"),
+        (Need(model="a100"), declared("0"), "needs a GPU of the type 'a100'; there are none whose type is known"),
+        (
+            Need(model="a100"),
+            (msgspec.structs.replace(FOUR[0], model="NVIDIA A40"),),
+            "needs a GPU of the type 'a100'; there are NVIDIA A40",
+        ),
     ],
 )
 def test_why_a_need_can_never_be_met(need: Need, devices: tuple[Device, ...], sentence: str) -> None:

@@ -11,7 +11,6 @@ from stoker.core.job import (
     LOSSES_ALLOWED,
     Assigned,
     Cancelled,
-    Command,
     Ended,
     Event,
     Exited,
@@ -24,12 +23,12 @@ from stoker.core.job import (
     Starting,
     State,
     Stopping,
-    Terms,
     Waiting,
     Why,
     advance,
     result_of,
 )
+from stoker.core.terms import Command, Terms
 from support.build import a_job
 
 ASSIGNED = Assigned("k1", ("0",), "1.log", at=1.0)

@@ -25,10 +25,10 @@ from stoker.core.job import (
     Started,
     Starting,
     Stopping,
-    Terms,
     Waiting,
     advance,
 )
+from stoker.core.terms import Terms
 from support.build import a_job
 
 QUIET = settings(max_examples=60, derandomize=True, deadline=None)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import inf
 
 from stoker.core.device import Snapshot
-from stoker.core.job import Need
 from stoker.core.lease import Claim
 from stoker.core.occupancy import ANY_NUMBER, NOW, Occupancy, Slot, claims_on
 from stoker.core.plan import Plan, Policy, plan
 from stoker.core.reasons import Draining, Occupied, Reason, Unusable
+from stoker.core.terms import Need
 from support.build import GIB, a_job, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot, where
 
 CARD = simulated(24)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stoker.core.job import Job, Need
+from stoker.core.job import Job
 from stoker.core.plan import Policy, Start, plan
 from stoker.core.reasons import AtLimit, Crowded, NeverFits
+from stoker.core.terms import Need
 from stoker.core.waiting import shape_of
 from support.build import GIB, a_job, a_lease, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot, where
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from stoker.core.device import Device
 from stoker.core.fit import never_fits
-from stoker.core.job import Job, Need
+from stoker.core.job import Job
 from stoker.core.lease import Lease
 from stoker.core.plan import Plan, Policy
+from stoker.core.terms import Need
 from stoker.core.waiting import shape_of
 from support.build import a_lease, a_need, a_queue, declared, simulated
 from support.world import World

@@ -5,15 +5,22 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from stoker.core.dependency import Dependency
 from stoker.core.reasons import (
     AtLimit,
+    Behind,
+    CapFull,
     Crowded,
+    Drained,
     Draining,
+    HeldBack,
     KeptFree,
     Leased,
     MemoryShort,
     NeverFits,
+    NotBefore,
     Occupied,
+    QueuePaused,
     Reason,
     Unusable,
     sentence,
@@ -31,6 +38,13 @@ SENTENCES: list[tuple[Reason, str]] = [
     (Occupied("2", "bob"), "GPU 2 is in use by bob"),
     (Draining("3"), "GPU 3 has not yet given back the memory of its last job"),
     (Unusable("3", "fell off the bus"), "GPU 3: fell off the bus"),
+    (Drained("3", "drained by you"), "GPU 3 is drained by you"),
+    (CapFull("group vision", 4), "4 of group vision run already, as many as may at once"),
+    (QueuePaused("paused by you"), "the queue is paused by you"),
+    (HeldBack("held by you"), "held by you"),
+    (HeldBack(""), "held"),
+    (NotBefore(12.5), "begins 12.5"),
+    (Behind((Dependency(46), Dependency(12, "any", array=True))), "after 46 (ok), array 12 (any)"),
     (AtLimit(2), "2 jobs run already, as many as -j allows"),
     (NeverFits("needs 5 GPUs; this machine has 4"), "needs 5 GPUs; this machine has 4"),
 ]

@@ -7,7 +7,8 @@ import tracemalloc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.job import Job, Terms
+from stoker.core.job import Job
+from stoker.core.terms import Terms
 from stoker.core.waiting import SLACK, WaitingJobs, shape_of
 from support.build import a_job, a_need, a_queue
 

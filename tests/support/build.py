@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stoker.core.device import Device, Process, Reading, Snapshot
-from stoker.core.job import Command, Job, Need, State, Terms, Waiting
+from stoker.core.job import Job, State, Waiting
 from stoker.core.lease import Claim, Lease
 from stoker.core.plan import Plan, Slot
+from stoker.core.terms import Command, Need, Terms
 from stoker.core.waiting import WaitingJobs
 
 GIB = 2**30

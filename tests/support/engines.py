@@ -12,9 +12,10 @@ from types import TracebackType
 
 from stoker.backends.local import LocalBackend
 from stoker.changes import Happening
-from stoker.core.job import Command, Ended, Job, Need, Terms
+from stoker.core.job import Ended, Job
 from stoker.core.plan import Policy
 from stoker.core.submission import NewJob
+from stoker.core.terms import Command, Need, Terms
 from stoker.devices.declared import DeclaredDevices
 from stoker.devices.kind import Devices
 from stoker.engine import Engine, Equipment, steady_clock

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stoker.core.device import Device
-from stoker.core.job import Job, Need
+from stoker.core.job import Job
 from stoker.core.lease import Claim, Lease
 from stoker.core.occupancy import claims_on
 from stoker.core.plan import Plan, Policy, Slot, Start, plan
+from stoker.core.terms import Need
 from stoker.core.waiting import WaitingJobs
 from support.build import a_job, a_snapshot
 

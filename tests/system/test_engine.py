@@ -9,21 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.job import (
-    Assigned,
-    Cancelled,
-    Ended,
-    Exited,
-    Lost,
-    Need,
-    Returned,
-    Running,
-    Started,
-    Stopping,
-    Waiting,
-)
+from stoker.core.job import Assigned, Cancelled, Ended, Exited, Lost, Returned, Running, Started, Stopping, Waiting
 from stoker.core.plan import Policy
 from stoker.core.reasons import Crowded, Leased
+from stoker.core.terms import Need
 from stoker.devices.declared import DeclaredDevices
 from stoker.devices.simulated import SimulatedDevices
 from stoker.ledger import Ledger

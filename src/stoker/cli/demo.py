@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from stoker.changes import Happening
-from stoker.core.attempt import tries_before
-from stoker.core.job import Command, Ended, Job, Result, Running
+from stoker.core.job import Ended, Job, Result, Running
+from stoker.core.terms import Command
 from stoker.foreground import Foreground, View
 from stoker.joblist import Listed, Unusable
 from stoker.options import JobOptions
@@ -163,8 +163,8 @@ def difference(act: Act, end: Happening | None) -> str:
     assert isinstance(state, Ended)
     if state.result != act.becomes:
         return f"is {state.result}, not {act.becomes}"
-    if tries_before(job) != act.mishaps:
-        return f"had {tries_before(job)} mishaps, not {act.mishaps}"
+    if (mishaps := job.failures + job.losses) != act.mishaps:
+        return f"had {mishaps} mishaps, not {act.mishaps}"
     said = state.note or last_line(end.log)
     return "" if act.says in said else f"said {said!r}, not {act.says!r}"
 

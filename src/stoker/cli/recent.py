@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 
 from stoker.changes import Happening
-from stoker.core.job import Assigned, Ended, Exited, Job, Lost, Need, Waiting, result_of
+from stoker.core.job import Assigned, Ended, Exited, Job, Lost, Waiting, result_of
+from stoker.core.terms import Need
 from stoker.core.units import duration_text
 from stoker.words import last_line, outcome, printable, shortened, title
 

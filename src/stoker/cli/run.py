@@ -12,7 +12,7 @@ import click
 
 from stoker.cli.options import job_options, option, options_from
 from stoker.core.errors import UsageError
-from stoker.core.job import Command
+from stoker.core.terms import Command
 from stoker.joblist import Lines, Listed, Unusable, read_list
 from stoker.options import JobOptions
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from stoker.cli.recent import Notice, Recent, expected_left
 from stoker.core.device import Device, Reading
-from stoker.core.job import Held, Job, Running, state_word
+from stoker.core.job import Active, Job, Running, state_word
 from stoker.core.reasons import sentence
 from stoker.core.units import count_text, size_text
 from stoker.engine import Engine
@@ -132,7 +132,7 @@ def _near(path: str) -> str:
 def _rows(engine: Engine, held: list[Job], recent: Recent, waits: str, now: float) -> tuple[Row, ...]:
     on: dict[str, list[Occupant]] = {}
     for job in held:
-        assert isinstance(job.state, Held)
+        assert isinstance(job.state, Active)
         for device_id in job.state.devices or ("",):
             on.setdefault(device_id, []).append(_occupant(job, recent, now))
     rows = [_row(device, on.get(device.id, []), engine, recent, waits) for device in engine.snapshot.devices]
@@ -160,7 +160,7 @@ def _why_idle(reading: Reading, waits: str, *, settled: bool) -> str:
 
 
 def _occupant(job: Job, recent: Recent, now: float) -> Occupant:
-    assert isinstance(job.state, Held)
+    assert isinstance(job.state, Active)
     running = isinstance(job.state, Running)
     return Occupant(
         id=job.id,

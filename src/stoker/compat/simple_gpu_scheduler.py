@@ -13,9 +13,10 @@ from stoker.changes import Happening
 from stoker.complaints import Complaints
 from stoker.core.attempt import INHERIT
 from stoker.core.errors import StokerError
-from stoker.core.job import Assigned, Ended, Job, Lost, Terms
+from stoker.core.job import Assigned, Ended, Job, Lost
 from stoker.core.policy import Policy
 from stoker.core.submission import NewJob
+from stoker.core.terms import Terms
 from stoker.core.units import count_text
 from stoker.devices.detect import declare
 from stoker.devices.kind import Devices

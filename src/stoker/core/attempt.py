@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from stoker.core.device import Device
 from stoker.core.job import Job
+from stoker.core.placeholder import fill
 
 INHERIT = "-"
 _PLACEHOLDER = re.compile("%([jAaxu%])")
@@ -49,8 +50,10 @@ def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> d
         "CUDA_VISIBLE_DEVICES": ",".join(device.visible for device in devices),
         "STOKER_JOB_ID": str(job.id),
         "STOKER_JOB_NAME": job.name,
-        "STOKER_ATTEMPT": str(tries_before(job) + 1),
+        "STOKER_ATTEMPT": str(job.tries + 1),
         "STOKER_GPU_IDS": ",".join(device.label for device in devices),
+        **({"STOKER_GROUP": job.terms.group} if job.terms.group else {}),
+        **({"STOKER_ARRAY_INDEX": str(job.task)} if job.task is not None else {}),
     }
 
 
@@ -58,7 +61,7 @@ def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str]) -> Or
     """The order for the job's newest attempt, with its files and the variables it is given."""
     return Order(
         attempt=attempt_key(job.id, job.attempts),
-        words=job.command.words,
+        words=_words(job, extra) if job.terms.fill else job.command.words,
         shell=job.command.shell,
         cwd=job.terms.cwd,
         umask=job.terms.umask,
@@ -71,9 +74,12 @@ def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str]) -> Or
     )
 
 
-def tries_before(job: Job) -> int:
-    """How many attempts really ran before the next one."""
-    return job.failures + job.losses
+def _words(job: Job, extra: Mapping[str, str]) -> tuple[str, ...]:
+    """The command with what its placeholders stand for."""
+    values = {"id": str(job.id), "name": job.name, "gpu": extra["STOKER_GPU_IDS"]}
+    if job.task is not None:
+        values["i"] = str(job.task)
+    return fill(job.command.words, values)
 
 
 def output_paths(job: Job, user: str) -> tuple[str, str]:
@@ -85,9 +91,9 @@ def output_paths(job: Job, user: str) -> tuple[str, str]:
 def _output_path(pattern: str, job: Job, user: str) -> str:
     if pattern == INHERIT or pattern.startswith("/dev/"):
         return pattern
-    names = {"j": str(job.id), "A": str(job.id), "a": "0", "u": user, "%": "%"}
+    names = {"j": str(job.id), "A": str(job.array or job.id), "a": str(job.task or 0), "u": user, "%": "%"}
     path = _PLACEHOLDER.sub(lambda match: _file_name(job.name) if match[1] == "x" else names[match[1]], pattern)
-    before = tries_before(job)
+    before = job.tries
     return f"{path}.{before}" if before else path
 
 

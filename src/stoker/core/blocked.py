@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from math import inf
 
 from stoker.core.fit import most_at_once, suits
-from stoker.core.job import Need
 from stoker.core.occupancy import FOREVER, Occupancy, View
-from stoker.core.reasons import Crowded, Draining, Leased, MemoryShort, Occupied, Unusable
+from stoker.core.reasons import Crowded, Drained, Draining, Leased, MemoryShort, Occupied, Unusable
+from stoker.core.terms import Need
 
-Outside = Leased | Occupied | Unusable | Draining
-_MOST_TELLING_FIRST = (Leased, Occupied, Unusable, Draining)
+Outside = Leased | Occupied | Drained | Unusable | Draining
+_MOST_TELLING_FIRST = (Leased, Occupied, Drained, Unusable, Draining)
 
 
 def why_blocked(need: Need, occupancy: Occupancy) -> Crowded | MemoryShort | Outside:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from stoker.core.device import Device
-from stoker.core.job import Need
+from stoker.core.terms import Need
 from stoker.core.units import count_text, size_text
 
 
@@ -20,7 +20,7 @@ class Offer(NamedTuple):
 
 def suits(device: Device, need: Need) -> bool:
     """Whether a job with this need could ever run on the device."""
-    if need.allowed and device.id not in need.allowed:
+    if (need.allowed and device.id not in need.allowed) or need.model not in device.model.lower():
         return False
     return need.memory is None or device.memory is None or need.memory <= device.memory
 
@@ -59,6 +59,9 @@ def never_fits(need: Need, devices: Sequence[Device]) -> str | None:
     known = {device.id for device in devices}
     if unknown := [name for name in need.allowed if name not in known]:
         return f"no device {', '.join(unknown)} here; there are {_labels(devices)}"
+    if allowed and not any(need.model in device.model.lower() for device in allowed):
+        models = sorted({device.model for device in allowed if device.model})
+        return f"needs a GPU of the type {need.model!r}; there are {', '.join(models) or 'none whose type is known'}"
     if allowed and not suited:
         largest = max(device.memory or 0 for device in allowed)
         return f"needs {size_text(need.memory)} on a GPU; the largest has {size_text(largest)}"

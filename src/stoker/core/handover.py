@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
 from stoker.core.fit import suits
-from stoker.core.job import Need
 from stoker.core.occupancy import Occupancy, Slot
-from stoker.core.reasons import Unusable
+from stoker.core.reasons import Drained, Unusable
+from stoker.core.terms import Need
+from stoker.core.waiting import Cap
 
 
 class HandOver:
@@ -20,17 +21,20 @@ class HandOver:
     def __init__(self, slots: Sequence[Slot], occupancy: Occupancy) -> None:
         self._occupancy = occupancy
         self._wanted: set[str] = set()
-        self._roomy: dict[Need, list[tuple[int, int, Slot]]] = {}
-        sound = {view.device.id for view in occupancy.views if not isinstance(view.closed, Unusable)}
+        self._roomy: dict[tuple[Need, tuple[Cap, ...]], list[tuple[int, int, Slot]]] = {}
+        sound = {view.device.id for view in occupancy.views if not isinstance(view.closed, Unusable | Drained)}
         for index, slot in enumerate(slots):
             if slot.room > 0 and sound.issuperset(slot.devices):
-                self._roomy.setdefault(slot.need, []).append((-slot.room, index, slot))
+                self._roomy.setdefault((slot.need, slot.caps), []).append((-slot.room, index, slot))
         for line in self._roomy.values():
             heapify(line)
 
-    def take(self, need: Need) -> Slot | None:
-        """The slot with the most room left among those that run the very same need."""
-        line = self._roomy.get(need, [])
+    def take(self, need: Need, caps: tuple[Cap, ...]) -> Slot | None:
+        """The slot with the most room left among those that run the very same need.
+
+        What counts for the same limits runs after the other, never beside it, so that no limit speaks.
+        """
+        line = self._roomy.get((need, caps), [])
         while line and not self._wanted.isdisjoint(line[0][2].devices):
             heappop(line)
         if not line:

@@ -7,6 +7,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from stoker.core.terms import Command, Terms
+
 LOSSES_ALLOWED = 3
 """How often a job may lose its keeper before it is no longer queued again."""
 
@@ -14,61 +16,18 @@ Result = Literal["done", "failed", "oom", "timeout", "cancelled", "skipped", "lo
 Why = Literal["exited", "timeout", "stopped", "refused"]
 
 
-class Need(Struct, frozen=True):
-    """What a job asks for. Jobs with equal needs are interchangeable to the plan."""
-
-    gpus: int = 1
-    memory: int | None = None
-    """Bytes on each GPU, which may then be shared; None is the whole card, alone."""
-    allowed: tuple[str, ...] = ()
-    """Device ids; empty is any."""
-    preferred: tuple[str, ...] = ()
-
-
-class Terms(Struct, frozen=True):
-    """The conditions a job runs under; most jobs of a batch have the same ones and share this object."""
-
-    need: Need = Need()
-    priority: int = 0
-    cwd: str = "/"
-    environment: str = ""
-    """Digest of the environment kept in the store."""
-    extra_env: tuple[tuple[str, str], ...] = ()
-    umask: int = 0o022
-    limit: float | None = None
-    """Seconds of running time."""
-    grace: float = 30.0
-    """Seconds between TERM and KILL."""
-    retries: int = 0
-    requeue: bool = True
-    """Whether a lost attempt may be run again."""
-    out: str = ""
-    """Path pattern of standard output; "-" is the caller's own, empty the log file of the attempt."""
-    err: str = ""
-    """Path pattern of standard error; empty follows standard output."""
-
-
-class Command(Struct, frozen=True):
-    """Words to execute, or one line for a shell."""
-
-    words: tuple[str, ...]
-    shell: str = ""
-    """The shell that reads the single word; empty executes the words as they are."""
-
-    @property
-    def text(self) -> str:
-        """The command as a person would type it."""
-        if self.shell:
-            return self.words[0]
-        import shlex
-
-        return shlex.join(self.words)
-
-
 class Waiting(Struct, frozen=True, tag="waiting"):
     """In the queue since a moment."""
 
     since: float
+
+
+class OnHold(Struct, frozen=True, tag="held"):
+    """In the queue, but somebody does not want it to start."""
+
+    since: float
+    note: str = ""
+    """Who wanted that, or why."""
 
 
 class Starting(Struct, frozen=True, tag="starting"):
@@ -120,8 +79,11 @@ class Ended(Struct, frozen=True, tag="ended"):
     note: str = ""
 
 
-State = Waiting | Starting | Running | Stopping | Ended
-Held = Starting | Running | Stopping
+State = Waiting | OnHold | Starting | Running | Stopping | Ended
+Active = Starting | Running | Stopping
+"""What a keeper has."""
+Queued = Waiting | OnHold
+"""What no keeper has yet."""
 
 
 class Assigned(Struct, frozen=True, tag="assigned"):
@@ -178,7 +140,41 @@ class Cancelled(Struct, frozen=True, tag="cancelled"):
     note: str = ""
 
 
-Event = Assigned | Started | Exited | Returned | Lost | Cancelled
+class Paused(Struct, frozen=True, tag="paused"):
+    """Somebody does not want the job to start."""
+
+    at: float
+    note: str = ""
+
+
+class Resumed(Struct, frozen=True, tag="resumed"):
+    """Nobody minds any more."""
+
+    at: float
+
+
+class Edited(Struct, frozen=True, tag="edited"):
+    """The job shall run under other terms."""
+
+    at: float
+    terms: Terms
+    name: str
+
+
+class Retried(Struct, frozen=True, tag="retried"):
+    """Somebody wants a job that is over to run once more."""
+
+    at: float
+
+
+class Skipped(Struct, frozen=True, tag="skipped"):
+    """What the job was to come after went another way."""
+
+    at: float
+    note: str
+
+
+Event = Assigned | Started | Exited | Returned | Lost | Cancelled | Paused | Resumed | Edited | Retried | Skipped
 
 
 class Job(Struct, frozen=True):
@@ -194,7 +190,14 @@ class Job(Struct, frozen=True):
     attempts: int = 0
     """How many attempts were made so far; the newest has this number."""
     failures: int = 0
+    """How often it failed since it was last submitted or retried."""
     losses: int = 0
+    tries: int = 0
+    """How many attempts really ran and are over."""
+    array: int = 0
+    """Id of the first task of its array, 0 where it is in none."""
+    task: int | None = None
+    """Its index in the array."""
 
 
 def state_word(job: Job) -> str:
@@ -227,8 +230,8 @@ def advance(job: Job, event: Event) -> Job:
             log = event.errors or event.log
             starting = Starting(attempt, event.keeper, event.devices, event.at, log, event.lease)
             return msgspec.structs.replace(job, state=starting, attempts=attempt)
-        case Waiting(), Cancelled():
-            return _ended(job, Ended("cancelled", event.at, note=event.note))
+        case ((Waiting() | OnHold()), _) if isinstance(event, Cancelled | Paused | Resumed | Edited | Skipped):
+            return _changed_in_the_queue(job, event)
         case Starting(attempt=attempt) as state, Started() if event.attempt == attempt:
             running = Running(attempt, state.keeper, state.devices, event.at, state.log, state.lease)
             return msgspec.structs.replace(job, state=running)
@@ -244,6 +247,8 @@ def advance(job: Job, event: Event) -> Job:
             event.attempt == attempt
         ):
             return _lost(job, event)
+        case Ended(), Retried():
+            return msgspec.structs.replace(job, state=Waiting(event.at), failures=0, losses=0)
         case _:
             raise InvalidTransition(job, event)
 
@@ -270,12 +275,28 @@ def started_at(job: Job) -> float | None:
             return None
 
 
-def _stopping(state: Held, event: Cancelled) -> Stopping:
+def _stopping(state: Active, event: Cancelled) -> Stopping:
     """The first who wanted it stays the reason."""
     if isinstance(state, Stopping):
         return state
     started = state.since if isinstance(state, Running) else None
     return Stopping(state.attempt, state.keeper, state.devices, event.at, state.log, state.lease, event.note, started)
+
+
+def _changed_in_the_queue(job: Job, event: Cancelled | Paused | Resumed | Edited | Skipped) -> Job:
+    match job.state, event:
+        case _, Cancelled():
+            return _ended(job, Ended("cancelled", event.at, note=event.note))
+        case _, Skipped():
+            return _ended(job, Ended("skipped", event.at, note=event.note))
+        case _, Edited():
+            return msgspec.structs.replace(job, terms=event.terms, name=event.name)
+        case Waiting(), Paused():
+            return msgspec.structs.replace(job, state=OnHold(event.at, event.note))
+        case OnHold(), Resumed():
+            return msgspec.structs.replace(job, state=Waiting(event.at))
+        case _:
+            raise InvalidTransition(job, event)
 
 
 def _ended(job: Job, ended: Ended) -> Job:
@@ -286,18 +307,23 @@ def _exited(job: Job, event: Exited) -> Job:
     result, note = result_of(event), event.note
     if isinstance(job.state, Stopping) and result != "done":
         result, note = "cancelled", job.state.note or event.note
+    job = msgspec.structs.replace(job, tries=job.tries + 1)
     ended = Ended(result, event.at, event.code, event.signal, note)
     if result not in ("failed", "timeout"):
         return _ended(job, ended)
     failures = job.failures + 1
-    state = Waiting(event.at) if failures <= job.terms.retries and event.why != "refused" else ended
-    return msgspec.structs.replace(job, state=state, failures=failures)
+    again = failures <= job.terms.retries and event.why != "refused" and _is_worth_a_retry(job.terms, ended)
+    return msgspec.structs.replace(job, state=Waiting(event.at) if again else ended, failures=failures)
+
+
+def _is_worth_a_retry(terms: Terms, ended: Ended) -> bool:
+    return not terms.retry_on or ended.result in terms.retry_on or str(ended.code) in terms.retry_on
 
 
 def _returned(job: Job, event: Returned) -> Job:
     if isinstance(job.state, Stopping):
         return _ended(job, Ended("cancelled", event.at, note="cancelled before it started"))
-    since = event.at if job.failures or job.losses else job.submitted
+    since = event.at if job.tries else job.submitted
     return msgspec.structs.replace(job, state=Waiting(since))
 
 
@@ -305,6 +331,7 @@ def _lost(job: Job, event: Lost) -> Job:
     if isinstance(job.state, Stopping):
         return _ended(job, Ended("cancelled", event.at, note="its keeper died while it was being stopped"))
     losses = job.losses + 1
+    job = msgspec.structs.replace(job, tries=job.tries + 1)
     if job.terms.requeue and losses <= LOSSES_ALLOWED:
         return msgspec.structs.replace(job, state=Waiting(event.at), losses=losses)
     note = "its keeper was killed or the machine went down"

@@ -10,11 +10,12 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from stoker.core.device import Device, Reading, Snapshot
-from stoker.core.job import Need
 from stoker.core.lease import Claim, Lease, compatible
 from stoker.core.policy import Policy
-from stoker.core.reasons import Draining, Occupied, Unusable
+from stoker.core.reasons import Drained, Draining, Occupied, Unusable
+from stoker.core.terms import Need
 from stoker.core.units import size_text
+from stoker.core.waiting import Cap
 
 NOW = -inf
 """The moment before any of our attempts has ended, however overdue."""
@@ -36,7 +37,9 @@ class Slot(Struct, frozen=True):
     until: float | None = None
     """When it will be free at the latest, where a limit or experience tells."""
     room: int = 0
-    """How many attempts with the very same need may be handed over to wait behind the running one."""
+    """How many attempts with the very same need and caps may be handed over to wait behind the running one."""
+    caps: tuple[Cap, ...] = ()
+    """The limits that the running attempt counts for."""
 
 
 def claims_on(device: Device, need: Need) -> tuple[Claim, ...]:
@@ -59,7 +62,7 @@ class View:
 
     device: Device
     order: int
-    closed: Unusable | Draining | Occupied | None = None
+    closed: Unusable | Draining | Drained | Occupied | None = None
     """What keeps everybody off it."""
     gone: int = 0
     """Bytes in use beyond what is reserved."""
@@ -98,7 +101,7 @@ class Occupancy:
         for slot in slots:
             self.hold(slot.job, slot.need, slot.devices, inf if slot.until is None else slot.until)
         for view in self.views:
-            if view.device.measured:
+            if view.device.measured and view.closed is None:
                 self._look(view, snapshot, policy, freed)
 
     def hold(self, job_id: int, need: Need, device_ids: Sequence[str], until: float) -> None:
@@ -234,7 +237,12 @@ def _views(snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> li
     if policy.newest_first:
         devices.reverse()
         devices.sort(key=lambda device: -freed.get(device.id, -inf))
-    return [View(device, order) for order, device in enumerate(devices)]
+    return [View(device, order, _drained(device, policy)) for order, device in enumerate(devices)]
+
+
+def _drained(device: Device, policy: Policy) -> Drained | None:
+    note = policy.closed.get(device.id)
+    return None if note is None else Drained(device.label, note)
 
 
 def _stranger(

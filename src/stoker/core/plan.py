@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 from math import inf
@@ -14,12 +15,13 @@ from stoker.core.blocked import why_blocked
 from stoker.core.device import Device, Snapshot
 from stoker.core.fit import Offer, choose, never_fits, preference, suits
 from stoker.core.handover import HandOver
-from stoker.core.job import Job, Need
+from stoker.core.job import Job
 from stoker.core.lease import Lease
 from stoker.core.occupancy import Occupancy, Slot
 from stoker.core.policy import Policy
-from stoker.core.reasons import AtLimit, KeptFree, NeverFits, Reason
+from stoker.core.reasons import AtLimit, CapFull, KeptFree, NeverFits, QueuePaused, Reason
 from stoker.core.reservation import Reservation, may_pass, reserve
+from stoker.core.terms import Need
 from stoker.core.waiting import Shape, WaitingJobs, shape_of
 
 __all__ = ["Plan", "Policy", "Reservation", "Slot", "Start", "never_fits", "plan"]
@@ -102,6 +104,7 @@ class _Turn:
         self._occupancy = occupancy
         self._policy = policy
         self._running = len(slots)
+        self._counts = Counter(cap.name for slot in slots for cap in slot.caps)
         self._devices = devices
         self._reservation: Reservation | None = None
 
@@ -127,9 +130,9 @@ class _Turn:
 
         def start_behind(head: _Head) -> Start | Reason:
             need, reason = head.shape.need, reasons[head.shape]
-            if slot := room.take(need):  # it runs after the other, never beside it: no limit on running jobs speaks
+            if slot := room.take(need, head.shape.caps):
                 return Start(head.job, slot.devices, slot.keeper)
-            if isinstance(reason, AtLimit):  # any end at all would let it start
+            if isinstance(reason, AtLimit | CapFull | QueuePaused):  # any end at all might let it start
                 room.close_all()
             elif not isinstance(reason, NeverFits):
                 room.close(need)
@@ -140,15 +143,17 @@ class _Turn:
     def start_now(self, head: _Head) -> Start | Reason:
         """A start on devices that are open, or the reason why there is none."""
         job, need = head.job, head.shape.need
-        if self._is_full():
-            return self._never(need) or AtLimit(self._policy.max_running or 0)
+        if barrier := self._barrier(head.shape):
+            return self._never(need) or barrier
         if need.gpus == 0:
+            self._count(head.shape)
             return Start(job, ())
         offers = self._offers(need)
         devices = choose(self._unreserved(offers, job), need.gpus)
         if devices is None:
             return self._never(need) or self._block(job, need, offers)
         device_ids = tuple([device.id for device in devices])
+        self._count(head.shape)
         limit = job.terms.limit
         self._occupancy.hold(job.id, need, device_ids, inf if limit is None else self._occupancy.now + limit)
         return Start(job, device_ids)
@@ -160,9 +165,21 @@ class _Turn:
             return None
         return reservation
 
-    def _is_full(self) -> bool:
-        limit = self._policy.max_running
-        return limit is not None and self._running + len(self.starts) >= limit
+    def _barrier(self, shape: Shape) -> AtLimit | CapFull | QueuePaused | None:
+        """What keeps a job from starting whatever is free."""
+        policy = self._policy
+        if policy.paused:
+            return QueuePaused(policy.paused)
+        if policy.max_running is not None and self._running + len(self.starts) >= policy.max_running:
+            return AtLimit(policy.max_running)
+        for cap in shape.caps:
+            limit = policy.limits.get(cap.name) if cap.limit is None else cap.limit
+            if limit is not None and self._counts[cap.name] >= limit:
+                return CapFull(cap.name, limit)
+        return None
+
+    def _count(self, shape: Shape) -> None:
+        self._counts.update(cap.name for cap in shape.caps)
 
     def _unreserved(self, offers: list[Offer], job: Job) -> list[Offer]:
         reservation = self._reservation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -13,6 +14,12 @@ class Policy(Struct, frozen=True):
     """How the plan weighs things; everything a user may set."""
 
     max_running: int | None = None
+    limits: Mapping[str, int] = {}
+    """How many jobs may run at once, by the name of a cap."""
+    paused: str = ""
+    """Why nothing shall start, in words; empty when it may."""
+    closed: Mapping[str, str] = {}
+    """Ids of devices that the user does not want used, each with a word on that."""
     patience: float = 60.0
     """Seconds a blocked job lets others pass when nobody can tell how long they run."""
     ahead: float = 0.25

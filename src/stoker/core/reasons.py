@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
 
+from stoker.core.dependency import Dependency, dependency_text
 from stoker.core.units import size_text
 
 
@@ -67,17 +70,71 @@ class AtLimit(Struct, frozen=True, tag="at_limit"):
     limit: int
 
 
+class CapFull(Struct, frozen=True, tag="cap_full"):
+    """As many jobs of its group, array or kind run as may at once."""
+
+    name: str
+    limit: int
+
+
+class QueuePaused(Struct, frozen=True, tag="queue_paused"):
+    """Nothing of this queue starts until somebody resumes it."""
+
+    note: str
+
+
+class Drained(Struct, frozen=True, tag="drained"):
+    """The user does not want the device used."""
+
+    device: str
+    note: str
+
+
+class HeldBack(Struct, frozen=True, tag="held_back"):
+    """Somebody does not want the job to start."""
+
+    note: str
+
+
+class NotBefore(Struct, frozen=True, tag="not_before"):
+    """It begins at a moment of the user's choice (seconds since the epoch)."""
+
+    at: float
+
+
+class Behind(Struct, frozen=True, tag="behind"):
+    """Other jobs have to end first."""
+
+    dependencies: tuple[Dependency, ...]
+
+
 class NeverFits(Struct, frozen=True, tag="never_fits"):
     """The machine does not have what the job asks for."""
 
     sentence: str
 
 
-Reason = Crowded | MemoryShort | KeptFree | Leased | Occupied | Draining | Unusable | AtLimit | NeverFits
+Reason = (
+    Crowded
+    | MemoryShort
+    | KeptFree
+    | Leased
+    | Occupied
+    | Draining
+    | Drained
+    | Unusable
+    | AtLimit
+    | CapFull
+    | QueuePaused
+    | HeldBack
+    | NotBefore
+    | Behind
+    | NeverFits
+)
 
 
-def sentence(reason: Reason) -> str:
-    """The reason in plain words."""
+def sentence(reason: Reason, moment: Callable[[float], str] = str) -> str:
+    """The reason in plain words; `moment` says a time as the reader's clock shows it."""
     match reason:
         case Crowded(needed, free, first):
             gpus = "1 GPU" if needed == 1 else f"{needed} GPUs"
@@ -87,18 +144,44 @@ def sentence(reason: Reason) -> str:
             return f"needs {size_text(needed)}; {most}{_ends_first(first)}"
         case KeptFree(job, gpus):
             return f"free GPUs are kept for #{job}, which needs {gpus}"
+        case NeverFits(text):
+            return text
+        case Leased() | Occupied() | Draining() | Drained() | Unusable():
+            return _of_a_device(reason)
+        case _:
+            return _of_the_queue(reason, moment)
+
+
+def _of_a_device(reason: Leased | Occupied | Draining | Drained | Unusable) -> str:
+    match reason:
         case Leased(device, owner, what):
             return f"GPU {device} is held by {owner}" + (f" ({what})" if what else "")
         case Occupied(device, who, memory):
             return f"GPU {device} is in use by {who}" + (f" ({size_text(memory)})" if memory else "")
         case Draining(device):
             return f"GPU {device} has not yet given back the memory of its last job"
+        case Drained(device, note):
+            return f"GPU {device} is {note}"
         case Unusable(device, problem):
             return f"GPU {device}: {problem}"
+
+
+def _of_the_queue(
+    reason: AtLimit | CapFull | QueuePaused | HeldBack | NotBefore | Behind, moment: Callable[[float], str]
+) -> str:
+    match reason:
         case AtLimit(limit):
             return f"{limit} jobs run already, as many as -j allows"
-        case NeverFits(text):
-            return text
+        case CapFull(name, limit):
+            return f"{limit} of {name} run already, as many as may at once"
+        case QueuePaused(note):
+            return f"the queue is {note}"
+        case HeldBack(note):
+            return note or "held"
+        case NotBefore(at):
+            return f"begins {moment(at)}"
+        case Behind(dependencies):
+            return "after " + ", ".join(dependency_text(one) for one in dependencies)
 
 
 def _ends_first(job: int | None) -> str:

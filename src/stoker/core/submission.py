@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from stoker.core.job import Command, Terms
+from stoker.core.terms import Command, Terms
 
 
 class NewJob(Struct, frozen=True):
@@ -16,6 +16,8 @@ class NewJob(Struct, frozen=True):
     command: Command
     terms: Terms
     name: str = ""
+    task: int | None = None
+    """Its index, where it is a task of an array."""
 
 
 def content_of(command: Command, terms: Terms) -> bytes:

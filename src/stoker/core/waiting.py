@@ -7,10 +7,20 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from stoker.core.job import Job, Need
+from stoker.core.job import Job
+from stoker.core.terms import Need
 
 SLACK = 64
 """Dead entries that a group may carry before it is worth tidying."""
+
+
+class Cap(NamedTuple):
+    """A limit on how many jobs of some kind run at once."""
+
+    name: str
+    """What people call it: `group vision`, `array 12`, `CPU jobs`."""
+    limit: int | None = None
+    """None where the policy knows it."""
 
 
 class Shape(NamedTuple):
@@ -18,11 +28,29 @@ class Shape(NamedTuple):
 
     need: Need
     priority: int
+    caps: tuple[Cap, ...] = ()
+
+
+CPU_JOBS = Cap("CPU jobs")
 
 
 def shape_of(job: Job) -> Shape:
     """The shape of a job, which names its group."""
-    return Shape(job.terms.need, job.terms.priority)
+    terms = job.terms
+    if terms.group or terms.at_once is not None or not terms.need.gpus:
+        return Shape(terms.need, terms.priority, caps_of(job))
+    return Shape(terms.need, terms.priority)
+
+
+def caps_of(job: Job) -> tuple[Cap, ...]:
+    """The limits that a job counts for."""
+    terms = job.terms
+    caps = [Cap(f"group {terms.group}")] if terms.group else []
+    if terms.at_once is not None:
+        caps.append(Cap(f"array {job.array}", terms.at_once))
+    if not terms.need.gpus:
+        caps.append(CPU_JOBS)
+    return tuple(caps)
 
 
 class Group:

@@ -10,11 +10,26 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from stoker.core.job import Assigned, Event, Exited, Job, Started, State, Terms, event_word, state_word
+from stoker.core.job import (
+    Assigned,
+    Edited,
+    Ended,
+    Event,
+    Exited,
+    Job,
+    Lost,
+    Returned,
+    Started,
+    State,
+    event_word,
+    state_word,
+)
+from stoker.core.request import Request
+from stoker.core.terms import Terms
 
-VERSION = 1
+VERSION = 2
 
-SCHEMA = """
+_FIRST = """
 CREATE TABLE batches (
   id INTEGER PRIMARY KEY AUTOINCREMENT, label TEXT NOT NULL, created REAL NOT NULL
 ) STRICT;
@@ -40,13 +55,41 @@ CREATE TABLE events (
 ) STRICT;
 CREATE INDEX events_job ON events(job);
 """
+_QUEUE = """
+ALTER TABLE jobs ADD COLUMN tries INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN array INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN task INTEGER;
+ALTER TABLE jobs ADD COLUMN ended REAL;
+UPDATE jobs SET tries = failures + losses + (state = 'done');
+UPDATE jobs SET ended = json_extract(CAST(detail AS TEXT), '$.at') WHERE state IN (
+  'done', 'failed', 'oom', 'timeout', 'cancelled', 'skipped', 'lost');
+CREATE INDEX jobs_array ON jobs(array, id) WHERE array != 0;
+CREATE INDEX jobs_ended ON jobs(ended, state) WHERE ended IS NOT NULL;
+CREATE TABLE requests (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, engine TEXT NOT NULL, job INTEGER NOT NULL, at REAL NOT NULL,
+  body BLOB NOT NULL
+) STRICT;
+CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+"""
+MIGRATIONS = (_FIRST, _QUEUE)
+"""What leads from each version of the tables to the next."""
 
-JOB = "SELECT id, batch, name, words, shell, terms, submitted, detail, attempts, failures, losses FROM jobs WHERE "
+JOB = (
+    "SELECT id, batch, name, words, shell, terms, submitted, detail, attempts, failures, losses, tries, array, task"
+    " FROM jobs WHERE "
+)
 # Word for word as in the indexes: only then does SQLite use them.
 OPEN = "state NOT IN ('done', 'failed', 'oom', 'timeout', 'cancelled', 'skipped', 'lost')"
-HELD = "state IN ('starting', 'running', 'stopping')"
+ACTIVE = "state IN ('starting', 'running', 'stopping')"
 
-UPDATE_JOB = "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ? WHERE id = ?"
+INSERT_JOB = (
+    "INSERT INTO jobs (id, batch, engine, content, name, words, shell, terms, submitted, state, detail, array, task)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+UPDATE_JOB = (
+    "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ?, tries = ?, ended = ? WHERE id = ?"
+)
+EDIT_JOB = "UPDATE jobs SET name = ?, terms = ? WHERE id = ?"
 INSERT_ATTEMPT = (
     "INSERT INTO attempts (keeper, devices, log, errors, assigned, job, number) VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
@@ -60,6 +103,7 @@ LEAVE_ATTEMPT = "UPDATE attempts SET why = ? WHERE job = ? AND number = ?"
 Kept = TypeVar("Kept")
 _encoder = msgspec.json.Encoder()
 STATES: msgspec.json.Decoder[State] = msgspec.json.Decoder(State)
+REQUESTS: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
@@ -101,10 +145,17 @@ class AttemptRow(Struct, frozen=True):
 
 
 def job_row(job: Job) -> tuple[Any, ...]:
-    return state_word(job), encode(job.state), job.attempts, job.failures, job.losses, job.id
+    ended = job.state.at if isinstance(job.state, Ended) else None
+    counts = job.attempts, job.failures, job.losses, job.tries
+    return state_word(job), encode(job.state), *counts, ended, job.id
 
 
-def attempt_row(event: Event) -> tuple[str, tuple[Any, ...]]:
+def edits(change: Change) -> bool:
+    """Whether the job has become another than it was submitted as."""
+    return any(isinstance(event, Edited) for _, event in change.events)
+
+
+def attempt_row(event: Event) -> tuple[str, tuple[Any, ...]] | None:
     """The statement that an event means for its attempt, and its values but for job and number, which come last."""
     match event:
         case Assigned():
@@ -114,8 +165,10 @@ def attempt_row(event: Event) -> tuple[str, tuple[Any, ...]]:
             return START_ATTEMPT, (event.at,)
         case Exited():
             return END_ATTEMPT, (event.at, event.code, event.signal, event.why, event.peak_memory, text_of(event.note))
-        case _:
+        case Returned() | Lost():
             return LEAVE_ATTEMPT, (event_word(event),)
+        case _:
+            return None
 
 
 def attempt_of(row: tuple[Any, ...]) -> AttemptRow:
@@ -123,7 +176,7 @@ def attempt_of(row: tuple[Any, ...]) -> AttemptRow:
     return AttemptRow(job, number, keeper, tuple(json.loads(devices)), os.fsdecode(log), os.fsdecode(errors), *rest)
 
 
-def encode(value: State | Event) -> bytes:
+def encode(value: State | Event | Request) -> bytes:
     """JSON; names that are no UTF-8 need escapes that only the standard library writes and reads."""
     try:
         return _encoder.encode(value)

@@ -1,0 +1,80 @@
+"""What a job is asked to be: its command, what it needs, and the conditions it runs under."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from stoker.core.dependency import Dependency
+
+Role = Literal["job", "hook"]
+
+
+class Need(Struct, frozen=True):
+    """What a job asks for. Jobs with equal needs are interchangeable to the plan."""
+
+    gpus: int = 1
+    memory: int | None = None
+    """Bytes on each GPU, which may then be shared; None is the whole card, alone."""
+    allowed: tuple[str, ...] = ()
+    """Device ids; empty is any."""
+    preferred: tuple[str, ...] = ()
+    model: str = ""
+    """A part of the name that the GPU must have, in small letters."""
+
+
+class Terms(Struct, frozen=True):
+    """The conditions a job runs under; most jobs of a batch have the same ones and share this object."""
+
+    need: Need = Need()
+    priority: int = 0
+    cwd: str = "/"
+    environment: str = ""
+    """Digest of the environment kept in the store."""
+    extra_env: tuple[tuple[str, str], ...] = ()
+    umask: int = 0o022
+    limit: float | None = None
+    """Seconds of running time."""
+    grace: float = 30.0
+    """Seconds between TERM and KILL."""
+    retries: int = 0
+    requeue: bool = True
+    """Whether a lost attempt may be run again."""
+    out: str = ""
+    """Path pattern of standard output; "-" is the caller's own, empty the log file of the attempt."""
+    err: str = ""
+    """Path pattern of standard error; empty follows standard output."""
+    group: str = ""
+    """Jobs of a group share a limit on how many run at once, where one is configured."""
+    begin: float | None = None
+    """The moment before which it does not start."""
+    after: tuple[Dependency, ...] = ()
+    retry_on: tuple[str, ...] = ()
+    """Results and exit codes that a retry may mend; empty is any failure."""
+    at_once: int | None = None
+    """How many tasks of its array may run at once."""
+    tags: tuple[tuple[str, str], ...] = ()
+    commit: str = ""
+    """The commit that was checked out in its directory at submit, with a `*` where files differed from it."""
+    fill: bool = False
+    """Whether {i}, {id}, {gpu} and {name} in the command stand for what they name."""
+    role: Role = "job"
+    """A hook is run on behalf of a job that ended, and is not shown among the jobs."""
+
+
+class Command(Struct, frozen=True):
+    """Words to execute, or one line for a shell."""
+
+    words: tuple[str, ...]
+    shell: str = ""
+    """The shell that reads the single word; empty executes the words as they are."""
+
+    @property
+    def text(self) -> str:
+        """The command as a person would type it."""
+        if self.shell:
+            return self.words[0]
+        import shlex
+
+        return shlex.join(self.words)

@@ -1,0 +1,203 @@
+"""Everything that can be asked of the queue's file, and nothing that changes it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stoker.core.dependency import Dependency, Outcome
+from stoker.core.errors import StokerError
+from stoker.core.job import Event, Job
+from stoker.core.request import Request
+from stoker.core.terms import Command, Terms
+from stoker.store.rows import (
+    ACTIVE,
+    EVENTS,
+    JOB,
+    OPEN,
+    REQUESTS,
+    STATES,
+    AttemptRow,
+    attempt_of,
+    decode,
+    split,
+)
+
+_ANOTHER_PROGRAM = "another program keeps it locked: end that one; nothing was written"
+_YOURS = "see whether the file and its directory are yours to write"
+_HINTS = {
+    sqlite3.SQLITE_FULL: "nothing was written; free some space on its file system",
+    sqlite3.SQLITE_IOERR: "see whether its disk is full or failing",
+    sqlite3.SQLITE_BUSY: _ANOTHER_PROGRAM,
+    sqlite3.SQLITE_LOCKED: _ANOTHER_PROGRAM,
+    sqlite3.SQLITE_CANTOPEN: _YOURS,
+    sqlite3.SQLITE_READONLY: _YOURS,
+    sqlite3.SQLITE_PERM: _YOURS,
+}
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_DAMAGED_HINT = "move it aside, and Stoker makes a new one; it never overwrites what it cannot read"
+
+
+class Reading:
+    """One user's queue on one host, to be read."""
+
+    def __init__(self, path: Path, patience: float = 30.0) -> None:
+        """`patience` is how many seconds it waits for a lock of SQLite's own."""
+        self._path = path
+        self._terms_by_id: dict[int, Terms] = {}
+        self._ids_by_terms: dict[Terms, int] = {}
+        with self._explained("open"):
+            self._database = sqlite3.connect(path, isolation_level=None, timeout=patience, cached_statements=64)
+
+    def job(self, job_id: int) -> Job | None:
+        """One job, or None."""
+        rows = self._rows(JOB + "id = ?", job_id)
+        return self._job_of(rows[0]) if rows else None
+
+    def last_job(self) -> int | None:
+        """The newest job's id."""
+        ((last,),) = self._rows("SELECT max(id) FROM jobs")
+        return None if last is None else int(last)
+
+    def open_jobs(self, engine: str, after: int, limit: int) -> list[Job]:
+        """The engine's jobs that are not over, in the order of their ids."""
+        query = JOB + "engine = ? AND id > ? AND " + OPEN + " ORDER BY id LIMIT ?"
+        return [self._job_of(row) for row in self._rows(query, engine, after, limit)]
+
+    def engines_with_open_jobs(self) -> list[str]:
+        """Ids of the engines that own jobs which are not over."""
+        return [engine for (engine,) in self._rows("SELECT DISTINCT engine FROM jobs WHERE " + OPEN)]
+
+    def active_jobs(self, engine: str) -> list[Job]:
+        """The engine's jobs that were given to keepers and are not over, in the order of their ids."""
+        rows = self._rows(JOB + "engine = ? AND " + ACTIVE + " ORDER BY id", engine)
+        return [self._job_of(row) for row in rows]
+
+    def engines_with_active_jobs(self) -> list[str]:
+        """Ids of the engines that own jobs which keepers hold."""
+        return [engine for (engine,) in self._rows("SELECT DISTINCT engine FROM jobs WHERE " + ACTIVE)]
+
+    def keepers(self) -> set[str]:
+        """Names of the keepers that jobs which are not over were given to."""
+        keeper = "json_extract(CAST(detail AS TEXT), '$.keeper')"
+        return {name for (name,) in self._rows(f"SELECT {keeper} FROM jobs WHERE {ACTIVE}")}
+
+    def times_done(self, content: bytes) -> int:
+        """How often this very work has succeeded."""
+        query = "SELECT count(*) FROM jobs WHERE content = ? AND state = 'done'"
+        ((count,),) = self._rows(query, content)
+        return int(count)
+
+    def times_open(self, content: bytes, engine: str) -> int:
+        """How often this very work is in the hands of other engines."""
+        query = "SELECT count(*) FROM jobs WHERE content = ? AND engine != ? AND " + OPEN
+        return int(self._rows(query, content, engine)[0][0])
+
+    def environment(self, digest: str) -> dict[str, str]:
+        """The variables kept under a digest."""
+        ((body,),) = self._rows("SELECT variables FROM environments WHERE digest = ?", digest)
+        variables: dict[str, str] = json.loads(body)
+        return variables
+
+    def attempts(self, job_id: int) -> list[AttemptRow]:
+        """A job's attempts, oldest first."""
+        rows = self._rows("SELECT * FROM attempts WHERE job = ? ORDER BY number", job_id)
+        return [attempt_of(row) for row in rows]
+
+    def events(self, job_id: int) -> list[Event]:
+        """A job's story, oldest first."""
+        rows = self._rows("SELECT body FROM events WHERE job = ? ORDER BY id", job_id)
+        return [decode(EVENTS, body) for (body,) in rows]
+
+    def requests(self, engine: str) -> list[tuple[int, Request]]:
+        """What doors want of the engine's jobs, oldest first."""
+        rows = self._rows("SELECT id, body FROM requests WHERE engine = ? ORDER BY id", engine)
+        return [(number, decode(REQUESTS, body)) for number, body in rows]
+
+    def is_asked(self, number: int) -> bool:
+        """Whether a request has not been answered yet."""
+        return bool(self._rows("SELECT 1 FROM requests WHERE id = ?", number))
+
+    def settings(self) -> dict[str, Any]:
+        """What users have set for all engines of this queue."""
+        return {key: json.loads(value) for key, value in self._rows("SELECT key, value FROM settings")}
+
+    def version_of_data(self) -> int:
+        """A number that changes when somebody else has written."""
+        ((number,),) = self._rows("PRAGMA data_version")
+        return int(number)
+
+    def owner(self, job_id: int) -> str:
+        """The engine that a job belongs to."""
+        ((engine,),) = self._rows("SELECT engine FROM jobs WHERE id = ?", job_id)
+        return str(engine)
+
+    def outcome(self, dependency: Dependency) -> Outcome:
+        """What the target of a dependency has come to."""
+        column = "array" if dependency.array else "id"
+        target = dependency.target
+        if self._rows(f"SELECT 1 FROM jobs WHERE {column} = ? AND {OPEN} LIMIT 1", target):
+            return "open"
+        failed = self._rows(f"SELECT 1 FROM jobs WHERE {column} = ? AND state != 'done' LIMIT 1", target)
+        return "notok" if failed else "ok"
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        """Whatever SQLite has to complain of becomes an error that says what to do."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise _explanation(doing, self._path, error) from error
+
+    def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._explained("read"):
+            return self._database.execute(query, values).fetchall()
+
+    def _terms(self, terms_id: int) -> Terms:
+        known = self._terms_by_id.get(terms_id)
+        if known is None:
+            ((body,),) = self._rows("SELECT body FROM terms WHERE id = ?", terms_id)
+            known = msgspec.convert(json.loads(body), Terms)
+            self._remember_terms(terms_id, known)
+        return known
+
+    def _remember_terms(self, terms_id: int, terms: Terms) -> None:
+        self._terms_by_id[terms_id] = terms
+        self._ids_by_terms[terms] = terms_id
+
+    def _job_of(self, row: tuple[Any, ...]) -> Job:
+        job_id, batch, name, words, shell, terms, submitted, detail, attempts, failures, losses, tries, array, task = (
+            row
+        )
+        return Job(
+            id=job_id,
+            batch=batch,
+            command=Command(split(words), shell),
+            terms=self._terms(terms),
+            state=decode(STATES, detail),
+            submitted=submitted,
+            name=name,
+            attempts=attempts,
+            failures=failures,
+            losses=losses,
+            tries=tries,
+            array=array,
+            task=task,
+        )
+
+
+def _explanation(doing: str, path: Path, error: sqlite3.Error) -> StokerError:
+    # Errors of the module itself have no code; the lower byte is the kind, the rest tells where it came up.
+    kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if kind in _DAMAGE:
+        return StokerError(f"{path} is damaged, or not a queue of Stoker: {error}", _DAMAGED_HINT)
+    hint = _HINTS.get(kind, "try again; if it stays so, move the file aside and report this")
+    return StokerError(f"cannot {doing} {path}: {error}", hint)

@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 LAYERS = [
     {"core"},
-    {"devices", "ledger", "store", "backends", "places"},
+    {"devices", "ledger", "store", "backends", "places", "zone"},
     {"posts", "sight", "changes", "roster", "engine", "queue"},
     {"tally", "signals", "streams", "resume", "foreground", "options", "joblist", "sources", "words", "complaints"},
     {"cli", "compat", "__main__"},
@@ -34,7 +34,9 @@ PURE = {
     "bisect",
     "collections",
     "dataclasses",
+    *("datetime.date", "datetime.datetime", "datetime.time", "datetime.timedelta", "datetime.tzinfo"),  # the calendar
     "enum",
+    "fnmatch.fnmatchcase",
     "functools",
     "hashlib",
     "heapq",

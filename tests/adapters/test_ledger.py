@@ -291,8 +291,8 @@ class TestHostility:
         assert view.warnings[0].isprintable()
 
     def test_other_kinds_of_files_are_left_alone(self, ledger: Ledger) -> None:
-        """Files that are not called leases are ignored in silence, so that new kinds can be added."""
-        with planted(ledger, "1000.0123456789abcdef.want", b"later"):
+        """Files of other kinds are ignored in silence, so that new ones can be added."""
+        with planted(ledger, "1000.0123456789abcdef.later", b"later"):
             assert ledger.live().warnings == ()
 
     def test_special_files_are_not_followed_and_do_not_block(self, ledger: Ledger, tmp_path: Path) -> None:

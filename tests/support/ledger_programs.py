@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from stoker.core.lease import Claim
+from stoker.core.share import Want
 from stoker.ledger import Ledger, find_ledger
 from support.users import User, run_as
 
@@ -38,6 +39,13 @@ def hold(path: str, device: str) -> None:
     """Claim a device, tell the lease's name (or nothing), and keep it until the end of standard input."""
     held = Ledger(Path(path)).claim((Claim(device),), "held by a test", 1.0)
     print(held.name if held else "", flush=True)
+    sys.stdin.read()
+
+
+def wait_for_gpus(path: str, usage: str, gpus: str) -> None:
+    """Leave a want, tell its name, and wait until the end of standard input."""
+    held = Ledger(Path(path)).want(Want(0, "root", float(usage), 1.0, int(gpus), what="waits in a test"))
+    print(held.name, flush=True)
     sys.stdin.read()
 
 

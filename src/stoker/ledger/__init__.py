@@ -1,0 +1,284 @@
+"""What users of the machine tell each other: files that count exactly as long as somebody holds their lock."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from stoker.core.errors import StokerError, UsageError
+from stoker.core.lease import Claim, Lease
+from stoker.core.share import Want
+from stoker.ledger import leases, wants
+from stoker.ledger.files import (
+    SIZE_LIMIT,
+    WHAT_LIMIT,
+    create,
+    new_name,
+    opened,
+    owner_name,
+    printable,
+    publish,
+    purpose,
+    read_kind,
+    sweep,
+    try_lock,
+    unlink,
+)
+from stoker.ledger.wants import HeldWant
+
+__all__ = [
+    "PLACES",
+    "SIZE_LIMIT",
+    "WHAT_LIMIT",
+    "HeldLease",
+    "HeldWant",
+    "Ledger",
+    "LedgerUnusable",
+    "LedgerView",
+    "find_ledger",
+    "prepare_ledger",
+]
+
+PLACES = (Path("/run/lock/stoker"), Path("/tmp/.stoker"))
+
+_MUTEX = "mutex"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_SHARED_HINT = "set STOKER_LEDGER to a directory with mode 1777 that all users of this machine share"
+_HINTS = {
+    errno.ENOSPC: "free some space on its file system; jobs start again by themselves",
+    errno.EDQUOT: "free some of your quota on its file system; jobs start again by themselves",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+_TRIES = 3
+"""How often a want is written whose new file another process of ours took for a leftover."""
+
+
+class LedgerUnusable(StokerError):
+    """The ledger cannot be trusted or written, so nothing can be claimed in it."""
+
+
+class HeldLease(Struct, frozen=True):
+    """A lease that this process holds, and the descriptor whose lock keeps it alive wherever it is passed."""
+
+    fd: int
+    path: Path
+    lease: Lease
+
+    @property
+    def name(self) -> str:
+        """The name under which everybody sees the lease."""
+        return self.path.name
+
+
+class LedgerView(Struct, frozen=True):
+    """The live leases and wants by name, and a sentence on everything that was ignored."""
+
+    leases: Mapping[str, Lease]
+    warnings: tuple[str, ...] = ()
+    wants: Mapping[str, Want] = {}
+
+
+def find_ledger(environment: Mapping[str, str], places: Iterable[Path] = PLACES) -> Path:
+    """The directory that every user of the machine finds alike, made where there is none yet."""
+    chosen = environment.get("STOKER_LEDGER", "")
+    if chosen:
+        if not chosen.startswith("/"):
+            raise UsageError(f"STOKER_LEDGER is {chosen!r}, which is not a full path", _SHARED_HINT)
+        return prepare_ledger(Path(chosen))
+    # What exists goes before what could be made, or users who may not write to the first place part ways.
+    ordered = sorted(places, key=lambda place: not os.path.lexists(place))
+    for place in ordered:
+        if os.path.lexists(place) or os.access(place.parent, os.W_OK | os.X_OK):
+            return prepare_ledger(place)
+    raise LedgerUnusable(f"no ledger can be made in {' or '.join(map(str, ordered))}", _SHARED_HINT)
+
+
+def prepare_ledger(path: Path) -> Path:
+    """The path, after making the directory if it is missing and refusing it if it is not safe to share."""
+    with _explained(path):
+        with suppress(FileExistsError):
+            path.mkdir(0o1777)
+        with _entered(path):
+            return path
+
+
+class Ledger:
+    """One ledger directory; claims in it are made by one process at a time."""
+
+    def __init__(self, path: Path, patience: float = 5.0) -> None:
+        self.path = path
+        self._patience = patience
+
+    def claim(
+        self, claims: tuple[Claim, ...], what: str, now: float, capacities: Mapping[str, int | None] = {}
+    ) -> HeldLease | None:
+        """A lease on all the claims at once; None where one of them cannot stand beside what others hold."""
+        lease = Lease(claims, owner_name(os.geteuid()), os.getpid(), purpose(what), now)
+        contents = leases.encoded(lease)
+        # Made again where it is gone: cleaners of temporary files remove directories that were idle for long.
+        prepare_ledger(self.path)
+        with _explained(self.path), _entered(self.path) as directory, self._mutex(directory) as mutex:
+            sweep(directory)  # under the mutex nobody else of us is writing a lease
+            if not leases.fits(claims, self._leases(directory)[0].values(), capacities):
+                return None
+            name = new_name(leases.KIND)
+            held = HeldLease(publish(directory, name, contents), self.path / name, lease)
+            if _in_place(directory, mutex):
+                return held
+            self.release(held)
+        raise LedgerUnusable(f"{self.path / _MUTEX} was replaced while it was locked", "try again")
+
+    def live(self) -> LedgerView:
+        """What is leased and wanted now; own stale files go on the way, and nothing found can make it fail."""
+        try:
+            with _entered(self.path) as directory:
+                found, warnings = self._leases(directory)
+                wanted, more = read_kind(directory, self.path, wants.KIND, wants.decoded)
+                return LedgerView(found, (*warnings, *more), wanted)
+        except FileNotFoundError:
+            return LedgerView({})
+        except (OSError, LedgerUnusable) as error:
+            return LedgerView({}, (printable(f"the ledger {self.path} cannot be read: {error}"),))
+
+    def release(self, held: HeldLease) -> None:
+        """End a lease that this process holds."""
+        with suppress(OSError):
+            os.unlink(held.path)
+        os.close(held.fd)
+
+    def withdraw(self, lease: str) -> None:
+        """End one of our leases by its path or name, whoever holds its descriptor now."""
+        with _explained(self.path), suppress(FileNotFoundError):
+            os.unlink(self.path / Path(lease).name)
+
+    def want(self, want: Want, before: HeldWant | None = None) -> HeldWant:
+        """Tell all others what we wait for, in place of what we told before; who we are is not ours to say."""
+        uid = os.geteuid()
+        want = msgspec.structs.replace(want, uid=uid, owner=owner_name(uid), pid=os.getpid(), what=purpose(want.what))
+        contents = wants.encoded(want)
+        path = before.path if before else self.path / new_name(wants.KIND)
+        prepare_ledger(self.path)
+        with _explained(self.path), _entered(self.path) as directory:
+            held = HeldWant(_persist(directory, path.name, contents), path, want)
+        if before:
+            os.close(before.fd)
+        return held
+
+    def unwant(self, held: HeldWant) -> None:
+        """Wait for nothing any more."""
+        with suppress(OSError):
+            os.unlink(held.path)
+        os.close(held.fd)
+
+    def _leases(self, directory: int) -> tuple[dict[str, Lease], list[str]]:
+        return read_kind(directory, self.path, leases.KIND, leases.decoded)
+
+    @contextmanager
+    def _mutex(self, directory: int) -> Iterator[int]:
+        for pause in _pauses(self._patience):
+            _make_mutex(directory)
+            with opened(directory, _MUTEX) as mutex:
+                if try_lock(mutex, fcntl.LOCK_EX) and _in_place(directory, mutex):
+                    try:
+                        yield mutex
+                    finally:
+                        # Closing is not enough where a process forked meanwhile has the descriptor too.
+                        fcntl.flock(mutex, fcntl.LOCK_UN)
+                    return
+            time.sleep(pause)
+        message = f"{self.path / _MUTEX} has been locked for {self._patience:g} s{_holder(directory)}"
+        raise LedgerUnusable(message, f"end that process, or {_SHARED_HINT}")
+
+
+@contextmanager
+def _entered(path: Path) -> Iterator[int]:
+    try:
+        directory = os.open(path, _DIRECTORY)
+    except NotADirectoryError as error:
+        message = f"{path} is a file or a symbolic link, not a directory"
+        raise LedgerUnusable(message, f"remove it, or {_SHARED_HINT}") from error
+    try:
+        _check_directory(directory, path)
+        yield directory
+    finally:
+        os.close(directory)
+
+
+def _check_directory(directory: int, path: Path) -> None:
+    status = os.fstat(directory)
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o022 and not mode & stat.S_ISVTX:
+        message = f"{path} has mode {mode:o}: without the sticky bit, users could remove each other's leases"
+        raise LedgerUnusable(message, f"run 'chmod 1777 {path}', or {_SHARED_HINT}")
+    # Sticky but closed is what mkdir under a umask leaves; only its maker may and will open it to all.
+    if mode & stat.S_ISVTX and mode != 0o1777 and status.st_uid == os.geteuid():
+        os.fchmod(directory, 0o1777)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        place = path / error.filename if isinstance(error.filename, str) else path
+        hint = _HINTS.get(error.errno or 0, f"make it usable for you, or {_SHARED_HINT}")
+        raise LedgerUnusable(f"the ledger cannot be used: {place}: {error.strerror}", hint) from error
+
+
+def _pauses(patience: float) -> Iterator[float]:
+    pause = 0.0002
+    while patience > 0:
+        yield pause
+        patience -= pause
+        pause = min(pause * 1.5, 0.01)
+
+
+def _make_mutex(directory: int) -> None:
+    """Put an empty file of mode 0444 in place in one step: a half-made one would lock others out for ever."""
+    if os.access(_MUTEX, os.F_OK, dir_fd=directory, follow_symlinks=False):
+        return
+    new = new_name("new")
+    fd = create(directory, new)
+    try:
+        os.fchmod(fd, 0o444)
+        # It exists: somebody was faster. It is gone: another process of ours took it for a leftover.
+        with suppress(FileExistsError, FileNotFoundError):
+            os.link(new, _MUTEX, src_dir_fd=directory, dst_dir_fd=directory)
+    finally:
+        os.close(fd)
+        unlink(directory, new)
+
+
+def _in_place(directory: int, mutex: int) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(mutex), os.stat(_MUTEX, dir_fd=directory, follow_symlinks=False))
+    return False
+
+
+def _holder(directory: int) -> str:
+    """Who holds the mutex, as far as the kernel tells, ready to end a sentence."""
+    with suppress(OSError):
+        inode = os.stat(_MUTEX, dir_fd=directory, follow_symlinks=False).st_ino
+        for line in Path("/proc/locks").read_text().splitlines():
+            found = re.search(rf" FLOCK .* WRITE (\d+) \S+:{inode} ", line)
+            if found:
+                return f" by process {found[1]} of {owner_name(os.stat(f'/proc/{found[1]}').st_uid)}"
+    return ""
+
+
+def _persist(directory: int, name: str, contents: bytes) -> int:
+    """Publish without the mutex: where a claim of another process of ours swept the new file away, once more."""
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError):
+            return publish(directory, name, contents)
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), name)

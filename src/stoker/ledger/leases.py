@@ -1,0 +1,70 @@
+"""Leases as they are written in the ledger, and whether a new one fits beside them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from stoker.core.errors import UsageError
+from stoker.core.lease import Claim, Lease, compatible
+from stoker.ledger.files import Odd, owner_name, purpose, within_limit
+
+KIND = "lease"
+
+
+class _WrittenClaim(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    # A negative number would make room for others that is not there.
+    memory: Annotated[int, Meta(ge=0)] | None = None
+    share: Annotated[int, Meta(ge=1)] = 1
+
+
+class _Written(Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    claims: tuple[_WrittenClaim, ...]
+    pid: int
+    what: str
+    since: float
+
+
+_decoder = msgspec.json.Decoder(_Written)
+
+
+def encoded(lease: Lease) -> bytes:
+    """The lease as every reader will understand it; an error where one would not."""
+    claims = tuple(_WrittenClaim(claim.name, claim.memory, claim.share) for claim in lease.claims)
+    try:
+        contents = msgspec.json.encode(_Written(1, claims, lease.pid, lease.what, lease.since))
+        # Read back, because a lease that readers refuse would protect nothing.
+        decoded(within_limit(contents), 0)
+    except (UnicodeEncodeError, Odd) as error:
+        names = purpose(", ".join(claim.name for claim in claims))
+        raise UsageError(f"these devices cannot be leased: {names}", "use fewer or plainer names") from error
+    return contents
+
+
+def decoded(contents: bytes, uid: int) -> Lease:
+    """The lease in a file; whose it is, is told by the file itself."""
+    try:
+        written = _decoder.decode(contents)
+    except ValueError as error:
+        raise Odd(f"its contents are not a lease ({error})") from error
+    claims = tuple(Claim(claim.name, claim.memory, claim.share) for claim in written.claims)
+    return Lease(claims, owner_name(uid), written.pid, purpose(written.what), written.since)
+
+
+def fits(claims: Iterable[Claim], leases: Iterable[Lease], capacities: Mapping[str, int | None]) -> bool:
+    """Whether all the claims can stand beside the leases."""
+    held: defaultdict[str, list[Claim]] = defaultdict(list)
+    for lease in leases:
+        for claim in lease.claims:
+            held[claim.name].append(claim)
+    for claim in claims:
+        if not compatible(claim, held[claim.name], capacities.get(claim.name)):
+            return False
+        held[claim.name].append(claim)
+    return True

@@ -7,11 +7,11 @@ from math import inf
 
 from stoker.core.fit import most_at_once, suits
 from stoker.core.occupancy import FOREVER, Occupancy, View
-from stoker.core.reasons import Crowded, Drained, Draining, Leased, MemoryShort, Occupied, Unusable
+from stoker.core.reasons import Crowded, Drained, Draining, GivesWay, Leased, MemoryShort, Occupied, Unusable
 from stoker.core.terms import Need
 
-Outside = Leased | Occupied | Drained | Unusable | Draining
-_MOST_TELLING_FIRST = (Leased, Occupied, Drained, Unusable, Draining)
+Outside = Leased | GivesWay | Occupied | Drained | Unusable | Draining
+_MOST_TELLING_FIRST = (GivesWay, Leased, Occupied, Drained, Unusable, Draining)
 
 
 def why_blocked(need: Need, occupancy: Occupancy) -> Crowded | MemoryShort | Outside:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -12,7 +13,7 @@ from msgspec import Struct
 from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.lease import Claim, Lease, compatible
 from stoker.core.policy import Policy
-from stoker.core.reasons import Drained, Draining, Occupied, Unusable
+from stoker.core.reasons import Drained, Draining, GivesWay, Occupied, Unusable
 from stoker.core.terms import Need
 from stoker.core.units import size_text
 from stoker.core.waiting import Cap
@@ -25,6 +26,7 @@ ANY_NUMBER = 2**20
 """The share of a claim that reserves memory: memory limits the company, not their number."""
 WHOLE_CARD = 2**62
 """How tight a whole device fits: looser than any part of one."""
+NOTHING_LEFT: Mapping[str, GivesWay] = MappingProxyType({})
 
 
 class Slot(Struct, frozen=True):
@@ -62,7 +64,7 @@ class View:
 
     device: Device
     order: int
-    closed: Unusable | Draining | Drained | Occupied | None = None
+    closed: Unusable | Draining | Drained | Occupied | GivesWay | None = None
     """What keeps everybody off it."""
     gone: int = 0
     """Bytes in use beyond what is reserved."""
@@ -84,7 +86,9 @@ class Occupancy:
         policy: Policy,
         now: float,
         freed: Mapping[str, float],
+        left: Mapping[str, GivesWay] = NOTHING_LEFT,
     ) -> None:
+        """`left` are names of devices that are left free, each with a word for whom."""
         self.now = now
         self._reserve = policy.reserve
         self._ours: dict[str, list[Holding]] = {}
@@ -103,6 +107,19 @@ class Occupancy:
         for view in self.views:
             if view.device.measured and view.closed is None:
                 self._look(view, snapshot, policy, freed)
+        for name, whom in left.items():
+            self._leave(name, whom)
+
+    @property
+    def names_in_use(self) -> set[str]:
+        """Names in the ledger of the devices that our attempts have."""
+        return {name for view in self.views for name in view.device.claims if self._ours.get(name)}
+
+    @property
+    def untouched(self) -> set[str]:
+        """Names in the ledger of the devices that are free and on which nobody has anything."""
+        free = {name for view in self.views if view.closed is None for name in view.device.claims}
+        return {name for name in free if not self._ours.get(name) and not self._others.get(name)}
 
     def hold(self, job_id: int, need: Need, device_ids: Sequence[str], until: float) -> None:
         """Note that an attempt of ours has these devices."""
@@ -190,6 +207,11 @@ class Occupancy:
         for view in self._by_name[name]:
             view.open_whole.clear()
             view.free.clear()
+
+    def _leave(self, name: str, whom: GivesWay) -> None:
+        for view in self._by_name.get(name, ()):
+            if view.closed is None and not any(self._ours.get(each) for each in _names(view.device)):
+                view.closed = whom
 
     def _note_lease(self, lease: Lease) -> None:
         for claim in lease.claims:

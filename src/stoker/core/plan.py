@@ -12,6 +12,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from stoker.core.blocked import why_blocked
+from stoker.core.courtesy import ALONE, Courtesy, Longing, Unserved, immodest, longing, never_modest
 from stoker.core.device import Device, Snapshot
 from stoker.core.fit import Offer, choose, never_fits, preference, suits
 from stoker.core.handover import HandOver
@@ -19,7 +20,7 @@ from stoker.core.job import Job
 from stoker.core.lease import Lease
 from stoker.core.occupancy import Occupancy, Slot
 from stoker.core.policy import Policy
-from stoker.core.reasons import AtLimit, CapFull, KeptFree, NeverFits, QueuePaused, Reason
+from stoker.core.reasons import AtLimit, CapFull, KeptFree, MaxUse, MinFree, NeverFits, QueuePaused, Reason
 from stoker.core.reservation import Reservation, may_pass, reserve
 from stoker.core.terms import Need
 from stoker.core.waiting import Shape, WaitingJobs, shape_of
@@ -44,6 +45,8 @@ class Plan(Struct, frozen=True):
     waits: Mapping[Shape, Reason]
     """For every shape that has waiting jobs left; a job's place in its group tells how many come first."""
     reserved: Reservation | None = None
+    longing: Longing | None = None
+    """What other engines should know that we wait for."""
 
     def reason(self, job: Job) -> Reason | None:
         """Why a job waits; None when it starts or is none of the planned ones."""
@@ -60,19 +63,20 @@ def plan(  # noqa: PLR0917 - what the decision depends on is all that a pure fun
     policy: Policy,
     now: float,
     freed: Mapping[str, float] = _NEVER_FREED,
+    courtesy: Courtesy = ALONE,
 ) -> Plan:
     """Decide for every waiting job, by priority and then by age.
 
     `leases` are those of other engines; `freed` tells when our last attempt on a device ended. Only the heads
     of the groups are looked at, and as many jobs as start: the head that finds no place speaks for its group.
     """
-    occupancy = Occupancy(slots, snapshot, leases, policy=policy, now=now, freed=freed)
-    turn = _Turn(occupancy, slots, snapshot.devices, policy)
+    occupancy = Occupancy(slots, snapshot, leases, policy=policy, now=now, freed=freed, left=courtesy.left)
+    turn = _Turn(occupancy, slots, snapshot.devices, policy, courtesy)
     turn.serve(_heads(waiting), turn.start_now)
     if turn.blocked and any(slot.room > 0 for slot in slots):
         turn.hand_over(HandOver(slots, occupancy))
     waits = {head.shape: reason for head, reason in turn.blocked}
-    return Plan(tuple(turn.starts), waits, turn.standing_reservation())
+    return Plan(tuple(turn.starts), waits, turn.standing_reservation(), turn.longing(waiting))
 
 
 class _Head(NamedTuple):
@@ -97,12 +101,22 @@ def _heads(waiting: WaitingJobs) -> list[_Head]:
 class _Turn:
     """One planning under way: every start changes what is open for the jobs after it."""
 
-    def __init__(self, occupancy: Occupancy, slots: Sequence[Slot], devices: Sequence[Device], policy: Policy) -> None:
+    def __init__(
+        self,
+        occupancy: Occupancy,
+        slots: Sequence[Slot],
+        devices: Sequence[Device],
+        policy: Policy,
+        courtesy: Courtesy,
+    ) -> None:
         self.starts: list[Start] = []
         self.blocked: list[tuple[_Head, Reason]] = []
         """The head that closed each group, and why."""
         self._occupancy = occupancy
         self._policy = policy
+        self._courtesy = courtesy
+        self._modest = policy.max_use is not None or policy.min_free > 0
+        self._excess: MaxUse | MinFree | None = None
         self._running = len(slots)
         self._counts = Counter(cap.name for slot in slots for cap in slot.caps)
         self._devices = devices
@@ -152,11 +166,22 @@ class _Turn:
         devices = choose(self._unreserved(offers, job), need.gpus)
         if devices is None:
             return self._never(need) or self._block(job, need, offers)
+        if self._modest and (excess := self._too_many(need, devices)):
+            return excess
         device_ids = tuple([device.id for device in devices])
         self._count(head.shape)
         limit = job.terms.limit
         self._occupancy.hold(job.id, need, device_ids, inf if limit is None else self._occupancy.now + limit)
         return Start(job, device_ids)
+
+    def longing(self, waiting: WaitingJobs) -> Longing | None:
+        """What to tell others that we wait for, if there are any."""
+        if not self._courtesy.company or not self.blocked:
+            return None
+        sizes = {group.shape: len(group) for group in waiting.groups()}
+        sizes = Counter(sizes) - Counter(shape_of(start.job) for start in self.starts)
+        unserved = [Unserved(head.job, head.shape.need, sizes[head.shape], why) for head, why in self.blocked]
+        return longing(unserved, self._occupancy, self._policy, self._courtesy)
 
     def standing_reservation(self) -> Reservation | None:
         """The reservation, unless its job was handed over after all."""
@@ -194,8 +219,18 @@ class _Turn:
                 offers.append(Offer((preference(view.device, need), fit), view.order, view.device))
         return offers
 
+    def _too_many(self, need: Need, devices: Sequence[Device]) -> NeverFits | MaxUse | MinFree | None:
+        """Why these devices are more than the user wants; then none of the later jobs may have another one either."""
+        if self._occupancy.names_in_use.issuperset(name for device in devices for name in device.claims):
+            return None
+        if self._excess is None and (excess := immodest(devices, self._occupancy, self._policy, self._courtesy)):
+            if never := self._never(need):
+                return never
+            self._excess = excess
+        return self._excess
+
     def _never(self, need: Need) -> NeverFits | None:
-        sentence = never_fits(need, self._devices)
+        sentence = never_fits(need, self._devices) or never_modest(need.gpus, self._devices, self._policy)
         return NeverFits(sentence) if sentence else None
 
     def _block(self, job: Job, need: Need, offers: list[Offer]) -> Reason:

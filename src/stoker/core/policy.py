@@ -14,6 +14,10 @@ class Policy(Struct, frozen=True):
     """How the plan weighs things; everything a user may set."""
 
     max_running: int | None = None
+    max_use: int | None = None
+    """GPUs that this user uses at most at once, in all engines together."""
+    min_free: int = 0
+    """GPUs that are left free for others, of those that are free."""
     limits: Mapping[str, int] = {}
     """How many jobs may run at once, by the name of a cap."""
     paused: str = ""

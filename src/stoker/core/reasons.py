@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from msgspec import Struct
 
 from stoker.core.dependency import Dependency, dependency_text
-from stoker.core.units import size_text
+from stoker.core.units import count_text, size_text
 
 
 class Crowded(Struct, frozen=True, tag="crowded"):
@@ -62,6 +63,26 @@ class Unusable(Struct, frozen=True, tag="unusable"):
 
     device: str
     problem: str
+
+
+class GivesWay(Struct, frozen=True, tag="gives_way"):
+    """A device is free, but somebody waits for it who goes first."""
+
+    owner: str
+    """Empty where it is another engine of the same user."""
+    why: Literal["used less", "waited longer"] = "used less"
+
+
+class MaxUse(Struct, frozen=True, tag="max_use"):
+    """The user has as many GPUs as he wants to have at once."""
+
+    limit: int
+
+
+class MinFree(Struct, frozen=True, tag="min_free"):
+    """The user wants some GPUs left free for others."""
+
+    limit: int
 
 
 class AtLimit(Struct, frozen=True, tag="at_limit"):
@@ -123,6 +144,9 @@ Reason = (
     | Draining
     | Drained
     | Unusable
+    | GivesWay
+    | MaxUse
+    | MinFree
     | AtLimit
     | CapFull
     | QueuePaused
@@ -146,13 +170,13 @@ def sentence(reason: Reason, moment: Callable[[float], str] = str) -> str:
             return f"free GPUs are kept for #{job}, which needs {gpus}"
         case NeverFits(text):
             return text
-        case Leased() | Occupied() | Draining() | Drained() | Unusable():
+        case Leased() | Occupied() | Draining() | Drained() | Unusable() | GivesWay():
             return _of_a_device(reason)
         case _:
             return _of_the_queue(reason, moment)
 
 
-def _of_a_device(reason: Leased | Occupied | Draining | Drained | Unusable) -> str:
+def _of_a_device(reason: Leased | Occupied | Draining | Drained | Unusable | GivesWay) -> str:
     match reason:
         case Leased(device, owner, what):
             return f"GPU {device} is held by {owner}" + (f" ({what})" if what else "")
@@ -164,12 +188,19 @@ def _of_a_device(reason: Leased | Occupied | Draining | Drained | Unusable) -> s
             return f"GPU {device} is {note}"
         case Unusable(device, problem):
             return f"GPU {device}: {problem}"
+        case GivesWay(owner, why):
+            return f"gives way to {owner}, who has {why}" if owner else "gives way to an older run of yours"
 
 
 def _of_the_queue(
-    reason: AtLimit | CapFull | QueuePaused | HeldBack | NotBefore | Behind, moment: Callable[[float], str]
+    reason: MaxUse | MinFree | AtLimit | CapFull | QueuePaused | HeldBack | NotBefore | Behind,
+    moment: Callable[[float], str],
 ) -> str:
     match reason:
+        case MaxUse(limit):
+            return f"{count_text(limit, 'GPU')} in use already, as many as --max-use allows"
+        case MinFree(limit):
+            return f"{count_text(limit, 'GPU')} left free for others, as --min-free asks"
         case AtLimit(limit):
             return f"{limit} jobs run already, as many as -j allows"
         case CapFull(name, limit):

@@ -8,6 +8,8 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
+from stoker.core.reasons import GivesWay
+
 HALF_LIFE = 3600.0
 """Seconds after which what somebody used counts half."""
 GRAIN = 1.0
@@ -97,6 +99,13 @@ def steps_back(ahead: Sequence[tuple[str, Want]], free: Sequence[str], offers: O
         left.update(dict.fromkeys(chosen, want))
         remembered.update(((name, device), since[device]) for device in chosen)
     return StepBack(left, {**_missed(ahead, offers, now), **remembered})
+
+
+def way_given(to: Want, mine: Want) -> GivesWay:
+    """The words for stepping back."""
+    if to.uid == mine.uid:
+        return GivesWay("", "waited longer")
+    return GivesWay(to.owner, "used less" if to.usage // GRAIN < mine.usage // GRAIN else "waited longer")
 
 
 def _decayed_seconds(age_at_start: float, age_at_end: float, half_life: float) -> float:

@@ -16,8 +16,25 @@ SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = [
     {"core"},
     {"devices", "ledger", "store", "backends", "places", "zone"},
-    {"posts", "sight", "changes", "roster", "engine", "queue"},
-    {"tally", "signals", "streams", "resume", "foreground", "options", "joblist", "sources", "words", "complaints"},
+    {"presence", "published", "equipment", "mail", "parked", "posts", "sight", "changes", "roster", "engine", "queue"},
+    {
+        "tally",
+        "signals",
+        "streams",
+        "resume",
+        "workplace",
+        "foreground",
+        "service",
+        "starting",
+        "options",
+        "joblist",
+        "sources",
+        "words",
+        "complaints",
+        "config",
+        "configfile",
+        "defaults",
+    },
     {"cli", "compat", "__main__"},
 ]
 """Parts of the package from the inside to the outside; imports point inward or stay within a layer."""

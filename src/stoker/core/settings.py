@@ -1,0 +1,167 @@
+"""Settings of the engine: every key, what it may be set to, and what it is when nobody sets it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from stoker.core.errors import UsageError
+from stoker.core.secrets import PATTERNS
+from stoker.core.units import parse_duration, parse_size
+
+MIB = 2**20
+
+
+class EngineSettings(Struct, frozen=True):
+    """What the engine of a user goes by, whatever project the jobs come from."""
+
+    devices: str = ""
+    """The pool; empty is all devices of the machine."""
+    strangers: Literal["avoid", "count"] = "avoid"
+    """Keep off a device with unannounced processes, or count their memory as gone."""
+    reserve: int = 512 * MIB
+    """Bytes of each device that packing leaves alone."""
+    tolerance: int = 300 * MIB
+    """Bytes that an idle device may show as used."""
+    patience: float = 60.0
+    """Seconds a blocked job lets others pass when nobody can tell how long they run."""
+    quarantine: float = 60.0
+    """Seconds for which memory without a process is expected to come back by itself."""
+    min_free: int = 0
+    """GPUs left to others, however long the queue."""
+    max_use: int | None = None
+    """GPUs used at once; None is all of them."""
+    half_life: float = 6 * 3600.0
+    """Seconds after which usage counts half in the fair order between users."""
+    idle_exit: float | None = 600.0
+    """Seconds without work after which the engine leaves; None is never."""
+    keep: float | None = 90 * 86400.0
+    """Seconds for which ended jobs stay in the history; None is for ever."""
+    cpu_jobs: int | None = None
+    """Jobs without GPU that run at once; None is one for each core."""
+    on_finish: str = ""
+    """Command to run whenever a job ends; empty is none."""
+    secrets: tuple[str, ...] = PATTERNS
+    """Patterns of the names of variables whose values are never shown."""
+    groups: Mapping[str, int] = {}
+    """How many jobs of a group may run at once."""
+
+
+class Key(Struct, frozen=True):
+    """How one setting is read."""
+
+    built_in: object
+    """What it is when nobody sets it, as one would write it."""
+    expected: str
+    example: object
+    read: Callable[[Any], Any]
+    """From what a file or a variable says to the value; ValueError, TypeError or UsageError where it says nothing."""
+
+
+def read_setting(name: str, raw: object, place: str) -> Any:
+    """The value of a setting; the place says in the error who set it."""
+    key = KEYS[name]
+    try:
+        return key.read(raw)
+    except (ValueError, TypeError, UsageError):
+        raise UsageError(f"{place} is {setting_text(raw)!r}, not {key.expected}", _hint(key)) from None
+
+
+def setting_text(raw: object) -> str:
+    """A value from a file as one would write it in a variable."""
+    if isinstance(raw, list | tuple):
+        return ",".join(map(setting_text, raw))
+    if isinstance(raw, Mapping):
+        return ",".join(f"{name}={setting_text(value)}" for name, value in raw.items())
+    return str(raw).lower() if isinstance(raw, bool) else str(raw)
+
+
+def _hint(key: Key) -> str:
+    return f"for example {setting_text(key.example)}"
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str) or "\0" in raw:
+        raise TypeError(raw)
+    return raw
+
+
+def _strangers(raw: object) -> str:
+    if raw not in ("avoid", "count"):
+        raise ValueError(raw)
+    return str(raw)
+
+
+def _size(raw: object) -> int:
+    """Text with a unit, or bytes."""
+    return parse_size(str(raw) if _is_whole(raw) else _text(raw))
+
+
+def _duration(raw: object) -> float:
+    """Text with a unit: a bare number is minutes to some options and seconds to most people."""
+    text = _text(raw).strip()
+    if text.isdecimal():
+        raise ValueError(text)
+    return parse_duration(text)
+
+
+def _duration_or_nothing(raw: object) -> float:
+    return 0.0 if raw in ("0", "0s") or (_is_whole(raw) and raw == 0) else _duration(raw)
+
+
+def _unless(word: str, read: Callable[[object], Any]) -> Callable[[object], Any]:
+    """Reads None where the word stands for having no limit."""
+    return lambda raw: None if raw == word else read(raw)
+
+
+def _at_least(least: int) -> Callable[[object], int]:
+    def read(raw: object) -> int:
+        text = str(raw) if _is_whole(raw) else _text(raw).strip()
+        if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or int(text) < least:
+            raise ValueError(raw)
+        return int(text)
+
+    return read
+
+
+def _patterns(raw: object) -> tuple[str, ...]:
+    words = [word.strip() for word in raw.split(",")] if isinstance(raw, str) else raw
+    if not isinstance(words, list | tuple) or not all(_text(word) for word in words):
+        raise TypeError(raw)
+    return tuple(words)
+
+
+def _limits(raw: object) -> dict[str, int]:
+    """A table of groups, or `big=2,eval=4`."""
+    if isinstance(raw, str):
+        pairs = [word.partition("=")[::2] for word in raw.split(",")]
+        raw = {name.strip(): limit for name, limit in pairs}
+    if not isinstance(raw, Mapping) or not all(raw):
+        raise TypeError(raw)
+    return {_text(name): _at_least(1)(limit) for name, limit in raw.items()}
+
+
+def _is_whole(raw: object) -> bool:
+    return isinstance(raw, int) and not isinstance(raw, bool)
+
+
+KEYS: Mapping[str, Key] = {
+    "devices": Key("", "a list of devices", "0,1", _text),
+    "strangers": Key("avoid", "avoid or count", "count", _strangers),
+    "reserve": Key("512M", "a size", "512M", _size),
+    "tolerance": Key("300M", "a size", "300M", _size),
+    "patience": Key("60s", "a duration with a unit", "60s", _duration_or_nothing),
+    "quarantine": Key("60s", "a duration with a unit", "60s", _duration_or_nothing),
+    "min_free": Key(0, "a number of GPUs", 1, _at_least(0)),
+    "max_use": Key("none", "a number of GPUs or none", 2, _unless("none", _at_least(0))),
+    "half_life": Key("6h", "a duration with a unit", "6h", _duration),
+    "idle_exit": Key("10m", "a duration with a unit or never", "10m", _unless("never", _duration_or_nothing)),
+    "keep": Key("90d", "a duration with a unit or forever", "90d", _unless("forever", _duration)),
+    "cpu_jobs": Key("cores", "a number of jobs or cores", 8, _unless("cores", _at_least(1))),
+    "on_finish": Key("", "a command", "notify-send $STOKER_JOB_ID", _text),
+    "secrets": Key(PATTERNS, "a list of patterns", ["*TOKEN*", "*SECRET*"], _patterns),
+    "groups": Key({}, "a table of groups, each with a limit of 1 or more", {"big": 2}, _limits),
+}

@@ -1,0 +1,125 @@
+"""Every setting of the engine is read from a file's value and from a variable's text, and refused with an example."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core.errors import UsageError
+from stoker.core.policy import Policy
+from stoker.core.settings import KEYS, EngineSettings, read_setting, setting_text
+
+QUIET = settings(max_examples=300, derandomize=True, deadline=None)
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.dates(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def test_what_is_built_in() -> None:
+    """The values as written mean those of the struct, for every field and no other."""
+    read = {name: read_setting(name, key.built_in, name) for name, key in KEYS.items()}
+    assert EngineSettings(**read) == EngineSettings()
+    assert tuple(read) == EngineSettings.__struct_fields__
+
+
+def test_same_as_the_plans() -> None:
+    """Where the plan has a value of its own for when it is not told, it is the same one."""
+    shared = set(Policy.__struct_fields__) & set(EngineSettings.__struct_fields__)
+    assert shared >= {"patience", "reserve", "tolerance", "quarantine", "strangers"}
+    for name in shared:
+        assert getattr(Policy(), name) == getattr(EngineSettings(), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "value"),
+    [
+        ("devices", "0,1", "0,1"),
+        ("strangers", "count", "count"),
+        ("reserve", "1G", 2**30),
+        ("reserve", 0, 0),
+        ("tolerance", "1048576", 2**20),
+        ("patience", "2m", 120.0),
+        ("patience", 0, 0.0),
+        ("quarantine", "0s", 0.0),
+        ("half_life", "00:30:00", 1800.0),
+        ("min_free", 2, 2),
+        ("min_free", "2", 2),
+        ("max_use", "none", None),
+        ("max_use", 0, 0),
+        ("idle_exit", "never", None),
+        ("idle_exit", "0", 0.0),
+        ("keep", "forever", None),
+        ("keep", "4w", 4 * 604800.0),
+        ("cpu_jobs", "cores", None),
+        ("cpu_jobs", "8", 8),
+        ("on_finish", "mail me", "mail me"),
+        ("secrets", ["A*"], ("A*",)),
+        ("secrets", "A*, B*", ("A*", "B*")),
+        ("secrets", [], ()),
+        ("groups", {"big": 2}, {"big": 2}),
+        ("groups", "big=2, eval = 4", {"big": 2, "eval": 4}),
+    ],
+)
+def test_values(name: str, raw: object, value: object) -> None:
+    """As a file has them, and as a variable has them."""
+    assert read_setting(name, raw, name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "raw"),
+    [
+        ("devices", 0),
+        ("strangers", "kill"),
+        ("strangers", True),
+        ("reserve", "lots"),
+        ("reserve", -1),
+        ("reserve", True),
+        ("reserve", 1.5),
+        ("patience", 60),
+        ("patience", "60"),
+        ("half_life", "0s"),
+        ("min_free", -1),
+        ("min_free", "٣"),
+        ("min_free", True),
+        ("max_use", ""),
+        ("keep", "never"),
+        ("cpu_jobs", 0),
+        ("on_finish", ["mail", "me"]),
+        ("on_finish", "a\0b"),
+        ("secrets", ["A*", ""]),
+        ("secrets", [1]),
+        ("secrets", "A*,,B*"),
+        ("groups", {"big": 0}),
+        ("groups", {"": 1}),
+        ("groups", {"big": {"limit": 1}}),
+        ("groups", "big"),
+        ("groups", 3),
+    ],
+)
+def test_wrong_values_are_refused_with_an_example(name: str, raw: object) -> None:
+    """The error names the place, the value, and what would be right; a duration must have its unit."""
+    with pytest.raises(UsageError) as refused:
+        read_setting(name, raw, "here")
+    assert refused.value.message == f"here is {setting_text(raw)!r}, not {KEYS[name].expected}"
+    assert refused.value.hint == f"for example {setting_text(KEYS[name].example)}"
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_examples_are_right(name: str) -> None:
+    """What the hint says can be written in a file and in a variable."""
+    example = KEYS[name].example
+    assert read_setting(name, example, name) == read_setting(name, setting_text(example), name)
+
+
+@QUIET
+@given(st.sampled_from(sorted(KEYS)), ANYTHING)
+def test_anything_is_a_value_or_a_usage_error(name: str, raw: Any) -> None:
+    """Whatever stands in a file, nothing else comes out."""
+    with suppress(UsageError):
+        read_setting(name, raw, name)

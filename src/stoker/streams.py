@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -23,3 +24,11 @@ def to_stderr(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def write_past_buffer(descriptor: int, text: str) -> None:
+    """Write so that everybody reads it at once; a reader who left does not end the run."""
+    rest = os.fsencode(text)
+    with contextlib.suppress(OSError):
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]

@@ -11,7 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.backends.journal import NOTE_LIMIT, SIZE, Back, Began, Over, Reader, Record, create, line_of, record_of
+from stoker.backends.journal import (
+    NOTE_LIMIT,
+    SIZE,
+    Back,
+    Began,
+    Born,
+    Over,
+    Reader,
+    Record,
+    create,
+    line_of,
+    record_of,
+)
 from support.disk import fill, small_disk
 
 keys = st.builds("{}.{}".format, st.integers(1), st.integers(1))
@@ -22,6 +34,7 @@ notes = st.text(st.characters(), max_size=NOTE_LIMIT)
 """Any characters, also halves of surrogate pairs, as undecodable names have them."""
 records = st.one_of(
     st.builds(Began, keys, moments),
+    st.builds(Born, keys, numbers),
     st.builds(Back, keys, moments),
     st.builds(Over, keys, moments, numbers, numbers, words, numbers, notes),
 )

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from stoker.core.attempt import attempt_key, order_of, output_paths, parse_key, variables
 from stoker.core.job import Job
-from stoker.core.terms import Terms
+from stoker.core.terms import Command, Terms
 from support.build import a_job, declared
 
 
@@ -42,6 +42,13 @@ class TestVariables:
     def test_no_devices(self) -> None:
         """A job without devices sees no GPU."""
         assert variables(named(""), (), {})["CUDA_VISIBLE_DEVICES"] == ""
+
+    def test_devices_with_variables_of_their_own(self) -> None:
+        """Such devices are found under their own names, several as a list, and CUDA_VISIBLE_DEVICES is left alone."""
+        devices = [structs.replace(device, variables=(("GPU", f"cuda{device.id}"),)) for device in declared("0", "3")]
+        given = variables(named(""), devices, {})
+        assert given["GPU"] == "cuda0,cuda3"
+        assert "CUDA_VISIBLE_DEVICES" not in given
 
     def test_order_of_devices_is_the_users(self) -> None:
         """Who has chosen an order of devices keeps it."""
@@ -117,3 +124,10 @@ def test_order() -> None:
     assert (order.cwd, order.environment, order.umask) == ("/there", "digest", 0o077)
     assert (order.limit, order.grace, order.out, order.err) == (60.0, 5.0, "3", "3.err")
     assert order.extra == {"STOKER_SIM": "1x8G"}
+
+
+def test_words_that_stand_for_a_device() -> None:
+    """A word of the command that means something on a device is replaced as a whole; the first device speaks."""
+    devices = [structs.replace(device, words=(("__num__", f"36{device.id}0"),)) for device in declared("1", "2")]
+    job = structs.replace(a_job(1), command=Command(("serve", "__num__", "x__num__")))
+    assert order_of(job, ("-", "-"), {}, devices).words == ("serve", "3610", "x__num__")

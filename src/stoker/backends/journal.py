@@ -23,6 +23,13 @@ class Began(NamedTuple):
     at: float
 
 
+class Born(NamedTuple):
+    """Written once the command has a process; a crash right before leaves it out."""
+
+    attempt: str
+    pid: int
+
+
 class Over(NamedTuple):
     """Written after nothing of the attempt is left."""
 
@@ -42,7 +49,9 @@ class Back(NamedTuple):
     at: float
 
 
-Record = Began | Over | Back
+Fact = Began | Over | Back
+"""What an attempt's story is made of."""
+Record = Fact | Born
 
 
 def line_of(record: Record) -> bytes:
@@ -50,6 +59,8 @@ def line_of(record: Record) -> bytes:
     match record:
         case Began(attempt, at):
             return f"S {attempt} {at:.6f}\n".encode()
+        case Born(attempt, pid):
+            return f"P {attempt} {pid}\n".encode()
         case Back(attempt, at):
             return f"R {attempt} {at:.6f}\n".encode()
         case Over():
@@ -62,6 +73,8 @@ def record_of(line: bytes) -> Record:
     kind, attempt, at, *rest = line.decode().split(" ", 7)
     if kind == "S":
         return Began(attempt, float(at))
+    if kind == "P":
+        return Born(attempt, int(at))
     if kind == "R":
         return Back(attempt, float(at))
     code, signal, why, peak, note = rest

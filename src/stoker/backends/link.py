@@ -29,21 +29,27 @@ class Link:
         self._environments: set[str] = set()
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
         self._open: set[str] = set()
+        self.born: journal.Born | None = None
+        """The newest process, as far as the keeper told."""
         self.look_at = 0.0
         """When to look again whether the keeper, once it hung up, is dead (monotonic)."""
         self._pause = FIRST_PAUSE
         self.pressed = False
         """Whether somebody waits for the keeper to take more."""
 
-    def news(self) -> list[journal.Record]:
-        """What the keeper wrote since the last call."""
-        records = self.reader.news()
-        for record in records:
+    def news(self) -> list[journal.Fact]:
+        """What happened by the keeper's word since the last call; the number of a process is only kept in mind."""
+        told = []
+        for record in self.reader.news():
+            if isinstance(record, journal.Born):
+                self.born = record
+                continue
             if isinstance(record, journal.Began):
                 self._open.add(record.attempt)
             else:
                 self._open.discard(record.attempt)
-        return records
+            told.append(record)
+        return told
 
     @property
     def left_something(self) -> bool:

@@ -47,7 +47,7 @@ def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> d
     return {
         **({} if "CUDA_DEVICE_ORDER" in base else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
         **dict(job.terms.extra_env),
-        "CUDA_VISIBLE_DEVICES": ",".join(device.visible for device in devices),
+        **_found_by(devices),
         "STOKER_JOB_ID": str(job.id),
         "STOKER_JOB_NAME": job.name,
         "STOKER_ATTEMPT": str(job.tries + 1),
@@ -57,11 +57,19 @@ def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> d
     }
 
 
-def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str]) -> Order:
-    """The order for the job's newest attempt, with its files and the variables it is given."""
+def _found_by(devices: Sequence[Device]) -> dict[str, str]:
+    """How a job finds its devices: under names that they have of their own, else as CUDA wants it."""
+    if not devices or not devices[0].variables:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(device.visible for device in devices)}
+    names = [name for name, _ in devices[0].variables]
+    return {name: ",".join(dict(device.variables)[name] for device in devices) for name in names}
+
+
+def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devices: Sequence[Device] = ()) -> Order:
+    """The order for the job's newest attempt, with its files, the variables it is given and its devices' own words."""
     return Order(
         attempt=attempt_key(job.id, job.attempts),
-        words=_words(job, extra) if job.terms.fill else job.command.words,
+        words=device_words(_words(job, extra) if job.terms.fill else job.command.words, devices),
         shell=job.command.shell,
         cwd=job.terms.cwd,
         umask=job.terms.umask,
@@ -72,6 +80,14 @@ def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str]) -> Or
         limit=job.terms.limit,
         grace=job.terms.grace,
     )
+
+
+def device_words(words: tuple[str, ...], devices: Sequence[Device]) -> tuple[str, ...]:
+    """The words of a command, with what some of them mean on these devices."""
+    if not devices or not devices[0].words:
+        return words
+    meanings = dict(devices[0].words)
+    return tuple([meanings.get(word, word) for word in words])
 
 
 def _words(job: Job, extra: Mapping[str, str]) -> tuple[str, ...]:

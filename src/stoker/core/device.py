@@ -29,6 +29,10 @@ class Device(Struct, frozen=True):
     """Bytes in all; None where nobody can tell, and then nothing is packed on it."""
     near: tuple[str, ...] = ()
     """Ids of the other devices, closest first, where the topology is known."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """By which a job finds it in place of CUDA_VISIBLE_DEVICES; the values of several devices make a list."""
+    words: tuple[tuple[str, str], ...] = ()
+    """Words of a command that stand for something about it, and what; of several devices the first one speaks."""
 
     @property
     def measured(self) -> bool:

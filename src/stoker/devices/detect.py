@@ -105,6 +105,21 @@ def declare(words: Sequence[str]) -> DeclaredDevices:
         devices.close()
 
 
+def found_by_driver() -> NvidiaDevices | None:
+    """The driver's devices after a first look at them; None on a machine without a driver or without a GPU."""
+    if not _driver_library_loads():
+        return None
+    devices = NvidiaDevices()
+    try:
+        devices.first(FIRST_ANSWER_SECONDS)
+    except NvidiaAbsent:
+        return None
+    except BaseException:
+        devices.close()
+        raise
+    return devices
+
+
 def resolve(snapshot: Snapshot, word: str) -> str:
     """The id of the device that a label, an id or the beginning of an id means."""
     wanted = word.strip()

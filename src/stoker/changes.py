@@ -38,9 +38,10 @@ class Changes:
         self._tell = tell
         self._pending: dict[int, _Pending] = {}
         self._happenings: list[Happening] = []
+        self._answered: list[int] = []
 
     def __bool__(self) -> bool:
-        return bool(self._pending)
+        return bool(self._pending or self._answered)
 
     def note(self, job: Job, event: Event, devices: tuple[Device, ...]) -> Job:
         """The job after the event, which is remembered."""
@@ -54,12 +55,18 @@ class Changes:
         self._happenings.append(Happening(after, event, devices, log, started_at(job)))
         return after
 
+    def answer(self, request: int) -> None:
+        """A request was obeyed by what has been noted; it is gone when that is recorded."""
+        self._answered.append(request)
+
     def write(self) -> None:
         """Record everything and tell of it; where writing fails, all of it is kept for another try."""
-        if not self._pending:
+        if not self:
             return
-        self._store.record(Change(pending.job, pending.events) for pending in self._pending.values())
+        changes = [Change(pending.job, pending.events) for pending in self._pending.values()]
+        self._store.record(changes, self._answered)
         self._pending.clear()
+        self._answered.clear()
         happenings, self._happenings = self._happenings, []
         for happening in happenings:
             self._tell(happening)

@@ -6,24 +6,33 @@ import contextlib
 import selectors
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from stoker.backends import journal
-from stoker.backends.local import Gone, LocalBackend
+from stoker.backends.local import Gone
 from stoker.changes import Changes, Happening
 from stoker.core.attempt import attempt_key, order_of, output_paths, variables
+from stoker.core.dependency import Dependency, Doomed, Outcome
 from stoker.core.device import Snapshot
 from stoker.core.errors import StokerError
+from stoker.core.gate import hindrance, is_gated
 from stoker.core.job import (
     Active,
     Assigned,
     Cancelled,
+    Edited,
+    Ended,
     Event,
     Exited,
     Job,
     Lost,
+    OnHold,
+    Paused,
+    Queued,
+    Resumed,
+    Retried,
     Returned,
+    Skipped,
     Started,
     Starting,
     Stopping,
@@ -32,36 +41,18 @@ from stoker.core.job import (
 )
 from stoker.core.plan import Plan, Policy, Start, plan
 from stoker.core.reasons import Reason
-from stoker.devices.kind import Devices
-from stoker.ledger import Ledger
+from stoker.core.request import Again, Cancel, Edit, Hold, Release, Request
+from stoker.equipment import Equipment
+from stoker.mail import Mail
 from stoker.posts import Post, Posts
 from stoker.roster import Roster
 from stoker.sight import LOOK_INTERVAL, Sight
-from stoker.store import Store
 
 RETRY_INTERVAL = 1.0
 """Seconds after which a write that failed is tried again."""
 SOON = 0.01
 ACCEPT_LIMIT = 2000
 """Jobs read from the store in one turn, so that running ones are not left waiting."""
-
-
-def steady_clock() -> Callable[[], float]:
-    """Seconds since the epoch as they were told once, which no later setting of the clock moves."""
-    offset = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    return lambda: offset + time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-@dataclass(frozen=True)
-class Equipment:
-    """Everything outside the engine that it works with."""
-
-    store: Store
-    ledger: Ledger
-    devices: Devices
-    backend: LocalBackend
-    user: str
-    clock: Callable[[], float]
 
 
 class Assignment(NamedTuple):
@@ -81,9 +72,13 @@ class Engine:
         equipment: Equipment,
         policy: Policy,
         tell: Callable[[Happening], None],
+        *,
         label: str = "stoker",
+        heartbeat: float | None = None,
     ) -> None:
+        """`heartbeat` is how many idle seconds pass before it looks for itself whether there is work."""
         self.name = name
+        self.label = label
         self.policy = policy
         self.trouble = ""
         """What keeps the engine from working, in words; empty when nothing does."""
@@ -95,7 +90,12 @@ class Engine:
         self._equipment = equipment
         self._roster = Roster()
         self._posts = Posts(equipment.backend, equipment.ledger, label)
-        self._changes = Changes(equipment.store, tell)
+        self._changes = Changes(equipment.store, self._recorded)
+        self._tell = tell
+        self._mail = Mail(equipment.store, name)
+        self._heartbeat = heartbeat
+        self._ended: list[Job] = []
+        """Jobs whose end is recorded, and for which others may have waited."""
         self._handovers: list[Assignment] = []
         self._buried: list[str] = []
         self._environments: dict[str, dict[str, str]] = {}
@@ -120,8 +120,9 @@ class Engine:
         self._selector.unregister(source)
 
     def poke(self) -> None:
-        """There are new jobs in the store."""
+        """There may be new jobs or requests in the store."""
         self._accept_due = True
+        self._mail.due = True
 
     @property
     def now(self) -> float:
@@ -130,8 +131,13 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait."""
+        """How many jobs wait for a device."""
         return len(self._roster.waiting)
+
+    @property
+    def parked(self) -> int:
+        """How many jobs wait for something else."""
+        return len(self._roster.parked)
 
     @property
     def held(self) -> list[Job]:
@@ -151,7 +157,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether everything that was given to the engine is over and recorded."""
-        return self.at_rest and not self.waiting and not self._accept_due
+        return self.at_rest and not self.waiting and not self.parked and not self._accept_due
 
     @property
     def snapshot(self) -> Snapshot:
@@ -160,6 +166,8 @@ class Engine:
 
     def reason(self, job: Job) -> Reason | None:
         """Why a job waits, as the plan said."""
+        if why := self._roster.parked.reason(job.id):
+            return why
         return self.last_plan.reason(job) if self.last_plan else None
 
     def drain(self) -> None:
@@ -176,19 +184,18 @@ class Engine:
             if not self._roster.is_guest(job_id):
                 self.cancel(job_id, grace, note)
 
-    def cancel(self, job_id: int, grace: float | None, note: str) -> None:
-        """End one job, whatever it is doing."""
-        job = self._roster.held(job_id)
+    def cancel(self, job_id: int, grace: float | None, note: str, number: int = 0) -> None:
+        """End one job, whatever it is doing; a signal's number is sent in place of TERM."""
+        job = self._roster.active(job_id)
         if job is None:
-            waiting = self._roster.waiting.remove(job_id)
+            waiting = self._roster.withdraw(job_id)
             if waiting is not None:
                 self._happen(waiting, Cancelled(self._now(), note))
             return
         assert isinstance(job.state, Active)
         if not isinstance(job.state, Stopping):
             self._happen(job, Cancelled(self._now(), note))
-        patience = job.terms.grace if grace is None else grace
-        self._equipment.backend.stop(job.state.keeper, attempt_key(job.id, job.state.attempt), patience)
+        self._stop_attempt(job, grace, number)
 
     def keeper_is_dead(self, job: Job) -> bool:
         """Whether nobody runs the job any more, so that its end can be told."""
@@ -200,9 +207,8 @@ class Engine:
 
     def adopt(self, job: Job, *, guest: bool) -> None:
         """Take over a job of a dead engine; if it had been given to a keeper, that one's journal tells the rest."""
-        self._roster.place(job)
+        self._settle(job)
         if not isinstance(job.state, Active):
-            self._plan_due = True
             return
         if guest:
             self._roster.welcome(job)
@@ -216,6 +222,8 @@ class Engine:
                 self._keeper_gone(keeper)
                 return
         self._posts[keeper].take(job.id, self._now())
+        if isinstance(job.state, Stopping):  # whoever wanted that may have died before he said so
+            self._stop_attempt(job, None)
         # An engine that died between the record and the order left an attempt that no keeper has heard of.
         self._equipment.backend.account(keeper, attempt_key(job.id, job.attempts))
 
@@ -232,10 +240,12 @@ class Engine:
         """One round of the loop."""
         self._listen(timeout)
         self._accept()
+        self._obey()
         self._hear()
         self._look()
         self._decide()
         self._record()
+        self._release()
         self._hand_over()
         self._tidy()
 
@@ -258,8 +268,12 @@ class Engine:
             moments.append(0.25)
         if (burial := self._equipment.backend.next_burial) is not None:
             moments.append(burial)
+        if (begin := self._roster.parked.next_begin) is not None:
+            moments.append(begin - now)
         if self.waiting or self._roster.at_work:
             moments.append(LOOK_INTERVAL)
+        elif self._heartbeat is not None:
+            moments.append(self._heartbeat)
         return max(0.0, min(moments)) if moments else None
 
     def _accept(self) -> None:
@@ -268,11 +282,22 @@ class Engine:
             return
         jobs = self._equipment.store.open_jobs(self.name, self._last_accepted, ACCEPT_LIMIT)
         for job in jobs:
-            if isinstance(job.state, Waiting):
-                self._roster.place(job)
+            if isinstance(job.state, Queued):
+                self._settle(job)
             self._last_accepted = job.id
         self._accept_due = len(jobs) == ACCEPT_LIMIT
-        self._plan_due = self._plan_due or bool(jobs)
+
+    def _obey(self) -> None:
+        """Do what doors have asked for; what is asked of a job that was not yet accepted comes after that."""
+        if self._mail.has_come(self._now()):
+            self._accept_due = True
+        if self._accept_due or not self._mail.due:
+            return
+        self.policy = self._mail.overlaid(self.policy)
+        for number, request in self._mail.requests():
+            self._answer(request)
+            self._changes.answer(number)
+        self._plan_due = True
 
     def _hear(self) -> None:
         """Read what keepers wrote into their journals."""
@@ -294,6 +319,10 @@ class Engine:
         if self._plan_due or due:
             self.sight.look(now, self._posts.leases, waiting=bool(self.waiting))
             self._plan_due = True
+        for job in list(self._roster.parked.due(now)):
+            self._settle(job)
+        if due:  # jobs of other engines may have ended
+            self._free_those_behind(lambda dependency: not self._roster.knows(dependency.target))
 
     def _decide(self) -> None:
         """Plan, and assign what the plan starts."""
@@ -304,7 +333,7 @@ class Engine:
         if not self.waiting:
             return
         self.trouble = ""
-        slots = self._posts.slots(self._roster.held, self.policy.ahead, now)
+        slots = self._posts.slots(self._roster.active, self.policy.ahead, now)
         sight = self.sight
         self.last_plan = plan(self._roster.waiting, slots, sight.snapshot, sight.leases, self.policy, now, sight.freed)
         try:
@@ -335,7 +364,7 @@ class Engine:
             return
         handovers, self._handovers = self._handovers, []
         for job, post, outputs in handovers:
-            now = self._roster.held(job.id)
+            now = self._roster.active(job.id)
             if now is None or now.attempts != job.attempts:  # came back while the disk was full
                 continue
             if self.draining:  # somebody stopped us between the decision and this
@@ -344,11 +373,18 @@ class Engine:
                 continue
             base = self._environment(job.terms.environment)
             extra = {**self._equipment.devices.variables, **variables(job, post.devices, base)}
-            order = order_of(job, outputs, extra)
+            order = order_of(job, outputs, extra, post.devices)
             self._equipment.backend.start(post.keeper, order, base)
             if isinstance(now.state, Stopping):
                 self._equipment.backend.stop(post.keeper, order.attempt, 0.0)
         self._equipment.backend.flush()
+
+    def _release(self) -> None:
+        """Let jobs go on that were behind others which have ended, now that the end is recorded."""
+        ended, self._ended = self._ended, []
+        if ended and self._roster.parked:
+            targets = {job.id for job in ended} | {job.array for job in ended}
+            self._free_those_behind(lambda dependency: dependency.target in targets)
 
     def _tidy(self) -> None:
         """Give back what is not used: leases of idle posts, attempts stuck behind a long one."""
@@ -401,7 +437,7 @@ class Engine:
         if post is None:
             return
         now = self._now()
-        held = [job for job_id in post.jobs if (job := self._roster.held(job_id))]
+        held = [job for job_id in post.jobs if (job := self._roster.active(job_id))]
         for job in held:
             started = started_at(job) is not None
             self._happen(job, Lost(job.attempts, now) if started else Returned(job.attempts, now))
@@ -439,14 +475,85 @@ class Engine:
         if not post.jobs:
             self.sight.leave(post.device_ids, now)
 
+    # -- what doors ask for --------------------------------------------------------------------------
+
+    def _answer(self, request: Request) -> None:
+        """Do what was asked, where the job is still in a state for it."""
+        now = self._now()
+        if not isinstance(request, Again):
+            self._take_up(request.job)
+        match request:
+            case Cancel():
+                self.cancel(request.job, request.grace, request.note, request.signal)
+            case Hold():
+                self._change_queued(request.job, Paused(now, request.note), Waiting)
+            case Edit():
+                self._change_queued(request.job, Edited(now, request.terms, request.name), Queued)
+            case Release():
+                self._change_queued(request.job, Resumed(now), OnHold)
+            case Again():
+                job = self._equipment.store.job(request.job)
+                if job is not None and isinstance(job.state, Ended) and not self._roster.knows(job.id):
+                    self._happen(job, Retried(now))
+                    if request.terms is not None:
+                        self._change_queued(job.id, Edited(now, request.terms, job.name), Queued)
+
+    def _change_queued(self, job_id: int, event: Event, states: Any) -> None:
+        job = self._roster.queued(job_id)
+        if job is not None and isinstance(job.state, states):
+            self._happen(job, event)
+
+    def _take_up(self, job_id: int) -> None:
+        """A job that a dead engine left, and that somebody gave to us."""
+        job = None if self._roster.knows(job_id) else self._equipment.store.job(job_id)
+        if job is not None and not isinstance(job.state, Ended):
+            self.adopt(job, guest=False)
+
+    def _stop_attempt(self, job: Job, grace: float | None, number: int = 0) -> None:
+        assert isinstance(job.state, Active)
+        patience = job.terms.grace if grace is None else grace
+        self._equipment.backend.stop(job.state.keeper, attempt_key(job.id, job.state.attempt), patience, number)
+
     # -- inside ----------------------------------------------------------------------------------
+
+    def _recorded(self, happening: Happening) -> None:
+        if isinstance(happening.job.state, Ended):
+            self._ended.append(happening.job)
+        self._tell(happening)
+
+    def _settle(self, job: Job) -> None:
+        """Put a job where it now belongs: at work, in the queue, aside for a while, or nowhere any more."""
+        self._plan_due = True
+        why = None
+        if isinstance(job.state, Queued) and is_gated(job):
+            why = hindrance(job, self._now(), self._outcome)
+        if isinstance(why, Doomed):
+            self._roster.withdraw(job.id)
+            self._happen(job, Skipped(self._now(), why.sentence))
+        elif why is not None:
+            self._roster.park(job, why)
+        else:
+            self._roster.place(job)
+
+    def _free_those_behind(self, which: Callable[[Dependency], bool]) -> None:
+        parked = self._roster.parked
+        for dependency in [one for one in parked.targets if which(one)]:
+            if self._outcome(dependency) != "open":
+                for job in parked.behind(dependency):
+                    self._settle(job)
+
+    def _outcome(self, dependency: Dependency) -> Outcome:
+        """What a target has come to; an end counts when it is recorded."""
+        if self._roster.knows(dependency.target) and not dependency.array:
+            return "open"
+        return self._equipment.store.outcome(dependency)
 
     def _happen(self, job: Job, event: Event) -> Job:
         """The only way a job changes here: note what happened, and put the job where it now belongs."""
         place = event if isinstance(event, Assigned) else job.state
         devices = self.sight.devices(place.devices) if isinstance(place, Assigned | Active) else ()
         after = self._changes.note(job, event, devices)
-        self._roster.place(after)
+        self._settle(after)
         return after
 
     def _environment(self, digest: str) -> dict[str, str]:

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from stoker.backends.local import LocalBackend
 from stoker.changes import Happening
+from stoker.core.attempt import attempt_key
 from stoker.core.errors import StokerError
-from stoker.core.plan import Policy
+from stoker.core.job import Active, Job
 from stoker.core.submission import NewJob
-from stoker.devices.kind import Devices
-from stoker.engine import RETRY_INTERVAL, Engine, Equipment, steady_clock
-from stoker.ledger import Ledger
-from stoker.places import Places
-from stoker.queue import Presence, forgotten_keepers, open_store, sweep_locks
+from stoker.engine import RETRY_INTERVAL
 from stoker.resume import sieve
 from stoker.signals import SignalSocket
-from stoker.store import Store
 from stoker.tally import Halt, Tally
+from stoker.workplace import Site, Workplace
 
 FULL = 20_000
 """Waiting jobs at which a source is left alone for a while, so that an endless one cannot fill the memory."""
 CHUNK = 500
 """Jobs taken from a list in one turn, so that what runs is not left waiting."""
-
-
-class Closable(Protocol):
-    """Anything that holds something."""
-
-    def close(self) -> None:
-        """Give it back."""
-
-
-Resource = TypeVar("Resource", bound=Closable)
 
 
 class View(Protocol):
@@ -73,18 +57,13 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Setup:
+class Setup(Site):
     """What a run is made of."""
 
-    places: Places
-    ledger: Path
-    devices: Devices
-    policy: Policy
-    user: str
-    label: str
-    share_output: bool = False
     halt: Halt | None = None
     resume: bool = False
+    interrupted: Callable[[Foreground, signal.Signals, int], None] | None = None
+    """What an interrupt does at its first, second and later times; None lets run finish, then ends it, then kills."""
 
 
 class Foreground:
@@ -101,44 +80,28 @@ class Foreground:
         self._taken: Sequence[NewJob] = ()
         """Jobs that a source gave and that are not yet in the store."""
         self._feed_after = 0.0
-        self._closing = contextlib.ExitStack()
+        self._workplace = Workplace(setup, self._happened)
+        self.engine = self._workplace.engine
+        self.store = self._workplace.store
         try:
-            self._open()
+            self._move_in()
         except BaseException:
-            self._closing.close()
+            self._workplace.close()
             raise
 
-    def _open(self) -> None:
-        """The keepers' forkserver comes first: it must not carry a copy of anything that follows."""
+    def _move_in(self) -> None:
         places = self.setup.places
-        presence = self._keep(Presence(places))
-        backend = self._keep(LocalBackend(places.keepers, presence.name, share_output=self.setup.share_output))
-        self.store: Store = self._keep(open_store(places))
-        ledger = Ledger(self.setup.ledger)
-        equipment = Equipment(self.store, ledger, self.setup.devices, backend, self.setup.user, steady_clock())
-        self.engine = self._keep(
-            Engine(presence.name, equipment, self.setup.policy, self._happened, label=self.setup.label)
-        )
         self.batch = self.store.add_batch(self.setup.label, self.started)
         self._sieve = sieve(places, self.store, self.engine, self.batch, resume=self.setup.resume)
-        sweep_locks(places, self.store)
-        for keeper in forgotten_keepers(places, self.store):
-            if backend.is_dead(keeper):
-                backend.forget(keeper)
-        self._signals = self._keep(SignalSocket())
+        self._workplace.sweep()
+        self._signals = self._workplace.keep(SignalSocket())
         self.engine.watch(self._signals, self._signalled)
         if places.note:
             self._view.say(places.note)
 
-    def _keep(self, resource: Resource) -> Resource:
-        self._closing.callback(resource.close)
-        return resource
-
     def close(self) -> None:
         """Give everything back; jobs that still run go on under their keepers."""
-        with contextlib.suppress(StokerError):  # those whose last job was taken over by us own nothing any more
-            sweep_locks(self.setup.places, self.store)
-        self._closing.close()
+        self._workplace.close()
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -149,6 +112,7 @@ class Foreground:
             if at_hand or self._taken:
                 self._feed(source)
             self.engine.turn(self._patience(source, at_hand=at_hand))
+            self._workplace.publish()
             self._view.refresh(self)
 
     def _patience(self, source: Source, *, at_hand: bool) -> float | None:
@@ -238,22 +202,18 @@ class Foreground:
                     self._interrupted(number, max(2, self._interrupts + 1))
 
     def _interrupted(self, number: signal.Signals, stage: int) -> None:
-        """First let what runs finish, then ask it to end, then end it."""
         self._interrupts = stage
-        self.stopped_by = number
-        running = len(self.engine.held)
-        if stage == 1:
-            self.engine.drain()
-            if running:
-                self._view.say(f"starting nothing more; {running} running; press again to stop them")
-        elif stage == 2:
-            if running:
-                self._view.say(f"stopping {running} (TERM, then KILL after the grace); once more kills at once")
-            self.engine.stop(None, f"stopped by {number.name}")
-        elif stage == 3:
-            self.engine.stop(0.0, f"killed by {number.name}")
-        else:
-            raise KeyboardInterrupt  # something cannot be killed, and whoever presses again wants to leave
+        (self.setup.interrupted or by_stages)(self, number, stage)
+
+    def say(self, text: str) -> None:
+        """A sentence to the person."""
+        self._view.say(text)
+
+    def process_of(self, job: Job) -> int | None:
+        """The number of a job's process, which leads a group of its own; None where nobody knows it."""
+        if not isinstance(job.state, Active):
+            return None
+        return self._workplace.backend.process_of(job.state.keeper, attempt_key(job.id, job.state.attempt))
 
     def status(self) -> str:
         """The run in one line."""
@@ -263,3 +223,21 @@ class Foreground:
             f"{self.tally.ended} of {self.tally.given} over ({results['done']} ok, {failed} failed), "
             f"{len(self.engine.held)} running, {self.engine.waiting} waiting"
         )
+
+
+def by_stages(run: Foreground, number: signal.Signals, stage: int) -> None:
+    """First let what runs finish, then ask it to end, then end it."""
+    run.stopped_by = number
+    running = len(run.engine.held)
+    if stage == 1:
+        run.engine.drain()
+        if running:
+            run.say(f"starting nothing more; {running} running; press again to stop them")
+    elif stage == 2:
+        if running:
+            run.say(f"stopping {running} (TERM, then KILL after the grace); once more kills at once")
+        run.engine.stop(None, f"stopped by {number.name}")
+    elif stage == 3:
+        run.engine.stop(0.0, f"killed by {number.name}")
+    else:
+        raise KeyboardInterrupt  # something cannot be killed, and whoever presses again wants to leave

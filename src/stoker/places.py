@@ -39,6 +39,15 @@ class Places(Struct, frozen=True):
         """Locks and wake-up sockets of engines."""
         return self.state / "engines"
 
+    def bulletin(self, engine: str) -> Path:
+        """What an engine shows of itself."""
+        return self.engines / f"{engine}.view"
+
+    @property
+    def log(self) -> Path:
+        """What the engine in the background has to say."""
+        return self.state / "engine.log"
+
     @property
     def logs(self) -> Path:
         """Output of jobs that have no directory of their own."""

@@ -1,19 +1,17 @@
-"""What every door uses to reach the queue: submitting, finding, and knowing which engines live."""
+"""What every door uses to reach the queue: submitting, finding, and what dead engines left."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import secrets
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from stoker.core.errors import NoSuchJob, StokerError
 from stoker.core.job import Job
+from stoker.core.request import Release, Request
+from stoker.core.submission import NewJob
 from stoker.places import Places
-from stoker.store import AttemptRow, Store
+from stoker.presence import QUEUE, engine_lives, ring, sweep_engine
+from stoker.store import AttemptRow, Store, TakeOver
 
 _PAGE = 10_000
 
@@ -29,39 +27,46 @@ def open_store(places: Places) -> Store:
         ) from error
 
 
-class Presence:
-    """An engine's proof of life: a lock that the kernel gives back at any death."""
+class Submission(NamedTuple):
+    """What one call hands in."""
 
-    def __init__(self, places: Places) -> None:
-        self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self._path = _lock_path(places, self.name)
-        try:
-            places.engines.mkdir(mode=0o700, exist_ok=True)
-            self._descriptor = _make_locked(self._path)
-        except OSError as error:
-            raise StokerError(
-                f"cannot write to the state directory {places.state}: {error.strerror}", "free some space there"
-            ) from error
-
-    def close(self) -> None:
-        """No longer alive."""
-        self._path.unlink(missing_ok=True)
-        os.close(self._descriptor)
+    label: str
+    environment: Mapping[str, str]
+    jobs: Callable[[str], Sequence[NewJob]]
+    """The jobs, made with the digest of their environment."""
+    array: bool = False
+    held: str = ""
+    """Why they shall not start yet, in words; empty when they may."""
 
 
-def engine_lives(places: Places, engine: str) -> bool:
-    """Whether somebody holds the engine's lock."""
-    try:
-        descriptor = os.open(_lock_path(places, engine), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+def submit(store: Store, submission: Submission, now: float) -> range:
+    """Put jobs into the queue of the background, all or none; returns their ids."""
+    with store.writing():
+        jobs = submission.jobs(store.add_environment(submission.environment))
+        batch = store.add_batch(submission.label, now)
+        return store.add_jobs(batch, QUEUE, jobs, now, array=submission.array, held=submission.held)
+
+
+def ask(places: Places, store: Store, requests: Sequence[Request], now: float) -> list[int]:
+    """Leave requests for the engines that own the jobs, wake those, and return the requests' numbers.
+
+    What a dead run left is given to the engine of the queue, which may have to be started for it.
+    """
+    with store.writing():
+        wishes = [wish for request in requests for wish in _wishes(places, store, request)]
+        numbers = store.ask(wishes, now)
+    for engine in {engine for engine, _ in wishes}:
+        ring(places, engine)
+    return numbers
+
+
+def _wishes(places: Places, store: Store, request: Request) -> list[tuple[str, Request]]:
+    owner = store.owner(request.job)
+    if owner == QUEUE or engine_lives(places, owner):
+        return [(owner, request)]
+    left = store.jobs_with_keeper_of(request.job)
+    store.take_over([TakeOver(job_id, owner) for job_id in (*left, request.job)], QUEUE)
+    return [*((QUEUE, Release(job_id)) for job_id in left), (QUEUE, request)]
 
 
 class Orphan(NamedTuple):
@@ -86,11 +91,10 @@ def held_orphans(places: Places, store: Store) -> list[Orphan]:
 
 def sweep_locks(places: Places, store: Store) -> None:
     """Remove the locks of engines that died and own nothing any more."""
-    owners = set(store.engines_with_open_jobs())
+    owners = {QUEUE, *store.engines_with_open_jobs()}
     for path in places.engines.glob("*.lock"):
         if path.stem not in owners and not engine_lives(places, path.stem):
-            with contextlib.suppress(OSError):
-                path.unlink()
+            sweep_engine(places, path.stem)
 
 
 def forgotten_keepers(places: Places, store: Store) -> list[str]:
@@ -118,21 +122,3 @@ def _all_open(store: Store, engine: str) -> Iterator[Job]:
     while jobs := store.open_jobs(engine, last, _PAGE):
         yield from jobs
         last = jobs[-1].id
-
-
-def _make_locked(path: Path) -> int:
-    """A new file that nobody finds unlocked, when it would be swept: it gets its name after its lock."""
-    made = path.with_suffix(".new")
-    descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        made.rename(path)
-    except BaseException:
-        made.unlink(missing_ok=True)
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _lock_path(places: Places, engine: str) -> Path:
-    return places.engines / f"{engine}.lock"

@@ -34,20 +34,23 @@ class Settler:
         return jobs
 
 
-def take_in(left: Sequence[Orphan], store: Store, engine: Engine) -> list[Job]:
+def take_in(left: Sequence[Orphan], store: Store, engine: Engine, owner: str = "") -> list[Job]:
     """Take over jobs that keepers hold, as guests, and return those that nobody else has taken before.
+
+    `owner` is whose they are from now on, where that is not simply the engine: once it dies, they are orphans again.
 
     All jobs of a keeper belong together, since one journal tells of them: the running one first, then what
     waits behind it in the order in which it was handed over.
     """
-    won = store.take_over([TakeOver(orphan.job.id, orphan.engine) for orphan in left], engine.name)
-    jobs = sorted((orphan.job for orphan in left if orphan.job.id in won), key=_order_of_running)
+    won = store.take_over([TakeOver(orphan.job.id, orphan.engine) for orphan in left], owner or engine.name)
+    jobs = sorted((orphan.job for orphan in left if orphan.job.id in won), key=order_of_running)
     for job in jobs:
         engine.adopt(job, guest=True)
     return jobs
 
 
-def _order_of_running(job: Job) -> tuple[bool, float, int]:
+def order_of_running(job: Job) -> tuple[bool, float, int]:
+    """Sorts the jobs of a keeper as it has them: the one that runs, then those behind it."""
     assert isinstance(job.state, Active)
     return isinstance(job.state, Starting), job.state.since, job.id
 

@@ -13,7 +13,8 @@ from stoker.core.job import Assigned, Job, advance
 from stoker.core.submission import NewJob
 from stoker.core.terms import Command, Terms
 from stoker.places import Places
-from stoker.queue import Orphan, Presence, engine_lives, held_orphans, open_store, orphans, sweep_locks
+from stoker.presence import Presence, engine_lives
+from stoker.queue import Orphan, held_orphans, open_store, orphans, sweep_locks
 from stoker.store import Change, Store
 from support.local import engine_process
 from support.users import finish
@@ -24,7 +25,8 @@ RACER = """
 import sys
 from pathlib import Path
 from stoker.places import Places
-from stoker.queue import Presence, engine_lives, open_store, sweep_locks
+from stoker.presence import Presence, engine_lives
+from stoker.queue import open_store, sweep_locks
 places = Places(Path(sys.argv[1]))
 store = open_store(places)
 for _ in range(300):

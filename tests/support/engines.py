@@ -18,7 +18,8 @@ from stoker.core.submission import NewJob
 from stoker.core.terms import Command, Need, Terms
 from stoker.devices.declared import DeclaredDevices
 from stoker.devices.kind import Devices
-from stoker.engine import Engine, Equipment, steady_clock
+from stoker.engine import Engine
+from stoker.equipment import Equipment, steady_clock
 from stoker.ledger import Ledger, prepare_ledger
 from stoker.store import Store
 

@@ -164,7 +164,7 @@ class Keeper:
                 os.set_inheritable(descriptor, True)
                 self._leases.append((order["path"], descriptor))
             case "stop":
-                self._stop(order["attempt"], order["grace"])
+                self._stop(order["attempt"], order["grace"], order.get("signal") or signal.SIGTERM)
             case "recall":
                 self._recall()
             case "release" if self._current is None and not self._queue:
@@ -177,7 +177,7 @@ class Keeper:
             self._write(journal.Back(self._queue.popleft()["attempt"], time.time()))
         self._hint()
 
-    def _stop(self, key: str, grace: float) -> None:
+    def _stop(self, key: str, grace: float, number: int) -> None:
         for order in [order for order in self._queue if order["attempt"] == key]:
             self._queue.remove(order)
             self._write(journal.Back(key, time.time()))
@@ -185,7 +185,7 @@ class Keeper:
         if self._current is not None and self._current.key == key:
             if self._current.why == "exited" and self._current.status is None:
                 self._current.why = "stopped"
-            self._terminate(self._current, grace)
+            self._terminate(self._current, grace, number)
 
     # -- the attempt -----------------------------------------------------------------------------
 
@@ -200,6 +200,7 @@ class Keeper:
 
     def _spawn(self, order: dict[str, Any]) -> Attempt:
         pid = launch(order, {**self._environments[order["environment"]], **order["extra"]})
+        self._write(journal.Born(order["attempt"], pid))
         limit = order["limit"]
         limit_at = None if limit is None else _boot_clock() + limit
         return Attempt(order["attempt"], pid, limit_at, order["grace"])
@@ -250,12 +251,12 @@ class Keeper:
             attempt.why = "timeout"
             self._terminate(attempt, attempt.grace)
 
-    def _terminate(self, attempt: Attempt, grace: float) -> None:
+    def _terminate(self, attempt: Attempt, grace: float, number: int = signal.SIGTERM) -> None:
         """TERM to all of it now, KILL to whatever is left after the grace; a second order only shortens that."""
         kill_at = _boot_clock() + grace
         attempt.limit_at = None  # what ended it first stays the reason
         if attempt.kill_at is None and grace > 0:
-            processes.send(processes.descendants(os.getpid()), signal.SIGTERM)
+            processes.send(processes.descendants(os.getpid()), number)
         attempt.kill_at = kill_at if attempt.kill_at is None else min(kill_at, attempt.kill_at)
         self._keep_time()
 

@@ -38,10 +38,11 @@ class Gone(Struct, frozen=True):
 class LocalBackend:
     """The keepers of one engine."""
 
-    def __init__(self, directory: Path, engine: str, *, share_output: bool = False) -> None:
+    def __init__(self, directory: Path, engine: str, *, share_output: bool = False, share_input: bool = False) -> None:
         self._directory = directory
         self._engine = engine
         self._share_output = share_output
+        self._share_input = share_input
         self._count = 0
         self._forkserver: tuple[subprocess.Popen[bytes], socket.socket] | None = None
         self._links: dict[str, Link] = {}
@@ -104,9 +105,9 @@ class LocalBackend:
             self._mind(link)
         self._unsent.clear()
 
-    def stop(self, keeper: str, attempt: str, grace: float) -> None:
-        """TERM now, KILL after the grace, for everything the attempt started."""
-        self._tell(keeper, {"do": "stop", "attempt": attempt, "grace": grace})
+    def stop(self, keeper: str, attempt: str, grace: float, number: int = 0) -> None:
+        """TERM now, or another signal, and KILL after the grace, for everything the attempt started."""
+        self._tell(keeper, {"do": "stop", "attempt": attempt, "grace": grace, "signal": number})
 
     def recall(self, keeper: str) -> None:
         """Ask for the attempts back that were handed over ahead and not started."""
@@ -124,7 +125,7 @@ class LocalBackend:
         """Ask for an attempt that may never have been sent: a keeper that does not know it gives it back."""
         self._tell(keeper, {"do": "account", "attempt": attempt})
 
-    def poll(self) -> Iterator[tuple[str, journal.Record | Gone]]:
+    def poll(self) -> Iterator[tuple[str, journal.Fact | Gone]]:
         """What happened since the last look, in each keeper's own order."""
         self.flush()
         for key, _ in self._selector.select(0):
@@ -132,6 +133,12 @@ class LocalBackend:
         now = time.monotonic()
         for link in [link for link in self._ended.values() if link.look_at <= now]:
             yield from self._bury(link)
+
+    def process_of(self, keeper: str, attempt: str) -> int | None:
+        """The number of the process of a keeper's newest attempt, if that is the one asked for and it was told."""
+        link = self._links.get(keeper) or self._ended.get(keeper)
+        born = link.born if link is not None else None
+        return born.pid if born is not None and born.attempt == attempt else None
 
     def worn_out(self, keeper: str) -> bool:
         """Whether the keeper's journal is nearly full, so that a fresh one should take over."""
@@ -193,7 +200,7 @@ class LocalBackend:
         if link.connection is not None:
             self._selector.register(link.connection, selectors.EVENT_READ, link)
 
-    def _hear(self, link: Link) -> Iterator[tuple[str, journal.Record]]:
+    def _hear(self, link: Link) -> Iterator[tuple[str, journal.Fact]]:
         connection = link.connection
         if connection is None:
             return
@@ -212,7 +219,7 @@ class LocalBackend:
         link.flush()
         self._mind(link)
 
-    def _bury(self, link: Link) -> Iterator[tuple[str, journal.Record | Gone]]:
+    def _bury(self, link: Link) -> Iterator[tuple[str, journal.Fact | Gone]]:
         """A keeper that hung up counts as dead when its lock is free, and is gone when its jobs are too."""
         link.look_later()
         if link.alive():
@@ -278,7 +285,7 @@ class LocalBackend:
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _FORKSERVER, _PACKAGE_PARENT, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
+                stdin=None if self._share_input else subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 pass_fds=[theirs.fileno()],

@@ -18,6 +18,7 @@ from stoker.words import printable
 VERBS = {
     "run": "Run a list of commands, or one command, on the GPUs of this machine.",
     "logs": "Show the output of a job.",
+    "engine": "The engine in the background: start, stop and more.",
 }
 
 

@@ -153,6 +153,10 @@ class WaitingJobs:
             del self._groups[shape]
         return job
 
+    def get(self, job_id: int) -> Job | None:
+        """A job that waits here, or None."""
+        return self._jobs.get(job_id)
+
     def groups(self) -> Collection[Group]:
         """Every group that has a job."""
         return self._groups.values()

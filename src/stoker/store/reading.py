@@ -88,6 +88,13 @@ class Reading:
         keeper = "json_extract(CAST(detail AS TEXT), '$.keeper')"
         return {name for (name,) in self._rows(f"SELECT {keeper} FROM jobs WHERE {ACTIVE}")}
 
+    def jobs_with_keeper_of(self, job_id: int) -> list[int]:
+        """All jobs that the keeper of a job holds, the running one first, then as they were handed over."""
+        keeper = "json_extract(CAST(detail AS TEXT), '$.keeper')"
+        same = f"{keeper} = (SELECT {keeper} FROM jobs WHERE id = ? AND {ACTIVE})"
+        order = "ORDER BY state = 'starting', json_extract(CAST(detail AS TEXT), '$.since'), id"
+        return [found for (found,) in self._rows(f"SELECT id FROM jobs WHERE {ACTIVE} AND {same} {order}", job_id)]
+
     def times_done(self, content: bytes) -> int:
         """How often this very work has succeeded."""
         query = "SELECT count(*) FROM jobs WHERE content = ? AND state = 'done'"
@@ -109,6 +116,17 @@ class Reading:
         """A job's attempts, oldest first."""
         rows = self._rows("SELECT * FROM attempts WHERE job = ? ORDER BY number", job_id)
         return [attempt_of(row) for row in rows]
+
+    def spent(self, after: float, engine: str, limit: int) -> list[tuple[str, float, float]]:
+        """Devices (as JSON), beginning and end of attempts whose jobs ended after a moment, but for one engine's."""
+        # By way of the jobs, whose ends have an index; one on attempts would slow every end down.
+        rows = self._rows(
+            "SELECT attempts.devices, attempts.started, attempts.ended FROM jobs JOIN attempts ON attempts.job = jobs.id"
+            " WHERE jobs.ended > ? AND jobs.engine != ? AND attempts.started IS NOT NULL AND attempts.ended IS NOT NULL"
+            " ORDER BY jobs.ended DESC LIMIT ?",
+            *(after, engine, limit),
+        )
+        return [(devices, began, ended) for devices, began, ended in rows]
 
     def events(self, job_id: int) -> list[Event]:
         """A job's story, oldest first."""

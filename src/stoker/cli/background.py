@@ -1,0 +1,86 @@
+"""How the engine in the background is set up on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+
+from stoker.config import Config, load_config
+from stoker.core.errors import Impossible, StokerError
+from stoker.core.policy import Policy
+from stoker.core.settings import EngineSettings
+from stoker.devices.detect import NoDevices, detect, simulate
+from stoker.devices.kind import Devices
+from stoker.ledger import find_ledger, prepare_ledger
+from stoker.options import current_user
+from stoker.places import Places
+from stoker.service import Duty, serve
+from stoker.starting import ensure_engine, tell_failure, tell_ready
+
+LABEL = "stoker"
+
+
+def start_engine(places: Places, sim: str | None) -> bool:
+    """Start the engine of the queue unless it runs; True where it was started."""
+    return ensure_engine(places, ["--sim", sim] if sim else [], os.environ)
+
+
+def serve_queue(places: Places, sim: str | None, ready: int | None) -> None:
+    """Be the engine of the queue."""
+    if ready is not None:
+        os.set_inheritable(ready, False)
+    try:
+        config = load_config(os.environ, None)
+        with contextlib.closing(_devices(config.engine, places, sim)) as devices:
+            told = [ready]
+            serve(_duty(places, config, devices, sim), log, lambda: tell_ready(told.pop() if told else None))
+    except StokerError as error:
+        log(f"{error.message}; {error.hint}")
+        with contextlib.suppress(OSError):
+            tell_failure(ready, error)
+        raise
+
+
+def log(text: str) -> None:
+    """A line in the engine's log."""
+    print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
+
+
+def policy_of(settings: EngineSettings) -> Policy:
+    """How the plan weighs things for the queue."""
+    groups = {f"group {name}": limit for name, limit in settings.groups.items()}
+    return Policy(
+        limits={**groups, "CPU jobs": settings.cpu_jobs or os.cpu_count() or 1},
+        patience=settings.patience,
+        reserve=settings.reserve,
+        tolerance=settings.tolerance,
+        quarantine=settings.quarantine,
+        strangers=settings.strangers,
+    )
+
+
+def _duty(places: Places, config: Config, devices: Devices, sim: str | None) -> Duty:
+    shared = not sim or os.environ.get("STOKER_LEDGER")
+    return Duty(
+        places=places,
+        ledger=find_ledger(os.environ) if shared else prepare_ledger(places.state / "ledger"),
+        devices=devices,
+        policy=policy_of(config.engine),
+        user=current_user(),
+        label=LABEL,
+        idle_exit=config.engine.idle_exit,
+    )
+
+
+def _devices(settings: EngineSettings, places: Places, sim: str | None) -> Devices:
+    now = time.time()
+    named = settings.devices.split(",") if settings.devices else []
+    if sim:
+        return simulate(sim, str(places.simulator), named, now)
+    try:
+        return detect(named, now)
+    except Impossible as error:  # jobs that need no GPU can run all the same
+        log(error.message)
+        return NoDevices()

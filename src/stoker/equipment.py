@@ -1,0 +1,30 @@
+"""Everything outside the engine that it works with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stoker.backends.local import LocalBackend
+from stoker.devices.kind import Devices
+from stoker.ledger import Ledger
+from stoker.store import Store
+
+
+def steady_clock() -> Callable[[], float]:
+    """Seconds since the epoch as they were told once, which no later setting of the clock moves."""
+    offset = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return lambda: offset + time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True)
+class Equipment:
+    """Everything outside the engine that it works with."""
+
+    store: Store
+    ledger: Ledger
+    devices: Devices
+    backend: LocalBackend
+    user: str
+    clock: Callable[[], float]

@@ -1,0 +1,160 @@
+"""Which engines live: a lock each, and a bell that doors ring when they have left something for one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from stoker.core.errors import StokerError
+from stoker.places import Places
+
+QUEUE = "queue"
+"""The engine in the background, which owns what is submitted; there is at most one in a state directory."""
+
+
+class EngineRuns(StokerError):
+    """Another engine of the same name is at work here."""
+
+    exit_code = 3
+
+
+class Presence:
+    """An engine's proof of life: a lock that the kernel gives back at any death."""
+
+    def __init__(self, places: Places, name: str = "") -> None:
+        """Without a name it is an engine like no other."""
+        self.name = name or f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._path = lock_path(places, self.name)
+        try:
+            places.engines.mkdir(mode=0o700, exist_ok=True)
+            self._descriptor = _take_named(self._path) if name else _make_locked(self._path)
+        except OSError as error:
+            raise StokerError(
+                f"cannot write to the state directory {places.state}: {error.strerror}", "free some space there"
+            ) from error
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def close(self) -> None:
+        """No longer alive."""
+        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+class Bell:
+    """Readable when somebody has rung it."""
+
+    def __init__(self, places: Places, engine: str) -> None:
+        self._path = _bell_path(places, engine)
+        self._path.unlink(missing_ok=True)
+        os.mkfifo(self._path, 0o600)
+        # Opened for both, it never sees its last writer leave.
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def fileno(self) -> int:
+        """Readable when somebody has rung."""
+        return self._descriptor
+
+    def silence(self) -> None:
+        """Take back all rings so far."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._descriptor, 65_536)
+
+    def close(self) -> None:
+        """Nobody hears it any more."""
+        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def ring(places: Places, engine: str) -> bool:
+    """Wake an engine that there is something for; False where none hears. A lost ring only delays."""
+    try:
+        descriptor = os.open(_bell_path(places, engine), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.ENOENT):
+            return False
+        raise
+    with contextlib.suppress(BlockingIOError):  # rung so often already that there is no room for one more
+        os.write(descriptor, b"!")
+    os.close(descriptor)
+    return True
+
+
+def engine_lives(places: Places, engine: str) -> bool:
+    """Whether somebody holds the engine's lock."""
+    try:
+        descriptor = os.open(lock_path(places, engine), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def process_of(places: Places, engine: str) -> int | None:
+    """The process that holds the engine's lock, as it wrote there itself."""
+    with contextlib.suppress(OSError, ValueError):
+        if engine_lives(places, engine):
+            return int(lock_path(places, engine).read_text())
+    return None
+
+
+def living_engines(places: Places) -> Iterator[str]:
+    """The engines at work in this state directory."""
+    for path in sorted(places.engines.glob("*.lock")):
+        if engine_lives(places, path.stem):
+            yield path.stem
+
+
+def sweep_engine(places: Places, engine: str) -> None:
+    """Remove what a dead engine left beside its jobs."""
+    for path in (lock_path(places, engine), _bell_path(places, engine), places.bulletin(engine)):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def lock_path(places: Places, engine: str) -> Path:
+    """The file whose lock proves that an engine lives."""
+    return places.engines / f"{engine}.lock"
+
+
+def _bell_path(places: Places, engine: str) -> Path:
+    return places.engines / f"{engine}.bell"
+
+
+def _take_named(path: Path) -> int:
+    """The lock of an engine that there may be one of; its file may go while we reach for it, and comes anew."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise EngineRuns("an engine is already at work here", "see stoker engine status") from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        os.close(descriptor)
+
+
+def _make_locked(path: Path) -> int:
+    """A new file that nobody finds unlocked, when it would be swept: it gets its name after its lock."""
+    made = path.with_suffix(".new")
+    descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        made.rename(path)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -1,0 +1,131 @@
+"""What an engine shows of itself to every door: devices, who holds them, and why jobs wait."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from stoker import __version__
+from stoker.core.device import Device, Reading, Snapshot
+from stoker.core.lease import Lease
+from stoker.core.reasons import Reason
+from stoker.core.waiting import Shape
+from stoker.engine import Engine
+
+INTERVAL = 1.0
+"""Seconds between two versions, unless somebody asks."""
+
+
+class Wait(NamedTuple):
+    """Why the waiting jobs of one shape wait."""
+
+    shape: Shape
+    reason: Reason
+
+
+class View(Struct, frozen=True):
+    """An engine at one moment; what it says of jobs is also in the store, but for the reasons."""
+
+    engine: str
+    label: str
+    pid: int
+    version: str
+    since: float
+    """When the engine started."""
+    at: float
+    """When this was written."""
+    waiting: int
+    parked: int
+    devices: tuple[Device, ...]
+    readings: dict[str, Reading]
+    note: str
+    """What a person should know about the readings."""
+    trouble: str
+    """What keeps the engine from working, in words; empty when nothing does."""
+    draining: bool
+    leases: tuple[Lease, ...]
+    """Those of other engines."""
+    waits: tuple[Wait, ...]
+    reserved: int | None = None
+    """The waiting job that devices are being kept free for."""
+    starts: dict[int, float] = {}
+    """When jobs that wait are expected to start..."""
+    ends: dict[int, float] = {}
+    """... and jobs that run or wait to end, where that can be told."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The devices as the engine saw them."""
+        return Snapshot(self.at, self.devices, self.readings, self.note)
+
+    def reason(self, shape: Shape) -> Reason | None:
+        """Why jobs of a shape wait."""
+        return next((wait.reason for wait in self.waits if wait.shape == shape), None)
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(View)
+
+
+class Bulletin:
+    """Writes what an engine shows of itself, not too often; it stays when the engine leaves."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._due = 0.0
+        self._since: float | None = None
+
+    def hurry(self) -> None:
+        """Somebody is looking: write at the next occasion."""
+        self._due = 0.0
+
+    def post(self, engine: Engine) -> None:
+        """Write a new version, if it is time."""
+        now = engine.now
+        self._since = self._since or now
+        if now < self._due:
+            return
+        self._due = now + INTERVAL
+        made = self._path.with_suffix(".view.new")
+        with contextlib.suppress(OSError):  # a full disk must not keep jobs from running
+            made.write_bytes(_encoder.encode(view_of(engine, self._since)))
+            made.rename(self._path)
+
+    def close(self) -> None:
+        """What was written stays: it tells what the machine has."""
+
+
+def view_of(engine: Engine, since: float) -> View:
+    """What an engine shows of itself now."""
+    snapshot, plan = engine.snapshot, engine.last_plan
+    reserved = plan.reserved if plan else None
+    return View(
+        engine=engine.name,
+        label=engine.label,
+        pid=os.getpid(),
+        version=__version__,
+        since=since,
+        at=engine.now,
+        waiting=engine.waiting,
+        parked=engine.parked,
+        devices=snapshot.devices,
+        readings=dict(snapshot.readings),
+        note=snapshot.note,
+        trouble=engine.trouble,
+        draining=engine.draining,
+        leases=tuple(engine.sight.leases),
+        waits=tuple(Wait(shape, reason) for shape, reason in plan.waits.items()) if plan else (),
+        reserved=reserved.job if reserved else None,
+    )
+
+
+def read_view(path: Path) -> View | None:
+    """What an engine wrote last; None where there is nothing, or nothing that this version understands."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return _decoder.decode(path.read_bytes())
+    return None

@@ -1,0 +1,155 @@
+"""The engine in the background: serves what was submitted, until it has been idle for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from stoker.changes import Happening
+from stoker.core.job import Lost
+from stoker.engine import Engine
+from stoker.presence import QUEUE, engine_lives
+from stoker.queue import held_orphans, open_store
+from stoker.resume import order_of_running, take_in
+from stoker.signals import SignalSocket
+from stoker.workplace import Site, Workplace
+
+HEARTBEAT = 10.0
+"""Seconds after which an idle engine looks for itself whether somebody left something."""
+SETTLE_INTERVAL = 10.0
+"""Seconds between two looks for jobs of dead foreground runs, whose ends nobody else would record."""
+
+
+@dataclass(frozen=True)
+class Duty(Site):
+    """What the engine in the background is made of."""
+
+    idle_exit: float | None = 600.0
+    """Seconds without any job after which it leaves; None is never."""
+
+
+class Service:
+    """One engine that owns the queue, and its loop."""
+
+    def __init__(self, duty: Duty, say: Callable[[str], None]) -> None:
+        self._duty = duty
+        self._say = say
+        self._workplace = Workplace(duty, self._happened, owner=QUEUE, heartbeat=HEARTBEAT)
+        self.leaving: Literal["", "now", "at rest"] = ""
+        """Whether somebody wants it to leave, and when."""
+        self._busy_at = time.monotonic()
+        self._settle_at = 0.0
+        self._trouble = ""
+        try:
+            self._move_in()
+        except BaseException:
+            self._workplace.close()
+            raise
+
+    @property
+    def _engine(self) -> Engine:
+        return self._workplace.engine
+
+    def _move_in(self) -> None:
+        """Go on with what an earlier engine of this queue had given to keepers."""
+        for job in sorted(self._workplace.store.active_jobs(QUEUE), key=order_of_running):
+            self._engine.adopt(job, guest=False)
+        self._workplace.sweep()
+        self._signals = self._workplace.keep(SignalSocket())
+        self._engine.watch(self._signals, self._signalled)
+        self._workplace.publish()
+
+    def run(self) -> None:
+        """Work until it is time to leave."""
+        while not self._is_over():
+            self._engine.turn(self._patience())
+            self._settle_orphans()
+            self._complain()
+            self._workplace.publish()
+
+    def close(self) -> None:
+        """Leave; what runs goes on under its keepers."""
+        self._workplace.close()
+
+    # -- when to leave ---------------------------------------------------------------------------
+
+    def _is_over(self) -> bool:
+        if self.leaving:
+            return self.leaving == "now" or self._engine.at_rest
+        now = time.monotonic()
+        if not self._engine.idle:
+            self._busy_at = now
+        limit = self._duty.idle_exit
+        return limit is not None and now - self._busy_at >= limit
+
+    def _patience(self) -> float | None:
+        if self._duty.idle_exit is None:
+            return None
+        return max(0.0, self._busy_at + self._duty.idle_exit - time.monotonic()) if self._engine.idle else None
+
+    def _signalled(self) -> None:
+        for number in self._signals.received():
+            match number:
+                case signal.SIGUSR1:
+                    self._say(f"{len(self._engine.held)} running, {self._engine.waiting} waiting")
+                case signal.SIGHUP:
+                    self._leave("at rest", "starting nothing more, and leaving when nothing runs")
+                    self._engine.drain()
+                case signal.SIGINT:
+                    self._leave("at rest", "stopping all jobs, and leaving")
+                    self._engine.stop(None, "the engine was told to stop its jobs")
+                case _:
+                    self._leave("now", "leaving; what runs goes on under its keepers")
+
+    def _leave(self, when: Literal["now", "at rest"], words: str) -> None:
+        self._say(words)
+        self.leaving = when
+
+    # -- now and then ----------------------------------------------------------------------------
+
+    def _settle_orphans(self) -> None:
+        """Record how jobs of dead foreground runs ended; what still runs is left until it is over."""
+        now = time.monotonic()
+        if now < self._settle_at:
+            return
+        self._settle_at = now + SETTLE_INTERVAL
+        workplace = self._workplace
+        left = held_orphans(self._duty.places, workplace.store)
+        dead = [orphan for orphan in left if self._engine.keeper_is_dead(orphan.job)]
+        take_in(dead, workplace.store, self._engine, workplace.presence.name)
+
+    def _happened(self, happening: Happening) -> None:
+        if isinstance(happening.event, Lost):
+            self._say(f"job {happening.job.id} lost its keeper")
+
+    def _complain(self) -> None:
+        trouble = self._engine.trouble
+        if trouble and trouble != self._trouble:
+            self._say(trouble)
+        self._trouble = trouble
+
+
+def serve(duty: Duty, say: Callable[[str], None], ready: Callable[[], None]) -> None:
+    """Be the engine of the queue until it is time to leave.
+
+    Whoever submits looks for an engine after the job is in the store, and this looks into the store after it is no
+    engine any more: so no job falls between the two.
+    """
+    while True:
+        service = Service(duty, say)
+        ready()
+        try:
+            service.run()
+        finally:
+            service.close()
+        if service.leaving or not _somebody_came(duty):
+            return
+
+
+def _somebody_came(duty: Duty) -> bool:
+    with contextlib.closing(open_store(duty.places)) as store:
+        return bool(store.open_jobs(QUEUE, 0, 1)) and not engine_lives(duty.places, QUEUE)

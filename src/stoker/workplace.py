@@ -1,0 +1,108 @@
+"""An engine with all that it works with, opened in the one right order and closed in the other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from stoker.backends.local import LocalBackend
+from stoker.changes import Happening
+from stoker.core.errors import StokerError
+from stoker.core.plan import Policy
+from stoker.devices.kind import Devices
+from stoker.engine import Engine
+from stoker.equipment import Equipment, steady_clock
+from stoker.ledger import Ledger
+from stoker.places import Places
+from stoker.presence import Bell, Presence
+from stoker.published import Bulletin
+from stoker.queue import forgotten_keepers, open_store, sweep_locks
+from stoker.store import Store
+
+
+class Closable(Protocol):
+    """Anything that holds something."""
+
+    def close(self) -> None:
+        """Give it back."""
+
+
+Resource = TypeVar("Resource", bound=Closable)
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where an engine works, with what, and for whom."""
+
+    places: Places
+    ledger: Path
+    devices: Devices
+    policy: Policy
+    user: str
+    label: str
+    share_output: bool = False
+    share_input: bool = False
+
+
+class Workplace:
+    """The resources of an engine."""
+
+    def __init__(
+        self, site: Site, tell: Callable[[Happening], None], owner: str = "", heartbeat: float | None = None
+    ) -> None:
+        """`owner` is a name that jobs were given to; without one, the engine owns what it is given itself."""
+        self._site = site
+        self._closing = contextlib.ExitStack()
+        try:
+            self._open(tell, owner, heartbeat)
+        except BaseException:
+            self._closing.close()
+            raise
+
+    def _open(self, tell: Callable[[Happening], None], owner: str, heartbeat: float | None) -> None:
+        """The keepers' forkserver comes first: it must not carry a copy of anything that follows."""
+        places, site = self._site.places, self._site
+        if owner:
+            self.keep(Presence(places, owner))
+        self.presence = self.keep(Presence(places))
+        name = self.presence.name
+        self.backend = self.keep(
+            LocalBackend(places.keepers, name, share_output=site.share_output, share_input=site.share_input)
+        )
+        self.store: Store = self.keep(open_store(places))
+        equipment = Equipment(self.store, Ledger(site.ledger), site.devices, self.backend, site.user, steady_clock())
+        name = owner or name
+        self.engine = self.keep(Engine(name, equipment, site.policy, tell, label=site.label, heartbeat=heartbeat))
+        self._bell = self.keep(Bell(places, name))
+        self.engine.watch(self._bell, self._rung)
+        self._bulletin = self.keep(Bulletin(places.bulletin(name)))
+
+    def keep(self, resource: Resource) -> Resource:
+        """Close a resource when the workplace is closed, before all that was there earlier."""
+        self._closing.callback(resource.close)
+        return resource
+
+    def publish(self) -> None:
+        """Show others what the engine is doing, now and then."""
+        self._bulletin.post(self.engine)
+
+    def sweep(self) -> None:
+        """Remove what dead engines left and nobody needs any more."""
+        sweep_locks(self._site.places, self.store)
+        for keeper in forgotten_keepers(self._site.places, self.store):
+            if self.backend.is_dead(keeper):
+                self.backend.forget(keeper)
+
+    def close(self) -> None:
+        """Give everything back; jobs that still run go on under their keepers."""
+        with contextlib.suppress(StokerError):  # those whose last job was taken over by us own nothing any more
+            sweep_locks(self._site.places, self.store)
+        self._closing.close()
+
+    def _rung(self) -> None:
+        self._bell.silence()
+        self._bulletin.hurry()
+        self.engine.poke()

@@ -7,7 +7,7 @@ import pytest
 
 from stoker.core.job import Job
 from stoker.core.plan import Policy, Start, plan
-from stoker.core.reasons import AtLimit, Crowded, NeverFits
+from stoker.core.reasons import AtLimit, Crowded, Leased, NeverFits
 from stoker.core.terms import Need
 from stoker.core.waiting import shape_of
 from support.build import GIB, a_job, a_lease, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot, where
@@ -93,6 +93,15 @@ def test_allowed_devices_are_the_only_ones() -> None:
     """A job with a choice of its own takes nothing else."""
     queue = a_queue(a_job(1, a_need(2, allowed=["1", "3"])), a_job(2, a_need(allowed=["3"])))
     assert where(plan(queue, [], FOUR, [], Policy(), 0.0)) == {1: "1 3"}
+
+
+def test_required_devices_are_waited_for_and_the_others_are_any() -> None:
+    """With a required one in the set the rest is taken in order; without it nothing starts, and it is named."""
+    job = a_job(1, a_need(2, required=["2"]))
+    assert where(plan(a_queue(job), [], FOUR, [], Policy(), 0.0)) == {1: "2 0"}
+    blocked = plan(a_queue(job), [], FOUR, [a_lease("2")], Policy(), 0.0)
+    assert (where(blocked), blocked.reason(job)) == ({}, Leased("2", "alice", "train.py"))
+    assert plan(a_queue(job), [], TWO, [], Policy(), 0.0).reason(job) == NeverFits("no device 2 here; there are 0, 1")
 
 
 def test_preferred_devices_come_first_and_in_their_order() -> None:

@@ -33,6 +33,14 @@ def test_a_job_that_ends_in_time_may_pass() -> None:
         assert decided.reason(WIDE) == Crowded(4, 3, 9)
 
 
+def test_a_required_device_is_reserved_however_late_it_is_free() -> None:
+    """Others that would be free earlier do not stand in for it."""
+    pair = a_job(1, a_need(2, required=["0"]))
+    reserved = plan(a_queue(pair), [slot(9, "0", until=100.0)], FOUR, [], PATIENT, 10.0).reserved
+    assert reserved is not None
+    assert (set(reserved.devices), reserved.moment) == ({"0", "1"}, 100.0)
+
+
 def test_devices_beyond_the_reservation_are_for_everybody() -> None:
     """A job that may use two of four leaves the other two alone."""
     pair = a_job(1, a_need(2, allowed=["0", "3"]))

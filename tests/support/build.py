@@ -19,10 +19,11 @@ def a_need(
     gib: float | None = None,
     allowed: Iterable[str] = (),
     preferred: Iterable[str] = (),
+    required: Iterable[str] = (),
 ) -> Need:
     """A need; memory in GiB."""
     memory = None if gib is None else int(gib * GIB)
-    return Need(gpus=gpus, memory=memory, allowed=tuple(allowed), preferred=tuple(preferred))
+    return Need(gpus, memory, tuple(allowed), tuple(preferred), required=tuple(required))
 
 
 def a_job(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
+from msgspec import structs
+
 from stoker.core.fit import most_at_once, suits
 from stoker.core.occupancy import FOREVER, Occupancy, View
 from stoker.core.reasons import Crowded, Drained, Draining, GivesWay, Leased, MemoryShort, Occupied, Unusable
@@ -16,11 +18,19 @@ _MOST_TELLING_FIRST = (GivesWay, Leased, Occupied, Drained, Unusable, Draining)
 
 def why_blocked(need: Need, occupancy: Occupancy) -> Crowded | MemoryShort | Outside:
     """What keeps a need waiting that the machine could meet."""
+    if need.required and not _required_open(need, occupancy):
+        required = structs.replace(need, gpus=len(need.required), allowed=need.required, required=())
+        return why_blocked(required, occupancy)
     suited = [view for view in occupancy.views if suits(view.device, need)]
     outside = [blame for view in suited if (blame := _outside(view, need, occupancy)) is not None]
     if outside and len(suited) - len(outside) < need.gpus:
         return min(outside, key=lambda blame: _MOST_TELLING_FIRST.index(type(blame)))
     return _memory_short(need, suited, occupancy) or _crowded(need, suited, occupancy)
+
+
+def _required_open(need: Need, occupancy: Occupancy) -> bool:
+    required = [view for view in occupancy.views if view.device.id in need.required]
+    return all(occupancy.fit(view, need) is not None for view in required)
 
 
 def _outside(view: View, need: Need, occupancy: Occupancy) -> Outside | None:

@@ -26,13 +26,14 @@ def suits(device: Device, need: Need) -> bool:
 
 
 def preference(device: Device, need: Need) -> int:
-    """The place of a device among the preferred ones; all others come after them."""
-    return need.preferred.index(device.id) if device.id in need.preferred else len(need.preferred)
+    """The place of a device among the required and the preferred ones; all others come after them."""
+    wanted = need.required + need.preferred
+    return wanted.index(device.id) if device.id in wanted else len(wanted)
 
 
-def choose(offers: list[Offer], count: int) -> tuple[Device, ...] | None:
-    """The best `count` devices that have no claim in common, near each other among equals."""
-    if len(offers) < count:
+def choose(offers: list[Offer], count: int, required: Sequence[str] = ()) -> tuple[Device, ...] | None:
+    """The best `count` devices that have no claim in common, near each other among equals; the required go first."""
+    if len(offers) < count or (required and not {offer.device.id for offer in offers}.issuperset(required)):
         return None
     if count == 1:
         return (min(offers).device,)
@@ -54,10 +55,11 @@ def never_fits(need: Need, devices: Sequence[Device]) -> str | None:
     """Why a need can never be met by these devices, in one sentence; None when it can."""
     allowed = [device for device in devices if not need.allowed or device.id in need.allowed]
     suited = [device for device in allowed if suits(device, need)]
-    if need.gpus <= min(1, len(suited)) or most_at_once(suited) >= need.gpus:
+    there = {device.id for device in suited}.issuperset(need.required)
+    if there and (need.gpus <= min(1, len(suited)) or most_at_once(suited) >= need.gpus):
         return None
     known = {device.id for device in devices}
-    if unknown := [name for name in need.allowed if name not in known]:
+    if unknown := [name for name in need.allowed + need.required if name not in known]:
         return f"no device {', '.join(unknown)} here; there are {_labels(devices)}"
     if allowed and not any(need.model in device.model.lower() for device in allowed):
         models = sorted({device.model for device in allowed if device.model})

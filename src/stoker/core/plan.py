@@ -163,7 +163,7 @@ class _Turn:
             self._count(head.shape)
             return Start(job, ())
         offers = self._offers(need)
-        devices = choose(self._unreserved(offers, job), need.gpus)
+        devices = choose(self._unreserved(offers, job), need.gpus, need.required)
         if devices is None:
             return self._never(need) or self._block(job, need, offers)
         if self._modest and (excess := self._too_many(need, devices)):
@@ -236,7 +236,7 @@ class _Turn:
     def _block(self, job: Job, need: Need, offers: list[Offer]) -> Reason:
         if self._reservation is None:
             self._reservation = reserve(job, self._occupancy)
-        elif choose(offers, need.gpus) is not None:
+        elif choose(offers, need.gpus, need.required) is not None:
             return KeptFree(self._reservation.job, self._reservation.gpus)
         return why_blocked(need, self._occupancy)
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from stoker.core.fit import Offer, choose, preference, suits
 from stoker.core.job import Job, Waiting
-from stoker.core.occupancy import Occupancy
+from stoker.core.occupancy import NOW, Occupancy
 from stoker.core.policy import Policy
 
 
@@ -34,8 +34,9 @@ def reserve(job: Job, occupancy: Occupancy) -> Reservation | None:
     for view in occupancy.views:
         if suits(view.device, need) and (ready := occupancy.ready(view, need)) is not None:
             moments[view.device.id] = ready
-            offers.append(Offer((ready, preference(view.device, need)), view.order, view.device))
-    devices = choose(offers, need.gpus)
+            first = NOW if view.device.id in need.required else ready
+            offers.append(Offer((first, preference(view.device, need)), view.order, view.device))
+    devices = choose(offers, need.gpus, need.required)
     if devices is None:
         return None
     last = max(moments[device.id] for device in devices)

@@ -22,6 +22,8 @@ class Need(Struct, frozen=True):
     preferred: tuple[str, ...] = ()
     model: str = ""
     """A part of the name that the GPU must have, in small letters."""
+    required: tuple[str, ...] = ()
+    """Device ids that must be among them, whatever the others are."""
 
 
 class Terms(Struct, frozen=True):

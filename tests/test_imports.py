@@ -16,7 +16,21 @@ SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = [
     {"core"},
     {"devices", "ledger", "store", "backends", "places", "zone"},
-    {"presence", "published", "equipment", "mail", "parked", "posts", "sight", "changes", "roster", "engine", "queue"},
+    {
+        "presence",
+        "published",
+        "equipment",
+        "mail",
+        "parked",
+        "posts",
+        "sight",
+        "sharing",
+        "usage",
+        "changes",
+        "roster",
+        "engine",
+        "queue",
+    },
     {
         "tally",
         "signals",

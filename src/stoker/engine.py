@@ -46,7 +46,9 @@ from stoker.equipment import Equipment
 from stoker.mail import Mail
 from stoker.posts import Post, Posts
 from stoker.roster import Roster
-from stoker.sight import LOOK_INTERVAL, Sight
+from stoker.sharing import Sharing
+from stoker.sight import LEASE_INTERVAL, LOOK_INTERVAL, Sight
+from stoker.usage import Usage
 
 RETRY_INTERVAL = 1.0
 """Seconds after which a write that failed is tried again."""
@@ -90,6 +92,8 @@ class Engine:
         self._equipment = equipment
         self._roster = Roster()
         self._posts = Posts(equipment.backend, equipment.ledger, label)
+        self._usage = Usage(equipment.store, name)
+        self._sharing = Sharing(equipment.ledger, self._usage, label)
         self._changes = Changes(equipment.store, self._recorded)
         self._tell = tell
         self._mail = Mail(equipment.store, name)
@@ -231,6 +235,7 @@ class Engine:
         """Leave: idle keepers are sent away, busy ones go on without us."""
         with contextlib.suppress(StokerError):
             self._changes.write()
+        self._sharing.withdraw()
         self._see_off(self._posts.dismiss_all())
         self._selector.close()
 
@@ -271,7 +276,7 @@ class Engine:
         if (begin := self._roster.parked.next_begin) is not None:
             moments.append(begin - now)
         if self.waiting or self._roster.at_work:
-            moments.append(LOOK_INTERVAL)
+            moments.append(self._look_interval)
         elif self._heartbeat is not None:
             moments.append(self._heartbeat)
         return max(0.0, min(moments)) if moments else None
@@ -315,7 +320,7 @@ class Engine:
     def _look(self) -> None:
         """See what devices and ledger look like, when it matters or when it is time."""
         now = self._now()
-        due = self.sight.due(now)
+        due = self.sight.due(now, self._look_interval)
         if self._plan_due or due:
             self.sight.look(now, self._posts.leases, waiting=bool(self.waiting))
             self._plan_due = True
@@ -333,15 +338,20 @@ class Engine:
         if not self.waiting:
             return
         self.trouble = ""
-        slots = self._posts.slots(self._roster.active, self.policy.ahead, now)
-        sight = self.sight
-        self.last_plan = plan(self._roster.waiting, slots, sight.snapshot, sight.leases, self.policy, now, sight.freed)
+        self.last_plan = self._planned(now)
         try:
             for start in self.last_plan.starts:
                 self._assign(start)
+            self._sharing.tell(self.last_plan.longing, self._posts, now)
         except StokerError as error:  # the ledger or the disk, not the job: it waits until they are well again
             self.trouble = f"{error.message}; {error.hint}"
             self._plan_after = now + RETRY_INTERVAL
+
+    def _planned(self, now: float) -> Plan:
+        waiting, sight = self._roster.waiting, self.sight
+        courtesy = self._sharing.consider(sight, self._posts, lambda: self._roster.waiting_since, now)
+        slots = self._posts.slots(self._roster.active, self.policy.ahead, now, self._sharing.is_promised)
+        return plan(waiting, slots, sight.snapshot, sight.leases, self.policy, now, sight.freed, courtesy)
 
     def _record(self) -> None:
         """Write what happened, all in one transaction; where that fails, keep it and try again later."""
@@ -389,8 +399,10 @@ class Engine:
     def _tidy(self) -> None:
         """Give back what is not used: leases of idle posts, attempts stuck behind a long one."""
         now = self._now()
-        self._posts.spread(now)
+        self._posts.spread(now, self._sharing.is_promised)
         self._posts.close_idle()
+        if self.draining or not self.waiting:
+            self._sharing.withdraw()
 
     # -- what keepers say ------------------------------------------------------------------------
 
@@ -411,6 +423,7 @@ class Engine:
         began = started_at(job)
         if began is not None:
             self._posts.learn(job.terms.need, record.at - began)
+            self._usage.spent(self._posts[keeper].device_ids, began, record.at)
         why: Any = record.why
         exited = Exited(
             job.attempts,
@@ -575,6 +588,10 @@ class Engine:
                         self._equipment.backend.forget(keeper)
             with contextlib.suppress(InterruptedError):
                 self._selector.select(SOON)
+
+    @property
+    def _look_interval(self) -> float:
+        return LEASE_INTERVAL if self._sharing.waits else LOOK_INTERVAL
 
     def _now(self) -> float:
         return self._equipment.clock()

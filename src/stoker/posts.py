@@ -84,6 +84,10 @@ class Post:
         return max(0, depth - (len(self.jobs) - 1))
 
 
+def _to_nobody(_: Post) -> bool:
+    return False
+
+
 class Posts:
     """All posts of an engine, and the keepers that have none at the moment."""
 
@@ -114,10 +118,17 @@ class Posts:
         """Whether attempts wait behind others."""
         return any(len(post.jobs) > 1 for post in self)
 
-    def slots(self, held: Callable[[int], Job | None], short: float, now: float) -> list[Slot]:
-        """The busy posts as the plan sees them; attempts that take less than `short` may be handed over ahead."""
+    def slots(
+        self, held: Callable[[int], Job | None], short: float, now: float, promised: Callable[[Post], bool] = _to_nobody
+    ) -> list[Slot]:
+        """The busy posts as the plan sees them; attempts that take less than `short` may be handed over ahead.
+
+        But none on devices that are promised to somebody who goes first.
+        """
         heads = [(post, held(post.jobs[0])) for post in self if post.jobs]
-        return [self._slot(post, head, short, now) for post, head in heads if head is not None]
+        return [
+            self._slot(post, head, 0.0 if promised(post) else short, now) for post, head in heads if head is not None
+        ]
 
     def open(self, need: Need, devices: tuple[Device, ...], now: float) -> Post | None:
         """A post on just these devices; None where somebody else was faster to claim them."""
@@ -143,10 +154,10 @@ class Posts:
         for post in [post for post in self if not post.jobs]:
             self._close(post)
 
-    def spread(self, now: float) -> None:
-        """Ask for what waits behind an attempt that turned out long: another post may be free."""
+    def spread(self, now: float, promised: Callable[[Post], bool] = _to_nobody) -> None:
+        """Ask for what waits behind an attempt that turned out long, or before somebody who goes first."""
         for post in self:
-            if post.overdue(now):
+            if post.overdue(now) or promised(post):
                 self.recall(post)
 
     def recall(self, post: Post) -> None:

@@ -7,6 +7,7 @@ import msgspec
 from stoker.core.attempt import parse_key
 from stoker.core.gate import Hindrance
 from stoker.core.job import Active, Job, Waiting
+from stoker.core.reservation import waiting_since
 from stoker.core.waiting import WaitingJobs
 from stoker.parked import Parked
 
@@ -92,6 +93,11 @@ class Roster:
     def at_our_work(self) -> bool:
         """Whether a keeper holds a job of ours."""
         return len(self._active) > len(self._guests)
+
+    @property
+    def waiting_since(self) -> float:
+        """Since when the oldest waiting job waits."""
+        return min(waiting_since(next(iter(group))) for group in self.waiting.groups())
 
     @property
     def next_waiting(self) -> Job | None:

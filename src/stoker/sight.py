@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from stoker.core.device import Device, Snapshot
 from stoker.core.lease import Lease
+from stoker.core.share import Want
 from stoker.devices.kind import Devices
 from stoker.ledger import Ledger
 
@@ -26,13 +27,16 @@ class Sight:
         self.freed: dict[str, float] = {}
         """When our last attempt on a device ended."""
         self.leases: Sequence[Lease] = ()
+        """Those that are not ours."""
+        self.wants: Mapping[str, Want] = {}
+        """All of them, with our own."""
         self.warnings: tuple[str, ...] = ()
         self.snapshot = Snapshot(0.0, ())
         self._see(devices.look(now))
 
-    def due(self, now: float) -> bool:
+    def due(self, now: float, interval: float = LOOK_INTERVAL) -> bool:
         """Whether it is time for a look."""
-        return now - self._read_at >= LOOK_INTERVAL
+        return now - self._read_at >= interval
 
     def expire(self) -> None:
         """Something outside has changed: look again at the next occasion."""
@@ -49,6 +53,7 @@ class Sight:
             view = self._ledger.live()
             names = set(ours)
             self.leases = tuple(lease for name, lease in view.leases.items() if name not in names)
+            self.wants = view.wants
             self.warnings = view.warnings
             self._read_at = now
 

@@ -52,6 +52,8 @@ def policy_of(settings: EngineSettings) -> Policy:
     """How the plan weighs things for the queue."""
     groups = {f"group {name}": limit for name, limit in settings.groups.items()}
     return Policy(
+        max_use=settings.max_use,
+        min_free=settings.min_free,
         limits={**groups, "CPU jobs": settings.cpu_jobs or os.cpu_count() or 1},
         patience=settings.patience,
         reserve=settings.reserve,

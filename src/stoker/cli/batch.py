@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from stoker.core.attempt import INHERIT
+from stoker.core.courtesy import never_modest
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.plan import Policy, never_fits
 from stoker.core.submission import NewJob, digest_of
@@ -40,6 +41,8 @@ class Request:
     devices: str | None = None
     sim: str | None = None
     jobs: int | None = None
+    max_use: int | None = None
+    min_free: int | None = None
     halt: str | None = None
     resume: bool = False
     results: str | None = None
@@ -81,7 +84,7 @@ class Batch:
         limit = self.request.jobs
         if limit is None and not self._snapshot.devices:
             limit = os.cpu_count()
-        return Policy(max_running=limit)
+        return Policy(max_running=limit, max_use=self.request.max_use, min_free=self.request.min_free or 0)
 
     def check(self, items: Items) -> None:
         """Refuse what cannot be understood or can never run, before anything has started."""
@@ -100,7 +103,8 @@ class Batch:
 
     def _check_wish(self, options: JobOptions) -> None:
         terms = terms_of(options, self._around)
-        impossible = never_fits(terms.need, self._snapshot.devices)
+        devices, policy = self._snapshot.devices, self.policy()
+        impossible = never_fits(terms.need, devices) or never_modest(terms.need.gpus, devices, policy)
         if impossible:
             labels = ", ".join(dict.fromkeys(device.label for device in self._snapshot.devices))
             raise Impossible(impossible, f"ask for less; there are {labels}" if labels else "give it devices")

@@ -34,6 +34,10 @@ def run(request: Request, label: str, items: Items) -> int:
     """Run the jobs and return the exit code."""
     if request.jobs is not None and request.jobs < 1:
         raise UsageError(f"-j {request.jobs} lets nothing run", "give -j 1 or more")
+    if request.max_use is not None and request.max_use < 1:
+        raise UsageError(f"--max-use {request.max_use} lets nothing run", "give --max-use 1 or more")
+    if request.min_free is not None and request.min_free < 0:
+        raise UsageError(f"--min-free {request.min_free} is less than none", "give --min-free 0 or more")
     places = find_places(os.environ, socket.gethostname(), simulated=bool(request.simulation))
     devices = _find_devices(request, items, places)
     with contextlib.closing(devices):

@@ -46,6 +46,7 @@ __all__ = [
     "LedgerUnusable",
     "LedgerView",
     "find_ledger",
+    "owner_name",
     "prepare_ledger",
 ]
 

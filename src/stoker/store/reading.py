@@ -121,8 +121,8 @@ class Reading:
         """Devices (as JSON), beginning and end of attempts whose jobs ended after a moment, but for one engine's."""
         # By way of the jobs, whose ends have an index; one on attempts would slow every end down.
         rows = self._rows(
-            "SELECT attempts.devices, attempts.started, attempts.ended FROM jobs JOIN attempts ON attempts.job = jobs.id"
-            " WHERE jobs.ended > ? AND jobs.engine != ? AND attempts.started IS NOT NULL AND attempts.ended IS NOT NULL"
+            "SELECT devices, started, attempts.ended FROM jobs JOIN attempts ON attempts.job = jobs.id"
+            " WHERE jobs.ended > ? AND engine != ? AND started IS NOT NULL AND attempts.ended IS NOT NULL"
             " ORDER BY jobs.ended DESC LIMIT ?",
             *(after, engine, limit),
         )

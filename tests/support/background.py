@@ -1,0 +1,144 @@
+"""The queue in the background as people use it: an engine on simulated GPUs, in a state directory of the test's own.
+
+The fixture `background` gives a `Background`, which is a `Stoker` (so `background("cancel", "3")` types a command line,
+and all of them mean the simulated GPUs, since STOKER_SIM is set) and can besides:
+
+- `submit(*lines, ...)` puts shell lines into the queue, starts the engine where none lives, and returns the ids;
+- `start_engine()`, `kill_engine()` (SIGKILL) and `engine_process` are about the engine;
+- `job(id)`, `word(id)`, `ended(id)`, `log(id)` tell of a job as the store has it; `open_store()` gives the store itself;
+- `wait_word("running", *ids)` and `wait_over(*ids)` wait for jobs;
+- `open_gate(name)` lets go on what waits in `until(name)` of support.cli.
+
+Everything that has the test's state directory in its environment ends with the test: engine, keepers and jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.core.job import Ended, Job, state_word
+from stoker.core.submission import NewJob
+from stoker.core.terms import Command, Terms
+from stoker.places import find_places
+from stoker.presence import QUEUE, engine_lives, process_of, ring
+from stoker.queue import Submission, open_store, submit
+from stoker.store import Store
+from support.cli import Stoker
+from support.wait import wait_until
+
+SIMULATED = "2x24G"
+
+
+class Background(Stoker):
+    """Types `stoker ...` beside an engine in the background."""
+
+    def __init__(self, home: Path, sim: str = SIMULATED) -> None:
+        super().__init__(home)
+        self.environment["STOKER_SIM"] = sim
+        self.places = find_places(self.environment, socket.gethostname(), simulated=True)
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        *lines: str,
+        names: Sequence[str] = (),
+        array: bool = False,
+        held: str = "",
+        start: bool = True,
+        **terms: Any,
+    ) -> list[int]:
+        """Queue shell lines (a name each, if any), and start an engine where none lives unless that is not wanted.
+
+        `terms` are fields of Terms. The output goes to `<id>.log` in the working directory.
+        """
+
+        def jobs(environment: str) -> list[NewJob]:
+            usual = {"cwd": str(self.cwd), "out": str(self.cwd / "%j.log"), "environment": environment}
+            shared = Terms(**{**usual, **terms})
+            commands = [Command((line,), "/bin/sh") for line in lines]
+            return [
+                NewJob(command, shared, names[index] if names else "", index if array else None)
+                for index, command in enumerate(commands)
+            ]
+
+        with self.open_store() as store:
+            ids = submit(store, Submission("test", self.environment, jobs, array, held), time.time())
+        if start and not ring(self.places, QUEUE):
+            self.start_engine()
+        return list(ids)
+
+    @contextlib.contextmanager
+    def open_store(self) -> Iterator[Store]:
+        """The store of this queue."""
+        with contextlib.closing(open_store(self.places)) as store:
+            yield store
+
+    def job(self, job_id: int) -> Job:
+        """A job as the store has it."""
+        with self.open_store() as store:
+            job = store.job(job_id)
+        assert job is not None
+        return job
+
+    def word(self, job_id: int) -> str:
+        """The state of a job in one word."""
+        return state_word(self.job(job_id))
+
+    def ended(self, job_id: int) -> Ended:
+        """How a job ended."""
+        state = self.job(job_id).state
+        assert isinstance(state, Ended)
+        return state
+
+    def log(self, job_id: int, retry: int = 0) -> str:
+        """What a job wrote in its first run, or in a later one."""
+        name = f"{job_id}.log.{retry}" if retry else f"{job_id}.log"
+        return (self.cwd / name).read_text()
+
+    def wait_word(self, word: str, *ids: int) -> None:
+        """Wait until the jobs are in a state."""
+        wait_until(lambda: all(self.word(job_id) == word for job_id in ids))
+
+    def wait_over(self, *ids: int) -> None:
+        """Wait until the jobs are over."""
+        wait_until(lambda: all(isinstance(self.job(job_id).state, Ended) for job_id in ids))
+
+    def open_gate(self, name: str) -> None:
+        """Make the file that jobs wait for."""
+        (self.cwd / name).touch()
+
+    # -- the engine ------------------------------------------------------------------------------
+
+    @property
+    def engine_process(self) -> int | None:
+        """The number of the engine's process, None where no engine lives."""
+        return process_of(self.places, QUEUE)
+
+    def start_engine(self) -> None:
+        """Start the engine, if none lives."""
+        outcome = self("engine", "start")
+        assert outcome.code == 0, outcome.err
+
+    def kill_engine(self) -> None:
+        """End the engine as a crash would; what runs goes on under its keepers."""
+        pid = self.engine_process
+        assert pid is not None, "no engine lives"
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not engine_lives(self.places, QUEUE))
+
+
+@pytest.fixture
+def background(tmp_path: Path) -> Iterator[Background]:
+    """A queue in the background; its engine starts with the first job."""
+    with contextlib.closing(Background(tmp_path)) as queue:
+        yield queue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,10 @@ from msgspec import Struct
 from stoker.core.errors import UsageError
 from stoker.core.terms import Command
 from stoker.options import JobOptions
+
+_LISTS = ("on", "prefer", "after", "array", "retry_on")
+_TEXTS = ("vram", "time", "grace", *_LISTS)
+_TABLES = ("env", "tag")
 
 
 class Listed(Struct, frozen=True):
@@ -147,10 +151,27 @@ def _refuse_unknown(table: dict[str, Any], where: str) -> None:
 
 def _with_text(table: dict[str, Any]) -> dict[str, Any]:
     """Numbers are fine where the command line takes text, and for variables."""
-    texts = ("vram", "on", "prefer", "time", "grace")
-    loose = {key: str(value) if key in texts and isinstance(value, int) else value for key, value in table.items()}
-    env: Any = table.get("env")
-    return {**loose, "env": {key: str(value) for key, value in env.items()}} if isinstance(env, dict) else loose
+    return {key: _loose(key, value) for key, value in table.items()}
+
+
+def _loose(key: str, value: Any) -> Any:
+    if key in _TABLES and isinstance(value, dict):
+        return {name: _text(each) for name, each in value.items()}
+    if key in _LISTS and isinstance(value, list):
+        return ",".join(map(_text, value))
+    return _text(value) if key in _TEXTS and isinstance(value, int) else value
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def command_of(words: Sequence[str], shell: str) -> Command:
+    """A command as typed: several words are executed, one with blanks in it is a line for the shell."""
+    if not words[0].strip():
+        raise UsageError("the command is empty", "write it after --")
+    single = len(words) == 1 and any(blank in words[0] for blank in " \t\n")
+    return Command(tuple(words), shell if single else "")
 
 
 def _command(words: str | list[str], where: str, shell: str) -> Command:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
+from stoker.core.array import parse_array
+from stoker.core.dependency import Dependency
 from stoker.core.errors import UsageError
 from stoker.core.terms import Need, Terms
 from stoker.core.units import parse_duration, parse_size
+
+RETRY_RESULTS = ("failed", "oom", "timeout")
+"""Ends that a retry may mend; what is lost is queued again anyway."""
+_CODE = re.compile(r"\d{1,3}", re.ASCII)
 
 
 class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,6 +37,18 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     out: str | None = None
     err: str | None = None
     name: str | None = None
+    gpu_type: str | None = None
+    group: str | None = None
+    begin: str | None = None
+    after: str | None = None
+    array: str | None = None
+    tag: dict[str, str] = {}
+    retry_on: str | None = None
+    no_requeue: bool | None = None
+
+
+def _no_earlier_jobs(text: str) -> tuple[Dependency, ...]:
+    raise UsageError(f"--after {text} cannot be used here", "submit the job with stoker submit")
 
 
 class Surroundings(Struct, frozen=True):
@@ -42,12 +61,22 @@ class Surroundings(Struct, frozen=True):
     default_out: str
     resolve: Callable[[str], str]
     """From a device's label to its id."""
+    array_out: str = ""
+    """The log of a task of an array; empty where it is like that of any job."""
+    earlier: Callable[[str], tuple[Dependency, ...]] = _no_earlier_jobs
+    """From ids as typed to what a job waits for."""
+    commit: Callable[[str], str] = lambda _: ""
+    """The commit that is checked out in a directory."""
+    now: float = 0.0
+    fill: bool = False
+    """Whether placeholders in commands are filled."""
 
 
 def merged(base: JobOptions, own: JobOptions) -> JobOptions:
     """The options of a batch with those that one of its jobs has of its own."""
     given = {name: getattr(own, name) for name in own.__struct_fields__ if getattr(own, name) is not None}
-    return msgspec.structs.replace(base, **{**given, "env": {**base.env, **own.env}})
+    tables = {"env": {**base.env, **own.env}, "tag": {**base.tag, **own.tag}}
+    return msgspec.structs.replace(base, **{**given, **tables})
 
 
 def terms_of(options: JobOptions, around: Surroundings) -> Terms:
@@ -63,9 +92,23 @@ def terms_of(options: JobOptions, around: Surroundings) -> Terms:
         limit=None if options.time is None else parse_duration(options.time),
         grace=30.0 if options.grace is None else parse_grace(options.grace),
         retries=_at_least_zero(options.retries or 0, "--retries"),
-        out=_output(options.out, cwd) or around.default_out,
+        requeue=not options.no_requeue,
+        out=_output(options.out, cwd) or (options.array and around.array_out) or around.default_out,
         err=_output(options.err, cwd),
+        group=_checked_group(options.group or ""),
+        begin=None if options.begin is None else _moment(options.begin, around.now),
+        after=() if options.after is None else around.earlier(options.after),
+        retry_on=() if options.retry_on is None else parse_retry_on(options.retry_on),
+        at_once=None if options.array is None else parse_array(options.array).at_once,
+        tags=tuple(sorted(options.tag.items())),
+        commit=around.commit(cwd),
+        fill=around.fill,
     )
+
+
+def tasks_of(options: JobOptions) -> Sequence[int | None]:
+    """The indices of the tasks that the options make of a command; a job that is no array has none."""
+    return (None,) if options.array is None else parse_array(options.array).indices
 
 
 def need_of(options: JobOptions, resolve: Callable[[str], str]) -> Need:
@@ -75,6 +118,7 @@ def need_of(options: JobOptions, resolve: Callable[[str], str]) -> Need:
         memory=None if options.vram in (None, "all") else _memory(options.vram),
         allowed=_device_ids(options.on, "--on", resolve),
         preferred=_device_ids(options.prefer, "--prefer", resolve),
+        model=(options.gpu_type or "").strip().lower(),
     )
 
 
@@ -83,12 +127,22 @@ def parse_grace(text: str) -> float:
     return 0.0 if text.strip() in ("0", "0s") else parse_duration(text)
 
 
-def parse_assignment(text: str) -> tuple[str, str]:
+def parse_assignment(text: str, option: str = "--env") -> tuple[str, str]:
     """Name and value of K=V."""
     name, equals, value = text.partition("=")
     if not equals or not name or "\0" in text:
-        raise UsageError(f"--env {text!r} is not of the form NAME=VALUE", "write it as --env SEED=1")
+        raise UsageError(f"{option} {text!r} is not of the form NAME=VALUE", f"write it as {option} SEED=1")
     return name, value
+
+
+def parse_retry_on(text: str) -> tuple[str, ...]:
+    """Results and exit codes that a retry may mend: `oom,timeout,75`."""
+    words = [word.strip().lower() for word in text.split(",")]
+    for word in words:
+        if word not in RETRY_RESULTS and not (_CODE.fullmatch(word) and 1 <= int(word) <= 255):
+            what = f"{word!r} is neither a result nor an exit code" if word else f"{text!r} has an empty word in it"
+            raise UsageError(f"--retry-on: {what}", f"name {', '.join(RETRY_RESULTS)} or codes from 1 to 255")
+    return tuple(dict.fromkeys(words))
 
 
 def current_user() -> str:
@@ -129,6 +183,19 @@ def _checked_env(env: Mapping[str, str]) -> Mapping[str, str]:
         if not name or "=" in name or "\0" in name + value:
             raise UsageError(f"{name!r} cannot be the name of a variable", "write it as --env SEED=1")
     return env
+
+
+def _checked_group(name: str) -> str:
+    if name and not name.isprintable():
+        raise UsageError(f"--group {name!r} cannot be shown", "use a plainer name")
+    return name
+
+
+def _moment(text: str, now: float) -> float:
+    from stoker.core.moment import parse_moment
+    from stoker.zone import LocalZone
+
+    return parse_moment(text, now, LocalZone())
 
 
 def _at_least_zero(number: int, option: str) -> int:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from stoker import __version__
 from stoker.core.device import Device, Reading, Snapshot
+from stoker.core.forecast import Forecast
 from stoker.core.lease import Lease
 from stoker.core.reasons import Reason
 from stoker.core.waiting import Shape
-from stoker.engine import Engine
+
+if TYPE_CHECKING:  # a door that only reads this need not load what an engine consists of
+    from stoker.engine import Engine
 
 INTERVAL = 1.0
 """Seconds between two versions, unless somebody asks."""
+FORECAST_INTERVAL = 10.0
+"""Seconds between two forecasts, unless somebody asks: each costs dozens of plans."""
 
 
 class Wait(NamedTuple):
@@ -57,6 +62,8 @@ class View(Struct, frozen=True):
     """When jobs that wait are expected to start..."""
     ends: dict[int, float] = {}
     """... and jobs that run or wait to end, where that can be told."""
+    empty: float | None = None
+    """When all that waits for a device is expected to be over."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -79,10 +86,13 @@ class Bulletin:
         self._path = path
         self._due = 0.0
         self._since: float | None = None
+        self._forecast = Forecast()
+        self._forecast_due = 0.0
 
     def hurry(self) -> None:
         """Somebody is looking: write at the next occasion."""
         self._due = 0.0
+        self._forecast_due = min(self._forecast_due, self._forecast_due - FORECAST_INTERVAL + INTERVAL)
 
     def post(self, engine: Engine) -> None:
         """Write a new version, if it is time."""
@@ -91,16 +101,19 @@ class Bulletin:
         if now < self._due:
             return
         self._due = now + INTERVAL
+        if now >= self._forecast_due:
+            self._forecast = engine.forecast()
+            self._forecast_due = now + FORECAST_INTERVAL
         made = self._path.with_suffix(".view.new")
         with contextlib.suppress(OSError):  # a full disk must not keep jobs from running
-            made.write_bytes(_encoder.encode(view_of(engine, self._since)))
+            made.write_bytes(_encoder.encode(view_of(engine, self._since, self._forecast)))
             made.rename(self._path)
 
     def close(self) -> None:
         """What was written stays: it tells what the machine has."""
 
 
-def view_of(engine: Engine, since: float) -> View:
+def view_of(engine: Engine, since: float, expected: Forecast) -> View:
     """What an engine shows of itself now."""
     snapshot, plan = engine.snapshot, engine.last_plan
     reserved = plan.reserved if plan else None
@@ -121,6 +134,9 @@ def view_of(engine: Engine, since: float) -> View:
         leases=tuple(engine.sight.leases),
         waits=tuple(Wait(shape, reason) for shape, reason in plan.waits.items()) if plan else (),
         reserved=reserved.job if reserved else None,
+        starts=expected.starts,
+        ends=expected.ends,
+        empty=expected.empty,
     )
 
 

@@ -16,11 +16,11 @@ import msgspec
 
 from stoker.core.attempt import INHERIT
 from stoker.core.courtesy import never_modest
+from stoker.core.device_name import resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.plan import Policy, never_fits
 from stoker.core.submission import NewJob, digest_of
 from stoker.core.terms import Terms
-from stoker.devices.detect import resolve
 from stoker.devices.kind import Devices
 from stoker.foreground import Foreground, Source, View
 from stoker.joblist import Lines, Listed, Unusable

@@ -26,6 +26,14 @@ NAMES = (
     "out",
     "err",
     "name",
+    "gpu_type",
+    "group",
+    "begin",
+    "after",
+    "array",
+    "tag",
+    "retry_on",
+    "no_requeue",
 )
 
 
@@ -51,10 +59,19 @@ _OPTIONS = [
     ),
     option("--on", metavar="IDS", help="Only these devices, for example 0,2."),
     option("--prefer", metavar="IDS", help="These devices first."),
+    option("--gpu-type", metavar="NAME", help="Only GPUs with this in their name, for example a100."),
     option("--priority", type=int, metavar="N", help="Higher starts first, default 0."),
+    option("--group", metavar="NAME", help="Group whose jobs share a limit, where one is configured."),
     option("-t", "--time", metavar="DUR", help="Time limit: 90s, 1h30m, HH:MM:SS; a plain number is minutes."),
     option("--grace", metavar="DUR", help="Time between TERM and KILL, default 30s; like -t."),
+    option("-b", "--begin", metavar="WHEN", help="Not before: now+1hour, 22:00, tomorrow, 2026-11-15T22:00."),
+    option(
+        "-d", "--after", metavar="IDS", help="After these jobs succeeded; any:ID after any end, notok:ID a failure."
+    ),
+    option("-a", "--array", metavar="SPEC", help="Many tasks of one command: 0-9, 0-15:4; 0-99%8 runs 8 at once."),
     option("--retries", type=int, metavar="N", help="Run a failed job again up to N times."),
+    option("--retry-on", metavar="WHAT", help="Only after these ends: oom, timeout, failed, exit codes."),
+    option("--no-requeue", is_flag=True, default=None, help="Do not run it again when its keeper or the machine dies."),
     option("-D", "--chdir", metavar="DIR", help="Working directory of the jobs."),
     click.option("--env", multiple=True, metavar="K=V", help="Set a variable for the jobs (repeatable)."),
     option(
@@ -65,6 +82,7 @@ _OPTIONS = [
     ),
     option("-e", "--err", metavar="PAT", help="File for the errors, where they should be apart from the output."),
     option("-J", "--name", metavar="NAME", help="Name of the jobs."),
+    click.option("--tag", multiple=True, metavar="K=V", help="Note something about the jobs (repeatable)."),
     click.option("--mem", hidden=True, callback=_refuse_mem, expose_value=False),
 ]
 
@@ -79,5 +97,6 @@ def job_options(function: Function) -> Function:
 def options_from(values: dict[str, Any]) -> JobOptions:
     """The job options among a command's values, which are taken out of it."""
     given = {name: values.pop(name) for name in NAMES}
-    given["env"] = dict(parse_assignment(text) for text in given["env"])
+    for table in ("env", "tag"):
+        given[table] = dict(parse_assignment(text, f"--{table}") for text in given[table])
     return JobOptions(**given)

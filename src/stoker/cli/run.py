@@ -12,8 +12,7 @@ import click
 
 from stoker.cli.options import job_options, option, options_from
 from stoker.core.errors import UsageError
-from stoker.core.terms import Command
-from stoker.joblist import Lines, Listed, Unusable, read_list
+from stoker.joblist import Lines, Listed, Unusable, command_of, read_list
 from stoker.options import JobOptions
 
 DASHES = "stoker.dashes"
@@ -94,18 +93,10 @@ def _jobs(words: tuple[str, ...], *, dashes: bool) -> tuple[str, list[Listed | U
     if not dashes and _looks_like_a_list(words):
         raise UsageError(f"{words[0]} is a list, and more words follow it", "write the options before it")
     if dashes or len(words) > 1 or _looks_like_a_command(words[0]):
-        return "--", [Listed(_command(words, shell), "command line")]
+        return "--", [Listed(command_of(words, shell), "command line")]
     if not words[0]:
         raise UsageError("the name of the job list is empty", "give a file, or - for stdin")
     return words[0], read_list(Path(words[0]), shell)
-
-
-def _command(words: tuple[str, ...], shell: str) -> Command:
-    """Several words are executed; one with blanks in it is a line for the shell."""
-    if not words[0].strip():
-        raise UsageError("the command is empty", "write it after --")
-    single = len(words) == 1 and any(blank in words[0] for blank in " \t\n")
-    return Command(words, shell if single else "")
 
 
 def _looks_like_a_list(words: tuple[str, ...]) -> bool:

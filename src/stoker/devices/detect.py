@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from stoker.core.device import Snapshot
+from stoker.core.device_name import resolve
 from stoker.core.errors import Impossible
 from stoker.devices.declared import DeclaredDevices
 from stoker.devices.kind import Devices
@@ -62,7 +63,7 @@ class Subset:
 
 def detect(named: Sequence[str], now: float) -> Devices:
     """The driver's devices, those of them that were named, or names alone where no driver knows better."""
-    if named and not _driver_library_loads():
+    if named and not driver_library_loads():
         return DeclaredDevices(named)
     devices = NvidiaDevices()
     try:
@@ -94,7 +95,7 @@ def simulate(spec: str, directory: str, named: Sequence[str], now: float) -> Dev
 
 def declare(words: Sequence[str]) -> DeclaredDevices:
     """Names as the user gave them; where a driver answers, they claim the devices that they mean."""
-    if not _driver_library_loads():
+    if not driver_library_loads():
         return DeclaredDevices(words)
     devices = NvidiaDevices()
     try:
@@ -107,7 +108,7 @@ def declare(words: Sequence[str]) -> DeclaredDevices:
 
 def found_by_driver() -> NvidiaDevices | None:
     """The driver's devices after a first look at them; None on a machine without a driver or without a GPU."""
-    if not _driver_library_loads():
+    if not driver_library_loads():
         return None
     devices = NvidiaDevices()
     try:
@@ -118,22 +119,6 @@ def found_by_driver() -> NvidiaDevices | None:
         devices.close()
         raise
     return devices
-
-
-def resolve(snapshot: Snapshot, word: str) -> str:
-    """The id of the device that a label, an id or the beginning of an id means."""
-    wanted = word.strip()
-    for device in snapshot.devices:
-        if wanted in (device.label, device.id):
-            return device.id
-    starting = [device.id for device in snapshot.devices if wanted and device.id.startswith(wanted)]
-    if len(starting) == 1:
-        return starting[0]
-    labels = ", ".join(device.label for device in snapshot.devices)
-    what = "more than one device begins with" if starting else "no device"
-    raise Impossible(
-        f"{what} {word!r} on this machine", f"there are {labels}" if labels else "there are no devices for this run"
-    )
 
 
 def known_names(snapshot: Snapshot) -> dict[str, str]:
@@ -155,7 +140,7 @@ def no_gpu(looked_for: str) -> Impossible:
     )
 
 
-def _driver_library_loads() -> bool:
+def driver_library_loads() -> bool:
     """Whether it is worth asking the driver at all; loading the library does not touch a GPU."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from stoker.core.device import Device
 from stoker.core.job import Active, Event, Job, advance, started_at
+from stoker.core.memory import Learnt
 from stoker.store import Change, Store
 
 
@@ -39,6 +40,7 @@ class Changes:
         self._pending: dict[int, _Pending] = {}
         self._happenings: list[Happening] = []
         self._answered: list[int] = []
+        self._learnt: dict[str, Learnt] = {}
 
     def __bool__(self) -> bool:
         return bool(self._pending or self._answered)
@@ -59,13 +61,19 @@ class Changes:
         """A request was obeyed by what has been noted; it is gone when that is recorded."""
         self._answered.append(request)
 
+    def learn(self, news: tuple[str, Learnt] | None) -> None:
+        """Something is known better by what has been noted."""
+        if news is not None:
+            self._learnt[news[0]] = news[1]
+
     def write(self) -> None:
         """Record everything and tell of it; where writing fails, all of it is kept for another try."""
         if not self:
             return
         changes = [Change(pending.job, pending.events) for pending in self._pending.values()]
-        self._store.record(changes, self._answered)
+        self._store.record(changes, self._answered, self._learnt)
         self._pending.clear()
+        self._learnt.clear()
         self._answered.clear()
         happenings, self._happenings = self._happenings, []
         for happening in happenings:

@@ -15,6 +15,7 @@ from stoker.core.attempt import attempt_key, order_of, output_paths, variables
 from stoker.core.dependency import Dependency, Doomed, Outcome
 from stoker.core.device import Snapshot
 from stoker.core.errors import StokerError
+from stoker.core.forecast import Forecast, Now, forecast
 from stoker.core.gate import hindrance, is_gated
 from stoker.core.job import (
     Active,
@@ -38,11 +39,13 @@ from stoker.core.job import (
     Stopping,
     Waiting,
     started_at,
+    state_word,
 )
 from stoker.core.plan import Plan, Policy, Start, plan
 from stoker.core.reasons import Reason
 from stoker.core.request import Again, Cancel, Edit, Hold, Release, Request
 from stoker.equipment import Equipment
+from stoker.experience import Experience
 from stoker.mail import Mail
 from stoker.posts import Post, Posts
 from stoker.roster import Roster
@@ -91,7 +94,8 @@ class Engine:
         self.last_plan: Plan | None = None
         self._equipment = equipment
         self._roster = Roster()
-        self._posts = Posts(equipment.backend, equipment.ledger, label)
+        self._experience = Experience(equipment.store)
+        self._posts = Posts(equipment.backend, equipment.ledger, label, self._experience.expected)
         self._usage = Usage(equipment.store, name)
         self._sharing = Sharing(equipment.ledger, self._usage, label)
         self._changes = Changes(equipment.store, self._recorded)
@@ -173,6 +177,13 @@ class Engine:
         if why := self._roster.parked.reason(job.id):
             return why
         return self.last_plan.reason(job) if self.last_plan else None
+
+    def forecast(self) -> Forecast:
+        """When jobs are expected to start and end."""
+        now, sight = self._now(), self.sight
+        slots = self._posts.slots(self._roster.active, 0.0, now)
+        present = Now(self._roster.waiting, slots, sight.snapshot, sight.leases, self.policy, now)
+        return forecast(present, self._experience.expected)
 
     def drain(self) -> None:
         """Start nothing more; what runs may finish, what was handed over ahead comes back."""
@@ -351,7 +362,8 @@ class Engine:
         waiting, sight = self._roster.waiting, self.sight
         courtesy = self._sharing.consider(sight, self._posts, lambda: self._roster.waiting_since, now)
         slots = self._posts.slots(self._roster.active, self.policy.ahead, now, self._sharing.is_promised)
-        return plan(waiting, slots, sight.snapshot, sight.leases, self.policy, now, sight.freed, courtesy)
+        expects = self._experience.expected
+        return plan(waiting, slots, sight.snapshot, sight.leases, self.policy, now, sight.freed, courtesy, expects)
 
     def _record(self) -> None:
         """Write what happened, all in one transaction; where that fails, keep it and try again later."""
@@ -434,8 +446,10 @@ class Engine:
             peak_memory=record.peak,
             note=record.note,
         )
-        self._happen(job, exited)
+        after = self._happen(job, exited)
         self._leave_post(keeper, job)
+        if began is not None and state_word(after) == "done":
+            self._changes.learn(self._experience.learn(job, record.at - began))
 
     def _back(self, keeper: str, record: journal.Back) -> None:
         job = self._roster.attempt(record.attempt)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from stoker.backends.local import LocalBackend
 from stoker.core.device import Device
-from stoker.core.job import Job, Running
+from stoker.core.job import Job, Running, limit_of
 from stoker.core.occupancy import claims_on
 from stoker.core.plan import Slot
 from stoker.core.terms import Need
@@ -71,11 +71,6 @@ class Post:
         """Whether attempts wait behind one that turned out to be long."""
         return len(self.jobs) > 1 and not self.recalled and now - self.head_since > OVERDUE
 
-    def until(self, head: Job) -> float | None:
-        """When the running attempt ends at the latest, where it has a limit."""
-        limit = head.terms.limit
-        return self.head_since + limit if limit is not None and isinstance(head.state, Running) else None
-
     def room(self, pace: float | None, short: float, now: float) -> int:
         """How many more attempts may be handed over ahead, where they take so long and less than that is short."""
         if pace is None or pace > short or self.measured or now - self.head_since > OVERDUE:
@@ -91,8 +86,16 @@ def _to_nobody(_: Post) -> bool:
 class Posts:
     """All posts of an engine, and the keepers that have none at the moment."""
 
-    def __init__(self, backend: LocalBackend, ledger: Ledger, label: str) -> None:
+    def __init__(
+        self,
+        backend: LocalBackend,
+        ledger: Ledger,
+        label: str,
+        expects: Callable[[Job], float | None] = limit_of,
+    ) -> None:
+        """`expects` tells how many seconds a job takes."""
         self._backend = backend
+        self._expects = expects
         self._ledger = ledger
         self._label = label
         self._posts: dict[str, Post] = {}
@@ -201,7 +204,13 @@ class Posts:
     def _slot(self, post: Post, head: Job, short: float, now: float) -> Slot:
         pace = None if self._backend.worn_out(post.keeper) else self._paces.get(post.need)
         room = post.room(pace, short, now)
-        return Slot(post.keeper, head.id, post.need, post.device_ids, post.until(head), room, shape_of(head).caps)
+        return Slot(post.keeper, head.id, post.need, post.device_ids, self._until(head), room, shape_of(head).caps)
+
+    def _until(self, head: Job) -> float | None:
+        """When the running attempt will end, where a limit or experience tells."""
+        if not isinstance(head.state, Running) or (seconds := self._expects(head)) is None:
+            return None
+        return head.state.since + seconds
 
     def _employ(self, held: HeldLease | None) -> str:
         """A keeper for a lease that was just claimed; without a keeper there shall be no lease."""

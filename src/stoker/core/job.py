@@ -200,6 +200,11 @@ class Job(Struct, frozen=True):
     """Its index in the array."""
 
 
+def limit_of(job: Job) -> float | None:
+    """How many seconds a job may run, where somebody said so."""
+    return job.terms.limit
+
+
 def state_word(job: Job) -> str:
     """The job's state in one word: how it ended, or what it is doing."""
     if isinstance(job.state, Ended):

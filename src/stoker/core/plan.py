@@ -16,7 +16,7 @@ from stoker.core.courtesy import ALONE, Courtesy, Longing, Unserved, immodest, l
 from stoker.core.device import Device, Snapshot
 from stoker.core.fit import Offer, choose, never_fits, preference, suits
 from stoker.core.handover import HandOver
-from stoker.core.job import Job
+from stoker.core.job import Job, limit_of
 from stoker.core.lease import Lease
 from stoker.core.occupancy import Occupancy, Slot
 from stoker.core.policy import Policy
@@ -64,14 +64,16 @@ def plan(  # noqa: PLR0917 - what the decision depends on is all that a pure fun
     now: float,
     freed: Mapping[str, float] = _NEVER_FREED,
     courtesy: Courtesy = ALONE,
+    expects: Callable[[Job], float | None] = limit_of,
 ) -> Plan:
     """Decide for every waiting job, by priority and then by age.
 
-    `leases` are those of other engines; `freed` tells when our last attempt on a device ended. Only the heads
+    `leases` are those of other engines; `freed` tells when our last attempt on a device ended, and `expects` how
+    many seconds a job will take at most, where a limit or experience tells. Only the heads
     of the groups are looked at, and as many jobs as start: the head that finds no place speaks for its group.
     """
     occupancy = Occupancy(slots, snapshot, leases, policy=policy, now=now, freed=freed, left=courtesy.left)
-    turn = _Turn(occupancy, slots, snapshot.devices, policy, courtesy)
+    turn = _Turn(occupancy, slots, snapshot.devices, policy, courtesy=courtesy, expects=expects)
     turn.serve(_heads(waiting), turn.start_now)
     if turn.blocked and any(slot.room > 0 for slot in slots):
         turn.hand_over(HandOver(slots, occupancy))
@@ -107,7 +109,9 @@ class _Turn:
         slots: Sequence[Slot],
         devices: Sequence[Device],
         policy: Policy,
+        *,
         courtesy: Courtesy,
+        expects: Callable[[Job], float | None],
     ) -> None:
         self.starts: list[Start] = []
         self.blocked: list[tuple[_Head, Reason]] = []
@@ -115,6 +119,7 @@ class _Turn:
         self._occupancy = occupancy
         self._policy = policy
         self._courtesy = courtesy
+        self._expects = expects
         self._modest = policy.max_use is not None or policy.min_free > 0
         self._excess: MaxUse | MinFree | None = None
         self._running = len(slots)
@@ -170,8 +175,8 @@ class _Turn:
             return excess
         device_ids = tuple([device.id for device in devices])
         self._count(head.shape)
-        limit = job.terms.limit
-        self._occupancy.hold(job.id, need, device_ids, inf if limit is None else self._occupancy.now + limit)
+        seconds = self._expects(job)
+        self._occupancy.hold(job.id, need, device_ids, inf if seconds is None else self._occupancy.now + seconds)
         return Start(job, device_ids)
 
     def longing(self, waiting: WaitingJobs) -> Longing | None:
@@ -208,7 +213,7 @@ class _Turn:
 
     def _unreserved(self, offers: list[Offer], job: Job) -> list[Offer]:
         reservation = self._reservation
-        if reservation is None or may_pass(job, reservation, self._policy, self._occupancy.now):
+        if reservation is None or may_pass(self._expects(job), reservation, self._policy, self._occupancy.now):
             return offers
         return [offer for offer in offers if not _reserved(offer.device, reservation)]
 

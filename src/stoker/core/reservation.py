@@ -50,11 +50,11 @@ def reserve(job: Job, occupancy: Occupancy) -> Reservation | None:
     )
 
 
-def may_pass(job: Job, reservation: Reservation, policy: Policy, now: float) -> bool:
-    """Whether a later job may use a reserved device: it ends in time, or nobody knows and patience lasts."""
+def may_pass(seconds: float | None, reservation: Reservation, policy: Policy, now: float) -> bool:
+    """Whether a later job that takes so long may use a reserved device: it ends in time, or patience lasts."""
     if reservation.moment is None:
         return now - reservation.since < policy.patience
-    return job.terms.limit is not None and now + job.terms.limit <= reservation.moment
+    return seconds is not None and now + seconds <= reservation.moment
 
 
 def waiting_since(job: Job) -> float:

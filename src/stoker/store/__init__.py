@@ -8,15 +8,18 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from stoker.core.errors import StokerError
 from stoker.core.job import Job, OnHold, State, Waiting
+from stoker.core.memory import Learnt
 from stoker.core.request import Request
 from stoker.core.submission import NewJob, content_of, digest_of
 from stoker.core.terms import Terms
+from stoker.store.listing import Listing
 from stoker.store.reading import Reading
 from stoker.store.rows import (
     EDIT_JOB,
@@ -39,7 +42,10 @@ from stoker.store.turnstile import Turnstile
 __all__ = ["VERSION", "AttemptRow", "Change", "Reading", "Store", "TakeOver"]
 
 
-class Store(Reading):
+NOTHING: Mapping[str, Learnt] = MappingProxyType({})
+
+
+class Store(Listing):
     """One user's queue on one host. Not to be carried over a fork."""
 
     def __init__(self, path: Path, patience: float = 30.0) -> None:
@@ -125,10 +131,13 @@ class Store(Reading):
 
     # -- the engine writes -----------------------------------------------------------------------
 
-    def record(self, changes: Iterable[Change], answered: Iterable[int] = ()) -> None:
+    def record(
+        self, changes: Iterable[Change], answered: Iterable[int] = (), learnt: Mapping[str, Learnt] = NOTHING
+    ) -> None:
         """Write what happened: each job, its attempts and its events, all in one transaction.
 
-        Requests that were answered by it go in the same transaction, so that none is obeyed twice.
+        Requests that were answered by it go in the same transaction, so that none is obeyed twice, and so does what
+        was learnt from it.
         """
         jobs: list[tuple[Any, ...]] = []
         events: list[tuple[Any, ...]] = []
@@ -150,6 +159,8 @@ class Store(Reading):
             for job in edited:
                 database.execute(EDIT_JOB, (text_of(job.name), self._terms_id(database, job.terms), job.id))
             database.executemany("DELETE FROM requests WHERE id = ?", [(number,) for number in answered])
+            news = [(signature, msgspec.json.encode(known).decode()) for signature, known in learnt.items()]
+            database.executemany("INSERT OR REPLACE INTO learnt VALUES (?, ?)", news)
 
     def take_over(self, wanted: Sequence[TakeOver], engine: str) -> set[int]:
         """Give jobs of dead engines to another one; returns those that nobody else has taken before."""

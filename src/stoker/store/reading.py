@@ -14,6 +14,7 @@ import msgspec
 from stoker.core.dependency import Dependency, Outcome
 from stoker.core.errors import StokerError
 from stoker.core.job import Event, Job
+from stoker.core.memory import Learnt
 from stoker.core.request import Request
 from stoker.core.terms import Command, Terms
 from stoker.store.rows import (
@@ -145,6 +146,15 @@ class Reading:
     def settings(self) -> dict[str, Any]:
         """What users have set for all engines of this queue."""
         return {key: json.loads(value) for key, value in self._rows("SELECT key, value FROM settings")}
+
+    def has_learnt(self) -> bool:
+        """Whether anything is known from earlier runs."""
+        return bool(self._rows("SELECT 1 FROM learnt LIMIT 1"))
+
+    def learnt(self, signature: str) -> Learnt:
+        """What is known of one kind of work."""
+        rows = self._rows("SELECT body FROM learnt WHERE signature = ?", signature)
+        return msgspec.json.decode(rows[0][0], type=Learnt) if rows else Learnt()
 
     def version_of_data(self) -> int:
         """A number that changes when somebody else has written."""

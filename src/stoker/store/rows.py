@@ -64,12 +64,14 @@ UPDATE jobs SET tries = failures + losses + (state = 'done');
 UPDATE jobs SET ended = json_extract(CAST(detail AS TEXT), '$.at') WHERE state IN (
   'done', 'failed', 'oom', 'timeout', 'cancelled', 'skipped', 'lost');
 CREATE INDEX jobs_array ON jobs(array, id) WHERE array != 0;
+CREATE INDEX jobs_on_hold ON jobs(engine, id) WHERE state = 'held';
 CREATE INDEX jobs_ended ON jobs(ended, state) WHERE ended IS NOT NULL;
 CREATE TABLE requests (
   id INTEGER PRIMARY KEY AUTOINCREMENT, engine TEXT NOT NULL, job INTEGER NOT NULL, at REAL NOT NULL,
   body BLOB NOT NULL
 ) STRICT;
 CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE learnt (signature TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT;
 """
 MIGRATIONS = (_FIRST, _QUEUE)
 """What leads from each version of the tables to the next."""
@@ -81,6 +83,9 @@ JOB = (
 # Word for word as in the indexes: only then does SQLite use them.
 OPEN = "state NOT IN ('done', 'failed', 'oom', 'timeout', 'cancelled', 'skipped', 'lost')"
 ACTIVE = "state IN ('starting', 'running', 'stopping')"
+HELD = "state = 'held'"
+IN_ARRAY = "array != 0"
+ENDED = "ended IS NOT NULL"
 
 INSERT_JOB = (
     "INSERT INTO jobs (id, batch, engine, content, name, words, shell, terms, submitted, state, detail, array, task)"

@@ -1,0 +1,99 @@
+"""What screens ask of the queue's file: how many jobs are where, and the first or the latest of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from stoker.core.job import Job
+from stoker.store.reading import Reading
+from stoker.store.rows import ACTIVE, HELD, IN_ARRAY, JOB, OPEN
+
+_WITH_ENGINE = JOB.replace(" FROM jobs", ", engine FROM jobs")
+_QUEUED = "state IN ('waiting', 'held')"
+
+
+class Owned(NamedTuple):
+    """A job and the engine that it belongs to."""
+
+    job: Job
+    engine: str
+
+
+class Load(NamedTuple):
+    """How many jobs of one engine are not over, and how many of those keepers have or somebody holds back."""
+
+    open: int = 0
+    active: int = 0
+    held: int = 0
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that no keeper has and nobody holds back."""
+        return self.open - self.active - self.held
+
+
+class Tasks(NamedTuple):
+    """Tasks of one array that are in the same state of waiting."""
+
+    count: int
+    first: Job
+    last: Job
+
+
+class Listing(Reading):
+    """Answers that stay fast however many jobs there are."""
+
+    @contextlib.contextmanager
+    def glance(self) -> Iterator[None]:
+        """All answers within are about one moment."""
+        with self._explained("read"):
+            self._database.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._database.execute("ROLLBACK")
+
+    def loads(self) -> dict[str, Load]:
+        """The engines that own jobs which are not over."""
+        counted = [self._counts_by_engine(state) for state in (OPEN, ACTIVE, HELD)]
+        return {engine: Load(*(counts.get(engine, 0) for counts in counted)) for engine in counted[0]}
+
+    def all_active(self) -> list[Owned]:
+        """All jobs that keepers have, in the order of their ids."""
+        return [self._owned(row) for row in self._rows(f"{_WITH_ENGINE}{ACTIVE} ORDER BY id")]
+
+    def queued_jobs(self, engine: str, after: int, limit: int) -> list[Job]:
+        """The engine's jobs that no keeper has, in the order of their ids."""
+        query = f"{JOB}engine = ? AND id > ? AND {OPEN} AND {_QUEUED} ORDER BY id LIMIT ?"
+        return [self._job_of(row) for row in self._rows(query, engine, after, limit)]
+
+    def last_of_array(self, array: int) -> int:
+        """The id of an array's last task; its tasks have consecutive ids."""
+        ((last,),) = self._rows(f"SELECT max(id) FROM jobs WHERE array = ? AND {IN_ARRAY}", array)
+        return int(last or array)
+
+    def queued_tasks(self, engine: str, array: int) -> list[Tasks]:
+        """The tasks of an array that no keeper has: those that wait, then those held back."""
+        within = (engine, array, self.last_of_array(array))
+        counted = [self._count_within(state, within) for state in (OPEN, ACTIVE, HELD)]
+        groups = ((counted[0] - counted[1] - counted[2], "state = 'waiting'"), (counted[2], HELD))
+        return [self._tasks(count, state, within) for count, state in groups if count]
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _counts_by_engine(self, state: str) -> dict[str, int]:
+        return dict(self._rows(f"SELECT engine, count(*) FROM jobs WHERE {state} GROUP BY engine"))
+
+    def _count_within(self, state: str, within: tuple[str, int, int]) -> int:
+        query = f"SELECT count(*) FROM jobs WHERE engine = ? AND id BETWEEN ? AND ? AND {state}"
+        return int(self._rows(query, *within)[0][0])
+
+    def _tasks(self, count: int, state: str, within: tuple[str, int, int]) -> Tasks:
+        query = f"{JOB}engine = ? AND id BETWEEN ? AND ? AND {OPEN} AND {state} ORDER BY id"
+        (first,), (last,) = (self._rows(f"{query} {order} LIMIT 1", *within) for order in ("ASC", "DESC"))
+        return Tasks(count, self._job_of(first), self._job_of(last))
+
+    def _owned(self, row: tuple[Any, ...]) -> Owned:
+        return Owned(self._job_of(row[:-1]), row[-1])

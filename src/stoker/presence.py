@@ -7,9 +7,11 @@ import errno
 import fcntl
 import os
 import secrets
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from stoker import __version__
 from stoker.core.errors import StokerError
 from stoker.places import Places
 
@@ -38,7 +40,7 @@ class Presence:
                 f"cannot write to the state directory {places.state}: {error.strerror}", "free some space there"
             ) from error
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n{__version__}\n".encode(), 0)
 
     def close(self) -> None:
         """No longer alive."""
@@ -102,9 +104,43 @@ def engine_lives(places: Places, engine: str) -> bool:
 
 def process_of(places: Places, engine: str) -> int | None:
     """The process that holds the engine's lock, as it wrote there itself."""
-    with contextlib.suppress(OSError, ValueError):
-        if engine_lives(places, engine):
-            return int(lock_path(places, engine).read_text())
+    with contextlib.suppress(ValueError):
+        return int(_written(places, engine)[0])
+    return None
+
+
+def version_of(places: Places, engine: str) -> str:
+    """The version of Stoker that a living engine runs; empty where none lives, or it does not tell."""
+    return _written(places, engine)[1]
+
+
+def version_notice(places: Places) -> str:
+    """What to say where the engine in the background is of another version than this program; else empty."""
+    version = version_of(places, QUEUE)
+    if version in ("", __version__):
+        return ""
+    return (
+        f"the engine runs {version}, this is {__version__}; "
+        "restart it when you like: stoker engine stop && stoker engine start; jobs go on"
+    )
+
+
+def signal_engine(places: Places, engine: str, number: signal.Signals) -> int | None:
+    """Send a living engine a signal, and tell its process; None where none lives.
+
+    Its number is looked up again once the process is held, since it could have become somebody else's meanwhile.
+    """
+    pid = process_of(places, engine)
+    if pid is None:
+        return None
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            if process_of(places, engine) == pid:
+                signal.pidfd_send_signal(descriptor, number)
+                return pid
+        finally:
+            os.close(descriptor)
     return None
 
 
@@ -125,6 +161,15 @@ def sweep_engine(places: Places, engine: str) -> None:
 def lock_path(places: Places, engine: str) -> Path:
     """The file whose lock proves that an engine lives."""
     return places.engines / f"{engine}.lock"
+
+
+def _written(places: Places, engine: str) -> tuple[str, str]:
+    """Process and version of a living engine as it wrote them into its lock."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if engine_lives(places, engine):
+            pid, _, version = lock_path(places, engine).read_text().partition("\n")
+            return pid, version.strip()
+    return "", ""
 
 
 def _bell_path(places: Places, engine: str) -> Path:

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stoker.changes import Happening
+from stoker.core.errors import StokerError
 from stoker.core.job import Lost
+from stoker.core.units import count_text
 from stoker.engine import Engine
 from stoker.presence import QUEUE, engine_lives
+from stoker.pruner import PAUSE, Pruner
 from stoker.queue import held_orphans, open_store
 from stoker.resume import order_of_running, take_in
 from stoker.signals import SignalSocket
@@ -30,6 +33,8 @@ class Duty(Site):
 
     idle_exit: float | None = 600.0
     """Seconds without any job after which it leaves; None is never."""
+    keep: float | None = None
+    """Seconds for which ended jobs stay in the history; None is for ever."""
 
 
 class Service:
@@ -42,6 +47,7 @@ class Service:
         self.leaving: Literal["", "now", "at rest"] = ""
         """Whether somebody wants it to leave, and when."""
         self._busy_at = time.monotonic()
+        self._pruner = Pruner(duty.places, self._workplace.store, self._workplace.presence.name, duty.keep)
         self._settle_at = 0.0
         self._trouble = ""
         try:
@@ -68,6 +74,7 @@ class Service:
         while not self._is_over():
             self._engine.turn(self._patience())
             self._settle_orphans()
+            self._prune()
             self._complain()
             self._workplace.publish()
 
@@ -87,9 +94,11 @@ class Service:
         return limit is not None and now - self._busy_at >= limit
 
     def _patience(self) -> float | None:
-        if self._duty.idle_exit is None:
-            return None
-        return max(0.0, self._busy_at + self._duty.idle_exit - time.monotonic()) if self._engine.idle else None
+        """Seconds after which a turn must be over for our sake."""
+        moments = [PAUSE] if self._pruner.busy else []
+        if self._duty.idle_exit is not None and self._engine.idle:
+            moments.append(max(0.0, self._busy_at + self._duty.idle_exit - time.monotonic()))
+        return min(moments, default=None)
 
     def _signalled(self) -> None:
         for number in self._signals.received():
@@ -122,6 +131,16 @@ class Service:
         dead = [orphan for orphan in left if self._engine.keeper_is_dead(orphan.job)]
         take_in(dead, workplace.store, self._engine, workplace.presence.name)
 
+    def _prune(self) -> None:
+        """Forget a few of the jobs that ended long ago; where that fails, tomorrow is another day."""
+        try:
+            pruned = self._pruner.step(self._engine.now)
+        except StokerError as error:
+            self._say(f"old jobs stay in the history for now: {error.message}; {error.hint}")
+            return
+        if pruned:
+            self._say(f"{count_text(pruned, 'job')} that ended long ago left the history")
+
     def _happened(self, happening: Happening) -> None:
         if isinstance(happening.event, Lost):
             self._say(f"job {happening.job.id} lost its keeper")
@@ -152,4 +171,5 @@ def serve(duty: Duty, say: Callable[[str], None], ready: Callable[[], None]) -> 
 
 def _somebody_came(duty: Duty) -> bool:
     with contextlib.closing(open_store(duty.places)) as store:
-        return bool(store.open_jobs(QUEUE, 0, 1)) and not engine_lives(duty.places, QUEUE)
+        left = store.open_jobs(QUEUE, 0, 1) or store.requests(QUEUE)
+        return bool(left) and not engine_lives(duty.places, QUEUE)

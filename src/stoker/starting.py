@@ -8,17 +8,15 @@ import select
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import IO
 
 from stoker.core.errors import Impossible, StokerError
+from stoker.enginelog import open_log
 from stoker.places import Places
 from stoker.presence import QUEUE, engine_lives
 
 READY_SECONDS = 60.0
 """How long an engine may take until it works; a driver may need 20 s for its first answer."""
 READY = b"ready\n"
-_LOG_LIMIT = 10 * 2**20
 
 
 class EngineFailed(StokerError):
@@ -65,7 +63,7 @@ def _spawn(
     """A process in a session of its own, with no terminal and no descriptor of ours but the log and the pipe."""
     with open_log(places.log) as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "stoker", "engine", "run", *arguments],
+            [sys.executable, "-P", "-m", "stoker", "engine", "run", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -75,13 +73,6 @@ def _spawn(
             start_new_session=True,
             pass_fds=[descriptor],
         )
-
-
-def open_log(path: Path) -> IO[bytes]:
-    """The engine's log, to be added to; what has grown too long is put aside."""
-    if path.exists() and path.stat().st_size > _LOG_LIMIT:
-        path.replace(path.with_suffix(".log.1"))
-    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab")
 
 
 def _answer(descriptor: int) -> bytes:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from stoker.config import Config, load_config
 from stoker.core.errors import Impossible, StokerError
 from stoker.core.policy import Policy
 from stoker.core.settings import EngineSettings
-from stoker.devices.detect import NoDevices, detect, simulate
+from stoker.devices.detect import detect, simulate
 from stoker.devices.kind import Devices
+from stoker.devices.late import LateDevices
+from stoker.enginelog import log
 from stoker.ledger import find_ledger, prepare_ledger
 from stoker.options import current_user
 from stoker.places import Places
@@ -22,30 +25,34 @@ from stoker.starting import ensure_engine, tell_failure, tell_ready
 LABEL = "stoker"
 
 
-def start_engine(places: Places, sim: str | None) -> bool:
+def start_engine(places: Places, sim: str | None, arguments: Sequence[str] = ()) -> bool:
     """Start the engine of the queue unless it runs; True where it was started."""
-    return ensure_engine(places, ["--sim", sim] if sim else [], os.environ)
+    return ensure_engine(places, [*(["--sim", sim] if sim else []), *arguments], os.environ)
 
 
-def serve_queue(places: Places, sim: str | None, ready: int | None) -> None:
-    """Be the engine of the queue."""
+def serve_queue(
+    places: Places,
+    sim: str | None,
+    ready: int | None,
+    *,
+    stay: bool = False,
+    flags: Mapping[str, object] | None = None,
+) -> None:
+    """Be the engine of the queue; `flags` are settings that the command line has the last word on."""
+    say = partial(log, places.log)
     if ready is not None:
         os.set_inheritable(ready, False)
     try:
-        config = load_config(os.environ, None)
-        with contextlib.closing(_devices(config.engine, places, sim)) as devices:
+        config = load_config(os.environ, None, flags=flags)
+        with contextlib.closing(_devices(config.engine, places, sim, say)) as devices:
             told = [ready]
-            serve(_duty(places, config, devices, sim), log, lambda: tell_ready(told.pop() if told else None))
+            duty = _duty(places, config, devices, sim, stay=stay)
+            serve(duty, say, lambda: tell_ready(told.pop() if told else None))
     except StokerError as error:
-        log(f"{error.message}; {error.hint}")
+        say(f"{error.message}; {error.hint}")
         with contextlib.suppress(OSError):
             tell_failure(ready, error)
         raise
-
-
-def log(text: str) -> None:
-    """A line in the engine's log."""
-    print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
 
 
 def policy_of(settings: EngineSettings) -> Policy:
@@ -63,7 +70,7 @@ def policy_of(settings: EngineSettings) -> Policy:
     )
 
 
-def _duty(places: Places, config: Config, devices: Devices, sim: str | None) -> Duty:
+def _duty(places: Places, config: Config, devices: Devices, sim: str | None, *, stay: bool) -> Duty:
     shared = not sim or os.environ.get("STOKER_LEDGER")
     return Duty(
         places=places,
@@ -72,11 +79,12 @@ def _duty(places: Places, config: Config, devices: Devices, sim: str | None) -> 
         policy=policy_of(config.engine),
         user=current_user(),
         label=LABEL,
-        idle_exit=config.engine.idle_exit,
+        idle_exit=None if stay else config.engine.idle_exit,
+        keep=config.engine.keep,
     )
 
 
-def _devices(settings: EngineSettings, places: Places, sim: str | None) -> Devices:
+def _devices(settings: EngineSettings, places: Places, sim: str | None, say: Callable[[str], None]) -> Devices:
     now = time.time()
     named = settings.devices.split(",") if settings.devices else []
     if sim:
@@ -84,5 +92,5 @@ def _devices(settings: EngineSettings, places: Places, sim: str | None) -> Devic
     try:
         return detect(named, now)
     except Impossible as error:  # jobs that need no GPU can run all the same
-        log(error.message)
-        return NoDevices()
+        say(error.message)
+        return LateDevices(named, error.message)

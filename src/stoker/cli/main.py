@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sys
@@ -11,50 +10,38 @@ from typing import Any
 import click
 
 from stoker import __version__
+from stoker.cli.lazy import LazyGroup
 from stoker.core.errors import StokerError, UsageError
 from stoker.streams import open_missing_streams
 from stoker.words import printable
 
 VERBS = {
     "run": "Run a list of commands, or one command, on the GPUs of this machine.",
-    "logs": "Show the output of a job.",
+    "submit": "Put a command, or a list of them, into the queue.",
+    "logs": "Show the output of a job, or follow it.",
+    "wait": "Wait until jobs are over; the exit code tells how they ended.",
+    "cancel": "Take jobs out of the queue, and stop those that run.",
     "engine": "The engine in the background: start, stop and more.",
 }
+ALIASES = {
+    "add": "submit",
+    "st": "status",
+    "ls": "status",
+    "follow": "logs",
+    "kill": "cancel",
+    "hold": "pause",
+    "release": "resume",
+}
+"""Words of other tools for the same; `follow` also means -f."""
 
 
-class Verbs(click.Group):
-    """Finds a verb's module when it is needed, and a near one when it is mistyped."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All verbs, in the order of a day's work."""
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The verb's command."""
-        if cmd_name not in VERBS:
-            return None
-        command: click.Command = importlib.import_module(f"stoker.cli.{cmd_name}").command
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click, but with a suggestion."""
-        if args[0] not in VERBS and not args[0].startswith("-"):
-            import difflib
-
-            near = difflib.get_close_matches(args[0], VERBS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(VERBS)}"
-            raise click.UsageError(f"no such verb: {args[0]!r}; {hint}", ctx)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The verbs with their sentences, without loading any of them."""
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
-
-
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    sentences=VERBS,
+    modules="stoker.cli.",
+    aliases=ALIASES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, "-V", "--version", prog_name="stoker")
 def stoker() -> None:
     """Keep the GPUs of this machine fed.
@@ -90,7 +77,9 @@ def run_cli(arguments: list[str]) -> int:
 
 def _run_verb(arguments: list[str]) -> int:
     as_json = _wants_json(arguments)
-    words = [*arguments[1:2], "--help"] if arguments[:1] == ["help"] else arguments
+    words = [*arguments[1:], "--help"] if arguments[:1] == ["help"] else arguments
+    if words[:1] == ["follow"]:
+        words = ["follow", "-f", *words[1:]]
     outcome: Any = 0
     try:
         outcome = stoker.main(words, prog_name="stoker", standalone_mode=False)

@@ -1,0 +1,67 @@
+"""GPUs of a machine whose driver was not there at first: after a boot it may be loaded late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from stoker.core.device import Snapshot
+from stoker.core.device_name import resolve
+from stoker.core.errors import Impossible
+from stoker.devices.detect import driver_library_loads, no_gpu
+from stoker.devices.nvidia import NvidiaDevices
+
+RETRY_SECONDS = 30.0
+"""Time between two looks for a driver."""
+
+
+class LateDevices:
+    """No GPUs, until a driver shows some; then those, as far as they were named."""
+
+    variables: Mapping[str, str] = {}
+
+    def __init__(self, named: Sequence[str], reason: str, retry_seconds: float = RETRY_SECONDS) -> None:
+        """`reason` says why there are none at first."""
+        self._named = tuple(named)
+        self._reason = reason
+        self._retry_seconds = retry_seconds
+        self._driver = NvidiaDevices(restart_after=retry_seconds)
+        self._looked_at: float | None = None
+        self._loads = False
+
+    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
+        """What the driver shows, or nothing and why."""
+        if not self._worth_asking(now):
+            return Snapshot(now, (), note=self._reason)
+        snapshot = self._driver.look(now, newer_than)
+        if snapshot.devices:
+            return self._chosen(snapshot)
+        if snapshot.note:
+            self._reason = no_gpu(snapshot.note).message
+        return Snapshot(now, (), note=self._reason)
+
+    def fileno(self) -> int:
+        """Readable when the driver has answered."""
+        return self._driver.fileno()
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._driver.close()
+
+    def _worth_asking(self, now: float) -> bool:
+        """Whether there is a library now; tried now and then only, and then believed."""
+        if not self._loads and (self._looked_at is None or abs(now - self._looked_at) >= self._retry_seconds):
+            self._looked_at = now
+            self._loads = driver_library_loads()
+        return self._loads
+
+    def _chosen(self, snapshot: Snapshot) -> Snapshot:
+        if not self._named:
+            return snapshot
+        try:
+            ids = [resolve(snapshot, word) for word in self._named]
+        except Impossible as error:
+            return Snapshot(snapshot.at, (), note=f"{error.message}; {error.hint}")
+        known = {device.id: device for device in snapshot.devices}
+        return msgspec.structs.replace(snapshot, devices=tuple(known[device_id] for device_id in ids))

@@ -62,7 +62,8 @@ class Listing(Reading):
 
     def all_active(self) -> list[Owned]:
         """All jobs that keepers have, in the order of their ids."""
-        return [self._owned(row) for row in self._rows(f"{_WITH_ENGINE}{ACTIVE} ORDER BY id")]
+        # Sorted here: asked for an order, SQLite would go through all jobs in that of their ids.
+        return sorted((self._owned(row) for row in self._rows(_WITH_ENGINE + ACTIVE)), key=lambda one: one.job.id)
 
     def queued_jobs(self, engine: str, after: int, limit: int) -> list[Job]:
         """The engine's jobs that no keeper has, in the order of their ids."""
@@ -80,6 +81,10 @@ class Listing(Reading):
         counted = [self._count_within(state, within) for state in (OPEN, ACTIVE, HELD)]
         groups = ((counted[0] - counted[1] - counted[2], "state = 'waiting'"), (counted[2], HELD))
         return [self._tasks(count, state, within) for count, state in groups if count]
+
+    def ended_since(self, at: float) -> dict[str, int]:
+        """How many jobs ended since a moment, by how."""
+        return dict(self._rows("SELECT state, count(*) FROM jobs WHERE ended >= ? GROUP BY state", at))
 
     # -- inside ----------------------------------------------------------------------------------
 

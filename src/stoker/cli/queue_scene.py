@@ -1,0 +1,180 @@
+"""What the screens of the queue show, as plain data; `--json` is this very data."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Literal
+
+from msgspec import Struct
+
+JobWord = Literal[
+    "queued",
+    "held",
+    "blocked",
+    "scheduled",
+    "starting",
+    "running",
+    "stopping",
+    "done",
+    "failed",
+    "oom",
+    "timeout",
+    "cancelled",
+    "skipped",
+    "lost",
+]
+LETTERS: dict[JobWord, str] = {
+    "queued": "PD",
+    "held": "PD",
+    "blocked": "PD",
+    "scheduled": "PD",
+    "starting": "CF",
+    "running": "R",
+    "stopping": "CG",
+    "done": "CD",
+    "failed": "F",
+    "oom": "OOM",
+    "timeout": "TO",
+    "cancelled": "CA",
+    "skipped": "CA",
+    "lost": "NF",
+}
+"""The words of Slurm's squeue for the same."""
+
+
+class Mark(Struct, frozen=True):
+    """Something that somebody set, since when."""
+
+    note: str
+    since: datetime | None = None
+
+
+class EngineLine(Struct, frozen=True):
+    """The engine in the background."""
+
+    running: bool
+    pid: int | None = None
+    version: str = ""
+    since: datetime | None = None
+    seen: datetime | None = None
+    """When it showed what is told of devices and reasons."""
+    trouble: str = ""
+    draining: bool = False
+    paused: Mark | None = None
+
+
+class Stranger(Struct, frozen=True):
+    """A process on a device that is none of our jobs."""
+
+    pid: int
+    owner: str
+    command: str
+    memory_bytes: int | None
+    graphics: bool = False
+
+
+class LeaseLine(Struct, frozen=True):
+    """What another user, or another queue, has claimed of a device."""
+
+    owner: str
+    pid: int
+    what: str
+    memory_bytes: int | None
+    """None is all of it."""
+    since: datetime
+
+
+class DeviceLine(Struct, frozen=True):
+    """One device, and who has what of it."""
+
+    id: str
+    label: str
+    model: str
+    kind: str
+    memory_bytes: int | None
+    used_bytes: int | None
+    """By anybody, as the driver says."""
+    ours_bytes: int
+    """By our jobs."""
+    reserved_bytes: int
+    """By our jobs, whether they use it or not."""
+    others_bytes: int
+    """Used or claimed by anybody else."""
+    utilisation_percent: int | None
+    temperature_celsius: int | None
+    power_watts: float | None
+    problem: str
+    drained: Mark | None
+    jobs: list[str]
+    leases: list[LeaseLine]
+    strangers: list[Stranger]
+
+
+class JobLine(Struct, frozen=True):
+    """A job, or several tasks of an array that wait alike."""
+
+    id: int
+    label: str
+    """As it is typed: `3`, `12.3`; `12.[3-99]` stands for several."""
+    tasks: int
+    name: str
+    command: str
+    state: JobWord
+    group: str
+    priority: int
+    gpus: int
+    devices: list[str]
+    vram_bytes: int | None
+    """Reserved on each GPU; null is all of it."""
+    used_bytes: int | None
+    """In use on all its GPUs together, where that can be told."""
+    submitted: datetime
+    started: datetime | None
+    seconds: float | None
+    """How long it has been running."""
+    limit_seconds: float | None
+    expected_start: datetime | None
+    expected_end: datetime | None
+    why: str
+    """Why it waits, in words."""
+    run: str
+    """The foreground run that it belongs to; empty where it is the queue's."""
+    hook: bool = False
+
+
+class Counts(Struct, frozen=True):
+    """How many jobs are where."""
+
+    active: int
+    waiting: int
+    held: int
+
+
+class Status(Struct, frozen=True):
+    """The queue: `stoker status --json`."""
+
+    schema: str
+    at: datetime
+    host: str
+    version: str
+    simulated: bool
+    engine: EngineLine
+    devices: list[DeviceLine]
+    jobs: list[JobLine]
+    counts: Counts
+    hidden: Counts
+    """Those of the counts that are not among the jobs."""
+    today: dict[str, int]
+    """How many jobs ended since midnight, by how they ended."""
+    expected_empty: datetime | None
+    notes: list[str]
+
+
+def moment(at: float | None) -> datetime | None:
+    """Seconds since the epoch as a moment."""
+    return None if at is None else exactly(at)
+
+
+def exactly(at: float) -> datetime:
+    """The same for a moment that is known."""
+    return datetime.fromtimestamp(round(at, 3), UTC)

@@ -18,6 +18,7 @@ from stoker.words import printable
 VERBS = {
     "run": "Run a list of commands, or one command, on the GPUs of this machine.",
     "submit": "Put a command, or a list of them, into the queue.",
+    "status": "Show the GPUs, what runs on them, what waits and why; so does stoker alone.",
     "logs": "Show the output of a job, or follow it.",
     "wait": "Wait until jobs are over; the exit code tells how they ended.",
     "cancel": "Take jobs out of the queue, and stop those that run.",
@@ -77,7 +78,7 @@ def run_cli(arguments: list[str]) -> int:
 
 def _run_verb(arguments: list[str]) -> int:
     as_json = _wants_json(arguments)
-    words = [*arguments[1:], "--help"] if arguments[:1] == ["help"] else arguments
+    words = [*arguments[1:], "--help"] if arguments[:1] == ["help"] else arguments or ["status"]
     if words[:1] == ["follow"]:
         words = ["follow", "-f", *words[1:]]
     outcome: Any = 0

@@ -16,8 +16,9 @@ from rich.console import Console
 from stoker.changes import Happening
 from stoker.cli.batch import Batch, Request
 from stoker.cli.demo import Demonstration, demo_jobs
-from stoker.cli.frame import Line, frame
+from stoker.cli.frame import frame
 from stoker.cli.live import drawing
+from stoker.cli.pieces import Line
 from stoker.cli.recent import Recent
 from stoker.cli.scene import Scene, scene_of
 from stoker.devices.detect import simulate

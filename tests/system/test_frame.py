@@ -7,19 +7,16 @@ import pytest
 from stoker.cli.frame import (
     SPARE_ROWS,
     Columns,
-    Line,
     bar_line,
-    cells,
-    clip,
     frame,
     heading_line,
     left_text,
-    line_cells,
     notice_line,
     occupants_line,
     row_lines,
     successes_line,
 )
+from stoker.cli.pieces import Line, cells, clip, line_cells
 from stoker.cli.recent import Notice
 from stoker.cli.scene import Counts, Occupant, Row, Scene
 

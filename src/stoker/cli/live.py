@@ -10,7 +10,8 @@ from rich.live import Live
 from rich.text import Text
 
 from stoker.changes import Happening
-from stoker.cli.frame import Line, Look, Piece, frame
+from stoker.cli.frame import frame
+from stoker.cli.pieces import Line, Look, Piece
 from stoker.cli.recent import Recent
 from stoker.cli.scene import Scene, scene_of
 from stoker.complaints import Complaints

@@ -6,49 +6,34 @@ import contextlib
 import selectors
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
+from stoker.answers import answer
 from stoker.backends import journal
 from stoker.backends.local import Gone
-from stoker.changes import Changes, Happening
-from stoker.core.attempt import attempt_key, order_of, output_paths, variables
-from stoker.core.dependency import Dependency, Doomed, Outcome
+from stoker.book import Book
+from stoker.changes import Happening
+from stoker.core.attempt import attempt_key, output_paths
 from stoker.core.device import Snapshot
 from stoker.core.errors import StokerError
 from stoker.core.forecast import Forecast, Now, forecast
-from stoker.core.gate import hindrance, is_gated
 from stoker.core.job import (
     Active,
     Assigned,
     Cancelled,
-    Edited,
-    Ended,
-    Event,
-    Exited,
     Job,
-    Lost,
-    OnHold,
-    Paused,
     Queued,
-    Resumed,
-    Retried,
     Returned,
-    Skipped,
-    Started,
-    Starting,
     Stopping,
-    Waiting,
-    started_at,
-    state_word,
 )
 from stoker.core.plan import Plan, Policy, Start, plan
 from stoker.core.reasons import Reason
-from stoker.core.request import Again, Cancel, Edit, Hold, Release, Request
 from stoker.equipment import Equipment
 from stoker.experience import Experience
+from stoker.hearing import Hearing
 from stoker.mail import Mail
+from stoker.orders import Assignment, Orders
 from stoker.posts import Post, Posts
-from stoker.roster import Roster
 from stoker.sharing import Sharing
 from stoker.sight import LEASE_INTERVAL, LOOK_INTERVAL, Sight
 from stoker.usage import Usage
@@ -58,14 +43,6 @@ RETRY_INTERVAL = 1.0
 SOON = 0.01
 ACCEPT_LIMIT = 2000
 """Jobs read from the store in one turn, so that running ones are not left waiting."""
-
-
-class Assignment(NamedTuple):
-    """An assignment that is to be given to a keeper once it is recorded."""
-
-    job: Job
-    post: Post
-    outputs: tuple[str, str]
 
 
 class Engine:
@@ -93,23 +70,20 @@ class Engine:
         self.sight = Sight(equipment.devices, equipment.ledger, equipment.clock())
         self.last_plan: Plan | None = None
         self._equipment = equipment
-        self._roster = Roster()
+        self._book = Book(equipment.store, self.sight, equipment.clock, tell)
+        self._roster = self._book.roster
+        self._changes = self._book.changes
         self._experience = Experience(equipment.store)
         self._posts = Posts(equipment.backend, equipment.ledger, label, self._experience.expected)
         self._usage = Usage(equipment.store, name)
         self._sharing = Sharing(equipment.ledger, self._usage, label)
-        self._changes = Changes(equipment.store, self._recorded)
-        self._tell = tell
+        self._hearing = Hearing(self._book, self._posts, self.sight, self._usage, self._experience)
         self._mail = Mail(equipment.store, name)
         self._heartbeat = heartbeat
-        self._ended: list[Job] = []
-        """Jobs whose end is recorded, and for which others may have waited."""
-        self._handovers: list[Assignment] = []
+        self._orders = Orders(equipment.store, equipment.devices)
         self._buried: list[str] = []
-        self._environments: dict[str, dict[str, str]] = {}
         self._last_accepted = 0
         self._accept_due = True
-        self._plan_due = True
         self._retry_at: float | None = None
         self._plan_after = 0.0
         self._selector = selectors.DefaultSelector()
@@ -205,11 +179,11 @@ class Engine:
         if job is None:
             waiting = self._roster.withdraw(job_id)
             if waiting is not None:
-                self._happen(waiting, Cancelled(self._now(), note))
+                self._book.happen(waiting, Cancelled(self._now(), note))
             return
         assert isinstance(job.state, Active)
         if not isinstance(job.state, Stopping):
-            self._happen(job, Cancelled(self._now(), note))
+            self._book.happen(job, Cancelled(self._now(), note))
         self._stop_attempt(job, grace, number)
 
     def keeper_is_dead(self, job: Job) -> bool:
@@ -222,7 +196,7 @@ class Engine:
 
     def adopt(self, job: Job, *, guest: bool) -> None:
         """Take over a job of a dead engine; if it had been given to a keeper, that one's journal tells the rest."""
-        self._settle(job)
+        self._book.settle(job)
         if not isinstance(job.state, Active):
             return
         if guest:
@@ -261,7 +235,7 @@ class Engine:
         self._look()
         self._decide()
         self._record()
-        self._release()
+        self._book.release()
         self._hand_over()
         self._tidy()
 
@@ -278,7 +252,7 @@ class Engine:
         if self._accept_due:
             return 0.0
         moments = [self._retry_at - now] if self._retry_at is not None else []
-        if self._plan_due and self.waiting and not self.draining and self._retry_at is None:
+        if self._book.plan_due and self.waiting and not self.draining and self._retry_at is None:
             moments.append(self._plan_after - now)
         if self._posts.ahead:
             moments.append(0.25)
@@ -299,7 +273,7 @@ class Engine:
         jobs = self._equipment.store.open_jobs(self.name, self._last_accepted, ACCEPT_LIMIT)
         for job in jobs:
             if isinstance(job.state, Queued):
-                self._settle(job)
+                self._book.settle(job)
             self._last_accepted = job.id
         self._accept_due = len(jobs) == ACCEPT_LIMIT
 
@@ -311,9 +285,9 @@ class Engine:
             return
         self.policy = self._mail.overlaid(self.policy)
         for number, request in self._mail.requests():
-            self._answer(request)
+            answer(request, self, self._book)
             self._changes.answer(number)
-        self._plan_due = True
+        self._book.plan_due = True
 
     def _hear(self) -> None:
         """Read what keepers wrote into their journals."""
@@ -322,30 +296,29 @@ class Engine:
                 case Gone():
                     self._keeper_gone(keeper)
                 case journal.Began():
-                    self._began(keeper, record)
+                    self._stop_latecomer(self._hearing.began(keeper, record))
                 case journal.Over():
-                    self._over(keeper, record)
+                    self._hearing.over(keeper, record)
                 case journal.Back():
-                    self._back(keeper, record)
+                    self._hearing.back(keeper, record)
 
     def _look(self) -> None:
         """See what devices and ledger look like, when it matters or when it is time."""
         now = self._now()
         due = self.sight.due(now, self._look_interval)
-        if self._plan_due or due:
+        if self._book.plan_due or due:
             self.sight.look(now, self._posts.leases, waiting=bool(self.waiting))
-            self._plan_due = True
-        for job in list(self._roster.parked.due(now)):
-            self._settle(job)
-        if due:  # jobs of other engines may have ended
-            self._free_those_behind(lambda dependency: not self._roster.knows(dependency.target))
+            self._book.plan_due = True
+        self._book.free_those_due(now)
+        if due:
+            self._book.free_those_behind_others()
 
     def _decide(self) -> None:
         """Plan, and assign what the plan starts."""
         now = self._now()
-        if not self._plan_due or self.draining or self._retry_at is not None or now < self._plan_after:
+        if not self._book.plan_due or self.draining or self._retry_at is not None or now < self._plan_after:
             return
-        self._plan_due = False
+        self._book.plan_due = False
         if not self.waiting:
             return
         self.trouble = ""
@@ -384,29 +357,20 @@ class Engine:
         """Give recorded assignments to their keepers, never before they are recorded."""
         if self._retry_at is not None:
             return
-        handovers, self._handovers = self._handovers, []
-        for job, post, outputs in handovers:
+        for assignment in self._orders.take():
+            job, post, _ = assignment
             now = self._roster.active(job.id)
             if now is None or now.attempts != job.attempts:  # came back while the disk was full
                 continue
             if self.draining:  # somebody stopped us between the decision and this
-                self._happen(now, Returned(now.attempts, self._now()))
-                self._leave_post(post.keeper, now)
+                self._book.happen(now, Returned(now.attempts, self._now()))
+                self._hearing.leave_post(post.keeper, now)
                 continue
-            base = self._environment(job.terms.environment)
-            extra = {**self._equipment.devices.variables, **variables(job, post.devices, base)}
-            order = order_of(job, outputs, extra, post.devices)
-            self._equipment.backend.start(post.keeper, order, base)
+            order, environment = self._orders.order(assignment)
+            self._equipment.backend.start(post.keeper, order, environment)
             if isinstance(now.state, Stopping):
                 self._equipment.backend.stop(post.keeper, order.attempt, 0.0)
         self._equipment.backend.flush()
-
-    def _release(self) -> None:
-        """Let jobs go on that were behind others which have ended, now that the end is recorded."""
-        ended, self._ended = self._ended, []
-        if ended and self._roster.parked:
-            targets = {job.id for job in ended} | {job.array for job in ended}
-            self._free_those_behind(lambda dependency: dependency.target in targets)
 
     def _tidy(self) -> None:
         """Give back what is not used: leases of idle posts, attempts stuck behind a long one."""
@@ -415,64 +379,6 @@ class Engine:
         self._posts.close_idle()
         if self.draining or not self.waiting:
             self._sharing.withdraw()
-
-    # -- what keepers say ------------------------------------------------------------------------
-
-    def _began(self, keeper: str, record: journal.Began) -> None:
-        job = self._roster.attempt(record.attempt)
-        if job is not None and isinstance(job.state, Starting | Stopping):
-            self._happen(job, Started(job.attempts, record.at))
-            self._posts[keeper].head_since = self._now()
-            if self._stopping is not None and not self._roster.is_guest(
-                job.id
-            ):  # it slipped in before it was called back
-                self.cancel(job.id, *self._stopping)
-
-    def _over(self, keeper: str, record: journal.Over) -> None:
-        job = self._roster.attempt(record.attempt)
-        if job is None:
-            return
-        began = started_at(job)
-        if began is not None:
-            self._posts.learn(job.terms.need, record.at - began)
-            self._usage.spent(self._posts[keeper].device_ids, began, record.at)
-        why: Any = record.why
-        exited = Exited(
-            job.attempts,
-            record.code,
-            record.signal,
-            record.at,
-            why=why,
-            peak_memory=record.peak,
-            note=record.note,
-        )
-        after = self._happen(job, exited)
-        self._leave_post(keeper, job)
-        if began is not None and state_word(after) == "done":
-            self._changes.learn(self._experience.learn(job, record.at - began))
-
-    def _back(self, keeper: str, record: journal.Back) -> None:
-        job = self._roster.attempt(record.attempt)
-        if job is not None:
-            self._happen(job, Returned(job.attempts, record.at))
-            self._leave_post(keeper, job)
-
-    def _keeper_gone(self, keeper: str) -> None:
-        """The keeper is dead and said all it had to say: what it had started is lost, the rest never started."""
-        self._buried.append(keeper)
-        post = self._posts.lose(keeper)
-        if post is None:
-            return
-        now = self._now()
-        held = [job for job_id in post.jobs if (job := self._roster.active(job_id))]
-        for job in held:
-            started = started_at(job) is not None
-            self._happen(job, Lost(job.attempts, now) if started else Returned(job.attempts, now))
-        self.sight.leave(post.device_ids, now)
-        self._plan_due = True
-        if held and all(started_at(job) is None for job in held):
-            self.trouble = "a keeper died before it could start anything; trying again"
-            self._plan_after = now + RETRY_INTERVAL
 
     # -- assigning -------------------------------------------------------------------------------
 
@@ -488,53 +394,22 @@ class Engine:
         out, err = output_paths(job, self._equipment.user)
         errors = "" if err == out else err
         assigned = Assigned(post.keeper, start.devices, out, now, errors, post.lease.rpartition("/")[2])
-        job = self._happen(job, assigned)
+        job = self._book.happen(job, assigned)
         if not post.jobs:  # now that it is busy, more may be handed over ahead
-            self._plan_due = True
+            self._book.plan_due = True
         post.take(job.id, now)
-        self._handovers.append(Assignment(job, post, (out, err)))
+        self._orders.put(Assignment(job, post, (out, err)))
 
-    def _leave_post(self, keeper: str, job: Job) -> None:
-        now = self._now()
-        post = self._posts[keeper]
-        post.finish(job.id, now)
-        self._plan_due = True
-        if not post.jobs:
-            self.sight.leave(post.device_ids, now)
+    def _stop_latecomer(self, job: Job | None) -> None:
+        """Stop what slipped in before it was called back."""
+        if job is not None and self._stopping is not None and not self._roster.is_guest(job.id):
+            self.cancel(job.id, *self._stopping)
 
-    # -- what doors ask for --------------------------------------------------------------------------
-
-    def _answer(self, request: Request) -> None:
-        """Do what was asked, where the job is still in a state for it."""
-        now = self._now()
-        if not isinstance(request, Again):
-            self._take_up(request.job)
-        match request:
-            case Cancel():
-                self.cancel(request.job, request.grace, request.note, request.signal)
-            case Hold():
-                self._change_queued(request.job, Paused(now, request.note), Waiting)
-            case Edit():
-                self._change_queued(request.job, Edited(now, request.terms, request.name), Queued)
-            case Release():
-                self._change_queued(request.job, Resumed(now), OnHold)
-            case Again():
-                job = self._equipment.store.job(request.job)
-                if job is not None and isinstance(job.state, Ended) and not self._roster.knows(job.id):
-                    self._happen(job, Retried(now))
-                    if request.terms is not None:
-                        self._change_queued(job.id, Edited(now, request.terms, job.name), Queued)
-
-    def _change_queued(self, job_id: int, event: Event, states: Any) -> None:
-        job = self._roster.queued(job_id)
-        if job is not None and isinstance(job.state, states):
-            self._happen(job, event)
-
-    def _take_up(self, job_id: int) -> None:
-        """A job that a dead engine left, and that somebody gave to us."""
-        job = None if self._roster.knows(job_id) else self._equipment.store.job(job_id)
-        if job is not None and not isinstance(job.state, Ended):
-            self.adopt(job, guest=False)
+    def _keeper_gone(self, keeper: str) -> None:
+        self._buried.append(keeper)
+        if self._hearing.gone(keeper):
+            self.trouble = "a keeper died before it could start anything; trying again"
+            self._plan_after = self._now() + RETRY_INTERVAL
 
     def _stop_attempt(self, job: Job, grace: float | None, number: int = 0) -> None:
         assert isinstance(job.state, Active)
@@ -542,51 +417,6 @@ class Engine:
         self._equipment.backend.stop(job.state.keeper, attempt_key(job.id, job.state.attempt), patience, number)
 
     # -- inside ----------------------------------------------------------------------------------
-
-    def _recorded(self, happening: Happening) -> None:
-        if isinstance(happening.job.state, Ended):
-            self._ended.append(happening.job)
-        self._tell(happening)
-
-    def _settle(self, job: Job) -> None:
-        """Put a job where it now belongs: at work, in the queue, aside for a while, or nowhere any more."""
-        self._plan_due = True
-        why = None
-        if isinstance(job.state, Queued) and is_gated(job):
-            why = hindrance(job, self._now(), self._outcome)
-        if isinstance(why, Doomed):
-            self._roster.withdraw(job.id)
-            self._happen(job, Skipped(self._now(), why.sentence))
-        elif why is not None:
-            self._roster.park(job, why)
-        else:
-            self._roster.place(job)
-
-    def _free_those_behind(self, which: Callable[[Dependency], bool]) -> None:
-        parked = self._roster.parked
-        for dependency in [one for one in parked.targets if which(one)]:
-            if self._outcome(dependency) != "open":
-                for job in parked.behind(dependency):
-                    self._settle(job)
-
-    def _outcome(self, dependency: Dependency) -> Outcome:
-        """What a target has come to; an end counts when it is recorded."""
-        if self._roster.knows(dependency.target) and not dependency.array:
-            return "open"
-        return self._equipment.store.outcome(dependency)
-
-    def _happen(self, job: Job, event: Event) -> Job:
-        """The only way a job changes here: note what happened, and put the job where it now belongs."""
-        place = event if isinstance(event, Assigned) else job.state
-        devices = self.sight.devices(place.devices) if isinstance(place, Assigned | Active) else ()
-        after = self._changes.note(job, event, devices)
-        self._settle(after)
-        return after
-
-    def _environment(self, digest: str) -> dict[str, str]:
-        if digest not in self._environments:
-            self._environments[digest] = self._equipment.store.environment(digest)
-        return self._environments[digest]
 
     def _nothing(self) -> None:
         """The backend is read in a step of its own."""

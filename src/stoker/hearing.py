@@ -1,0 +1,93 @@
+"""What keepers say in their journals, and what it means for jobs, posts and what is known of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stoker.backends import journal
+from stoker.book import Book
+from stoker.core.job import Exited, Job, Lost, Returned, Started, Starting, Stopping, started_at, state_word
+from stoker.experience import Experience
+from stoker.posts import Posts
+from stoker.sight import Sight
+from stoker.usage import Usage
+
+
+class Hearing:
+    """Takes in each record of a journal; one that was heard before says nothing new."""
+
+    def __init__(self, book: Book, posts: Posts, sight: Sight, usage: Usage, experience: Experience) -> None:
+        self._book = book
+        self._posts = posts
+        self._sight = sight
+        self._usage = usage
+        self._experience = experience
+
+    def began(self, keeper: str, record: journal.Began) -> Job | None:
+        """An attempt has a process; the job, if that is news."""
+        job = self._book.roster.attempt(record.attempt)
+        if job is None or not isinstance(job.state, Starting | Stopping):
+            return None
+        self._posts[keeper].head_since = self._book.clock()
+        return self._book.happen(job, Started(job.attempts, record.at))
+
+    def over(self, keeper: str, record: journal.Over) -> None:
+        """Nothing of an attempt is left."""
+        job = self._book.roster.attempt(record.attempt)
+        if job is None:
+            return
+        began = started_at(job)
+        after = self._book.happen(job, _exited(job, record))
+        if began is not None:
+            seconds = record.at - began
+            self._posts.learn(job.terms.need, seconds)
+            self._usage.spent(self._posts[keeper].device_ids, began, record.at)
+            if state_word(after) == "done":
+                self._book.changes.learn(self._experience.learn(job, seconds))
+        self.leave_post(keeper, job)
+
+    def back(self, keeper: str, record: journal.Back) -> None:
+        """The keeper gave an attempt back that it had not started."""
+        job = self._book.roster.attempt(record.attempt)
+        if job is not None:
+            self._book.happen(job, Returned(job.attempts, record.at))
+            self.leave_post(keeper, job)
+
+    def gone(self, keeper: str) -> bool:
+        """The keeper is dead and said all it had to say: what it had started is lost, the rest never started.
+
+        True where it had work and could start none of it.
+        """
+        post = self._posts.lose(keeper)
+        if post is None:
+            return False
+        now = self._book.clock()
+        held = [job for job_id in post.jobs if (job := self._book.roster.active(job_id))]
+        for job in held:
+            started = started_at(job) is not None
+            self._book.happen(job, Lost(job.attempts, now) if started else Returned(job.attempts, now))
+        self._sight.leave(post.device_ids, now)
+        self._book.plan_due = True
+        return bool(held) and all(started_at(job) is None for job in held)
+
+    def leave_post(self, keeper: str, job: Job) -> None:
+        """An attempt is over or came back: its place is free."""
+        now = self._book.clock()
+        post = self._posts[keeper]
+        post.finish(job.id, now)
+        self._book.plan_due = True
+        if not post.jobs:
+            self._sight.leave(post.device_ids, now)
+
+
+def _exited(job: Job, record: journal.Over) -> Exited:
+    why: Any = record.why
+    return Exited(
+        job.attempts,
+        record.code,
+        record.signal,
+        record.at,
+        why=why,
+        peak_memory=record.peak,
+        note=record.note,
+    )

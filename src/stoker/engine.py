@@ -35,7 +35,7 @@ from stoker.mail import Mail
 from stoker.orders import Assignment, Orders
 from stoker.posts import Post, Posts
 from stoker.sharing import Sharing
-from stoker.sight import LEASE_INTERVAL, LOOK_INTERVAL, Sight
+from stoker.sight import LOOK_INTERVAL, Sight
 from stoker.usage import Usage
 
 RETRY_INTERVAL = 1.0
@@ -261,7 +261,7 @@ class Engine:
         if (begin := self._roster.parked.next_begin) is not None:
             moments.append(begin - now)
         if self.waiting or self._roster.at_work:
-            moments.append(self._look_interval)
+            moments.append(self.sight.due_in(now, self._look_interval))
         elif self._heartbeat is not None:
             moments.append(self._heartbeat)
         return max(0.0, min(moments)) if moments else None
@@ -305,9 +305,10 @@ class Engine:
     def _look(self) -> None:
         """See what devices and ledger look like, when it matters or when it is time."""
         now = self._now()
-        due = self.sight.due(now, self._look_interval)
+        interval = self._look_interval
+        due = self.sight.due_in(now, interval) <= 0
         if self._book.plan_due or due:
-            self.sight.look(now, self._posts.leases, waiting=bool(self.waiting))
+            self.sight.look(now, self._posts.leases, waiting=bool(self.waiting), interval=interval)
             self._book.plan_due = True
         self._book.free_those_due(now)
         if due:
@@ -386,8 +387,9 @@ class Engine:
         now = self._now()
         devices = self.sight.devices(start.devices)
         post = self._posts[start.behind] if start.behind else self._posts.open(start.job.terms.need, devices, now)
-        if post is None:  # somebody else was faster: look at the ledger again
+        if post is None:  # somebody else was faster: look at the ledger again, and plan with that
             self.sight.expire()
+            self._plan_due, self._plan_after = True, now + SOON
             return
         job = self._roster.waiting.remove(start.job.id)
         assert job is not None
@@ -435,7 +437,7 @@ class Engine:
 
     @property
     def _look_interval(self) -> float:
-        return LEASE_INTERVAL if self._sharing.waits else LOOK_INTERVAL
+        return self.sight.hurried_interval(self._now()) if self._sharing.waits else LOOK_INTERVAL
 
     def _now(self) -> float:
         return self._equipment.clock()

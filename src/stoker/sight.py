@@ -14,6 +14,10 @@ LOOK_INTERVAL = 1.0
 """Seconds between looks when nothing calls for one."""
 LEASE_INTERVAL = 0.25
 """Seconds for which the leases of others are believed; a claim looks for itself anyway."""
+SHORTEST_INTERVAL = 0.05
+"""The same where attempts follow each other fast and others wait in between..."""
+_PART_OF_THE_WAIT = 0.05
+"""... and how much of the time since our last attempt may be lost by looking late."""
 
 
 class Sight:
@@ -34,22 +38,27 @@ class Sight:
         self.snapshot = Snapshot(0.0, ())
         self._see(devices.look(now))
 
-    def due(self, now: float, interval: float = LOOK_INTERVAL) -> bool:
-        """Whether it is time for a look."""
-        return now - self._read_at >= interval
+    def due_in(self, now: float, interval: float = LOOK_INTERVAL) -> float:
+        """Seconds until it is time for a look, none or less when it is."""
+        return self._read_at + interval - now
+
+    def hurried_interval(self, now: float) -> float:
+        """Seconds between looks while we wait for others: the less, the shorter everybody's attempts are."""
+        waited = now - max(self.freed.values(), default=0.0)
+        return min(LEASE_INTERVAL, max(SHORTEST_INTERVAL, _PART_OF_THE_WAIT * waited))
 
     def expire(self) -> None:
         """Something outside has changed: look again at the next occasion."""
         self._read_at = 0.0
 
-    def look(self, now: float, ours: Iterable[str], *, waiting: bool) -> None:
-        """Look at the devices and, now and then, at the leases that are not ours.
+    def look(self, now: float, ours: Iterable[str], *, waiting: bool, interval: float = LEASE_INTERVAL) -> None:
+        """Look at the devices and, when they are older than the interval, at the leases that are not ours.
 
         For jobs that wait, a device freed since the last snapshot needs a newer one to count as free.
         """
         newer_than = max(self.freed.values(), default=0.0) if waiting else 0.0
         self._see(self._devices.look(now, newer_than))
-        if now - self._read_at >= LEASE_INTERVAL:
+        if now - self._read_at >= min(interval, LEASE_INTERVAL):
             view = self._ledger.live()
             names = set(ours)
             self.leases = tuple(lease for name, lease in view.leases.items() if name not in names)

@@ -41,6 +41,7 @@ LAYERS = [
         "finding",
         "after",
         "checkout",
+        "kernel_limits",
         "signals",
         "streams",
         "resume",

@@ -15,6 +15,9 @@ from stoker.core.errors import UsageError
 from stoker.core.terms import Command
 from stoker.options import JobOptions
 
+PLAIN = JobOptions()
+"""What a job has that wishes nothing of its own; most share it, which makes them quick to tell."""
+COMMAND_LINE = "command line"
 _LISTS = ("on", "prefer", "after", "array", "retry_on")
 _TEXTS = ("vram", "time", "grace", *_LISTS)
 _TABLES = ("env", "tag")
@@ -25,7 +28,7 @@ class Listed(Struct, frozen=True):
 
     command: Command
     where: str
-    options: JobOptions = JobOptions()
+    options: JobOptions = PLAIN
 
 
 class Unusable(Struct, frozen=True):

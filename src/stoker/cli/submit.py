@@ -13,7 +13,7 @@ import click
 from stoker.cli.options import job_options, option, options_from
 from stoker.core.errors import UsageError
 from stoker.core.terms import Command
-from stoker.joblist import Lines, Listed, Unusable, command_of, read_list
+from stoker.joblist import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list
 
 
 @click.command(name="submit", context_settings={"allow_interspersed_args": False})
@@ -62,7 +62,7 @@ def _items(words: tuple[str, ...], file: str | None, *, as_line: bool) -> list[L
     if len(words) == 1 and _looks_like_a_list(words[0]):
         raise UsageError(f"{words[0]} is a file that cannot be executed", f"did you mean -f {words[0]}?")
     line = Command((" ".join(words),), shell)
-    return [Listed(line if as_line and words[0].strip() else command_of(words, shell), "command line")]
+    return [Listed(line if as_line and words[0].strip() else command_of(words, shell), COMMAND_LINE)]
 
 
 def _from_stdin(shell: str) -> list[Listed | Unusable]:

@@ -1,0 +1,222 @@
+"""Makes jobs for the queue of what was typed: first all of it is understood, then checked, then entered."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+import msgspec
+from msgspec import Struct
+
+from stoker.checkout import Checkouts
+from stoker.core.attempt import INHERIT
+from stoker.core.dependency import Dependency, parse_after
+from stoker.core.device import Device
+from stoker.core.device_name import resolve
+from stoker.core.errors import Impossible, StokerError, UsageError
+from stoker.core.fit import never_fits
+from stoker.core.submission import NewJob, digest_of
+from stoker.core.terms import Terms
+from stoker.core.units import size_text
+from stoker.joblist import COMMAND_LINE, PLAIN, Listed
+from stoker.kernel_limits import Room
+from stoker.options import JobOptions, Surroundings, current_umask, merged, tasks_of, terms_of
+from stoker.places import Places
+from stoker.presence import QUEUE
+from stoker.published import View
+from stoker.store import Store
+
+OF_THE_JOB_WE_ARE_IN = frozenset(
+    ("STOKER_JOB_ID", "STOKER_JOB_NAME", "STOKER_ATTEMPT", "STOKER_GPU_IDS", "STOKER_ARRAY_INDEX")
+)
+"""Variables of the job that submits another one, which must not be taken for the other's."""
+
+
+class NotServed(StokerError):
+    """There is no engine, and none could be started."""
+
+    exit_code = 3
+
+
+class Part(Struct, frozen=True):
+    """Jobs that go into the queue together: all tasks of an array, or any number of others."""
+
+    jobs: list[NewJob]
+    array: str = ""
+    """The indices as typed, where it is an array."""
+
+
+class Entered(Struct, frozen=True):
+    """A part that is in the queue."""
+
+    part: Part
+    ids: range
+
+
+class Desk:
+    """What jobs are made of here and now."""
+
+    def __init__(self, places: Places, options: JobOptions, now: float, environment: Mapping[str, str]) -> None:
+        self.needs_devices = False
+        self._places = places
+        self._options = options
+        self._now = now
+        self._environment = {name: environment[name] for name in environment if name not in OF_THE_JOB_WE_ARE_IN}
+        self._room = Room(self._environment)
+        self._terms: dict[str, Terms] = {}
+        logs = str(places.logs).replace("%", "%%")
+        self._around = Surroundings(
+            cwd=working_directory(),
+            umask=current_umask(),
+            environment=digest_of(self._environment),
+            default_out=f"{logs}/%j.log",
+            array_out=f"{logs}/%A/%a.log",
+            resolve=str,
+            earlier=_only_read,
+            now=now,
+            fill=True,
+        )
+
+    def read(self, items: Sequence[Listed]) -> None:
+        """Refuse what cannot be understood, before anything is opened or started."""
+        for item in _one_of_each(items):
+            with _told_where(item):
+                terms = terms_of(self._wish(item), self._around)
+                self._refuse_unusable(item, terms)
+            self.needs_devices = self.needs_devices or terms.need.gpus > 0
+        for item in items:
+            try:
+                self._room.check(item.command, self._wish(item).env)
+            except UsageError as error:
+                raise _located(item, error) from None
+
+    def settle(self, items: Sequence[Listed], store: Store, view: View | None) -> list[Part]:
+        """The jobs; refused is what refers to nothing here, or can never run on what the engine sees."""
+        checkouts = Checkouts(self._environment)
+        around = msgspec.structs.replace(
+            self._around,
+            earlier=partial(_earlier, store),
+            commit=checkouts.commit,
+            resolve=_unknown_device if view is None else partial(resolve, view.snapshot),
+        )
+        for item in _one_of_each(items):
+            with _told_where(item):
+                terms = self._terms[_key(item)] = terms_of(self._wish(item), around)
+                if view is not None and terms.need.gpus:
+                    _refuse_impossible(terms, view)
+        return list(self._parts(items))
+
+    def enter(self, store: Store, parts: Sequence[Part], label: str, *, held: str) -> list[Entered]:
+        """Put the jobs into the queue, all or none."""
+        self._places.logs.mkdir(mode=0o700, exist_ok=True)
+        with store.writing():
+            store.add_environment(self._environment)
+            batch = store.add_batch(label, self._now)
+            return [self._enter_part(store, batch, part, held) for part in parts]
+
+    def _enter_part(self, store: Store, batch: int, part: Part, held: str) -> Entered:
+        ids = store.add_jobs(batch, QUEUE, part.jobs, self._now, array=bool(part.array), held=held)
+        if part.array:
+            (self._places.logs / str(ids[0])).mkdir(mode=0o700, exist_ok=True)
+        return Entered(part, ids)
+
+    def _refuse_unusable(self, item: Listed, terms: Terms) -> None:
+        if INHERIT in (terms.out, terms.err):
+            raise UsageError("-o - is this terminal, which a job of the queue does not have", "name a file")
+        later = terms.after or self._wish(item).begin
+        if terms.cwd != self._around.cwd and not later:  # else an earlier job may be about to make it
+            check_directory(terms.cwd)
+
+    def _wish(self, item: Listed) -> JobOptions:
+        return self._options if item.options is PLAIN else merged(self._options, item.options)
+
+    def _parts(self, items: Sequence[Listed]) -> Iterator[Part]:
+        gathered: list[NewJob] = []
+        for item in items:
+            wish = self._wish(item)
+            jobs = [NewJob(item.command, self._terms[_key(item)], wish.name or "", task) for task in tasks_of(wish)]
+            if wish.array is None:
+                gathered += jobs
+                continue
+            if gathered:
+                yield Part(gathered)
+                gathered = []
+            yield Part(jobs, wish.array)
+        if gathered:
+            yield Part(gathered)
+
+
+def working_directory() -> str:
+    """Where we are, if that is still somewhere."""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise UsageError(f"the current directory cannot be used: {error.strerror}", "cd to another one") from error
+
+
+def check_directory(path: str) -> None:
+    """Refuse a directory that no job could enter."""
+    try:
+        os.stat(os.path.join(path, "."))  # only who may enter it can see what is in it
+    except OSError as error:
+        raise UsageError(f"cannot enter {path}: {error.strerror}", "give another directory with -D") from error
+
+
+def _one_of_each(items: Sequence[Listed]) -> Iterable[Listed]:
+    """The first job with each set of options; most jobs of a list have the same."""
+    return {_key(item): item for item in reversed(items)}.values()
+
+
+def _key(item: Listed) -> str:
+    return "" if item.options is PLAIN else str(item.options)
+
+
+@contextlib.contextmanager
+def _told_where(item: Listed) -> Iterator[None]:
+    """An error about options that a job has of its own says which job that is."""
+    try:
+        yield
+    except StokerError as error:
+        if item.options is PLAIN:
+            raise
+        raise _located(item, error) from None
+
+
+def _located(item: Listed, error: StokerError) -> StokerError:
+    if item.where == COMMAND_LINE:
+        return error
+    return type(error)(f"{item.where}: {error.message}", error.hint)
+
+
+def _only_read(text: str) -> tuple[Dependency, ...]:
+    parse_after(text)
+    return ()
+
+
+def _earlier(store: Store, text: str) -> tuple[Dependency, ...]:
+    from stoker.after import resolve_after
+
+    return resolve_after(store, text)
+
+
+def _unknown_device(word: str) -> str:
+    raise NotServed(f"no engine has told which device {word!r} is", "see why with stoker engine start")
+
+
+def _refuse_impossible(terms: Terms, view: View) -> None:
+    if not view.devices:
+        raise Impossible(view.note or "no GPU found", "submit jobs that need none (-G 0), or try it with --sim 4x24G")
+    if impossible := never_fits(terms.need, view.devices):
+        raise Impossible(impossible, f"ask for less; there {machine_text(view.devices)}")
+
+
+def machine_text(devices: Sequence[Device]) -> str:
+    """What the machine has: `are 0, 1 (A100, 40.0G)`."""
+    labels: dict[str, list[str]] = {}
+    for device in devices:
+        size = size_text(device.memory) if device.memory else ""
+        labels.setdefault(" ".join(filter(None, (device.model, size))), []).append(device.label)
+    kinds = [", ".join(dict.fromkeys(names)) + (f" ({kind})" if kind else "") for kind, names in labels.items()]
+    return ("is " if len(devices) == 1 else "are ") + "; ".join(kinds)

@@ -8,14 +8,16 @@ import sys
 import time
 
 import click
-import msgspec
 
 from stoker.cli import engine_views
 from stoker.cli.knowledge import Knowledge, user_here
+from stoker.cli.paint import terminal_size, write_lines
+from stoker.cli.queue_frame import status_frame
 from stoker.cli.queue_plain import jobs_plain
 from stoker.cli.queue_scene import Status
 from stoker.cli.queue_status import status_of
-from stoker.places import Places, find_places
+from stoker.cli.screen import Screen, places_here, screen_options, write_json, write_plain
+from stoker.places import Places
 from stoker.queue import open_store
 
 MOST_LINES = 200
@@ -24,10 +26,9 @@ MOST_LINES = 200
 
 @click.command(name="status")
 @click.option("-a", "--all", "everything", is_flag=True, help="Every job, and every task of an array.")
-@click.option("--json", "as_json", is_flag=True, help="As one JSON value.")
-@click.option("--plain", is_flag=True, help="TAB separated; the default where the output is no terminal.")
-@click.option("--sim", is_flag=True, help="The queue of simulated GPUs.")
-def command(everything: bool, as_json: bool, plain: bool, sim: bool) -> int:
+@click.option("--hooks", is_flag=True, help="Hook commands too.")
+@screen_options
+def command(everything: bool, hooks: bool, screen: Screen) -> int:
     """The GPUs, what runs on them, what waits and why.
 
     \b
@@ -35,21 +36,27 @@ def command(everything: bool, as_json: bool, plain: bool, sim: bool) -> int:
       stoker status 12       everything about job 12
       stoker status --json   for programs
     """
-    status = read_status(places_here(sim), None if everything else MOST_LINES, everything=everything)
-    if as_json or os.environ.get("STOKER_OUTPUT") == "json":
-        sys.stdout.write(msgspec.json.encode(status).decode() + "\n")
+    limit = None if everything else MOST_LINES
+    status = read_status(places_here(screen.sim), limit, each_task=everything, hooks=hooks)
+    if screen.form == "json":
+        write_json(status)
+    elif screen.form == "plain":
+        write_plain(jobs_plain(status.jobs))
+        _tell_hidden(status, screen)
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in jobs_plain(status.jobs)))
+        width, height = terminal_size(os.environ)
+        write_lines(status_frame(status, width, None if everything else height, screen.typed), screen.color)
     return 0
 
 
-def places_here(sim: bool) -> Places:
-    """The state directory, that of simulated GPUs where they are meant."""
-    simulated = sim or bool(os.environ.get("STOKER_SIM"))
-    return find_places(os.environ, socket.gethostname(), simulated=simulated)
+def _tell_hidden(status: Status, screen: Screen) -> None:
+    """The lines are for a program, so what they leave out is told beside them."""
+    if status.hidden.waiting or status.hidden.held:
+        hidden = status.hidden.waiting + status.hidden.held
+        print(f"stoker: {hidden} more waiting (stoker status{screen.typed} -a)", file=sys.stderr)
 
 
-def read_status(places: Places, limit: int | None, *, everything: bool = False) -> Status:
+def read_status(places: Places, limit: int | None, *, each_task: bool = False, hooks: bool = False) -> Status:
     """The queue now."""
     now = time.time()
     views = engine_views.look(places, now)
@@ -57,6 +64,6 @@ def read_status(places: Places, limit: int | None, *, everything: bool = False) 
     try:
         with store.glance():
             knowledge = Knowledge(store, views, now, user_here())
-            return status_of(knowledge, socket.gethostname(), limit, each_task=everything)
+            return status_of(knowledge, socket.gethostname(), limit, each_task=each_task, hooks=hooks)
     finally:
         store.close()

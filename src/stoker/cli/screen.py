@@ -1,0 +1,78 @@
+"""What all screens have in common: for whom they are drawn, and where the state is."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, Literal
+
+import click
+import msgspec
+from msgspec import Struct
+
+from stoker.core.errors import UsageError
+from stoker.places import Places, find_places
+
+Form = Literal["screen", "plain", "json"]
+
+
+class Screen(Struct, frozen=True):
+    """How somebody wants to see something."""
+
+    form: Form
+    color: str
+    sim: bool
+
+    @property
+    def typed(self) -> str:
+        """What other commands need to be about the same queue."""
+        return " --sim" if self.sim and not os.environ.get("STOKER_SIM") else ""
+
+
+def screen_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Decorates a command with the options of a screen, which it gets as one."""
+
+    @wraps(function)
+    def wrapped(*arguments: Any, as_json: bool, plain: bool, color: str, sim: bool, **values: Any) -> int:
+        screen = Screen(_form(as_json=as_json, plain=plain), color, sim or bool(os.environ.get("STOKER_SIM")))
+        return function(*arguments, screen=screen, **values)
+
+    options = [
+        click.option("--json", "as_json", is_flag=True, help="As one JSON value."),
+        click.option("--plain", is_flag=True, help="TAB separated; the default where the output is no terminal."),
+        click.option(
+            "--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="When to use colour."
+        ),
+        click.option("--sim", is_flag=True, help="The queue of simulated GPUs."),
+    ]
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def places_here(sim: bool) -> Places:
+    """The state directory, that of simulated GPUs where they are meant."""
+    return find_places(os.environ, socket.gethostname(), simulated=sim)
+
+
+def write_json(value: Struct) -> None:
+    """One value on standard output."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def write_plain(lines: Iterable[str]) -> None:
+    """Lines on standard output, in bytes that every program understands."""
+    text = "".join(f"{line}\n" for line in lines)
+    encoding = sys.stdout.encoding or "ascii"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _form(*, as_json: bool, plain: bool) -> Form:
+    if as_json and plain:
+        raise UsageError("--json and --plain are two forms of the same", "give one of them")
+    if as_json or (not plain and os.environ.get("STOKER_OUTPUT") == "json"):
+        return "json"
+    return "screen" if not plain and sys.stdout.isatty() else "plain"

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from stoker.core.errors import StokerError
 
-_NETWORK_FILE_SYSTEMS = frozenset(
+NETWORK_FILE_SYSTEMS = frozenset(
     "nfs nfs4 cifs smb3 smbfs lustre gpfs beegfs ceph glusterfs fuse.glusterfs fuse.sshfs afs 9p pvfs2".split()  # noqa: SIM905
 )
 
@@ -75,7 +75,7 @@ def find_places(
         return Places(state)
     state = _home_of_state() / leaf
     kind = file_system_of(state, mountinfo)
-    if kind not in _NETWORK_FILE_SYSTEMS:
+    if kind not in NETWORK_FILE_SYSTEMS:
         _make_private(state)
         return Places(state)
     local = spare / f"stoker-{os.getuid()}" / leaf

@@ -1,5 +1,6 @@
 """The command line: one small module per verb, loaded only when it is typed."""
 
+import os
 import signal
 
 
@@ -8,6 +9,11 @@ def main() -> None:
     impatient = signal.getsignal(signal.SIGINT)
     if impatient is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if "_STOKER_COMPLETE" in os.environ:
+        from stoker.cli.completing import complete_at_once
+
+        if complete_at_once():
+            return
     from stoker.cli.main import main as run
 
     signal.signal(signal.SIGINT, impatient)

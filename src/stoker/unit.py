@@ -1,0 +1,85 @@
+"""The unit with which systemd keeps the engine running for one user."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from stoker.core.errors import UsageError
+
+NAME = "stoker.service"
+MARK = "# Written by `stoker engine install`."
+"""The first line of every unit of ours; one without it is somebody's own work."""
+_PASSED_ON = ("STOKER_STATE", "STOKER_LEDGER", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
+"""Variables without which the engine would look in other places than the doors do."""
+
+_UNIT = """\
+{mark}
+[Unit]
+Description=Stoker, which keeps the GPUs of this machine fed
+Documentation=man:stoker(1)
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+ExecStart={command}
+{environment}\
+# Jobs run under keepers of their own: a stop or a restart of the engine must leave those alone.
+KillMode=process
+Restart=on-failure
+RestartSec=10
+# A job that takes too much memory must not end all others.
+OOMPolicy=continue
+TasksMax=infinity
+UMask=0077
+WorkingDirectory=/
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def unit_path(environment: Mapping[str, str]) -> Path:
+    """Where systemd looks for units of this user."""
+    home = environment.get("XDG_CONFIG_HOME", "")
+    configured = Path(home) if home.startswith("/") else Path.home() / ".config"
+    return configured / "systemd/user" / NAME
+
+
+def unit_text(program: Sequence[str], environment: Mapping[str, str]) -> str:
+    """The unit for a program, given by the words that start it."""
+    command = " ".join(map(_quoted, (*program, "engine", "run", "--stay")))
+    given = {name: environment[name] for name in _PASSED_ON if environment.get(name)}
+    lines = "".join(f"Environment={_quoted(f'{name}={value}', variable=True)}\n" for name, value in given.items())
+    return _UNIT.format(mark=MARK, command=command, environment=lines)
+
+
+def write_unit(path: Path, text: str) -> None:
+    """Put the unit in place, unless somebody else's is there."""
+    if not _is_ours(path):
+        raise UsageError(
+            f"{path} was not written by Stoker, and is left as it is",
+            "move it aside, or see what would be written: stoker engine install --print",
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = path.with_suffix(".new")
+    made.write_text(text)
+    made.replace(path)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether nothing is there, or what an earlier Stoker wrote."""
+    if not os.path.lexists(path):
+        return True
+    return path.is_file() and MARK in path.read_text(errors="replace")
+
+
+def _quoted(word: str, *, variable: bool = False) -> str:
+    """A word as systemd reads it back: its own specifiers, variables and escapes doubled."""
+    if any(ord(character) < 32 or ord(character) == 127 for character in word):
+        raise UsageError(f"{word!r} has characters that a unit cannot contain", "install Stoker under another path")
+    plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    if not variable:
+        plain = plain.replace("$", "$$")
+    return f'"{plain}"' if plain != word or not word or any(sign in word for sign in " ';") else plain

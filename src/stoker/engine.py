@@ -268,6 +268,8 @@ class Engine:
 
     def _accept(self) -> None:
         """Take new jobs that doors have put into the store for us."""
+        if self._mail.has_come(self._now()):
+            self._accept_due = True
         if not self._accept_due:
             return
         jobs = self._equipment.store.open_jobs(self.name, self._last_accepted, ACCEPT_LIMIT)
@@ -279,8 +281,6 @@ class Engine:
 
     def _obey(self) -> None:
         """Do what doors have asked for; what is asked of a job that was not yet accepted comes after that."""
-        if self._mail.has_come(self._now()):
-            self._accept_due = True
         if self._accept_due or not self._mail.due:
             return
         self.policy = self._mail.overlaid(self.policy)
@@ -318,6 +318,8 @@ class Engine:
         """Plan, and assign what the plan starts."""
         now = self._now()
         if not self._book.plan_due or self.draining or self._retry_at is not None or now < self._plan_after:
+            return
+        if not self._mail.opened:  # an earlier engine may have died before it heard of a cancel or a pause
             return
         self._book.plan_due = False
         if not self.waiting:

@@ -30,6 +30,8 @@ class Mail:
 
     def __init__(self, store: Store, engine: str) -> None:
         self.due = True
+        self.opened = False
+        """Whether it was ever read."""
         self._store = store
         self._engine = engine
         self._version = -1
@@ -48,6 +50,7 @@ class Mail:
     def requests(self) -> list[tuple[int, Request]]:
         """What has not been read before; a request stays in the store until its answer is recorded."""
         self.due = False
+        self.opened = True
         found = [(number, request) for number, request in self._store.requests(self._engine) if self._is_new(number)]
         self._read_up_to = max((number for number, _ in found), default=self._read_up_to)
         return found

@@ -36,6 +36,11 @@ def title(job: Job, width: int = 60) -> str:
     return shortened(printable(text), width)
 
 
+def id_text(job: Job) -> str:
+    """The id as people type it: `12`, or `12.3` for a task of an array."""
+    return str(job.id) if job.task is None else f"{job.array}.{job.task}"
+
+
 def outcome(state: Ended) -> str:
     """How a job ended: `exit 1`, `signal 9 (SIGKILL)`, `timeout`."""
     if state.result == "done":

@@ -5,7 +5,7 @@ and all of them mean the simulated GPUs, since STOKER_SIM is set) and can beside
 
 - `submit(*lines, ...)` puts shell lines into the queue, starts the engine where none lives, and returns the ids;
 - `start_engine()`, `kill_engine()` (SIGKILL) and `engine_process` are about the engine;
-- `job(id)`, `word(id)`, `ended(id)`, `log(id)` tell of a job as the store has it; `open_store()` gives the store itself;
+- `job(id)`, `word(id)`, `ended(id)`, `log(id)` tell of a job as the store has it; `open_store()` gives the store;
 - `wait_word("running", *ids)` and `wait_over(*ids)` wait for jobs;
 - `open_gate(name)` lets go on what waits in `until(name)` of support.cli.
 

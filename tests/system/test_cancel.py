@@ -1,0 +1,198 @@
+"""`stoker cancel`: what waits leaves the queue, what runs is stopped, and a crash of the engine changes nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+import pytest
+
+from stoker.core.job import Cancelled, advance
+from stoker.core.request import Cancel
+from stoker.core.terms import Need
+from stoker.queue import ask
+from stoker.store import Change
+from support.background import Background
+from support.cli import until
+from support.wait import wait_until
+
+WHOLE = Need(gpus=2)
+STUBBORN = f"trap '' TERM; {until('never')}"
+
+
+def test_what_waits_and_what_runs(background: Background) -> None:
+    """Each job gets a line that says what it was and what becomes of it."""
+    running, waiting = background.submit(until("never"), "touch ran", need=WHOLE)
+    background.wait_word("running", running)
+    outcome = background("cancel", str(waiting), str(running))
+    assert outcome.code == 0
+    assert outcome.out.splitlines()[0] == f"cancelled {waiting} (was queued)"
+    assert outcome.out.splitlines()[1] in (
+        f"stopping {running} (was running; KILL after 30s)",
+        f"cancelled {running} (was running)",
+    )
+    background.wait_over(running, waiting)
+    assert background.ended(running).result == "cancelled"
+    assert background.ended(running).signal == signal.SIGTERM
+    assert background.ended(waiting).note == "cancelled by you"
+    assert background.lines("ran") == []
+    again = background("kill", str(running))
+    assert (again.code, again.out) == (0, f"{running} is over already (cancelled)\n")
+
+
+def test_another_signal_and_grace(background: Background) -> None:
+    """A job gets the signal that was named, and KILL after the grace that was named."""
+    polite, stubborn = background.submit(f"trap 'echo int; exit 7' INT; {until('never')}", STUBBORN)
+    background.wait_word("running", polite, stubborn)
+    assert "INT now, KILL after 120s" in background("cancel", str(polite), "--signal", "INT", "--grace", "2m").out
+    background.wait_over(polite)
+    assert background.log(polite) == "int\n"
+    assert f"stopping {stubborn}" in background("cancel", str(stubborn)).out
+    shorter = background("cancel", str(stubborn), "--grace", "0")
+    assert f"{stubborn} is being stopped already; KILL after 0s" in shorter.out or "(was" in shorter.out
+    background.wait_over(stubborn)
+    assert background.ended(stubborn).signal == signal.SIGKILL
+
+
+def test_tasks_of_an_array(background: Background) -> None:
+    """Some tasks of an array can be cancelled, and a second time the whole of it."""
+    ids = background.submit(*[until("never")] * 6, array=True, need=WHOLE)
+    array = ids[0]
+    outcome = background("cancel", f"{array}.3-4")
+    assert outcome.out == f"cancelled {array}.3 (was queued)\ncancelled {array}.4 (was queued)\n"
+    assert background("cancel", str(array)).code == 0
+    background.wait_over(*ids)
+
+
+def test_all(background: Background) -> None:
+    """`all` is all that is not over, and nothing is no error."""
+    ids = background.submit("true", until("never"), until("never"), held="held by you")
+    assert len(background("cancel", "all").out.splitlines()) == 3
+    background.wait_over(*ids)
+    nothing = background("cancel", "all")
+    assert (nothing.code, nothing.out) == (0, "")
+    assert "nothing is left to cancel" in nothing.err
+
+
+def test_dry_run(background: Background) -> None:
+    """A dry run says what would happen, and nothing does."""
+    (held,) = background.submit("true", held="held by you")
+    outcome = background("cancel", str(held), "--dry-run")
+    assert outcome.out == f"would cancel {held} (held)\n"
+    assert background.word(held) == "held"
+
+
+def test_json(background: Background) -> None:
+    """The same as one value."""
+    (held,) = background.submit("true", held="held by you", names=["x\ny"])
+    value = json.loads(background("cancel", str(held), "--json").out)
+    assert value["schema"] == "stoker.change/1"
+    assert value["verb"] == "cancel"
+    assert value["jobs"] == [
+        {
+            "id": held,
+            "shown": str(held),
+            "name": "x\ny",
+            "before": "held",
+            "after": "cancelled",
+            "refused": False,
+            "said": f"cancelled {held} (was held)",
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], 2, "Missing argument"),
+        (["99"], 4, "there is no job 99"),
+        (["1", "99"], 4, "there is no job 99"),
+        (["1-"], 2, "is not an id"),
+        (["1", "--signal", "LOUD"], 2, "is not a signal"),
+        (["1", "--grace", "soon"], 2, "soon"),
+    ],
+)
+def test_nonsense(background: Background, arguments: list[str], code: int, words: str) -> None:
+    """What cannot be meant is refused, and no job is touched."""
+    (held,) = background.submit("true", held="held by you", start=False)
+    outcome = background("cancel", *arguments)
+    assert outcome.code == code
+    assert words in outcome.err
+    assert background.word(held) == "held"
+
+
+def test_without_an_engine(background: Background) -> None:
+    """Where no engine lives, one is started to carry it out."""
+    (waiting,) = background.submit("touch ran", start=False)
+    assert background.engine_process is None
+    assert background("cancel", str(waiting)).out == f"cancelled {waiting} (was queued)\n"
+    assert background.lines("ran") == []
+
+
+def test_an_engine_that_cannot_start(background: Background) -> None:
+    """The wish is recorded, the exit code is 3, and the next engine carries it out."""
+    (waiting,) = background.submit("touch ran", start=False)
+    outcome = background("cancel", str(waiting), STOKER_SIM="nonsense")
+    assert outcome.code == 3
+    assert "your wish is recorded" in outcome.err
+    background.start_engine()
+    background.wait_over(waiting)
+    assert background.ended(waiting).result == "cancelled"
+
+
+def test_a_crash_before_the_engine_hears(background: Background) -> None:
+    """A cancel that was recorded while the engine was dead stops a job that runs on."""
+    (running,) = background.submit(until("never"))
+    background.wait_word("running", running)
+    background.kill_engine()
+    with background.open_store() as store:
+        ask(background.places, store, [Cancel(running, "cancelled by you")], 1.0)
+    background.start_engine()
+    background.wait_over(running)
+    assert background.ended(running).result == "cancelled"
+
+
+def test_a_crash_while_it_is_stopped(background: Background) -> None:
+    """A job that was told to stop ends as cancelled, though the engine died before the job did."""
+    (running,) = background.submit(f"trap 'touch term' TERM; echo >> starts; {until('gate')}", grace=600.0)
+    background.wait_lines("starts", 1)
+    assert "stopping" in background("cancel", str(running)).out
+    wait_until((background.cwd / "term").exists)
+    background.kill_engine()
+    assert background.word(running) == "stopping"
+    background.open_gate("gate")
+    assert background("wait", str(running)).code == 1
+    assert background.ended(running).result == "cancelled"
+    assert background.lines("starts") == [""]
+
+
+def test_a_crash_before_the_job_is_told(background: Background) -> None:
+    """The engine dies when it has recorded that a job is to stop and has not said so: the next one says it."""
+    (running,) = background.submit(f"echo >> starts; {until('never')}")
+    background.wait_lines("starts", 1)
+    background.wait_word("running", running)
+    background.kill_engine()
+    with background.open_store() as store:
+        event = Cancelled(time.time(), "cancelled by you")
+        store.record([Change(advance(background.job(running), event), [(1, event)])])
+    background.start_engine()
+    background.wait_over(running)
+    assert background.ended(running).result == "cancelled"
+    assert background.lines("starts") == [""]
+
+
+@pytest.mark.parametrize("delay", range(4))
+def test_a_crash_at_any_moment(background: Background, delay: int) -> None:
+    """However the crash falls between the wish and its answer, the job ends and does not run again."""
+    running, waiting = background.submit(f"echo started >> starts; {until('never')}", "touch ran", need=WHOLE)
+    background.wait_lines("starts", 1)
+    with background.open_store() as store:
+        ask(background.places, store, [Cancel(running, "", 5.0), Cancel(waiting, "")], 1.0)
+        for _ in range(delay * 400):  # the engine takes about a millisecond to hear
+            pass
+    background.kill_engine()
+    assert background("wait", str(running), str(waiting), "--timeout", "20s").code == 1
+    assert background.ended(running).result == background.ended(waiting).result == "cancelled"
+    assert background.lines("starts") == ["started"]
+    assert background.lines("ran") == []

@@ -1,0 +1,141 @@
+"""`stoker wait`: blocks until jobs are over, and its exit code tells how they ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from stoker.core.terms import Need
+from support.background import Background
+from support.cli import until
+from support.wait import wait_until
+
+CPU = Need(gpus=0)
+
+
+@pytest.mark.parametrize(("line", "code"), [("true", 0), ("exit 7", 7), ("kill -9 $$", 137)])
+def test_the_code_of_one_job(background: Background, line: str, code: int) -> None:
+    """For one job the exit code is its own; by default that is the last one, whose name is told."""
+    background.submit(line, names=["mine"])
+    outcome = background("wait")
+    assert outcome.code == code
+    assert outcome.out == ""
+    assert "waiting for 1: mine" in outcome.err
+
+
+def test_several_jobs(background: Background) -> None:
+    """For several the exit code is 1 if any failed."""
+    good, bad, other = background.submit("true", "exit 7", "true")
+    assert background("wait", f"{good},{other}").code == 0
+    outcome = background("wait", f"{good}-{other}")
+    assert outcome.code == 1
+    assert f"{bad} exit 7" in outcome.err
+
+
+def test_an_end_without_a_code(background: Background) -> None:
+    """A job that was cancelled before it started did not succeed."""
+    (held,) = background.submit("true", held="held by you")
+    background("cancel", str(held))
+    outcome = background("wait", str(held))
+    assert outcome.code == 1
+    assert "cancelled by you" in outcome.err
+
+
+def test_time_is_up(background: Background) -> None:
+    """With a timeout it gives up with 124, and the job goes on."""
+    (running,) = background.submit(until("gate"))
+    outcome = background("wait", str(running), "--timeout", "1s", "--json")
+    assert outcome.code == 124
+    assert "time is up" in outcome.err
+    assert json.loads(outcome.out)["timed_out"] is True
+    background.open_gate("gate")
+    assert background("wait", str(running)).code == 0
+
+
+def test_interrupted(background: Background) -> None:
+    """Ctrl-C ends only the waiting, and says so."""
+    (running,) = background.submit(until("gate"))
+    background.wait_word("running", running)
+    process = background.start("wait")
+    wait_until(lambda: os.path.exists(f"/proc/{process.pid}/fd/3") and _sleeps(process.pid))
+    process.send_signal(signal.SIGINT)
+    outcome = background.finish(process)
+    assert outcome.code == 130
+    assert f"detached; job {running} goes on without you" in outcome.err
+    assert background.word(running) == "running"
+
+
+def test_a_held_job_is_told(background: Background) -> None:
+    """Waiting for what nobody will start would be in vain, so that is said."""
+    (held,) = background.submit("true", held="held by you")
+    outcome = background("wait", str(held), "--timeout", "1s")
+    assert outcome.code == 124
+    assert f"stoker resume {held} lets it go" in outcome.err
+
+
+def test_without_an_engine(background: Background) -> None:
+    """Where no engine lives one is started, and again when it dies."""
+    first, second = background.submit("true", until("gate"), start=False)
+    assert background("wait", str(first)).code == 0
+    process = background.start("wait", str(second))
+    background.wait_word("running", second)
+    background.kill_engine()
+    background.open_gate("gate")
+    assert background.finish(process).code == 0
+
+
+def test_json(background: Background) -> None:
+    """All ends as one value."""
+    good, bad = background.submit("true", "exit 3", array=True)
+    value = json.loads(background("wait", str(good), "--json").out)
+    assert value["schema"] == "stoker.wait/1"
+    assert value["counts"] == {"done": 1, "failed": 1}
+    assert [(job["shown"], job["result"], job["exit_code"]) for job in value["jobs"]] == [
+        (f"{good}.0", "done", 0),
+        (f"{good}.1", "failed", 3),
+    ]
+    assert bad == good + 1
+
+
+def test_a_thousand_jobs(background: Background) -> None:
+    """Waiting for a thousand jobs takes little time of its own."""
+    ids = background.submit(*["true"] * 1000, need=CPU)
+    process = background.start("wait", f"{ids[0]}-{ids[-1]}")
+    assert background.finish(process).code == 0
+
+
+def test_nothing_to_wait_for(background: Background) -> None:
+    """An empty queue has no last job, and an id that is not there is said."""
+    assert background("wait").code == 4
+    assert background("wait", "7").code == 4
+    assert background("wait", "all").code == 0
+
+
+def test_it_sleeps(background: Background) -> None:
+    """While nothing happens it uses next to no time of the processor."""
+    (running,) = background.submit(until("gate"))
+    background.wait_word("running", running)
+    process = background.start("wait", str(running))
+    wait_until(lambda: _sleeps(process.pid))
+    before = _ticks(process.pid)
+    began = time.monotonic()
+    wait_until(lambda: time.monotonic() - began > 2.0)
+    assert _ticks(process.pid) - before <= 10
+    background.open_gate("gate")
+    assert background.finish(process).code == 0
+
+
+def _sleeps(pid: int) -> bool:
+    """Whether a process has come to where it sleeps between two looks."""
+    with open(f"/proc/{pid}/wchan") as where:
+        return "nanosleep" in where.read()
+
+
+def _ticks(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,13 +96,6 @@ class Knowledge:
         if known is None:
             known = self._outcomes[dependency] = self.store.outcome(dependency)
         return known
-
-
-def user_here() -> str:
-    """The name of who is looking."""
-    from stoker.devices.owners import user_name
-
-    return user_name(os.geteuid())
 
 
 def _active_word(job: Job) -> JobWord:

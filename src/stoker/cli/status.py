@@ -5,39 +5,42 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import time
 
 import click
 
-from stoker.cli import engine_views
-from stoker.cli.knowledge import Knowledge, user_here
+from stoker.cli.knowing import known
 from stoker.cli.paint import terminal_size, write_lines
 from stoker.cli.queue_frame import status_frame
 from stoker.cli.queue_plain import jobs_plain
 from stoker.cli.queue_scene import Status
 from stoker.cli.queue_status import status_of
 from stoker.cli.screen import Screen, places_here, screen_options, write_json, write_plain
+from stoker.cli.some_jobs import show_jobs
 from stoker.places import Places
-from stoker.queue import open_store
 
 MOST_LINES = 200
 """How many waiting jobs are read where nobody asked for all."""
 
 
 @click.command(name="status")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("-a", "--all", "everything", is_flag=True, help="Every job, and every task of an array.")
 @click.option("--hooks", is_flag=True, help="Hook commands too.")
+@click.option("--environment", is_flag=True, help="With ids: the variables that the jobs get, without secrets.")
 @screen_options
-def command(everything: bool, hooks: bool, screen: Screen) -> int:
-    """The GPUs, what runs on them, what waits and why.
+def command(ids: tuple[str, ...], everything: bool, hooks: bool, environment: bool, screen: Screen) -> int:
+    """The GPUs, what runs on them, what waits and why; of jobs that are named, everything.
 
     \b
       stoker status          the first screen; so does stoker alone
       stoker status 12       everything about job 12
       stoker status --json   for programs
     """
+    places = places_here(screen.sim)
+    if ids:
+        return show_jobs(places, ids, screen, everything=everything, environment=environment)
     limit = None if everything else MOST_LINES
-    status = read_status(places_here(screen.sim), limit, each_task=everything, hooks=hooks)
+    status = read_status(places, limit, each_task=everything, hooks=hooks)
     if screen.form == "json":
         write_json(status)
     elif screen.form == "plain":
@@ -58,12 +61,5 @@ def _tell_hidden(status: Status, screen: Screen) -> None:
 
 def read_status(places: Places, limit: int | None, *, each_task: bool = False, hooks: bool = False) -> Status:
     """The queue now."""
-    now = time.time()
-    views = engine_views.look(places, now)
-    store = open_store(places)
-    try:
-        with store.glance():
-            knowledge = Knowledge(store, views, now, user_here())
-            return status_of(knowledge, socket.gethostname(), limit, each_task=each_task, hooks=hooks)
-    finally:
-        store.close()
+    with known(places) as knowledge:
+        return status_of(knowledge, socket.gethostname(), limit, each_task=each_task, hooks=hooks)

@@ -1,0 +1,23 @@
+"""Opens the store and looks at the engines for one screen."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+
+from stoker.cli import engine_views
+from stoker.cli.knowledge import Knowledge
+from stoker.devices.owners import user_name
+from stoker.places import Places
+from stoker.queue import open_store
+
+
+@contextlib.contextmanager
+def known(places: Places) -> Iterator[Knowledge]:
+    """All that is known now; the engines are asked before the store, which then stands still for a moment."""
+    now = time.time()
+    views = engine_views.look(places, now)
+    with contextlib.closing(open_store(places)) as store, store.glance():
+        yield Knowledge(store, views, now, user_name(os.geteuid()))

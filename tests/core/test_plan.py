@@ -86,6 +86,13 @@ def test_what_never_fits_is_told_even_at_the_limit() -> None:
     assert decided.waits == {shape_of(a_job(1, a_need(9))): NeverFits("needs 9 GPUs; this machine has 2")}
 
 
+def test_where_there_is_no_device_the_reason_is_why() -> None:
+    """A driver that cannot be asked is named, in place of the number of GPUs that are missing."""
+    nothing = msgspec.structs.replace(a_snapshot(()), note="no GPU found: the driver is not loaded")
+    decided = plan(a_queue(a_job(1)), [], nothing, [], Policy(), 0.0)
+    assert decided.reason(a_job(1)) == NeverFits("no GPU found: the driver is not loaded")
+
+
 # -- which devices -----------------------------------------------------------------------------------
 
 

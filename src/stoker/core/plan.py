@@ -73,7 +73,7 @@ def plan(  # noqa: PLR0917 - what the decision depends on is all that a pure fun
     of the groups are looked at, and as many jobs as start: the head that finds no place speaks for its group.
     """
     occupancy = Occupancy(slots, snapshot, leases, policy=policy, now=now, freed=freed, left=courtesy.left)
-    turn = _Turn(occupancy, slots, snapshot.devices, policy, courtesy=courtesy, expects=expects)
+    turn = _Turn(occupancy, slots, snapshot, policy, courtesy=courtesy, expects=expects)
     turn.serve(_heads(waiting), turn.start_now)
     if turn.blocked and any(slot.room > 0 for slot in slots):
         turn.hand_over(HandOver(slots, occupancy))
@@ -107,7 +107,7 @@ class _Turn:
         self,
         occupancy: Occupancy,
         slots: Sequence[Slot],
-        devices: Sequence[Device],
+        snapshot: Snapshot,
         policy: Policy,
         *,
         courtesy: Courtesy,
@@ -124,7 +124,9 @@ class _Turn:
         self._excess: MaxUse | MinFree | None = None
         self._running = len(slots)
         self._counts = Counter(cap.name for slot in slots for cap in slot.caps)
-        self._devices = devices
+        self._devices = snapshot.devices
+        self._absence = "" if snapshot.devices else snapshot.note
+        """Why there is no device at all, where somebody knows."""
         self._reservation: Reservation | None = None
 
     def serve(self, heads: list[_Head], attempt: Callable[[_Head], Start | Reason]) -> None:
@@ -236,7 +238,7 @@ class _Turn:
 
     def _never(self, need: Need) -> NeverFits | None:
         sentence = never_fits(need, self._devices) or never_modest(need.gpus, self._devices, self._policy)
-        return NeverFits(sentence) if sentence else None
+        return NeverFits(self._absence or sentence) if sentence else None
 
     def _block(self, job: Job, need: Need, offers: list[Offer]) -> Reason:
         if self._reservation is None:

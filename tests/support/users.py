@@ -102,6 +102,21 @@ def finish(process: subprocess.Popen[str]) -> str:
     return output
 
 
+def typed_by(user: User, *words: str) -> list[str]:
+    """The words of a command that the user types himself, with everything that it starts in turn.
+
+    Where the interpreter lies in a place that only root can enter, the user may read everything, and no more than that.
+    """
+    become = [_program("setpriv"), f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups"]
+    reading = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    for way in (become, become + reading):
+        # Twice, because the first program may still have rights of ours.
+        again = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', 'import stoker']))"
+        if subprocess.run([*way, sys.executable, "-c", again], check=False, capture_output=True).returncode == 0:
+            return [*way, *words]
+    pytest.skip("users of this machine cannot reach its interpreter")
+
+
 @contextmanager
 def _made_user() -> Iterator[User]:
     name = f"stoker-{secrets.token_hex(4)}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import time
 from collections.abc import Mapping
@@ -62,6 +61,8 @@ def _told(answer: bytes) -> str:
 
 def _asked(root: str, environment: Mapping[str, str]) -> bytes:
     """What Git says of a repository; nothing where it fails, is not there, or takes too long."""
+    import shutil
+
     program = shutil.which("git", path=environment.get("PATH"))
     if program is None:
         return b""

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +29,7 @@ class Presence:
 
     def __init__(self, places: Places, name: str = "") -> None:
         """Without a name it is an engine like no other."""
-        self.name = name or f"{os.getpid()}-{secrets.token_hex(4)}"
+        self.name = name or f"{os.getpid()}-{os.urandom(4).hex()}"
         self._path = lock_path(places, self.name)
         try:
             places.engines.mkdir(mode=0o700, exist_ok=True)

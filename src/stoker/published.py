@@ -12,12 +12,12 @@ from msgspec import Struct
 
 from stoker import __version__
 from stoker.core.device import Device, Reading, Snapshot
-from stoker.core.forecast import Forecast
 from stoker.core.lease import Lease
 from stoker.core.reasons import Reason
 from stoker.core.waiting import Shape
 
 if TYPE_CHECKING:  # a door that only reads this need not load what an engine consists of
+    from stoker.core.forecast import Forecast
     from stoker.engine import Engine
 
 INTERVAL = 1.0
@@ -86,7 +86,7 @@ class Bulletin:
         self._path = path
         self._due = 0.0
         self._since: float | None = None
-        self._forecast = Forecast()
+        self._forecast: Forecast | None = None
         self._forecast_due = 0.0
 
     def hurry(self) -> None:
@@ -101,7 +101,7 @@ class Bulletin:
         if now < self._due:
             return
         self._due = now + INTERVAL
-        if now >= self._forecast_due:
+        if self._forecast is None or now >= self._forecast_due:
             self._forecast = engine.forecast()
             self._forecast_due = now + FORECAST_INTERVAL
         made = self._path.with_suffix(".view.new")

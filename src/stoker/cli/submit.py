@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -81,4 +80,8 @@ def _usable(items: list[Listed | Unusable], file: str) -> list[Listed]:
 
 
 def _looks_like_a_list(word: str) -> bool:
-    return os.path.isfile(word) and not os.access(word, os.X_OK) and shutil.which(word) is None
+    if not os.path.isfile(word):
+        return False
+    import shutil
+
+    return not os.access(word, os.X_OK) and shutil.which(word) is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -44,7 +43,7 @@ def hand_in(request: Request, items: Sequence[Listed]) -> int:
     """Submit the jobs and return the exit code."""
     if request.sim:
         _check_simulation(request.sim)
-    places = find_places(os.environ, socket.gethostname(), simulated=bool(request.sim))
+    places = find_places(os.environ, os.uname().nodename, simulated=bool(request.sim))
     if places.note:
         _say(places.note)
     desk = Desk(places, _options(request), time.time(), os.environ)

@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +24,7 @@ from stoker.store.listing import Listing
 from stoker.store.reading import Reading
 from stoker.store.rows import (
     EDIT_JOB,
-    INSERT_JOB,
+    JOBS_AT_ONCE,
     MIGRATIONS,
     UPDATE_JOB,
     VERSION,
@@ -33,6 +34,7 @@ from stoker.store.rows import (
     attempt_row,
     edits,
     encode,
+    insert_jobs,
     job_row,
     join,
     text_of,
@@ -105,13 +107,12 @@ class Store(Listing):
             (last,) = database.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name='jobs'").fetchone()
             ids = range(last + 1, last + 1 + len(jobs))
             first = last + 1 if array else 0
-            database.executemany(
-                INSERT_JOB,
-                (
-                    (job_id, batch, engine, *self._columns(database, job), now, word, detail, first, job.task)
-                    for job_id, job in zip(ids, jobs, strict=True)
-                ),
+            rows = (
+                (job_id, batch, engine, *self._columns(database, job), now, word, detail, first, job.task)
+                for job_id, job in zip(ids, jobs, strict=True)
             )
+            while some := list(islice(rows, JOBS_AT_ONCE)):
+                database.execute(insert_jobs(len(some)), list(chain.from_iterable(some)))
         return ids
 
     def ask(self, wishes: Sequence[tuple[str, Request]], now: float) -> list[int]:

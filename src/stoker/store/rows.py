@@ -87,9 +87,11 @@ HELD = "state = 'held'"
 IN_ARRAY = "array != 0"
 ENDED = "ended IS NOT NULL"
 
-INSERT_JOB = (
+JOBS_AT_ONCE = 100
+"""Rows that one statement inserts: each statement has a price of its own, above all for the numbers given out."""
+_INSERT_JOBS = (
     "INSERT INTO jobs (id, batch, engine, content, name, words, shell, terms, submitted, state, detail, array, task)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " VALUES "
 )
 UPDATE_JOB = (
     "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ?, tries = ?, ended = ? WHERE id = ?"
@@ -147,6 +149,11 @@ class AttemptRow(Struct, frozen=True):
     why: str | None
     peak_memory: int | None
     note: str | None
+
+
+def insert_jobs(count: int) -> str:
+    """The statement that inserts so many jobs."""
+    return _INSERT_JOBS + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * count)
 
 
 def job_row(job: Job) -> tuple[Any, ...]:

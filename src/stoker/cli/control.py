@@ -72,11 +72,11 @@ def carry_out(control: Control, requests: Sequence[Request]) -> None:
         return
     numbers = ask(control.places, control.store, requests, time.time())
     if choosing.is_expected(control.store, QUEUE):
-        ensure_engine(control, "your wish is recorded and will be carried out by the next engine")
+        start_for(control, "your wish is recorded and will be carried out by the next engine")
     _wait_answered(control.store, numbers)
 
 
-def ensure_engine(control: Control, otherwise: str) -> None:
+def start_for(control: Control, otherwise: str) -> None:
     """Start the engine of the queue unless it lives; `otherwise` is what to know where it cannot be started."""
     if engine_lives(control.places, QUEUE):
         return

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from stoker.cli.control import warn
 from stoker.core.job import Job, Waiting, state_word
 from stoker.words import id_text, text_for_json
 
@@ -58,8 +59,11 @@ def tell(change: Change, *, as_json: bool) -> int:
     if as_json:
         sys.stdout.write(msgspec.json.encode(change).decode() + "\n")
     else:
-        _print(change.notes, sys.stdout.isatty())
-        _print([one.said for one in change.jobs], sys.stdout.isatty())
+        _print([*change.notes, *(one.said for one in change.jobs if not one.refused)])
+        sys.stdout.flush()
+        for one in change.jobs:
+            if one.refused:
+                warn(one.said)
     return 2 if any(one.refused for one in change.jobs) else 0
 
 
@@ -68,8 +72,9 @@ def change_of(verb: str, jobs: Sequence[Deed], notes: Sequence[str] = (), *, dry
     return Change(SCHEMA, verb, dry_run, list(jobs), list(notes))
 
 
-def _print(lines: Sequence[str], is_terminal: bool) -> None:
-    shown = lines[:LINES_ON_A_TERMINAL] if is_terminal and len(lines) > LINES_ON_A_TERMINAL + 1 else lines
+def _print(lines: Sequence[str]) -> None:
+    too_many = sys.stdout.isatty() and len(lines) > LINES_ON_A_TERMINAL + 1
+    shown = lines[:LINES_ON_A_TERMINAL] if too_many else lines
     for line in shown:
         print(line)
     if len(shown) < len(lines):

@@ -22,6 +22,8 @@ VERBS = {
     "logs": "Show the output of a job, or follow it.",
     "wait": "Wait until jobs are over; the exit code tells how they ended.",
     "cancel": "Take jobs out of the queue, and stop those that run.",
+    "pause": "Hold jobs, pause the queue, or drain GPUs.",
+    "resume": "Let them go on.",
     "engine": "The engine in the background: start, stop and more.",
 }
 ALIASES = {

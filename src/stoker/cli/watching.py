@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from stoker.cli.control import Control, ensure_engine, warn
+from stoker.cli.control import Control, start_for, warn
+from stoker.cli.handing_on import abandoned
 from stoker.core.job import Active, Job, OnHold, Waiting
 from stoker.presence import QUEUE, engine_lives
 from stoker.store import choosing
@@ -69,34 +70,30 @@ class Watch:
             self._warned = True
             self._warn_of_the_stuck()
         if not engine_lives(self._control.places, QUEUE) and self._need_engine():
-            ensure_engine(self._control, "the jobs are safe in the queue")
+            start_for(self._control, "the jobs are safe in the queue")
 
     def _need_engine(self) -> bool:
         """Whether only the engine of the queue could bring them to an end, or record one that has come."""
-        owners = choosing.owners_of(self._control.store, self.left)
-        abandoned = [job_id for owner in owners if self._is_gone(owner) for job_id in owners[owner]]
-        jobs = choosing.jobs_of(self._control.store, abandoned)
-        return QUEUE in owners or any(isinstance(job.state, Active) for job in jobs)
+        jobs = list(choosing.jobs_of(self._control.store, self.left))
+        left = abandoned(self._control, jobs)
+        return any(job.id not in left or isinstance(job.state, Active) for job in jobs)
 
     def _warn_of_the_stuck(self) -> None:
         """Of some of them; a thousand warnings would be none."""
-        owners = choosing.owners_of(self._control.store, self.left)
-        abandoned = {job_id for owner in owners if self._is_gone(owner) for job_id in owners[owner]}
-        stuck = [words for job in choosing.jobs_of(self._control.store, self.left) if (words := _stuck(job, abandoned))]
+        jobs = list(choosing.jobs_of(self._control.store, self.left))
+        left = abandoned(self._control, jobs)
+        stuck = [words for job in jobs if (words := _stuck(job, left))]
         for words in stuck[:WARNINGS]:
             warn(words)
         if len(stuck) > WARNINGS:
             warn(f"and {len(stuck) - WARNINGS} more like that")
 
-    def _is_gone(self, owner: str) -> bool:
-        return owner != QUEUE and not engine_lives(self._control.places, owner)
 
-
-def _stuck(job: Job, abandoned: set[int]) -> str:
+def _stuck(job: Job, left: set[int]) -> str:
     """Why a job will not start by itself, and what to type."""
     shown = id_text(job)
     if isinstance(job.state, OnHold):
         return f"{shown} is {printable(job.state.note) or 'held'}; stoker resume {shown} lets it go"
-    if isinstance(job.state, Waiting) and job.id in abandoned:
+    if isinstance(job.state, Waiting) and job.id in left:
         return f"{shown} was left by a run that is gone; stoker resume {shown} goes on with it"
     return ""

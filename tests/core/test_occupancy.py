@@ -39,6 +39,12 @@ def test_a_device_with_a_problem_is_unusable() -> None:
     assert reason(decided) == Unusable("0", "GPU is lost")
 
 
+def test_a_device_that_is_only_a_name_may_have_a_problem_too() -> None:
+    """Nothing is measured there, but somebody may want it left alone."""
+    decided = decide(a_snapshot(declared("0"), gpu0=a_reading(problem="marked unavailable")))
+    assert (where(decided), reason(decided)) == ({}, Unusable("0", "marked unavailable"))
+
+
 def test_a_device_that_nobody_could_read_is_not_free() -> None:
     """No answer means unknown, never free; declared devices have nothing to be read."""
     assert reason(decide(Snapshot(0.0, CARD))) == Unusable("0", "nobody could read its state")
@@ -80,10 +86,10 @@ def test_strangers_are_avoided() -> None:
 
 
 def test_strangers_memory_can_be_counted_instead() -> None:
-    """Sharers then get what is left, and whole jobs start beside the strangers."""
+    """Sharers then get what is left, those who find too little are told whose it is, and whole jobs start beside."""
     snapshot = a_snapshot(CARD, gpu0=a_reading(10, "bob"))
     assert where(decide(snapshot, COUNT, gib=13)) == {1: "0"}
-    assert reason(decide(snapshot, COUNT, gib=14)) == Occupied("0", "somebody", 10 * GIB)
+    assert reason(decide(snapshot, COUNT, gib=14)) == Occupied("0", "bob", 10 * GIB)
     assert where(decide(snapshot, COUNT)) == {1: "0"}
 
 

@@ -67,7 +67,9 @@ class View:
     closed: Unusable | Draining | Drained | Occupied | GivesWay | None = None
     """What keeps everybody off it."""
     gone: int = 0
-    """Bytes in use beyond what is reserved."""
+    """Bytes in use beyond what is reserved..."""
+    who: str = "somebody"
+    """... and by whom, where that can be told."""
     open_whole: dict[float, bool] = field(default_factory=dict)
     """Moment -> whether a whole job could have it then; worked out once, until somebody else gets a part."""
     free: dict[float, int] = field(default_factory=dict)
@@ -107,6 +109,8 @@ class Occupancy:
         for view in self.views:
             if view.device.measured and view.closed is None:
                 self._look(view, snapshot, policy, freed)
+            elif view.closed is None and (problem := snapshot.reading(view.device.id).problem):
+                view.closed = Unusable(view.device.label, problem)
         for name, whom in left.items():
             self._leave(name, whom)
 
@@ -236,6 +240,7 @@ class Occupancy:
             else:
                 beyond = (reading.used or 0) - sum(claim.memory or 0 for claim in held)
                 view.gone = beyond if beyond > policy.tolerance else 0
+                view.who = view.who if held else _owners(reading)
 
 
 def _names(device: Device) -> tuple[str, ...]:
@@ -276,8 +281,11 @@ def _stranger(
         return None
     if since_ours is not None and not reading.processes:
         return _remains(device, reading, expected=since_ours < policy.quarantine)
-    owners = sorted({process.owner for process in reading.processes if process.owner})
-    return Occupied(device.label, ", ".join(owners) or "somebody", reading.used)
+    return Occupied(device.label, _owners(reading), reading.used)
+
+
+def _owners(reading: Reading) -> str:
+    return ", ".join(sorted({process.owner for process in reading.processes if process.owner})) or "somebody"
 
 
 def _remains(device: Device, reading: Reading, *, expected: bool) -> Draining | Unusable:

@@ -61,8 +61,10 @@ class Book:
             self.happen(job, event)
 
     def stored(self, job_id: int) -> Job | None:
-        """A job as it is recorded, if it is none of those at hand."""
-        return None if self.roster.knows(job_id) else self._store.job(job_id)
+        """A job as it is by now, if it is none of those at hand; its end may not be recorded yet."""
+        if self.roster.knows(job_id):
+            return None
+        return self.changes.unwritten(job_id) or self._store.job(job_id)
 
     def free_those_due(self, now: float) -> None:
         """Let jobs go on whose moment has come."""

@@ -57,6 +57,11 @@ class Changes:
         self._happenings.append(Happening(after, event, devices, log, started_at(job)))
         return after
 
+    def unwritten(self, job_id: int) -> Job | None:
+        """The job as it is after what is not yet recorded of it; None where all of it is."""
+        pending = self._pending.get(job_id)
+        return pending.job if pending is not None else None
+
     def answer(self, request: int) -> None:
         """A request was obeyed by what has been noted; it is gone when that is recorded."""
         self._answered.append(request)

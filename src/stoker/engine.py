@@ -249,7 +249,7 @@ class Engine:
     def _patience(self) -> float | None:
         """Seconds to wait for something to happen, None for ever."""
         now = self._now()
-        if self._accept_due:
+        if self._accept_due or (self._changes and self._retry_at is None):
             return 0.0
         moments = [self._retry_at - now] if self._retry_at is not None else []
         if self._book.plan_due and self.waiting and not self.draining and self._retry_at is None:
@@ -391,7 +391,7 @@ class Engine:
         post = self._posts[start.behind] if start.behind else self._posts.open(start.job.terms.need, devices, now)
         if post is None:  # somebody else was faster: look at the ledger again, and plan with that
             self.sight.expire()
-            self._plan_due, self._plan_after = True, now + SOON
+            self._book.plan_due, self._plan_after = True, now + SOON
             return
         job = self._roster.waiting.remove(start.job.id)
         assert job is not None

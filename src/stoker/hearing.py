@@ -6,7 +6,7 @@ from typing import Any
 
 from stoker.backends import journal
 from stoker.book import Book
-from stoker.core.job import Exited, Job, Lost, Returned, Started, Starting, Stopping, started_at, state_word
+from stoker.core.job import Exited, Job, Lost, Returned, Started, started_at, state_word
 from stoker.experience import Experience
 from stoker.posts import Posts
 from stoker.sight import Sight
@@ -26,7 +26,7 @@ class Hearing:
     def began(self, keeper: str, record: journal.Began) -> Job | None:
         """An attempt has a process; the job, if that is news."""
         job = self._book.roster.attempt(record.attempt)
-        if job is None or not isinstance(job.state, Starting | Stopping):
+        if job is None or started_at(job) is not None:  # a journal is told from its start to a new engine
             return None
         self._posts[keeper].head_since = self._book.clock()
         return self._book.happen(job, Started(job.attempts, record.at))

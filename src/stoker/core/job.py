@@ -333,10 +333,10 @@ def _returned(job: Job, event: Returned) -> Job:
 
 
 def _lost(job: Job, event: Lost) -> Job:
+    job = msgspec.structs.replace(job, tries=job.tries + 1)
     if isinstance(job.state, Stopping):
         return _ended(job, Ended("cancelled", event.at, note="its keeper died while it was being stopped"))
     losses = job.losses + 1
-    job = msgspec.structs.replace(job, tries=job.tries + 1)
     if job.terms.requeue and losses <= LOSSES_ALLOWED:
         return msgspec.structs.replace(job, state=Waiting(event.at), losses=losses)
     note = "its keeper was killed or the machine went down"

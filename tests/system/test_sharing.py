@@ -13,14 +13,18 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
+from stoker.core.job import Ended
 from stoker.core.lease import Claim
 from stoker.core.plan import Policy
-from stoker.core.reasons import GivesWay, Leased, MaxUse
+from stoker.core.reasons import GivesWay, Leased, MaxUse, Occupied
 from stoker.core.share import GIVE_WAY
+from stoker.core.terms import Need
 from stoker.devices.declared import DeclaredDevices
 from stoker.ledger import HeldLease, Ledger, prepare_ledger
+from stoker.options import current_user
 from support.cli import PROGRAM, Stoker, stoker
 from support.engines import Workshop
+from support.simjobs import GIB, SimulatedMachine, simulated_machine
 from support.users import User, made_users, reachable_directory, typed_by
 from support.wait import wait_until
 
@@ -266,3 +270,35 @@ def test_run_refuses_what_the_limits_never_allow(
     """A limit that lets nothing start is said before anything has started."""
     outcome = stoker("run", "--sim", "3x24G", *options, "--", "true")
     assert (outcome.code, words in outcome.err) == (code, True), outcome.err
+
+
+# -- strangers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[SimulatedMachine]:
+    """One GPU of 8G, of which a process that nobody announced holds 6G."""
+    with simulated_machine("1x8G", tmp_path / "simulator") as made:
+        made.start("--memory", "6G", "--seconds", "60")
+        made.wait_used(6 * GIB)
+        yield made
+
+
+def test_strangers_are_kept_off(tmp_path: Path, machine: SimulatedMachine) -> None:
+    """A job waits while somebody's process is on the GPU, and the reason names him; when he leaves it starts."""
+    with Workshop(tmp_path, machine.devices) as shop:
+        (job,) = shop.submit("true", need=Need(memory=GIB))
+        shop.work_until(lambda: isinstance(shop.engine.reason(shop.job(job)), Occupied))
+        assert shop.engine.reason(shop.job(job)) == Occupied("0", current_user(), 6 * GIB)
+        machine.jobs[0].kill()
+        shop.finish()
+
+
+def test_strangers_memory_is_counted(tmp_path: Path, machine: SimulatedMachine) -> None:
+    """Where that is wished, what fits beside a stranger runs there; what does not is told whose memory it is."""
+    with Workshop(tmp_path, machine.devices, Policy(strangers="count")) as shop:
+        small, large = shop.submit("true", need=Need(memory=GIB)) + shop.submit("true", need=Need(memory=4 * GIB))
+        shop.work_until(lambda: isinstance(shop.job(small).state, Ended))
+        assert shop.engine.reason(shop.job(large)) == Occupied("0", current_user(), 6 * GIB)
+        machine.jobs[0].kill()
+        shop.finish()

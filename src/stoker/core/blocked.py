@@ -41,7 +41,7 @@ def _outside(view: View, need: Need, occupancy: Occupancy) -> Outside | None:
         return None
     if lease := occupancy.lease(view):
         return Leased(view.device.label, lease.owner, lease.what)
-    return Occupied(view.device.label, "somebody", view.gone)
+    return Occupied(view.device.label, view.who, view.gone)
 
 
 def _memory_short(need: Need, suited: Sequence[View], occupancy: Occupancy) -> MemoryShort | None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from stoker.cli.job_lines import job_label
 from stoker.cli.knowledge import Knowledge
 from stoker.cli.queue_scene import DeviceLine, LeaseLine, Mark, Stranger, exactly, moment
 from stoker.core.device import Device, Process, Reading
 from stoker.core.job import Active, Job
 from stoker.mail import drained_key
-from stoker.words import text_for_json
+from stoker.words import id_text, text_for_json
 
 
 class Holders(NamedTuple):
@@ -58,7 +57,7 @@ def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge) -> D
         power_watts=reading.power,
         problem=text_for_json(reading.problem),
         drained=mark_of(knowledge.settings.get(drained_key(device.id))),
-        jobs=[job_label(job) for job in jobs],
+        jobs=[id_text(job) for job in jobs],
         leases=list(holders.leases),
         strangers=[_stranger(process) for process in holders.strangers],
     )

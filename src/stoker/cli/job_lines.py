@@ -13,7 +13,7 @@ from stoker.cli.queue_scene import JobLine, exactly, moment
 from stoker.core.job import Active, Job, started_at
 from stoker.presence import QUEUE
 from stoker.store.listing import Tasks
-from stoker.words import text_for_json
+from stoker.words import id_text, text_for_json
 
 _PAGE = 256
 
@@ -48,15 +48,10 @@ def _queued_of(engine: str, knowledge: Knowledge, *, each_task: bool) -> Iterato
 
 def _tasks_line(tasks: Tasks, engine: str, knowledge: Knowledge) -> JobLine:
     line = job_line(tasks.first, engine, knowledge)
-    if tasks.count == 1:
+    if tasks.size == 1:
         return line
     label = f"{tasks.first.array}.[{tasks.first.task}-{tasks.last.task}]"
-    return msgspec.structs.replace(line, label=label, tasks=tasks.count)
-
-
-def job_label(job: Job) -> str:
-    """The id as it is typed."""
-    return f"{job.array}.{job.task}" if job.array else str(job.id)
+    return msgspec.structs.replace(line, label=label, tasks=tasks.size)
 
 
 def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
@@ -67,7 +62,7 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
     devices = job.state.devices if isinstance(job.state, Active) else ()
     return JobLine(
         id=job.id,
-        label=job_label(job),
+        label=id_text(job),
         tasks=1,
         name=text_for_json(job.name),
         command=text_for_json(job.command.text),

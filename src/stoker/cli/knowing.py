@@ -15,9 +15,9 @@ from stoker.queue import open_store
 
 
 @contextlib.contextmanager
-def known(places: Places) -> Iterator[Knowledge]:
+def known(places: Places, *, simulated: bool) -> Iterator[Knowledge]:
     """All that is known now; the engines are asked before the store, which then stands still for a moment."""
     now = time.time()
     views = engine_views.look(places, now)
     with contextlib.closing(open_store(places)) as store, store.glance():
-        yield Knowledge(store, views, now, user_name(os.geteuid()))
+        yield Knowledge(store, views, now, user_name(os.geteuid()), simulated)

@@ -29,6 +29,7 @@ class Knowledge:
     views: Views
     now: float
     user: str
+    simulated: bool
     active: list[Owned] = field(default_factory=list)
     settings: Mapping[str, Any] = field(default_factory=dict)
     jobs_by_process: dict[int, int | None] = field(default_factory=dict)

@@ -19,6 +19,7 @@ VERBS = {
     "run": "Run a list of commands, or one command, on the GPUs of this machine.",
     "submit": "Put a command, or a list of them, into the queue.",
     "status": "Show the GPUs, what runs on them, what waits and why; so does stoker alone.",
+    "history": "Show jobs that are over, with the GPU-hours of all.",
     "logs": "Show the output of a job, or follow it.",
     "wait": "Wait until jobs are over; the exit code tells how they ended.",
     "cancel": "Take jobs out of the queue, and stop those that run.",

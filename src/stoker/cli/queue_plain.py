@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
+from stoker.cli.past_lines import PastLine
 from stoker.cli.queue_scene import LETTERS, JobLine
 from stoker.words import printable
 
@@ -20,6 +21,24 @@ def jobs_plain(jobs: Iterable[JobLine]) -> Iterator[str]:
     yield from map(_job_plain, jobs)
 
 
+PAST_COLUMNS = (
+    *("ID", "ST", "STATE", "EXIT", "SIGNAL", "GPUS", "DEVICES", "VRAM", "SUBMITTED", "START", "END", "WAITED", "RAN"),
+    *("GPU_HOURS", "ATTEMPTS", "PEAK_RAM", "GROUP", "TAGS", "DIRECTORY", "COMMIT", "LOG", "NAME", "NOTE", "COMMAND"),
+)
+
+
+def past_plain(jobs: Iterable[PastLine]) -> Iterator[str]:
+    """A header and a line for each job that is over."""
+    yield "\t".join(PAST_COLUMNS)
+    yield from (row(*_past_fields(job)) for job in jobs)
+
+
+def csv_lines(jobs: Iterable[PastLine]) -> Iterator[str]:
+    """The same for spreadsheets: fields with commas, quotes or line ends are quoted, and unknown ones are empty."""
+    yield ",".join(PAST_COLUMNS)
+    yield from (",".join(_quoted(field) for field in _past_fields(job)) for job in jobs)
+
+
 def row(*fields: object) -> str:
     """One line; what is not known is `-`, and nothing in it can end a field or the line."""
     return "\t".join(_field(field) for field in fields)
@@ -32,6 +51,22 @@ def _job_plain(job: JobLine) -> str:
         *(job.vram_bytes, job.used_bytes, job.seconds, job.limit_seconds, start, job.expected_end),
         *(job.priority, job.group, job.run, job.name, job.why, job.command),
     )
+
+
+def _past_fields(job: PastLine) -> tuple[object, ...]:
+    tags = " ".join(f"{name}={value}" for name, value in job.tags.items())
+    return (
+        *(job.label, LETTERS[job.state], job.state, job.exit_code, job.signal, job.gpus, ",".join(job.devices)),
+        *(job.vram_bytes, job.submitted, job.started, job.ended, job.wait_seconds, job.run_seconds),
+        *(f"{job.gpu_hours:.4f}", job.attempts, job.peak_memory_bytes, job.group, tags, job.directory),
+        *(job.commit, job.log, job.name, job.note, job.command),
+    )
+
+
+def _quoted(field: object) -> str:
+    text = "" if field is None or field == "" else _field(field)
+    quoted = text.replace('"', '""')
+    return f'"{quoted}"' if quoted != text or "," in text or text[:1] in ("=", "+", "@", " ") else text
 
 
 def _field(field: object) -> str:

@@ -11,7 +11,7 @@ from stoker.cli.knowledge import Knowledge
 from stoker.cli.queue_scene import Counts, EngineLine, JobLine, Status, exactly, moment
 from stoker.mail import paused_key
 from stoker.presence import QUEUE
-from stoker.store.listing import Load
+from stoker.store.listing import Load, Period
 from stoker.words import text_for_json
 
 SCHEMA = "stoker.status/1"
@@ -30,13 +30,13 @@ def status_of(
         at=exactly(knowledge.now),
         host=text_for_json(host),
         version=__version__,
-        simulated=any(device.kind == "simulated" for device in views.devices.values()),
+        simulated=knowledge.simulated,
         engine=engine_line(knowledge),
         devices=device_lines(knowledge),
         jobs=[*active, *queued],
         counts=counts,
         hidden=_hidden(counts, len(active), queued),
-        today=knowledge.store.ended_since(midnight(knowledge.now)),
+        today=knowledge.store.past_counts(Period(midnight(knowledge.now), hooks=hooks)),
         expected_empty=moment(views.queue.empty) if views.queue and views.lives else None,
         notes=[text_for_json(note) for note in _notes(views)],
     )

@@ -28,7 +28,7 @@ def show_jobs(
     places: Places, words: Sequence[str], screen: Screen, *, everything: bool = False, environment: bool = False
 ) -> int:
     """Tell of the jobs that the words choose."""
-    with known(places) as knowledge:
+    with known(places, simulated=screen.sim) as knowledge:
         stories = read_stories(knowledge, words, environment=environment)
     if screen.form == "json":
         write_json(stories)
@@ -45,9 +45,8 @@ def read_stories(knowledge: Knowledge, words: Sequence[str], *, environment: boo
     store = knowledge.store
     assert isinstance(store, Store)
     jobs = [job for job_id in find(store, words) if (job := store.job(job_id)) is not None]
-    simulated = any(device.kind == "simulated" for device in knowledge.views.devices.values())
     told = [story_of(job, knowledge, environment=environment) for job in jobs]
-    return Stories(SCHEMA, exactly(knowledge.now), simulated, told)
+    return Stories(SCHEMA, exactly(knowledge.now), knowledge.simulated, told)
 
 
 def _frame(stories: Stories, width: int, height: int | None, sim: str) -> list[Line]:

@@ -40,7 +40,7 @@ def command(ids: tuple[str, ...], everything: bool, hooks: bool, environment: bo
     if ids:
         return show_jobs(places, ids, screen, everything=everything, environment=environment)
     limit = None if everything else MOST_LINES
-    status = read_status(places, limit, each_task=everything, hooks=hooks)
+    status = read_status(places, limit, screen, each_task=everything, hooks=hooks)
     if screen.form == "json":
         write_json(status)
     elif screen.form == "plain":
@@ -59,7 +59,9 @@ def _tell_hidden(status: Status, screen: Screen) -> None:
         print(f"stoker: {hidden} more waiting (stoker status{screen.typed} -a)", file=sys.stderr)
 
 
-def read_status(places: Places, limit: int | None, *, each_task: bool = False, hooks: bool = False) -> Status:
+def read_status(
+    places: Places, limit: int | None, screen: Screen, *, each_task: bool = False, hooks: bool = False
+) -> Status:
     """The queue now."""
-    with known(places) as knowledge:
+    with known(places, simulated=screen.sim) as knowledge:
         return status_of(knowledge, socket.gethostname(), limit, each_task=each_task, hooks=hooks)

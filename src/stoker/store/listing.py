@@ -8,9 +8,17 @@ from typing import Any, NamedTuple
 
 from stoker.core.job import Job
 from stoker.store.reading import Reading
-from stoker.store.rows import ACTIVE, HELD, IN_ARRAY, JOB, OPEN
+from stoker.store.rows import ACTIVE, ENDED, HELD, IN_ARRAY, JOB, OPEN, AttemptRow, attempt_of
 
 _WITH_ENGINE = JOB.replace(" FROM jobs", ", engine FROM jobs")
+_COLUMNS = JOB.removeprefix("SELECT ").partition(" FROM")[0].split(", ")
+_JOB_COLUMNS = len(_COLUMNS)
+_GPU_SECONDS = "(attempts.ended - attempts.started) * json_array_length(attempts.devices)"
+_PAST = (
+    f"SELECT {', '.join(f'jobs.{column}' for column in _COLUMNS)},"
+    f" (SELECT sum({_GPU_SECONDS}) FROM attempts WHERE attempts.job = jobs.id), last.*"
+    " FROM jobs LEFT JOIN attempts AS last ON last.job = jobs.id AND last.number = jobs.attempts"
+)
 _QUEUED = "state IN ('waiting', 'held')"
 
 
@@ -37,9 +45,26 @@ class Load(NamedTuple):
 class Tasks(NamedTuple):
     """Tasks of one array that are in the same state of waiting."""
 
-    count: int
+    size: int
     first: Job
     last: Job
+
+
+class Past(NamedTuple):
+    """A job that is over, its last attempt if there was one, and the seconds that all attempts had GPUs for."""
+
+    job: Job
+    last: AttemptRow | None
+    gpu_seconds: float
+
+
+class Period(NamedTuple):
+    """Which jobs that are over are meant."""
+
+    since: float = 0.0
+    states: tuple[str, ...] = ()
+    """How they ended; empty is in any way."""
+    hooks: bool = False
 
 
 class Listing(Reading):
@@ -82,9 +107,22 @@ class Listing(Reading):
         groups = ((counted[0] - counted[1] - counted[2], "state = 'waiting'"), (counted[2], HELD))
         return [self._tasks(count, state, within) for count, state in groups if count]
 
-    def ended_since(self, at: float) -> dict[str, int]:
-        """How many jobs ended since a moment, by how."""
-        return dict(self._rows("SELECT state, count(*) FROM jobs WHERE ended >= ? GROUP BY state", at))
+    def past(self, period: Period, limit: int) -> list[Past]:
+        """The jobs that ended last, newest first."""
+        where, values = self._within(period)
+        query = f"{_PAST} WHERE {where} ORDER BY jobs.ended DESC, jobs.id DESC LIMIT ?"
+        return [self._past_of(row) for row in self._rows(query, *values, limit)]
+
+    def past_counts(self, period: Period) -> dict[str, int]:
+        """How many jobs ended, by how."""
+        where, values = self._within(period)
+        return dict(self._rows(f"SELECT state, count(*) FROM jobs WHERE {where} GROUP BY state", *values))
+
+    def past_gpu_seconds(self, period: Period) -> float:
+        """The seconds that all attempts of jobs which are over had GPUs for."""
+        where, values = self._within(period)
+        query = f"SELECT sum({_GPU_SECONDS}) FROM jobs JOIN attempts ON attempts.job = jobs.id WHERE {where}"
+        return float(self._rows(query, *values)[0][0] or 0.0)
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -99,6 +137,25 @@ class Listing(Reading):
         query = f"{JOB}engine = ? AND id BETWEEN ? AND ? AND {OPEN} AND {state} ORDER BY id"
         (first,), (last,) = (self._rows(f"{query} {order} LIMIT 1", *within) for order in ("ASC", "DESC"))
         return Tasks(count, self._job_of(first), self._job_of(last))
+
+    def _within(self, period: Period) -> tuple[str, list[Any]]:
+        where, values = f"jobs.{ENDED} AND jobs.ended >= ?", [period.since]
+        if period.states:
+            where += f" AND jobs.state IN ({', '.join('?' * len(period.states))})"
+        hooks = [] if period.hooks else self._hook_terms()
+        if hooks:
+            where += f" AND jobs.terms NOT IN ({', '.join('?' * len(hooks))})"
+        return where, [*values, *period.states, *hooks]
+
+    def _hook_terms(self) -> list[int]:
+        """Terms that only hooks have: there are few, where there are any."""
+        query = "SELECT id FROM terms WHERE body LIKE '%hook%' AND json_extract(body, '$.role') = 'hook'"
+        return [terms for (terms,) in self._rows(query)]
+
+    def _past_of(self, row: tuple[Any, ...]) -> Past:
+        gpu_seconds, *attempt = row[_JOB_COLUMNS:]
+        last = None if attempt[0] is None else attempt_of(tuple(attempt))
+        return Past(self._job_of(row[:_JOB_COLUMNS]), last, float(gpu_seconds or 0.0))
 
     def _owned(self, row: tuple[Any, ...]) -> Owned:
         return Owned(self._job_of(row[:-1]), row[-1])

@@ -17,6 +17,8 @@ from stoker.usage import Usage
 
 TELL_INTERVAL = 0.25
 """Seconds between two changes of what we tell; others look no more often."""
+REFRESH_INTERVAL = 60.0
+"""Seconds after which it is told again, in case somebody cleaned the ledger up."""
 
 
 class Sharing:
@@ -44,13 +46,13 @@ class Sharing:
 
     def consider(self, sight: Sight, posts: Iterable[Post], since: Callable[[], float], now: float) -> Courtesy:
         """What the plan has to know of others; `since` tells when the oldest of our jobs began to wait."""
-        busy = [post for post in posts if post.jobs]
         others = {name: want for name, want in sight.wants.items() if not self._is_ours(name)}
         self._promised = ()
         if not others:
             self._offers = NO_OFFERS
             elsewhere = held_elsewhere(sight.leases, self._owner)
             return Courtesy(elsewhere=elsewhere, company=True) if sight.leases else ALONE
+        busy = [post for post in posts if post.jobs]
         mine = self._mine(busy, since, now)
         ahead = ahead_of_me(others, self._told.name if self._told else "", mine)
         names = list(dict.fromkeys(name for device in sight.snapshot.devices for name in device.claims))
@@ -67,7 +69,7 @@ class Sharing:
         elif now - self._told_at >= TELL_INTERVAL:
             usage = self._used([post for post in posts if post.jobs], now)
             want = Want(0, "", usage, longing.since, longing.gpus, longing.least, longing.claims, what=self._label)
-            if self._told is None or _differ(want, self._told.want):
+            if self._told is None or now - self._told_at >= REFRESH_INTERVAL or _differ(want, self._told.want):
                 self._told = self._ledger.want(want, self._told)
                 self._told_at = now
 

@@ -87,10 +87,21 @@ def _answer(descriptor: int) -> bytes:
 
 
 def _failure(places: Places, answer: bytes, process: subprocess.Popen[bytes]) -> StokerError:
+    there = _still_there(process)
     try:
         body = json.loads(answer)
     except ValueError:
-        how = "did not get ready in time" if process.poll() is None else f"ended with {process.returncode}"
+        how = "did not get ready in time" if there else f"ended with {process.returncode}"
         return EngineFailed(f"the engine {how}", f"see {places.log}; the queue is as it was")
     kind = Impossible if body["code"] == Impossible.exit_code else EngineFailed
     return kind(body["message"], body["hint"])
+
+
+def _still_there(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it lives on; one that has just closed its end of the pipe gets a moment to be gone."""
+    try:
+        process.wait(1.0)
+    except subprocess.TimeoutExpired:
+        process.returncode = 0  # it is left to itself
+        return True
+    return False

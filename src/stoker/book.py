@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import UnionType
 from typing import Any
 
-from stoker.changes import Changes, Happening
+from stoker.changes import Changes, Happening, Sequel
 from stoker.core.dependency import Dependency, Doomed, Outcome
 from stoker.core.gate import hindrance, is_gated
 from stoker.core.job import Active, Assigned, Ended, Event, Job, Queued, Skipped
@@ -19,11 +19,16 @@ class Book:
     """Every job in its place, and what happened to it, from the note to the record."""
 
     def __init__(
-        self, store: Store, sight: Sight, clock: Callable[[], float], tell: Callable[[Happening], None]
+        self,
+        store: Store,
+        sight: Sight,
+        clock: Callable[[], float],
+        tell: Callable[[Happening], None],
+        sequel: Sequel | None = None,
     ) -> None:
         self.clock = clock
         self.roster = Roster()
-        self.changes = Changes(store, self._recorded)
+        self.changes = Changes(store, self._recorded, sequel)
         self.plan_due = True
         """Whether something happened since the last plan that may change it."""
         self._store = store

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from stoker.core.device import Device
-from stoker.core.job import Active, Event, Job, advance, started_at
+from stoker.core.job import Active, Ended, Event, Job, advance, started_at
 from stoker.core.memory import Learnt
-from stoker.store import Change, Store
+from stoker.core.submission import NewJob
+from stoker.store import Change, Sequels, Store
 
 
 class Happening(Struct, frozen=True):
@@ -25,6 +27,15 @@ class Happening(Struct, frozen=True):
     """When the attempt that this happened to was started, if it was."""
 
 
+class Sequel(NamedTuple):
+    """What follows when a job ends."""
+
+    engine: str
+    """Who runs it."""
+    make: Callable[[Job, str], NewJob | None]
+    """From the job, and where its errors can be read."""
+
+
 @dataclass
 class _Pending:
     job: Job
@@ -34,9 +45,13 @@ class _Pending:
 class Changes:
     """Gathers changes of jobs until they are written, all in one transaction, and only then tells of them."""
 
-    def __init__(self, store: Store, tell: Callable[[Happening], None]) -> None:
+    def __init__(self, store: Store, tell: Callable[[Happening], None], sequel: Sequel | None = None) -> None:
+        self.sequels_written = False
+        """Whether jobs that follow from others were put into the queue, and nobody has looked there since."""
         self._store = store
         self._tell = tell
+        self._sequel = sequel
+        self._sequels: list[NewJob] = []
         self._pending: dict[int, _Pending] = {}
         self._happenings: list[Happening] = []
         self._answered: list[int] = []
@@ -55,6 +70,8 @@ class Changes:
         pending.events.append((after.attempts, event))
         log = job.state.log if isinstance(job.state, Active) else ""
         self._happenings.append(Happening(after, event, devices, log, started_at(job)))
+        if self._sequel is not None and isinstance(after.state, Ended):
+            self._follow(self._sequel, after, log)
         return after
 
     def unwritten(self, job_id: int) -> Job | None:
@@ -76,10 +93,21 @@ class Changes:
         if not self:
             return
         changes = [Change(pending.job, pending.events) for pending in self._pending.values()]
-        self._store.record(changes, self._answered, self._learnt)
+        self._store.record(changes, self._answered, self._learnt, self._gathered())
+        self.sequels_written = self.sequels_written or bool(self._sequels)
+        self._sequels.clear()
         self._pending.clear()
         self._learnt.clear()
         self._answered.clear()
         happenings, self._happenings = self._happenings, []
         for happening in happenings:
             self._tell(happening)
+
+    def _follow(self, sequel: Sequel, ended: Job, log: str) -> None:
+        if (new := sequel.make(ended, log)) is not None:
+            self._sequels.append(new)
+
+    def _gathered(self) -> Sequels | None:
+        if self._sequel is None or not self._sequels:
+            return None
+        return Sequels(self._sequel.engine, tuple(self._sequels), self._happenings[-1].event.at)

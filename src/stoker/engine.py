@@ -12,7 +12,7 @@ from stoker.answers import answer
 from stoker.backends import journal
 from stoker.backends.local import Gone
 from stoker.book import Book
-from stoker.changes import Happening
+from stoker.changes import Happening, Sequel
 from stoker.core.attempt import attempt_key, output_paths
 from stoker.core.device import Snapshot
 from stoker.core.errors import StokerError
@@ -57,6 +57,7 @@ class Engine:
         *,
         label: str = "stoker",
         heartbeat: float | None = None,
+        sequel: Sequel | None = None,
     ) -> None:
         """`heartbeat` is how many idle seconds pass before it looks for itself whether there is work."""
         self.name = name
@@ -70,7 +71,7 @@ class Engine:
         self.sight = Sight(equipment.devices, equipment.ledger, equipment.clock())
         self.last_plan: Plan | None = None
         self._equipment = equipment
-        self._book = Book(equipment.store, self.sight, equipment.clock, tell)
+        self._book = Book(equipment.store, self.sight, equipment.clock, tell, sequel)
         self._roster = self._book.roster
         self._changes = self._book.changes
         self._experience = Experience(equipment.store)
@@ -352,6 +353,8 @@ class Engine:
             self._retry_at = self._now() + RETRY_INTERVAL
             return
         self._retry_at = None
+        if self._changes.sequels_written:
+            self._accept_due, self._changes.sequels_written = True, False
         for keeper in self._buried:
             self._equipment.backend.forget(keeper)
         self._buried.clear()

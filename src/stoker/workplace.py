@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from stoker.backends.local import LocalBackend
-from stoker.changes import Happening
+from stoker.changes import Happening, Sequel
 from stoker.core.errors import StokerError
+from stoker.core.hook import hook_of
 from stoker.core.plan import Policy
 from stoker.devices.kind import Devices
 from stoker.engine import Engine
@@ -45,6 +47,8 @@ class Site:
     label: str
     share_output: bool = False
     share_input: bool = False
+    on_finish: str = ""
+    """A line for the shell, to be run whenever a job has ended; empty is none."""
 
 
 class Workplace:
@@ -75,7 +79,16 @@ class Workplace:
         self.store: Store = self.keep(open_store(places))
         equipment = Equipment(self.store, Ledger(site.ledger), site.devices, self.backend, site.user, steady_clock())
         name = owner or name
-        self.engine = self.keep(Engine(name, equipment, site.policy, tell, label=site.label, heartbeat=heartbeat))
+        engine = Engine(
+            name,
+            equipment,
+            site.policy,
+            tell,
+            label=site.label,
+            heartbeat=heartbeat,
+            sequel=_sequel(site, name),
+        )
+        self.engine = self.keep(engine)
         self._bell = self.keep(Bell(places, name))
         self.engine.watch(self._bell, self._rung)
         self._bulletin = self.keep(Bulletin(places.bulletin(name)))
@@ -106,3 +119,13 @@ class Workplace:
         self._bell.silence()
         self._bulletin.hurry()
         self.engine.poke()
+
+
+def _sequel(site: Site, engine: str) -> Sequel | None:
+    """What follows when a job ends, where something was configured."""
+    if not site.on_finish:
+        return None
+    shell = os.environ.get("SHELL") or "/bin/sh"
+    out = str(site.places.logs).replace("%", "%%") + "/%j.log"
+    site.places.logs.mkdir(mode=0o700, exist_ok=True)
+    return Sequel(engine, lambda job, log: hook_of(job, log, site.on_finish, shell, out))

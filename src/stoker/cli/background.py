@@ -81,6 +81,7 @@ def _duty(places: Places, config: Config, devices: Devices, sim: str | None, *, 
         label=LABEL,
         idle_exit=None if stay else config.engine.idle_exit,
         keep=config.engine.keep,
+        on_finish=config.engine.on_finish,
     )
 
 

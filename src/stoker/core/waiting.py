@@ -32,6 +32,8 @@ class Shape(NamedTuple):
 
 
 CPU_JOBS = Cap("CPU jobs")
+HOOKS = Cap("hooks", 4)
+"""Hooks are short, and somebody waits for what they tell; they do not queue behind long jobs."""
 
 
 def shape_of(job: Job) -> Shape:
@@ -49,7 +51,7 @@ def caps_of(job: Job) -> tuple[Cap, ...]:
     if terms.at_once is not None:
         caps.append(Cap(f"array {job.array}", terms.at_once))
     if not terms.need.gpus:
-        caps.append(CPU_JOBS)
+        caps.append(HOOKS if terms.role == "hook" else CPU_JOBS)
     return tuple(caps)
 
 

@@ -30,6 +30,7 @@ from stoker.store.rows import (
     VERSION,
     AttemptRow,
     Change,
+    Sequels,
     TakeOver,
     attempt_row,
     edits,
@@ -41,7 +42,7 @@ from stoker.store.rows import (
 )
 from stoker.store.turnstile import Turnstile
 
-__all__ = ["VERSION", "AttemptRow", "Change", "Reading", "Store", "TakeOver"]
+__all__ = ["VERSION", "AttemptRow", "Change", "Reading", "Sequels", "Store", "TakeOver"]
 
 
 NOTHING: Mapping[str, Learnt] = MappingProxyType({})
@@ -133,12 +134,16 @@ class Store(Listing):
     # -- the engine writes -----------------------------------------------------------------------
 
     def record(
-        self, changes: Iterable[Change], answered: Iterable[int] = (), learnt: Mapping[str, Learnt] = NOTHING
+        self,
+        changes: Iterable[Change],
+        answered: Iterable[int] = (),
+        learnt: Mapping[str, Learnt] = NOTHING,
+        sequels: Sequels | None = None,
     ) -> None:
         """Write what happened: each job, its attempts and its events, all in one transaction.
 
         Requests that were answered by it go in the same transaction, so that none is obeyed twice, and so does what
-        was learnt from it.
+        was learnt from it, and the jobs that follow from it.
         """
         jobs: list[tuple[Any, ...]] = []
         events: list[tuple[Any, ...]] = []
@@ -162,6 +167,8 @@ class Store(Listing):
             database.executemany("DELETE FROM requests WHERE id = ?", [(number,) for number in answered])
             news = [(signature, msgspec.json.encode(known).decode()) for signature, known in learnt.items()]
             database.executemany("INSERT OR REPLACE INTO learnt VALUES (?, ?)", news)
+            if sequels is not None:
+                self.add_jobs(self.add_batch(sequels.label, sequels.at), sequels.engine, sequels.jobs, sequels.at)
 
     def take_over(self, wanted: Sequence[TakeOver], engine: str) -> set[int]:
         """Give jobs of dead engines to another one; returns those that nobody else has taken before."""

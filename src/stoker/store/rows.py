@@ -25,6 +25,7 @@ from stoker.core.job import (
     state_word,
 )
 from stoker.core.request import Request
+from stoker.core.submission import NewJob
 from stoker.core.terms import Terms
 
 VERSION = 2
@@ -120,6 +121,15 @@ class Change(Struct, frozen=True):
     job: Job
     events: Sequence[tuple[int, Event]]
     """Each event with the number of the attempt it belongs to."""
+
+
+class Sequels(Struct, frozen=True):
+    """Jobs that follow from the end of others, and are put into the queue together with it."""
+
+    engine: str
+    jobs: Sequence[NewJob]
+    at: float
+    label: str = "on_finish"
 
 
 class TakeOver(Struct, frozen=True):

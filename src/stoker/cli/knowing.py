@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from stoker.cli import engine_views
+from stoker.cli.engine_views import Views, look
 from stoker.cli.knowledge import Knowledge
 from stoker.devices.owners import user_name
 from stoker.places import Places
@@ -15,9 +15,9 @@ from stoker.queue import open_store
 
 
 @contextlib.contextmanager
-def known(places: Places, *, simulated: bool) -> Iterator[Knowledge]:
+def known(places: Places, *, simulated: bool, views: Views | None = None) -> Iterator[Knowledge]:
     """All that is known now; the engines are asked before the store, which then stands still for a moment."""
     now = time.time()
-    views = engine_views.look(places, now)
+    seen = views or look(places, now)
     with contextlib.closing(open_store(places)) as store, store.glance():
-        yield Knowledge(store, views, now, user_name(os.geteuid()), simulated)
+        yield Knowledge(store, seen, now, user_name(os.geteuid()), simulated)

@@ -25,6 +25,7 @@ VERBS = {
     "cancel": "Take jobs out of the queue, and stop those that run.",
     "pause": "Hold jobs, pause the queue, or drain GPUs.",
     "resume": "Let them go on.",
+    "gpus": "Show the devices, their memory, and who is on them.",
     "engine": "The engine in the background: start, stop and more.",
 }
 ALIASES = {

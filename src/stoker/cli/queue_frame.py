@@ -39,7 +39,7 @@ def heading_line(status: Status, width: int) -> Line:
     badge = [Piece(" SIM ", "simulated"), Piece(" ")] if status.simulated else []
     room = width - line_cells(badge)
     text = f"stoker on {printable(status.host)}"
-    for part in (_paused(status), _engine(status), _machine(status.devices)):
+    for part in (_paused(status), _engine(status), machine_text(status.devices)):
         if part and cells(text) + cells(part) + 3 <= room:
             text = f"{text} · {part}"
     return (*badge, Piece(text, "heading"))
@@ -120,7 +120,7 @@ def _engine(status: Status) -> str:
     return f"engine{up}"
 
 
-def _machine(devices: Sequence[DeviceLine]) -> str:
+def machine_text(devices: Sequence[DeviceLine]) -> str:
     """`4 × A100 40G, 2 × T4 16G`."""
     kinds = Counter(_kind(device) for device in devices)
     return ", ".join(f"{count} × {kind}" for kind, count in kinds.items())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from stoker.cli.past_lines import PastLine
-from stoker.cli.queue_scene import LETTERS, JobLine
+from stoker.cli.queue_scene import LETTERS, DeviceLine, JobLine
 from stoker.words import printable
 
 JOB_COLUMNS = (
@@ -39,6 +39,18 @@ def csv_lines(jobs: Iterable[PastLine]) -> Iterator[str]:
     yield from (",".join(_quoted(field) for field in _past_fields(job)) for job in jobs)
 
 
+DEVICE_COLUMNS = (
+    *("GPU", "UUID", "MODEL", "KIND", "MEMORY", "USED", "OURS", "RESERVED", "OTHERS", "UTIL", "TEMP", "WATTS"),
+    *("JOBS", "LEASES", "STRANGERS", "DRAINED", "PROBLEM"),
+)
+
+
+def devices_plain(devices: Iterable[DeviceLine]) -> Iterator[str]:
+    """A header and a line for each device."""
+    yield "\t".join(DEVICE_COLUMNS)
+    yield from map(_device_plain, devices)
+
+
 def row(*fields: object) -> str:
     """One line; what is not known is `-`, and nothing in it can end a field or the line."""
     return "\t".join(_field(field) for field in fields)
@@ -50,6 +62,18 @@ def _job_plain(job: JobLine) -> str:
         *(job.label, LETTERS[job.state], job.state, job.tasks, job.gpus, ",".join(job.devices)),
         *(job.vram_bytes, job.used_bytes, job.seconds, job.limit_seconds, start, job.expected_end),
         *(job.priority, job.group, job.run, job.name, job.why, job.command),
+    )
+
+
+def _device_plain(device: DeviceLine) -> str:
+    leases = ",".join(f"{lease.owner}:{lease.pid}" for lease in device.leases)
+    strangers = ",".join(f"{one.owner}:{one.pid}" for one in device.strangers)
+    drained = (device.drained.note or "drained") if device.drained else ""
+    return row(
+        *(device.label, device.id, device.model, device.kind, device.memory_bytes, device.used_bytes),
+        *(device.ours_bytes, device.reserved_bytes, device.others_bytes, device.utilisation_percent),
+        *(device.temperature_celsius, device.power_watts, ",".join(device.jobs)),
+        *(leases, strangers, drained, device.problem),
     )
 
 

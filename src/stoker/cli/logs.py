@@ -1,45 +1,140 @@
-"""`stoker logs`: show the output of a job."""
+"""`stoker logs`: show the output of a job, or follow it."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import socket
 import sys
+from collections.abc import Callable
 
 import click
 
-from stoker.core.errors import NoSuchJob
-from stoker.places import find_places
-from stoker.queue import newest_attempt, open_store
+from stoker.cli.collapsing import Collapser
+from stoker.cli.control import Control, opened, warn
+from stoker.cli.following import Follower, files_of, runs_of
+from stoker.cli.log_files import Tail, open_log
+from stoker.cli.wait import DETACHED, exit_code_of
+from stoker.core.attempt import INHERIT
+from stoker.core.errors import NoSuchJob, UsageError
+from stoker.core.job import Ended, Job
+from stoker.finding import find, jobs_in_order
+from stoker.store import AttemptRow
+from stoker.words import id_text, outcome, printable, title
 
 
 @click.command(name="logs")
-@click.argument("job", type=int, required=False)
+@click.argument("job", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Show what comes until the job is over, and exit with its code.")
+@click.option("-n", "lines", type=click.IntRange(min=0), metavar="LINES", help="Only the last lines.")
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Its first, second... run; default the last.")
 @click.option("--path", "only_path", is_flag=True, help="Print the name of the log file instead.")
-@click.option("--sim", is_flag=True, help="A job of a run on simulated GPUs.")
-def command(job: int | None, only_path: bool, sim: bool) -> None:
+@click.option("--sim", is_flag=True, help="A job on simulated GPUs.")
+def command(
+    *, job: str | None, follow: bool, lines: int | None, attempt: int | None, only_path: bool, sim: bool
+) -> int:
     """Show the output of a job, of the newest one where none is named.
+
+    On a terminal, a progress bar is shown as it stood in the end; the file is left as it is.
 
     \b
       stoker logs            the newest job's output
-      stoker logs 5          job 5's
+      stoker logs -f 12.3    that of a task, as it comes
       stoker logs 5 --path   where it is
     """
-    simulated = sim or bool(os.environ.get("STOKER_SIM"))
-    store = open_store(find_places(os.environ, socket.gethostname(), simulated=simulated))
-    try:
-        attempt = newest_attempt(store, job)
-    finally:
-        store.close()
-    if attempt.log == "-":
-        raise NoSuchJob(f"job {attempt.job} wrote to the terminal it was started from", "there is no file of it")
+    with opened(sim) as control:
+        found = _one_job(control, job)
+        if follow:
+            if attempt is not None or only_path:
+                raise UsageError("-f follows the run that is going on", "leave out --attempt and --path")
+            return _follow(control, found, lines)
+        return _show(_run_of(control, found, attempt), found, lines, only_path=only_path)
+
+
+def _one_job(control: Control, word: str | None) -> Job:
+    """The job that is meant; of an array that was submitted last, the task that started last."""
+    ids = find(control.store, [word or "last"])
+    jobs = jobs_in_order(control.store, ids)
+    if word in (None, "last"):
+        job = max(jobs, key=lambda one: (one.attempts > 0, one.id))
+        warn(f"{id_text(job)}: {title(job)}")
+        return job
+    if not jobs:
+        raise NoSuchJob("no job is left that is not over", "stoker history shows those that are")
+    if len(jobs) > 1:
+        raise UsageError(f"{word} is {len(jobs)} jobs", f"name one of them, for example {id_text(jobs[-1])}")
+    return jobs[0]
+
+
+def _run_of(control: Control, job: Job, number: int | None) -> AttemptRow:
+    runs = runs_of(control.store.attempts(job.id))
+    shown = id_text(job)
+    if not runs:
+        if isinstance(job.state, Ended):
+            raise NoSuchJob(f"{shown} never started ({outcome(job.state)})", f"see stoker status {shown}")
+        raise NoSuchJob(f"{shown} has not started yet", f"stoker logs -f {shown} waits for it")
+    if number is not None and number > len(runs):
+        runs_there = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+        raise NoSuchJob(f"{shown} has no run {number}", f"it has {runs_there} so far")
+    return runs[number - 1 if number else -1]
+
+
+def _show(run: AttemptRow, job: Job, lines: int | None, *, only_path: bool) -> int:
+    files = _files(run, job)
     if only_path:
-        print(attempt.log)
-        return
+        for path in files:
+            sys.stdout.buffer.write(os.fsencode(path) + b"\n")
+        return 0
+    for path in files:
+        if len(files) > 1:
+            sys.stdout.flush()
+            warn(f"{'errors' if path == run.errors else 'output'} in {printable(path)}")
+        _show_file(path, job, lines)
+    return 0
+
+
+def _files(run: AttemptRow, job: Job) -> list[str]:
+    if run.log == INHERIT and not run.errors:
+        raise NoSuchJob(f"{id_text(job)} wrote to the terminal it was started from", "there is no file of it")
+    return files_of(run)
+
+
+def _show_file(path: str, job: Job, lines: int | None) -> None:
     try:
-        for path in filter(None, (attempt.log, attempt.errors)):
-            with open(path, "rb") as log:
-                shutil.copyfileobj(log, sys.stdout.buffer)
+        open_log(path).close()
     except OSError as error:
-        raise NoSuchJob(f"the log of job {attempt.job} cannot be read: {error.strerror}", attempt.log) from error
+        raise NoSuchJob(f"the log of {id_text(job)} cannot be read: {error.strerror}", printable(path)) from error
+    show, end = _writer()
+    tail = Tail(path, lines)
+    for block in tail.read():
+        show(block)
+    end()
+    tail.close()
+
+
+def _writer() -> tuple[Callable[[bytes], object], Callable[[], object]]:
+    """How bytes are shown, and what to do when there are no more: a terminal sees progress bars as they ended."""
+    if not sys.stdout.isatty():
+        return sys.stdout.buffer.write, sys.stdout.buffer.flush
+    collapser = Collapser()
+
+    def end() -> None:
+        sys.stdout.buffer.write(collapser.end())
+        sys.stdout.buffer.flush()
+
+    return lambda block: sys.stdout.buffer.write(collapser.feed(block)), end
+
+
+def _follow(control: Control, job: Job, lines: int | None) -> int:
+    """A terminal draws progress bars itself while they come."""
+    runs = runs_of(control.store.attempts(job.id))
+    if runs:
+        _files(runs[-1], job)
+    try:
+        ended = Follower(control, job.id, lines, sys.stdout.buffer.write).follow()
+    except KeyboardInterrupt:
+        warn(f"detached; {id_text(job)} goes on without you")
+        return DETACHED
+    assert isinstance(ended.state, Ended)
+    if ended.state.result != "done":
+        note = f": {printable(ended.state.note)}" if ended.state.note else ""
+        warn(f"{id_text(ended)} {outcome(ended.state)}{note}")
+    return exit_code_of(ended)

@@ -1,16 +1,17 @@
 """The forkserver: a small single-threaded process that does nothing but fork keepers.
 
-Standard library only. It is started before the engine opens SQLite, starts a thread or asks a driver, so that
-no keeper ever carries a copy of those. It ends when the engine's end of its socket closes; keepers live on.
+Standard library only, and little of that: no command starts before all of it is imported. It is started before the
+engine opens SQLite, starts a thread or asks a driver, so that no keeper ever carries a copy of those. It ends when
+the engine's end of its socket closes; keepers live on.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
 import sys
-import traceback
 
 from stoker.backends import processes
 from stoker.backends.keeper import Keeper
@@ -24,12 +25,13 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    gc.freeze()  # else a keeper's first collection would copy every page it shares with us
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, 4096, 3)
         for descriptor in descriptors:  # a job that inherited the lock would make a dead keeper look alive
             os.set_inheritable(descriptor, False)
         if not data:
-            return
+            os._exit(0)  # the engine waits for it, and there is nothing to tidy
         if os.fork() == 0:
             control.close()
             _become_keeper(os.fsdecode(data), *descriptors)
@@ -45,6 +47,8 @@ def _become_keeper(folder: str, listener: int, _lock: int, journal: int) -> None
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         Keeper(socket.socket(fileno=listener), journal).serve()
     except BaseException:
+        import traceback  # seldom needed, and as slow to import as all the rest
+
         with open(f"{folder}/error", "w") as report:
             traceback.print_exc(file=report)
         raise

@@ -12,6 +12,8 @@ from typing import NamedTuple
 SIZE = 1 << 20
 """Bytes set aside; room for several thousand attempts, after which a keeper is replaced."""
 NOTE_LIMIT = 600
+_NO_NOTE = '""'
+"""As nearly all attempts have it."""
 _PIECE = 1 << 16
 """Bytes read at once; several times the longest line."""
 
@@ -65,7 +67,8 @@ def line_of(record: Record) -> bytes:
             return f"R {attempt} {at:.6f}\n".encode()
         case Over():
             head = f"E {record.attempt} {record.at:.6f} {record.code} {record.signal} {record.why} {record.peak}"
-            return f"{head} {json.dumps(record.note[:NOTE_LIMIT])}\n".encode()
+            note = json.dumps(record.note[:NOTE_LIMIT]) if record.note else _NO_NOTE
+            return f"{head} {note}\n".encode()
 
 
 def record_of(line: bytes) -> Record:
@@ -78,7 +81,8 @@ def record_of(line: bytes) -> Record:
     if kind == "R":
         return Back(attempt, float(at))
     code, signal, why, peak, note = rest
-    return Over(attempt, float(at), int(code), int(signal), why, int(peak), json.loads(note))
+    words = "" if note == _NO_NOTE else json.loads(note)
+    return Over(attempt, float(at), int(code), int(signal), why, int(peak), words)
 
 
 def create(path: str) -> int:

@@ -3,7 +3,7 @@
 Standard library only: keepers are forked from a process that must stay small. A keeper owns an flock for
 its whole life (the proof that it lives), a journal (the truth about its attempts) and a listening socket
 (through which the engine, or the engine after that, gives orders). A byte sent to the engine means "the
-journal has grown".
+journal has grown". No dataclasses here: their import alone takes a quarter of the forkserver's start.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import signal
 import socket
 import time
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Any
 
 from stoker.backends import journal, processes
@@ -31,27 +30,30 @@ LONGEST_WAIT = 3600.0
 """Seconds; what comes later is waited for in parts, since poll cannot count beyond 24 days."""
 QUIET_START = 0.01
 """Seconds before the engine is told of a start: most very short attempts end earlier, and one word is enough."""
+PIECE = 1 << 16
+"""Bytes of orders taken at once; a buffer beyond 128 KiB would be mapped, cleared and unmapped every time."""
 HINT_INTERVAL = 0.02
 """Seconds within which several ends are told together while more work is at hand."""
 
 
-@dataclass
 class Attempt:
     """The attempt that runs now, and what is known of its end."""
 
-    key: str
-    pid: int
-    limit_at: float | None
-    grace: float
     status: int | None = None
-    peak: int = 0
-    why: str = "exited"
-    note: str = ""
+    peak = 0
+    why = "exited"
+    note = ""
     linger_at: float | None = None
     kill_at: float | None = None
-    kill_interval: float = KILL_INTERVAL
-    told: bool = False
-    began: float = field(default_factory=time.monotonic)
+    kill_interval = KILL_INTERVAL
+    told = False
+
+    def __init__(self, key: str, pid: int, limit_at: float | None, grace: float) -> None:
+        self.key = key
+        self.pid = pid
+        self.limit_at = limit_at
+        self.grace = grace
+        self.began = time.monotonic()
 
 
 class Keeper:
@@ -70,6 +72,8 @@ class Keeper:
         self._given: set[str] = set()
         """Every attempt that ever arrived; a journal's length bounds it."""
         self._current: Attempt | None = None
+        self._childless = True
+        """Whether the last look found no process of ours, alive or not."""
         self._leaving = False
         self._untold_since: float | None = None
         self._listener.setblocking(False)
@@ -135,7 +139,7 @@ class Keeper:
     def _receive(self, engine: socket.socket) -> bool:
         """Obey what the engine has said; False when there is no more of it for now."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(engine, 1 << 20, 8)
+            data, descriptors, _, _ = socket.recv_fds(engine, PIECE, 8)
         except BlockingIOError:
             return False
         except OSError:
@@ -203,6 +207,7 @@ class Keeper:
         self._write(journal.Born(order["attempt"], pid))
         limit = order["limit"]
         limit_at = None if limit is None else _boot_clock() + limit
+        self._childless = False
         return Attempt(order["attempt"], pid, limit_at, order["grace"])
 
     def _reap(self) -> None:
@@ -211,6 +216,7 @@ class Keeper:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
+                self._childless = True
                 return
             if pid == 0:
                 return
@@ -224,7 +230,7 @@ class Keeper:
         attempt = self._current
         if attempt is None or attempt.status is None:
             return
-        if _has_children():
+        if not self._childless:
             if attempt.linger_at is None and attempt.kill_at is None:
                 attempt.linger_at = _boot_clock() + LINGER
             return
@@ -302,14 +308,6 @@ class Keeper:
                 os.unlink(path)
             os.close(descriptor)
         self._leases.clear()
-
-
-def _has_children() -> bool:
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
 
 
 def _leftover_note(count: int) -> str:

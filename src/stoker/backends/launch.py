@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -120,11 +119,17 @@ def _find_program(name: str, environment: Mapping[str, str]) -> str:
     if "/" in name:
         return name
     path = environment.get("PATH", os.defpath)
-    if found := shutil.which(name, path=path):
+    if found := _on_path(name, path, os.F_OK | os.X_OK):
         return found
-    if shutil.which(name, mode=os.F_OK, path=path):
+    if _on_path(name, path, os.F_OK):
         raise Refused(126, f"{name}: not executable")
     raise Refused(127, f"{name}: command not found")
+
+
+def _on_path(name: str, path: str, mode: int) -> str | None:
+    """As shutil.which, which would bring all compressors along."""
+    candidates = [os.path.join(directory, name) for directory in path.split(os.pathsep)] if path else []
+    return next((file for file in candidates if os.access(file, mode) and not os.path.isdir(file)), None)
 
 
 def _refusal(error: OSError | ValueError, words: list[str]) -> Refused:

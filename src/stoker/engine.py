@@ -437,8 +437,11 @@ class Engine:
                     leaving.discard(keeper)
                     if not self._changes:  # else its journal may be all there is of an end
                         self._equipment.backend.forget(keeper)
+            if not leaving:
+                return
+            burial = self._equipment.backend.next_burial
             with contextlib.suppress(InterruptedError):
-                self._selector.select(SOON)
+                self._selector.select(SOON if burial is None else min(SOON, burial))
 
     @property
     def _look_interval(self) -> float:

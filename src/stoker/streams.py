@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from typing import NoReturn
 
 
 def open_missing_streams() -> None:
@@ -32,3 +33,11 @@ def write_past_buffer(descriptor: int, text: str) -> None:
     with contextlib.suppress(OSError):
         while rest:
             rest = rest[os.write(descriptor, rest) :]
+
+
+def leave(code: int) -> NoReturn:
+    """End at once: Python would take 15 ms more to free one by one what the kernel frees in one."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    os._exit(code)

@@ -12,7 +12,7 @@ import click
 from stoker import __version__
 from stoker.cli.lazy import LazyGroup
 from stoker.core.errors import StokerError, UsageError
-from stoker.streams import open_missing_streams
+from stoker.streams import leave, open_missing_streams
 from stoker.words import printable
 
 VERBS = {
@@ -61,7 +61,7 @@ def stoker() -> None:
 def main() -> None:
     """The console script."""
     open_missing_streams()
-    sys.exit(run_cli(sys.argv[1:]))
+    leave(run_cli(sys.argv[1:]))
 
 
 def run_cli(arguments: list[str]) -> int:

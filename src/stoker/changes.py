@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from stoker.core.device import Device
 from stoker.core.job import Active, Ended, Event, Job, advance, started_at
@@ -36,8 +35,7 @@ class Sequel(NamedTuple):
     """From the job, and where its errors can be read."""
 
 
-@dataclass
-class _Pending:
+class _Pending(Struct):
     job: Job
     events: list[tuple[int, Event]] = field(default_factory=list)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stoker.backends.local import LocalBackend
 from stoker.devices.kind import Devices
@@ -18,8 +19,7 @@ def steady_clock() -> Callable[[], float]:
     return lambda: offset + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-@dataclass(frozen=True)
-class Equipment:
+class Equipment(Struct, frozen=True):
     """Everything outside the engine that it works with."""
 
     store: Store

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from stoker.changes import Happening
@@ -56,8 +56,7 @@ class Source(Protocol):
         """The next jobs, as many as there are now up to the limit."""
 
 
-@dataclass(frozen=True)
-class Setup(Site):
+class Setup(Site, frozen=True):
     """What a run is made of."""
 
     halt: Halt | None = None
@@ -107,6 +106,7 @@ class Foreground:
 
     def run(self, source: Source) -> None:
         """Work until the source is exhausted and all is over, or until somebody stops it."""
+        gc.freeze()  # all modules, which stay for good, need not be looked through again and again
         while not self._finished(source):
             at_hand = self._hungry(source) and not self._watch(source)
             if at_hand or self._taken:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from stoker.backends.local import LocalBackend
 from stoker.core.device import Device
@@ -24,8 +25,7 @@ OVERDUE = 0.5
 _WEIGHT_OF_NEWS = 0.2
 
 
-@dataclass
-class Post:
+class Post(Struct):
     """One keeper, the devices it holds, and the jobs it has: the first runs, the others wait behind it."""
 
     keeper: str

@@ -6,7 +6,6 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from stoker.changes import Happening
@@ -27,8 +26,7 @@ SETTLE_INTERVAL = 10.0
 """Seconds between two looks for jobs of dead foreground runs, whose ends nobody else would record."""
 
 
-@dataclass(frozen=True)
-class Duty(Site):
+class Duty(Site, frozen=True):
     """What the engine in the background is made of."""
 
     idle_exit: float | None = 600.0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from stoker.changes import Happening
 from stoker.core.errors import UsageError
@@ -12,8 +13,7 @@ from stoker.core.job import Ended, Exited, Job, Lost, Result
 KEPT_FAILURES = 1000
 
 
-@dataclass
-class Tally:
+class Tally(Struct):
     """Everything a summary needs; the jobs themselves are not kept, save the ones that failed."""
 
     given: int = 0
@@ -59,8 +59,7 @@ class Tally:
             self.failures.append(job)
 
 
-@dataclass(frozen=True)
-class Halt:
+class Halt(Struct, frozen=True):
     """When to stop early: after so many failures, successes or ends, or such a share of all jobs."""
 
     now: bool

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
+
+from msgspec import Struct
 
 from stoker.backends.local import LocalBackend
 from stoker.changes import Happening, Sequel
@@ -35,8 +36,7 @@ class Closable(Protocol):
 Resource = TypeVar("Resource", bound=Closable)
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(Struct, frozen=True):
     """Where an engine works, with what, and for whom."""
 
     places: Places

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from stoker.backends import journal
 
 FIRST_PAUSE = 0.002
@@ -63,7 +65,7 @@ class Link:
 
     def put(self, order: Mapping[str, Any], descriptor: int | None = None) -> None:
         """Queue an order, and with it a descriptor that is closed here once it is on its way."""
-        self._outbox.append((json.dumps(order).encode() + b"\n", [] if descriptor is None else [descriptor]))
+        self._outbox.append((_line_of(order), [] if descriptor is None else [descriptor]))
 
     def flush(self) -> None:
         """Send as much as the keeper takes; a dead one takes nothing and is noticed by its journal and lock."""
@@ -127,6 +129,14 @@ class Link:
             for descriptor in descriptors:
                 os.close(descriptor)
         self._outbox.clear()
+
+
+def _line_of(order: Mapping[str, Any]) -> bytes:
+    """The order as JSON; words that are no UTF-8 need escapes that only the standard library writes."""
+    try:
+        return msgspec.json.encode(order) + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(order).encode() + b"\n"
 
 
 def locked(folder: Path) -> bool:

@@ -9,10 +9,10 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from stoker.core.attempt import INHERIT
 from stoker.core.courtesy import never_modest
@@ -33,8 +33,7 @@ ONE_COMMAND = "--"
 _PLAIN = JobOptions()
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Struct, frozen=True):
     """The options of `stoker run`, as typed."""
 
     options: JobOptions

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import inf
 from types import MappingProxyType
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.lease import Claim, Lease, compatible
@@ -58,8 +57,7 @@ class Holding(NamedTuple):
     until: float
 
 
-@dataclass(slots=True)
-class View:
+class View(Struct):
     """How one device looks to this plan, apart from who holds it."""
 
     device: Device

@@ -8,7 +8,6 @@ import functools
 import os
 import pwd
 import re
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -78,7 +77,7 @@ def sweep(directory: int) -> None:
 
 def new_name(kind: str) -> str:
     """A name that nobody else has, for a file of ours."""
-    return f"{os.geteuid()}.{secrets.token_hex(8)}.{kind}"
+    return f"{os.geteuid()}.{os.urandom(8).hex()}.{kind}"
 
 
 def create(directory: int, name: str) -> int:

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
+from stoker.backends.forking import Forkserver
 from stoker.backends.local import LocalBackend
 from stoker.changes import Happening, Sequel
 from stoker.core.errors import StokerError
@@ -49,6 +50,8 @@ class Site(Struct, frozen=True):
     share_input: bool = False
     on_finish: str = ""
     """A line for the shell, to be run whenever a job has ended; empty is none."""
+    forkserver: Forkserver | None = None
+    """One that was started before, where there was something else to do meanwhile."""
 
 
 class Workplace:
@@ -74,7 +77,13 @@ class Workplace:
         self.presence = self.keep(Presence(places))
         name = self.presence.name
         self.backend = self.keep(
-            LocalBackend(places.keepers, name, share_output=site.share_output, share_input=site.share_input)
+            LocalBackend(
+                places.keepers,
+                name,
+                share_output=site.share_output,
+                share_input=site.share_input,
+                forkserver=site.forkserver,
+            )
         )
         self.store: Store = self.keep(open_store(places))
         equipment = Equipment(self.store, Ledger(site.ledger), site.devices, self.backend, site.user, steady_clock())

@@ -18,7 +18,10 @@ from stoker.backends.keeper import Keeper
 
 
 def main() -> None:
-    """Fork a keeper for every message: its descriptors are the listener, the lock and the journal."""
+    """Fork a keeper for every message: whether it shares our input and our output, a byte each, and its folder.
+
+    Its descriptors are the listener, the lock and the journal.
+    """
     control = socket.socket(fileno=int(sys.argv[1]))
     os.chdir("/")
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # an inherited block would keep a keeper from hearing of ends
@@ -34,9 +37,19 @@ def main() -> None:
             os._exit(0)  # the engine waits for it, and there is nothing to tidy
         if os.fork() == 0:
             control.close()
-            _become_keeper(os.fsdecode(data), *descriptors)
+            _leave_streams(share_input=bool(data[0]), share_output=bool(data[1]))
+            _become_keeper(os.fsdecode(data[2:]), *descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _leave_streams(*, share_input: bool, share_output: bool) -> None:
+    """A keeper outlives the engine, and must not keep a terminal or a pipe open that none of its jobs uses."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number, shared in ((0, share_input), (1, share_output), (2, share_output)):
+        if not shared:
+            os.dup2(nothing, number)
+    os.close(nothing)
 
 
 def _become_keeper(folder: str, listener: int, _lock: int, journal: int) -> None:

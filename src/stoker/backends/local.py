@@ -8,8 +8,6 @@ import os
 import selectors
 import shutil
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.backends import journal, processes
+from stoker.backends.forking import Forkserver, Shared
 from stoker.backends.link import Link, locked
 from stoker.core.attempt import Order
 from stoker.core.errors import StokerError
@@ -26,9 +25,7 @@ from stoker.core.errors import StokerError
 MARKER = "STOKER_KEEPER"
 """Variable in every job's environment by which what a dead keeper left behind is found."""
 
-_FORKSERVER = "import sys; sys.path.insert(0, sys.argv.pop(1)); from stoker.backends.forkserver import main; main()"
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
 
 class Gone(Struct, frozen=True):
@@ -38,20 +35,26 @@ class Gone(Struct, frozen=True):
 class LocalBackend:
     """The keepers of one engine."""
 
-    def __init__(self, directory: Path, engine: str, *, share_output: bool = False, share_input: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        engine: str,
+        *,
+        share_output: bool = False,
+        share_input: bool = False,
+        forkserver: Forkserver | None = None,
+    ) -> None:
         self._directory = directory
         self._engine = engine
-        self._share_output = share_output
-        self._share_input = share_input
+        self._shared = Shared(input=share_input, output=share_output)
         self._count = 0
-        self._forkserver: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+        self._forkserver = forkserver or Forkserver()
         self._links: dict[str, Link] = {}
         self._ended: dict[str, Link] = {}
         """Keepers that hung up: dead, or about to be."""
         self._unsent: dict[str, Link] = {}
         self._selector = selectors.EpollSelector()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._start_forkserver()
 
     def fileno(self) -> int:
         """Readable when a keeper has something to say."""
@@ -171,10 +174,7 @@ class LocalBackend:
         for link in [*self._links.values(), *self._ended.values()]:
             link.close()
         self._selector.close()
-        if self._forkserver is not None:
-            process, control = self._forkserver
-            control.close()
-            process.wait()
+        self._forkserver.close()
 
     # -- speaking and listening ------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class LocalBackend:
             del self._ended[link.name]
             self._watch(link)
 
-    # -- the forkserver --------------------------------------------------------------------------
+    # -- hiring --------------------------------------------------------------------------
 
     def _establish(self, folder: Path) -> Link:
         """Make a keeper's lock, journal and socket, connect to it, and only then have it forked.
@@ -256,43 +256,11 @@ class LocalBackend:
             link = Link(folder, None)
             try:
                 link.connection = _connect(folder)
-                self._fork(folder, [listener.fileno(), lock, record])
+                self._forkserver.fork(folder, [listener.fileno(), lock, record], self._shared)
             except BaseException:
                 link.close()
                 raise
         return link
-
-    def _fork(self, folder: Path, descriptors: list[int]) -> None:
-        """Ask for a keeper; a forkserver that was killed is replaced once."""
-        for _ in range(2):
-            if self._forkserver is None:
-                self._start_forkserver()
-            assert self._forkserver is not None
-            try:
-                socket.send_fds(self._forkserver[1], [os.fsencode(folder)], descriptors)
-            except OSError:
-                process, control = self._forkserver
-                control.close()
-                process.wait()
-                self._forkserver = None
-            else:
-                return
-        raise StokerError("the process that starts jobs keeps dying", "see whether something kills it (ulimit, OOM)")
-
-    def _start_forkserver(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        output = None if self._share_output else subprocess.DEVNULL
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _FORKSERVER, _PACKAGE_PARENT, str(theirs.fileno())],
-                stdin=None if self._share_input else subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                env={},
-            )
-        self._forkserver = (process, ours)
 
 
 def _inherited(stack: contextlib.ExitStack, descriptor: int) -> int:

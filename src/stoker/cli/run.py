@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import click
 
+from stoker.backends.forking import Forkserver
 from stoker.cli.options import job_options, option, options_from
 from stoker.core.errors import UsageError
 from stoker.joblist import Lines, Listed, Unusable, command_of, read_list
@@ -62,23 +64,30 @@ def command(context: click.Context, /, words: tuple[str, ...], demo: bool, **val
     .toml holds the options of each job too. Ctrl-C lets running jobs finish, a second one stops them, a
     third kills them.
     """
-    from stoker.cli import running
-    from stoker.cli.batch import Request
-
     options = options_from(values)
     values["as_json"] = values["as_json"] or os.environ.get("STOKER_OUTPUT") == "json"
-    request = Request(options=options, demo=demo, typed=context.meta[TYPED], **values)
+    values |= {"options": options, "demo": demo, "typed": context.meta[TYPED]}
     if demo:
         if words or options != JobOptions():
             raise UsageError("--demo brings its own jobs", "leave out the list and the options of jobs")
         from stoker.cli.demo import demo_jobs
 
-        return running.run(request, "--demo", demo_jobs())
+        return _run(values, "--demo", demo_jobs())
     kind, items = _jobs(words, dashes=context.meta[DASHES])
     if kind == "help":
         click.echo(context.get_help())
         return 2
-    return running.run(request, kind, items)
+    return _run(values, kind, items)
+
+
+def _run(values: dict[str, Any], label: str, items: list[Listed | Unusable] | Lines) -> int:
+    """Load what a run needs, which takes as long as the forkserver takes to start: both at once."""
+    with contextlib.ExitStack() as closing:
+        forkserver = None if values["dry_run"] else closing.enter_context(contextlib.closing(Forkserver()))
+        from stoker.cli.batch import Request
+        from stoker.cli.running import run
+
+        return run(Request(**values), label, items, forkserver)
 
 
 def _jobs(words: tuple[str, ...], *, dashes: bool) -> tuple[str, list[Listed | Unusable] | Lines]:

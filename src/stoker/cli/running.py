@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 
+from stoker.backends.forking import Forkserver
 from stoker.changes import Happening
 from stoker.cli.batch import Batch, Items, Request
 from stoker.cli.demo import Demonstration
@@ -30,7 +31,7 @@ from stoker.tally import parse_halt
 from stoker.words import printable
 
 
-def run(request: Request, label: str, items: Items) -> int:
+def run(request: Request, label: str, items: Items, forkserver: Forkserver | None = None) -> int:
     """Run the jobs and return the exit code."""
     if request.jobs is not None and request.jobs < 1:
         raise UsageError(f"-j {request.jobs} lets nothing run", "give -j 1 or more")
@@ -45,7 +46,7 @@ def run(request: Request, label: str, items: Items) -> int:
         batch.check(items)
         if request.dry_run:
             return _show_plan(batch, items, places, devices)
-        return _run_batch(batch, items, places, devices)
+        return _run_batch(batch, items, places, devices, forkserver)
 
 
 def _show_plan(batch: Batch, items: Items, places: Places, devices: Devices) -> int:
@@ -57,7 +58,7 @@ def _show_plan(batch: Batch, items: Items, places: Places, devices: Devices) -> 
         return show_plan(batch.policy(), devices, jobs, succeeded, as_json=batch.request.as_json)
 
 
-def _run_batch(batch: Batch, items: Items, places: Places, devices: Devices) -> int:
+def _run_batch(batch: Batch, items: Items, places: Places, devices: Devices, forkserver: Forkserver | None) -> int:
     request = batch.request
     batch.make_log_directory(places)
     setup = Setup(
@@ -70,6 +71,7 @@ def _run_batch(batch: Batch, items: Items, places: Places, devices: Devices) -> 
         share_output=batch.shares_output(items),
         halt=parse_halt(request.halt) if request.halt else None,
         resume=request.resume,
+        forkserver=forkserver,
     )
     with contextlib.ExitStack() as closing:
         view = closing.enter_context(contextlib.closing(_view(batch, items)))

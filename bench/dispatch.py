@@ -13,7 +13,7 @@ from pathlib import Path
 import gaps
 from bars import bar_table, gap_table, rate_table
 from programs import PROGRAMS, SLOTS, Program, install
-from rounds import NO_OP, Incomplete, interleaved, take
+from rounds import NO_OP, Incomplete, interleaved, keep_apart, take
 from stoker.places import file_system_of
 
 WARM_UP = 20
@@ -25,6 +25,7 @@ def main() -> int:
     options = _options()
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.directory) as name:
         directory = Path(name)
+        keep_apart(directory)
         _print_machine(directory)
         programs = [program for program in _chosen(options.only) if _works(program, directory / program.name)]
         board = Board(programs, options.rounds, directory)

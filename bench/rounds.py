@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -18,6 +19,16 @@ NO_OP = f"echo >>{MARKS}"
 
 class Incomplete(Exception):
     """The program did not do what it was measured for."""
+
+
+def keep_apart(directory: Path) -> None:
+    """Ask ext4 to put the directory of each run elsewhere on the disk, as it does with those of different users.
+
+    Without a journal it shuns a deleted inode for one to six minutes, and passes all of them by for every new file
+    near by: right after 30,000 files had been deleted, one took 570 microseconds to make instead of 24.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        subprocess.run(["chattr", "+T", directory], stderr=subprocess.DEVNULL, check=False)
 
 
 def take(program: Program, commands: Sequence[str], directory: Path) -> float:

@@ -384,7 +384,7 @@ class TestHeldJobs:
         plans = [database.execute(f"EXPLAIN QUERY PLAN {question}").fetchall() for question in questions]
         assert len(plans) == 3
         for plan in plans:
-            assert ["INDEX jobs_held" in step for *_, step in plan] == [True]
+            assert ["INDEX jobs_active" in step for *_, step in plan] == [True]
 
 
 class TestContent:

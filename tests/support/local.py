@@ -110,9 +110,14 @@ class Yard:
 
     def process_of(self, keeper: str) -> psutil.Process:
         """The keeper's own process, as soon as the forkserver has let go of its lock."""
-        lock = self.keepers / keeper / "lock"
-        wait_until(lambda: len(holders(lock)) == 1)
-        return holders(lock)[0]
+        found: list[psutil.Process] = []
+
+        def alone() -> bool:
+            found[:] = holders(self.keepers / keeper / "lock")
+            return len(found) == 1 and found[0].ppid() != os.getpid()  # before it forks, the forkserver is alone too
+
+        wait_until(alone)
+        return found[0]
 
     def close(self) -> None:
         """Close the backend, and end every keeper that is left with all it started."""

@@ -89,26 +89,37 @@ def last_start(runs: Sequence[Run]) -> float:
 
 
 @pytest.fixture
-def people() -> Iterator[list[Person]]:
+def common() -> Iterator[Ledger]:
+    """A ledger that all users can reach."""
+    with reachable_directory() as directory:
+        yield Ledger(prepare_ledger(directory / "ledger"))
+
+
+@pytest.fixture
+def people(common: Ledger) -> Iterator[list[Person]]:
     """Three users of this machine who share a ledger."""
-    with made_users(3) as users, reachable_directory() as directory:
-        ledger = prepare_ledger(directory / "ledger")
-        yield [Person(user, directory / user.name, ledger) for user in users]
+    with made_users(3) as users:
+        yield [Person(user, common.path.parent / user.name, common.path) for user in users]
 
 
-def test_three_users_get_equal_shares(people: list[Person]) -> None:
+def test_three_users_get_equal_shares(people: list[Person], common: Ledger) -> None:
     """While all wait, each gets a third of the machine; the part of one who is done goes to the others."""
     demand = [(0.2, 600), (0.4, 300), (0.3, 70)]
+    held = common.claim(tuple(Claim(f"sim:{number}") for number in range(4)), "until all wait", time.time())
+    assert held
     with contextlib.ExitStack() as stack:
         processes = [
             stack.enter_context(person.running("4x24G", *each)) for person, each in zip(people, demand, strict=True)
         ]
+        wait_until(lambda: len(common.live().wants) == 3)
+        common.release(held)
+        began = time.time() + 0.5
         assert processes[2].wait(timeout=90) == 0, people[2].said.read_text()
         done = time.time()
         wait_until(lambda: all(sum(run.start > done for run in person.runs()) > 25 for person in people[:2]))
         end = time.time() - 0.5
     runs = [person.runs() for person in people]
-    began, stopped = max(min(run.start for run in each) for each in runs) + 1.0, last_start(runs[2])
+    stopped = last_start(runs[2])
     shares = [served(each, began, stopped) for each in runs]
     assert all(share == pytest.approx(sum(shares) / 3, rel=0.15) for share in shares), shares
     assert last_start(runs[0]) > stopped < last_start(runs[1]), "the others were still waiting"

@@ -26,7 +26,7 @@ from stoker.ledger import find_ledger
 from stoker.options import current_umask, current_user
 from stoker.places import find_places
 from stoker.sources import StreamSource
-from stoker.streams import open_missing_streams
+from stoker.streams import open_missing_streams, write_past_buffer
 from stoker.words import outcome, printable
 
 PROGRAM = "simple_gpu_scheduler"
@@ -178,7 +178,7 @@ class Announcements:
         """Once for each start: a command handed over ahead may come back, and counts as new only on another slot."""
         if self._slots.get(job.id) != slot:
             self._slots[job.id] = slot
-            _write(STANDARD_OUTPUT, f"Processing command `{_one_line(job)}` on gpu {slot}\n")
+            write_past_buffer(STANDARD_OUTPUT, f"Processing command `{_one_line(job)}` on gpu {slot}\n")
 
 
 def _report(job: Job, state: Ended, slot: str | None) -> None:
@@ -194,12 +194,4 @@ def _one_line(job: Job) -> str:
 
 
 def _say(text: str) -> None:
-    _write(STANDARD_ERROR, f"{PROGRAM}: {printable(text)}\n")
-
-
-def _write(descriptor: int, text: str) -> None:
-    """Write past Python's buffer, so that everybody reads a line at once; a reader who left does not end the run."""
-    rest = os.fsencode(text)
-    with contextlib.suppress(OSError):
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+    write_past_buffer(STANDARD_ERROR, f"{PROGRAM}: {printable(text)}\n")

@@ -88,6 +88,7 @@ class Service:
         now = time.monotonic()
         if not self._engine.idle:
             self._busy_at = now
+            return False
         limit = self._duty.idle_exit
         return limit is not None and now - self._busy_at >= limit
 

@@ -15,7 +15,7 @@ from support.nvml import DRIVER_NOT_LOADED, Bench, FakeGpu, FakeMachine, compile
 _LOOKER = """
 import json, sys, time
 from stoker.devices.late import LateDevices
-devices = LateDevices(sys.argv[1:], "no GPU found: at first", retry_seconds=0.1)
+devices = LateDevices(sys.argv[1:], "no GPU found: at first", soonest=0.1)
 for line in sys.stdin:
     deadline = time.monotonic() + 10
     while True:

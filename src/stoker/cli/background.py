@@ -42,16 +42,17 @@ def serve_queue(
     say = partial(log, places.log)
     if ready is not None:
         os.set_inheritable(ready, False)
+    told = [ready]
     try:
         config = load_config(os.environ, None, flags=flags)
         with contextlib.closing(_devices(config.engine, places, sim, say)) as devices:
-            told = [ready]
             duty = _duty(places, config, devices, sim, stay=stay)
             serve(duty, say, lambda: tell_ready(told.pop() if told else None))
     except StokerError as error:
         say(f"{error.message}; {error.hint}")
-        with contextlib.suppress(OSError):
-            tell_failure(ready, error)
+        if told:  # once told, the descriptor is somebody else's
+            with contextlib.suppress(OSError):
+                tell_failure(told.pop(), error)
         raise
 
 

@@ -12,8 +12,10 @@ from stoker.core.errors import Impossible
 from stoker.devices.detect import driver_library_loads, no_gpu
 from stoker.devices.nvidia import NvidiaDevices
 
-RETRY_SECONDS = 30.0
-"""Time between two looks for a driver."""
+SOONEST = 2.0
+"""Seconds between two looks for a driver right after the start..."""
+LATEST = 30.0
+"""... and at last, when it has not come for long; in between it is a quarter of the time since the start."""
 
 
 class LateDevices:
@@ -21,17 +23,20 @@ class LateDevices:
 
     variables: Mapping[str, str] = {}
 
-    def __init__(self, named: Sequence[str], reason: str, retry_seconds: float = RETRY_SECONDS) -> None:
+    def __init__(self, named: Sequence[str], reason: str, soonest: float = SOONEST) -> None:
         """`reason` says why there are none at first."""
         self._named = tuple(named)
         self._reason = reason
-        self._retry_seconds = retry_seconds
-        self._driver = NvidiaDevices(restart_after=retry_seconds)
+        self._soonest = soonest
+        self._driver = NvidiaDevices(restart_after=soonest)
+        self._since: float | None = None
         self._looked_at: float | None = None
         self._loads = False
 
     def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
         """What the driver shows, or nothing and why."""
+        self._since = now if self._since is None else self._since
+        self._driver.restart_after = max(self._soonest, min(LATEST, (now - self._since) / 4))
         if not self._worth_asking(now):
             return Snapshot(now, (), note=self._reason)
         snapshot = self._driver.look(now, newer_than)
@@ -51,7 +56,7 @@ class LateDevices:
 
     def _worth_asking(self, now: float) -> bool:
         """Whether there is a library now; tried now and then only, and then believed."""
-        if not self._loads and (self._looked_at is None or abs(now - self._looked_at) >= self._retry_seconds):
+        if not self._loads and (self._looked_at is None or abs(now - self._looked_at) >= self._driver.restart_after):
             self._looked_at = now
             self._loads = driver_library_loads()
         return self._loads

@@ -50,7 +50,8 @@ class NvidiaDevices:
     ) -> None:
         self._deadline = deadline
         self._interval = interval
-        self._restart_after = restart_after
+        self.restart_after = restart_after
+        """Seconds between two starts of a probe that keeps ending."""
         self._probe = _Probe(environment)
         self._seen = Snapshot(0.0, ())
         self._started: float | None = None
@@ -109,7 +110,7 @@ class NvidiaDevices:
     def _revive(self, now: float) -> None:
         self._trusted = False
         self._silent_since = None
-        if _passed(self._started, now, self._restart_after):
+        if _passed(self._started, now, self.restart_after):
             self._started = now
             self._probe.start()
             self._ask(now)

@@ -12,13 +12,13 @@ from stoker.cli.job_processes import jobs_of_processes
 from stoker.cli.queue_scene import JobWord
 from stoker.core.dependency import Dependency, Doomed, Outcome
 from stoker.core.gate import Hindrance, hindrance, is_gated
-from stoker.core.job import Active, Ended, Job, OnHold, Stopping, state_word
+from stoker.core.job import Active, Ended, Job, OnHold, Running, Stopping
 from stoker.core.reasons import Behind, NotBefore, Reason, sentence
 from stoker.core.waiting import Shape, shape_of
 from stoker.presence import QUEUE
 from stoker.store.listing import Listing, Owned
 
-NO_ENGINE = "no engine runs; it starts with the next submit, or: stoker engine start"
+NO_ENGINE = "no engine runs (stoker engine start)"
 
 
 @dataclass
@@ -100,9 +100,13 @@ class Knowledge:
 
 
 def _active_word(job: Job) -> JobWord:
-    word = state_word(job)
-    assert word in ("starting", "running", "stopping")
-    return word
+    match job.state:
+        case Running():
+            return "running"
+        case Stopping():
+            return "stopping"
+        case _:
+            return "starting"
 
 
 def _queued_word(job: Job, why: Hindrance | Doomed) -> JobWord:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from stoker.cli.clock import ago_text, clock_text, span_text
 from stoker.cli.device_table import device_table
 from stoker.cli.job_table import ACTIVE, job_table
-from stoker.cli.knowledge import NO_ENGINE
 from stoker.cli.pieces import EMPTY, Line, Piece, cells, clipped, line_cells
 from stoker.cli.queue_scene import DeviceLine, JobLine, Status
 from stoker.core.units import size_text
 from stoker.words import printable
 
+NO_ENGINE = "no engine runs; it starts with the next submit, or: stoker engine start"
 ROOMY = 14
 """Lines from which on there are empty ones between the parts."""
 
@@ -50,9 +50,10 @@ def note_lines(status: Status) -> list[Line]:
     lines: list[Line] = []
     if not status.engine.running:
         seen = status.engine.seen
-        old = seen is not None and status.devices
-        when = f"; GPUs as of {ago_text(seen.timestamp(), status.at.timestamp())}" if old and seen else ""
-        lines.append((Piece(f"{NO_ENGINE}{when}", "odd"),))
+        lines.append((Piece(NO_ENGINE, "odd"),))
+        if seen is not None and status.devices:
+            when = ago_text(seen.timestamp(), status.at.timestamp())
+            lines.append((Piece(f"the GPUs are shown as they were {when}", "odd"),))
     if status.engine.draining:
         lines.append((Piece("the engine starts nothing more, and leaves when nothing runs", "odd"),))
     return [*lines, *((Piece(printable(note), "bad"),) for note in status.notes)]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from stoker.cli.past_lines import PastLine
 from stoker.cli.queue_scene import LETTERS, DeviceLine, JobLine
 from stoker.words import printable
+
+if TYPE_CHECKING:  # the queue's lines do without what history is made of
+    from stoker.cli.past_lines import PastLine
 
 JOB_COLUMNS = (
     *("ID", "ST", "STATE", "TASKS", "GPUS", "DEVICES", "VRAM", "USED", "SECONDS", "LIMIT"),

@@ -9,13 +9,10 @@ import sys
 import click
 
 from stoker.cli.knowing import known
-from stoker.cli.paint import terminal_size, write_lines
-from stoker.cli.queue_frame import status_frame
 from stoker.cli.queue_plain import jobs_plain
 from stoker.cli.queue_scene import Status
 from stoker.cli.queue_status import status_of
 from stoker.cli.screen import Screen, places_here, screen_options, write_json, write_plain
-from stoker.cli.some_jobs import show_jobs
 from stoker.places import Places
 
 MOST_LINES = 200
@@ -38,6 +35,8 @@ def command(ids: tuple[str, ...], everything: bool, hooks: bool, environment: bo
     """
     places = places_here(screen.sim)
     if ids:
+        from stoker.cli.some_jobs import show_jobs
+
         return show_jobs(places, ids, screen, everything=everything, environment=environment)
     limit = None if everything else MOST_LINES
     status = read_status(places, limit, screen, each_task=everything, hooks=hooks)
@@ -47,9 +46,16 @@ def command(ids: tuple[str, ...], everything: bool, hooks: bool, environment: bo
         write_plain(jobs_plain(status.jobs))
         _tell_hidden(status, screen)
     else:
-        width, height = terminal_size(os.environ)
-        write_lines(status_frame(status, width, None if everything else height, screen.typed), screen.color)
+        _draw(status, screen, everything=everything)
     return 0
+
+
+def _draw(status: Status, screen: Screen, *, everything: bool) -> None:
+    from stoker.cli.paint import terminal_size, write_lines  # what draws is not for programs to load
+    from stoker.cli.queue_frame import status_frame
+
+    width, height = terminal_size(os.environ)
+    write_lines(status_frame(status, width, None if everything else height, screen.typed), screen.color)
 
 
 def _tell_hidden(status: Status, screen: Screen) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shlex
-from statistics import median
 
 from msgspec import Struct
 
@@ -30,11 +28,15 @@ def observe(learnt: Learnt, seconds: float) -> Learnt:
 
 def expected_seconds(learnt: Learnt) -> float | None:
     """How long the next run will take, by the middle one of the last; None where there was none."""
+    from statistics import median  # only engines want to know; every door would pay for loading it
+
     return median(learnt.seconds) if learnt.seconds else None
 
 
 def signature_of(command: Command, cwd: str) -> str:
     """The kind of work: the command and its place, but for the numbers in it, which tell its runs apart."""
+    import hashlib
+
     words = _words(command.words[0]) if command.shell else list(command.words)
     masked = [words[0], *(_NUMBER.sub("#", word) for word in words[1:])] if words else []
     return hashlib.sha256("\0".join([cwd, *masked]).encode(errors="surrogateescape")).hexdigest()[:32]

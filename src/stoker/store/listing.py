@@ -10,7 +10,11 @@ from stoker.core.job import Job
 from stoker.store.reading import Reading
 from stoker.store.rows import ACTIVE, ENDED, HELD, IN_ARRAY, JOB, OPEN, AttemptRow, attempt_of
 
-_WITH_ENGINE = JOB.replace(" FROM jobs", ", engine FROM jobs")
+# Named, because SQLite likes to go through the whole table instead.
+_OPEN_JOBS, _ACTIVE_JOBS, _HELD_JOBS = (
+    f"jobs INDEXED BY {name}" for name in ("jobs_open", "jobs_active", "jobs_on_hold")
+)
+_INDEXES = {OPEN: _OPEN_JOBS, ACTIVE: _ACTIVE_JOBS, HELD: _HELD_JOBS}
 _COLUMNS = JOB.removeprefix("SELECT ").partition(" FROM")[0].split(", ")
 _JOB_COLUMNS = len(_COLUMNS)
 _GPU_SECONDS = "(attempts.ended - attempts.started) * json_array_length(attempts.devices)"
@@ -19,6 +23,7 @@ _PAST = (
     f" (SELECT sum({_GPU_SECONDS}) FROM attempts WHERE attempts.job = jobs.id), last.*"
     " FROM jobs LEFT JOIN attempts AS last ON last.job = jobs.id AND last.number = jobs.attempts"
 )
+_OPEN_JOB = JOB.replace(" FROM jobs", f" FROM {_OPEN_JOBS}")
 _QUEUED = "state IN ('waiting', 'held')"
 
 
@@ -87,12 +92,12 @@ class Listing(Reading):
 
     def all_active(self) -> list[Owned]:
         """All jobs that keepers have, in the order of their ids."""
-        # Sorted here: asked for an order, SQLite would go through all jobs in that of their ids.
-        return sorted((self._owned(row) for row in self._rows(_WITH_ENGINE + ACTIVE)), key=lambda one: one.job.id)
+        query = JOB.replace(" FROM jobs", f", engine FROM {_ACTIVE_JOBS}") + ACTIVE
+        return sorted((self._owned(row) for row in self._rows(query)), key=lambda one: one.job.id)
 
     def queued_jobs(self, engine: str, after: int, limit: int) -> list[Job]:
         """The engine's jobs that no keeper has, in the order of their ids."""
-        query = f"{JOB}engine = ? AND id > ? AND {OPEN} AND {_QUEUED} ORDER BY id LIMIT ?"
+        query = f"{_OPEN_JOB}engine = ? AND id > ? AND {OPEN} AND {_QUEUED} ORDER BY id LIMIT ?"
         return [self._job_of(row) for row in self._rows(query, engine, after, limit)]
 
     def last_of_array(self, array: int) -> int:
@@ -127,14 +132,14 @@ class Listing(Reading):
     # -- inside ----------------------------------------------------------------------------------
 
     def _counts_by_engine(self, state: str) -> dict[str, int]:
-        return dict(self._rows(f"SELECT engine, count(*) FROM jobs WHERE {state} GROUP BY engine"))
+        return dict(self._rows(f"SELECT engine, count(*) FROM {_INDEXES[state]} WHERE {state} GROUP BY engine"))
 
     def _count_within(self, state: str, within: tuple[str, int, int]) -> int:
-        query = f"SELECT count(*) FROM jobs WHERE engine = ? AND id BETWEEN ? AND ? AND {state}"
+        query = f"SELECT count(*) FROM {_INDEXES[state]} WHERE engine = ? AND id BETWEEN ? AND ? AND {state}"
         return int(self._rows(query, *within)[0][0])
 
     def _tasks(self, count: int, state: str, within: tuple[str, int, int]) -> Tasks:
-        query = f"{JOB}engine = ? AND id BETWEEN ? AND ? AND {OPEN} AND {state} ORDER BY id"
+        query = f"{_OPEN_JOB}engine = ? AND id BETWEEN ? AND ? AND {OPEN} AND {state} ORDER BY id"
         (first,), (last,) = (self._rows(f"{query} {order} LIMIT 1", *within) for order in ("ASC", "DESC"))
         return Tasks(count, self._job_of(first), self._job_of(last))
 

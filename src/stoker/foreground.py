@@ -78,6 +78,8 @@ class Foreground:
         self._source_watched = False
         self._taken: Sequence[NewJob] = ()
         """Jobs that a source gave and that are not yet in the store."""
+        self._arrays: dict[int, int] = {}
+        """The ids that name the arrays of which tasks were given."""
         self._feed_after = 0.0
         self._workplace = Workplace(setup, self._happened)
         self.engine = self._workplace.engine
@@ -163,11 +165,13 @@ class Foreground:
         if not self._taken or time.monotonic() < self._feed_after:
             return
         try:
-            self.store.add_jobs(self.batch, self.engine.name, self._taken, self.engine.now)
+            arrays = dict(self._arrays)
+            self.store.add_jobs(self.batch, self.engine.name, self._taken, self.engine.now, arrays=arrays)
         except StokerError as error:
             self.engine.trouble = f"{error.message}; {error.hint}"
             self._feed_after = time.monotonic() + RETRY_INTERVAL
             return
+        self._arrays = arrays
         self.tally.given += len(self._taken)
         self._taken = ()
         self.engine.poke()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from stoker.core.array import parse_array
 from stoker.core.errors import UsageError
 from stoker.core.terms import Command
 from stoker.options import JobOptions
@@ -29,6 +30,10 @@ class Listed(Struct, frozen=True):
     command: Command
     where: str
     options: JobOptions = PLAIN
+    task: int | None = None
+    """Its index, where it is a task of an array..."""
+    array: int = 0
+    """... and which array of the list that is, counted from 1."""
 
 
 class Unusable(Struct, frozen=True):
@@ -47,6 +52,8 @@ class Lines:
         self._rest = b""
         self._gathered: list[bytes] = []
         self._line = 0
+        self.tasks: Sequence[int] = ()
+        """Indices of the tasks that every line is to be an array of; none where it is one job."""
 
     def feed(self, data: bytes) -> Iterator[Listed | Unusable]:
         """The jobs that are complete now."""
@@ -78,7 +85,27 @@ class Lines:
         if b"\0" in text:
             yield Unusable(where, "it contains a NUL byte, which no program can be given")
         else:
-            yield Listed(Command((os.fsdecode(text),), self._shell), where)
+            job = Listed(Command((os.fsdecode(text),), self._shell), where)
+            yield from as_tasks(job, self.tasks, self._line) if self.tasks else (job,)
+
+
+def as_tasks(job: Listed, tasks: Sequence[int], array: int) -> Iterator[Listed]:
+    """A job once for each index."""
+    return (Listed(job.command, job.where, job.options, task, array) for task in tasks)
+
+
+def spread(items: Sequence[Listed | Unusable], batch: JobOptions) -> Sequence[Listed | Unusable]:
+    """The list with a job for every task of the arrays in it."""
+    if batch.array is None and all(item.options.array is None for item in items if isinstance(item, Listed)):
+        return items
+    return [each for array, item in enumerate(items, 1) for each in _spread_one(item, batch, array)]
+
+
+def _spread_one(item: Listed | Unusable, batch: JobOptions, array: int) -> Iterable[Listed | Unusable]:
+    text = None if isinstance(item, Unusable) else item.options.array or batch.array
+    if isinstance(item, Unusable) or text is None:
+        return (item,)
+    return as_tasks(item, parse_array(text).indices, array)
 
 
 def read_list(path: Path, shell: str) -> list[Listed | Unusable]:

@@ -102,7 +102,7 @@ def terms_of(options: JobOptions, around: Surroundings) -> Terms:
         at_once=None if options.array is None else parse_array(options.array).at_once,
         tags=tuple(sorted(options.tag.items())),
         commit=around.commit(cwd),
-        fill=around.fill,
+        fill=around.fill or options.array is not None,
     )
 
 
@@ -143,6 +143,22 @@ def parse_retry_on(text: str) -> tuple[str, ...]:
             what = f"{word!r} is neither a result nor an exit code" if word else f"{text!r} has an empty word in it"
             raise UsageError(f"--retry-on: {what}", f"name {', '.join(RETRY_RESULTS)} or codes from 1 to 255")
     return tuple(dict.fromkeys(words))
+
+
+def working_directory() -> str:
+    """Where we are, if that is still somewhere."""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise UsageError(f"the current directory cannot be used: {error.strerror}", "cd to another one") from error
+
+
+def check_directory(path: str) -> None:
+    """Refuse a directory that no job could enter."""
+    try:
+        os.stat(os.path.join(path, "."))  # only who may enter it can see what is in it
+    except OSError as error:
+        raise UsageError(f"cannot enter {path}: {error.strerror}", "give another directory with -D") from error
 
 
 def current_user() -> str:

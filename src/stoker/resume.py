@@ -64,7 +64,7 @@ class Supply:
 
     def spend(self, job: NewJob) -> bool:
         """Whether one is left for the job, which is then used up."""
-        content = content_of(job.command, job.terms)
+        content = content_of(job.command, job.terms, job.task)
         left = self._left.get(content)
         left = self._count(content) if left is None else left
         self._left[content] = max(0, left - 1)
@@ -125,13 +125,13 @@ Left = TypeVar("Left")
 
 def _popped(left: dict[bytes, list[Left]], job: NewJob) -> Iterator[Left]:
     """Candidates for a job, each given only once."""
-    candidates = left.get(content_of(job.command, job.terms), [])
+    candidates = left.get(content_of(job.command, job.terms, job.task), [])
     while candidates:
         yield candidates.pop(0)
 
 
 def _content(job: Job) -> bytes:
-    return content_of(job.command, job.terms)
+    return content_of(job.command, job.terms, job.task)
 
 
 def sieve(places: Places, store: Store, engine: Engine, batch: int, *, resume: bool) -> Sieve:

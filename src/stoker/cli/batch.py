@@ -9,13 +9,16 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from stoker.checkout import Checkouts
 from stoker.core.attempt import INHERIT
 from stoker.core.courtesy import never_modest
+from stoker.core.dependency import Dependency
 from stoker.core.device_name import resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.plan import Policy, never_fits
@@ -24,8 +27,18 @@ from stoker.core.terms import Terms
 from stoker.devices.kind import Devices
 from stoker.foreground import Foreground, Source, View
 from stoker.joblist import Lines, Listed, Unusable
-from stoker.options import JobOptions, Surroundings, current_umask, current_user, merged, terms_of
+from stoker.options import (
+    JobOptions,
+    Surroundings,
+    check_directory,
+    current_umask,
+    current_user,
+    merged,
+    terms_of,
+    working_directory,
+)
 from stoker.places import Places
+from stoker.queue import open_store
 from stoker.sources import ListSource, StreamSource
 
 Items = Sequence[Listed | Unusable] | Lines
@@ -62,7 +75,7 @@ class Request(Struct, frozen=True):
 class Batch:
     """The jobs of one run: how each of them is made from what was typed."""
 
-    def __init__(self, request: Request, label: str, devices: Devices) -> None:
+    def __init__(self, request: Request, label: str, devices: Devices, places: Places) -> None:
         self.request = request
         self.label = label
         self.one_command = label == ONE_COMMAND
@@ -71,11 +84,14 @@ class Batch:
         self._plain_terms: Terms | None = None
         self._snapshot = devices.look(time.time())
         self._around = Surroundings(
-            cwd=_working_directory(),
+            cwd=working_directory(),
             umask=current_umask(),
             environment="",
             default_out=INHERIT if self.one_command else os.devnull,
             resolve=lambda word: resolve(self._snapshot, word),
+            earlier=cache(partial(_earlier, places)),
+            commit=Checkouts(os.environ).commit,
+            now=time.time(),
         )
 
     def policy(self) -> Policy:
@@ -89,7 +105,7 @@ class Batch:
         """Refuse what cannot be understood or can never run, before anything has started."""
         terms = terms_of(self.request.options, self._around)
         if self.request.options.chdir:
-            _check_directory(terms.cwd)
+            check_directory(terms.cwd)
         wishes = {str(item.options): item for item in reversed(self._listed(items))}
         if not wishes:
             self._check_wish(self.request.options)
@@ -146,9 +162,9 @@ class Batch:
         """A job as it is submitted."""
         if item.options == _PLAIN:  # by far the most, and they share everything
             self._plain_terms = self._plain_terms or terms_of(self.request.options, self._around)
-            return NewJob(item.command, self._plain_terms, self.request.options.name or "")
+            return NewJob(item.command, self._plain_terms, self.request.options.name or "", item.task, item.array)
         options = merged(self.request.options, item.options)
-        return NewJob(item.command, terms_of(options, self._around), options.name or "")
+        return NewJob(item.command, terms_of(options, self._around), options.name or "", item.task, item.array)
 
     def jobs_of(self, items: Items) -> list[NewJob]:
         """All jobs at once, for a dry run; a stream is read to its end."""
@@ -180,18 +196,11 @@ class Batch:
         return [] if isinstance(items, Lines) else [item for item in items if isinstance(item, Listed)]
 
 
-def _working_directory() -> str:
-    try:
-        return os.getcwd()
-    except OSError as error:
-        raise UsageError(f"the current directory cannot be used: {error.strerror}", "cd to another one") from error
+def _earlier(places: Places, text: str) -> tuple[Dependency, ...]:
+    from stoker.after import resolve_after
 
-
-def _check_directory(path: str) -> None:
-    try:
-        os.stat(os.path.join(path, "."))  # only who may enter it can see what is in it
-    except OSError as error:
-        raise UsageError(f"cannot enter {path}: {error.strerror}", "give another directory with -D") from error
+    with contextlib.closing(open_store(places)) as store:
+        return resolve_after(store, text)
 
 
 def _new_directory(parent: Path, name: str) -> Path:

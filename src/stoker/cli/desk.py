@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -22,7 +21,16 @@ from stoker.core.terms import Terms
 from stoker.core.units import size_text
 from stoker.joblist import COMMAND_LINE, PLAIN, Listed
 from stoker.kernel_limits import Room
-from stoker.options import JobOptions, Surroundings, current_umask, merged, tasks_of, terms_of
+from stoker.options import (
+    JobOptions,
+    Surroundings,
+    check_directory,
+    current_umask,
+    merged,
+    tasks_of,
+    terms_of,
+    working_directory,
+)
 from stoker.places import Places
 from stoker.presence import QUEUE
 from stoker.published import View
@@ -146,22 +154,6 @@ class Desk:
             yield Part(jobs, wish.array)
         if gathered:
             yield Part(gathered)
-
-
-def working_directory() -> str:
-    """Where we are, if that is still somewhere."""
-    try:
-        return os.getcwd()
-    except OSError as error:
-        raise UsageError(f"the current directory cannot be used: {error.strerror}", "cd to another one") from error
-
-
-def check_directory(path: str) -> None:
-    """Refuse a directory that no job could enter."""
-    try:
-        os.stat(os.path.join(path, "."))  # only who may enter it can see what is in it
-    except OSError as error:
-        raise UsageError(f"cannot enter {path}: {error.strerror}", "give another directory with -D") from error
 
 
 def _one_of_each(items: Sequence[Listed]) -> Iterable[Listed]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ import click
 
 from stoker.backends.forking import Forkserver
 from stoker.cli.options import job_options, option, options_from
+from stoker.config import load_config
+from stoker.core.array import parse_array
 from stoker.core.errors import UsageError
-from stoker.joblist import Lines, Listed, Unusable, command_of, read_list
-from stoker.options import JobOptions
+from stoker.joblist import Lines, Listed, Unusable, command_of, read_list, spread
+from stoker.options import JobOptions, merged, working_directory
+from stoker.streams import to_stderr
+from stoker.words import printable
 
 DASHES = "stoker.dashes"
 TYPED = "stoker.typed"
@@ -77,10 +82,29 @@ def command(context: click.Context, /, words: tuple[str, ...], demo: bool, **val
     if kind == "help":
         click.echo(context.get_help())
         return 2
-    return _run(values, kind, items)
+    options = values["options"] = _with_defaults(options)
+    if options.array and kind == "--":
+        kind = "array"
+    return _run(values, kind, _spread(items, options))
 
 
-def _run(values: dict[str, Any], label: str, items: list[Listed | Unusable] | Lines) -> int:
+def _with_defaults(options: JobOptions) -> JobOptions:
+    """The options as typed, before what is configured for all jobs."""
+    config = load_config(os.environ, Path(working_directory()))
+    for warning in config.warnings:
+        to_stderr(f"stoker: {printable(warning)}\n")
+    return merged(JobOptions(**config.defaults), options)
+
+
+def _spread(items: list[Listed | Unusable] | Lines, options: JobOptions) -> Sequence[Listed | Unusable] | Lines:
+    """A job for every task of an array."""
+    if not isinstance(items, Lines):
+        return spread(items, options)
+    items.tasks = () if options.array is None else parse_array(options.array).indices
+    return items
+
+
+def _run(values: dict[str, Any], label: str, items: Sequence[Listed | Unusable] | Lines) -> int:
     """Load what a run needs, which takes as long as the forkserver takes to start: both at once."""
     with contextlib.ExitStack() as closing:
         forkserver = None if values["dry_run"] else closing.enter_context(contextlib.closing(Forkserver()))

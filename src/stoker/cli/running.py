@@ -42,7 +42,7 @@ def run(request: Request, label: str, items: Items, forkserver: Forkserver | Non
     places = find_places(os.environ, socket.gethostname(), simulated=bool(request.simulation))
     devices = _find_devices(request, items, places)
     with contextlib.closing(devices):
-        batch = Batch(request, label, devices)
+        batch = Batch(request, label, devices, places)
         batch.check(items)
         if request.dry_run:
             return _show_plan(batch, items, places, devices)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from stoker.cli.desk import Desk, Entered, working_directory
+from stoker.cli.desk import Desk, Entered
 from stoker.cli.submit_report import show_ids, show_lines, show_result, submit_result
 from stoker.config import load_config
 from stoker.core.errors import StokerError
 from stoker.joblist import Listed
-from stoker.options import JobOptions, merged
+from stoker.options import JobOptions, merged, working_directory
 from stoker.places import Places, find_places
 from stoker.presence import QUEUE, engine_lives, ring
 from stoker.published import View, read_view

@@ -99,9 +99,21 @@ class Store(Listing):
         return digest
 
     def add_jobs(
-        self, batch: int, engine: str, jobs: Sequence[NewJob], now: float, *, array: bool = False, held: str = ""
+        self,
+        batch: int,
+        engine: str,
+        jobs: Sequence[NewJob],
+        now: float,
+        *,
+        array: bool = False,
+        held: str = "",
+        arrays: dict[int, int] | None = None,
     ) -> range:
-        """Put jobs in the queue, all or none; returns their ids. The first id of an array names it."""
+        """Put jobs in the queue, all or none; returns their ids. The first id of an array names it.
+
+        With `array` all of them are one; `arrays` knows the names of those whose first tasks came before, and learns.
+        """
+        named = {} if arrays is None else arrays
         state: State = OnHold(now, held) if held else Waiting(now)
         word, detail = "held" if held else "waiting", encode(state)
         with self.writing() as database:
@@ -109,8 +121,9 @@ class Store(Listing):
             ids = range(last + 1, last + 1 + len(jobs))
             first = last + 1 if array else 0
             rows = (
-                (job_id, batch, engine, *self._columns(database, job), now, word, detail, first, job.task)
+                (job_id, batch, engine, *self._columns(database, job), now, word, detail, name, job.task)
                 for job_id, job in zip(ids, jobs, strict=True)
+                for name in (named.setdefault(job.array, job_id) if job.array else first,)
             )
             while some := list(islice(rows, JOBS_AT_ONCE)):
                 database.execute(insert_jobs(len(some)), list(chain.from_iterable(some)))
@@ -224,7 +237,7 @@ class Store(Listing):
 
     def _columns(self, database: sqlite3.Connection, job: NewJob) -> tuple[bytes, str, bytes, str, int]:
         command, terms = job.command, job.terms
-        content, words = content_of(command, terms), join(command.words)
+        content, words = content_of(command, terms, job.task), join(command.words)
         return content, text_of(job.name), words, command.shell, self._terms_id(database, terms)
 
     def _terms_id(self, database: sqlite3.Connection, terms: Terms) -> int:

@@ -377,3 +377,12 @@ def wait_readable(works: Yard) -> None:
     poller = select.poll()
     poller.register(works.backend, select.POLLIN)
     assert poller.poll(30_000)
+
+
+def test_number_of_a_process(works: Yard) -> None:
+    """The keeper tells it of its newest attempt, also after the end; of any other nobody knows."""
+    keeper = works.begin("sh", "-c", "echo $$")
+    works.wait_over()
+    assert str(works.backend.process_of(keeper, "1.1")) == works.log().read_text().strip()
+    assert works.backend.process_of(keeper, "2.1") is None
+    assert works.backend.process_of("nobody", "1.1") is None

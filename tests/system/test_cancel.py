@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import time
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from stoker.cli.deeds import Report
 from stoker.core.job import Cancelled, advance
 from stoker.core.request import Cancel
 from stoker.core.terms import Need
@@ -17,6 +20,7 @@ from support.background import Background
 from support.cli import until
 from support.wait import wait_until
 
+SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.change-1.json"
 WHOLE = Need(gpus=2)
 STUBBORN = f"trap '' TERM; {until('never')}"
 
@@ -81,6 +85,11 @@ def test_dry_run(background: Background) -> None:
     outcome = background("cancel", str(held), "--dry-run")
     assert outcome.out == f"would cancel {held} (held)\n"
     assert background.word(held) == "held"
+
+
+def test_the_schema_is_what_the_code_says() -> None:
+    """The promised schema is the one msgspec makes of the code; only additions may change it within a version."""
+    assert json.loads(SCHEMA.read_text()) == msgspec.json.schema(Report)
 
 
 def test_json(background: Background) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from stoker.cli.control import Control, carry_out, controlling, opened, wants_json, warn
-from stoker.cli.deeds import Deed, change_of, deed, tell, word
+from stoker.cli.deeds import Deed, deed, report_of, tell, word
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, Queued, Stopping
 from stoker.core.request import Cancel
@@ -43,7 +43,7 @@ def command(
         if not found:
             warn("nothing is left to cancel")
         deeds = [_forecast(job, wish) for job in found] if dry_run else _cancel(control, found, wish)
-        return tell(change_of("cancel", deeds, dry_run=dry_run), as_json=wants_json(as_json))
+        return tell(report_of("cancel", deeds, dry_run=dry_run), as_json=wants_json(as_json))
 
 
 def parse_signal(text: str | None) -> int:

@@ -32,7 +32,7 @@ class Deed(Struct, frozen=True):
     said: str
 
 
-class Change(Struct, frozen=True):
+class Report(Struct, frozen=True):
     """All that a verb did: `stoker cancel --json` and others."""
 
     schema: str
@@ -54,22 +54,22 @@ def deed(before: Job, after: Job, said: str, *, refused: bool = False) -> Deed:
     return Deed(before.id, id_text(before), name, word(before), word(after), refused, said)
 
 
-def tell(change: Change, *, as_json: bool) -> int:
+def tell(report: Report, *, as_json: bool) -> int:
     """Print it, and return the exit code: 2 where a job was refused."""
     if as_json:
-        sys.stdout.write(msgspec.json.encode(change).decode() + "\n")
+        sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
     else:
-        _print([*change.notes, *(one.said for one in change.jobs if not one.refused)])
+        _print([*report.notes, *(one.said for one in report.jobs if not one.refused)])
         sys.stdout.flush()
-        for one in change.jobs:
+        for one in report.jobs:
             if one.refused:
                 warn(one.said)
-    return 2 if any(one.refused for one in change.jobs) else 0
+    return 2 if any(one.refused for one in report.jobs) else 0
 
 
-def change_of(verb: str, jobs: Sequence[Deed], notes: Sequence[str] = (), *, dry_run: bool = False) -> Change:
+def report_of(verb: str, jobs: Sequence[Deed], notes: Sequence[str] = (), *, dry_run: bool = False) -> Report:
     """All that a verb did."""
-    return Change(SCHEMA, verb, dry_run, list(jobs), list(notes))
+    return Report(SCHEMA, verb, dry_run, list(jobs), list(notes))
 
 
 def _print(lines: Sequence[str]) -> None:

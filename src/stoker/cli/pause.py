@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from stoker.cli.control import Control, carry_out, controlling, opened, wants_json
-from stoker.cli.deeds import Deed, change_of, deed, tell, word
+from stoker.cli.deeds import Deed, deed, report_of, tell, word
 from stoker.cli.gates import drain, pause_queue
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, OnHold, Queued, Waiting
@@ -39,7 +39,7 @@ def command(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: boo
         notes = [pause_queue(control)] if queue else []
         notes += drain(control, gpus.split(",")) if gpus is not None else []
         deeds = _hold(control, _meant(control, ids))
-        return tell(change_of("pause", deeds, notes), as_json=wants_json(as_json))
+        return tell(report_of("pause", deeds, notes), as_json=wants_json(as_json))
 
 
 def _meant(control: Control, ids: Sequence[str]) -> list[Job]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from stoker.cli.control import Control, carry_out, controlling, opened, start_for, wants_json
-from stoker.cli.deeds import Deed, change_of, deed, tell, word
+from stoker.cli.deeds import Deed, deed, report_of, tell, word
 from stoker.cli.gates import resume_queue, undrain
 from stoker.cli.handing_on import abandoned, terms_in_the_queue
 from stoker.core.errors import UsageError
@@ -42,7 +42,7 @@ def command(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: boo
         deeds = _release(control, ids)
         if choosing.is_expected(control.store, QUEUE):
             start_for(control, "the jobs are safe in the queue")
-        return tell(change_of("resume", deeds, notes), as_json=wants_json(as_json))
+        return tell(report_of("resume", deeds, notes), as_json=wants_json(as_json))
 
 
 def _release(control: Control, ids: Sequence[str]) -> list[Deed]:

@@ -68,20 +68,20 @@ def names(store: Reading, limit: int = 2000) -> list[str]:
     return [name for (name,) in store._rows(query, limit)]
 
 
-def failed_ids(store: Reading, among: Sequence[int] | None = None) -> list[int]:
-    """Jobs that ended badly, of these or of all."""
-    if among is not None:
-        query = f"SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND {_FAILED} ORDER BY id"
-        return [job_id for (job_id,) in store._rows(query, json.dumps(list(among)))]
-    query = f"SELECT id FROM jobs WHERE ended IS NOT NULL AND {_FAILED} AND {_NO_HOOK} ORDER BY id"
-    return [job_id for (job_id,) in store._rows(query)]
+def failed_among(store: Reading, ids: Sequence[int]) -> list[int]:
+    """Those of the jobs that ended badly."""
+    query = f"SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND {_FAILED} ORDER BY id"
+    return [job_id for (job_id,) in store._rows(query, json.dumps(list(ids)))]
 
 
-def batch_of(store: Reading, job_id: int) -> tuple[int, str, float]:
-    """Number, label and moment of the batch that a job came with."""
-    query = "SELECT batches.id, label, created FROM jobs JOIN batches ON batches.id = batch WHERE jobs.id = ?"
-    ((number, label, created),) = store._rows(query, job_id)
-    return int(number), str(label), float(created)
+def last_failed_batch(store: Reading) -> tuple[str, float, list[int]] | None:
+    """Label and moment of the newest batch in which a job ended badly, and the ids of all its jobs that did."""
+    rows = store._rows(f"SELECT batch FROM jobs WHERE {_FAILED} AND {_NO_HOOK} ORDER BY id DESC LIMIT 1")
+    if not rows:
+        return None
+    ((label, created),) = store._rows("SELECT label, created FROM batches WHERE id = ?", rows[0][0])
+    failed = store._rows(f"SELECT id FROM jobs WHERE batch = ? AND {_FAILED} AND {_NO_HOOK} ORDER BY id", rows[0][0])
+    return label, created, [job_id for (job_id,) in failed]
 
 
 def jobs_of(store: Reading, ids: Sequence[int]) -> Iterator[Job]:

@@ -1,0 +1,141 @@
+"""`stoker retry`: run jobs again that are over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import click
+import msgspec
+
+from stoker.cli.control import Control, carry_out, controlling, opened, wants_json, warn
+from stoker.cli.deeds import Deed, deed, report_of, tell
+from stoker.cli.handing_on import abandoned, terms_in_the_queue
+from stoker.cli.rewriting import Rewriter, changed_memory
+from stoker.core.errors import UsageError
+from stoker.core.job import Ended, Job
+from stoker.core.request import Again
+from stoker.core.units import count_text, size_text
+from stoker.finding import find, jobs_in_order
+from stoker.store import choosing
+from stoker.words import id_text, outcome, printable
+
+
+@click.command(name="retry")
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.option("--failed", is_flag=True, help="Of these jobs, those that did not succeed; else of the last list.")
+@click.option("-m", "--vram", metavar="+20%|SIZE", help="More GPU memory than before, or another size.")
+@click.option("--dry-run", is_flag=True, help="Only say what would happen.")
+@controlling
+def command(*, ids: tuple[str, ...], failed: bool, vram: str | None, dry_run: bool, as_json: bool, sim: bool) -> int:
+    """Run jobs again that are over: the same id and command, a new run with a log file of its own.
+
+    --failed means failed, timeout, oom, lost and skipped: of the jobs named, or else of the newest list or submit
+    in which there are any. Jobs of a foreground run that is gone become jobs of the queue. `all` is all that is over.
+
+    \b
+      stoker retry 12                job 12, or all tasks of array 12
+      stoker retry --failed          what failed of the last list
+      stoker retry 12 --vram +20%    with more GPU memory
+    """
+    if not ids and not failed:
+        raise UsageError("there is nothing to run again", "name jobs, or say --failed")
+    with opened(sim) as control:
+        found = _chosen(control, ids, failed=failed)
+        if not found:
+            warn("nothing has failed" if failed else "nothing is over")
+        requests = _requests(control, found, vram)
+        deeds = _forecast(found, requests) if dry_run else _retry(control, found, requests)
+        return tell(report_of("retry", deeds, dry_run=dry_run), as_json=wants_json(as_json))
+
+
+def _chosen(control: Control, ids: Sequence[str], *, failed: bool) -> list[Job]:
+    if not ids:
+        return jobs_in_order(control.store, _of_the_last_batch(control))
+    named = find(control.store, ids, "ended")
+    jobs = jobs_in_order(control.store, choosing.failed_among(control.store, named) if failed else named)
+    for job in jobs:
+        if not isinstance(job.state, Ended):
+            shown = id_text(job)
+            hint = f"stoker cancel {shown} ends it; with --failed only those are meant that did not succeed"
+            raise UsageError(f"{shown} is not over yet", hint)
+    return jobs
+
+
+def _of_the_last_batch(control: Control) -> list[int]:
+    batch = choosing.last_failed_batch(control.store)
+    if batch is None:
+        return []
+    label, _, failed = batch
+    warn(f"{count_text(len(failed), 'job')} of {printable(label)}")
+    return failed
+
+
+def _requests(control: Control, jobs: Sequence[Job], vram: str | None) -> list[Again]:
+    rewriter = Rewriter(control)
+    left = abandoned(control, jobs)
+    return [_request(control, rewriter, job, vram, was_left=job.id in left) for job in jobs]
+
+
+def _request(control: Control, rewriter: Rewriter, job: Job, vram: str | None, *, was_left: bool) -> Again:
+    terms = terms_in_the_queue(control, job.terms) if was_left else job.terms
+    if vram is not None:
+        terms = msgspec.structs.replace(
+            terms, need=msgspec.structs.replace(terms.need, memory=changed_memory(terms.need.memory, vram))
+        )
+    if was_left or vram is not None:
+        rewriter.refuse_impossible(job, terms.need)
+    return Again(job.id, terms if terms != job.terms else None)
+
+
+def _retry(control: Control, jobs: Sequence[Job], requests: Sequence[Again]) -> list[Deed]:
+    wishes = {request.job: request for request in requests}
+    for round_ in rounds(jobs):
+        carry_out(control, [wishes[job.id] for job in round_])
+    after = jobs_in_order(control.store, [job.id for job in jobs])
+    return [_result(before, now) for before, now in zip(jobs, after, strict=True)]
+
+
+def rounds(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """The jobs in the order of their ids, but those behind an array only when the array is known to wait again."""
+    levels: dict[int, int] = {}
+    of_arrays: dict[int, int] = {}
+    for job in sorted(jobs, key=lambda job: job.id):
+        behind = [
+            of_arrays.get(one.target, -1) + 1 if one.array else levels.get(one.target, 0) for one in job.terms.after
+        ]
+        levels[job.id] = max(behind, default=0)
+        if job.array:
+            of_arrays[job.array] = max(levels[job.id], of_arrays.get(job.array, 0))
+    ordered = sorted(jobs, key=lambda job: (levels[job.id], job.id))
+    for _, members in groupby(ordered, key=lambda job: levels[job.id]):
+        yield list(members)
+
+
+def _forecast(jobs: Sequence[Job], requests: Sequence[Again]) -> list[Deed]:
+    return [
+        deed(
+            job,
+            job,
+            f"would run {id_text(job)} again (was {_how(job)}{_memory(request)}): {printable(job.command.text)}",
+        )
+        for job, request in zip(jobs, requests, strict=True)
+    ]
+
+
+def _memory(request: Again) -> str:
+    need = request.terms.need if request.terms is not None else None
+    return f"; {size_text(need.memory)} on each GPU" if need is not None and need.memory is not None else ""
+
+
+def _result(before: Job, after: Job) -> Deed:
+    shown = id_text(before)
+    if isinstance(after.state, Ended) and after.attempts == before.attempts:
+        note = f": {printable(after.state.note)}" if after.state.note else ""
+        return deed(before, after, f"{shown} is {outcome(after.state)} again{note}", refused=True)
+    return deed(before, after, f"{shown} is queued again (was {_how(before)})")
+
+
+def _how(job: Job) -> str:
+    assert isinstance(job.state, Ended)
+    return outcome(job.state)

@@ -1,0 +1,178 @@
+"""`stoker edit`: jobs that wait are changed, by options or in an editor."""
+
+from __future__ import annotations
+
+import pytest
+
+from stoker.core.dependency import Dependency
+from stoker.core.terms import Need
+from support.background import Background
+from support.cli import until
+
+WHOLE = Need(gpus=2)
+HELD = "held by you"
+
+
+def test_options(background: Background) -> None:
+    """Only what is typed is changed, and each change is told."""
+    (job,) = background.submit("true", held=HELD, names=["old"], retries=3)
+    outcome = background("edit", str(job), "--priority", "5", "--time", "2h", "-J", "new", "--env", "SEED=1")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == f"{job}: name old → new, priority 0 → 5, time none → 7200s, env none → SEED=1\n"
+    changed = background.job(job)
+    assert (changed.name, changed.terms.priority, changed.terms.limit, changed.terms.retries) == ("new", 5, 7200.0, 3)
+    assert changed.terms.extra_env == (("SEED", "1"),)
+    again = background("edit", str(job), "--priority", "5")
+    assert again.out == f"{job}: it was so already\n"
+
+
+def test_the_default(background: Background) -> None:
+    """An empty value takes a wish back."""
+    (job,) = background.submit("true", held=HELD, limit=60.0, group="vision")
+    assert background("edit", str(job), "--time", "", "--group", "").code == 0
+    assert (background.job(job).terms.limit, background.job(job).terms.group) == (None, "")
+
+
+def test_the_environment_is_not_meant(background: Background) -> None:
+    """What STOKER_... sets for every submit does not change this job."""
+    (job,) = background.submit("true", held=HELD)
+    assert background("edit", str(job), "--priority", "5", STOKER_GPUS="2").code == 0
+    assert background.job(job).terms.need.gpus == 1
+
+
+def test_it_matters(background: Background) -> None:
+    """A job with a higher priority starts first, in a directory and with files as they are named now."""
+    busy, first, second = background.submit(
+        until("gate"), "echo first >> order", "echo second >> order; pwd; pwd >&2", need=WHOLE
+    )
+    background.wait_word("running", busy)
+    (background.cwd / "there").mkdir()
+    changed = background("edit", str(second), "--priority", "1", "-D", "there", "-e", "errors")
+    assert changed.code == 0, changed.err
+    background.open_gate("gate")
+    background.wait_over(first, second)
+    assert background.lines("there/order") == ["second"]
+    assert background.lines("there/errors") == [f"{background.cwd}/there"]
+    assert background.log(second) == f"{background.cwd}/there\n"
+
+
+def test_what_runs_or_is_over(background: Background) -> None:
+    """Neither can be changed, and both say what to type instead."""
+    running, over = background.submit(until("gate"), "true")
+    background.wait_word("running", running)
+    background.wait_over(over)
+    outcome = background("edit", str(running), str(over), "--priority", "5")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert f"{running} is running, and what runs cannot be changed" in outcome.err
+    assert f"stoker retry {over} runs it again" in outcome.err
+
+
+def test_dependencies(background: Background) -> None:
+    """A job can be put behind an earlier one, never behind a later one or itself."""
+    first, second = background.submit("true", "true", held=HELD)
+    assert background("edit", str(second), "--after", f"any:{first}").code == 0
+    assert background.job(second).terms.after == (Dependency(first, "any"),)
+    for wrong in (str(second), "all"):
+        outcome = background("edit", str(first), "--after", wrong)
+        assert outcome.code == 2
+    assert background.job(first).terms.after == ()
+
+
+def test_arrays(background: Background) -> None:
+    """All tasks, or some of them, are changed together."""
+    ids = background.submit("true", "true", "true", array=True, held=HELD)
+    assert len(background("edit", str(ids[0]), "--priority", "2").out.splitlines()) == 3
+    assert background("edit", f"{ids[0]}.1-2", "--priority", "3").code == 0
+    assert [background.job(job_id).terms.priority for job_id in ids] == [2, 3, 3]
+    assert background("edit", str(ids[0]), "--array", "0-9").code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--time", "soon"], 2),
+        (["--on", "7"], 5),
+        (["-G", "3"], 5),
+        (["--vram", "30G"], 5),
+        (["--after", "99"], 4),
+        (["-o", "-"], 2),
+        (["--priority", "high"], 2),
+    ],
+)
+def test_nonsense(background: Background, arguments: list[str], code: int) -> None:
+    """What cannot be, or never be met here, is refused, and the job stays as it was."""
+    (job,) = background.submit("true", held=HELD)
+    before = background.job(job)
+    outcome = background("edit", str(job), *arguments)
+    assert outcome.code == code, outcome.err
+    assert background.job(job) == before
+
+
+def test_an_editor(background: Background) -> None:
+    """Without options an editor shows what can be changed, and what is changed there counts."""
+    (job,) = background.submit("true", held=HELD, names=['a "quoted"\nname'], extra_env=(("A", "1"), ("B", "\\2")))
+    _editor(background, r's/^priority = 0/priority = 7/; s/^time = ""/time = "90s"/; /^"A"/d')
+    outcome = background("edit", str(job), EDITOR="./editor --wait")
+    assert (outcome.code, outcome.err) == (0, "")
+    terms = background.job(job).terms
+    assert (terms.priority, terms.limit, terms.extra_env) == (7, 90.0, (("B", "\\2"),))
+    assert background.job(job).name == 'a "quoted"\nname'
+
+
+def test_secrets(background: Background) -> None:
+    """A value whose name looks like a secret is shown nowhere, and stays when it is not changed."""
+    (job,) = background.submit("true", held=HELD, extra_env=(("API_TOKEN", "hush"),))
+    _editor(background, r"s/^priority = 0/priority = 7/; w seen")
+    assert background("edit", str(job), EDITOR="./editor").code == 0
+    assert "hush" not in "".join(background.lines("seen"))
+    assert background.job(job).terms.extra_env == (("API_TOKEN", "hush"),)
+    outcome = background("edit", str(job), "--env", "API_TOKEN=louder")
+    assert outcome.out == f"{job}: env API_TOKEN=******** → API_TOKEN=********\n"
+    assert background.job(job).terms.extra_env == (("API_TOKEN", "louder"),)
+
+
+def test_an_editor_that_changes_nothing(background: Background) -> None:
+    """Leaving the editor without a change changes nothing, and VISUAL goes before EDITOR."""
+    (job,) = background.submit("true", held=HELD, begin=2e9, after=(), tags=(("k", "v"),))
+    before = background.job(job)
+    outcome = background("edit", str(job), EDITOR="false", VISUAL="true")
+    assert outcome.code == 0
+    assert "nothing was changed" in outcome.err
+    assert background.job(job) == before
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("s/^priority = 0/priority = high/", "that is no TOML"),
+        ('s/^priority = 0/priority = "high"/', "is not a number"),
+        ("s/^priority/priorty/", "did you mean priority?"),
+        ('s/^time = ""/time = "soon"/', "soon"),
+        ("s/^gpus = 1/gpus = 9/", "needs 9 GPUs"),
+    ],
+)
+def test_nonsense_in_an_editor(background: Background, script: str, words: str) -> None:
+    """Nonsense is refused, nothing is changed, and the text is kept."""
+    (job,) = background.submit("true", held=HELD)
+    before = background.job(job)
+    _editor(background, script)
+    outcome = background("edit", str(job), EDITOR="./editor", TMPDIR=str(background.home))
+    assert outcome.code in (2, 5)
+    assert words in outcome.err
+    assert "nothing was changed" in outcome.err
+    assert "your text is in" in outcome.err
+    assert background.job(job) == before
+
+
+def test_an_editor_that_fails(background: Background) -> None:
+    """An editor that fails or is not there changes nothing."""
+    (job,) = background.submit("true", held=HELD)
+    for editor in ("false", "/nowhere/editor"):
+        outcome = background("edit", str(job), EDITOR=editor, TMPDIR=str(background.home))
+        assert outcome.code == 2
+        assert "the editor" in outcome.err
+
+
+def _editor(background: Background, script: str) -> None:
+    path = background.write("editor", "#!/bin/sh", "for file; do :; done", f"exec sed -i '{script}' \"$file\"")
+    path.chmod(0o755)

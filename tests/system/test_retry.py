@@ -1,0 +1,170 @@
+"""`stoker retry`: the same job once more, with a run and a log file of its own."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from stoker.cli.retry import rounds
+from stoker.core.dependency import Dependency
+from stoker.core.terms import Need, Terms
+from stoker.presence import QUEUE, living_engines
+from support.background import Background
+from support.build import a_job
+from support.cli import until
+from support.wait import wait_until
+
+GIB = 2**30
+
+
+def test_the_same_job_again(background: Background) -> None:
+    """It keeps its id, counts one run more, and leaves the first log alone."""
+    (job,) = background.submit("echo run $STOKER_ATTEMPT; test -e mended")
+    assert background("wait").code == 1
+    background.open_gate("mended")
+    assert background("retry", str(job)).out == f"{job} is queued again (was exit 1)\n"
+    assert background("wait", str(job)).code == 0
+    assert (background.log(job), background.log(job, 1)) == ("run 1\n", "run 2\n")
+
+
+def test_what_is_not_over(background: Background) -> None:
+    """A job that is not over cannot be run again, and then none of those named is."""
+    over, running = background.submit("false", until("gate"))
+    background.wait_over(over)
+    outcome = background("retry", str(over), str(running))
+    assert outcome.code == 2
+    assert f"{running} is not over yet" in outcome.err
+    assert background.word(over) == "failed"
+
+
+def test_what_failed_of_the_last_list(background: Background) -> None:
+    """--failed alone is about the newest submit in which anything failed, and says so."""
+    (old,) = background.submit("false")
+    ids = background.submit("false", "true", "exit 3")
+    background.wait_over(old, *ids)
+    outcome = background("retry", "--failed")
+    assert outcome.out.splitlines() == [
+        f"{ids[0]} is queued again (was exit 1)",
+        f"{ids[2]} is queued again (was exit 3)",
+    ]
+    assert "2 jobs of test" in outcome.err
+    assert background("wait", f"{old}-{ids[-1]}").code == 1
+    assert [background.job(job_id).tries for job_id in (old, *ids)] == [1, 2, 1, 2]
+
+
+def test_what_failed_of_some(background: Background) -> None:
+    """With ids, --failed leaves out those that succeeded, run or wait; `all` is the whole history."""
+    ids = background.submit("false", "true", "false", array=True)
+    (other,) = background.submit("false")
+    background.wait_over(*ids, other)
+    array = ids[0]
+    assert background("retry", str(array), "--failed", "--dry-run").out.splitlines() == [
+        f"would run {array}.0 again (was exit 1): false",
+        f"would run {array}.2 again (was exit 1): false",
+    ]
+    assert len(background("retry", "all", "--failed").out.splitlines()) == 3
+
+
+def test_nothing_failed(background: Background) -> None:
+    """Nothing to do is no error."""
+    (job,) = background.submit("true")
+    background.wait_over(job)
+    for arguments in (["--failed"], ["--failed", str(job)]):
+        outcome = background("retry", *arguments)
+        assert (outcome.code, outcome.out) == (0, "")
+        assert "nothing has failed" in outcome.err
+
+
+def test_more_memory(background: Background) -> None:
+    """It can be given more memory than before, but not more than any GPU has."""
+    (job,) = background.submit("false", need=Need(memory=10 * GIB))
+    background.wait_over(job)
+    assert "12.0G on each GPU" in background("retry", str(job), "--vram", "+20%", "--dry-run").out
+    assert background("retry", str(job), "--vram", "+20%").code == 0
+    background.wait_over(job)
+    assert background.job(job).terms.need.memory == 12 * GIB
+    background("retry", str(job), "--vram", "20G")
+    background.wait_over(job)
+    assert background.job(job).terms.need.memory == 20 * GIB
+    too_much = background("retry", str(job), "--vram", "+50%")
+    assert too_much.code == 5
+    assert "the largest has 24.0G" in too_much.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "name jobs, or say --failed"),
+        (["1", "--vram", "+20%"], "whole GPUs already"),
+        (["1", "--vram", "lots"], "lots"),
+        (["1", "--vram", "0"], "more than nothing"),
+    ],
+)
+def test_nonsense(background: Background, arguments: list[str], words: str) -> None:
+    """What cannot be meant is refused, and nothing runs again."""
+    (job,) = background.submit("false")
+    background.wait_over(job)
+    outcome = background("retry", *arguments)
+    assert outcome.code == 2
+    assert words in outcome.err
+    assert background.word(job) == "failed"
+
+
+def test_skipped_jobs(background: Background) -> None:
+    """What was skipped behind a failed array goes on when both are run again; alone it is skipped again."""
+    array = background.submit("test -e mended", "true", array=True)
+    (behind,) = background.submit("true", after=(Dependency(array[0], array=True),))
+    (last,) = background.submit("true", after=(Dependency(behind),))
+    background.wait_over(*array, behind, last)
+    alone = background("retry", str(behind))
+    assert alone.code == 2
+    assert f"{behind} is skipped again: array {array[0]} did not succeed" in alone.err
+    background.open_gate("mended")
+    assert background("retry", "all", "--failed").code == 0
+    assert background("wait", str(array[0]), str(behind), str(last)).code == 0
+
+
+def test_jobs_of_a_foreground_run(background: Background) -> None:
+    """A job of a run that is over becomes one of the queue; where it wrote to a terminal it gets a file."""
+    run = background("run", "--", "sh", "-c", "echo run; test -e mended")
+    assert (run.code, run.out) == (1, "run\n")
+    assert list(living_engines(background.places)) == []
+    background.open_gate("mended")
+    assert background("retry", "last").code == 0
+    assert background("wait").code == 0
+    assert background("logs").out == "run\n"
+    with background.open_store() as store:
+        assert store.owner(1) == QUEUE
+
+
+def test_json(background: Background) -> None:
+    """What happened as one value."""
+    (job,) = background.submit("false")
+    background.wait_over(job)
+    value = json.loads(background("retry", str(job), "--json").out)
+    assert (value["verb"], value["jobs"][0]["before"]) == ("retry", "failed")
+
+
+def test_a_crash(background: Background) -> None:
+    """A retry that no engine has heard of is carried out by the next one, once."""
+    (job,) = background.submit("echo >> runs; false")
+    background.wait_over(job)
+    background.kill_engine()
+    assert background("retry", str(job)).code == 0
+    wait_until(lambda: len(background.lines("runs")) == 2)
+    background.wait_over(job)
+    assert background.job(job).tries == 2
+
+
+def test_rounds() -> None:
+    """A job behind an array is asked for when the array waits again, and chains of those one after the other."""
+    tasks = [replace(a_job(job_id), array=1) for job_id in (1, 2)]
+    behind = a_job(3, terms=Terms(after=(Dependency(1, array=True),)))
+    after_that = a_job(4, terms=Terms(after=(Dependency(3), Dependency(2))))
+    second = replace(a_job(5, terms=Terms(after=(Dependency(3),))), array=5)
+    last = a_job(6, terms=Terms(after=(Dependency(5, array=True),)))
+    jobs = [last, *tasks, behind, after_that, second]
+    assert [[job.id for job in round_] for round_ in rounds(jobs)] == [[1, 2], [3, 4, 5], [6]]
+    assert [[job.id for job in round_] for round_ in rounds([behind])] == [[3]]

@@ -120,7 +120,10 @@ def typed_by(user: User, *words: str) -> list[str]:
 @contextmanager
 def _made_user() -> Iterator[User]:
     name = f"stoker-{secrets.token_hex(4)}"
-    subprocess.run([_program("useradd"), "--no-create-home", "--user-group", name], check=True, capture_output=True)
+    # Programs remember the name of a number: one that was given before would bring back a user who is gone.
+    number = str(20_000 + secrets.randbelow(40_000))
+    options = ["--no-create-home", "--user-group", "--uid", number]
+    subprocess.run([_program("useradd"), *options, name], check=True, capture_output=True)
     try:
         entry = pwd.getpwnam(name)
         yield User(name, entry.pw_uid, entry.pw_gid)

@@ -151,8 +151,9 @@ def living_engines(places: Places) -> Iterator[str]:
 
 
 def sweep_engine(places: Places, engine: str) -> None:
-    """Remove what a dead engine left beside its jobs."""
-    for path in (lock_path(places, engine), _bell_path(places, engine), places.bulletin(engine)):
+    """Remove what a dead engine left beside its jobs; by the lock, which goes last, the rest is found again."""
+    lock = lock_path(places, engine)
+    for path in (*(path for path in places.engines.glob(f"{engine}.*") if path != lock), lock):
         with contextlib.suppress(OSError):
             path.unlink()
 

@@ -80,10 +80,12 @@ _decoder = msgspec.json.Decoder(View)
 
 
 class Bulletin:
-    """Writes what an engine shows of itself, not too often; it stays when the engine leaves."""
+    """Writes what an engine shows of itself, not too often."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, stays: bool = True) -> None:
+        """`stays` is whether it is left when the engine leaves: it tells what the machine has."""
         self._path = path
+        self._stays = stays
         self._due = 0.0
         self._since: float | None = None
         self._forecast: Forecast | None = None
@@ -110,7 +112,9 @@ class Bulletin:
             made.rename(self._path)
 
     def close(self) -> None:
-        """What was written stays: it tells what the machine has."""
+        """Nothing more is written."""
+        if not self._stays:
+            self._path.unlink(missing_ok=True)
 
 
 def view_of(engine: Engine, since: float, expected: Forecast) -> View:

@@ -100,7 +100,7 @@ class Workplace:
         self.engine = self.keep(engine)
         self._bell = self.keep(Bell(places, name))
         self.engine.watch(self._bell, self._rung)
-        self._bulletin = self.keep(Bulletin(places.bulletin(name)))
+        self._bulletin = self.keep(Bulletin(places.bulletin(name), stays=bool(owner)))
 
     def keep(self, resource: Resource) -> Resource:
         """Close a resource when the workplace is closed, before all that was there earlier."""

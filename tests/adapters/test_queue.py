@@ -113,3 +113,12 @@ class TestOrphans:
         store.add_jobs(1, "never began", [TRUE], 1.0)
         held = [assigned(store, job_id) for job_id in ids]
         assert held_orphans(places, store) == [Orphan(held[0], "dead"), Orphan(held[1], "gone")]
+
+
+def test_all_that_a_dead_engine_left_is_swept(places: Places, store: Store) -> None:
+    """Its bell and what it showed of itself go with its lock, also what it was just writing; others keep theirs."""
+    places.engines.mkdir()
+    for name in ("1-dead.lock", "1-dead.bell", "1-dead.view", "1-dead.view.new", "1-deadly.view"):
+        (places.engines / name).touch()
+    sweep_locks(places, store)
+    assert [path.name for path in places.engines.iterdir()] == ["1-deadly.view"]

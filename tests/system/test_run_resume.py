@@ -174,3 +174,10 @@ def test_an_assignment_that_was_never_sent_is_found(tmp_path: Path) -> None:
         second.finish()
         assert [second.ended(job_id).result for job_id in (running, unsent)] == ["done", "done"]
         assert (tmp_path / "ran").read_text() == "once\n"
+
+
+def test_a_run_that_is_over_leaves_nothing_beside_its_jobs(stoker: Stoker) -> None:
+    """Locks, bells and what an engine showed of itself are gone, and so are its keepers."""
+    assert stoker("run", "--devices", "0", "--", "true").code == 0
+    (state,) = Path(stoker.environment["STOKER_STATE"]).iterdir()
+    assert [*(state / "engines").iterdir(), *(state / "keepers").iterdir()] == []

@@ -18,7 +18,8 @@ FEW_PROCESSES = 200
 def look_at_limits(_subject: Subject) -> Iterator[Verdict]:
     """`ulimit -n` and `ulimit -u`."""
     yield judge_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    yield judge_processes(resource.getrlimit(resource.RLIMIT_NPROC)[0], _threads_of(os.getuid()))
+    uid = os.getuid()
+    yield judge_processes(resource.getrlimit(resource.RLIMIT_NPROC)[0], _threads_of(uid), uid)
 
 
 def judge_files(limit: int) -> Verdict:
@@ -28,9 +29,9 @@ def judge_files(limit: int) -> Verdict:
     return ok("limits", f"a process may open {_text(limit)} files")
 
 
-def judge_processes(limit: int, running: int) -> Verdict:
+def judge_processes(limit: int, running: int, uid: int) -> Verdict:
     """The limit of all processes and threads of a user, which does not hold for root."""
-    if limit == resource.RLIM_INFINITY or os.getuid() == 0:
+    if limit == resource.RLIM_INFINITY or uid == 0:
         return ok("limits", "as many processes as the machine can take")
     text = f"{running} of {limit} processes and threads that you may have are running"
     if limit - running < FEW_PROCESSES // 4:

@@ -16,13 +16,13 @@ GONE = 64 * 2**20
 _ELSEWHERE = "set STOKER_STATE to a directory on a local disk"
 
 
-def look_at_place(subject: Subject) -> Iterator[Verdict]:
+def look_at_place(subject: Subject, mountinfo: str = "/proc/self/mountinfo") -> Iterator[Verdict]:
     """The file system of the queue."""
     places = subject.places
     if places.note:
         yield note("state", places.note, "nothing has to be done; STOKER_STATE chooses another local directory")
         return
-    kind = file_system_of(places.state)
+    kind = file_system_of(places.state, mountinfo)
     if kind in NETWORK_FILE_SYSTEMS:
         yield problem("state", f"{places.state} is on {kind}, where a queue is not safe", _ELSEWHERE)
     else:

@@ -74,11 +74,11 @@ def _jobs(subject: Subject, store: Store) -> Iterator[Verdict]:
     places = subject.places
     held = [orphan for orphan in held_orphans(places, store) if orphan.engine != QUEUE]
     if held:
-        text = f"{count_text(len(held), 'job')} of a run that died are in the hands of keepers"
+        text = f"{count_text(len(held), 'job')} of a run that died, still in the hands of keepers"
         yield note("leftovers", text, "the engine records how they end: stoker engine start")
     waiting = sum(not isinstance(each.job.state, Active) for each in orphans(places, store) if each.engine != QUEUE)
     if waiting:
-        text = f"{count_text(waiting, 'job')} of a run that died wait for nobody"
+        text = f"{count_text(waiting, 'job')} of a run that died, left waiting"
         yield note("leftovers", text, "go on with them (stoker run --resume, stoker resume), or cancel them")
 
 

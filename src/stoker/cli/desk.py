@@ -10,12 +10,15 @@ import msgspec
 from msgspec import Struct
 
 from stoker.checkout import Checkouts
+from stoker.config import Config
 from stoker.core.attempt import INHERIT
+from stoker.core.courtesy import never_modest
 from stoker.core.dependency import Dependency, parse_after
 from stoker.core.device import Device
 from stoker.core.device_name import resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.fit import never_fits
+from stoker.core.policy import Policy
 from stoker.core.submission import NewJob, digest_of
 from stoker.core.terms import Terms
 from stoker.core.units import size_text
@@ -66,8 +69,11 @@ class Entered(Struct, frozen=True):
 class Desk:
     """What jobs are made of here and now."""
 
-    def __init__(self, places: Places, options: JobOptions, now: float, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, places: Places, config: Config, options: JobOptions, now: float, environment: Mapping[str, str]
+    ) -> None:
         self.needs_devices = False
+        self._modesty = Policy(max_use=config.engine.max_use, min_free=config.engine.min_free)
         self._places = places
         self._options = options
         self._now = now
@@ -113,7 +119,7 @@ class Desk:
             with _told_where(item):
                 terms = self._terms[_key(item)] = terms_of(self._wish(item), around)
                 if view is not None and terms.need.gpus:
-                    _refuse_impossible(terms, view)
+                    _refuse_impossible(terms, view, self._modesty)
         return list(self._parts(items))
 
     def enter(self, store: Store, parts: Sequence[Part], label: str, *, held: str) -> list[Entered]:
@@ -197,10 +203,11 @@ def _unknown_device(word: str) -> str:
     raise NotServed(f"no engine has told which device {word!r} is", "see why with stoker engine start")
 
 
-def _refuse_impossible(terms: Terms, view: View) -> None:
+def _refuse_impossible(terms: Terms, view: View, modesty: Policy) -> None:
     if not view.devices:
         raise Impossible(view.note or "no GPU found", "submit jobs that need none (-G 0), or try it with --sim 4x24G")
-    if impossible := never_fits(terms.need, view.devices):
+    impossible = never_fits(terms.need, view.devices) or never_modest(terms.need.gpus, view.devices, modesty)
+    if impossible:
         raise Impossible(impossible, f"ask for less; there {machine_text(view.devices)}")
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from stoker.cli.desk import Desk, Entered
 from stoker.cli.submit_report import show_ids, show_lines, show_result, submit_result
-from stoker.config import load_config
+from stoker.config import Config, load_config
 from stoker.core.errors import StokerError
 from stoker.joblist import Listed
 from stoker.options import JobOptions, merged, working_directory
@@ -46,7 +46,9 @@ def hand_in(request: Request, items: Sequence[Listed]) -> int:
     places = find_places(os.environ, os.uname().nodename, simulated=bool(request.sim))
     if places.note:
         _say(places.note)
-    desk = Desk(places, _options(request), time.time(), os.environ)
+    config = _config()
+    options = merged(JobOptions(**config.defaults), request.options)
+    desk = Desk(places, config, options, time.time(), os.environ)
     desk.read(items)
     engine = Background(places, request.sim)
     with contextlib.closing(open_store(places)) as store:
@@ -88,13 +90,16 @@ class Background:
             start_engine(self._places, self._sim)
         except StokerError as error:
             self.failure = error
+        except OSError as error:
+            hint = f"see whether {self._places.state} can be written to, then stoker engine start"
+            self.failure = StokerError(f"{error.strerror} ({error.filename})", hint)
 
 
-def _options(request: Request) -> JobOptions:
+def _config() -> Config:
     config = load_config(os.environ, Path(working_directory()))
     for warning in config.warnings:
         _say(warning)
-    return merged(JobOptions(**config.defaults), request.options)
+    return config
 
 
 def _report(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> int:

@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench picture clean
+.PHONY: help demo test check storm format bench picture clean
 
 help:
 	@echo "make demo    run the demonstration on four simulated GPUs (about 20 s)"
 	@echo "make test    run the tests"
 	@echo "make check   format check, lint, types, tests: what CI runs"
+	@echo "make storm   kill engines, keepers and forkservers at random, ten times; SEED=7 SEEDS=1 for one storm"
 	@echo "make format  let ruff mend layout and imports"
 	@echo "make bench   side-by-side measurements against other programs"
 	@echo "make picture  draw docs/picture.svg anew from a real run"
@@ -35,6 +36,13 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+# STORM takes more options, for example STORM=--check for one as large as that of make check.
+SEED ?= 1
+SEEDS ?= 10
+storm: $(STAMP)
+	$(BIN)/python -m compileall -q src
+	PYTHONPATH=tests $(BIN)/python -m support.storm --seed $(SEED) --seeds $(SEEDS) $(STORM)
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 from support.cli import Stoker
-from support.storm import Judgement, Storm, Weather
+from support.storm.background import QueueStorm
+from support.storm.foreground import RunStorm
+from support.storm.weather import CHECK, Weather
 
 
-def test_a_storm_does_no_harm(stoker: Stoker) -> None:
+def test_a_storm_over_foreground_runs_does_no_harm(stoker: Stoker) -> None:
     """What jobs wrote down themselves is what the store says, attempt by attempt, whoever was killed meanwhile."""
-    with contextlib.closing(Storm(stoker, Weather(seed=1, jobs=150))) as storm:
+    with contextlib.closing(RunStorm(stoker, Weather(seed=1))) as storm:
         storm.rage()
-        judgement = Judgement(storm)
-        assert judgement.faults() == []
-        assert judgement.repeated() == {}
+        assert storm.faults() == []
         assert (storm.blows["engine"], storm.blows["forkserver"], storm.blows["keeper"]) == (12, 4, 4)
+
+
+def test_a_storm_over_the_queue_does_no_harm(tmp_path: Path) -> None:
+    """Jobs of all kinds, meddled with while their engine dies a hundred times, end as they were asked to."""
+    with contextlib.closing(QueueStorm(tmp_path, CHECK)) as storm:
+        storm.rage()
+        assert storm.faults() == [], f"once more: make storm STORM=--check SEEDS=1 SEED={CHECK.seed}"
+        assert (storm.blows["engine"], storm.blows["forkserver"], storm.blows["keeper"]) == (100, 20, 20)

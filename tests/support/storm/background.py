@@ -1,0 +1,213 @@
+"""A storm over the queue: jobs of all kinds come in and are meddled with while its engine is killed again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+from stoker.places import find_places
+from support.storm.book import CANCEL, Book
+from support.storm.checker import Evidence, faults_of_runs
+from support.storm.doors import Doors
+from support.storm.engine import EngineProcess
+from support.storm.jobs import After, a_bunch, followers
+from support.storm.killer import Killer
+from support.storm.leftovers import leftovers
+from support.storm.promises import faults_of_queue
+from support.storm.record import open_jobs, read_record
+from support.storm.weather import Weather
+from support.storm.witness import read_witness, write_script
+from support.wait import wait_until
+
+DEVICES = "a,b,c,d"
+CPU_JOBS = 3
+IDLE_EXIT_SECONDS = 1
+END_SECONDS = 150.0
+"""How long an engine that nobody disturbs may take with what is left."""
+EARLY_SECONDS = 0.3
+"""How old an engine is at most that is killed before it works."""
+RUNNING = 3
+"""The exit code of an engine that finds another one at work."""
+
+
+class QueueStorm:
+    """Gives jobs to the queue, and kills who works on them, by process number."""
+
+    def __init__(self, home: Path, weather: Weather) -> None:
+        self.weather = weather
+        self.blows: Counter[str] = Counter()
+        self.book = Book()
+        self._home = home
+        self._dice = random.Random(weather.seed)
+        self._environment = _environment(home, weather.sim)
+        places = find_places(self._environment, socket.gethostname(), simulated=bool(weather.sim))
+        self._log = places.log
+        self._work = home / "work"
+        self._work.mkdir()
+        write_script(self._work)
+        self._marker = f"STORM={home}"
+        variables = {"PATH": os.environ["PATH"], "STORM": str(home)}
+        self._doors = Doors(places, self._work, variables, self.book, self._dice)
+        self._killer = Killer(places.state, self._dice)
+        self._engine: EngineProcess | None = None
+        self._next = 0
+        self._stuck: list[str] = []
+
+    def rage(self) -> None:
+        """Submit and kill as often as was said, and then let all of it end."""
+        blows = self.weather.blows(self._dice)
+        for count, blow in enumerate(blows, 1):
+            self._feed(self.weather.jobs * count // len(blows))
+            self._doors.meddle()
+            wait_until(partial(self._try, blow))
+            self._doors.note_answers()
+        self._feed(self.weather.jobs)
+        self._finish()
+
+    def close(self) -> None:
+        """End the engine, if it is still there."""
+        if self._engine is not None:
+            self._engine.close()
+
+    def faults(self) -> list[str]:
+        """Everything that is not as it should be, in words."""
+        evidence = self.evidence()
+        left = leftovers(self._killer, self._home / "ledger", self._marker, allowed=["queue.view"])
+        return [
+            *self._stuck,
+            *faults_of_runs(evidence),
+            *faults_of_queue(evidence, self.book, CPU_JOBS),
+            *(f"an engine said: {line}" for line in self._log.read_text().splitlines() if "Error" in line),
+            *left,
+        ]
+
+    def evidence(self) -> Evidence:
+        """What jobs, database and kills tell."""
+        codes = {job: entry.work.codes for job, entry in self.book.entries.items()}
+        record = read_record(self._killer.state)
+        return Evidence(read_witness(self._work), record, self._killer.kills, codes.__getitem__)
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    def _feed(self, count: int) -> None:
+        """Submit until there are so many jobs."""
+        while self._next < count:
+            bunch = a_bunch(self._dice, self._next)
+            self._next += len(bunch.works)
+            ids = self._doors.submit(bunch.works, array=bunch.array, held=bunch.held)
+            if bunch.chained:
+                self._chain(After(ids[0], "", bunch.array))
+
+    def _chain(self, target: After) -> None:
+        """Submit jobs that come after others, and some after these."""
+        for _ in range(self._dice.randint(1, 3)):
+            target = target._replace(kind=self._dice.choice(["ok", "ok", "any", "notok"]))
+            works = followers(self._dice, self._next, target)
+            self._next += len(works)
+            target = After(self._doors.submit(works)[-1], "")
+
+    # -- blows -----------------------------------------------------------------------------------
+
+    def _try(self, blow: str) -> bool:
+        """Strike at a random moment; False where there was nothing to hit."""
+        hit = {"engine": self._strike_engine, "keeper": self._strike_keeper}.get(blow, self._strike_beside)(blow)
+        self.blows[blow] += hit
+        if not hit:
+            self._make_targets(blow)
+        return hit
+
+    def _make_targets(self, blow: str) -> None:
+        """Let there be a keeper by more work, or a forkserver by another engine: one comes back only for work."""
+        if blow == "forkserver":
+            self.blows["engine besides"] += self._at_work().kill()
+        self._feed(self._next + 1)
+        self._at_work().wait_ready()
+
+    def _strike_engine(self, _: str) -> bool:
+        """Very early, while it finds what others left; or later; or right after a submit."""
+        engine = self._at_work()
+        moment = self._dice.choice(["early", "later", "later", "submit"])
+        if moment == "early":
+            time.sleep(self._dice.uniform(0.0, EARLY_SECONDS))
+            return engine.kill()
+        engine.wait_ready()
+        time.sleep(self._dice.uniform(0.0, self.weather.pause))
+        if moment == "submit":
+            self._feed(self._next + 1)
+            time.sleep(self._dice.choice([0.0, 0.002, 0.01, 0.03]))
+        return engine.kill()
+
+    def _strike_keeper(self, _: str) -> bool:
+        """Whether an engine lives or not."""
+        if self._dice.random() < 0.6:
+            self._at_work().wait_ready()
+            time.sleep(self._dice.uniform(0.0, self.weather.pause / 2))
+        return self._killer.kill_keeper([self._engine.pid] if self._engine is not None else [])
+
+    def _strike_beside(self, blow: str) -> bool:
+        """The forkserver of the engine, or its sole right to the queue."""
+        engine = self._at_work()
+        engine.wait_ready()
+        time.sleep(self._dice.uniform(0.0, self.weather.pause / 2))
+        return self._killer.kill_forkserver(engine.pid) if blow == "forkserver" else self._rival(engine)
+
+    def _rival(self, engine: EngineProcess) -> bool:
+        with contextlib.closing(self._start()) as rival:
+            code = rival.wait_end(END_SECONDS)
+        if engine.lives and code != RUNNING:
+            self._stuck.append(f"a second engine ended with {code} instead of {RUNNING}")
+        return True
+
+    # -- the engine ------------------------------------------------------------------------------
+
+    def _at_work(self) -> EngineProcess:
+        """The engine, started again where it has died or left."""
+        if self._engine is None or not self._engine.lives:
+            self.close()
+            self._engine = self._start()
+        return self._engine
+
+    def _start(self) -> EngineProcess:
+        arguments = ["--sim", self.weather.sim] if self.weather.sim else []
+        return EngineProcess(arguments, self._environment, self._log)
+
+    def _finish(self) -> None:
+        """Cancel what never ends, release what is held, and let an engine work undisturbed until it leaves."""
+        for job, entry in self.book.entries.items():
+            if entry.work.endless and not self.book.of(job, CANCEL):
+                self._doors.cancel(job)
+        self._doors.release_all()
+        deadline = time.monotonic() + END_SECONDS
+        while (left := open_jobs(self._killer.state)) and time.monotonic() < deadline:
+            self._at_work()
+            self._doors.note_answers()
+            time.sleep(0.05)
+        if left:
+            self._stuck.append(f"jobs {left} never came to their end")
+        code = self._at_work().wait_end(IDLE_EXIT_SECONDS + END_SECONDS / 5)
+        if code != 0:
+            self._stuck.append(f"the last engine did not leave in order ({code})")
+
+
+def _environment(home: Path, sim: str) -> dict[str, str]:
+    # Engines are started hundreds of times: what they are compiled to may be kept.
+    outside = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("STOKER_") and name != "PYTHONDONTWRITEBYTECODE"
+    }
+    return {
+        **outside,
+        "STOKER_STATE": str(home / "state"),
+        "STOKER_LEDGER": str(home / "ledger"),
+        **({} if sim else {"STOKER_DEVICES": DEVICES}),
+        "STOKER_CPU_JOBS": str(CPU_JOBS),
+        "STOKER_IDLE_EXIT": f"{IDLE_EXIT_SECONDS}s",
+        "XDG_CONFIG_HOME": str(home / "no-config"),
+    }

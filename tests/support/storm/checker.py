@@ -1,0 +1,127 @@
+"""Compares what jobs wrote down themselves with what the database says; shares no code with the program."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from support.storm.killer import KeeperKill
+from support.storm.record import AttemptRow, Record
+from support.storm.witness import End, Line, end_of_run
+
+LOSSES_ALLOWED = 3
+"""How often a job that loses its keeper is promised to be queued again."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that is known when a storm is over."""
+
+    lines: list[Line]
+    record: Record
+    kills: list[KeeperKill]
+    codes: Callable[[int], tuple[str, ...]]
+    """The exit codes that each job's script ends with, run by run."""
+
+    def counts(self) -> str:
+        """What there was, in a few words."""
+        attempts = [attempt for each in self.record.attempts.values() for attempt in each]
+        whys = Counter(attempt.why for attempt in attempts)
+        states = Counter(job.state for job in self.record.jobs.values())
+        return f"{len(self.record.jobs)} jobs {dict(states)}, {len(self.lines)} lines, attempts {dict(whys)}"
+
+
+def faults_of_runs(evidence: Evidence) -> list[str]:
+    """Everything that must not be after any storm, in words."""
+    checks = (_integrity, _twice, _runs, _losses, _in_turn, _alone)
+    return [fault for check in checks for fault in check(evidence)]
+
+
+def _integrity(evidence: Evidence) -> Iterator[str]:
+    if evidence.record.integrity != ["ok"]:
+        yield f"the store is damaged: {evidence.record.integrity}"
+
+
+def _twice(evidence: Evidence) -> Iterator[str]:
+    for word in ("start", "end", "after"):
+        counts = Counter(line.key for line in evidence.lines if line.word == word)
+        yield from (f"{word} of job {key} {times} times" for key, times in counts.items() if times > 1)
+
+
+def _runs(evidence: Evidence) -> Iterator[str]:
+    """Every run is an attempt of the store on the same devices, and every exit code is the one that was given."""
+    starts = {line.key: line for line in evidence.lines if line.word == "start"}
+    ends = {line.key: line for line in evidence.lines if line.word == "end"}
+    for job, run, attempt in evidence.record.runs():
+        start, end = starts.pop((job, run), None), ends.pop((job, run), None)
+        if start is not None and start.devices != attempt.devices:
+            yield f"attempt {attempt.key} ran on {start.devices} instead of {attempt.devices}"
+        yield from _faulty_end(attempt, start, end, end_of_run(evidence.codes(job), run))
+    yield from (f"{line} was written down, and the store does not know" for line in (*starts.values(), *ends.values()))
+
+
+def _faulty_end(attempt: AttemptRow, start: Line | None, end: Line | None, due: End) -> Iterator[str]:
+    """An attempt that came to its own end did so with the code or signal of its script; what was stopped need not."""
+    seen = f"attempt {attempt.key} {attempt.why} with {attempt.code}, signal {attempt.signal}"
+    if attempt.why == "exited":
+        told = End(attempt.code or 0, attempt.signal or 0)
+        if start is None or end is None or end.code != due.code or told != due:
+            yield f"{seen} instead of {due}; it wrote down {start} and {end}"
+    elif attempt.why not in ("lost", "timeout", "stopped"):
+        yield f"{seen}, as no attempt should"
+
+
+def _losses(evidence: Evidence) -> Iterator[str]:
+    """What a killed keeper had begun is lost; nothing else is."""
+    whys = {attempt.key: attempt.why for attempts in evidence.record.attempts.values() for attempt in attempts}
+    expected = {attempt for kill in evidence.kills for attempt in kill.open}
+    told = Counter(evidence.record.lost())
+    for attempt in sorted(expected | set(told)):
+        if attempt not in expected:
+            yield f"attempt {attempt} is told as lost, though no kill hit it"
+        elif told[attempt] != 1 or whys.get(attempt) != "lost":
+            yield f"attempt {attempt} was hit, and told as {whys.get(attempt)} ({told[attempt]} losses)"
+
+
+def _in_turn(evidence: Evidence) -> Iterator[str]:
+    """A run of a job starts when nothing of its run before is left."""
+    spans = _spans(evidence.lines)
+    for (job, run), (_, last) in spans.items():
+        following = spans.get((job, run + 1))
+        if following is not None and following[0] < last:
+            yield f"run {run + 1} of job {job} started {last - following[0]:.3f} s before run {run} was over"
+
+
+def _alone(evidence: Evidence) -> Iterator[str]:
+    """No two runs on one device at a time, what a command leaves behind included."""
+    spans = _spans(evidence.lines)
+    on: dict[str, list[tuple[float, float, tuple[int, int]]]] = defaultdict(list)
+    for line in evidence.lines:
+        if line.word == "start":
+            for device in line.devices:
+                on[device].append((*spans[line.key], line.key))
+    for device, intervals in on.items():
+        for (_, end, first), (begin, _, second) in pairwise(sorted(intervals)):
+            if begin < end:
+                yield f"runs {first} and {second} on {device} together for {end - begin:.3f} s"
+
+
+def most_at_once(lines: list[Line]) -> int:
+    """How many of the runs were seen at the same time at most."""
+    moments = [moment for first, last in _spans(lines).values() for moment in ((first, 1), (last, -1))]
+    most = now = 0
+    for _, step in sorted(moments):
+        now += step
+        most = max(most, now)
+    return most
+
+
+def _spans(lines: list[Line]) -> dict[tuple[int, int], tuple[float, float]]:
+    """The first and the last that was seen of each run."""
+    spans: dict[tuple[int, int], tuple[float, float]] = {}
+    for line in lines:
+        first, last = spans.get(line.key, (line.at, line.at))
+        spans[line.key] = min(first, line.at), max(last, line.at)
+    return spans

@@ -1,0 +1,150 @@
+"""What people do to a queue during a storm: they submit, cancel, hold, release, edit and retry."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stoker.core.dependency import Dependency
+from stoker.core.request import Again, Cancel, Edit, Hold, Release, Request
+from stoker.core.submission import NewJob
+from stoker.core.terms import Command, Need, Terms
+from stoker.places import Places
+from stoker.queue import Submission, ask, open_store, submit
+from support.storm.book import AGAIN, CANCEL, EDIT, HOLD, RELEASE, Book, Entry, Wish
+from support.storm.jobs import FIRST_EDITION, GRACE, Work
+from support.storm.witness import command
+
+RECENT = 40
+"""How many of the newest jobs are meddled with."""
+
+
+class Doors:
+    """Opens the queue anew for everything it does, as each command of a person does."""
+
+    def __init__(
+        self, places: Places, work: Path, variables: Mapping[str, str], book: Book, dice: random.Random
+    ) -> None:
+        self._places = places
+        self._work = work
+        self._variables = variables
+        self._book = book
+        self._dice = dice
+        self._held: set[int] = set()
+        self._editions = 0
+
+    def submit(self, works: Sequence[Work], *, array: bool = False, held: bool = False) -> list[int]:
+        """Hand jobs in by one call."""
+        now = time.time()
+
+        def jobs(digest: str) -> list[NewJob]:
+            return [self._new_job(work, digest, now, at if array else None) for at, work in enumerate(works)]
+
+        submission = Submission("storm", self._variables, jobs, array, "a storm holds it" if held else "")
+        with contextlib.closing(open_store(self._places)) as store:
+            ids = submit(store, submission, now)
+        for job, work in zip(ids, works, strict=True):
+            self._book.entries[job] = Entry(work, now, ids[0] if array else 0, held)
+        self._held |= set(ids) if held else set()
+        return list(ids)
+
+    def meddle(self) -> None:
+        """Do something to a few jobs."""
+        recent = sorted(self._book.entries)[-RECENT:]
+        if self._dice.random() < 0.3:
+            self.cancel(self._dice.choice(recent))
+        if self._dice.random() < 0.3:
+            self._cancel_endless()
+        if self._dice.random() < 0.3:
+            self._hold(self._dice.sample(recent, min(3, len(recent))))
+        if self._dice.random() < 0.4:
+            self.release_all()
+        if self._dice.random() < 0.4:
+            self._edit(self._dice.choice(recent))
+        if self._dice.random() < 0.2:
+            self._run_again()
+
+    def cancel(self, job: int) -> None:
+        """Cancel a job, whatever it is doing."""
+        self._ask(CANCEL, Cancel(job, "a storm wants it", self._dice.choice([None, 0.1])))
+
+    def release_all(self) -> None:
+        """Let everything go on that is held."""
+        for job in sorted(self._held):
+            self._ask(RELEASE, Release(job))
+        self._held.clear()
+
+    def note_answers(self) -> None:
+        """Write down which requests are gone by now."""
+        left = {number for (number,) in self._rows("SELECT id FROM requests")}
+        now = time.time()
+        for number, wish in list(self._book.unanswered()):
+            if number not in left:
+                wish.answered = now
+
+    def _cancel_endless(self) -> None:
+        endless = [job for job, entry in self._book.entries.items() if entry.work.endless]
+        left = [job for job in endless if not self._book.of(job, CANCEL)]
+        if left:
+            self.cancel(self._dice.choice(left))
+
+    def _hold(self, jobs: Sequence[int]) -> None:
+        for job in jobs:
+            self._ask(HOLD, Hold(job, "a storm holds it"))
+            self._held.add(job)
+
+    def _edit(self, job: int) -> None:
+        """Give a job other words to say, and another place in the queue."""
+        self._editions += 1
+        edition = f"edition{self._editions}"
+        with contextlib.closing(open_store(self._places)) as store:
+            found = store.job(job)
+        assert found is not None
+        terms = msgspec.structs.replace(
+            found.terms, extra_env=(("STORM_WORD", edition),), priority=self._dice.choice([-5, 0, 5])
+        )
+        self._ask(EDIT, Edit(job, terms, found.name), edition)
+
+    def _run_again(self) -> None:
+        """Retry a job that is over and that no other was to come after."""
+        over = "('done', 'failed', 'timeout', 'cancelled', 'lost')"
+        ended = [job for (job,) in self._rows(f"SELECT id FROM jobs WHERE state IN {over} ORDER BY id DESC LIMIT 30")]
+        free = [job for job in ended if not self._book.is_targeted(job) and not self._book.entries[job].work.endless]
+        if free:
+            self._ask(AGAIN, Again(self._dice.choice(free)))
+
+    def _ask(self, kind: str, request: Request, edition: str = "") -> None:
+        now = time.time()
+        with contextlib.closing(open_store(self._places)) as store:
+            for number in ask(self._places, store, [request], now):
+                self._book.wishes[number] = Wish(kind, request.job, now, edition)
+
+    def _rows(self, query: str) -> list[Any]:
+        with contextlib.closing(sqlite3.connect(self._places.database)) as database:
+            return database.execute(query).fetchall()
+
+    def _new_job(self, work: Work, digest: str, now: float, task: int | None) -> NewJob:
+        terms = Terms(
+            need=Need(gpus=work.gpus),
+            cwd=str(self._work),
+            environment=digest,
+            extra_env=(("STORM_WORD", FIRST_EDITION),),
+            limit=work.limit,
+            grace=GRACE,
+            retries=work.retries,
+            retry_on=work.retry_on,
+            requeue=work.requeue,
+            out="/dev/null",
+            begin=now + work.delay if work.delay else None,
+            after=tuple(msgspec.convert(after._asdict(), Dependency) for after in work.after),
+            at_once=work.at_once,
+        )
+        line = command(work.number, work.codes, work.seconds, work.kind)
+        return NewJob(Command((line,), "/bin/sh"), terms, task=task)

@@ -1,0 +1,67 @@
+"""The engine of the queue as a process that a storm starts, awaits and kills."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from support.wait import wait_until
+
+READY_SECONDS = 30.0
+
+
+class EngineProcess:
+    """One engine; its process is a child of ours, in a session of its own."""
+
+    def __init__(self, arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
+        self._ready, told = os.pipe()
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "stoker", "engine", "run", *arguments, "--ready-fd", str(told)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                env=dict(environment),
+                pass_fds=[told],
+                start_new_session=True,
+            )
+        os.close(told)
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
+    def wait_ready(self) -> None:
+        """Wait until it works, or until it is clear that it never will."""
+        select.select([self._ready], [], [], READY_SECONDS)
+
+    def wait_end(self, seconds: float) -> int | None:
+        """Its exit code, None where it does not end in time."""
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: not self.lives, seconds)
+        return self._process.poll()
+
+    def kill(self) -> bool:
+        """Kill it without a word; False where it had ended before."""
+        lived = self.lives
+        self._process.kill()
+        killed = self._process.wait() == -signal.SIGKILL
+        return lived and killed
+
+    def close(self) -> None:
+        """End it, if it is still there."""
+        self.kill()
+        os.close(self._ready)

@@ -1,0 +1,98 @@
+"""Kills keepers and forkservers of one state directory, and keeps in mind what each kill must lead to."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from support.storm.processes import children, is_forked, is_free, kill_and_wait, marked, open_files, processes
+from support.wait import wait_until
+
+AT_WORK = 0.8
+"""How often a keeper is sought that has something running, if there is one."""
+WITH_JOBS = 0.5
+"""How often what a keeper runs is killed together with it."""
+
+
+@dataclass(frozen=True)
+class KeeperKill:
+    """A keeper that was killed, and the attempts that it had begun and not ended."""
+
+    keeper: str
+    open: tuple[str, ...]
+
+
+@dataclass
+class Killer:
+    """Strikes at random, by process number."""
+
+    state: Path
+    dice: random.Random
+    kills: list[KeeperKill] = field(default_factory=list)
+
+    def kill_forkserver(self, engine: int) -> bool:
+        """Kill the forkserver of an engine; False where there is none."""
+        servers = [child for child in children(engine) if is_forked(child)]
+        for server in servers:
+            kill_and_wait(server)
+        return bool(servers)
+
+    def kill_keeper(self, engines: list[int]) -> bool:
+        """Kill one, and read in its journal, which nobody writes any more, what it leaves open."""
+        keepers = self._keepers(engines)
+        if not keepers:
+            return False
+        name, pid = self.dice.choice(self._preferred(keepers))
+        folder = self.state / "keepers" / name
+        with contextlib.ExitStack() as closing:
+            try:
+                journal, lock = [closing.enter_context((folder / file).open("rb")) for file in ("journal", "lock")]
+            except FileNotFoundError:
+                return False
+            kill_and_wait(pid)
+            if self.dice.random() < WITH_JOBS:
+                for process in marked(f"STOKER_KEEPER={name}"):
+                    kill_and_wait(process)
+            wait_until(lambda: is_free(lock.fileno()))  # a child it was just starting has it until it executes
+            self.kills.append(KeeperKill(name, open_attempts(journal.read())))
+        return True
+
+    def holders(self) -> Iterator[tuple[str, int]]:
+        """The processes that have a journal open, by its keeper's name."""
+        for pid in processes():
+            for path in open_files(pid) if is_forked(pid) else ():
+                if path.name == "journal" and path.is_relative_to(self.state):
+                    yield path.parent.name, pid
+
+    def _keepers(self, engines: list[int]) -> list[tuple[str, int]]:
+        """The living keepers; forkservers and children that are just being started hold journals too."""
+        holders = sorted(self.holders())
+        others = {child for engine in engines for child in children(engine)}
+        others |= {child for _, pid in holders if pid not in others for child in children(pid)}
+        return [(name, pid) for name, pid in holders if pid not in others]
+
+    def _preferred(self, keepers: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        if self.dice.random() >= AT_WORK:
+            return keepers
+        return [(name, pid) for name, pid in keepers if self._is_at_work(name)] or keepers
+
+    def _is_at_work(self, keeper: str) -> bool:
+        try:
+            return bool(open_attempts((self.state / "keepers" / keeper / "journal").read_bytes()))
+        except FileNotFoundError:
+            return False
+
+
+def open_attempts(journal: bytes) -> tuple[str, ...]:
+    """Attempts that a journal begins and does not end."""
+    found: dict[str, None] = {}
+    for line in journal.partition(b"\0")[0].rpartition(b"\n")[0].decode().splitlines():
+        kind, attempt, *_ = line.split(" ")
+        if kind == "S":
+            found[attempt] = None
+        elif kind in ("E", "R"):
+            found.pop(attempt, None)
+    return tuple(found)

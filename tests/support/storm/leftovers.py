@@ -1,0 +1,30 @@
+"""What is left when all is over: there must be no process, lease, lock or keeper."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from support.storm.killer import Killer
+from support.storm.processes import locked_files, marked
+from support.wait import wait_until
+
+LEAVING_SECONDS = 5.0
+"""How long those that are about to leave may take."""
+
+
+def leftovers(killer: Killer, ledger: Path, marker: str, allowed: Iterable[str] = ()) -> list[str]:
+    """Files, locks and processes that should not be there; the marker is a word in the environment of all jobs."""
+
+    def left() -> list[str]:
+        state = killer.state
+        files = [*(state / "keepers").iterdir(), *(state / "engines").iterdir(), *ledger.iterdir()]
+        wrong = [path for path in files if path.name not in ("mutex", *allowed)]
+        found = {*marked(marker), *(pid for _, pid in killer.holders())}
+        locks = [f"lock of {path}" for path in locked_files(state, ledger)]
+        return [*map(str, wrong), *(f"process {pid}" for pid in sorted(found)), *locks]
+
+    with contextlib.suppress(AssertionError):
+        wait_until(lambda: not left(), LEAVING_SECONDS)
+    return [f"left over: {what}" for what in left()]

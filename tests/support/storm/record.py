@@ -1,0 +1,112 @@
+"""What the database says after a storm, read by plain SQL and no code of the program."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A job as it was left."""
+
+    job: int
+    number: int
+    """Which of the storm's jobs it is, by its command."""
+    state: str
+    detail: dict[str, Any]
+    engine: str
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """An attempt as it was left."""
+
+    job: int
+    number: int
+    devices: tuple[str, ...]
+    assigned: float
+    started: float | None
+    ended: float | None
+    code: int | None
+    signal: int | None
+    why: str | None
+
+    @property
+    def key(self) -> str:
+        """As keepers' journals name it."""
+        return f"{self.job}.{self.number}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """All of it."""
+
+    integrity: list[str]
+    jobs: dict[int, JobRow]
+    attempts: dict[int, list[AttemptRow]]
+    """Of each job, in their order."""
+    events: dict[int, list[dict[str, Any]]]
+    """Of each job, in their order."""
+    requests: list[str]
+    """What doors asked for and nobody has answered."""
+
+    def runs(self) -> Iterator[tuple[int, int, AttemptRow]]:
+        """Job, number of the run as the run itself sees it, and attempt: what was given back does not count."""
+        for job, attempts in self.attempts.items():
+            ran = [attempt for attempt in attempts if attempt.why != "returned"]
+            yield from ((job, number, attempt) for number, attempt in enumerate(ran, 1))
+
+    def lost(self) -> list[str]:
+        """The attempts that are told as lost, each as often as that."""
+        told = [(job, event) for job, events in self.events.items() for event in events]
+        return [f"{job}.{event['attempt']}" for job, event in told if event["type"] == "lost"]
+
+
+def read_record(state: Path) -> Record:
+    """What there is in a state directory."""
+    with contextlib.closing(sqlite3.connect(state / "queue.db")) as database:
+        return Record(
+            integrity=[row[0] for row in database.execute("PRAGMA integrity_check")],
+            jobs=_jobs(database),
+            attempts=_attempts(database),
+            events=_events(database),
+            requests=[body.decode() for (body,) in database.execute("SELECT body FROM requests")],
+        )
+
+
+def open_jobs(state: Path) -> list[int]:
+    """The jobs that are not over."""
+    over = "('done', 'failed', 'oom', 'timeout', 'cancelled', 'skipped', 'lost')"
+    with contextlib.closing(sqlite3.connect(state / "queue.db")) as database:
+        return [job for (job,) in database.execute(f"SELECT id FROM jobs WHERE state NOT IN {over}")]
+
+
+def _jobs(database: sqlite3.Connection) -> dict[int, JobRow]:
+    rows = database.execute("SELECT id, words, state, detail, engine FROM jobs")
+    return {
+        job: JobRow(job, int(words.split()[3]), state, json.loads(detail), engine)
+        for job, words, state, detail, engine in rows
+    }
+
+
+def _attempts(database: sqlite3.Connection) -> dict[int, list[AttemptRow]]:
+    found: dict[int, list[AttemptRow]] = defaultdict(list)
+    columns = "job, number, devices, assigned, started, ended, code, signal, why"
+    for job, number, devices, *rest in database.execute(f"SELECT {columns} FROM attempts ORDER BY job, number"):
+        seen = tuple(device.removeprefix("SIM-") for device in json.loads(devices))  # as a run sees simulated ones
+        found[job].append(AttemptRow(job, number, seen, *rest))
+    return found
+
+
+def _events(database: sqlite3.Connection) -> dict[int, list[dict[str, Any]]]:
+    found: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for job, body in database.execute("SELECT job, body FROM events ORDER BY id"):
+        found[job].append(json.loads(body))
+    return found

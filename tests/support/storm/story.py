@@ -1,0 +1,114 @@
+"""Tells from a job's events alone what must have become of it, and what in them cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from support.storm.checker import LOSSES_ALLOWED, Evidence
+from support.storm.jobs import FIRST_EDITION, Work
+
+
+@dataclass
+class Story:
+    """A job on its way through its events."""
+
+    work: Work
+    held: bool = False
+    result: str = ""
+    """Empty until it is over."""
+    edition: str = FIRST_EDITION
+    faults: list[str] = field(default_factory=list)
+    assigned: int = 0
+    begun: bool = False
+    at_keeper: bool = False
+    cancelled: bool = False
+    failures: int = 0
+    losses: int = 0
+    editions: list[str] = field(default_factory=list)
+    """What each run was given to say."""
+
+    def tell(self, event: dict[str, Any]) -> None:
+        """Go on with the next event."""
+        getattr(self, f"_{event['type']}")(event)
+
+    def _expect(self, holds: bool, event: dict[str, Any]) -> None:
+        if not holds:
+            self.faults.append(f"{event} cannot be after attempt {self.assigned} {self.result or 'not over'}")
+
+    def _at_keeper(self, event: dict[str, Any], *, begun: bool) -> None:
+        """An event of the newest attempt, which is then over."""
+        right = self.at_keeper and event["attempt"] == self.assigned and self.begun == begun
+        self._expect(right, event)
+        self.at_keeper = False
+
+    def _assigned(self, event: dict[str, Any]) -> None:
+        self._expect(not self.result and not self.held and not self.at_keeper and not self.cancelled, event)
+        self.assigned += 1
+        self.at_keeper, self.begun = True, False
+
+    def _started(self, event: dict[str, Any]) -> None:
+        self._expect(self.at_keeper and not self.begun and event["attempt"] == self.assigned, event)
+        self.begun = True
+        self.editions.append(self.edition)
+
+    def _returned(self, event: dict[str, Any]) -> None:
+        self._at_keeper(event, begun=False)
+        if self.cancelled:
+            self.result = "cancelled"
+
+    def _exited(self, event: dict[str, Any]) -> None:
+        self._at_keeper(event, begun=True)
+        kinds = {"timeout": "timeout", "stopped": "cancelled", "exited": "failed" if event["code"] else "done"}
+        result = kinds.get(event.get("why", "exited"), "failed")
+        if self.cancelled and result != "done":
+            result = "cancelled"
+        bad = result in ("failed", "timeout")
+        self.failures += bad
+        retried = not self.work.retry_on or not {result, str(event["code"])}.isdisjoint(self.work.retry_on)
+        self.result = "" if bad and self.failures <= self.work.retries and retried else result
+
+    def _lost(self, event: dict[str, Any]) -> None:
+        self._at_keeper(event, begun=True)
+        self.losses += 1
+        if self.cancelled:
+            self.result = "cancelled"
+        elif not self.work.requeue or self.losses > LOSSES_ALLOWED:
+            self.result = "lost"
+
+    def _cancelled(self, event: dict[str, Any]) -> None:
+        self._expect(not self.result and not self.cancelled, event)
+        self.cancelled = True
+        if not self.at_keeper:
+            self.result = "cancelled"
+
+    def _paused(self, event: dict[str, Any]) -> None:
+        self._expect(not self.result and not self.at_keeper and not self.held, event)
+        self.held = True
+
+    def _resumed(self, event: dict[str, Any]) -> None:
+        self._expect(not self.result and self.held, event)
+        self.held = False
+
+    def _edited(self, event: dict[str, Any]) -> None:
+        self._expect(not self.result and not self.at_keeper, event)
+        self.edition = dict(event["terms"]["extra_env"])["STORM_WORD"]
+
+    def _skipped(self, event: dict[str, Any]) -> None:
+        self._expect(not self.result and not self.at_keeper, event)
+        self.result = "skipped"
+
+    def _retried(self, event: dict[str, Any]) -> None:
+        self._expect(bool(self.result), event)
+        self.result, self.held, self.cancelled, self.failures, self.losses = "", False, False, 0, 0
+
+
+def faults_of_story(evidence: Evidence, job: int, story: Story) -> list[str]:
+    """What is wrong with a job by its own events; the story is told on the way."""
+    for event in evidence.record.events.get(job, []):
+        story.tell(event)
+    faults = [f"job {job}: {fault}" for fault in story.faults]
+    state = evidence.record.jobs[job].state
+    if state != story.result:
+        faults.append(f"job {job} is {state}, though by its events it is {story.result or 'not over'}")
+    return faults

@@ -1,0 +1,44 @@
+"""How much of everything there is in a storm."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Weather:
+    """A storm's seed and its numbers."""
+
+    seed: int = 1
+    jobs: int = 150
+    engine_kills: int = 12
+    forkserver_kills: int = 4
+    keeper_kills: int = 4
+    rivals: int = 0
+    """How often a second engine is started beside the one of the queue."""
+    pause: float = 0.5
+    """Seconds between two blows at most."""
+    lists: int = 1
+    engines: int = 1
+    """How many foreground runs there are at once; each takes one of the lists in turn."""
+    sim: str = ""
+    """Simulated devices for the queue in place of declared ones."""
+
+    def blows(self, dice: random.Random) -> list[str]:
+        """Everything that is to happen, in an order by chance."""
+        kinds = {
+            "engine": self.engine_kills,
+            "forkserver": self.forkserver_kills,
+            "keeper": self.keeper_kills,
+            "rival": self.rivals,
+        }
+        blows = [kind for kind, times in kinds.items() for _ in range(times)]
+        dice.shuffle(blows)
+        return blows
+
+
+CHECK = Weather(jobs=1500, engine_kills=100, forkserver_kills=20, keeper_kills=20, rivals=3, pause=0.25)
+"""What is part of every check..."""
+LONG = Weather(jobs=5000, engine_kills=220, forkserver_kills=40, keeper_kills=40, rivals=6, pause=0.5)
+"""... and what `make storm` does with each seed."""

@@ -1,0 +1,88 @@
+"""What the jobs of a storm do, and what they themselves write down in a file that Stoker never sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+SCRIPT = "job.sh"
+WITNESS = "witness"
+
+_JOB = """\
+say() {
+  echo "$1 $id $STOKER_JOB_ID $STOKER_ATTEMPT ${CUDA_VISIBLE_DEVICES:--} $(date +%s.%N) $2 ${STORM_WORD:--}" >> witness
+}
+id=$1 codes=$2 seconds=$3 kind=$4
+n=$STOKER_ATTEMPT
+while [ "$n" -gt 1 ] && [ "$codes" != "${codes#*,}" ]; do n=$((n - 1)) codes=${codes#*,}; done
+code=${codes%%,*}
+[ "$kind" != stubborn ] || trap '' TERM
+say start 0
+if [ "$kind" = child ]; then
+  (sleep 0.04; say after 0) &
+fi
+sleep "$seconds"
+case $code in
+  s*) say end $((128 + ${code#s})); kill -"${code#s}" $$; sleep 60 ;;
+  *) say end "$code"; exit "$code" ;;
+esac
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a job itself wrote down."""
+
+    word: str
+    """start, end, or after: a child that outlived the command."""
+    number: int
+    """Which of the storm's jobs it is."""
+    job: int
+    attempt: int
+    """Which of the job's runs it is, by what the run was told."""
+    devices: tuple[str, ...]
+    at: float
+    code: int
+    edition: str
+    """What the job was given to say, which an edit changes."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Job and run, of which there must be one only."""
+        return self.job, self.attempt
+
+
+class End(NamedTuple):
+    """An exit code as a shell tells it, and the signal, 0 for none."""
+
+    code: int
+    signal: int = 0
+
+
+def write_script(directory: Path) -> None:
+    """Put what the jobs run into their directory."""
+    (directory / SCRIPT).write_text(_JOB)
+
+
+def command(number: int, codes: tuple[str, ...], seconds: float, kind: str) -> str:
+    """A job's line for the shell; it ends with a code for each run, `s9` for a signal, the last for all that follow."""
+    return f"exec sh {SCRIPT} {number} {','.join(codes)} {seconds:.3f} {kind}"
+
+
+def read_witness(directory: Path) -> list[Line]:
+    """All that jobs wrote down, in that order."""
+    path = directory / WITNESS
+    return [_parse(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def end_of_run(codes: tuple[str, ...], run: int) -> End:
+    """How a run must end that nobody stops."""
+    code = codes[min(run, len(codes)) - 1]
+    return End(128 + int(code[1:]), int(code[1:])) if code.startswith("s") else End(int(code))
+
+
+def _parse(line: str) -> Line:
+    word, number, job, attempt, devices, at, code, edition = line.split()
+    found = () if devices == "-" else tuple(devices.split(","))
+    return Line(word, int(number), int(job), int(attempt), found, float(at), int(code), edition)

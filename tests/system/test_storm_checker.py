@@ -1,0 +1,218 @@
+"""The judge of storms is judged: it finds every kind of harm in evidence that was tampered with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from support.storm.book import CANCEL, HOLD, RELEASE, Book, Entry, Wish
+from support.storm.checker import Evidence, faults_of_runs
+from support.storm.jobs import FIRST_EDITION, After, Work
+from support.storm.killer import KeeperKill, open_attempts
+from support.storm.promises import faults_of_queue
+from support.storm.record import AttemptRow, JobRow, Record
+from support.storm.witness import Line
+
+PLAIN, LOST, LATER, HELD = 1, 2, 3, 4
+"""A job that failed, one that lost its keeper once, one that came after this one, and one that was held."""
+
+
+def line(word: str, job: int, run: int, device: str, at: float, *, code: int = 0) -> Line:
+    return Line(word, job, job, run, (device,), at, code, FIRST_EDITION)
+
+
+def attempt(job: int, number: int, device: str, began: float, **changes: Any) -> AttemptRow:
+    usual = AttemptRow(job, number, (device,), began - 0.1, began, began + 1.0, 0, 0, "exited")
+    return replace(usual, **changes)
+
+
+def told(job: int, number: int, at: float, code: int = 0) -> list[dict[str, Any]]:
+    """The events of an attempt that ran."""
+    exited = {"type": "exited", "attempt": number, "code": code, "signal": 0, "at": at + 1.0, "why": "exited"}
+    return [{"type": "assigned", "at": at - 0.1}, {"type": "started", "attempt": number, "at": at}, exited]
+
+
+def a_book() -> Book:
+    works = [Work(PLAIN, codes=("5",)), Work(LOST), Work(LATER, after=(After(LOST, "ok"),)), Work(HELD)]
+    entries = {work.number: Entry(work, 0.0, held=work.number == HELD) for work in works}
+    return Book(entries, {1: Wish(RELEASE, HELD, 30.0, answered=30.5)})
+
+
+def an_evidence() -> Evidence:
+    """Nothing is wrong here."""
+    states = {PLAIN: "failed", LOST: "done", LATER: "done", HELD: "done"}
+    record = Record(
+        integrity=["ok"],
+        jobs={job: JobRow(job, job, state, {"at": 50.0}, "queue") for job, state in states.items()},
+        attempts={
+            PLAIN: [attempt(PLAIN, 1, "a", 1.0, code=5)],
+            LOST: [
+                attempt(LOST, 1, "b", 1.0, why="lost", code=None, ended=None),
+                attempt(LOST, 2, "b", 5.0, why="returned", code=None, started=None, ended=None),
+                attempt(LOST, 3, "a", 10.0),
+            ],
+            LATER: [attempt(LATER, 1, "a", 20.0)],
+            HELD: [attempt(HELD, 1, "a", 40.0)],
+        },
+        events={
+            PLAIN: told(PLAIN, 1, 1.0, 5),
+            LOST: [
+                *told(LOST, 1, 1.0)[:2],
+                {"type": "lost", "attempt": 1, "at": 3.0},
+                {"type": "assigned", "at": 5.0},
+                {"type": "returned", "attempt": 2, "at": 5.1},
+                *told(LOST, 3, 10.0),
+            ],
+            LATER: told(LATER, 1, 20.0),
+            HELD: [{"type": "resumed", "at": 30.2}, *told(HELD, 1, 40.0)],
+        },
+        requests=[],
+    )
+    runs = [(PLAIN, 1, "a", 1.0), (LOST, 2, "a", 10.0), (LATER, 1, "a", 20.0), (HELD, 1, "a", 40.0)]
+    lines = [line("start", job, run, device, at) for job, run, device, at in runs]
+    lines += [line("end", job, run, device, at + 0.9, code=5 * (job == PLAIN)) for job, run, device, at in runs]
+    lines.append(line("start", LOST, 1, "b", 1.0))
+    codes = {job: entry.work.codes for job, entry in a_book().entries.items()}
+    return Evidence(lines, record, [KeeperKill("k", (f"{LOST}.1",))], codes.__getitem__)
+
+
+def faults(evidence: Evidence, book: Book) -> list[str]:
+    return [*faults_of_runs(evidence), *faults_of_queue(evidence, book, cpu_jobs=1)]
+
+
+def test_what_is_in_order_has_no_faults() -> None:
+    """The judge does not cry without a reason."""
+    assert faults(an_evidence(), a_book()) == []
+
+
+def start_again(evidence: Evidence, book: Book) -> None:
+    evidence.lines.append(line("start", PLAIN, 1, "a", 1.5))
+
+
+def run_behind_its_back(evidence: Evidence, book: Book) -> None:
+    evidence.lines.append(line("start", PLAIN, 2, "c", 2.5))
+
+
+def forget_an_end(evidence: Evidence, book: Book) -> None:
+    evidence.lines.remove(line("end", PLAIN, 1, "a", 1.9, code=5))
+
+
+def record_another_code(evidence: Evidence, book: Book) -> None:
+    evidence.record.attempts[PLAIN] = [attempt(PLAIN, 1, "a", 1.0, code=6)]
+
+
+def record_a_signal(evidence: Evidence, book: Book) -> None:
+    evidence.record.attempts[PLAIN] = [attempt(PLAIN, 1, "a", 1.0, code=5, signal=9)]
+
+
+def share_a_device(evidence: Evidence, book: Book) -> None:
+    evidence.lines.append(line("after", PLAIN, 1, "a", 10.5))
+
+
+def lose_without_a_kill(evidence: Evidence, book: Book) -> None:
+    evidence.kills.clear()
+
+
+def hide_a_loss(evidence: Evidence, book: Book) -> None:
+    evidence.kills.append(KeeperKill("k2", (f"{PLAIN}.1",)))
+
+
+def start_the_next_run_early(evidence: Evidence, book: Book) -> None:
+    evidence.lines.append(line("after", LOST, 1, "b", 10.5))
+
+
+def go_before_its_target(evidence: Evidence, book: Book) -> None:
+    evidence.lines.append(line("after", LOST, 2, "d", 20.5))
+
+
+def run_in_spite_of_a_failure(evidence: Evidence, book: Book) -> None:
+    evidence.record.jobs[LOST] = replace(evidence.record.jobs[LOST], state="failed")
+
+
+def leave_a_job_open(evidence: Evidence, book: Book) -> None:
+    evidence.record.jobs[PLAIN] = replace(evidence.record.jobs[PLAIN], state="running")
+
+
+def lose_a_job(evidence: Evidence, book: Book) -> None:
+    book.entries[9] = Entry(Work(9), 0.0)
+    evidence.record.jobs[9] = JobRow(9, 9, "done", {}, "queue")
+
+
+def start_what_is_held(evidence: Evidence, book: Book) -> None:
+    del evidence.record.events[HELD][0]
+
+
+def release_unasked(evidence: Evidence, book: Book) -> None:
+    book.wishes.clear()
+
+
+def cancel_unasked(evidence: Evidence, book: Book) -> None:
+    evidence.record.events[PLAIN] = [{"type": "cancelled", "at": 1.0}]
+    evidence.record.jobs[PLAIN] = replace(evidence.record.jobs[PLAIN], state="cancelled")
+
+
+def cancel_in_vain(evidence: Evidence, book: Book) -> None:
+    book.wishes[2] = Wish(CANCEL, PLAIN, 0.1, answered=0.2)
+
+
+def hold_in_vain(evidence: Evidence, book: Book) -> None:
+    book.wishes[2] = Wish(HOLD, LATER, 0.1, answered=0.2)
+
+
+def run_under_an_old_edition(evidence: Evidence, book: Book) -> None:
+    evidence.lines[0] = replace(evidence.lines[0], edition="other")
+
+
+def begin_too_early(evidence: Evidence, book: Book) -> None:
+    book.entries[PLAIN] = Entry(replace(book.entries[PLAIN].work, delay=2.0), 0.0)
+
+
+def leave_a_request(evidence: Evidence, book: Book) -> None:
+    evidence.record.requests.append("cancel")
+
+
+def damage_the_store(evidence: Evidence, book: Book) -> None:
+    evidence.record.integrity[0] = "row missing"
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        start_again,
+        run_behind_its_back,
+        forget_an_end,
+        record_another_code,
+        record_a_signal,
+        share_a_device,
+        lose_without_a_kill,
+        hide_a_loss,
+        start_the_next_run_early,
+        go_before_its_target,
+        run_in_spite_of_a_failure,
+        leave_a_job_open,
+        lose_a_job,
+        start_what_is_held,
+        release_unasked,
+        cancel_unasked,
+        cancel_in_vain,
+        hold_in_vain,
+        run_under_an_old_edition,
+        begin_too_early,
+        leave_a_request,
+        damage_the_store,
+    ],
+)
+def test_harm_is_found(harm: Callable[[Evidence, Book], None]) -> None:
+    """Each single harm leads to a fault."""
+    evidence, book = an_evidence(), a_book()
+    harm(evidence, book)
+    assert faults(evidence, book)
+
+
+def test_what_a_journal_leaves_open_is_known() -> None:
+    """An attempt is open from its start to its end; a line that is not whole was never written."""
+    journal = b'S 1.1 1.0\nP 1.1 77\nE 1.1 2.0 0 0 exited 1 ""\nS 2.1 3.0\nP 2.1 78\nR 3.1 3.5\nS 4.1 \0\0\0'
+    assert open_attempts(journal) == ("2.1",)

@@ -93,7 +93,7 @@ def _past_fields(job: PastLine) -> tuple[object, ...]:
 def _quoted(field: object) -> str:
     text = "" if field is None or field == "" else _field(field)
     quoted = text.replace('"', '""')
-    return f'"{quoted}"' if quoted != text or "," in text or text[:1] in ("=", "+", "@", " ") else text
+    return f'"{quoted}"' if quoted != text or "," in text else text
 
 
 def _field(field: object) -> str:

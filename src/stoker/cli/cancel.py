@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import click
 
+from stoker.cli.complete_ids import complete_jobs
 from stoker.cli.control import Control, carry_out, controlling, opened, wants_json, warn
 from stoker.cli.deeds import Deed, deed, report_of, tell, word
 from stoker.core.errors import UsageError
@@ -20,7 +21,7 @@ NOTE = "cancelled by you"
 
 
 @click.command(name="cancel")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_jobs)
 @click.option("--signal", "number", metavar="NAME", help="Send this first in place of TERM, for example INT.")
 @click.option("--grace", metavar="DUR", help="Time until KILL, in place of the job's own; like -t.")
 @click.option("--dry-run", is_flag=True, help="Only say what would happen.")

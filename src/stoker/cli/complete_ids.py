@@ -50,9 +50,8 @@ def offers(incomplete: str, *, simulated: bool, ended: bool) -> list[Offer]:
 
 
 def _found(places: Places, part: str, *, ended: bool) -> Iterator[Offer]:
-    for hint in hints(places.database, part.partition(".")[0], ended=ended):
-        if hint.word.startswith(part):
-            yield Offer(hint.word, printable(" ".join(filter(None, (hint.state, hint.name)))))
+    for hint in hints(places.database, part, ended=ended):
+        yield Offer(hint.word, printable(hint.meaning))
     if part:  # with nothing typed, ids are enough
         for name in names(places.database, part, ended=ended):
             if _PLAIN.fullmatch(name):

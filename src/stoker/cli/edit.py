@@ -14,6 +14,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from stoker.cli.complete_ids import complete_jobs
 from stoker.cli.control import Control, carry_out, controlling, opened, wants_json, warn
 from stoker.cli.deeds import Deed, deed, report_of, tell, word
 from stoker.cli.handing_on import abandoned, terms_in_the_queue
@@ -29,7 +30,7 @@ from stoker.words import id_text, printable, title
 
 
 @click.command(name="edit")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_jobs)
 @job_options
 @controlling
 @click.pass_context

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import click
 
 from stoker.cli.collapsing import Collapser
+from stoker.cli.complete_ids import complete_jobs
 from stoker.cli.control import Control, opened, warn
 from stoker.cli.following import Follower, files_of, runs_of
 from stoker.cli.log_files import Tail, open_log
@@ -22,7 +23,7 @@ from stoker.words import id_text, outcome, printable, title
 
 
 @click.command(name="logs")
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete_jobs)
 @click.option("-f", "--follow", is_flag=True, help="Show what comes until the job is over, and exit with its code.")
 @click.option("-n", "lines", type=click.IntRange(min=0), metavar="LINES", help="Only the last lines.")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Its first, second... run; default the last.")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from stoker.cli.complete_ids import complete_jobs
 from stoker.cli.control import Control, carry_out, controlling, opened, wants_json
 from stoker.cli.deeds import Deed, deed, report_of, tell, word
 from stoker.cli.gates import drain, pause_queue
@@ -19,7 +20,7 @@ NOTE = "held by you"
 
 
 @click.command(name="pause")
-@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @click.option("--queue", is_flag=True, help="Start nothing more of the whole queue.")
 @click.option("--gpu", "gpus", metavar="IDS", help="Start nothing more on these GPUs, for example 0,2.")
 @controlling

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from stoker.cli.complete_ids import complete_jobs
 from stoker.cli.control import Control, carry_out, controlling, opened, start_for, wants_json
 from stoker.cli.deeds import Deed, deed, report_of, tell, word
 from stoker.cli.gates import resume_queue, undrain
@@ -20,7 +21,7 @@ from stoker.words import id_text
 
 
 @click.command(name="resume")
-@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @click.option("--queue", is_flag=True, help="Let the whole queue go on.")
 @click.option("--gpu", "gpus", metavar="IDS", help="Let jobs start on these GPUs again, for example 0,2.")
 @controlling

@@ -8,6 +8,7 @@ from itertools import groupby
 import click
 import msgspec
 
+from stoker.cli.complete_ids import complete_jobs
 from stoker.cli.control import Control, carry_out, controlling, opened, wants_json, warn
 from stoker.cli.deeds import Deed, deed, report_of, tell
 from stoker.cli.handing_on import abandoned, terms_in_the_queue
@@ -22,7 +23,7 @@ from stoker.words import id_text, outcome, printable
 
 
 @click.command(name="retry")
-@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @click.option("--failed", is_flag=True, help="Of these jobs, those that did not succeed; else of the last list.")
 @click.option("-m", "--vram", metavar="+20%|SIZE", help="More GPU memory than before, or another size.")
 @click.option("--dry-run", is_flag=True, help="Only say what would happen.")

@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from stoker.cli.complete_ids import complete_jobs
 from stoker.cli.knowing import known
 from stoker.cli.queue_plain import jobs_plain
 from stoker.cli.queue_scene import Status
@@ -20,7 +21,7 @@ MOST_LINES = 200
 
 
 @click.command(name="status")
-@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=complete_jobs)
 @click.option("-a", "--all", "everything", is_flag=True, help="Every job, and every task of an array.")
 @click.option("--hooks", is_flag=True, help="Hook commands too.")
 @click.option("--environment", is_flag=True, help="With ids: the variables that the jobs get, without secrets.")

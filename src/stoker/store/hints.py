@@ -11,37 +11,49 @@ from stoker.store.rows import OPEN
 
 LIMIT = 60
 """Nobody reads more of them in a shell."""
+SCANNED = 5000
+"""Nor is it worth looking further back than this."""
 _PATIENCE = 0.2
 
 
 class Hint(NamedTuple):
-    """A job as a shell may offer it: an array by its first task."""
+    """A job or an array as a shell may offer it."""
 
     word: str
-    name: str
-    state: str
+    meaning: str
 
 
 def hints(path: Path, beginning: str, *, ended: bool) -> list[Hint]:
-    """The newest jobs whose id begins so; with `ended` also those that are over. Nothing where there is no queue."""
+    """The newest jobs whose id begins so, an array as one; after a dot, the tasks of that array.
+
+    With `ended` also those that are over. Nothing where there is no queue that can be read.
+    """
     which = "1" if ended else OPEN
-    begins = "AND CAST(id AS TEXT) LIKE ? || '%'" if beginning else "AND ? = ''"
-    query = f"SELECT id, array, task, name, state FROM jobs WHERE {which} {begins} ORDER BY id DESC LIMIT ?"
-    return [_hint(*row) for row in _read(path, query, beginning, LIMIT)]
+    array, dot, _ = beginning.partition(".")
+    within = "array != 0 AND array = ?" if dot else "? IS NOT NULL"
+    query = f"SELECT id, array, task, name, state FROM jobs WHERE {which} AND {within} ORDER BY id DESC LIMIT ?"
+    found: dict[str, Hint] = {}
+    for row in _read(path, query, int(array) if array.isdecimal() else 0, SCANNED):
+        hint = _hint(*row, whole=not dot)
+        if hint.word.startswith(beginning):
+            found.setdefault(hint.word, hint)
+    return list(found.values())[:LIMIT]
 
 
 def names(path: Path, beginning: str, *, ended: bool) -> list[str]:
     """Names of jobs that begin so, those of the newest jobs first."""
     which = "1" if ended else OPEN
-    recent = f"SELECT id, name FROM jobs WHERE {which} AND name != '' ORDER BY id DESC LIMIT 1000"
+    recent = f"SELECT id, name FROM jobs WHERE {which} AND name != '' ORDER BY id DESC LIMIT {SCANNED}"
     query = (
         f"SELECT name FROM ({recent}) WHERE substr(name, 1, length(?)) = ? GROUP BY name ORDER BY max(id) DESC LIMIT ?"
     )
     return [name for (name,) in _read(path, query, beginning, beginning, LIMIT)]
 
 
-def _hint(job: int, array: int, task: int | None, name: str, state: str) -> Hint:
-    return Hint(f"{array}.{task}" if array else str(job), name, state)
+def _hint(job: int, array: int, task: int | None, name: str, state: str, *, whole: bool) -> Hint:
+    if array and whole:
+        return Hint(str(array), " ".join(filter(None, ("array", name))))
+    return Hint(f"{array}.{task}" if array else str(job), " ".join(filter(None, (state, name))))
 
 
 def _read(path: Path, query: str, *values: object) -> list[tuple[Any, ...]]:

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.errors import UsageError
-from stoker.joblist import Lines, Listed, Unusable, read_list
+from stoker.core.terms import Command
+from stoker.joblist import Lines, Listed, Unusable, read_list, spread
+from stoker.options import JobOptions
 
 SHELL = "/bin/sh"
 
@@ -110,3 +112,37 @@ def test_a_list_that_cannot_be_read(tmp_path: Path) -> None:
     for path, reason in ((tmp_path, "Is a directory"), (tmp_path / "no", "No such file or directory")):
         with pytest.raises(UsageError, match=reason):
             read_list(path, SHELL)
+
+
+def test_keys_of_the_queue(tmp_path: Path) -> None:
+    """Lists, numbers and tables may stand where the command line takes text."""
+    path = tmp_path / "jobs.toml"
+    path.write_text('[[job]]\ncommand = "x"\nafter = [1, "any:2"]\narray = 3\nretry_on = [75]\ntag = { lr = 0.1 }\n')
+    (job,) = read_list(path, "/bin/sh")
+    assert isinstance(job, Listed)
+    assert job.options == JobOptions(after="1,any:2", array="3", retry_on="75", tag={"lr": "0.1"})
+
+
+def test_arrays_are_spread() -> None:
+    """A job for each index, its own array before that of the batch; others stay as they are."""
+    plain, own = Listed(Command(("a",)), "line 1"), Listed(Command(("b",)), "line 2", JobOptions(array="7"))
+    unusable = Unusable("line 3", "no")
+    assert spread([plain, unusable], JobOptions()) == [plain, unusable]
+    tasks = [
+        (item.task, item.array) for item in spread([plain, own], JobOptions(array="0-1")) if isinstance(item, Listed)
+    ]
+    assert tasks == [(0, 1), (1, 1), (7, 2)]
+    assert spread([own, unusable, plain], JobOptions())[1:] == [unusable, plain]
+
+
+def test_lines_as_arrays() -> None:
+    """Every line of a stream becomes an array of its own."""
+    lines = Lines("stdin", "/bin/sh")
+    lines.tasks = (0, 1)
+    found = [item for item in lines.feed(b"a\nb\n") if isinstance(item, Listed)]
+    assert [(item.command.text, item.task, item.array) for item in found] == [
+        ("a", 0, 1),
+        ("a", 1, 1),
+        ("b", 0, 2),
+        ("b", 1, 2),
+    ]

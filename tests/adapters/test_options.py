@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from stoker.core.dependency import Dependency
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.terms import Need
-from stoker.options import JobOptions, Surroundings, merged, need_of, parse_assignment, parse_grace, terms_of
+from stoker.options import JobOptions, Surroundings, merged, need_of, parse_assignment, parse_grace, tasks_of, terms_of
 
 GIB = 2**30
 
@@ -54,11 +55,41 @@ def test_paths_are_made_absolute(chdir: str | None, out: str, expected: tuple[st
     assert (terms.cwd, terms.out) == expected
 
 
+def test_what_a_job_waits_for() -> None:
+    """Moments count from now, in the zone of this machine; ids are found by whoever knows the queue."""
+    around = msgspec.structs.replace(AROUND, now=1000.0, earlier=lambda text: (Dependency(int(text), "any"),))
+    terms = terms_of(JobOptions(begin="now+1hour", after="12"), around)
+    assert (terms.begin, terms.after) == (4600.0, (Dependency(12, "any"),))
+    with pytest.raises(UsageError):
+        terms_of(JobOptions(after="12"), AROUND)
+
+
+def test_what_is_noted_and_limited() -> None:
+    """Groups, tags, what a retry may mend, the type of a GPU, and the commit of the job's own directory."""
+    options = JobOptions(group="g", tag={"b": "2", "a": "1"}, retry_on="OOM, 75", no_requeue=True, gpu_type="A100")
+    terms = terms_of(options, msgspec.structs.replace(AROUND, commit=lambda cwd: f"commit of {cwd}"))
+    assert (terms.group, terms.tags, terms.retry_on) == ("g", (("a", "1"), ("b", "2")), ("oom", "75"))
+    assert (terms.requeue, terms.need.model, terms.commit) == (False, "a100", "commit of /here")
+
+
+def test_arrays() -> None:
+    """Their tasks have logs of their own and placeholders, and only as many run at once as was said."""
+    around = msgspec.structs.replace(AROUND, array_out="/logs/%A/%a.log")
+    options = JobOptions(array="0-6:3%2")
+    terms = terms_of(options, around)
+    assert (terms.at_once, terms.fill, terms.out) == (2, True, "/logs/%A/%a.log")
+    assert tasks_of(options) == (0, 3, 6)
+    assert tasks_of(JobOptions()) == (None,)
+    assert terms_of(JobOptions(array="1", out="x"), around).out == "/here/x"
+    assert terms_of(JobOptions(), around).fill is False
+
+
 def test_a_jobs_own_wish_goes_first() -> None:
     """What a job says replaces what its batch says, a zero included; variables are put together."""
-    batch = JobOptions(gpus=2, retries=3, env={"A": "1", "B": "1"})
-    own = JobOptions(gpus=0, env={"B": "2"})
-    assert merged(batch, own) == JobOptions(gpus=0, retries=3, env={"A": "1", "B": "2"})
+    batch = JobOptions(gpus=2, retries=3, env={"A": "1", "B": "1"}, tag={"a": "1"}, no_requeue=True)
+    own = JobOptions(gpus=0, env={"B": "2"}, tag={"b": "2"}, no_requeue=False)
+    env, tag = {"A": "1", "B": "2"}, {"a": "1", "b": "2"}
+    assert merged(batch, own) == JobOptions(gpus=0, retries=3, no_requeue=False, env=env, tag=tag)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +107,12 @@ def test_a_jobs_own_wish_goes_first() -> None:
         JobOptions(time="0"),
         JobOptions(grace="-1"),
         JobOptions(retries=-1),
+        JobOptions(begin="never"),
+        JobOptions(array="1-"),
+        JobOptions(group="a\nb"),
+        JobOptions(retry_on=""),
+        JobOptions(retry_on="done"),
+        JobOptions(retry_on="256"),
         JobOptions(env={"": "x"}),
         JobOptions(env={"A=B": "x"}),
         JobOptions(env={"A": "x\0y"}),

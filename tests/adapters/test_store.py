@@ -31,7 +31,7 @@ from stoker.core.job import (
 )
 from stoker.core.submission import NewJob, content_of
 from stoker.core.terms import Command, Need, Terms
-from stoker.store import VERSION, AttemptRow, Change, Store, TakeOver
+from stoker.store import VERSION, AttemptRow, Change, Sequels, Store, TakeOver
 from support.disk import fill, small_disk
 from support.local import engine_process
 from support.users import next_line
@@ -246,6 +246,14 @@ class TestJobs:
         assert len(ids) == 100_000
         assert wanted(store, ids[-1]).command == jobs[-1].command
 
+    def test_several_arrays_at_once(self, store: Store) -> None:
+        """Tasks are named by the first one of theirs, also where that was handed in earlier."""
+        arrays: dict[int, int] = {}
+        first = [NewJob(TRUE.command, TRUE.terms, "", task, array) for array in (1, 2) for task in (0, 1)]
+        ids = [*store.add_jobs(1, "e1", [TRUE, *first], 1.0, arrays=arrays)]
+        ids += store.add_jobs(1, "e1", [NewJob(TRUE.command, TRUE.terms, "", 2, 2)], 1.0, arrays=arrays)
+        assert [wanted(store, job_id).array for job_id in ids] == [0, 2, 2, 4, 4, 4]
+
     def test_missing(self, store: Store) -> None:
         """A job that does not exist is None."""
         assert store.job(1) is None
@@ -295,6 +303,16 @@ class TestRecord:
         assert store.job(one.id) == one
         assert store.events(one.id) == []
         assert store.attempts(one.id) == []
+
+    def test_sequels(self, store: Store) -> None:
+        """Jobs that follow from an end are in the queue together with it, or not at all."""
+        one, other = added(store, TRUE, TRUE)
+        store.record([after(one, STORY)], sequels=Sequels("e2", [TRUE], 5.0))
+        (sequel,) = store.open_jobs("e2", 0, 10)
+        assert (sequel.submitted, sequel.command) == (5.0, TRUE.command)
+        with pytest.raises(StokerError, match="UNIQUE"):
+            store.record([after(one, STORY), after(other, STORY)], sequels=Sequels("e2", [TRUE], 5.0))
+        assert len(store.open_jobs("e2", 0, 10)) == 1
 
 
 class TestOpenJobs:

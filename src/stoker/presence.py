@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from stoker.places import Places
 
 QUEUE = "queue"
 """The engine in the background, which owns what is submitted; there is at most one in a state directory."""
+GLANCE_SECONDS = 0.25
+"""For how long a lock may be held by people who only look, before it counts as an engine's."""
 
 
 class EngineRuns(StokerError):
@@ -177,18 +180,22 @@ def _bell_path(places: Places, engine: str) -> Path:
 
 
 def _take_named(path: Path) -> int:
-    """The lock of an engine that there may be one of; its file may go while we reach for it, and comes anew."""
+    """The lock of an engine that there may be one of.
+
+    Whoever looks whether one lives has the lock for a moment, so one refusal means nothing; and the file may go while
+    we reach for it, and comes anew.
+    """
+    deadline = time.monotonic() + GLANCE_SECONDS
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise EngineRuns("an engine is already at work here", "see stoker engine status") from None
-        with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 return descriptor
         os.close(descriptor)
+        if time.monotonic() > deadline:
+            raise EngineRuns("an engine is already at work here", "see stoker engine status")
+        time.sleep(0.002)
 
 
 def _make_locked(path: Path) -> int:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,17 @@ def test_what_a_dead_engine_left_is_swept(places: Places) -> None:
         path.touch()
     sweep_engine(places, "x")
     assert list(places.engines.iterdir()) == []
+
+
+def test_a_glance_does_not_keep_an_engine_from_starting(tmp_path: Path) -> None:
+    """Whoever looks, just then, whether an engine lives that was killed is not taken for one."""
+    places = Places(tmp_path)
+    places.engines.mkdir()
+    glance = os.open(lock_path(places, QUEUE), os.O_RDWR | os.O_CREAT)
+    fcntl.flock(glance, fcntl.LOCK_SH)
+    end = threading.Timer(0.05, os.close, [glance])
+    end.start()
+    presence = Presence(places, QUEUE)
+    assert engine_lives(places, QUEUE)
+    presence.close()
+    end.join()

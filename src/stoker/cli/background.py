@@ -10,8 +10,7 @@ from functools import partial
 
 from stoker.config import Config, load_config
 from stoker.core.errors import Impossible, StokerError
-from stoker.core.policy import Policy
-from stoker.core.settings import EngineSettings
+from stoker.core.settings import EngineSettings, policy_of
 from stoker.devices.detect import detect, simulate
 from stoker.devices.kind import Devices
 from stoker.devices.late import LateDevices
@@ -56,28 +55,13 @@ def serve_queue(
         raise
 
 
-def policy_of(settings: EngineSettings) -> Policy:
-    """How the plan weighs things for the queue."""
-    groups = {f"group {name}": limit for name, limit in settings.groups.items()}
-    return Policy(
-        max_use=settings.max_use,
-        min_free=settings.min_free,
-        limits={**groups, "CPU jobs": settings.cpu_jobs or os.cpu_count() or 1},
-        patience=settings.patience,
-        reserve=settings.reserve,
-        tolerance=settings.tolerance,
-        quarantine=settings.quarantine,
-        strangers=settings.strangers,
-    )
-
-
 def _duty(places: Places, config: Config, devices: Devices, sim: str | None, *, stay: bool) -> Duty:
     shared = not sim or os.environ.get("STOKER_LEDGER")
     return Duty(
         places=places,
         ledger=find_ledger(os.environ) if shared else prepare_ledger(places.state / "ledger"),
         devices=devices,
-        policy=policy_of(config.engine),
+        policy=policy_of(config.engine, os.cpu_count() or 1),
         user=current_user(),
         label=LABEL,
         idle_exit=None if stay else config.engine.idle_exit,

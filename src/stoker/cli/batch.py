@@ -22,8 +22,10 @@ from stoker.core.dependency import Dependency
 from stoker.core.device_name import resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.plan import Policy, never_fits
+from stoker.core.settings import EngineSettings, policy_of
 from stoker.core.submission import NewJob, digest_of
 from stoker.core.terms import Terms
+from stoker.core.waiting import CPU_JOBS
 from stoker.devices.kind import Devices
 from stoker.foreground import Foreground, Source, View
 from stoker.joblist import Lines, Listed, Unusable
@@ -50,6 +52,8 @@ class Request(Struct, frozen=True):
     """The options of `stoker run`, as typed."""
 
     options: JobOptions
+    settings: EngineSettings = EngineSettings()
+    """What is configured for all engines of this user."""
     devices: str | None = None
     sim: str | None = None
     jobs: int | None = None
@@ -96,10 +100,17 @@ class Batch:
 
     def policy(self) -> Policy:
         """How the plan should weigh things."""
-        limit = self.request.jobs
-        if limit is None and not self._snapshot.devices:
-            limit = os.cpu_count()
-        return Policy(max_running=limit, max_use=self.request.max_use, min_free=self.request.min_free or 0)
+        request = self.request
+        configured = policy_of(request.settings, os.cpu_count() or 1)
+        # Somebody who says how many shall run at once means jobs without GPU too.
+        limits = dict(configured.limits) if request.jobs is None else {**configured.limits, CPU_JOBS.name: request.jobs}
+        return msgspec.structs.replace(
+            configured,
+            max_running=request.jobs,
+            max_use=configured.max_use if request.max_use is None else request.max_use,
+            min_free=configured.min_free if request.min_free is None else request.min_free,
+            limits=limits,
+        )
 
     def check(self, items: Items) -> None:
         """Refuse what cannot be understood or can never run, before anything has started."""

@@ -14,7 +14,7 @@ import click
 
 from stoker.backends.forking import Forkserver
 from stoker.cli.options import job_options, option, options_from
-from stoker.config import load_config
+from stoker.config import Config, load_config
 from stoker.core.array import parse_array
 from stoker.core.errors import UsageError
 from stoker.joblist import Lines, Listed, Unusable, command_of, read_list, spread
@@ -82,18 +82,20 @@ def command(context: click.Context, /, words: tuple[str, ...], demo: bool, **val
     if kind == "help":
         click.echo(context.get_help())
         return 2
-    options = values["options"] = _with_defaults(options)
+    config = _configured()
+    options = values["options"] = merged(JobOptions(**config.defaults), options)
+    values["settings"] = config.engine
     if options.array and kind == "--":
         kind = "array"
     return _run(values, kind, _spread(items, options))
 
 
-def _with_defaults(options: JobOptions) -> JobOptions:
-    """The options as typed, before what is configured for all jobs."""
+def _configured() -> Config:
+    """What is configured for all jobs here, and for all engines of this user."""
     config = load_config(os.environ, Path(working_directory()))
     for warning in config.warnings:
         to_stderr(f"stoker: {printable(warning)}\n")
-    return merged(JobOptions(**config.defaults), options)
+    return config
 
 
 def _spread(items: list[Listed | Unusable] | Lines, options: JobOptions) -> Sequence[Listed | Unusable] | Lines:

@@ -101,7 +101,8 @@ def _joblog(request: Request, closing: contextlib.ExitStack) -> JobLog | None:
 
 def _find_devices(request: Request, items: Items, places: Places) -> Devices:
     now = time.time()
-    named = request.devices.split(",") if request.devices is not None else []
+    pool = "" if request.simulation else request.settings.devices
+    named = request.devices.split(",") if request.devices is not None else pool.split(",") if pool else []
     if request.devices is not None and not all(word.strip() for word in named):
         raise UsageError(f"--devices {request.devices!r} has an empty name in it", "write it as --devices 0,1")
     if not all(word.isprintable() for word in named):

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import Struct
 
-from stoker.cli.background import policy_of
 from stoker.cli.clock import clock_text
 from stoker.cli.desk import Part
 from stoker.config import load_config
@@ -22,6 +21,7 @@ from stoker.core.job import Active, Job, Waiting, limit_of, started_at
 from stoker.core.occupancy import Slot
 from stoker.core.plan import Plan, plan
 from stoker.core.reasons import sentence
+from stoker.core.settings import policy_of
 from stoker.core.terms import Need
 from stoker.core.units import size_text
 from stoker.core.waiting import WaitingJobs, caps_of
@@ -100,7 +100,7 @@ class _Prospect:
 
     def _decided(self, view: View) -> tuple[Plan, dict[int, float]]:
         settings = load_config(os.environ, None).engine
-        policy = Mail(self._store, QUEUE).overlaid(policy_of(settings))
+        policy = Mail(self._store, QUEUE).overlaid(policy_of(settings, os.cpu_count() or 1))
         experience = Experience(self._store)
         slots = [_slot(job, self._now) for job in _heads(self._store.active_jobs(QUEUE))]
         present = Now(self._waiting, slots, view.snapshot, view.leases, policy, self._now)

@@ -9,8 +9,10 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from stoker.core.errors import UsageError
+from stoker.core.policy import Policy
 from stoker.core.secrets import PATTERNS
 from stoker.core.units import parse_duration, parse_size
+from stoker.core.waiting import CPU_JOBS
 
 MIB = 2**20
 
@@ -34,8 +36,6 @@ class EngineSettings(Struct, frozen=True):
     """GPUs left to others, however long the queue."""
     max_use: int | None = None
     """GPUs used at once; None is all of them."""
-    half_life: float = 6 * 3600.0
-    """Seconds after which usage counts half in the fair order between users."""
     idle_exit: float | None = 600.0
     """Seconds without work after which the engine leaves; None is never."""
     keep: float | None = 90 * 86400.0
@@ -48,6 +48,21 @@ class EngineSettings(Struct, frozen=True):
     """Patterns of the names of variables whose values are never shown."""
     groups: Mapping[str, int] = {}
     """How many jobs of a group may run at once."""
+
+
+def policy_of(settings: EngineSettings, cores: int) -> Policy:
+    """How the plan weighs things, on a machine with so many cores."""
+    groups = {f"group {name}": limit for name, limit in settings.groups.items()}
+    return Policy(
+        max_use=settings.max_use,
+        min_free=settings.min_free,
+        limits={**groups, CPU_JOBS.name: settings.cpu_jobs or cores},
+        patience=settings.patience,
+        reserve=settings.reserve,
+        tolerance=settings.tolerance,
+        quarantine=settings.quarantine,
+        strangers=settings.strangers,
+    )
 
 
 class Key(Struct, frozen=True):
@@ -157,7 +172,6 @@ KEYS: Mapping[str, Key] = {
     "quarantine": Key("60s", "a duration with a unit", "60s", _duration_or_nothing),
     "min_free": Key(0, "a number of GPUs", 1, _at_least(0)),
     "max_use": Key("none", "a number of GPUs or none", 2, _unless("none", _at_least(0))),
-    "half_life": Key("6h", "a duration with a unit", "6h", _duration),
     "idle_exit": Key("10m", "a duration with a unit or never", "10m", _unless("never", _duration_or_nothing)),
     "keep": Key("90d", "a duration with a unit or forever", "90d", _unless("forever", _duration)),
     "cpu_jobs": Key("cores", "a number of jobs or cores", 8, _unless("cores", _at_least(1))),

@@ -1,17 +1,17 @@
-"""What every door uses to reach the queue: submitting, finding, and what dead engines left."""
+"""What every door uses to reach the queue: submitting, asking, and what dead engines left."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from stoker.core.errors import NoSuchJob, StokerError
+from stoker.core.errors import StokerError
 from stoker.core.job import Job
 from stoker.core.request import Release, Request
 from stoker.core.submission import NewJob
 from stoker.places import Places
-from stoker.presence import QUEUE, engine_lives, ring, sweep_engine
-from stoker.store import AttemptRow, Store, TakeOver
+from stoker.presence import QUEUE, engine_lives, process_of, ring, sweep_engine
+from stoker.store import Store, TakeOver
 
 _PAGE = 10_000
 
@@ -62,11 +62,22 @@ def ask(places: Places, store: Store, requests: Sequence[Request], now: float) -
 
 def _wishes(places: Places, store: Store, request: Request) -> list[tuple[str, Request]]:
     owner = store.owner(request.job)
-    if owner == QUEUE or engine_lives(places, owner):
+    if is_served(places, owner):
         return [(owner, request)]
     left = store.jobs_with_keeper_of(request.job)
     store.take_over([TakeOver(job_id, owner) for job_id in (*left, request.job)], QUEUE)
     return [*((QUEUE, Release(job_id)) for job_id in left), (QUEUE, request)]
+
+
+def is_served(places: Places, engine: str) -> bool:
+    """Whether jobs of an engine have somebody who does what is asked for them, now or when he comes back.
+
+    Under a name of its own the engine of the queue has only guests, of which it minds nothing but the end.
+    """
+    if engine == QUEUE:
+        return True
+    pid = process_of(places, engine)
+    return pid is not None and pid != process_of(places, QUEUE)
 
 
 class Orphan(NamedTuple):
@@ -103,18 +114,6 @@ def forgotten_keepers(places: Places, store: Store) -> list[str]:
     dead = [name for name in names if not engine_lives(places, name.rpartition("-")[0])]
     needed = store.keepers() if dead else set()
     return [name for name in dead if name not in needed]
-
-
-def newest_attempt(store: Store, job_id: int | None) -> AttemptRow:
-    """The last run of a job; of the newest job where none is named."""
-    wanted = store.last_job() if job_id is None else job_id
-    if wanted is None or store.job(wanted) is None:
-        what = "the queue is empty" if wanted is None else f"there is no job {wanted}"
-        raise NoSuchJob(what, "see the ids in the output of stoker run")
-    attempts = store.attempts(wanted)
-    if not attempts:
-        raise NoSuchJob(f"job {wanted} has not started yet", "look again when it has")
-    return attempts[-1]
 
 
 def _all_open(store: Store, engine: str) -> Iterator[Job]:

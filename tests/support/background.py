@@ -5,6 +5,7 @@ and all of them mean the simulated GPUs, since STOKER_SIM is set) and can beside
 
 - `submit(*lines, ...)` puts shell lines into the queue, starts the engine where none lives, and returns the ids;
 - `start_engine()`, `kill_engine()` (SIGKILL) and `engine_process` are about the engine;
+- `start_run(*lines)` is a foreground run on one of the GPUs; `kill_keepers()` kills what a dead engine or run left;
 - `job(id)`, `word(id)`, `ended(id)`, `log(id)` tell of a job as the store has it; `open_store()` gives the store;
 - `wait_word("running", *ids)` and `wait_over(*ids)` wait for jobs;
 - `open_gate(name)` lets go on what waits in `until(name)` of support.cli.
@@ -18,6 +19,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -135,6 +137,36 @@ class Background(Stoker):
         assert pid is not None, "no engine lives"
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not engine_lives(self.places, QUEUE))
+
+    def start_run(self, *lines: str) -> subprocess.Popen[bytes]:
+        """Start a foreground run of a list on one GPU, and wait until its first job runs."""
+        with self.open_store() as store:
+            first = (store.last_job() or 0) + 1
+        run = self.start("run", "--devices", "0", str(self.write(f"list{first}.txt", *lines)))
+        wait_until(lambda: self.has(first + len(lines) - 1) and self.word(first) == "running")
+        return run
+
+    def has(self, job_id: int) -> bool:
+        """Whether there is such a job."""
+        with self.open_store() as store:
+            return store.job(job_id) is not None
+
+    def kill_keepers(self) -> None:
+        """Kill all keepers while no engine lives, and wait until they are gone."""
+        wait_until(self._no_keeper_left)
+
+    def _no_keeper_left(self) -> bool:
+        keepers = [int(name) for name in os.listdir("/proc") if name.isdecimal() and self._has_keepers_files(int(name))]
+        for pid in keepers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not keepers
+
+    def _has_keepers_files(self, pid: int) -> bool:
+        with contextlib.suppress(OSError):
+            links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+            return any(link.startswith(f"{self.places.keepers}/") for link in links)
+        return False
 
 
 @pytest.fixture

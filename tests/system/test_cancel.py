@@ -191,6 +191,27 @@ def test_a_crash_before_the_job_is_told(background: Background) -> None:
     assert background.lines("starts") == [""]
 
 
+def test_a_job_of_a_living_run(background: Background) -> None:
+    """A foreground run in another terminal hears of it too, and goes on with the rest."""
+    run = background.start_run(until("never"), "touch ran", "touch skipped")
+    assert background("cancel", "3", "1").code == 0
+    outcome = background.finish(run)
+    assert outcome.code == 1
+    assert [background.word(job_id) for job_id in (1, 2, 3)] == ["cancelled", "done", "cancelled"]
+    assert background.engine_process is None
+
+
+def test_a_job_of_a_dead_run(background: Background) -> None:
+    """What goes on without the run that started it can be stopped."""
+    run = background.start_run(until("never"), "touch ran")
+    run.kill()
+    run.wait()
+    assert background("cancel", "all").code == 0
+    background.wait_over(1, 2)
+    assert [background.word(1), background.word(2)] == ["cancelled", "cancelled"]
+    assert not (background.cwd / "ran").exists()
+
+
 @pytest.mark.parametrize("delay", range(4))
 def test_a_crash_at_any_moment(background: Background, delay: int) -> None:
     """However the crash falls between the wish and its answer, the job ends and does not run again."""

@@ -148,9 +148,7 @@ def test_json(background: Background) -> None:
 
 def test_what_a_dead_run_left(background: Background) -> None:
     """Jobs that a foreground run left waiting go on in the queue when they are resumed."""
-    background.write("jobs.txt", until("gate"), "echo later", "echo last")
-    run = background.start("run", "--devices", "0", "jobs.txt")
-    wait_until(lambda: background.word(1) == "running" if _has(background, 3) else False)
+    run = background.start_run(until("gate"), "echo later", "echo last")
     run.kill()
     run.wait()
     wait_until(lambda: not list(living_engines(background.places)))
@@ -160,20 +158,30 @@ def test_what_a_dead_run_left(background: Background) -> None:
         assert store.owner(2) == QUEUE
 
 
+def test_what_a_dead_run_lost(background: Background) -> None:
+    """A job whose run and keeper were killed waits again, and is resumed like the others."""
+    run = background.start_run("echo >> starts; " + until("gate"))
+    background.wait_lines("starts", 1)
+    run.kill()
+    run.wait()
+    background.kill_keepers()
+    background.start_engine()
+    background.wait_word("waiting", 1)
+    background.open_gate("gate")
+    assert background("resume", "all").out == "1 goes on in the queue; the run that had it is gone\n"
+    assert background("wait", "1").code == 0
+    assert len(background.lines("starts")) == 2
+
+
 def test_a_command_that_had_a_terminal(background: Background) -> None:
     """A command whose output went to a terminal that is gone gets a log file in the queue."""
     (busy,) = background.submit(until("gate"), need=WHOLE)
     background.wait_word("running", busy)
     run = background.start("run", "--", "echo", "hello")
-    wait_until(lambda: _has(background, 2))
+    wait_until(lambda: background.has(2))
     run.kill()
     run.wait()
     assert background("resume", "all").code == 0
     background.open_gate("gate")
     assert background("wait", "2").code == 0
     assert background("logs", "2").out == "hello\n"
-
-
-def _has(background: Background, job_id: int) -> bool:
-    with background.open_store() as store:
-        return store.job(job_id) is not None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def test_interrupted(background: Background) -> None:
     (running,) = background.submit(until("gate"))
     background.wait_word("running", running)
     process = background.start("wait")
-    wait_until(lambda: os.path.exists(f"/proc/{process.pid}/fd/3") and _sleeps(process.pid))
+    _wait_announced(process)
     process.send_signal(signal.SIGINT)
     outcome = background.finish(process)
     assert outcome.code == 130
@@ -128,8 +128,8 @@ def test_it_sleeps(background: Background) -> None:
     """While nothing happens it uses next to no time of the processor."""
     (running,) = background.submit(until("gate"))
     background.wait_word("running", running)
-    process = background.start("wait", str(running))
-    wait_until(lambda: _sleeps(process.pid))
+    process = background.start("wait")
+    _wait_announced(process)
     before = _ticks(process.pid)
     began = time.monotonic()
     wait_until(lambda: time.monotonic() - began > 2.0)
@@ -138,10 +138,10 @@ def test_it_sleeps(background: Background) -> None:
     assert background.finish(process).code == 0
 
 
-def _sleeps(pid: int) -> bool:
-    """Whether a process has come to where it sleeps between two looks."""
-    with open(f"/proc/{pid}/wchan") as where:
-        return "nanosleep" in where.read()
+def _wait_announced(process: subprocess.Popen[bytes]) -> None:
+    """Wait until it says what it waits for."""
+    assert process.stderr is not None
+    assert b"waiting for" in process.stderr.readline()
 
 
 def _ticks(pid: int) -> int:

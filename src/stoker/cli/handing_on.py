@@ -10,14 +10,14 @@ from stoker.cli.control import Control
 from stoker.core.attempt import INHERIT
 from stoker.core.job import Job
 from stoker.core.terms import Terms
-from stoker.presence import QUEUE, engine_lives
+from stoker.queue import is_served
 from stoker.store import choosing
 
 
 def abandoned(control: Control, jobs: Sequence[Job]) -> set[int]:
     """Ids of those jobs whose foreground run is gone."""
     owners = choosing.owners_of(control.store, [job.id for job in jobs])
-    gone = [owner for owner in owners if owner != QUEUE and not engine_lives(control.places, owner)]
+    gone = [owner for owner in owners if not is_served(control.places, owner)]
     return {job_id for owner in gone for job_id in owners[owner]}
 
 

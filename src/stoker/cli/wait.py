@@ -11,6 +11,7 @@ import click
 import msgspec
 from msgspec import Struct
 
+from stoker.cli.complete_ids import complete_jobs
 from stoker.cli.control import Control, controlling, opened, wants_json, warn
 from stoker.cli.watching import Watch
 from stoker.core.job import Ended, Job
@@ -49,7 +50,7 @@ class Waited(Struct, frozen=True):
 
 
 @click.command(name="wait")
-@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @click.option("--timeout", metavar="DUR", help="Give up after this time, with exit code 124; like -t.")
 @controlling
 def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, sim: bool) -> int:
@@ -63,8 +64,10 @@ def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, sim: bool)
     """
     deadline = None if timeout is None else time.monotonic() + parse_duration(timeout)
     with opened(sim) as control:
-        wanted = find(control.store, ids) if ids else _last(control)
+        wanted = find(control.store, ids) if ids else find_last(control.store)
         try:
+            if not ids:
+                _announce(control, wanted)
             in_time = Watch(control, wanted).wait_over(deadline)
         except KeyboardInterrupt:
             warn(f"detached; {_those(wanted)} on without you")
@@ -79,13 +82,11 @@ def exit_code_of(job: Job) -> int:
     return job.state.code or 1
 
 
-def _last(control: Control) -> list[int]:
-    found = find_last(control.store)
+def _announce(control: Control, found: Sequence[int]) -> None:
     job = control.store.job(found[0])
     assert job is not None
     what = f"the {len(found)} tasks of {job.array}" if job.array else str(job.id)
     warn(f"waiting for {what}: {title(job)}")
-    return found
 
 
 def _those(wanted: Sequence[int]) -> str:

@@ -91,10 +91,11 @@ class TestStatus:
         background.start_engine()
         path = lock_path(background.places, QUEUE)
         path.write_text(f"{background.engine_process}\n0.0.1\n")
-        outcome = background("engine", "status")
-        assert outcome.err.count("\n") == 1
-        assert "the engine runs 0.0.1" in outcome.err
-        assert "stoker engine stop && stoker engine start; jobs go on" in outcome.err
+        for words in (["engine", "status"], ["status"], ["submit", "true"]):
+            outcome = background(*words)
+            assert outcome.err.count("\n") == 1
+            assert "the engine runs 0.0.1" in outcome.err
+            assert "stoker engine stop && stoker engine start; jobs go on" in outcome.err
 
 
 class TestStop:

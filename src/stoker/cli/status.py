@@ -15,6 +15,7 @@ from stoker.cli.queue_scene import Status
 from stoker.cli.queue_status import status_of
 from stoker.cli.screen import Screen, places_here, screen_options, write_json, write_plain
 from stoker.places import Places
+from stoker.presence import version_notice
 
 MOST_LINES = 200
 """How many waiting jobs are read where nobody asked for all."""
@@ -35,6 +36,8 @@ def command(ids: tuple[str, ...], everything: bool, hooks: bool, environment: bo
       stoker status --json   for programs
     """
     places = places_here(screen.sim)
+    if notice := version_notice(places):
+        print(f"stoker: {notice}", file=sys.stderr)
     if ids:
         from stoker.cli.some_jobs import show_jobs
 

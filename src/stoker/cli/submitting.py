@@ -16,10 +16,10 @@ from stoker.cli.submit_report import show_ids, show_lines, show_result, submit_r
 from stoker.config import Config, load_config
 from stoker.core.errors import StokerError
 from stoker.joblist import Listed
+from stoker.machine import Machine, read_machine
 from stoker.options import JobOptions, merged, working_directory
 from stoker.places import Places, find_places
-from stoker.presence import QUEUE, engine_lives, ring
-from stoker.published import View, read_view
+from stoker.presence import QUEUE, engine_lives, ring, version_notice
 from stoker.queue import open_store
 from stoker.words import printable
 
@@ -55,11 +55,13 @@ def hand_in(request: Request, items: Sequence[Listed]) -> int:
         if request.dry_run:
             from stoker.cli.submit_plan import show_plan
 
-            view = read_view(places.bulletin(QUEUE))
-            return show_plan(desk.settle(items, store, view), store, view, as_json=request.as_json)
-        parts = desk.settle(items, store, engine.view() if desk.needs_devices else None)
+            parts = desk.settle(items, store, read_machine(places.bulletin(QUEUE)))
+            return show_plan(parts, store, places, as_json=request.as_json)
+        parts = desk.settle(items, store, engine.machine() if desk.needs_devices else None)
         entered = desk.enter(store, parts, request.label, held=HELD if request.hold else "")
     engine.wake()
+    if notice := version_notice(places):
+        _say(notice)
     return _report(request, entered, engine.failure)
 
 
@@ -71,10 +73,10 @@ class Background:
         self._places = places
         self._sim = sim
 
-    def view(self) -> View | None:
+    def machine(self) -> Machine | None:
         """What the machine has, as a living engine says; else what the last one said, if there was one."""
         self._ensure()
-        return read_view(self._places.bulletin(QUEUE))
+        return read_machine(self._places.bulletin(QUEUE))
 
     def wake(self) -> None:
         """There is something new in the queue."""

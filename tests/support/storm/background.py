@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
 import socket
 import time
 from collections import Counter
@@ -32,6 +33,7 @@ END_SECONDS = 150.0
 """How long an engine that nobody disturbs may take with what is left."""
 EARLY_SECONDS = 0.3
 """How old an engine is at most that is killed before it works."""
+LEAVING_SECONDS = 20.0
 RUNNING = 3
 """The exit code of an engine that finds another one at work."""
 
@@ -151,17 +153,36 @@ class QueueStorm:
         return self._killer.kill_keeper([self._engine.pid] if self._engine is not None else [])
 
     def _strike_beside(self, blow: str) -> bool:
-        """The forkserver of the engine, or its sole right to the queue."""
+        """The forkserver of the engine, its sole right to the queue, or its will to stay."""
         engine = self._at_work()
         engine.wait_ready()
         time.sleep(self._dice.uniform(0.0, self.weather.pause / 2))
-        return self._killer.kill_forkserver(engine.pid) if blow == "forkserver" else self._rival(engine)
+        match blow:
+            case "forkserver":
+                return self._killer.kill_forkserver(engine.pid)
+            case "rival":
+                return self._rival(engine)
+            case _:
+                return self._farewell(engine)
 
     def _rival(self, engine: EngineProcess) -> bool:
         with contextlib.closing(self._start()) as rival:
             code = rival.wait_end(END_SECONDS)
         if engine.lives and code != RUNNING:
             self._stuck.append(f"a second engine ended with {code} instead of {RUNNING}")
+        return True
+
+    def _farewell(self, engine: EngineProcess) -> bool:
+        """Some wait until it has left, some kill it on its way, and some submit meanwhile."""
+        asked = engine.ask(self._dice.choice([signal.SIGTERM, signal.SIGHUP]))
+        if self._dice.random() < 0.5:
+            self._feed(self._next + 1)
+        if asked == signal.SIGTERM and self._dice.random() < 0.5:
+            if engine.wait_end(LEAVING_SECONDS) != 0:
+                self._stuck.append(f"an engine that was told to leave did not in {LEAVING_SECONDS:g} s")
+            return True
+        time.sleep(self._dice.uniform(0.0, self.weather.pause))
+        engine.kill()
         return True
 
     # -- the engine ------------------------------------------------------------------------------

@@ -54,6 +54,11 @@ class EngineProcess:
             wait_until(lambda: not self.lives, seconds)
         return self._process.poll()
 
+    def ask(self, number: signal.Signals) -> signal.Signals:
+        """Send it a signal that it understands; the signal."""
+        self._process.send_signal(number)
+        return number
+
     def kill(self) -> bool:
         """Kill it without a word; False where it had ended before."""
         lived = self.lives

@@ -17,6 +17,8 @@ class Weather:
     keeper_kills: int = 4
     rivals: int = 0
     """How often a second engine is started beside the one of the queue."""
+    farewells: int = 0
+    """How often the engine is asked to leave, at once or when nothing runs."""
     pause: float = 0.5
     """Seconds between two blows at most."""
     lists: int = 1
@@ -32,13 +34,14 @@ class Weather:
             "forkserver": self.forkserver_kills,
             "keeper": self.keeper_kills,
             "rival": self.rivals,
+            "farewell": self.farewells,
         }
         blows = [kind for kind, times in kinds.items() for _ in range(times)]
         dice.shuffle(blows)
         return blows
 
 
-CHECK = Weather(jobs=1500, engine_kills=100, forkserver_kills=20, keeper_kills=20, rivals=3, pause=0.25)
+CHECK = Weather(jobs=1500, engine_kills=100, forkserver_kills=20, keeper_kills=20, rivals=3, farewells=6, pause=0.25)
 """What is part of every check..."""
-LONG = Weather(jobs=5000, engine_kills=220, forkserver_kills=40, keeper_kills=40, rivals=6, pause=0.5)
+LONG = Weather(jobs=5000, engine_kills=220, forkserver_kills=40, keeper_kills=40, rivals=6, farewells=20, pause=0.5)
 """... and what `make storm` does with each seed."""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.job import Assigned, Cancelled, Event, Exited, Job, Paused, Started, advance
+from stoker.core.dependency import Dependency
+from stoker.core.job import Assigned, Cancelled, Event, Exited, Job, Paused, Resumed, Started, advance
 from stoker.core.submission import NewJob
 from stoker.core.terms import Command, Terms
 from stoker.store import Change, Store
@@ -114,6 +115,44 @@ class TestQueue:
                 add(other, TRUE)
             assert store.loads()["queue"].open == 1
         assert store.loads()["queue"].open == 2
+
+
+class TestOutcome:
+    """What those that wait for others have to know."""
+
+    def test_an_array_is_open_while_a_task_is(self, store: Store) -> None:
+        """Also where the last one is held; then it is ok when all are done, and notok when one is not."""
+        add(store, TRUE)
+        ids = add(store, *tasks(0, 1, 2), array=True)
+        add(store, TRUE)
+        whole = Dependency(ids[0], array=True)
+        for job_id in ids[:2]:
+            start(store, job_id)
+            end(store, job_id, 3.0)
+        happen(store, ids[2], Paused(3.0))
+        assert store.outcome(whole) == "open"
+        happen(store, ids[2], Resumed(4.0))
+        start(store, ids[2])
+        assert store.outcome(whole) == "open"
+        end(store, ids[2], 5.0)
+        assert store.outcome(whole) == "ok"
+
+    def test_one_task_that_failed(self, store: Store) -> None:
+        """The array did not succeed; a single task of it is another target."""
+        ids = add(store, *tasks(0, 1), array=True)
+        for code, job_id in enumerate(ids):
+            start(store, job_id)
+            end(store, job_id, 3.0, code)
+        assert store.outcome(Dependency(ids[0], array=True)) == "notok"
+        assert [store.outcome(Dependency(job_id)) for job_id in ids] == ["ok", "notok"]
+
+    def test_queued_hooks(self, store: Store) -> None:
+        """They are counted, so that a screen need not promise to show them."""
+        add(store, TRUE)
+        assert store.queued_hooks() == 0
+        hook, _ = add(store, HOOK, HOOK)
+        start(store, hook)
+        assert store.queued_hooks() == 1
 
 
 class TestPast:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -27,7 +27,7 @@ from stoker.core.job import (
     event_word,
     result_of,
 )
-from stoker.core.secrets import shown_value
+from stoker.core.secrets import PATTERNS, shown_value
 from stoker.store import AttemptRow
 from stoker.words import outcome, text_for_json
 
@@ -100,7 +100,7 @@ class Stories(Struct, frozen=True):
     jobs: list[Story]
 
 
-def story_of(job: Job, knowledge: Knowledge, *, environment: bool = False) -> Story:
+def story_of(job: Job, knowledge: Knowledge, secrets: Sequence[str] = PATTERNS, *, environment: bool = False) -> Story:
     """The whole story of a job."""
     terms, store = job.terms, knowledge.store
     attempts = [_attempt_line(row, knowledge) for row in store.attempts(job.id)]
@@ -127,8 +127,8 @@ def story_of(job: Job, knowledge: Knowledge, *, environment: bool = False) -> St
         note=text_for_json(ended.note) if ended else "",
         attempts=attempts,
         events=[EventLine(exactly(job.submitted), "submitted", ""), *_events(job, knowledge)],
-        variables=_shown(dict(terms.extra_env)),
-        environment=_shown(store.environment(terms.environment)) if environment and terms.environment else None,
+        variables=_shown(dict(terms.extra_env), secrets),
+        environment=_environment(job, knowledge, secrets) if environment else None,
     )
 
 
@@ -193,8 +193,13 @@ def _detail(event: Event, knowledge: Knowledge) -> str:
             return ""
 
 
-def _shown(variables: Mapping[str, str]) -> dict[str, str]:
-    return _texts({name: shown_value(name, value) for name, value in sorted(variables.items())})
+def _environment(job: Job, knowledge: Knowledge, secrets: Sequence[str]) -> dict[str, str]:
+    digest = job.terms.environment
+    return _shown(knowledge.store.environment(digest), secrets) if digest else {}
+
+
+def _shown(variables: Mapping[str, str], secrets: Sequence[str]) -> dict[str, str]:
+    return _texts({name: shown_value(name, value, secrets) for name, value in sorted(variables.items())})
 
 
 def _texts(values: Mapping[str, str]) -> dict[str, str]:

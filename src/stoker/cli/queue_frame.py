@@ -14,6 +14,8 @@ from stoker.core.units import size_text
 from stoker.words import printable
 
 NO_ENGINE = "no engine runs; it starts with the next submit, or: stoker engine start"
+OLD_SECONDS = 5.0
+"""Age from which on it is told how old the numbers are."""
 ROOMY = 14
 """Lines from which on there are empty ones between the parts."""
 
@@ -48,12 +50,13 @@ def heading_line(status: Status, width: int) -> Line:
 def note_lines(status: Status) -> list[Line]:
     """What is wrong, or old."""
     lines: list[Line] = []
+    seen = status.engine.seen
     if not status.engine.running:
-        seen = status.engine.seen
         lines.append((Piece(NO_ENGINE, "odd"),))
-        if seen is not None and status.devices:
-            when = ago_text(seen.timestamp(), status.at.timestamp())
-            lines.append((Piece(f"the GPUs are shown as they were {when}", "odd"),))
+    if seen is not None and status.devices and (status.at - seen).total_seconds() > OLD_SECONDS:
+        when = ago_text(seen.timestamp(), status.at.timestamp())
+        why = "the engine does not answer; " if status.engine.running else ""
+        lines.append((Piece(f"{why}the GPUs are shown as they were {when}", "odd"),))
     if status.engine.draining:
         lines.append((Piece("the engine starts nothing more, and leaves when nothing runs", "odd"),))
     return [*lines, *((Piece(printable(note), "bad"),) for note in status.notes)]

@@ -46,14 +46,15 @@ def engine_line(knowledge: Knowledge) -> EngineLine:
     """The engine in the background as it is now, or as it was when it left."""
     view, lives = knowledge.views.queue, knowledge.views.lives
     paused = mark_of(knowledge.settings.get(paused_key(QUEUE)))
+    seen = moment(max((one.at for one in knowledge.views.current), default=None))
     if view is None:
-        return EngineLine(lives, paused=paused)
+        return EngineLine(lives, seen=seen, paused=paused)
     return EngineLine(
         running=lives,
         pid=view.pid if lives else None,
         version=view.version,
         since=moment(view.since) if lives else None,
-        seen=moment(view.at),
+        seen=seen,
         trouble=text_for_json(view.trouble) if lives else "",
         draining=view.draining and lives,
         paused=paused,
@@ -62,9 +63,9 @@ def engine_line(knowledge: Knowledge) -> EngineLine:
 
 def _counts(knowledge: Knowledge, *, hooks: bool) -> Counts:
     loads: list[Load] = list(knowledge.loads.values())
-    hidden = 0 if hooks else sum(one.job.terms.role == "hook" for one in knowledge.active)
-    active = len(knowledge.active) - hidden
-    return Counts(active, sum(load.waiting for load in loads), sum(load.held for load in loads))
+    running = 0 if hooks else sum(one.job.terms.role == "hook" for one in knowledge.active)
+    waiting = sum(load.waiting for load in loads) - (0 if hooks else knowledge.store.queued_hooks())
+    return Counts(len(knowledge.active) - running, waiting, sum(load.held for load in loads))
 
 
 def _hidden(counts: Counts, active: int, queued: list[JobLine]) -> Counts:

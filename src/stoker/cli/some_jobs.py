@@ -16,6 +16,9 @@ from stoker.cli.queue_plain import jobs_plain
 from stoker.cli.queue_scene import exactly
 from stoker.cli.screen import Screen, write_json, write_plain
 from stoker.cli.story_frame import story_lines
+from stoker.config import load_config
+from stoker.core.errors import StokerError
+from stoker.core.secrets import PATTERNS
 from stoker.finding import find
 from stoker.places import Places
 from stoker.store import Store
@@ -45,8 +48,17 @@ def read_stories(knowledge: Knowledge, words: Sequence[str], *, environment: boo
     store = knowledge.store
     assert isinstance(store, Store)
     jobs = [job for job_id in find(store, words) if (job := store.job(job_id)) is not None]
-    told = [story_of(job, knowledge, environment=environment) for job in jobs]
+    secrets = _secrets()
+    told = [story_of(job, knowledge, secrets, environment=environment) for job in jobs]
     return Stories(SCHEMA, exactly(knowledge.now), knowledge.simulated, told)
+
+
+def _secrets() -> tuple[str, ...]:
+    """Which variables look like secrets; a configuration that cannot be read must not keep anybody from looking."""
+    try:
+        return load_config(os.environ, None).engine.secrets
+    except StokerError:
+        return PATTERNS
 
 
 def _frame(stories: Stories, width: int, height: int | None, sim: str) -> list[Line]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from stoker.core.job import Job
 from stoker.store.reading import Reading
-from stoker.store.rows import ACTIVE, ENDED, HELD, IN_ARRAY, JOB, OPEN, AttemptRow, attempt_of
+from stoker.store.rows import ACTIVE, ENDED, HELD, IN_ARRAY, JOB, OF_HOOKS, OPEN, AttemptRow, attempt_of
 
 # Named, because SQLite likes to go through the whole table instead.
 _OPEN_JOBS, _ACTIVE_JOBS, _HELD_JOBS = (
@@ -100,6 +100,15 @@ class Listing(Reading):
         query = f"{_OPEN_JOB}engine = ? AND id > ? AND {OPEN} AND {_QUEUED} ORDER BY id LIMIT ?"
         return [self._job_of(row) for row in self._rows(query, engine, after, limit)]
 
+    def queued_hooks(self) -> int:
+        """How many of the jobs that wait are hooks."""
+        hooks = self._hook_terms()
+        if not hooks:
+            return 0
+        which = ", ".join("?" * len(hooks))
+        query = f"SELECT count(*) FROM {_OPEN_JOBS} WHERE {OPEN} AND state = 'waiting' AND terms IN ({which})"
+        return int(self._rows(query, *hooks)[0][0])
+
     def last_of_array(self, array: int) -> int:
         """The id of an array's last task; its tasks have consecutive ids."""
         ((last,),) = self._rows(f"SELECT max(id) FROM jobs WHERE array = ? AND {IN_ARRAY}", array)
@@ -154,7 +163,7 @@ class Listing(Reading):
 
     def _hook_terms(self) -> list[int]:
         """Terms that only hooks have: there are few, where there are any."""
-        query = "SELECT id FROM terms WHERE body LIKE '%hook%' AND json_extract(body, '$.role') = 'hook'"
+        query = f"SELECT id FROM terms WHERE {OF_HOOKS}"
         return [terms for (terms,) in self._rows(query)]
 
     def _past_of(self, row: tuple[Any, ...]) -> Past:

@@ -20,6 +20,7 @@ from stoker.core.terms import Command, Terms
 from stoker.store.rows import (
     ACTIVE,
     EVENTS,
+    IN_ARRAY,
     JOB,
     OPEN,
     REQUESTS,
@@ -168,11 +169,11 @@ class Reading:
 
     def outcome(self, dependency: Dependency) -> Outcome:
         """What the target of a dependency has come to."""
-        column = "array" if dependency.array else "id"
         target = dependency.target
-        if self._rows(f"SELECT 1 FROM jobs WHERE {column} = ? AND {OPEN} LIMIT 1", target):
+        if self._is_open(dependency):
             return "open"
-        failed = self._rows(f"SELECT 1 FROM jobs WHERE {column} = ? AND state != 'done' LIMIT 1", target)
+        meant = f"{IN_ARRAY} AND array = ?" if dependency.array else "id = ?"
+        failed = self._rows(f"SELECT 1 FROM jobs WHERE {meant} AND state != 'done' LIMIT 1", target)
         return "notok" if failed else "ok"
 
     # -- inside ----------------------------------------------------------------------------------
@@ -184,6 +185,19 @@ class Reading:
             yield
         except sqlite3.Error as error:
             raise _explanation(doing, self._path, error) from error
+
+    def _is_open(self, dependency: Dependency) -> bool:
+        """Tasks have one owner and consecutive ids; so neither what has ended nor other open jobs are gone through."""
+        if not dependency.array:
+            return bool(self._rows(f"SELECT 1 FROM jobs WHERE id = ? AND +{OPEN}", dependency.target))
+        tasks = f"FROM jobs WHERE array = ? AND {IN_ARRAY}"
+        return bool(
+            self._rows(
+                f"SELECT 1 FROM jobs INDEXED BY jobs_open WHERE engine = (SELECT engine {tasks} LIMIT 1)"
+                f" AND id BETWEEN ? AND (SELECT max(id) {tasks}) AND {OPEN} LIMIT 1",
+                *[dependency.target] * 3,
+            )
+        )
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self._explained("read"):

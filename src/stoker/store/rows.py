@@ -65,6 +65,7 @@ ACTIVE = "(state = 'starting' OR state = 'running' OR state = 'stopping')"
 HELD = "state = 'held'"
 IN_ARRAY = "array != 0"
 ENDED = "ended IS NOT NULL"
+OF_HOOKS = "json_extract(body, '$.role') = 'hook'"
 """Conditions word for word as in the indexes: only then does SQLite use them."""
 
 _QUEUE = f"""
@@ -82,6 +83,7 @@ UPDATE jobs SET ended = json_extract(CAST(detail AS TEXT), '$.at') WHERE state I
 CREATE INDEX jobs_array ON jobs(array, id) WHERE array != 0;
 CREATE INDEX jobs_on_hold ON jobs(engine, id) WHERE state = 'held';
 CREATE INDEX jobs_ended ON jobs(ended, state) WHERE ended IS NOT NULL;
+CREATE INDEX terms_of_hooks ON terms(id) WHERE {OF_HOOKS};
 CREATE TABLE requests (
   id INTEGER PRIMARY KEY AUTOINCREMENT, engine TEXT NOT NULL, job INTEGER NOT NULL, at REAL NOT NULL,
   body BLOB NOT NULL

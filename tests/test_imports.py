@@ -18,6 +18,7 @@ LAYERS = [
     {"devices", "ledger", "store", "backends", "places", "zone"},
     {
         "presence",
+        "machine",
         "published",
         "equipment",
         "experience",

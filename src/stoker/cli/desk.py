@@ -24,6 +24,7 @@ from stoker.core.terms import Terms
 from stoker.core.units import size_text
 from stoker.joblist import COMMAND_LINE, PLAIN, Listed
 from stoker.kernel_limits import Room
+from stoker.machine import Machine
 from stoker.options import (
     JobOptions,
     Surroundings,
@@ -36,7 +37,6 @@ from stoker.options import (
 )
 from stoker.places import Places
 from stoker.presence import QUEUE
-from stoker.published import View
 from stoker.store import Store
 
 OF_THE_JOB_WE_ARE_IN = frozenset(
@@ -106,20 +106,20 @@ class Desk:
             except UsageError as error:
                 raise _located(item, error) from None
 
-    def settle(self, items: Sequence[Listed], store: Store, view: View | None) -> list[Part]:
+    def settle(self, items: Sequence[Listed], store: Store, machine: Machine | None) -> list[Part]:
         """The jobs; refused is what refers to nothing here, or can never run on what the engine sees."""
         checkouts = Checkouts(self._environment)
         around = msgspec.structs.replace(
             self._around,
             earlier=partial(_earlier, store),
             commit=checkouts.commit,
-            resolve=_unknown_device if view is None else partial(resolve, view.snapshot),
+            resolve=_unknown_device if machine is None else partial(resolve, machine.snapshot),
         )
         for item in _one_of_each(items):
             with _told_where(item):
                 terms = self._terms[_key(item)] = terms_of(self._wish(item), around)
-                if view is not None and terms.need.gpus:
-                    _refuse_impossible(terms, view, self._modesty)
+                if machine is not None and terms.need.gpus:
+                    _refuse_impossible(terms, machine, self._modesty)
         return list(self._parts(items))
 
     def enter(self, store: Store, parts: Sequence[Part], label: str, *, held: str) -> list[Entered]:
@@ -203,12 +203,14 @@ def _unknown_device(word: str) -> str:
     raise NotServed(f"no engine has told which device {word!r} is", "see why with stoker engine start")
 
 
-def _refuse_impossible(terms: Terms, view: View, modesty: Policy) -> None:
-    if not view.devices:
-        raise Impossible(view.note or "no GPU found", "submit jobs that need none (-G 0), or try it with --sim 4x24G")
-    impossible = never_fits(terms.need, view.devices) or never_modest(terms.need.gpus, view.devices, modesty)
+def _refuse_impossible(terms: Terms, machine: Machine, modesty: Policy) -> None:
+    if not machine.devices:
+        raise Impossible(
+            machine.note or "no GPU found", "submit jobs that need none (-G 0), or try it with --sim 4x24G"
+        )
+    impossible = never_fits(terms.need, machine.devices) or never_modest(terms.need.gpus, machine.devices, modesty)
     if impossible:
-        raise Impossible(impossible, f"ask for less; there {machine_text(view.devices)}")
+        raise Impossible(impossible, f"ask for less; there {machine_text(machine.devices)}")
 
 
 def machine_text(devices: Sequence[Device]) -> str:

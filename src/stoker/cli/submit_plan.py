@@ -27,8 +27,9 @@ from stoker.core.units import size_text
 from stoker.core.waiting import WaitingJobs, caps_of
 from stoker.experience import Experience
 from stoker.mail import Mail
+from stoker.places import Places
 from stoker.presence import QUEUE
-from stoker.published import View
+from stoker.published import View, read_view
 from stoker.store import Store
 from stoker.words import printable, text_for_json
 
@@ -62,9 +63,9 @@ class SubmitPlan(Struct, frozen=True):
     jobs: list[PlannedJob]
 
 
-def show_plan(parts: Sequence[Part], store: Store, view: View | None, *, as_json: bool) -> int:
+def show_plan(parts: Sequence[Part], store: Store, places: Places, *, as_json: bool) -> int:
     """Print a line for each job, or all of them as one JSON value."""
-    planned = list(_Prospect(parts, store, view, time.time()).planned())
+    planned = list(_Prospect(parts, store, read_view(places.bulletin(QUEUE)), time.time()).planned())
     if as_json:
         sys.stdout.write(msgspec.json.encode(SubmitPlan("stoker.submit-plan/1", planned)).decode() + "\n")
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -66,6 +67,17 @@ def write_unit(path: Path, text: str) -> None:
     made = path.with_suffix(".new")
     made.write_text(text)
     made.replace(path)
+
+
+def missing_program(path: Path) -> str:
+    """The program that a unit of ours starts, where it is not there any more; else empty."""
+    if not path.is_file() or not _is_ours(path):
+        return ""
+    (command,) = re.findall(r"^ExecStart=(.*)$", path.read_text(), re.MULTILINE) or [""]
+    quoted = re.match(r'"((?:[^"\\]|\\.)*)"', command)
+    word = re.sub(r"\\(.)", r"\1", quoted[1]) if quoted else command.partition(" ")[0]
+    program = word.replace("%%", "%").replace("$$", "$")
+    return "" if os.access(program, os.X_OK) else program
 
 
 def _is_ours(path: Path) -> bool:

@@ -21,7 +21,7 @@ from stoker.checkup.clock import look_at_clock
 from stoker.checkup.gpus import cards, judge_absence
 from stoker.checkup.limits import judge_files, judge_processes
 from stoker.checkup.place import look_at_place, look_at_space
-from stoker.checkup.session import kills_user_processes, look_at_session
+from stoker.checkup.session import kills_user_processes, look_at_session, look_at_unit
 from stoker.checkup.settings import look_at_config, look_at_variables
 from stoker.checkup.shared import look_at_ledger
 from stoker.checkup.work import look_at_engine, look_at_leftovers, look_at_queue
@@ -33,6 +33,7 @@ from stoker.places import Places
 from stoker.presence import QUEUE, Presence, lock_path
 from stoker.published import View
 from stoker.store import VERSION, Store
+from stoker.unit import unit_path, unit_text, write_unit
 from support.nvml import DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH, Bench, FakeGpu, FakeMachine, compiled
 
 _LOOK_AT_GPUS = """
@@ -323,6 +324,16 @@ class TestSession:
         linger.unlink()
         (pieces / "kill.conf").unlink()
         assert told() == ("problem", "loginctl enable-linger")
+
+    def test_a_unit_whose_program_is_gone(self, subject: Subject, tmp_path: Path) -> None:
+        """It is to be written again; without a unit there is nothing to say."""
+        assert list(look_at_unit(subject)) == []
+        path = unit_path(subject.environment)
+        write_unit(path, unit_text(["/bin/sh"], {}))
+        assert only(look_at_unit(subject)).level == "ok"
+        write_unit(path, unit_text([str(tmp_path / "gone")], {}))
+        verdict = only(look_at_unit(subject))
+        assert (verdict.level, verdict.advice) == ("problem", "stoker engine install")
 
 
 class TestClock:

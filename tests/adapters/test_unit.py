@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.errors import UsageError
-from stoker.unit import MARK, NAME, unit_path, unit_text, write_unit
+from stoker.unit import MARK, NAME, missing_program, unit_path, unit_text, write_unit
 
 PROGRAM = ["/bin/sh"]
 ODD = {"STOKER_STATE": '/odd place/100%/$HOME/"it\'s"/back\\slash', "SECRET_TOKEN": "x", "STOKER_GPUS": "2"}
@@ -96,6 +96,21 @@ def test_our_own_unit_is_replaced_and_no_other(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         write_unit(path, f"{MARK}\nthird\n")
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["stoker", 'odd 50% $x "q" \\ name'])
+def test_a_program_that_is_gone_is_noticed(tmp_path: Path, name: str) -> None:
+    """As after the directory that Stoker was installed in has moved; units of others are their own matter."""
+    program = tmp_path / name
+    program.touch(mode=0o755)
+    unit = tmp_path / NAME
+    assert missing_program(unit) == ""
+    write_unit(unit, unit_text([str(program)], {}))
+    assert missing_program(unit) == ""
+    program.unlink()
+    assert missing_program(unit) == str(program)
+    unit.write_text("[Service]\nExecStart=/nowhere\n")
+    assert missing_program(unit) == ""
 
 
 def test_where_systemd_looks(tmp_path: Path) -> None:

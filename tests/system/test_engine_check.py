@@ -96,6 +96,11 @@ class TestConfig:
         assert shown.schema == "stoker.engine-config/1"
         assert [(row.value, row.origin) for row in shown.settings if row.key == "keep"] == [("forever", "STOKER_KEEP")]
 
+    def test_json_for_all_verbs(self, stoker: Stoker) -> None:
+        """STOKER_OUTPUT speaks for the machine room too."""
+        for verb in ("config", "check", "status"):
+            assert stoker("engine", verb, STOKER_OUTPUT="json").out.startswith('{"schema":"stoker.engine-')
+
     def test_what_cannot_be_read(self, stoker: Stoker) -> None:
         """The error names the place and what is expected there."""
         outcome = stoker("engine", "config", STOKER_KEEP="long")

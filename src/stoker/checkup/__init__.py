@@ -9,7 +9,7 @@ from stoker.checkup.clock import look_at_clock
 from stoker.checkup.gpus import look_at_gpus
 from stoker.checkup.limits import look_at_limits
 from stoker.checkup.place import look_at_place, look_at_space
-from stoker.checkup.session import look_at_session
+from stoker.checkup.session import look_at_session, look_at_unit
 from stoker.checkup.settings import look_at_config, look_at_variables
 from stoker.checkup.shared import look_at_ledger
 from stoker.checkup.verdict import Subject, Verdict, problem
@@ -32,6 +32,7 @@ def examine(subject: Subject, *, answers: bool) -> Iterator[Verdict]:
         ("gpus", look_at_gpus),
         ("config", look_at_config),
         ("variables", look_at_variables),
+        ("unit", look_at_unit),
         ("logout", look_at_session),
         ("clock", look_at_clock),
         ("limits", look_at_limits),

@@ -10,13 +10,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from stoker.checkup.verdict import Subject, Verdict, note, ok, output_of, problem
-from stoker.unit import unit_path
+from stoker.unit import missing_program, unit_path
 
 ROOT = Path("/")
 _FOLDERS = ("usr/lib/systemd", "run/systemd", "etc/systemd")
 """Where the login manager is configured, the weakest first."""
 _ASK = "busctl --timeout=3 get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager"
 _LINGER = "loginctl enable-linger"
+
+
+def look_at_unit(subject: Subject) -> Iterator[Verdict]:
+    """Whether the unit, where there is one, still starts something."""
+    path = unit_path(subject.environment)
+    if program := missing_program(path):
+        yield problem("unit", f"{path} starts {program}, which is not there any more", "stoker engine install")
+    elif path.exists():
+        yield ok("unit", f"systemd starts the engine by {path}")
 
 
 def look_at_session(subject: Subject, root: Path = ROOT) -> Iterator[Verdict]:

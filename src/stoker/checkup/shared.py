@@ -14,8 +14,7 @@ from stoker.ledger import PLACES, Ledger, LedgerView, find_ledger
 
 def look_at_ledger(subject: Subject, places: Iterable[Path] = PLACES) -> Iterator[Verdict]:
     """The directory of leases: whether it can be used, is open to all, and is the one that all use."""
-    chosen = subject.environment.get("STOKER_LEDGER")
-    if subject.simulated and not chosen:
+    if subject.simulated and not subject.environment.get("STOKER_LEDGER"):
         yield ok("ledger", "simulated GPUs are shared with nobody")
         return
     try:
@@ -25,8 +24,7 @@ def look_at_ledger(subject: Subject, places: Iterable[Path] = PLACES) -> Iterato
         return
     yield _openness(path)
     yield from (note("ledger", warning) for warning in Ledger(path).live().warnings)
-    if chosen:
-        yield from _elsewhere(path, places)
+    yield from _elsewhere(path, places)
 
 
 def _openness(path: Path) -> Verdict:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.checkup import Subject, Verdict, examine
+from stoker.cli.control import wants_json
 from stoker.cli.engine import of_simulated, places_for
 from stoker.cli.engine_status import ANSWER_SECONDS, ask_for_news
 from stoker.core.settings import KEYS
@@ -43,9 +44,9 @@ def command(context: click.Context, sim: bool, as_json: bool) -> int:
         known_variables=frozenset(known_variables(context.find_root())),
     )
     verdicts = examine(subject, answers=ask_for_news(places, ANSWER_SECONDS))
-    found = _told(verdicts) if as_json else _shown(verdicts)
+    found = _told(verdicts) if wants_json(as_json) else _shown(verdicts)
     problems = sum(verdict.level == "problem" for verdict in found)
-    if as_json:
+    if wants_json(as_json):
         check = Check("stoker.engine-check/1", problems, found)
         sys.stdout.write(msgspec.json.encode(check).decode() + "\n")
     elif problems:

@@ -10,6 +10,7 @@ import click
 import msgspec
 from msgspec import Struct
 
+from stoker.cli.control import wants_json
 from stoker.config import SYSTEM_FILE, Config, Row, load_config
 from stoker.configfile import user_file
 from stoker.words import printable, text_for_json
@@ -35,7 +36,7 @@ def command(as_json: bool) -> int:
     config = load_config(os.environ, Path.cwd())
     for warning in config.warnings:
         print(f"stoker: {printable(warning)}", file=sys.stderr)
-    if as_json:
+    if wants_json(as_json):
         sys.stdout.write(msgspec.json.encode(_value(config)).decode() + "\n")
     else:
         _show(config)

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker import __version__
+from stoker.cli.control import wants_json
 from stoker.cli.engine import of_simulated, places_for
 from stoker.core.units import count_text, duration_text, size_text
 from stoker.mail import paused_key
@@ -67,7 +68,7 @@ def command(sim: bool, as_json: bool) -> int:
     found = engine_status(places)
     if notice := version_notice(places):
         print(notice, file=sys.stderr)
-    if as_json:
+    if wants_json(as_json):
         sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
     else:
         for name, value in _lines(found):

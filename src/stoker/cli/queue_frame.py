@@ -31,9 +31,9 @@ def status_frame(status: Status, width: int, height: int | None, sim: str = "") 
     devices = device_table(status.devices, now, width, room - least_jobs)
     shown = _chosen(status.jobs, room - len(devices) - 1)
     jobs = job_table(shown, now, width) if shown else _empty_lines(status, sim)
-    parts = [part for part in (top, devices, [*jobs, last_line(status, shown, width, sim)]) if part]
+    parts = [part for part in (top, devices, [*jobs, *last_line(status, shown, width, sim)]) if part]
     lines = [line for part in parts for line in (*gap, *part)]
-    return [clipped(line, width) for line in lines[len(gap) :] if line or gap]
+    return [clipped(line, width) for line in lines[len(gap) :]]
 
 
 def heading_line(status: Status, width: int) -> Line:
@@ -62,7 +62,7 @@ def note_lines(status: Status) -> list[Line]:
     return [*lines, *((Piece(printable(note), "bad"),) for note in status.notes)]
 
 
-def last_line(status: Status, shown: Sequence[JobLine], width: int, sim: str) -> Line:
+def last_line(status: Status, shown: Sequence[JobLine], width: int, sim: str) -> list[Line]:
     """What is hidden and how to see it, when the queue will be empty, and what ended today."""
     now = status.at.timestamp()
     parts = [_hidden(status, shown, width, sim)]
@@ -73,7 +73,7 @@ def last_line(status: Status, shown: Sequence[JobLine], width: int, sim: str) ->
     for part in filter(None, parts):
         if not text or cells(text) + cells(part) + 4 <= width:
             text = f"{text} · {part}" if text else f" {part}"
-    return (Piece(text, "faint"),)
+    return [(Piece(text, "faint"),)] if text else []
 
 
 def _chosen(jobs: Sequence[JobLine], room: int) -> list[JobLine]:

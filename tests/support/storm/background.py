@@ -16,12 +16,13 @@ from stoker.places import find_places
 from support.storm.book import CANCEL, Book
 from support.storm.checker import Evidence, faults_of_runs
 from support.storm.doors import Doors
-from support.storm.engine import EngineProcess
-from support.storm.jobs import After, a_bunch, followers
+from support.storm.engine import AnyEngine, EngineProcess, FoundEngine
+from support.storm.jobs import After, Work, a_bunch, followers
 from support.storm.killer import Killer
 from support.storm.leftovers import leftovers
 from support.storm.promises import faults_of_queue
 from support.storm.record import open_jobs, read_record
+from support.storm.typed import submit_at_once
 from support.storm.weather import Weather
 from support.storm.witness import read_witness, write_script
 from support.wait import wait_until
@@ -57,7 +58,7 @@ class QueueStorm:
         variables = {"PATH": os.environ["PATH"], "STORM": str(home)}
         self._doors = Doors(places, self._work, variables, self.book, self._dice)
         self._killer = Killer(places.state, self._dice)
-        self._engine: EngineProcess | None = None
+        self._engine: AnyEngine | None = None
         self._next = 0
         self._stuck: list[str] = []
 
@@ -76,6 +77,7 @@ class QueueStorm:
         """End the engine, if it is still there."""
         if self._engine is not None:
             self._engine.close()
+            self._engine = None
 
     def faults(self) -> list[str]:
         """Everything that is not as it should be, in words."""
@@ -118,7 +120,8 @@ class QueueStorm:
 
     def _try(self, blow: str) -> bool:
         """Strike at a random moment; False where there was nothing to hit."""
-        hit = {"engine": self._strike_engine, "keeper": self._strike_keeper}.get(blow, self._strike_beside)(blow)
+        strikes = {"engine": self._strike_engine, "keeper": self._strike_keeper, "typed": self._submit_after_kill}
+        hit = strikes.get(blow, self._strike_beside)(blow)
         self.blows[blow] += hit
         if not hit:
             self._make_targets(blow)
@@ -165,14 +168,25 @@ class QueueStorm:
             case _:
                 return self._farewell(engine)
 
-    def _rival(self, engine: EngineProcess) -> bool:
+    def _submit_after_kill(self, _: str) -> bool:
+        """Two people submit while there is no engine: one comes up, and both jobs are in the queue."""
+        self.close()
+        works = [Work(self._next), Work(self._next + 1)]
+        self._next += len(works)
+        environment = {**self._environment, "STORM": str(self._home)}
+        self._stuck += submit_at_once(works, self._work, environment, self.book, self.weather.sim)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # all may be over, and the engine gone again
+            self._engine = FoundEngine(self._killer.state / "engines" / "queue.lock")
+        return True
+
+    def _rival(self, engine: AnyEngine) -> bool:
         with contextlib.closing(self._start()) as rival:
             code = rival.wait_end(END_SECONDS)
         if engine.lives and code != RUNNING:
             self._stuck.append(f"a second engine ended with {code} instead of {RUNNING}")
         return True
 
-    def _farewell(self, engine: EngineProcess) -> bool:
+    def _farewell(self, engine: AnyEngine) -> bool:
         """Some wait until it has left, some kill it on its way, and some submit meanwhile."""
         asked = engine.ask(self._dice.choice([signal.SIGTERM, signal.SIGHUP]))
         if self._dice.random() < 0.5:
@@ -187,7 +201,7 @@ class QueueStorm:
 
     # -- the engine ------------------------------------------------------------------------------
 
-    def _at_work(self) -> EngineProcess:
+    def _at_work(self) -> AnyEngine:
         """The engine, started again where it has died or left."""
         if self._engine is None or not self._engine.lives:
             self.close()

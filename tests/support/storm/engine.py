@@ -70,3 +70,44 @@ class EngineProcess:
         """End it, if it is still there."""
         self.kill()
         os.close(self._ready)
+
+
+class FoundEngine:
+    """An engine that somebody else started, known by the number that it wrote into its lock."""
+
+    def __init__(self, lock: Path) -> None:
+        self.pid = int(lock.read_text().split()[0])
+        self._descriptor = os.pidfd_open(self.pid)
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended yet."""
+        return not select.select([self._descriptor], [], [], 0)[0]
+
+    def wait_ready(self) -> None:
+        """Whoever started it has waited for that."""
+
+    def wait_end(self, seconds: float) -> int | None:
+        """0 where it ends in time; who reaps it keeps its code."""
+        return 0 if select.select([self._descriptor], [], [], seconds)[0] else None
+
+    def ask(self, number: signal.Signals) -> signal.Signals:
+        """Send it a signal that it understands; the signal."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, number)
+        return number
+
+    def kill(self) -> bool:
+        """Kill it without a word; False where it had ended before."""
+        lived = self.lives
+        self.ask(signal.SIGKILL)
+        select.select([self._descriptor], [], [])
+        return lived
+
+    def close(self) -> None:
+        """End it, if it is still there."""
+        self.kill()
+        os.close(self._descriptor)
+
+
+AnyEngine = EngineProcess | FoundEngine

@@ -19,6 +19,8 @@ class Weather:
     """How often a second engine is started beside the one of the queue."""
     farewells: int = 0
     """How often the engine is asked to leave, at once or when nothing runs."""
+    typed: int = 0
+    """How often two people submit by the command line right after the engine was killed."""
     pause: float = 0.5
     """Seconds between two blows at most."""
     lists: int = 1
@@ -35,13 +37,18 @@ class Weather:
             "keeper": self.keeper_kills,
             "rival": self.rivals,
             "farewell": self.farewells,
+            "typed": self.typed,
         }
         blows = [kind for kind, times in kinds.items() for _ in range(times)]
         dice.shuffle(blows)
         return blows
 
 
-CHECK = Weather(jobs=1500, engine_kills=100, forkserver_kills=20, keeper_kills=20, rivals=3, farewells=6, pause=0.25)
+CHECK = Weather(
+    jobs=1500, engine_kills=100, forkserver_kills=20, keeper_kills=20, rivals=3, farewells=6, typed=4, pause=0.25
+)
 """What is part of every check..."""
-LONG = Weather(jobs=5000, engine_kills=220, forkserver_kills=40, keeper_kills=40, rivals=6, farewells=20, pause=0.5)
+LONG = Weather(
+    jobs=5000, engine_kills=220, forkserver_kills=40, keeper_kills=40, rivals=6, farewells=20, typed=12, pause=0.5
+)
 """... and what `make storm` does with each seed."""

@@ -1,0 +1,45 @@
+"""People who submit by the command line itself, several at once, so that one of them has to start the engine."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from support.cli import PROGRAM
+from support.storm.book import Book, Entry
+from support.storm.jobs import FIRST_EDITION, Work
+from support.storm.witness import command
+
+TYPING_SECONDS = 60.0
+
+
+def submit_at_once(
+    works: Sequence[Work], directory: Path, environment: Mapping[str, str], book: Book, sim: str = ""
+) -> list[str]:
+    """Submit each of the jobs by a command of its own; what went wrong, in words."""
+    began = time.time()
+    people = [_submit(work, directory, environment, sim) for work in works]
+    faults = []
+    for person, work in zip(people, works, strict=True):
+        out, err = person.communicate(timeout=TYPING_SECONDS)
+        if out.strip().isdecimal():
+            book.entries[int(out)] = Entry(work, began)
+        if person.returncode != 0:
+            faults.append(f"a submit ended with {person.returncode}: {err}")
+    return faults
+
+
+def _submit(work: Work, directory: Path, environment: Mapping[str, str], sim: str) -> subprocess.Popen[str]:
+    line = command(work.number, work.codes, work.seconds, work.kind)
+    devices = ["--sim", sim] if sim else []
+    return subprocess.Popen(
+        [PROGRAM, "submit", "--parsable", *devices, "-G", str(work.gpus), "-o", "/dev/null", "-s", line],
+        cwd=directory,
+        env={**environment, "STORM_WORD": FIRST_EDITION},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

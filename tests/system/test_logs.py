@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from stoker.cli.log_output import LogLine
 from stoker.core.terms import Need
 from support.background import Background
 from support.cli import PROGRAM, until
 from support.wait import wait_until
 
+SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.log-1.json"
 WHOLE = Need(gpus=2)
 
 
@@ -112,6 +117,26 @@ def test_progress_bars_on_a_terminal(background: Background) -> None:
     background.wait_over(job)
     assert _on_a_terminal(background, "logs", str(job)) == b"30%\r\ndone\r\n"
     assert background.log(job) == "10%\r20%\r30%\ndone\n".replace("\r", "\n")  # as text mode reads it
+
+
+def test_lines_as_json(background: Background) -> None:
+    """Each line is a value that tells its run and stream, whatever bytes are in it."""
+    line = r"printf 'one\ntwo\377'; echo err >&2; [ $STOKER_ATTEMPT = 2 ]"
+    (job,) = background.submit(line, retries=1, err=str(background.cwd / "%j.err"))
+    background.wait_over(job)
+    values = [json.loads(value) for value in background("logs", str(job), "--jsonl", "--attempt", "1").out.splitlines()]
+    assert [(value["run"], value["stream"], value["text"]) for value in values] == [
+        (1, "out", "one"),
+        (1, "out", "two\\xff"),
+        (1, "err", "err"),
+    ]
+    assert (values[0]["schema"], values[0]["id"], values[0]["shown"]) == ("stoker.log/1", job, str(job))
+    assert len(background("follow", str(job), "--jsonl").out.splitlines()) == 3
+
+
+def test_the_schema_is_what_the_code_says() -> None:
+    """The promised schema is the one msgspec makes of the code; only additions may change it within a version."""
+    assert json.loads(SCHEMA.read_text()) == msgspec.json.schema(LogLine)
 
 
 def test_follow(background: Background) -> None:

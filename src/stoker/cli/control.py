@@ -19,7 +19,7 @@ from stoker.store import Store, choosing
 
 ANSWER_SECONDS = 2.0
 """How long a verb waits for the engine's answer..."""
-ANSWERS_PER_SECOND = 5000
+ANSWERS_PER_SECOND = 2000
 """... and more, where it asks for much at once."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from stoker.cli.control import Control, warn
 from stoker.cli.log_files import Tail
+from stoker.cli.log_output import Output, Source
 from stoker.cli.watching import Watch
 from stoker.core.attempt import INHERIT
 from stoker.core.job import Active, Ended, Job
 from stoker.store import AttemptRow
 from stoker.words import id_text, printable
 
-Show = Callable[[bytes], object]
 WHY_INTERVAL = 2.0
 """Seconds between two looks why a job waits..."""
 WHY_DELAY = 0.5
@@ -26,20 +26,21 @@ def runs_of(attempts: Sequence[AttemptRow]) -> list[AttemptRow]:
     return [attempt for attempt in attempts if attempt.why != "returned"]
 
 
-def files_of(run: AttemptRow) -> list[str]:
+def files_of(run: AttemptRow, number: int) -> dict[Source, str]:
     """What a run wrote to; the terminal of a foreground run is no file."""
-    return [path for path in (run.log, run.errors) if path and path != INHERIT]
+    named = {Source(number, "out"): run.log, Source(number, "err"): run.errors}
+    return {source: path for source, path in named.items() if path and path != INHERIT}
 
 
 class Follower:
     """One job, and how far its output has been shown."""
 
-    def __init__(self, control: Control, job_id: int, lines: int | None, show: Show) -> None:
+    def __init__(self, control: Control, job_id: int, lines: int | None, output: Output) -> None:
         self._control = control
         self._id = job_id
         self._lines = lines
-        self._show = show
-        self._tails: list[Tail] = []
+        self._output = output
+        self._tails: dict[Source, Tail] = {}
         self._run = 0
         """Which of the job's runs is being shown, from 1."""
         self._said = ""
@@ -56,6 +57,7 @@ class Follower:
                 watch.hurry()
             if isinstance(job.state, Ended):
                 self._close()
+                self._output.end()
                 return job
             if not isinstance(job.state, Active):
                 self._say_why(job)
@@ -72,7 +74,8 @@ class Follower:
         came = self._drain()
         while self._run <= len(runs):
             if not self._tails:
-                self._tails = [Tail(path, self._lines) for path in files_of(runs[self._run - 1])]
+                files = files_of(runs[self._run - 1], self._run)
+                self._tails = {source: Tail(path, self._lines) for source, path in files.items()}
                 self._lines = None
             came = self._drain() or came
             if self._run == len(runs):
@@ -87,17 +90,17 @@ class Follower:
 
     def _drain(self) -> bool:
         came = False
-        for tail in self._tails:
+        for source, tail in self._tails.items():
             for block in tail.read():
-                self._show(block)
+                self._output.show(source, block)
                 came = True
         sys.stdout.buffer.flush()
         return came
 
     def _close(self) -> None:
-        for tail in self._tails:
+        for tail in self._tails.values():
             tail.close()
-        self._tails = []
+        self._tails = {}
 
     def _say_why(self, job: Job) -> None:
         now = time.monotonic()

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import click
 
-from stoker.cli.collapsing import Collapser
 from stoker.cli.complete_ids import complete_jobs
 from stoker.cli.control import Control, opened, warn
 from stoker.cli.following import Follower, files_of, runs_of
 from stoker.cli.log_files import Tail, open_log
+from stoker.cli.log_output import Source, output_for
 from stoker.cli.wait import DETACHED, exit_code_of
-from stoker.core.attempt import INHERIT
 from stoker.core.errors import NoSuchJob, UsageError
 from stoker.core.job import Ended, Job
+from stoker.core.units import count_text
 from stoker.finding import find, jobs_in_order
 from stoker.store import AttemptRow
 from stoker.words import id_text, outcome, printable, title
@@ -27,10 +27,18 @@ from stoker.words import id_text, outcome, printable, title
 @click.option("-f", "--follow", is_flag=True, help="Show what comes until the job is over, and exit with its code.")
 @click.option("-n", "lines", type=click.IntRange(min=0), metavar="LINES", help="Only the last lines.")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Its first, second... run; default the last.")
+@click.option("--jsonl", "as_json", is_flag=True, help="Each line as a JSON value.")
 @click.option("--path", "only_path", is_flag=True, help="Print the name of the log file instead.")
 @click.option("--sim", is_flag=True, help="A job on simulated GPUs.")
 def command(
-    *, job: str | None, follow: bool, lines: int | None, attempt: int | None, only_path: bool, sim: bool
+    *,
+    job: str | None,
+    follow: bool,
+    lines: int | None,
+    attempt: int | None,
+    as_json: bool,
+    only_path: bool,
+    sim: bool,
 ) -> int:
     """Show the output of a job, of the newest one where none is named.
 
@@ -46,8 +54,14 @@ def command(
         if follow:
             if attempt is not None or only_path:
                 raise UsageError("-f follows the run that is going on", "leave out --attempt and --path")
-            return _follow(control, found, lines)
-        return _show(_run_of(control, found, attempt), found, lines, only_path=only_path)
+            return _follow(control, found, lines, as_json=as_json)
+        number, run = _run_of(control, found, attempt)
+        files = _files(run, number, found)
+        if only_path:
+            sys.stdout.buffer.write(b"".join(os.fsencode(path) + b"\n" for path in files.values()))
+        else:
+            _show(found, files, lines, as_json=as_json)
+        return 0
 
 
 def _one_job(control: Control, word: str | None) -> Job:
@@ -65,7 +79,8 @@ def _one_job(control: Control, word: str | None) -> Job:
     return jobs[0]
 
 
-def _run_of(control: Control, job: Job, number: int | None) -> AttemptRow:
+def _run_of(control: Control, job: Job, number: int | None) -> tuple[int, AttemptRow]:
+    """A run and its number; the last one where none is named."""
     runs = runs_of(control.store.attempts(job.id))
     shown = id_text(job)
     if not runs:
@@ -73,64 +88,41 @@ def _run_of(control: Control, job: Job, number: int | None) -> AttemptRow:
             raise NoSuchJob(f"{shown} never started ({outcome(job.state)})", f"see stoker status {shown}")
         raise NoSuchJob(f"{shown} has not started yet", f"stoker logs -f {shown} waits for it")
     if number is not None and number > len(runs):
-        runs_there = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-        raise NoSuchJob(f"{shown} has no run {number}", f"it has {runs_there} so far")
-    return runs[number - 1 if number else -1]
+        raise NoSuchJob(f"{shown} has no run {number}", f"it has {count_text(len(runs), 'run')} so far")
+    number = number or len(runs)
+    return number, runs[number - 1]
 
 
-def _show(run: AttemptRow, job: Job, lines: int | None, *, only_path: bool) -> int:
-    files = _files(run, job)
-    if only_path:
-        for path in files:
-            sys.stdout.buffer.write(os.fsencode(path) + b"\n")
-        return 0
-    for path in files:
-        if len(files) > 1:
-            sys.stdout.flush()
-            warn(f"{'errors' if path == run.errors else 'output'} in {printable(path)}")
-        _show_file(path, job, lines)
-    return 0
-
-
-def _files(run: AttemptRow, job: Job) -> list[str]:
-    if run.log == INHERIT and not run.errors:
+def _files(run: AttemptRow, number: int, job: Job) -> dict[Source, str]:
+    files = files_of(run, number)
+    if not files:
         raise NoSuchJob(f"{id_text(job)} wrote to the terminal it was started from", "there is no file of it")
-    return files_of(run)
+    return files
 
 
-def _show_file(path: str, job: Job, lines: int | None) -> None:
+def _show(job: Job, files: Mapping[Source, str], lines: int | None, *, as_json: bool) -> None:
+    for source, path in files.items():
+        try:
+            open_log(path).close()
+        except OSError as error:
+            raise NoSuchJob(f"the log of {id_text(job)} cannot be read: {error.strerror}", printable(path)) from error
+        if len(files) > 1 and not as_json:
+            sys.stdout.flush()
+            warn(f"{'errors' if source.stream == 'err' else 'output'} in {printable(path)}")
+        output = output_for(job.id, id_text(job), as_json=as_json, follows=False)
+        tail = Tail(path, lines)
+        for block in tail.read():
+            output.show(source, block)
+        output.end()
+        tail.close()
+
+
+def _follow(control: Control, job: Job, lines: int | None, *, as_json: bool) -> int:
+    if runs := runs_of(control.store.attempts(job.id)):
+        _files(runs[-1], len(runs), job)
     try:
-        open_log(path).close()
-    except OSError as error:
-        raise NoSuchJob(f"the log of {id_text(job)} cannot be read: {error.strerror}", printable(path)) from error
-    show, end = _writer()
-    tail = Tail(path, lines)
-    for block in tail.read():
-        show(block)
-    end()
-    tail.close()
-
-
-def _writer() -> tuple[Callable[[bytes], object], Callable[[], object]]:
-    """How bytes are shown, and what to do when there are no more: a terminal sees progress bars as they ended."""
-    if not sys.stdout.isatty():
-        return sys.stdout.buffer.write, sys.stdout.buffer.flush
-    collapser = Collapser()
-
-    def end() -> None:
-        sys.stdout.buffer.write(collapser.end())
-        sys.stdout.buffer.flush()
-
-    return lambda block: sys.stdout.buffer.write(collapser.feed(block)), end
-
-
-def _follow(control: Control, job: Job, lines: int | None) -> int:
-    """A terminal draws progress bars itself while they come."""
-    runs = runs_of(control.store.attempts(job.id))
-    if runs:
-        _files(runs[-1], job)
-    try:
-        ended = Follower(control, job.id, lines, sys.stdout.buffer.write).follow()
+        output = output_for(job.id, id_text(job), as_json=as_json, follows=True)
+        ended = Follower(control, job.id, lines, output).follow()
     except KeyboardInterrupt:
         warn(f"detached; {id_text(job)} goes on without you")
         return DETACHED

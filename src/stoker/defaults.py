@@ -11,7 +11,7 @@ import msgspec
 from stoker.core.errors import UsageError
 from stoker.core.settings import KEYS, setting_text
 from stoker.core.units import parse_duration, parse_size
-from stoker.options import JobOptions, parse_grace
+from stoker.options import JobOptions, parse_grace, parse_retry_on
 
 OF_ONE_JOB = ("name", "begin", "after", "array")
 """Options that make sense for a job or a batch, and never for all."""
@@ -33,6 +33,7 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "vram": lambda text: text in ("all", "auto") or parse_size(text),
     "time": parse_duration,
     "grace": parse_grace,
+    "retry_on": parse_retry_on,
 }
 _KINDS = {"str": "text", "int": "a whole number", "bool": "true or false", "object": "a table", "array": "a list"}
 

@@ -18,6 +18,8 @@ from stoker.core.units import parse_duration, parse_size
 
 RETRY_RESULTS = ("failed", "oom", "timeout")
 """Ends that a retry may mend; what is lost is queued again anyway."""
+LONGEST_NAME = 1000
+LARGEST_NUMBER = 10**9
 _CODE = re.compile(r"\d{1,3}", re.ASCII)
 
 
@@ -81,10 +83,12 @@ def merged(base: JobOptions, own: JobOptions) -> JobOptions:
 
 def terms_of(options: JobOptions, around: Surroundings) -> Terms:
     """The terms of a job, with every value checked."""
+    check_name(options.name or "")
+    _refuse_nul(options)
     cwd = os.path.normpath(os.path.join(around.cwd, options.chdir or ""))
     return Terms(
         need=need_of(options, around.resolve),
-        priority=options.priority or 0,
+        priority=_priority(options.priority or 0),
         cwd=cwd,
         environment=around.environment,
         extra_env=tuple(sorted(_checked_env(options.env).items())),
@@ -201,9 +205,17 @@ def _checked_env(env: Mapping[str, str]) -> Mapping[str, str]:
     return env
 
 
+def check_name(name: str) -> None:
+    """Refuse a name that no variable could carry to the job; whatever else it contains is shown escaped."""
+    if "\0" in name:
+        raise UsageError("a name with a NUL byte cannot be told to the job", "use a plainer name")
+    if len(name) > LONGEST_NAME:
+        raise UsageError(f"a name of {len(name)} characters is too long", f"{LONGEST_NAME} are the most")
+
+
 def _checked_group(name: str) -> str:
-    if name and not name.isprintable():
-        raise UsageError(f"--group {name!r} cannot be shown", "use a plainer name")
+    if name and (not name.isprintable() or len(name) > LONGEST_NAME):
+        raise UsageError(f"--group {name[:40]!r} cannot be shown", "use a plainer name")
     return name
 
 
@@ -214,9 +226,23 @@ def _moment(text: str, now: float) -> float:
     return parse_moment(text, now, LocalZone())
 
 
+def _refuse_nul(options: JobOptions) -> None:
+    for name in ("chdir", "out", "err", "group", "gpu_type"):
+        if "\0" in (getattr(options, name) or ""):
+            raise UsageError(f"--{name.replace('_', '-')} contains a NUL byte", "leave that out")
+
+
+def _priority(number: int) -> int:
+    if abs(number) > LARGEST_NUMBER:
+        raise UsageError(f"--priority {number} is out of all proportion", f"{LARGEST_NUMBER} is the most")
+    return number
+
+
 def _at_least_zero(number: int, option: str) -> int:
     if number < 0:
         raise UsageError(f"{option} {number} is less than nothing", f"give {option} 0 or more")
+    if number > LARGEST_NUMBER:
+        raise UsageError(f"{option} {number} is out of all proportion", f"{LARGEST_NUMBER} is the most")
     return number
 
 

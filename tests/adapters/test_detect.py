@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from stoker.core.device import Snapshot
+from stoker.core.device_name import resolve
 from stoker.core.errors import Impossible
 from stoker.devices.declared import DeclaredDevices
-from stoker.devices.detect import NoDevices, Subset, known_names, resolve, simulate
+from stoker.devices.detect import NoDevices, Subset, known_names, simulate
 from support.build import simulated
 from support.nvml import DRIVER_NOT_LOADED, Bench, FakeGpu, FakeMachine, compiled
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from stoker.backends.journal import Back, Began, Over, Record
+from stoker.backends.journal import Back, Began, Fact, Over
 from stoker.backends.local import Gone, LocalBackend
 from stoker.core.attempt import Order
 from support.wait import wait_until
@@ -28,7 +28,7 @@ class Yard:
         self.directory = directory
         self.keepers = directory / "keepers"
         self.backend = LocalBackend(self.keepers, engine, share_output=share_output)
-        self.said: dict[str, list[Record | Gone]] = defaultdict(list)
+        self.said: dict[str, list[Fact | Gone]] = defaultdict(list)
 
     def order(self, attempt: str, *words: str, **changes: Any) -> Order:
         """An order to run the words, in the yard's directory unless the changes say otherwise."""
@@ -74,7 +74,7 @@ class Yard:
         for keeper, record in self.backend.poll():
             self.said[keeper].append(record)
 
-    def records(self, kind: type[Record], attempt: str = "1.1") -> list[Record]:
+    def records(self, kind: type[Fact], attempt: str = "1.1") -> list[Fact]:
         """What any keeper said of the kind about the attempt."""
         self.listen()
         everything = [record for records in self.said.values() for record in records]

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from stoker import __version__
 from stoker.cli.engine_status import EngineStatus
@@ -165,12 +164,11 @@ class TestStart:
         background.open_gate("go")
         background.wait_over(first, second)
 
-    @pytest.mark.parametrize("count", [2, 4])
-    def test_engines_started_at_once_are_one(self, background: Background, count: int) -> None:
+    def test_engines_started_at_once_are_one(self, background: Background) -> None:
         """All commands succeed, and exactly one engine serves."""
-        started = [background.start("engine", "start") for _ in range(count)]
+        started = [background.start("engine", "start") for _ in range(3)]
         outcomes = [background.finish(process) for process in started]
-        assert [outcome.code for outcome in outcomes] == [0] * count
+        assert [outcome.code for outcome in outcomes] == [0, 0, 0]
         wait_until(lambda: status(background).answers)
         (job,) = background.submit("exit 3")
         background.wait_over(job)

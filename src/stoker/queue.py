@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from stoker.core.errors import StokerError
@@ -88,15 +88,14 @@ class Orphan(NamedTuple):
 
 
 def orphans(places: Places, store: Store) -> Iterator[Orphan]:
-    """What dead engines left."""
-    for engine in store.engines_with_open_jobs():
-        if not engine_lives(places, engine):
-            yield from (Orphan(job, engine) for job in _all_open(store, engine))
+    """What dead runs left; what was submitted waits for the queue's next engine, which nobody may forestall."""
+    for engine in _dead_runs(places, store.engines_with_open_jobs()):
+        yield from (Orphan(job, engine) for job in _all_open(store, engine))
 
 
 def held_orphans(places: Places, store: Store) -> list[Orphan]:
-    """What dead engines had given to keepers; what they left waiting is not looked at, however much it is."""
-    dead = [engine for engine in store.engines_with_active_jobs() if not engine_lives(places, engine)]
+    """What dead runs had given to keepers; what they left waiting is not looked at, however much it is."""
+    dead = _dead_runs(places, store.engines_with_active_jobs())
     return [Orphan(job, engine) for engine in dead for job in store.active_jobs(engine)]
 
 
@@ -114,6 +113,10 @@ def forgotten_keepers(places: Places, store: Store) -> list[str]:
     dead = [name for name in names if not engine_lives(places, name.rpartition("-")[0])]
     needed = store.keepers() if dead else set()
     return [name for name in dead if name not in needed]
+
+
+def _dead_runs(places: Places, engines: Iterable[str]) -> list[str]:
+    return [engine for engine in engines if engine != QUEUE and not engine_lives(places, engine)]
 
 
 def _all_open(store: Store, engine: str) -> Iterator[Job]:

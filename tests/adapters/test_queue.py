@@ -13,7 +13,7 @@ from stoker.core.job import Assigned, Job, advance
 from stoker.core.submission import NewJob
 from stoker.core.terms import Command, Terms
 from stoker.places import Places
-from stoker.presence import Presence, engine_lives
+from stoker.presence import QUEUE, Presence, engine_lives
 from stoker.queue import Orphan, held_orphans, open_store, orphans, sweep_locks
 from stoker.store import Change, Store
 from support.local import engine_process
@@ -113,6 +113,13 @@ class TestOrphans:
         store.add_jobs(1, "never began", [TRUE], 1.0)
         held = [assigned(store, job_id) for job_id in ids]
         assert held_orphans(places, store) == [Orphan(held[0], "dead"), Orphan(held[1], "gone")]
+
+    def test_what_was_submitted_is_never_one(self, places: Places, store: Store) -> None:
+        """A run that comes while the queue has no engine leaves its jobs alone: none would ever start again."""
+        ids = store.add_jobs(1, QUEUE, [TRUE, TRUE], 1.0)
+        assigned(store, ids[0])
+        assert list(orphans(places, store)) == []
+        assert held_orphans(places, store) == []
 
 
 def test_all_that_a_dead_engine_left_is_swept(places: Places, store: Store) -> None:

@@ -116,8 +116,8 @@ class Doors:
         """Retry a job that is over and that no other was to come after."""
         over = "('done', 'failed', 'timeout', 'cancelled', 'lost')"
         ended = [job for (job,) in self._rows(f"SELECT id FROM jobs WHERE state IN {over} ORDER BY id DESC LIMIT 30")]
-        free = [job for job in ended if not self._book.is_targeted(job) and not self._book.entries[job].work.endless]
-        if free:
+        ours = [job for job in ended if job in self._book.entries and not self._book.entries[job].work.endless]
+        if free := [job for job in ours if not self._book.is_targeted(job)]:
             self._ask(AGAIN, Again(self._dice.choice(free)))
 
     def _ask(self, kind: str, request: Request, edition: str = "") -> None:

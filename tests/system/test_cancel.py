@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -148,6 +149,19 @@ def test_an_engine_that_cannot_start(background: Background) -> None:
     background.start_engine()
     background.wait_over(waiting)
     assert background.ended(waiting).result == "cancelled"
+
+
+def test_an_engine_that_does_not_answer(background: Background) -> None:
+    """An engine that hangs is not waited for: the wish is recorded, and carried out when it goes on."""
+    (held,) = background.submit("true", held="held by you")
+    pid = background.engine_process
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    outcome = background("cancel", str(held))
+    os.kill(pid, signal.SIGCONT)
+    assert outcome.code == 3
+    assert "the engine has not answered yet; your wish is recorded" in outcome.err
+    background.wait_word("cancelled", held)
 
 
 def test_a_crash_before_the_engine_hears(background: Background) -> None:

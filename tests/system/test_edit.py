@@ -171,6 +171,7 @@ def test_an_editor_that_fails(background: Background) -> None:
         outcome = background("edit", str(job), EDITOR=editor, TMPDIR=str(background.home))
         assert outcome.code == 2
         assert "the editor" in outcome.err
+    assert list(background.home.glob("*.toml")) == []
 
 
 def _editor(background: Background, script: str) -> None:

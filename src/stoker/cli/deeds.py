@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import msgspec
 from msgspec import Struct
 
 from stoker.cli.control import warn
+from stoker.cli.screen import write_json, write_plain
 from stoker.core.job import Job, Waiting, state_word
 from stoker.words import id_text, text_for_json
 
@@ -57,7 +57,7 @@ def deed(before: Job, after: Job, said: str, *, refused: bool = False) -> Deed:
 def tell(report: Report, *, as_json: bool) -> int:
     """Print it, and return the exit code: 2 where a job was refused."""
     if as_json:
-        sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
+        write_json(report)
     else:
         _print([*report.notes, *(one.said for one in report.jobs if not one.refused)])
         sys.stdout.flush()
@@ -75,7 +75,4 @@ def report_of(verb: str, jobs: Sequence[Deed], notes: Sequence[str] = (), *, dry
 def _print(lines: Sequence[str]) -> None:
     too_many = sys.stdout.isatty() and len(lines) > LINES_ON_A_TERMINAL + 1
     shown = lines[:LINES_ON_A_TERMINAL] if too_many else lines
-    for line in shown:
-        print(line)
-    if len(shown) < len(lines):
-        print(f"… and {len(lines) - len(shown)} more")
+    write_plain(shown if len(shown) == len(lines) else [*shown, f"… and {len(lines) - len(shown)} more"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,25 +117,40 @@ def _shown(value: Any) -> str:
 
 
 def _edited(jobs: Sequence[Job], rewriter: Rewriter) -> dict[str, Any]:
-    """What somebody changes in an editor; what goes wrong leaves his text where he finds it."""
+    """What somebody changes in an editor, of which all is checked."""
     before = options_of(jobs[0], rewriter.label)
     more = f"\nWhat is changed here is changed for {len(jobs)} jobs." if len(jobs) > 1 else ""
     heading = f"{id_text(jobs[0])}: {title(jobs[0])}\nSave and leave to change it; an empty text is the default.{more}"
-    descriptor, path = tempfile.mkstemp(prefix=f"stoker-{jobs[0].id}-", suffix=".toml")
-    with open(descriptor, "w") as file:
-        file.write(write_toml(before, heading))
-    try:
+    with _text_in_a_file(f"stoker-{jobs[0].id}-", write_toml(before, heading)) as path:
         _open_editor(path)
-        wish = changes(before, Path(path).read_text())
+        wish = changes(before, _read(path))
         for job in jobs:
             rewriter.terms(job, {option: value for option, value in wish.items() if option != "name"})
-    except (StokerError, UnicodeDecodeError) as error:
-        text = error.message if isinstance(error, StokerError) else "that is not UTF-8"
-        hint = error.hint if isinstance(error, StokerError) else ""
-        kind = type(error) if isinstance(error, StokerError) else UsageError
-        raise kind(f"{text}; nothing was changed", f"{hint}; your text is in {path}".removeprefix("; ")) from error
-    Path(path).unlink()
     return wish
+
+
+@contextlib.contextmanager
+def _text_in_a_file(prefix: str, text: str) -> Iterator[str]:
+    """A file with the text; where something goes wrong after somebody changed it, it is left for him to find."""
+    descriptor, path = tempfile.mkstemp(prefix=prefix, suffix=".toml")
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    try:
+        yield path
+    except StokerError as error:
+        changed = Path(path).read_bytes() != text.encode()
+        hints = [error.hint, f"your text is in {path}"] if changed else [error.hint]
+        if not changed:
+            Path(path).unlink()
+        raise type(error)(f"{error.message}; nothing was changed", "; ".join(filter(None, hints))) from error
+    Path(path).unlink()
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError("that is not UTF-8", "save it as UTF-8") from error
 
 
 def _open_editor(path: str) -> None:

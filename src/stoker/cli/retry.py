@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 
 import click
 import msgspec
 
 from stoker.cli.complete_ids import complete_jobs
-from stoker.cli.control import Control, carry_out, controlling, opened, wants_json, warn
+from stoker.cli.control import Control, Unheard, carry_out, controlling, opened, wants_json, warn
 from stoker.cli.deeds import Deed, deed, report_of, tell
 from stoker.cli.handing_on import abandoned, terms_in_the_queue
 from stoker.cli.rewriting import Rewriter, changed_memory
@@ -18,6 +19,7 @@ from stoker.core.job import Ended, Job
 from stoker.core.request import Again
 from stoker.core.units import count_text, size_text
 from stoker.finding import find, jobs_in_order
+from stoker.queue import ask
 from stoker.store import choosing
 from stoker.words import id_text, outcome, printable
 
@@ -91,8 +93,13 @@ def _request(control: Control, rewriter: Rewriter, job: Job, vram: str | None, *
 
 def _retry(control: Control, jobs: Sequence[Job], requests: Sequence[Again]) -> list[Deed]:
     wishes = {request.job: request for request in requests}
-    for round_ in rounds(jobs):
-        carry_out(control, [wishes[job.id] for job in round_])
+    left = [[wishes[job.id] for job in round_] for round_ in rounds(jobs)]
+    while left:
+        try:
+            carry_out(control, left.pop(0))
+        except Unheard:  # whoever comes next shall find all of it
+            ask(control.places, control.store, list(chain(*left)), time.time())
+            raise
     after = jobs_in_order(control.store, [job.id for job in jobs])
     return [_result(before, now) for before, now in zip(jobs, after, strict=True)]
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 
 import click
-import msgspec
 from msgspec import Struct
 
 from stoker.cli.complete_ids import complete_jobs
 from stoker.cli.control import Control, controlling, opened, wants_json, warn
+from stoker.cli.screen import write_json
 from stoker.cli.watching import Watch
 from stoker.core.job import Ended, Job
 from stoker.core.units import parse_duration
@@ -96,8 +95,7 @@ def _those(wanted: Sequence[int]) -> str:
 def _tell(jobs: Sequence[Job], *, in_time: bool, as_json: bool) -> int:
     counts: Counter[str] = Counter(job.state.result for job in jobs if isinstance(job.state, Ended))
     if as_json:
-        waited = Waited(SCHEMA, [_waited(job) for job in jobs], dict(counts), not in_time)
-        sys.stdout.write(msgspec.json.encode(waited).decode() + "\n")
+        write_json(Waited(SCHEMA, [_waited(job) for job in jobs], dict(counts), not in_time))
     elif in_time:
         _sum_up(jobs)
     if not in_time:

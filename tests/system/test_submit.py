@@ -194,11 +194,12 @@ class TestEngine:
         background("submit", "true")
         assert background.engine_process == process
 
-    def test_jobs_are_safe_where_it_cannot_be_started(self, background: Background) -> None:
+    @pytest.mark.parametrize("gpus", ["0", "1"])
+    def test_jobs_are_safe_where_it_cannot_be_started(self, background: Background, gpus: str) -> None:
         """The id is told all the same; a later engine runs the job."""
         (background.places.engines).mkdir(mode=0o700)
         (background.places.state / "engine.log").mkdir()
-        outcome = background("submit", "-G", "0", "true")
+        outcome = background("submit", "-G", gpus, "true")
         assert (outcome.code, outcome.out) == (3, "submitted 1: true\n")
         assert "safe in the queue" in outcome.err
         (background.places.state / "engine.log").rmdir()

@@ -30,9 +30,9 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     """Put a command into the queue and print its id; the engine in the background starts by itself.
 
     \b
-      stoker submit -- python train.py --lr 1e-3        one job on one GPU
+      stoker submit -- python train.py --lr 1e-3            one job on one GPU
       stoker submit -a 0-9%4 'python train.py --seed {i}'   ten tasks, four at once
-      stoker submit -d 12 -G 0 -- python evaluate.py    when job 12 has succeeded
+      stoker submit -d 12 -G 0 -- python evaluate.py        when job 12 has succeeded
 
     Several words are executed as they are; one quoted word with blanks goes through your shell, and so do
     the lines of a file. {i}, {id}, {gpu} and {name} in the command stand for what they name. The job gets the

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from stoker.cli.desk import Desk, Entered
 from stoker.cli.submit_report import show_ids, show_lines, show_result, submit_result
-from stoker.config import Config, load_config
+from stoker.config import load_config
 from stoker.core.errors import StokerError
 from stoker.joblist import Listed
 from stoker.machine import Machine, read_machine
@@ -41,14 +41,8 @@ class Request(Struct, frozen=True):
 
 def hand_in(request: Request, items: Sequence[Listed]) -> int:
     """Submit the jobs and return the exit code."""
-    if request.sim:
-        _check_simulation(request.sim)
-    places = find_places(os.environ, os.uname().nodename, simulated=bool(request.sim))
-    if places.note:
-        _say(places.note)
-    config = _config()
-    options = merged(JobOptions(**config.defaults), request.options)
-    desk = Desk(places, config, options, time.time(), os.environ)
+    places = _places(request)
+    desk = _desk(request, places)
     desk.read(items)
     engine = Background(places, request.sim)
     with contextlib.closing(open_store(places)) as store:
@@ -63,6 +57,24 @@ def hand_in(request: Request, items: Sequence[Listed]) -> int:
     if notice := version_notice(places):
         _say(notice)
     return _report(request, entered, engine.failure)
+
+
+def _places(request: Request) -> Places:
+    if request.sim:
+        _check_simulation(request.sim)
+    places = find_places(os.environ, os.uname().nodename, simulated=bool(request.sim))
+    if places.note:
+        _say(places.note)
+    return places
+
+
+def _desk(request: Request, places: Places) -> Desk:
+    """With what is configured here, before which goes what was typed."""
+    config = load_config(os.environ, Path(working_directory()))
+    for warning in config.warnings:
+        _say(warning)
+    options = merged(JobOptions(**config.defaults), request.options)
+    return Desk(places, config, options, time.time(), os.environ)
 
 
 class Background:
@@ -95,13 +107,6 @@ class Background:
         except OSError as error:
             hint = f"see whether {self._places.state} can be written to, then stoker engine start"
             self.failure = StokerError(f"{error.strerror} ({error.filename})", hint)
-
-
-def _config() -> Config:
-    config = load_config(os.environ, Path(working_directory()))
-    for warning in config.warnings:
-        _say(warning)
-    return config
 
 
 def _report(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -18,6 +17,7 @@ from stoker.cli.engine_views import Views
 from stoker.cli.knowing import known
 from stoker.cli.knowledge import Knowledge
 from stoker.cli.queue_scene import DeviceLine, exactly
+from stoker.cli.screen import host_name
 from stoker.core.device import Snapshot
 from stoker.core.errors import Impossible
 from stoker.core.lease import Lease
@@ -60,7 +60,7 @@ def gpus_of(knowledge: Knowledge, picked: Sequence[str] = ()) -> Gpus:
     return Gpus(
         schema=SCHEMA,
         at=exactly(knowledge.now),
-        host=text_for_json(socket.gethostname()),
+        host=text_for_json(host_name()),
         simulated=knowledge.simulated,
         engine_running=views.lives,
         devices=device_lines(knowledge),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -18,7 +17,7 @@ from stoker.cli.paint import terminal_size, write_lines
 from stoker.cli.past_lines import SCHEMA, History, PastLine, past_lines
 from stoker.cli.queue_plain import csv_lines, past_plain
 from stoker.cli.queue_scene import LETTERS, exactly, moment
-from stoker.cli.screen import Screen, places_here, screen_options, write_json, write_plain
+from stoker.cli.screen import Screen, host_name, places_here, screen_options, write_json, write_plain
 from stoker.core.errors import UsageError
 from stoker.core.job import Result
 from stoker.core.moment import parse_since
@@ -97,7 +96,7 @@ def read_history(places: Places, period: Period, limit: int, now: float, *, simu
     return History(
         schema=SCHEMA,
         at=exactly(now),
-        host=socket.gethostname(),
+        host=host_name(),
         simulated=simulated,
         since=moment(period.since or None),
         jobs=jobs,

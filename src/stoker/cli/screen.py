@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -55,7 +54,12 @@ def screen_options(function: Callable[..., int]) -> Callable[..., int]:
 
 def places_here(sim: bool) -> Places:
     """The state directory, that of simulated GPUs where they are meant."""
-    return find_places(os.environ, socket.gethostname(), simulated=sim)
+    return find_places(os.environ, host_name(), simulated=sim)
+
+
+def host_name() -> str:
+    """The name of this machine, as socket.gethostname() has it, but without loading that."""
+    return os.uname().nodename
 
 
 def write_json(value: Struct) -> None:

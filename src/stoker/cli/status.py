@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 
 import click
@@ -13,7 +12,7 @@ from stoker.cli.knowing import known
 from stoker.cli.queue_plain import jobs_plain
 from stoker.cli.queue_scene import Status
 from stoker.cli.queue_status import status_of
-from stoker.cli.screen import Screen, places_here, screen_options, write_json, write_plain
+from stoker.cli.screen import Screen, host_name, places_here, screen_options, write_json, write_plain
 from stoker.places import Places
 from stoker.presence import version_notice
 
@@ -74,4 +73,4 @@ def read_status(
 ) -> Status:
     """The queue now."""
     with known(places, simulated=screen.sim) as knowledge:
-        return status_of(knowledge, socket.gethostname(), limit, each_task=each_task, hooks=hooks)
+        return status_of(knowledge, host_name(), limit, each_task=each_task, hooks=hooks)

@@ -20,6 +20,7 @@ from stoker.ledger import Ledger, prepare_ledger
 from stoker.mail import drained_key
 from support.background import Background
 from support.cli import Stoker, until
+from support.nvml import GPU_IS_LOST, Bench, FakeGpu, FakeMachine, FakeProcess, compiled
 from support.terminal import open_terminal
 from support.wait import wait_until
 
@@ -131,6 +132,36 @@ class TestPick:
     def test_bad_input(self, background: Background, words: tuple[str, ...]) -> None:
         """Exit code 2."""
         assert background("gpus", *words).code == 2
+
+
+def test_what_the_driver_tells(stoker: Stoker, tmp_path: Path) -> None:
+    """Real GPUs are asked without an engine; a desktop is shown but keeps nobody off, a lost GPU says so."""
+    bench = Bench(compiled(tmp_path), tmp_path / "machine")
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        drawing = FakeProcess(stranger.pid, GIB // 8, kind="graphics")
+        computing = FakeProcess(stranger.pid, 20 * GIB)
+        bench.write(
+            FakeMachine(
+                (
+                    FakeGpu("GPU-a", processes=(drawing,)),
+                    FakeGpu("GPU-b", processes=(computing,), utilisation=88, celsius=66),
+                    FakeGpu("GPU-c", faults={"*": GPU_IS_LOST}),
+                )
+            )
+        )
+        stoker.environment |= {name: bench.environment[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE")}
+        seen = gpus(stoker)
+        picked = stoker("gpus", "--pick", "1")
+        too_many = stoker("gpus", "--pick", "2")
+        stranger.kill()
+    desktop, busy, lost = seen.devices
+    assert [one.graphics for one in desktop.strangers] == [True]
+    assert (busy.utilisation_percent, busy.temperature_celsius, busy.others_bytes) == (88, 66, busy.used_bytes)
+    assert [(one.pid, one.memory_bytes) for one in busy.strangers] == [(stranger.pid, 20 * GIB)]
+    assert lost.problem
+    assert (picked.code, picked.out) == (0, "GPU-a\n")
+    assert too_many.code == 1
+    assert not seen.simulated
 
 
 def test_a_machine_without_gpus(stoker: Stoker) -> None:

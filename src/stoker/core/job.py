@@ -30,8 +30,8 @@ class OnHold(Struct, frozen=True, tag="held"):
     """Who wanted that, or why."""
 
 
-class Starting(Struct, frozen=True, tag="starting"):
-    """Given to a keeper, which has not yet said that it started."""
+class Placed(Struct, frozen=True):
+    """What is true of a job that a keeper has, whatever it is doing."""
 
     attempt: int
     keeper: str
@@ -43,26 +43,17 @@ class Starting(Struct, frozen=True, tag="starting"):
     """Name of its lease in the ledger, empty where nothing had to be claimed."""
 
 
-class Running(Struct, frozen=True, tag="running"):
+class Starting(Placed, frozen=True, tag="starting"):
+    """Given to a keeper, which has not yet said that it started."""
+
+
+class Running(Placed, frozen=True, tag="running"):
     """Its process has been started."""
 
-    attempt: int
-    keeper: str
-    devices: tuple[str, ...]
-    since: float
-    log: str = ""
-    lease: str = ""
 
-
-class Stopping(Struct, frozen=True, tag="stopping"):
+class Stopping(Placed, frozen=True, tag="stopping"):
     """Asked to stop; the keeper has not yet said that all of it is gone."""
 
-    attempt: int
-    keeper: str
-    devices: tuple[str, ...]
-    since: float
-    log: str = ""
-    lease: str = ""
     note: str = ""
     """Who wanted that, or why."""
     started: float | None = None

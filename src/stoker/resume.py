@@ -90,22 +90,22 @@ class Resumer:
 
     def unfinished(self, jobs: Sequence[NewJob], tally: Tally) -> Sequence[NewJob]:
         """Those that neither succeeded before, nor run, nor can be taken over."""
-        missing = [job for job in jobs if not self._successes.spend(job)]
-        tally.skipped += len(jobs) - len(missing)
-        idle = [job for job in missing if not self._runs(job)]
-        pairs = [(job, self._orphan_of(job)) for job in idle]
-        wanted = {orphan.job.id: (job, orphan) for job, orphan in pairs if orphan is not None}
-        claims = [TakeOver(id_, orphan.engine, self._batch, job.terms) for id_, (job, orphan) in wanted.items()]
-        won = self._store.take_over(claims, self._engine.name)
+        with self._store.writing():  # what another run ends between two looks would be in neither, and run twice
+            missing = [job for job in jobs if not self._successes.spend(job)]
+            idle = [job for job in missing if not self._runs(job)]
+            pairs = [(job, self._orphan_of(job)) for job in idle]
+            wanted = {orphan.job.id: (job, orphan) for job, orphan in pairs if orphan is not None}
+            claims = [TakeOver(id_, orphan.engine, self._batch, job.terms) for id_, (job, orphan) in wanted.items()]
+            won = self._store.take_over(claims, self._engine.name)
+            unknown = [job for job, orphan in pairs if orphan is None]
+            submitted = [job for job in unknown if not self._elsewhere.spend(job)]
         for job_id in sorted(won):
             job, orphan = wanted[job_id]
             taken = msgspec.structs.replace(orphan.job, batch=self._batch, terms=job.terms)
             self._engine.adopt(taken, guest=False)
+        tally.skipped += len(jobs) - len(missing)
         tally.given += len(missing) - len(idle) + len(won)
-        lost = [job for job, orphan in pairs if orphan is not None and orphan.job.id not in won]
-        unknown = [job for job, orphan in pairs if orphan is None]
-        submitted = [job for job in unknown if not self._elsewhere.spend(job)]
-        tally.elsewhere += len(lost) + len(unknown) - len(submitted)
+        tally.elsewhere += len(wanted) - len(won) + len(unknown) - len(submitted)
         return submitted
 
     def _runs(self, job: NewJob) -> bool:

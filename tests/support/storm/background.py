@@ -30,8 +30,8 @@ from support.wait import wait_until
 DEVICES = "a,b,c,d"
 CPU_JOBS = 3
 IDLE_EXIT_SECONDS = 1
-END_SECONDS = 150.0
-"""How long an engine that nobody disturbs may take with what is left."""
+STUCK_SECONDS = 60.0
+"""How long no job may come to its end although nobody disturbs the engine."""
 EARLY_SECONDS = 0.3
 """How old an engine is at most that is killed before it works."""
 LEAVING_SECONDS = 20.0
@@ -181,7 +181,7 @@ class QueueStorm:
 
     def _rival(self, engine: AnyEngine) -> bool:
         with contextlib.closing(self._start()) as rival:
-            code = rival.wait_end(END_SECONDS)
+            code = rival.wait_end(LEAVING_SECONDS)
         if engine.lives and code != RUNNING:
             self._stuck.append(f"a second engine ended with {code} instead of {RUNNING}")
         return True
@@ -218,16 +218,22 @@ class QueueStorm:
             if entry.work.endless and not self.book.of(job, CANCEL):
                 self._doors.cancel(job)
         self._doors.release_all()
-        deadline = time.monotonic() + END_SECONDS
-        while (left := open_jobs(self._killer.state)) and time.monotonic() < deadline:
+        self._wait_all_over()
+        code = self._at_work().wait_end(IDLE_EXIT_SECONDS + LEAVING_SECONDS)
+        if code != 0:
+            self._stuck.append(f"the last engine did not leave in order ({code})")
+
+    def _wait_all_over(self) -> None:
+        """Wait as long as there is progress."""
+        before, since = -1, time.monotonic()
+        while (left := open_jobs(self._killer.state)) and time.monotonic() - since < STUCK_SECONDS:
+            if len(left) != before:
+                before, since = len(left), time.monotonic()
             self._at_work()
             self._doors.note_answers()
             time.sleep(0.05)
         if left:
             self._stuck.append(f"jobs {left} never came to their end")
-        code = self._at_work().wait_end(IDLE_EXIT_SECONDS + END_SECONDS / 5)
-        if code != 0:
-            self._stuck.append(f"the last engine did not leave in order ({code})")
 
 
 def _environment(home: Path, sim: str) -> dict[str, str]:

@@ -48,9 +48,10 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+BENCHES ?= dispatch submit submit_busy waiting idle long_list
 bench: $(STAMP)
 	$(BIN)/python -m compileall -q src
-	$(BIN)/python bench/dispatch.py
+	@for script in $(BENCHES); do echo; echo "== bench/$$script.py"; $(BIN)/python bench/$$script.py || exit; done
 
 picture: $(STAMP)
 	$(BIN)/python docs/make_picture.py

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from statistics import median
 
 from gaps import percentile
-from programs import HYPERQUEUE, PARALLEL, SIMPLE_GPU_SCHEDULER, STOKER, STOKER_DOOR, XARGS
+from programs import HYPERQUEUE, PARALLEL, SIMPLE_GPU_SCHEDULER, STOKER, STOKER_DOOR, STOKER_QUEUE, XARGS
 
 Series = Mapping[str, Sequence[float]]
 """What was measured, by the name of the program: a rate per round, or the seconds of all gaps."""
 
 _RATE_BARS = (
-    (STOKER, XARGS, 0.5),
-    (STOKER, PARALLEL, 2.5),
-    (STOKER, HYPERQUEUE, 1.3),
-    (STOKER, SIMPLE_GPU_SCHEDULER, 1.0),
-    (STOKER_DOOR, SIMPLE_GPU_SCHEDULER, 1.0),
+    *((ours, XARGS, 0.5) for ours in (STOKER, STOKER_QUEUE)),
+    *((ours, PARALLEL, 2.5) for ours in (STOKER, STOKER_QUEUE)),
+    *((ours, HYPERQUEUE, 1.3) for ours in (STOKER, STOKER_QUEUE)),
+    *((ours, SIMPLE_GPU_SCHEDULER, 1.0) for ours in (STOKER, STOKER_DOOR, STOKER_QUEUE)),
 )
 GAP_RATIO = 0.5
 GAP_P99_SECONDS = 0.015
@@ -42,20 +41,25 @@ class Bar:
 
 def ratio(rates: Series, ours: str, theirs: str) -> float:
     """How much faster, as the median over rounds: two runs of one round met the same machine."""
-    return median(mine / other for mine, other in zip(rates[ours], rates[theirs], strict=True))
+    pairs = zip(rates[ours], rates[theirs], strict=False)  # a program may have had a part of the rounds only
+    return median(mine / other for mine, other in pairs)
 
 
 def rate_table(rates: Series) -> str:
     """Each program's rate, how far its rounds lie apart, and its rate as a share of that of xargs."""
     rows = [
-        [name, f"{median(values):,.0f}", f"{min(values):,.0f} to {max(values):,.0f}", _share(rates, name)]
+        [name, _rate(median(values)), f"{_rate(min(values))} to {_rate(max(values))}", _share(rates, name)]
         for name, values in rates.items()
     ]
     return table(["program", "commands/s", "rounds", "x xargs"], rows)
 
 
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2f}"
+
+
 def _share(rates: Series, name: str) -> str:
-    return f"{ratio(rates, name, XARGS):.2f}" if XARGS in rates else "-"
+    return f"{ratio(rates, name, XARGS):.2g}" if XARGS in rates else "-"
 
 
 def gap_table(gaps: Series) -> str:
@@ -74,18 +78,25 @@ def bar_table(rates: Series, gaps: Series) -> str:
         for ours, theirs, wanted in _RATE_BARS
         if ours in rates and theirs in rates
     ]
-    return table(["bar", "reached", "wanted", ""], [bar.row for bar in [*bars, *_gap_bars(gaps)]])
+    return bars_shown([*bars, *_gap_bars(gaps)])
 
 
 def _gap_bars(gaps: Series) -> list[Bar]:
-    if STOKER not in gaps:
-        return []
-    milliseconds = 1000 * percentile(gaps[STOKER], 0.99)
-    bars = [Bar("gap p99 in ms, on a quiet machine", milliseconds, 1000 * GAP_P99_SECONDS, at_most=True)]
+    return [bar for ours in (STOKER, STOKER_QUEUE) if ours in gaps for bar in _gap_bars_of(ours, gaps)]
+
+
+def _gap_bars_of(ours: str, gaps: Series) -> list[Bar]:
+    milliseconds = 1000 * percentile(gaps[ours], 0.99)
+    bars = [Bar(f"gap p99 in ms, {ours}, on a quiet machine", milliseconds, 1000 * GAP_P99_SECONDS, at_most=True)]
     if HYPERQUEUE in gaps:
-        share = median(gaps[STOKER]) / median(gaps[HYPERQUEUE])
-        bars.insert(0, Bar(f"gap median, {STOKER} / {HYPERQUEUE}", share, GAP_RATIO, at_most=True))
+        share = median(gaps[ours]) / median(gaps[HYPERQUEUE])
+        bars.insert(0, Bar(f"gap median, {ours} / {HYPERQUEUE}", share, GAP_RATIO, at_most=True))
     return bars
+
+
+def bars_shown(bars: Sequence[Bar]) -> str:
+    """Bars as a table."""
+    return table(["bar", "reached", "wanted", ""], [bar.row for bar in bars])
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import gaps
 from bars import bar_table, gap_table, rate_table
+from machine import parser, say, workshop
 from programs import PROGRAMS, SLOTS, Program, install
-from rounds import NO_OP, Incomplete, interleaved, keep_apart, take
-from stoker.places import file_system_of
+from rounds import NO_OP, Incomplete, interleaved, take
 
 WARM_UP = 20
 """Commands of the first run of each, which is not counted: it shows whether the program works at all."""
@@ -23,10 +21,7 @@ WARM_UP = 20
 def main() -> int:
     """Measure, print, and return 1 where a program did not do its work."""
     options = _options()
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=options.directory) as name:
-        directory = Path(name)
-        keep_apart(directory)
-        _print_machine(directory)
+    with workshop(options.directory) as directory:
         programs = [program for program in _chosen(options.only) if _works(program, directory / program.name)]
         board = Board(programs, options.rounds, directory)
         rates = board.fill("rate", lambda program, place: _rate(program, options.jobs, place))
@@ -35,7 +30,6 @@ def main() -> int:
         idle = _measure_gaps(board, options.gap_jobs, directory)
         print("\nbars")
         print(bar_table(rates, idle))
-        print(f"\nload average at the end: {_load()}")
     return 1 if board.spoilt else 0
 
 
@@ -52,9 +46,9 @@ class Board:
         """Measure every program in every round."""
         found: dict[str, list[float]] = defaultdict(list)
         for number, program in interleaved(self.programs, self._rounds):
-            if program not in self.programs:
+            if program not in self.programs or (program.most and number):
                 continue
-            _say(f"{what}: round {number + 1} of {self._rounds}, {program.name}")
+            say(f"{what}: round {number + 1} of {self._rounds}, {program.name}")
             try:
                 found[program.name] += measure(program, self._directory / f"{what} {number} {program.name}")
             except Incomplete as error:
@@ -62,21 +56,18 @@ class Board:
         return {program.name: found[program.name] for program in self.programs}
 
     def _drop(self, program: Program, error: Incomplete) -> None:
-        _say(f"{program.name} {error}: it is left out")
+        say(f"{program.name} {error}: it is left out")
         self.programs.remove(program)
         self.spoilt = True
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="default %(default)s")
-    parser.add_argument("--jobs", type=int, default=2000, help="no-op commands in a run, default %(default)s")
-    parser.add_argument("--gap-jobs", type=int, default=100, help="commands of 0.2 s in a run, default %(default)s")
-    parser.add_argument("--only", action="append", metavar="NAME", help="measure only this program (repeatable)")
-    parser.add_argument(
-        "--directory", default="/var/tmp", help="where to work, on a disk rather than in memory; default %(default)s"
-    )
-    return parser.parse_args()
+    options = parser(__doc__ or "")
+    options.add_argument("--rounds", type=int, default=5, help="default %(default)s")
+    options.add_argument("--jobs", type=int, default=2000, help="no-op commands in a run, default %(default)s")
+    options.add_argument("--gap-jobs", type=int, default=100, help="commands of 0.2 s in a run, default %(default)s")
+    options.add_argument("--only", action="append", metavar="NAME", help="measure only this program (repeatable)")
+    return options.parse_args()
 
 
 def _chosen(names: Sequence[str] | None) -> list[Program]:
@@ -89,44 +80,36 @@ def _chosen(names: Sequence[str] | None) -> list[Program]:
 def _works(program: Program, directory: Path) -> bool:
     install(program)
     if not program.installed:
-        _say(f"{program.name} is left out, it is not here: {program.hint}")
+        say(f"{program.name} is left out, it is not here: {program.hint}")
         return False
     try:
-        take(program, [NO_OP] * WARM_UP, directory)
+        take(program, [NO_OP] * (1 if program.most else WARM_UP), directory)
     except Incomplete as error:
-        _say(f"{program.name} is left out, it does not work here: {error}")
+        say(f"{program.name} is left out, it does not work here: {error}")
         return False
     return True
 
 
 def _rate(program: Program, jobs: int, directory: Path) -> list[float]:
-    return [jobs / take(program, [NO_OP] * jobs, directory)]
+    wanted = _as_many(program, jobs)
+    return [wanted / take(program, [NO_OP] * wanted, directory)]
+
+
+def _as_many(program: Program, jobs: int) -> int:
+    return min(jobs, program.most) if program.most else jobs
 
 
 def _measure_gaps(board: Board, jobs: int, directory: Path) -> dict[str, list[float]]:
     compiler = gaps.compiler()
     if compiler is None or not jobs:
-        _say("gaps are left out" if compiler else "gaps are left out, there is no C compiler: install gcc")
+        say("gaps are left out" if compiler else "gaps are left out, there is no C compiler: install gcc")
         return {}
     stamp = gaps.build_stamp(compiler, directory)
     board.programs = [program for program in board.programs if program.slot]
-    found = board.fill("gap", lambda program, place: gaps.measure(program, stamp, jobs, place))
+    found = board.fill("gap", lambda program, place: gaps.measure(program, stamp, _as_many(program, jobs), place))
     print(f"\ngap between an end and the next start on a slot, commands of {gaps.SECONDS} s, {jobs} in a round")
     print(gap_table(found))
     return found
-
-
-def _print_machine(directory: Path) -> None:
-    kind = file_system_of(directory)
-    print(f"{os.cpu_count()} cores, load average {_load()}, working in {directory} ({kind})")
-
-
-def _load() -> str:
-    return ", ".join(f"{value:.1f}" for value in os.getloadavg())
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 if __name__ == "__main__":

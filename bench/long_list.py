@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bars import Bar, table
-from programs import LIST, PROGRAMS, STOKER, environment
+from bars import Bar, bars_shown, table
+from programs import LIST, STOKER, environment, program_named
 from rounds import MARKS, NO_OP, Incomplete
 
 PARTS = 10
@@ -64,7 +64,7 @@ def _options() -> argparse.Namespace:
 
 def _run(directory: Path, jobs: int) -> LongRun:
     (directory / LIST).write_text(f"{NO_OP}\n" * jobs)
-    (program,) = [program for program in PROGRAMS if program.name == STOKER]
+    program = program_named(STOKER)
     started = time.time()
     with subprocess.Popen(
         program.words, cwd=directory, env=environment(directory), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -116,7 +116,7 @@ def _print(run: LongRun) -> None:
         Bar("engine's memory, MB", run.peak_bytes / 1e6, MEMORY_MEGABYTES, at_most=True),
         Bar("rate of the last tenth / of the first", rates[-1] / rates[0], STEADY),
     ]
-    print("\n" + table(["bar", "reached", "wanted", ""], [bar.row for bar in bars]))
+    print("\n" + bars_shown(bars))
 
 
 def _rate_row(rates: list[float]) -> list[str]:

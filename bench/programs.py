@@ -19,12 +19,14 @@ PARALLEL = "GNU parallel"
 SIMPLE_GPU_SCHEDULER = "simple-gpu-scheduler"
 HYPERQUEUE = "HyperQueue"
 TASK_SPOOLER = "task-spooler"
+GFLOW = "gflow"
 STOKER = "stoker run"
+STOKER_QUEUE = "stoker submit"
 STOKER_DOOR = "stoker's simple_gpu_scheduler"
 
-_HERE = Path(__file__).resolve().parent
-_OURS = Path(sys.prefix) / "bin"
-_COMPETITORS = Path(sys.prefix) / "bench"
+HERE = Path(__file__).resolve().parent
+OURS = Path(sys.prefix) / "bin"
+COMPETITORS = Path(sys.prefix) / "bench"
 """A virtual environment for competitors, so that nothing of theirs is ever imported by us."""
 _DEVICES = [str(slot) for slot in range(SLOTS)]
 _TASK_SPOOLER_SCRIPT = f"""
@@ -43,6 +45,8 @@ class Program:
     words: tuple[str, ...]
     slot: str = ""
     """What a command writes to learn its slot; empty where it cannot."""
+    most: int = 0
+    """Commands in a run at most, where a run like that of the others would take hours; it then has one round only."""
     tells_seconds: bool = False
     """Whether it prints the seconds it took, for a server that is not to be charged for starting."""
     needs: str = ""
@@ -69,44 +73,66 @@ PROGRAMS = (
     Program(TASK_SPOOLER, (SHELL, "-c", _TASK_SPOOLER_SCRIPT), needs="tsp", hint="apt install task-spooler"),
     Program(
         SIMPLE_GPU_SCHEDULER,
-        (str(_COMPETITORS / "bin" / "simple_gpu_scheduler"), "--gpus", *_DEVICES),
+        (str(COMPETITORS / "bin" / "simple_gpu_scheduler"), "--gpus", *_DEVICES),
         slot="$CUDA_VISIBLE_DEVICES",
         package="simple-gpu-scheduler==0.1.4",
         hint="pip could not install it, see above",
     ),
     Program(
         HYPERQUEUE,
-        (str(_COMPETITORS / "bin" / "python"), str(_HERE / "run_hyperqueue.py"), str(SLOTS), LIST),
+        (str(COMPETITORS / "bin" / "python"), str(HERE / "run_hyperqueue.py"), str(SLOTS), LIST),
         slot="$HQ_CPUS",
         tells_seconds=True,
         package="hyperqueue==0.27.0",
         hint="pip could not install it, see above",
     ),
     Program(
+        GFLOW,
+        (sys.executable, str(HERE / "run_gflow.py"), LIST),
+        slot="$CUDA_VISIBLE_DEVICES",
+        most=2 * SLOTS,
+        tells_seconds=True,
+        needs=str(COMPETITORS / "bin" / "gflowd"),
+        package="runqd==0.4.18",
+        hint="pip could not install it, see above",
+    ),
+    Program(
         STOKER_DOOR,
-        (str(_OURS / "simple_gpu_scheduler"), "--gpus", *_DEVICES),
+        (str(OURS / "simple_gpu_scheduler"), "--gpus", *_DEVICES),
         slot="$CUDA_VISIBLE_DEVICES",
         hint="make test",
     ),
     Program(
         STOKER,
-        (str(_OURS / "stoker"), "run", "--devices", ",".join(_DEVICES), "--no-bar", LIST),
+        (str(OURS / "stoker"), "run", "--devices", ",".join(_DEVICES), "--no-bar", LIST),
         slot="$CUDA_VISIBLE_DEVICES",
+        hint="make test",
+    ),
+    Program(
+        STOKER_QUEUE,
+        (sys.executable, str(HERE / "run_queue.py"), LIST),
+        slot="$CUDA_VISIBLE_DEVICES",
+        tells_seconds=True,
         hint="make test",
     ),
 )
 """Every program that a round can hold, ours last."""
 
 
+def program_named(name: str) -> Program:
+    """The program of that name."""
+    return next(program for program in PROGRAMS if program.name == name)
+
+
 def install(program: Program) -> None:
     """Get a competitor that lives on PyPI, once, into an environment of its own."""
-    python = _COMPETITORS / "bin" / "python"
-    mark = _COMPETITORS / program.package
+    python = COMPETITORS / "bin" / "python"
+    mark = COMPETITORS / program.package
     if not program.package or mark.exists():
         return
-    print(f"installing {program.package} into {_COMPETITORS}", file=sys.stderr)
+    print(f"installing {program.package} into {COMPETITORS}", file=sys.stderr)
     if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", _COMPETITORS], check=True)
+        subprocess.run([sys.executable, "-m", "venv", COMPETITORS], check=True)
     if subprocess.run([python, "-m", "pip", "install", "--quiet", program.package], check=False).returncode == 0:
         mark.touch()
 

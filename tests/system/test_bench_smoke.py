@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -59,3 +60,42 @@ def test_long_list_tells_rates_memory_and_first_start(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     assert "first start after" in told.stdout
     assert "engine's memory, MB" in told.stdout
+
+
+def test_dispatch_goes_through_the_durable_queue(tmp_path: Path) -> None:
+    """A list submitted to the queue is run by an engine in the background, which is gone at the end."""
+    told = bench(
+        "dispatch.py", tmp_path, "--only", "stoker submit", "--rounds", "1", "--jobs", "8", "--gap-jobs", "0"
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert "| stoker submit " in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "bar"),
+    [
+        ("submit.py", ["--singles", "1", "--jobs", "20", "--rounds", "1"], "one stoker submit, ms of CPU"),
+        ("submit_busy.py", ["--calls", "2", "--commands", "1", "--jobs", "3000"], "queue.submit() p99 in ms"),
+        ("waiting.py", ["--jobs", "20", "--rounds", "1", "--seconds", "0.1"], "stoker status --json, ms of CPU"),
+        ("idle.py", ["--seconds", "0.2"], "stoker, declared devices, % of a core"),
+    ],
+)
+def test_the_queue_alone_is_measured_to_the_end(tmp_path: Path, script: str, words: list[str], bar: str) -> None:
+    """Each benchmark of the queue tells its bars without any rival, and leaves no process behind."""
+    told = bench(script, tmp_path, "--alone", *words)
+    assert told.returncode == 0, told.stderr
+    assert bar in told.stdout
+    assert not processes_below(tmp_path)
+
+
+def processes_below(directory: Path) -> list[Path]:
+    """The processes that have their home below a directory."""
+    mark = f"\0HOME={directory}".encode()
+    return [path for path in Path("/proc").glob("[0-9]*/environ") if mark in environment_of(path)]
+
+
+def environment_of(path: Path) -> bytes:
+    """What a process was started with; empty where it is gone."""
+    with contextlib.suppress(OSError):
+        return b"\0" + path.read_bytes()
+    return b""

@@ -1,0 +1,37 @@
+"""Submitting to Stoker's queue without its command line, as a program would that imports it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+
+from stoker.core.submission import NewJob
+from stoker.core.terms import Command, Terms
+from stoker.places import Places
+from stoker.presence import QUEUE, ring
+from stoker.queue import Submission, open_store, submit
+from stoker.store import Store
+
+NOTHING = Command(("true",))
+
+
+def hand_in(places: Places, commands: Sequence[Command], variables: Mapping[str, str], cwd: str) -> float:
+    """Open the queue, put commands into it, wake the engine; the seconds that took."""
+    started = time.perf_counter()
+    with contextlib.closing(open_store(places)) as store:
+        enter(store, places, commands, variables, cwd)
+    return time.perf_counter() - started
+
+
+def enter(store: Store, places: Places, commands: Sequence[Command], variables: Mapping[str, str], cwd: str) -> None:
+    """One submit in a queue that is open."""
+    places.logs.mkdir(mode=0o700, exist_ok=True)
+    out = f"{places.logs}/%j.log"
+
+    def jobs(environment: str) -> list[NewJob]:
+        terms = Terms(cwd=cwd, environment=environment, out=out)
+        return [NewJob(command, terms) for command in commands]
+
+    submit(store, Submission("bench", variables, jobs), time.time())
+    ring(places, QUEUE)

@@ -1,0 +1,104 @@
+"""Measures what an engine costs that has nothing to do: seconds of processor, and memory."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import standin
+from bars import Bar, bars_shown, table
+from cost import MEMORY_HEAD, Memory, cpu_seconds, memory_of
+from machine import queue_parser, say, workshop
+from programs import GFLOW, HYPERQUEUE, TASK_SPOOLER
+from rounds import Incomplete
+from servers import Server, StokerServer, gflow, hyperqueue, present, stoker, task_spooler
+from stoker.presence import QUEUE, process_of
+
+CPU_PERCENT = 0.3
+MEMORY_MEGABYTES = 60.0
+SETTLE = 5.0
+"""Seconds after the start that do not count."""
+
+
+@dataclass(frozen=True)
+class Idle:
+    """What one server cost."""
+
+    percent: float
+    """Of one core, all its processes together."""
+    memory: Memory
+
+    @property
+    def cells(self) -> list[str]:
+        """As cells of a table."""
+        return [f"{self.percent:.3f}", *self.memory.cells]
+
+
+def main() -> int:
+    """Measure all of them at once, since none of them does anything, and print."""
+    options = queue_parser(__doc__ or "")
+    options.add_argument("--seconds", type=float, default=60.0, help="how long they are watched, default %(default)s")
+    chosen = options.parse_args()
+    try:
+        with workshop(chosen.directory) as directory, contextlib.ExitStack() as running:
+            servers = _servers(directory, running, alone=chosen.alone)
+            time.sleep(min(SETTLE, chosen.seconds))
+            say(f"watching {len(servers)} idle servers for {chosen.seconds:g} s")
+            _print(_watch(servers, chosen.seconds), chosen)
+    except Incomplete as error:
+        say(str(error))
+        return 1
+    return 0
+
+
+def _servers(directory: Path, running: contextlib.ExitStack, *, alone: bool) -> list[Server]:
+    kinds = {GFLOW: gflow, HYPERQUEUE: hyperqueue, TASK_SPOOLER: task_spooler}
+    names = [] if alone else present(list(kinds))
+    servers: list[Server] = [running.enter_context(kinds[name](directory / name)) for name in names]
+    ours = [stoker(directory / "declared", name="stoker, declared devices")]
+    ours.append(stoker(directory / "simulated", sim="4x24G", name="stoker, simulated GPUs"))
+    if standin.compiler_is_here():
+        gpus = standin.gpus(directory / "nvml")
+        ours.append(stoker(directory / "nvidia", gpus, name="stoker, NVIDIA's library (stand-in)"))
+    return [*servers, *(running.enter_context(one) for one in ours)]
+
+
+def _watch(servers: list[Server], seconds: float) -> dict[str, Idle]:
+    before = {server.name: cpu_seconds(server.processes) for server in servers}
+    started = time.monotonic()
+    time.sleep(seconds)
+    passed = time.monotonic() - started
+    return {
+        server.name: _idle(server, (cpu_seconds(server.processes) - before[server.name]) / passed) for server in servers
+    }
+
+
+def _idle(server: Server, share: float) -> Idle:
+    pids = server.processes
+    if not pids:
+        raise Incomplete(f"{server.name} is gone")
+    engine = process_of(server.places, QUEUE) if isinstance(server, StokerServer) else None
+    return Idle(100 * share, memory_of(pids, engine))
+
+
+def _print(found: dict[str, Idle], chosen: argparse.Namespace) -> None:
+    print(f"\nidle for {chosen.seconds:g} s")
+    head = ["program", "% of a core", *MEMORY_HEAD]
+    print(table(head, [[name, *idle.cells] for name, idle in found.items()]))
+    print("\nbars")
+    print(bars_shown([bar for name, idle in found.items() if name.startswith("stoker") for bar in _bars(name, idle)]))
+
+
+def _bars(name: str, idle: Idle) -> list[Bar]:
+    return [
+        Bar(f"{name}, % of a core", idle.percent, CPU_PERCENT, at_most=True),
+        Bar(f"{name}, MB in all", idle.memory.together / 1e6, MEMORY_MEGABYTES, at_most=True),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""What every benchmark of the queue has in common: where it works, and what machine it met."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rounds import keep_apart
+from stoker.places import file_system_of
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """Options, with the one that all have."""
+    options = argparse.ArgumentParser(description=description)
+    options.add_argument(
+        "--directory", default="/var/tmp", help="where to work, on a disk rather than in memory; default %(default)s"
+    )
+    return options
+
+
+def queue_parser(description: str) -> argparse.ArgumentParser:
+    """The same for what is measured beside other queues."""
+    options = parser(description)
+    options.add_argument("--alone", action="store_true", help="without the other programs")
+    return options
+
+
+@contextlib.contextmanager
+def workshop(parent: str) -> Iterator[Path]:
+    """A directory for all runs, gone at the end; the load of the machine is printed at both ends."""
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=parent) as name:
+        directory = Path(name)
+        keep_apart(directory)
+        print(f"{os.cpu_count()} cores, load average {load()}, working in {name} ({file_system_of(directory)})")
+        yield directory
+        print(f"\nload average at the end: {load()}")
+
+
+def load() -> str:
+    """The load averages."""
+    return ", ".join(f"{value:.1f}" for value in os.getloadavg())
+
+
+def say(text: str) -> None:
+    """Tell how far it got."""
+    print(text, file=sys.stderr)
+
+
+def milliseconds(values: Sequence[float]) -> list[str]:
+    """Seconds as cells of a table."""
+    return [f"{1000 * value:.1f}" for value in values]

@@ -1,0 +1,192 @@
+"""Measures what a long queue costs: looking at it, planning one start, and the memory of the engine."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+from bars import Bar, bars_shown, table
+from cost import FLOORS, MEMORY_HEAD, Cost, Memory, cpu_seconds, memory_of, spend
+from handing_in import NOTHING, hand_in
+from machine import milliseconds, queue_parser, say, workshop
+from programs import COMPETITORS, GFLOW, HYPERQUEUE, SLOTS
+from rounds import Incomplete
+from servers import Server, StokerServer, gflow, hyperqueue, present, stoker
+from stoker.core.device import Device, Snapshot
+from stoker.core.job import Job, Waiting
+from stoker.core.plan import Slot, plan
+from stoker.core.policy import Policy
+from stoker.core.terms import Command, Need, Terms
+from stoker.core.units import count_text
+from stoker.core.waiting import WaitingJobs
+from stoker.presence import QUEUE, process_of
+from stoker.published import read_view
+
+STATUS_MILLISECONDS = 150.0
+PLAN_MILLISECONDS = 2.0
+MEMORY_MEGABYTES = 150.0
+LOOKS = (("status", "--json"), ("status", "--plain"), ("status",), ("status", "1"), ("status", "--json", "--all"))
+GFLOW_LOOKS = (("gqueue",), ("gqueue", "-n", "200"), ("gqueue", "-o", "json"))
+SHAPES = (1, 100)
+"""Into how many kinds the waiting jobs fall: the plan looks at each."""
+
+
+def main() -> int:
+    """Measure and print; 1 where a program did not do its work."""
+    options = _options()
+    names = [] if options.alone else present([HYPERQUEUE, GFLOW])
+    try:
+        with workshop(options.directory) as directory:
+            looks, memory, busy = _measure(directory, names, options)
+            plans = {shapes: _planning_seconds(options.jobs, shapes) for shapes in SHAPES}
+            _print(looks, memory, busy, plans, options)
+    except Incomplete as error:
+        say(str(error))
+        return 1
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    options = queue_parser(__doc__ or "")
+    options.add_argument("--jobs", type=int, default=100_000, help="jobs that wait, default %(default)s")
+    options.add_argument("--rounds", type=int, default=10, help="looks of each kind, default %(default)s")
+    options.add_argument("--seconds", type=float, default=10.0, help="how long the engine is watched while they wait")
+    return options.parse_args()
+
+
+def _measure(
+    directory: Path, names: Sequence[str], options: argparse.Namespace
+) -> tuple[dict[str, list[Cost]], dict[str, Memory], float]:
+    jobs = options.jobs
+    with contextlib.ExitStack() as running:
+        say(f"{jobs:,} jobs into each queue")
+        ours = running.enter_context(stoker(directory / "stoker"))
+        ours.occupy()
+        hand_in(ours.places, [NOTHING] * jobs, ours.environment, str(ours.directory))
+        servers: list[Server] = [ours]
+        if GFLOW in names:
+            servers.append(running.enter_context(gflow(directory / "gflow")))
+            servers[-1].occupy()
+            for size in _arrays(jobs):
+                servers[-1].run(*servers[-1].submit, "--array", f"1-{size}", "true")
+        if HYPERQUEUE in names:
+            library = running.enter_context(hyperqueue(directory / "hyperqueue"))
+            library.occupy()
+            library.ask(f"bulk {jobs}")
+            servers.append(library)
+        _wait_until_accepted(ours, jobs)
+        looks = _looks(servers, options.rounds)
+        busy = _busy_share(ours, options.seconds)
+        return looks, {server.name: _memory(server) for server in servers}, busy
+
+
+def _arrays(jobs: int) -> Iterator[int]:
+    """gflow takes arrays of 1,000 at most."""
+    for first in range(0, jobs, 1000):
+        yield min(1000, jobs - first)
+
+
+def _wait_until_accepted(server: StokerServer, jobs: int) -> None:
+    deadline = time.monotonic() + 120
+    while (view := read_view(server.places.bulletin(QUEUE))) is None or view.waiting < jobs:
+        if time.monotonic() > deadline:
+            raise Incomplete(f"the engine knows {view.waiting if view else 0:,} of {jobs:,} jobs after two minutes")
+        time.sleep(0.2)
+
+
+def _looks(servers: Sequence[Server], rounds: int) -> dict[str, list[Cost]]:
+    found: dict[str, list[Cost]] = {}
+    for number in range(rounds):
+        say(f"looking: round {number + 1} of {rounds}")
+        for server in servers:
+            for name, words in _look_words(server):
+                found.setdefault(name, []).append(server.run(*words))
+        for name, floor in FLOORS.items():
+            found.setdefault(name, []).append(spend(floor, Path("/"), {}))
+    return found
+
+
+def _look_words(server: Server) -> Iterator[tuple[str, list[str]]]:
+    if isinstance(server, StokerServer):
+        yield from ((" ".join(("stoker", *words)), [server.submit[0], *words]) for words in LOOKS)
+    elif server.name == GFLOW:
+        yield from ((" ".join(words), [str(COMPETITORS / "bin" / words[0]), *words[1:]]) for words in GFLOW_LOOKS)
+
+
+def _busy_share(server: StokerServer, seconds: float) -> float:
+    """Which part of a core the engine takes while jobs run and wait and nothing happens."""
+    before = cpu_seconds(server.processes)
+    time.sleep(seconds)
+    return (cpu_seconds(server.processes) - before) / seconds
+
+
+def _memory(server: Server) -> Memory:
+    engine = process_of(server.places, QUEUE) if isinstance(server, StokerServer) else None
+    return memory_of(server.processes, engine)
+
+
+def _planning_seconds(jobs: int, shapes: int) -> float:
+    """The median of many plans that each start one job, with all devices but one occupied."""
+    terms = [Terms(need=Need(), priority=number) for number in range(shapes)]
+    waiting = WaitingJobs()
+    for number in range(jobs):
+        waiting.add(Job(number + 1, 1, Command(("true",)), terms[number % shapes], Waiting(0.0), 0.0))
+    names = [str(slot) for slot in range(SLOTS)]
+    devices = tuple(Device(name, name, name, (name,), "declared") for name in names)
+    slots = [Slot(f"keeper-{name}", jobs + 1 + int(name), Need(), (name,)) for name in names[1:]]
+    return median(_one_plan(waiting, slots, Snapshot(1.0, devices)) for _ in range(100))
+
+
+def _one_plan(waiting: WaitingJobs, slots: Sequence[Slot], snapshot: Snapshot) -> float:
+    started = time.process_time()
+    decided = plan(waiting, slots, snapshot, (), Policy(), 1.0)
+    seconds = time.process_time() - started
+    if len(decided.starts) != 1:
+        raise Incomplete(f"planned {len(decided.starts)} starts instead of one")
+    return seconds
+
+
+def _print(
+    looks: dict[str, list[Cost]],
+    memory: dict[str, Memory],
+    busy: float,
+    plans: dict[int, float],
+    options: argparse.Namespace,
+) -> None:
+    print(f"\nlooking at {options.jobs:,} waiting jobs, median of {options.rounds}")
+    rows = [[name, *milliseconds(_figures(costs))] for name, costs in looks.items()]
+    print(table(["command", "ms", "ms of CPU", "lowest"], rows))
+    print("\nmemory with so many waiting, MB")
+    print(table(["program", *MEMORY_HEAD], [[name, *one.cells] for name, one in memory.items()]))
+    print(f"\nStoker's engine takes {100 * busy:.2f} % of a core while {SLOTS} jobs run and these wait")
+    for shapes, seconds in plans.items():
+        print(f"planning one start takes {1000 * seconds:.3f} ms with jobs of {count_text(shapes, 'kind')}")
+    print("\nbars")
+    print(bars_shown(_bars(looks, memory, plans)))
+
+
+def _figures(costs: Sequence[Cost]) -> list[float]:
+    cpu = [cost.cpu for cost in costs]
+    return [median(cost.seconds for cost in costs), median(cpu), min(cpu)]
+
+
+def _bars(looks: dict[str, list[Cost]], memory: dict[str, Memory], plans: dict[int, float]) -> list[Bar]:
+    forms = [" ".join(("stoker", *words)) for words in LOOKS[:2]]
+    engine, *_ = memory.values()
+    return [
+        *(
+            Bar(f"{form}, ms of CPU", 1000 * _figures(looks[form])[1], STATUS_MILLISECONDS, at_most=True)
+            for form in forms
+        ),
+        Bar("planning one start, ms of CPU", 1000 * plans[1], PLAN_MILLISECONDS, at_most=True),
+        Bar("engine's memory, MB", engine.engine / 1e6, MEMORY_MEGABYTES, at_most=True),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -14,13 +14,13 @@ from pathlib import Path
 from rich.console import Console
 
 from stoker.changes import Happening
-from stoker.cli.batch import Batch, Request
-from stoker.cli.demo import Demonstration, demo_jobs
-from stoker.cli.frame import frame
-from stoker.cli.live import drawing
-from stoker.cli.pieces import Line
-from stoker.cli.recent import Recent
-from stoker.cli.scene import Scene, scene_of
+from stoker.cli.foreground.batch import Batch, Request
+from stoker.cli.foreground.demo import Demonstration, demo_jobs
+from stoker.cli.foreground.frame import frame
+from stoker.cli.foreground.live import drawing
+from stoker.cli.foreground.recent import Recent
+from stoker.cli.foreground.scene import Scene, scene_of
+from stoker.cli.screens.pieces import Line
 from stoker.devices.detect import simulate
 from stoker.foreground import Foreground, Setup
 from stoker.ledger import prepare_ledger

@@ -107,7 +107,7 @@ THIRD_PARTY = {
     "platformdirs": "stoker.places",
     "pynvml": "stoker.devices",
     "click": "stoker.cli",
-    "rich": "stoker.cli.live",
+    "rich": "stoker.cli.foreground.live",
 }
 """Libraries, and the one part that may import each."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.deeds import Report
+from stoker.cli.control.deeds import Report
 from stoker.core.job import Cancelled, advance
 from stoker.core.request import Cancel
 from stoker.core.terms import Need

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stoker.cli.clock import ago_text, clock_text, left_text, midnight, span_text, watch_text
+from stoker.cli.screens.clock import ago_text, clock_text, left_text, midnight, span_text, watch_text
 
 NOON = 1_794_052_800.0
 """2026-11-07 12:00 UTC, a Saturday."""

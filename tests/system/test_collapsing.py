@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cli.collapsing import LONGEST, Collapser
+from stoker.cli.output.collapsing import LONGEST, Collapser
 
 
 def collapsed(*parts: bytes) -> bytes:

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from stoker.changes import Happening
-from stoker.cli.demo import SCRIPT, Act, Demonstration, demo_jobs, difference
-from stoker.cli.lines import LineView
+from stoker.cli.foreground.demo import SCRIPT, Act, Demonstration, demo_jobs, difference
+from stoker.cli.foreground.lines import LineView
 from stoker.core.job import Ended, Exited, Result
 from support.build import a_job
 from support.terminal import isolated

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from stoker import __version__
-from stoker.cli.engine_status import EngineStatus
+from stoker.cli.room.status import EngineStatus
 from stoker.presence import QUEUE, engine_lives, lock_path
 from support.background import Background
 from support.cli import PROGRAM, until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.cli.frame import (
+from stoker.cli.foreground.frame import (
     SPARE_ROWS,
     Columns,
     bar_line,
@@ -16,9 +16,9 @@ from stoker.cli.frame import (
     row_lines,
     successes_line,
 )
-from stoker.cli.pieces import Line, cells, clip, line_cells
-from stoker.cli.recent import Notice
-from stoker.cli.scene import Counts, Occupant, Row, Scene
+from stoker.cli.foreground.recent import Notice
+from stoker.cli.foreground.scene import Counts, Occupant, Row, Scene
+from stoker.cli.screens.pieces import Line, cells, clip, line_cells
 
 GIB = 2**30
 ROW = Row("GPU0", (Occupant(3, "lr=1e-3", 41.0),), 18 * GIB, 24 * GIB)

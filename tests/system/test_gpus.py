@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.gpu_list import Gpus
+from stoker.cli.screens.gpu_list import Gpus
 from stoker.core.lease import Claim
 from stoker.core.terms import Need
 from stoker.ledger import Ledger, prepare_ledger

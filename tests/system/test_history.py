@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.history_frame import history_frame
-from stoker.cli.past_lines import History, PastLine
-from stoker.cli.pieces import line_cells
+from stoker.cli.screens.history_frame import history_frame
+from stoker.cli.screens.past_lines import History, PastLine
+from stoker.cli.screens.pieces import line_cells
 from stoker.core.job import Assigned, Event, Exited, Started, advance
 from stoker.core.terms import Need
 from stoker.presence import QUEUE

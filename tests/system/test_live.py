@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from stoker.cli.live import LiveView
-from stoker.cli.scene import Counts, Occupant, Row, Scene
+from stoker.cli.foreground.live import LiveView
+from stoker.cli.foreground.scene import Counts, Occupant, Row, Scene
 from support.terminal import Terminal, open_terminal
 from support.wait import wait_until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli.log_files import Tail, open_log, start_of_last_lines
+from stoker.cli.output.log_files import Tail, open_log, start_of_last_lines
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.log_output import LogLine
+from stoker.cli.output.log_output import LogLine
 from stoker.core.terms import Need
 from support.background import Background
 from support.cli import PROGRAM, until

@@ -6,7 +6,7 @@ import runpy
 from pathlib import Path
 from xml.etree import ElementTree
 
-from stoker.cli.pieces import Piece
+from stoker.cli.screens.pieces import Piece
 
 DOCUMENTS = Path(__file__).parents[2] / "docs"
 

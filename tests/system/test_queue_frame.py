@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from stoker.cli.paint import painted, terminal_size, wants_colour
-from stoker.cli.pieces import Piece, line_cells
-from stoker.cli.queue_frame import status_frame
-from stoker.cli.queue_scene import Counts, EngineLine, LeaseLine, Mark, Status, Stranger, exactly
+from stoker.cli.screens.paint import painted, terminal_size, wants_colour
+from stoker.cli.screens.pieces import Piece, line_cells
+from stoker.cli.screens.queue_frame import status_frame
+from stoker.cli.screens.queue_scene import Counts, EngineLine, LeaseLine, Mark, Status, Stranger, exactly
 from support.scenes import GIB, NOW, a_device, a_line, a_running_line, a_status, texts
 
 ALICE = Stranger(pid=9911, owner="alice", command="python x.py", memory_bytes=26 * GIB)

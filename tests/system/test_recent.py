@@ -7,7 +7,15 @@ from pathlib import Path
 import msgspec
 
 from stoker.changes import Happening
-from stoker.cli.recent import KEPT_KINDS, KEPT_NOTICES, Recent, common_lead, expected_left, kind_of, without_lead
+from stoker.cli.foreground.recent import (
+    KEPT_KINDS,
+    KEPT_NOTICES,
+    Recent,
+    common_lead,
+    expected_left,
+    kind_of,
+    without_lead,
+)
 from stoker.core.job import Assigned, Cancelled, Ended, Event, Exited, Job, Lost, Started, Waiting, advance, started_at
 from stoker.core.terms import Command
 from support.build import a_job, declared

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.cli.job_story import Stories
-from stoker.cli.queue_scene import Status
+from stoker.cli.screens.job_story import Stories
+from stoker.cli.screens.queue_scene import Status
 from stoker.core.dependency import Dependency
 from stoker.core.terms import Need
 from stoker.mail import drained_key, paused_key

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stoker.cli.job_story import AttemptLine, EventLine, Story
-from stoker.cli.pieces import line_cells
-from stoker.cli.queue_scene import exactly
-from stoker.cli.story_frame import story_lines
+from stoker.cli.screens.job_story import AttemptLine, EventLine, Story
+from stoker.cli.screens.pieces import line_cells
+from stoker.cli.screens.queue_scene import exactly
+from stoker.cli.screens.story_frame import story_lines
 from support.scenes import GIB, NOW, a_line, texts
 
 EVIL = "a\x1b[31mb\nc\x07\u202ed"

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.submit_plan import SubmitPlan
-from stoker.cli.submit_report import SubmitResult
+from stoker.cli.submission.plan import SubmitPlan
+from stoker.cli.submission.report import SubmitResult
 from stoker.core.dependency import Dependency
 from stoker.core.job import Job, OnHold
 from stoker.core.terms import Need
@@ -286,7 +286,7 @@ def test_what_is_not_needed_is_not_loaded(background: Background) -> None:
     background.environment["PYTHONPROFILEIMPORTTIME"] = "1"
     outcome = background("submit", "true")
     loaded = {line.rpartition("|")[2].strip() for line in outcome.err.splitlines()}
-    assert "stoker.cli.submitting" in loaded
+    assert "stoker.cli.submission.handing_in" in loaded
     assert loaded.isdisjoint({"rich", "pynvml", "psutil", "asyncio", "subprocess", "stoker.engine", "tomllib"})
 
 

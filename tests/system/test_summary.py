@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.cli.summary import RunResult
+from stoker.cli.foreground.summary import RunResult
 from support.cli import Stoker
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.run-1.json"

@@ -10,7 +10,7 @@ def main() -> None:
     if impatient is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if "_STOKER_COMPLETE" in os.environ:
-        from stoker.cli.completing import complete_at_once
+        from stoker.cli.room.completing import complete_at_once
 
         if complete_at_once():
             return

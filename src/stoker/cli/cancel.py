@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import click
 
-from stoker.cli.complete_ids import complete_jobs
-from stoker.cli.control import Control, carry_out, controlling, opened, wants_json, warn
-from stoker.cli.deeds import Deed, deed, report_of, tell, word
+from stoker.cli.control.deeds import Deed, deed, report_of, tell, word
+from stoker.cli.control.wishes import Control, carry_out, controlling, opened, wants_json, warn
+from stoker.cli.room.complete_ids import complete_jobs
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, Queued, Stopping
 from stoker.core.request import Cancel

@@ -15,13 +15,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from stoker.cli.complete_ids import complete_jobs
-from stoker.cli.control import Control, carry_out, controlling, opened, wants_json, warn
-from stoker.cli.deeds import Deed, deed, report_of, tell, word
-from stoker.cli.handing_on import abandoned, terms_in_the_queue
-from stoker.cli.job_text import changes, options_of, write_toml
+from stoker.cli.control.deeds import Deed, deed, report_of, tell, word
+from stoker.cli.control.handing_on import abandoned, terms_in_the_queue
+from stoker.cli.control.job_text import changes, options_of, write_toml
+from stoker.cli.control.rewriting import Rewriter, Wish
+from stoker.cli.control.wishes import Control, carry_out, controlling, opened, wants_json, warn
 from stoker.cli.options import NAMES, job_options
-from stoker.cli.rewriting import Rewriter, Wish
+from stoker.cli.room.complete_ids import complete_jobs
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Ended, Job, Queued
 from stoker.core.request import Edit

@@ -24,7 +24,7 @@ ROOMS = {
 }
 
 
-@click.group(name="engine", cls=LazyGroup, sentences=ROOMS, hidden=("run",), modules="stoker.cli.engine_")
+@click.group(name="engine", cls=LazyGroup, sentences=ROOMS, hidden=("run",), modules="stoker.cli.room.")
 def command() -> None:
     """The engine in the background: it starts by itself with the first submit, and leaves when it is idle.
 

@@ -7,11 +7,11 @@ import sys
 
 import click
 
-from stoker.cli.gpu_list import Gpus, gpus_of, known_devices
-from stoker.cli.gpus_frame import gpus_frame
-from stoker.cli.paint import terminal_size, write_lines
-from stoker.cli.queue_plain import devices_plain
-from stoker.cli.screen import Screen, places_here, screen_options, write_json, write_plain
+from stoker.cli.screens.gpu_list import Gpus, gpus_of, known_devices
+from stoker.cli.screens.gpus_frame import gpus_frame
+from stoker.cli.screens.paint import terminal_size, write_lines
+from stoker.cli.screens.queue_plain import devices_plain
+from stoker.cli.screens.screen import Screen, places_here, screen_options, write_json, write_plain
 from stoker.core.errors import UsageError
 from stoker.core.terms import Need
 from stoker.core.units import parse_size
@@ -38,7 +38,7 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, screen:
         if need is None:
             _show(gpus_of(knowledge), screen)
             return 0
-        from stoker.cli.pick_gpus import picked
+        from stoker.cli.screens.pick_gpus import picked
 
         names = [device.visible for device in picked(knowledge, need)]
         if screen.form == "json":

@@ -12,12 +12,12 @@ from typing import get_args
 import click
 import msgspec
 
-from stoker.cli.history_frame import history_frame
-from stoker.cli.paint import terminal_size, write_lines
-from stoker.cli.past_lines import SCHEMA, History, PastLine, past_lines
-from stoker.cli.queue_plain import csv_lines, past_plain
-from stoker.cli.queue_scene import LETTERS, exactly, moment
-from stoker.cli.screen import Screen, host_name, places_here, screen_options, write_json, write_plain
+from stoker.cli.screens.history_frame import history_frame
+from stoker.cli.screens.paint import terminal_size, write_lines
+from stoker.cli.screens.past_lines import SCHEMA, History, PastLine, past_lines
+from stoker.cli.screens.queue_plain import csv_lines, past_plain
+from stoker.cli.screens.queue_scene import LETTERS, exactly, moment
+from stoker.cli.screens.screen import Screen, host_name, places_here, screen_options, write_json, write_plain
 from stoker.core.errors import UsageError
 from stoker.core.job import Result
 from stoker.core.moment import parse_since

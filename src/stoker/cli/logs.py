@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 import click
 
-from stoker.cli.complete_ids import complete_jobs
-from stoker.cli.control import Control, opened, warn
-from stoker.cli.following import Follower, files_of, runs_of
-from stoker.cli.log_files import Tail, open_log
-from stoker.cli.log_output import Source, output_for
+from stoker.cli.control.wishes import Control, opened, warn
+from stoker.cli.output.following import Follower, files_of, runs_of
+from stoker.cli.output.log_files import Tail, open_log
+from stoker.cli.output.log_output import Source, output_for
+from stoker.cli.room.complete_ids import complete_jobs
 from stoker.cli.wait import DETACHED, exit_code_of
 from stoker.core.errors import NoSuchJob, UsageError
 from stoker.core.job import Ended, Job

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import click
 
-from stoker.cli.complete_ids import complete_jobs
-from stoker.cli.control import Control, carry_out, controlling, opened, start_for, wants_json
-from stoker.cli.deeds import Deed, deed, report_of, tell, word
-from stoker.cli.gates import resume_queue, undrain
-from stoker.cli.handing_on import abandoned, terms_in_the_queue
+from stoker.cli.control.deeds import Deed, deed, report_of, tell, word
+from stoker.cli.control.gates import resume_queue, undrain
+from stoker.cli.control.handing_on import abandoned, terms_in_the_queue
+from stoker.cli.control.wishes import Control, carry_out, controlling, opened, start_for, wants_json
+from stoker.cli.room.complete_ids import complete_jobs
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, OnHold, Queued
 from stoker.core.request import Edit, Release, Request

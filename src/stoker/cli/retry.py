@@ -9,11 +9,11 @@ from itertools import chain, groupby
 import click
 import msgspec
 
-from stoker.cli.complete_ids import complete_jobs
-from stoker.cli.control import Control, Unheard, carry_out, controlling, opened, wants_json, warn
-from stoker.cli.deeds import Deed, deed, report_of, tell
-from stoker.cli.handing_on import abandoned, terms_in_the_queue
-from stoker.cli.rewriting import Rewriter, changed_memory
+from stoker.cli.control.deeds import Deed, deed, report_of, tell
+from stoker.cli.control.handing_on import abandoned, terms_in_the_queue
+from stoker.cli.control.rewriting import Rewriter, changed_memory
+from stoker.cli.control.wishes import Control, Unheard, carry_out, controlling, opened, wants_json, warn
+from stoker.cli.room.complete_ids import complete_jobs
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job
 from stoker.core.request import Again

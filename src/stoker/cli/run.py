@@ -75,7 +75,7 @@ def command(context: click.Context, /, words: tuple[str, ...], demo: bool, **val
     if demo:
         if words or options != JobOptions():
             raise UsageError("--demo brings its own jobs", "leave out the list and the options of jobs")
-        from stoker.cli.demo import demo_jobs
+        from stoker.cli.foreground.demo import demo_jobs
 
         return _run(values, "--demo", demo_jobs())
     kind, items = _jobs(words, dashes=context.meta[DASHES])
@@ -110,8 +110,8 @@ def _run(values: dict[str, Any], label: str, items: Sequence[Listed | Unusable] 
     """Load what a run needs, which takes as long as the forkserver takes to start: both at once."""
     with contextlib.ExitStack() as closing:
         forkserver = None if values["dry_run"] else closing.enter_context(contextlib.closing(Forkserver()))
-        from stoker.cli.batch import Request
-        from stoker.cli.running import run
+        from stoker.cli.foreground.batch import Request
+        from stoker.cli.foreground.running import run
 
         return run(Request(**values), label, items, forkserver)
 

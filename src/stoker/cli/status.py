@@ -7,12 +7,12 @@ import sys
 
 import click
 
-from stoker.cli.complete_ids import complete_jobs
-from stoker.cli.knowing import known
-from stoker.cli.queue_plain import jobs_plain
-from stoker.cli.queue_scene import Status
-from stoker.cli.queue_status import status_of
-from stoker.cli.screen import Screen, host_name, places_here, screen_options, write_json, write_plain
+from stoker.cli.room.complete_ids import complete_jobs
+from stoker.cli.screens.knowing import known
+from stoker.cli.screens.queue_plain import jobs_plain
+from stoker.cli.screens.queue_scene import Status
+from stoker.cli.screens.queue_status import status_of
+from stoker.cli.screens.screen import Screen, host_name, places_here, screen_options, write_json, write_plain
 from stoker.places import Places
 from stoker.presence import version_notice
 
@@ -38,7 +38,7 @@ def command(ids: tuple[str, ...], everything: bool, hooks: bool, environment: bo
     if notice := version_notice(places):
         print(f"stoker: {notice}", file=sys.stderr)
     if ids:
-        from stoker.cli.some_jobs import show_jobs
+        from stoker.cli.screens.some_jobs import show_jobs
 
         return show_jobs(places, ids, screen, everything=everything, environment=environment)
     limit = None if everything else MOST_LINES
@@ -54,8 +54,8 @@ def command(ids: tuple[str, ...], everything: bool, hooks: bool, environment: bo
 
 
 def _draw(status: Status, screen: Screen, *, everything: bool) -> None:
-    from stoker.cli.paint import terminal_size, write_lines  # what draws is not for programs to load
-    from stoker.cli.queue_frame import status_frame
+    from stoker.cli.screens.paint import terminal_size, write_lines  # what draws is not for programs to load
+    from stoker.cli.screens.queue_frame import status_frame
 
     width, height = terminal_size(os.environ)
     write_lines(status_frame(status, width, None if everything else height, screen.typed), screen.color)

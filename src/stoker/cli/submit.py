@@ -38,7 +38,7 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     the lines of a file. {i}, {id}, {gpu} and {name} in the command stand for what they name. The job gets the
     environment and the directory that it was submitted from.
     """
-    from stoker.cli.submitting import Request, hand_in
+    from stoker.cli.submission.handing_in import Request, hand_in
 
     options = options_from(values)
     values["as_json"] = values["as_json"] or os.environ.get("STOKER_OUTPUT") == "json"

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import click
 from msgspec import Struct
 
-from stoker.cli.complete_ids import complete_jobs
-from stoker.cli.control import Control, controlling, opened, wants_json, warn
-from stoker.cli.screen import write_json
-from stoker.cli.watching import Watch
+from stoker.cli.control.watching import Watch
+from stoker.cli.control.wishes import Control, controlling, opened, wants_json, warn
+from stoker.cli.room.complete_ids import complete_jobs
+from stoker.cli.screens.screen import write_json
 from stoker.core.job import Ended, Job
 from stoker.core.units import parse_duration
 from stoker.finding import find, find_last

@@ -45,7 +45,7 @@ class Weather:
 
 
 CHECK = Weather(
-    jobs=1500, engine_kills=100, forkserver_kills=20, keeper_kills=20, rivals=3, farewells=6, typed=4, pause=0.25
+    jobs=1500, engine_kills=100, forkserver_kills=20, keeper_kills=20, rivals=3, farewells=6, typed=4, pause=0.2
 )
 """What is part of every check..."""
 LONG = Weather(

@@ -1,0 +1,1 @@
+"""What lies behind the verbs that change jobs or wait for them."""

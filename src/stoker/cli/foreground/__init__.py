@@ -1,0 +1,1 @@
+"""What lies behind `stoker run`: its jobs, its display, its summary."""

@@ -1,0 +1,1 @@
+"""What lies behind `stoker logs`: files of output, and how they are shown."""

@@ -1,0 +1,121 @@
+"""All that a screen knows at one moment: the store, what engines show, and whose the processes on devices are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stoker.cli.screens.clock import clock_text
+from stoker.cli.screens.engine_views import Views
+from stoker.cli.screens.job_processes import jobs_of_processes
+from stoker.cli.screens.queue_scene import JobWord
+from stoker.core.dependency import Dependency, Doomed, Outcome
+from stoker.core.gate import Hindrance, hindrance, is_gated
+from stoker.core.job import Active, Ended, Job, OnHold, Running, Stopping
+from stoker.core.reasons import Behind, NotBefore, Reason, sentence
+from stoker.core.waiting import Shape, shape_of
+from stoker.presence import QUEUE
+from stoker.store.listing import Listing, Owned
+
+NO_ENGINE = "no engine runs (stoker engine start)"
+
+
+@dataclass
+class Knowledge:
+    """Read within one glance at the store."""
+
+    store: Listing
+    views: Views
+    now: float
+    user: str
+    simulated: bool
+    active: list[Owned] = field(default_factory=list)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    jobs_by_process: dict[int, int | None] = field(default_factory=dict)
+    _reasons: dict[tuple[str, Shape], Reason] = field(default_factory=dict)
+    _outcomes: dict[Dependency, Outcome] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.active = self.store.all_active()
+        self.settings = self.store.settings()
+        self.loads = self.store.loads()
+        self._reasons = self.views.reasons()
+        self._labels = {device.id: device.label for device in self.views.devices.values()}
+        self._living = {view.engine for view in self.views.runs} | ({QUEUE} if self.views.lives else set())
+        readings = [self.views.reading(device) for device in self.views.devices]
+        self._used: dict[int, int] = {}
+        self.jobs_by_process = jobs_of_processes(process.pid for one in readings for process in one.processes)
+        for process in (process for one in readings for process in one.processes):
+            job_id = self.jobs_by_process.get(process.pid)
+            if job_id is not None and process.memory is not None:
+                self._used[job_id] = self._used.get(job_id, 0) + process.memory
+
+    def clock(self, at: float) -> str:
+        """A moment as the reader's clock shows it."""
+        return clock_text(at, self.now)
+
+    def labels(self, device_ids: Sequence[str]) -> list[str]:
+        """What people call the devices."""
+        return [self._labels.get(one, one) for one in device_ids]
+
+    def used_by(self, job_id: int) -> int | None:
+        """The bytes that a job has on all its devices, None where nobody can tell."""
+        return self._used.get(job_id)
+
+    def is_left_behind(self, engine: str) -> bool:
+        """Whether jobs belong to a run that is dead, and so to nobody."""
+        return engine != QUEUE and engine not in self._living
+
+    def situation(self, job: Job, engine: str) -> tuple[JobWord, str]:
+        """A job's state in the words of the screens, and why it is not further."""
+        if isinstance(job.state, Ended):
+            return job.state.result, job.state.note
+        if isinstance(job.state, Active):
+            return _active_word(job), self._about_active(job, engine)
+        word, why = self._about_queued(job, engine)
+        if self.is_left_behind(engine):
+            return word, f"left by a run that died; go on with it: stoker resume {job.id}"
+        return word, why
+
+    def _about_active(self, job: Job, engine: str) -> str:
+        if isinstance(job.state, Stopping) and job.state.note:
+            return job.state.note
+        return "its run died; it goes on by itself" if self.is_left_behind(engine) else ""
+
+    def _about_queued(self, job: Job, engine: str) -> tuple[JobWord, str]:
+        hindered = hindrance(job, self.now, self._outcome) if is_gated(job) else None
+        if hindered is not None:
+            return _queued_word(job, hindered), _sentence(hindered, self)
+        if engine == QUEUE and not self.views.lives:
+            return "queued", NO_ENGINE
+        reason = self._reasons.get((engine, shape_of(job)))
+        return "queued", "about to start" if reason is None else sentence(reason, self.clock)
+
+    def _outcome(self, dependency: Dependency) -> Outcome:
+        known = self._outcomes.get(dependency)
+        if known is None:
+            known = self._outcomes[dependency] = self.store.outcome(dependency)
+        return known
+
+
+def _active_word(job: Job) -> JobWord:
+    match job.state:
+        case Running():
+            return "running"
+        case Stopping():
+            return "stopping"
+        case _:
+            return "starting"
+
+
+def _queued_word(job: Job, why: Hindrance | Doomed) -> JobWord:
+    if isinstance(job.state, OnHold):
+        return "held"
+    return "scheduled" if isinstance(why, NotBefore) else "blocked" if isinstance(why, Behind | Doomed) else "held"
+
+
+def _sentence(why: Hindrance | Doomed, knowledge: Knowledge) -> str:
+    if isinstance(why, Doomed):
+        return f"{why.sentence}; it will be skipped"
+    return sentence(why, knowledge.clock)

@@ -1,0 +1,150 @@
+"""The whole story of a job in text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stoker.cli.screens.clock import ago_text, clock_text, stamp, watch_text
+from stoker.cli.screens.job_story import AttemptLine, Story
+from stoker.cli.screens.job_table import LOOKS
+from stoker.cli.screens.pieces import EMPTY, Line, Piece
+from stoker.cli.screens.table import Column, table_lines
+from stoker.core.units import count_text, size_text
+from stoker.words import printable
+
+LABEL = 11
+LEAST_NOTE = 10
+
+
+def story_lines(story: Story, now: float, width: int, sim: str = "", *, simulated: bool = False) -> list[Line]:
+    """A heading, what is known as labels and values, the attempts, and the events; nothing is cut off."""
+    lines = [_heading(story, simulated=simulated)]
+    for label, text in _facts(story, now):
+        lines += _wrapped(label, printable(text), width)
+    if story.attempts:
+        lines += [EMPTY, *_attempts(story.attempts, width), *_logs(story.attempts, width)]
+    lines += [EMPTY, *_events(story)]
+    if any(attempt.log for attempt in story.attempts):
+        lines += [EMPTY, (Piece(f" its output: stoker logs{sim} {story.label}", "faint"),)]
+    return lines
+
+
+def _heading(story: Story, *, simulated: bool) -> Line:
+    badge = [Piece(" SIM ", "simulated"), Piece(" ")] if simulated else []
+    name = f" · {printable(story.name)}" if story.name else ""
+    return *badge, Piece(f"job {story.label}{name} · ", "heading"), Piece(_state(story), LOOKS.get(story.state, ""))
+
+
+def _state(story: Story) -> str:
+    if story.ended is None:
+        return story.state + (f" for {watch_text(story.seconds)}" if story.seconds is not None else "")
+    how = f"signal {story.signal}" if story.signal else f"exit {story.exit_code}"
+    told = f" ({how})" if story.state == "failed" else ""
+    ran = f" after {watch_text(story.seconds)}" if story.seconds is not None else ""
+    return f"{story.state}{told}{ran}"
+
+
+def _facts(story: Story, now: float) -> Iterator[tuple[str, str]]:
+    """Labels and values, as far as there is something to say."""
+    facts = (
+        ("why", story.why if story.ended is None else story.note),
+        ("expected", _expected(story, now)),
+        ("command", story.command if not story.shell else f"{story.command}   ({story.shell} -c)"),
+        ("directory", story.directory),
+        ("needs", _needs(story)),
+        ("on", ", ".join(f"GPU {device}" for device in story.devices) if story.ended is None else ""),
+        ("limits", _limits(story)),
+        ("after", ", ".join(story.after)),
+        ("begins", "" if story.begin is None else stamp(story.begin.timestamp())),
+        ("priority", str(story.priority) if story.priority else ""),
+        ("group", story.group),
+        ("tags", ", ".join(f"{name}={value}" for name, value in story.tags.items())),
+        ("run", story.run),
+        ("commit", story.commit),
+        ("variables", ", ".join(f"{name}={value}" for name, value in story.variables.items())),
+        ("submitted", f"{stamp(story.submitted.timestamp())} ({ago_text(story.submitted.timestamp(), now)})"),
+    )
+    yield from ((label, text) for label, text in facts if text)
+    for name, value in (story.environment or {}).items():
+        yield "", f"{name}={value}"
+
+
+def _expected(story: Story, now: float) -> str:
+    start, end = story.expected_start, story.expected_end
+    told = [f"start ~{clock_text(start.timestamp(), now)}"] if start else []
+    told += [f"end ~{clock_text(end.timestamp(), now)}"] if end else []
+    return ", ".join(told) or ("start ?" if story.state == "queued" else "")
+
+
+def _needs(story: Story) -> str:
+    told = [count_text(story.gpus, "GPU") if story.gpus else "no GPU"]
+    if story.gpus:
+        told.append("whole" if story.vram_bytes is None else f"{size_text(story.vram_bytes)} on each")
+    told += [f"of the type {story.gpu_type}"] if story.gpu_type else []
+    told += [f"only {','.join(story.allowed)}"] if story.allowed else []
+    told += [f"{','.join(story.preferred)} first"] if story.preferred else []
+    told += [f"uses {size_text(story.used_bytes)} now"] if story.used_bytes is not None else []
+    return ", ".join(told)
+
+
+def _limits(story: Story) -> str:
+    told = [f"{watch_text(story.limit_seconds)} of running time"] if story.limit_seconds is not None else []
+    told += [f"{story.at_once} of its array at once"] if story.at_once is not None else []
+    told += [_retries(story)] if story.retries else []
+    told += [] if story.requeue else ["not run again when lost"]
+    return ", ".join(told)
+
+
+def _retries(story: Story) -> str:
+    return count_text(story.retries, "retry", "retries") + (
+        f" (on {', '.join(story.retry_on)})" if story.retry_on else ""
+    )
+
+
+def _attempts(attempts: Sequence[AttemptLine], width: int) -> list[Line]:
+    columns = [
+        Column("ATTEMPT", [Piece(str(one.number)) for one in attempts], 9, right=True),
+        Column("GPU", [Piece(printable(",".join(one.devices)) or "-") for one in attempts], 6, most=12),
+        Column("STARTED", [Piece(stamp(one.started.timestamp()) if one.started else "-") for one in attempts], 5),
+        Column("RAN", [Piece("-" if one.seconds is None else watch_text(one.seconds)) for one in attempts], 7),
+        Column("END", [Piece(_end(one)) for one in attempts], 8, most=30),
+        Column("PEAK", [Piece(_peak(one)) for one in attempts], 4, right=True),
+    ]
+    notes = [(Piece(printable(one.note) or "-"),) for one in attempts]
+    return table_lines(columns, "NOTE", notes, width, LEAST_NOTE)
+
+
+def _logs(attempts: Sequence[AttemptLine], width: int) -> Iterator[Line]:
+    for one in attempts:
+        number = f" {one.number}" if len(attempts) > 1 else ""
+        for label, path in (("log", one.log), ("errors", one.errors)):
+            if path:
+                yield from _wrapped(f"{label}{number}", printable(path), width)
+
+
+def _end(attempt: AttemptLine) -> str:
+    if attempt.why in ("", "exited"):
+        if attempt.ended is None:
+            return "-"
+        return f"signal {attempt.signal}" if attempt.signal else f"exit {attempt.exit_code}"
+    return attempt.why
+
+
+def _peak(attempt: AttemptLine) -> str:
+    return "-" if attempt.peak_memory_bytes is None else size_text(attempt.peak_memory_bytes)
+
+
+def _events(story: Story) -> list[Line]:
+    lines: list[Line] = []
+    for event in story.events:
+        detail = f"  {printable(event.detail)}" if event.detail else ""
+        lines.append((Piece(f" {stamp(event.at.timestamp())}  ", "faint"), Piece(f"{event.event}{detail}")))
+    return lines
+
+
+def _wrapped(label: str, text: str, width: int) -> Iterator[Line]:
+    """A label and as many lines as the value takes."""
+    room = max(10, width - LABEL - 1)
+    parts = [text[start : start + room] for start in range(0, len(text), room)] or [""]
+    for number, part in enumerate(parts):
+        yield Piece(f" {label if number == 0 else '':{LABEL}}", "faint"), Piece(part)

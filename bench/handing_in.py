@@ -35,3 +35,10 @@ def enter(store: Store, places: Places, commands: Sequence[Command], variables: 
 
     submit(store, Submission("bench", variables, jobs), time.time())
     ring(places, QUEUE)
+
+
+def wait_until_over(places: Places) -> None:
+    """Wait until nothing in the queue is left to do."""
+    with contextlib.closing(open_store(places)) as store:
+        while store.open_jobs(QUEUE, 0, 1):
+            time.sleep(0.05)

@@ -6,12 +6,14 @@ import argparse
 import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import standin
 from bars import Bar, bars_shown, table
 from cost import MEMORY_HEAD, Memory, cpu_seconds, memory_of
+from handing_in import NOTHING, hand_in, wait_until_over
 from machine import queue_parser, say, workshop
 from programs import GFLOW, HYPERQUEUE, TASK_SPOOLER
 from rounds import Incomplete
@@ -42,10 +44,11 @@ def main() -> int:
     """Measure all of them at once, since none of them does anything, and print."""
     options = queue_parser(__doc__ or "")
     options.add_argument("--seconds", type=float, default=60.0, help="how long they are watched, default %(default)s")
+    options.add_argument("--jobs", type=int, default=2000, help="run before by one of ours, default %(default)s")
     chosen = options.parse_args()
     try:
         with workshop(chosen.directory) as directory, contextlib.ExitStack() as running:
-            servers = _servers(directory, running, alone=chosen.alone)
+            servers = _servers(directory, running, jobs=chosen.jobs, alone=chosen.alone)
             time.sleep(min(SETTLE, chosen.seconds))
             say(f"watching {len(servers)} idle servers for {chosen.seconds:g} s")
             _print(_watch(servers, chosen.seconds), chosen)
@@ -55,16 +58,26 @@ def main() -> int:
     return 0
 
 
-def _servers(directory: Path, running: contextlib.ExitStack, *, alone: bool) -> list[Server]:
+def _servers(directory: Path, running: contextlib.ExitStack, *, jobs: int, alone: bool) -> list[Server]:
     kinds = {GFLOW: gflow, HYPERQUEUE: hyperqueue, TASK_SPOOLER: task_spooler}
     names = [] if alone else present(list(kinds))
     servers: list[Server] = [running.enter_context(kinds[name](directory / name)) for name in names]
     ours = [stoker(directory / "declared", name="stoker, declared devices")]
+    ours.append(_worked(directory / "worked", jobs))
     ours.append(stoker(directory / "simulated", sim="4x24G", name="stoker, simulated GPUs"))
     if standin.compiler_is_here():
         gpus = standin.gpus(directory / "nvml")
         ours.append(stoker(directory / "nvidia", gpus, name="stoker, NVIDIA's library (stand-in)"))
     return [*servers, *(running.enter_context(one) for one in ours)]
+
+
+@contextlib.contextmanager
+def _worked(directory: Path, jobs: int) -> Iterator[StokerServer]:
+    """One that was busy before: whatever it keeps of that counts."""
+    with stoker(directory, name=f"stoker, after {jobs:,} jobs") as server:
+        hand_in(server.places, [NOTHING] * jobs, server.environment, str(directory))
+        wait_until_over(server.places)
+        yield server
 
 
 def _watch(servers: list[Server], seconds: float) -> dict[str, Idle]:

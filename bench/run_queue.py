@@ -6,16 +6,13 @@ import contextlib
 import os
 import sqlite3
 import sys
-import time
 from pathlib import Path
 
 from cost import spend
-from handing_in import hand_in
+from handing_in import hand_in, wait_until_over
 from programs import OURS, SHELL, SLOTS
 from stoker.core.terms import Command
 from stoker.places import Places, find_places
-from stoker.presence import QUEUE
-from stoker.queue import open_store
 
 
 def main(commands: list[str]) -> float:
@@ -27,16 +24,10 @@ def main(commands: list[str]) -> float:
     stoker = str(OURS / "stoker")
     spend([stoker, "engine", "start"], here, variables)
     try:
-        _wait_until_over(places)
+        wait_until_over(places)
     finally:
         spend([stoker, "engine", "stop"], here, variables)
     return _seconds(places)
-
-
-def _wait_until_over(places: Places) -> None:
-    with contextlib.closing(open_store(places)) as store:
-        while store.open_jobs(QUEUE, 0, 1):
-            time.sleep(0.05)
 
 
 def _seconds(places: Places) -> float:

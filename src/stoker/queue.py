@@ -89,7 +89,7 @@ class Orphan(NamedTuple):
 
 def orphans(places: Places, store: Store) -> Iterator[Orphan]:
     """What dead runs left; what was submitted waits for the queue's next engine, which nobody may forestall."""
-    for engine in _dead_runs(places, store.engines_with_open_jobs()):
+    for engine in [engine for engine in store.engines_with_open_jobs() if not is_served(places, engine)]:
         yield from (Orphan(job, engine) for job in _all_open(store, engine))
 
 

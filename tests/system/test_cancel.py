@@ -66,7 +66,7 @@ def test_tasks_of_an_array(background: Background) -> None:
     ids = background.submit(*[until("never")] * 6, array=True, need=WHOLE)
     array = ids[0]
     outcome = background("cancel", f"{array}.3-4")
-    assert outcome.out == f"cancelled {array}.3 (was queued)\ncancelled {array}.4 (was queued)\n"
+    assert outcome.out == f"cancelled {array}.[3-4] (was queued), 2 tasks\n"
     assert background("cancel", str(array)).code == 0
     background.wait_over(*ids)
 

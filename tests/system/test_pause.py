@@ -69,7 +69,7 @@ def test_all(background: Background) -> None:
 def test_tasks_of_an_array(background: Background) -> None:
     """Tasks can be held one by one."""
     ids = background.submit(*["true"] * 4, array=True, held="held by you")
-    assert background("resume", f"{ids[0]}.1-2").out == f"released {ids[0]}.1\nreleased {ids[0]}.2\n"
+    assert background("resume", f"{ids[0]}.1-2").out == f"released {ids[0]}.[1-2], 2 tasks\n"
     background.wait_over(ids[1], ids[2])
     assert background.word(ids[0]) == "held"
 

@@ -176,7 +176,8 @@ class Store(Listing):
             for statement, rows in attempts.items():
                 database.executemany(statement, rows)
             for job in edited:
-                database.execute(EDIT_JOB, (text_of(job.name), self._terms_id(database, job.terms), job.id))
+                content = content_of(job.command, job.terms, job.task)
+                database.execute(EDIT_JOB, (text_of(job.name), self._terms_id(database, job.terms), content, job.id))
             database.executemany("DELETE FROM requests WHERE id = ?", [(number,) for number in answered])
             news = [(signature, msgspec.json.encode(known).decode()) for signature, known in learnt.items()]
             database.executemany("INSERT OR REPLACE INTO learnt VALUES (?, ?)", news)

@@ -141,7 +141,13 @@ class Listing(Reading):
     # -- inside ----------------------------------------------------------------------------------
 
     def _counts_by_engine(self, state: str) -> dict[str, int]:
-        return dict(self._rows(f"SELECT engine, count(*) FROM {_INDEXES[state]} WHERE {state} GROUP BY engine"))
+        """One engine after the other: SQLite takes twice as long to count in groups, and engines are few."""
+        jobs, counts, engine = _INDEXES[state], dict[str, int](), ""
+        following = f"SELECT engine FROM {jobs} WHERE {state} AND engine > ? ORDER BY engine LIMIT 1"
+        while found := self._rows(following, engine):
+            ((engine,),) = found
+            ((counts[engine],),) = self._rows(f"SELECT count(*) FROM {jobs} WHERE engine = ? AND {state}", engine)
+        return counts
 
     def _count_within(self, state: str, within: tuple[str, int, int]) -> int:
         query = f"SELECT count(*) FROM {_INDEXES[state]} WHERE engine = ? AND id BETWEEN ? AND ? AND {state}"

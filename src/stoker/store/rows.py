@@ -108,7 +108,7 @@ _INSERT_JOBS = (
 UPDATE_JOB = (
     "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ?, tries = ?, ended = ? WHERE id = ?"
 )
-EDIT_JOB = "UPDATE jobs SET name = ?, terms = ? WHERE id = ?"
+EDIT_JOB = "UPDATE jobs SET name = ?, terms = ?, content = ? WHERE id = ?"
 INSERT_ATTEMPT = (
     "INSERT INTO attempts (keeper, devices, log, errors, assigned, job, number) VALUES (?, ?, ?, ?, ?, ?, ?)"
 )

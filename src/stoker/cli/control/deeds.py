@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 
@@ -59,7 +60,7 @@ def tell(report: Report, *, as_json: bool) -> int:
     if as_json:
         write_json(report)
     else:
-        _print([*report.notes, *(one.said for one in report.jobs if not one.refused)])
+        _print([*report.notes, *_lines([one for one in report.jobs if not one.refused])])
         sys.stdout.flush()
         for one in report.jobs:
             if one.refused:
@@ -70,6 +71,21 @@ def tell(report: Report, *, as_json: bool) -> int:
 def report_of(verb: str, jobs: Sequence[Deed], notes: Sequence[str] = (), *, dry_run: bool = False) -> Report:
     """All that a verb did."""
     return Report(SCHEMA, verb, dry_run, list(jobs), list(notes))
+
+
+def _lines(deeds: Sequence[Deed]) -> list[str]:
+    """A line for each job, and one for tasks of an array that follow each other and fared alike."""
+    alike = itertools.groupby(deeds, key=lambda one: (one.shown.partition(".")[0], one.said.replace(one.shown, "", 1)))
+    lines = []
+    for (array, _), run in alike:
+        tasks = list(run)
+        first, last = tasks[0], tasks[-1]
+        if len(tasks) == 1:
+            lines.append(first.said)
+        else:
+            span = f"{array}.[{first.shown.partition('.')[2]}-{last.shown.partition('.')[2]}]"
+            lines.append(f"{first.said.replace(first.shown, span, 1)}, {len(tasks)} tasks")
+    return lines
 
 
 def _print(lines: Sequence[str]) -> None:

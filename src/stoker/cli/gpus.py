@@ -26,7 +26,7 @@ from stoker.words import printable
 def command(*, pick: int | None, vram: str | None, gpu_type: str | None, screen: Screen) -> int:
     """The devices of this machine, their memory, and who is on them.
 
-    \\b
+    \b
       stoker gpus
       CUDA_VISIBLE_DEVICES=$(stoker gpus --pick 2 --vram 10G) python train.py
       stoker gpus --json

@@ -55,7 +55,7 @@ def command(
 ) -> int:
     """Jobs that are over, newest last, with the GPU-hours of all.
 
-    \\b
+    \b
       stoker history                              the last ones
       stoker history --since 1d --state failed,oom
       stoker history --csv > jobs.csv             all, for a spreadsheet

@@ -10,8 +10,8 @@ import msgspec
 
 from stoker.core.errors import UsageError
 from stoker.core.settings import KEYS, setting_text
-from stoker.core.units import parse_duration, parse_size
-from stoker.options import JobOptions, parse_grace, parse_retry_on
+from stoker.core.units import parse_duration
+from stoker.options import JobOptions, parse_grace, parse_retry_on, parse_vram
 
 OF_ONE_JOB = ("name", "begin", "after", "array")
 """Options that make sense for a job or a batch, and never for all."""
@@ -30,7 +30,7 @@ def _at_least_zero(number: int) -> None:
 _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "gpus": _at_least_zero,
     "retries": _at_least_zero,
-    "vram": lambda text: text in ("all", "auto") or parse_size(text),
+    "vram": lambda text: text in ("all", "auto") or parse_vram(text),
     "time": parse_duration,
     "grace": parse_grace,
     "retry_on": parse_retry_on,

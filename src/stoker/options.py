@@ -14,12 +14,13 @@ from stoker.core.array import parse_array
 from stoker.core.dependency import Dependency
 from stoker.core.errors import UsageError
 from stoker.core.terms import Need, Terms
-from stoker.core.units import parse_duration, parse_size
+from stoker.core.units import parse_duration, parse_size, size_text
 
 RETRY_RESULTS = ("failed", "oom", "timeout")
 """Ends that a retry may mend; what is lost is queued again anyway."""
 LONGEST_NAME = 1000
 LARGEST_NUMBER = 10**9
+LEAST_VRAM = 2**20
 _CODE = re.compile(r"\d{1,3}", re.ASCII)
 
 
@@ -131,6 +132,20 @@ def parse_grace(text: str) -> float:
     return 0.0 if text.strip() in ("0", "0s") else parse_duration(text)
 
 
+def parse_vram(text: str) -> int:
+    """Bytes on each GPU; a number without a unit would be bytes, which nobody means, and pack all jobs on one card."""
+    size = parse_size(text)
+    if size <= 0:
+        raise UsageError("--vram must be more than nothing", "write it as --vram 6G")
+    if text.strip()[-1:].isdigit():
+        number = text.strip()
+        meant = f"{number}G" if size < 1024 else f"{number}M" if size < LEAST_VRAM else size_text(size)
+        raise UsageError(f"--vram {number} has no unit", f"write {meant}")
+    if size < LEAST_VRAM:
+        raise UsageError(f"--vram {text.strip()} is less than any program uses", "1M is the least; write it as 6G")
+    return size
+
+
 def parse_assignment(text: str, option: str = "--env") -> tuple[str, str]:
     """Name and value of K=V."""
     name, equals, value = text.partition("=")
@@ -183,10 +198,7 @@ def current_umask() -> int:
 def _memory(text: str | None) -> int:
     if text == "auto":
         raise UsageError("--vram auto is not known yet", "give a size such as --vram 6G, or leave it out")
-    size = parse_size(text or "")
-    if size <= 0:
-        raise UsageError("--vram must be more than nothing", "write it as --vram 6G")
-    return size
+    return parse_vram(text or "")
 
 
 def _device_ids(text: str | None, option: str, resolve: Callable[[str], str]) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ def test_options() -> None:
         ({"gpus": -1}, "here: gpus under [defaults]: -1 is less than nothing", "0 or more"),
         ({"vram": ["8G"]}, "here: vram under [defaults] is '8G', not text", "--help"),
         ({"vram": "lots"}, "here: vram under [defaults]: 'lots' is not a size", "24G"),
+        ({"vram": 8}, "here: vram under [defaults]: --vram 8 has no unit", "write 8G"),
         ({"time": "soon"}, "here: time under [defaults]: 'soon' is not a duration", "1h30m"),
         ({"env": "A=b"}, "here: env under [defaults] is 'A=b', not a table", "--help"),
         (["gpus"], "here: defaults is not a table", "[defaults]"),

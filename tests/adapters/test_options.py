@@ -92,12 +92,22 @@ def test_a_jobs_own_wish_goes_first() -> None:
     assert merged(batch, own) == JobOptions(gpus=0, retries=3, no_requeue=False, env=env, tag=tag)
 
 
+@pytest.mark.parametrize(("number", "meant"), [("8", "8G"), ("1.5", "1.5G"), ("8000", "8000M"), ("8589934592", "8.0G")])
+def test_memory_without_unit(number: str, meant: str) -> None:
+    """A bare number is refused with what was meant: eight bytes for each job would pack all of them on one card."""
+    with pytest.raises(UsageError) as refused:
+        need_of(JobOptions(vram=number), str)
+    assert refused.value.hint == f"write {meant}"
+
+
 @pytest.mark.parametrize(
     "options",
     [
         JobOptions(gpus=-1),
         JobOptions(vram="lots"),
         JobOptions(vram="0"),
+        JobOptions(vram="8"),
+        JobOptions(vram="512K"),
         JobOptions(vram="auto"),
         JobOptions(on="0,0"),
         JobOptions(on="7"),

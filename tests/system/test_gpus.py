@@ -128,7 +128,9 @@ class TestPick:
         assert (outcome.code, outcome.out) == (5, "")
         assert outcome.err
 
-    @pytest.mark.parametrize("words", [("--vram", "10G"), ("--pick", "0"), ("--pick", "1", "--vram", "much")])
+    @pytest.mark.parametrize(
+        "words", [("--vram", "10G"), ("--pick", "0"), ("--pick", "1", "--vram", "much"), ("--pick", "1", "--vram", "8")]
+    )
     def test_bad_input(self, background: Background, words: tuple[str, ...]) -> None:
         """Exit code 2."""
         assert background("gpus", *words).code == 2

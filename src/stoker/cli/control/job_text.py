@@ -117,7 +117,7 @@ def _quoted(text: str) -> str:
 
 
 def _size(size: int) -> str:
-    return next((f"{size // unit}{letter}" for unit, letter in _UNITS if size % unit == 0), str(size))
+    return next((f"{size // unit}{letter}" for unit, letter in _UNITS if size % unit == 0), f"{size}B")
 
 
 def _seconds(seconds: float) -> str:

@@ -18,8 +18,7 @@ from stoker.core.errors import Impossible, UsageError
 from stoker.core.fit import never_fits
 from stoker.core.job import Job
 from stoker.core.terms import Need, Terms
-from stoker.core.units import parse_size
-from stoker.options import JobOptions, Surroundings, terms_of
+from stoker.options import JobOptions, Surroundings, parse_vram, terms_of
 from stoker.presence import QUEUE
 from stoker.published import View, read_view
 from stoker.words import id_text
@@ -97,19 +96,16 @@ def changed_memory(memory: int | None, text: str) -> int | None:
     """Bytes on each GPU by `12G` or `all`, or by `+20%` or `+2G` of what it was."""
     if text == "all":
         return None
-    size = _grown(memory, text[1:]) if text.startswith("+") else parse_size(text)
-    if size <= 0:
-        raise UsageError("--vram must be more than nothing", "write it as --vram 6G")
-    return size
+    return _grown(memory, text[1:]) if text.startswith("+") else parse_vram(text)
 
 
 def _grown(memory: int | None, more: str) -> int:
     if memory is None:
         raise UsageError("it has whole GPUs already, so there is nothing to add to", "give a size, such as --vram 12G")
     if not more.endswith("%"):
-        return memory + parse_size(more)
+        return memory + parse_vram(more)
     try:
-        return int(memory * (1 + float(more[:-1]) / 100))
+        return parse_vram(f"{int(memory * (1 + float(more[:-1]) / 100))}B")
     except (ValueError, OverflowError):
         raise UsageError(f"--vram +{more} is not understood", "write it as +20%, +2G or 12G") from None
 

@@ -31,6 +31,7 @@ LAYERS = [
         "posts",
         "sight",
         "sharing",
+        "tenure",
         "usage",
         "changes",
         "roster",

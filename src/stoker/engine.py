@@ -36,6 +36,7 @@ from stoker.orders import Assignment, Orders
 from stoker.posts import Post, Posts
 from stoker.sharing import Sharing
 from stoker.sight import LOOK_INTERVAL, Sight
+from stoker.tenure import Tenure
 from stoker.usage import Usage
 
 RETRY_INTERVAL = 1.0
@@ -76,6 +77,7 @@ class Engine:
         self._changes = self._book.changes
         self._experience = Experience(equipment.store)
         self._posts = Posts(equipment.backend, equipment.ledger, label, self._experience.expected)
+        self._tenure = Tenure(self._posts, equipment.backend, equipment.ledger, label)
         self._usage = Usage(equipment.store, name)
         self._sharing = Sharing(equipment.ledger, self._usage, label)
         self._hearing = Hearing(self._book, self._posts, self.sight, self._usage, self._experience)
@@ -314,6 +316,8 @@ class Engine:
         self._book.free_those_due(now)
         if due:
             self._book.free_those_behind_others()
+        if self._tenure.check(now):
+            self.trouble = self._tenure.trouble
 
     def _decide(self) -> None:
         """Plan, and assign what the plan starts."""
@@ -325,7 +329,7 @@ class Engine:
         self._book.plan_due = False
         if not self.waiting:
             return
-        self.trouble = ""
+        self.trouble = self._tenure.trouble
         self.last_plan = self._planned(now)
         try:
             for start in self.last_plan.starts:

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from stoker.backends.local import LocalBackend
 from stoker.core.device import Device
 from stoker.core.job import Job, Running, limit_of
+from stoker.core.lease import Claim
 from stoker.core.occupancy import claims_on
 from stoker.core.plan import Slot
 from stoker.core.terms import Need
@@ -43,6 +44,16 @@ class Post(Struct):
     def device_ids(self) -> tuple[str, ...]:
         """Ids of the devices held."""
         return tuple([device.id for device in self.devices])
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What its lease claims."""
+        return _claims(self.devices, self.need)
+
+    @property
+    def capacities(self) -> Mapping[str, int | None]:
+        """How much memory there is behind each claim."""
+        return _capacities(self.devices)
 
     @property
     def measured(self) -> bool:
@@ -140,7 +151,7 @@ class Posts:
             if not post.jobs and post.suits(need, device_ids) and not self._backend.worn_out(post.keeper):
                 return post
         self._make_way(device_ids)
-        claims = tuple([claim for device in devices for claim in claims_on(device, need)])
+        claims = _claims(devices, need)
         held = self._ledger.claim(claims, self._label, now, _capacities(devices)) if claims else None
         if claims and held is None:
             return None
@@ -228,6 +239,10 @@ class Posts:
         if post.lease:
             self._ledger.withdraw(post.lease)
             post.lease = ""
+
+
+def _claims(devices: tuple[Device, ...], need: Need) -> tuple[Claim, ...]:
+    return tuple([claim for device in devices for claim in claims_on(device, need)])
 
 
 def _capacities(devices: tuple[Device, ...]) -> Mapping[str, int | None]:

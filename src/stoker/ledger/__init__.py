@@ -121,9 +121,17 @@ class Ledger:
         self._patience = patience
 
     def claim(
-        self, claims: tuple[Claim, ...], what: str, now: float, capacities: Mapping[str, int | None] = {}
+        self,
+        claims: tuple[Claim, ...],
+        what: str,
+        now: float,
+        capacities: Mapping[str, int | None] = {},
+        name: str = "",
     ) -> HeldLease | None:
-        """A lease on all the claims at once; None where one of them cannot stand beside what others hold."""
+        """A lease on all the claims at once; None where one of them cannot stand beside what others hold.
+
+        `name` is that of a lease of ours which somebody removed, and which shall be found under it again.
+        """
         lease = Lease(claims, owner_name(os.geteuid()), os.getpid(), purpose(what), now)
         contents = leases.encoded(lease)
         # Made again where it is gone: cleaners of temporary files remove directories that were idle for long.
@@ -132,7 +140,7 @@ class Ledger:
             sweep(directory)  # under the mutex nobody else of us is writing a lease
             if not leases.fits(claims, self._leases(directory)[0].values(), capacities):
                 return None
-            name = new_name(leases.KIND)
+            name = name or new_name(leases.KIND)
             held = HeldLease(publish(directory, name, contents), self.path / name, lease)
             if _in_place(directory, mutex):
                 return held
@@ -161,6 +169,15 @@ class Ledger:
         """End one of our leases by its path or name, whoever holds its descriptor now."""
         with _explained(self.path), suppress(FileNotFoundError):
             os.unlink(self.path / Path(lease).name)
+
+    def is_gone(self, lease: str) -> bool:
+        """Whether one of our leases was removed, so that nobody heeds it any more."""
+        return not os.path.lexists(self.path / Path(lease).name)
+
+    def freshen(self, lease: str) -> None:
+        """Make one of our leases look new to whoever removes files by their age."""
+        with suppress(OSError):
+            os.utime(self.path / Path(lease).name, follow_symlinks=False)
 
     def want(self, want: Want, before: HeldWant | None = None) -> HeldWant:
         """Tell all others what we wait for, in place of what we told before; who we are is not ours to say."""

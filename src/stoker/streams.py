@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from typing import NoReturn
@@ -16,6 +17,18 @@ def open_missing_streams() -> None:
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
+def flush_output() -> None:
+    """Have all that was printed written; an OSError where it cannot be, or where there was no output from the start."""
+    sys.stdout.flush()
+    if sys.stdout.name == 1:  # one that we opened ourselves
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def silence_output() -> None:
+    """Nobody takes our output any more: what is still in the buffer must not fail a second time at the very end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def to_stderr(text: str) -> None:

@@ -301,3 +301,14 @@ def repository(path: Path) -> None:
     }
     for words in (["init", "-q"], ["add", "file"], ["commit", "-q", "-m", "first"]):
         subprocess.run(["git", *words], cwd=path, env={**os.environ, **identity}, check=True)
+
+
+@pytest.mark.parametrize("form", ["", "--parsable", "--json"])
+@pytest.mark.parametrize("where", ["> /dev/full", ">&-"])
+def test_an_id_that_cannot_be_printed(background: Background, form: str, where: str) -> None:
+    """It is told beside the output, with the job in the queue, so that nobody submits twice."""
+    outcome = background.typed(f"stoker submit --hold {form} true {where}")
+    assert outcome.code == 125
+    assert "job 1 is in the queue, but its id could not be printed" in outcome.err
+    assert "try again" not in outcome.err
+    assert background.word(1) == "held"

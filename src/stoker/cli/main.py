@@ -12,7 +12,7 @@ import click
 from stoker import __version__
 from stoker.cli.lazy import LazyGroup
 from stoker.core.errors import StokerError, UsageError
-from stoker.streams import leave, open_missing_streams
+from stoker.streams import leave, open_missing_streams, silence_output
 from stoker.words import printable
 
 VERBS = {
@@ -73,12 +73,12 @@ def run_cli(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
-        _silence_output()
+        silence_output()
         return 141
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         _complain(StokerError(f"the system refuses: {error.strerror}{where}", "mend that and try again"))
-        _silence_output()
+        silence_output()
         return StokerError.exit_code
 
 
@@ -120,8 +120,3 @@ def _complain(error: StokerError) -> None:
     print(f"stoker: {printable(error.message)}", file=sys.stderr)
     if error.hint:
         print(f"        {printable(error.hint)}", file=sys.stderr)
-
-
-def _silence_output() -> None:
-    """Nobody takes our output any more: what is still in the buffer must not fail a second time at the very end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

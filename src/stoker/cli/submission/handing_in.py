@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from stoker.cli.submission.desk import Desk, Entered
-from stoker.cli.submission.report import show_ids, show_lines, show_result, submit_result
+from stoker.cli.submission.report import show_ids, show_lines, show_result, submit_result, unprinted_text
 from stoker.config import load_config
 from stoker.core.errors import StokerError
 from stoker.joblist import Listed
@@ -21,6 +21,7 @@ from stoker.options import JobOptions, merged, working_directory
 from stoker.places import Places, find_places
 from stoker.presence import QUEUE, engine_lives, ring, version_notice
 from stoker.queue import open_store
+from stoker.streams import flush_output, silence_output
 from stoker.words import printable
 
 NOT_SERVED = 3
@@ -111,17 +112,28 @@ class Background:
 
 def _report(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> int:
     """Tell what became of it: jobs that are in the queue are told of even where nobody runs them yet."""
+    try:
+        _show(request, entered, failure)
+        flush_output()
+    except OSError as error:
+        silence_output()
+        _say(f"{unprinted_text(entered)} could not be printed: {error.strerror}")
+        _say("do not submit again; stoker status shows what is there")
+        return StokerError.exit_code
+    if failure is None:
+        return 0
+    _say(f"this is safe in the queue, but no engine could be started: {failure.message}")
+    _say(failure.hint)
+    return NOT_SERVED
+
+
+def _show(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> None:
     if request.as_json:
         show_result(submit_result(entered, failure.message if failure else None, held=request.hold))
     elif request.parsable:
         show_ids(entered)
     else:
         show_lines(entered)
-    if failure is None:
-        return 0
-    _say(f"this is safe in the queue, but no engine could be started: {failure.message}")
-    _say(failure.hint)
-    return NOT_SERVED
 
 
 def _say(text: str) -> None:

@@ -64,6 +64,13 @@ def show_lines(entered: Sequence[Entered]) -> None:
         print(f"submitted {_ids_text(one)}{single}")
 
 
+def unprinted_text(entered: Sequence[Entered]) -> str:
+    """Where the jobs are that nobody could be told of: `job 3 is in the queue, but its id`."""
+    if len(entered) == 1 and (len(entered[0].ids) == 1 or entered[0].part.array):
+        return f"job {entered[0].ids[0]} is in the queue, but its id"
+    return f"jobs {', '.join(map(_ids_text, entered))} are in the queue, but their ids"
+
+
 def _ids_text(one: Entered) -> str:
     if one.part.array:
         return f"{one.ids[0]} (tasks {one.part.array})"

@@ -16,17 +16,16 @@ from stoker.published import read_view
 from stoker.queue import forgotten_keepers, held_orphans, open_store, orphans
 from stoker.store import Store
 from stoker.store.integrity import damage
+from stoker.store.preserving import DAMAGED_HINT, NEWER_HINT, is_beheaded
 
 
 def look_at_queue(subject: Subject) -> Iterator[Verdict]:
     """The file of the queue, from its first page to its last."""
     path = subject.places.database
-    if not path.exists():
+    if not path.exists() and not is_beheaded(path):
         yield ok("queue", "nothing was submitted yet")
     elif wrong := damage(path):
-        advice = "stop the engine and keep a copy of the file; moved aside, a new one is made"
-        newer = "upgrade Stoker; the queue was left as it is"
-        yield problem("queue", f"{path}: {wrong}", newer if "newer Stoker" in wrong else advice)
+        yield problem("queue", f"{path}: {wrong}", NEWER_HINT if "newer Stoker" in wrong else DAMAGED_HINT)
     else:
         yield ok("queue", f"{path} is whole")
 

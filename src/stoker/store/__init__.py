@@ -21,6 +21,7 @@ from stoker.core.request import Request
 from stoker.core.submission import NewJob, content_of, digest_of
 from stoker.core.terms import Terms
 from stoker.store.listing import Listing
+from stoker.store.preserving import BEHEADED, DAMAGED_HINT, NEWER_HINT, is_beheaded
 from stoker.store.reading import Reading
 from stoker.store.rows import (
     EDIT_JOB,
@@ -54,10 +55,12 @@ class Store(Listing):
     def __init__(self, path: Path, patience: float = 30.0) -> None:
         """`patience` is how many seconds a writer waits for its turn."""
         with contextlib.ExitStack() as closing:
+            if is_beheaded(path):
+                raise StokerError(f"{path} is damaged: {BEHEADED}", DAMAGED_HINT)
             self._create_private(path)
             self._turnstile = closing.enter_context(contextlib.closing(Turnstile(path.with_suffix(".lock"), patience)))
             super().__init__(path, patience)
-            closing.callback(self._database.close)
+            closing.callback(self._close_files)
             with self._explained("open"):
                 self._prepare()
             self._closing = closing.pop_all()
@@ -207,11 +210,10 @@ class Store(Listing):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
     def _prepare(self) -> None:
-        if self._version() > VERSION:
-            raise StokerError(
-                f"{self._path} was written by a newer Stoker (schema {self._version()} instead of {VERSION})",
-                "upgrade Stoker; the queue was left as it is",
-            )
+        if (found := self._version()) > VERSION:
+            self._preserve()
+            newer = f"{self._path} was written by a newer Stoker (schema {found} instead of {VERSION})"
+            raise StokerError(newer, NEWER_HINT)
         if self._rows("PRAGMA journal_mode") != [("wal",)]:
             with self._turnstile.passed():  # two that open a new file at once would find it locked by the other
                 self._database.execute("PRAGMA journal_mode = WAL")

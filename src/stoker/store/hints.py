@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from stoker.store.preserving import is_beheaded
 from stoker.store.rows import OPEN
 
 LIMIT = 60
@@ -57,6 +58,8 @@ def _hint(job: int, array: int, task: int | None, name: str, state: str, *, whol
 
 
 def _read(path: Path, query: str, *values: object) -> list[tuple[Any, ...]]:
+    if is_beheaded(path):
+        return []
     with contextlib.suppress(sqlite3.Error):
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_PATIENCE)) as database:

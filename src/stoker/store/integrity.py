@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 from pathlib import Path
 
+from stoker.store.preserving import BEHEADED, is_beheaded
 from stoker.store.rows import VERSION
 
 _FINDINGS = 5
@@ -13,6 +14,8 @@ _FINDINGS = 5
 
 def damage(path: Path) -> str:
     """What is wrong with the file, in words; empty where it is whole. Nothing is written."""
+    if is_beheaded(path):
+        return BEHEADED
     try:
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as database:

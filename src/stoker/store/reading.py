@@ -17,6 +17,7 @@ from stoker.core.job import Event, Job
 from stoker.core.memory import Learnt
 from stoker.core.request import Request
 from stoker.core.terms import Command, Terms
+from stoker.store.preserving import DAMAGED_HINT, is_damage, preserve
 from stoker.store.rows import (
     ACTIVE,
     EVENTS,
@@ -42,8 +43,6 @@ _HINTS = {
     sqlite3.SQLITE_READONLY: _YOURS,
     sqlite3.SQLITE_PERM: _YOURS,
 }
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_DAMAGED_HINT = "move it aside, and Stoker makes a new one; it never overwrites what it cannot read"
 
 
 class Reading:
@@ -54,6 +53,8 @@ class Reading:
         self._path = path
         self._terms_by_id: dict[int, Terms] = {}
         self._ids_by_terms: dict[Terms, int] = {}
+        self._preserving = contextlib.ExitStack()
+        self._preserved = False
         with self._explained("open"):
             self._database = sqlite3.connect(path, isolation_level=None, timeout=patience, cached_statements=64)
 
@@ -184,7 +185,19 @@ class Reading:
         try:
             yield
         except sqlite3.Error as error:
+            if is_damage(_kind(error)):
+                self._preserve()
             raise _explanation(doing, self._path, error) from error
+
+    def _preserve(self) -> None:
+        """From here on the files are not changed, not even by closing them."""
+        if not self._preserved:
+            self._preserving.callback(preserve(self._database, self._path).close)
+            self._preserved = True
+
+    def _close_files(self) -> None:
+        with self._preserving:
+            self._database.close()
 
     def _is_open(self, dependency: Dependency) -> bool:
         """Tasks have one owner and consecutive ids; so neither what has ended nor other open jobs are gone through."""
@@ -237,9 +250,13 @@ class Reading:
 
 
 def _explanation(doing: str, path: Path, error: sqlite3.Error) -> StokerError:
-    # Errors of the module itself have no code; the lower byte is the kind, the rest tells where it came up.
-    kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if kind in _DAMAGE:
-        return StokerError(f"{path} is damaged, or not a queue of Stoker: {error}", _DAMAGED_HINT)
+    kind = _kind(error)
+    if is_damage(kind):
+        return StokerError(f"{path} is damaged, or not a queue of Stoker: {error}", DAMAGED_HINT)
     hint = _HINTS.get(kind, "try again; if it stays so, move the file aside and report this")
     return StokerError(f"cannot {doing} {path}: {error}", hint)
+
+
+def _kind(error: sqlite3.Error) -> int:
+    """Errors of the module itself have no code; the lower byte is the kind, the rest tells where it came up."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF

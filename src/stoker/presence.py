@@ -44,9 +44,15 @@ class Presence:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n{__version__}\n".encode(), 0)
 
+    @property
+    def in_place(self) -> bool:
+        """Whether others find the lock: not where somebody removed it, or put the whole state directory elsewhere."""
+        return _is_at(self._path, self._descriptor)
+
     def close(self) -> None:
-        """No longer alive."""
-        self._path.unlink(missing_ok=True)
+        """No longer alive; what is at the path by now may be another's."""
+        if self.in_place:
+            self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
@@ -71,7 +77,8 @@ class Bell:
 
     def close(self) -> None:
         """Nobody hears it any more."""
-        self._path.unlink(missing_ok=True)
+        if _is_at(self._path, self._descriptor):
+            self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
@@ -179,6 +186,12 @@ def _bell_path(places: Places, engine: str) -> Path:
     return places.engines / f"{engine}.bell"
 
 
+def _is_at(path: Path, descriptor: int) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False
+
+
 def _take_named(path: Path) -> int:
     """The lock of an engine that there may be one of.
 
@@ -188,9 +201,9 @@ def _take_named(path: Path) -> int:
     deadline = time.monotonic() + GLANCE_SECONDS
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with contextlib.suppress(BlockingIOError, FileNotFoundError):
+        with contextlib.suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
+            if _is_at(path, descriptor):
                 return descriptor
         os.close(descriptor)
         if time.monotonic() > deadline:

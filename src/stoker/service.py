@@ -22,8 +22,8 @@ from stoker.workplace import Site, Workplace
 
 HEARTBEAT = 10.0
 """Seconds after which an idle engine looks for itself whether somebody left something."""
-SETTLE_INTERVAL = 10.0
-"""Seconds between two looks for jobs of dead foreground runs, whose ends nobody else would record."""
+ROUNDS_INTERVAL = 10.0
+"""Seconds between two looks at what changes seldom and calls nobody."""
 
 
 class Duty(Site, frozen=True):
@@ -46,7 +46,7 @@ class Service:
         """Whether somebody wants it to leave, and when."""
         self._busy_at = time.monotonic()
         self._pruner = Pruner(duty.places, self._workplace.store, self._workplace.presence.name, duty.keep)
-        self._settle_at = 0.0
+        self._rounds_at = 0.0
         self._trouble = ""
         try:
             self._move_in()
@@ -71,7 +71,7 @@ class Service:
         """Work until it is time to leave."""
         while not self._is_over():
             self._engine.turn(self._patience())
-            self._settle_orphans()
+            self._make_rounds()
             self._prune()
             self._complain()
             self._workplace.publish()
@@ -119,12 +119,18 @@ class Service:
 
     # -- now and then ----------------------------------------------------------------------------
 
-    def _settle_orphans(self) -> None:
-        """Record how jobs of dead foreground runs ended; what still runs is left until it is over."""
+    def _make_rounds(self) -> None:
         now = time.monotonic()
-        if now < self._settle_at:
+        if now < self._rounds_at:
             return
-        self._settle_at = now + SETTLE_INTERVAL
+        self._rounds_at = now + ROUNDS_INTERVAL
+        if self._workplace.in_place:
+            self._settle_orphans()
+        else:  # what is written there reaches nobody, and the next engine does not know of us
+            self._leave("now", f"{self._duty.places.state} was removed or replaced: leaving; jobs go on if they can")
+
+    def _settle_orphans(self) -> None:
+        """Record how jobs of dead foreground runs ended, which nobody else would; what still runs is left for now."""
         workplace = self._workplace
         left = held_orphans(self._duty.places, workplace.store)
         dead = [orphan for orphan in left if self._engine.keeper_is_dead(orphan.job)]

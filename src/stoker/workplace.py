@@ -72,9 +72,9 @@ class Workplace:
     def _open(self, tell: Callable[[Happening], None], owner: str, heartbeat: float | None) -> None:
         """The keepers' forkserver comes first: it must not carry a copy of anything that follows."""
         places, site = self._site.places, self._site
-        if owner:
-            self.keep(Presence(places, owner))
+        owned = self.keep(Presence(places, owner)) if owner else None
         self.presence = self.keep(Presence(places))
+        self._presences = [presence for presence in (owned, self.presence) if presence]
         name = self.presence.name
         self.backend = self.keep(
             LocalBackend(
@@ -106,6 +106,11 @@ class Workplace:
         """Close a resource when the workplace is closed, before all that was there earlier."""
         self._closing.callback(resource.close)
         return resource
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the state directory is still the one that others find at its path."""
+        return all(presence.in_place for presence in self._presences)
 
     def publish(self) -> None:
         """Show others what the engine is doing, now and then."""

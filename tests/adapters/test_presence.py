@@ -145,3 +145,17 @@ def test_a_glance_does_not_keep_an_engine_from_starting(tmp_path: Path) -> None:
     assert engine_lives(places, QUEUE)
     presence.close()
     end.join()
+
+
+def test_an_engine_whose_lock_was_replaced_leaves_the_other_alone(places: Places) -> None:
+    """It can tell, and neither its lock nor its bell takes another's away."""
+    first, bell = Presence(places, QUEUE), Bell(places, QUEUE)
+    places.engines.rename(places.state / "elsewhere")
+    assert not first.in_place
+    second, other_bell = Presence(places, QUEUE), Bell(places, QUEUE)
+    bell.close()
+    first.close()
+    assert second.in_place
+    assert ring(places, QUEUE)
+    other_bell.close()
+    second.close()

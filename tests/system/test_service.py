@@ -145,6 +145,18 @@ def test_a_driver_that_is_loaded_after_the_engine(tmp_path: Path, tmp_path_facto
         queue.close()
 
 
+def test_a_state_directory_that_is_taken_away(background: Background) -> None:
+    """The engine leaves, its job goes on, and nothing is made anew in its place."""
+    (job,) = background.submit(until("go") + "; echo over > said")
+    background.wait_word("running", job)
+    pid = background.engine_process
+    background.places.state.rename(background.places.state.with_name("elsewhere"))
+    wait_until(lambda: not Path(f"/proc/{pid}/exe").exists(), seconds=60)
+    assert not background.places.state.exists()
+    background.open_gate("go")
+    wait_until((background.cwd / "said").exists)
+
+
 def test_the_log_tells_of_each_engine(background: Background) -> None:
     """Why one left is in the log, whose file is private."""
     background.start_engine()

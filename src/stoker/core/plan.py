@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from stoker.core.blocked import why_blocked
-from stoker.core.courtesy import ALONE, Courtesy, Longing, Unserved, immodest, longing, never_modest
+from stoker.core.courtesy import ALONE, Courtesy, Longing, Unserved, immodest, longing
 from stoker.core.device import Device, Snapshot
-from stoker.core.fit import Offer, choose, never_fits, preference, suits
+from stoker.core.fit import Offer, choose, never_fits
 from stoker.core.handover import HandOver
 from stoker.core.job import Job, limit_of
 from stoker.core.lease import Lease
 from stoker.core.occupancy import Occupancy, Slot
 from stoker.core.policy import Policy
+from stoker.core.prospects import Prospects
 from stoker.core.reasons import AtLimit, CapFull, KeptFree, MaxUse, MinFree, NeverFits, QueuePaused, Reason
-from stoker.core.reservation import Reservation, may_pass, reserve
+from stoker.core.reservation import Reservation, may_pass
 from stoker.core.terms import Need
 from stoker.core.waiting import Shape, WaitingJobs, shape_of
 
@@ -124,9 +124,7 @@ class _Turn:
         self._excess: MaxUse | MinFree | None = None
         self._running = len(slots)
         self._counts = Counter(cap.name for slot in slots for cap in slot.caps)
-        self._devices = snapshot.devices
-        self._absence = "" if snapshot.devices else snapshot.note
-        """Why there is no device at all, where somebody knows."""
+        self._prospects = Prospects(occupancy, snapshot, policy)
         self._reservation: Reservation | None = None
 
     def serve(self, heads: list[_Head], attempt: Callable[[_Head], Start | Reason]) -> None:
@@ -165,20 +163,20 @@ class _Turn:
         """A start on devices that are open, or the reason why there is none."""
         job, need = head.job, head.shape.need
         if barrier := self._barrier(head.shape):
-            return self._never(need) or barrier
+            return self._prospects.never(need) or barrier
         if need.gpus == 0:
             self._count(head.shape)
             return Start(job, ())
-        offers = self._offers(need)
+        offers = self._prospects.offers(need)
         devices = choose(self._unreserved(offers, job), need.gpus, need.required)
         if devices is None:
-            return self._never(need) or self._block(job, need, offers)
+            return self._prospects.never(need) or self._block(job, need, offers)
         if self._modest and (excess := self._too_many(need, devices)):
             return excess
         device_ids = tuple([device.id for device in devices])
         self._count(head.shape)
         seconds = self._expects(job)
-        self._occupancy.hold(job.id, need, device_ids, inf if seconds is None else self._occupancy.now + seconds)
+        self._prospects.hold(job.id, need, device_ids, inf if seconds is None else self._occupancy.now + seconds)
         return Start(job, device_ids)
 
     def longing(self, waiting: WaitingJobs) -> Longing | None:
@@ -219,33 +217,22 @@ class _Turn:
             return offers
         return [offer for offer in offers if not _reserved(offer.device, reservation)]
 
-    def _offers(self, need: Need) -> list[Offer]:
-        offers = []
-        for view in self._occupancy.views:
-            if suits(view.device, need) and (fit := self._occupancy.fit(view, need)) is not None:
-                offers.append(Offer((preference(view.device, need), fit), view.order, view.device))
-        return offers
-
     def _too_many(self, need: Need, devices: Sequence[Device]) -> NeverFits | MaxUse | MinFree | None:
         """Why these devices are more than the user wants; then none of the later jobs may have another one either."""
         if self._occupancy.names_in_use.issuperset(name for device in devices for name in device.claims):
             return None
         if self._excess is None and (excess := immodest(devices, self._occupancy, self._policy, self._courtesy)):
-            if never := self._never(need):
+            if never := self._prospects.never(need):
                 return never
             self._excess = excess
         return self._excess
 
-    def _never(self, need: Need) -> NeverFits | None:
-        sentence = never_fits(need, self._devices) or never_modest(need.gpus, self._devices, self._policy)
-        return NeverFits(self._absence or sentence) if sentence else None
-
     def _block(self, job: Job, need: Need, offers: list[Offer]) -> Reason:
         if self._reservation is None:
-            self._reservation = reserve(job, self._occupancy)
+            self._reservation = self._prospects.reserve(job)
         elif choose(offers, need.gpus, need.required) is not None:
             return KeptFree(self._reservation.job, self._reservation.gpus)
-        return why_blocked(need, self._occupancy)
+        return self._prospects.why_blocked(need)
 
 
 def _reserved(device: Device, reservation: Reservation) -> bool:

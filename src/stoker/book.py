@@ -7,12 +7,14 @@ from types import UnionType
 from typing import Any
 
 from stoker.changes import Changes, Happening, Sequel
-from stoker.core.dependency import Dependency, Doomed, Outcome
+from stoker.core.dependency import Dependency, Doomed, Outcome, doom_text, target_text
 from stoker.core.gate import hindrance, is_gated
 from stoker.core.job import Active, Assigned, Ended, Event, Job, Queued, Skipped
 from stoker.roster import Roster
 from stoker.sight import Sight
 from stoker.store import Store
+
+_SO = "; so "
 
 
 class Book:
@@ -53,7 +55,7 @@ class Book:
             why = hindrance(job, self.clock(), self._outcome) if is_gated(job) else None
         if isinstance(why, Doomed):
             self.roster.withdraw(job.id)
-            self.happen(job, Skipped(self.clock(), why.sentence))
+            self.happen(job, Skipped(self.clock(), self._why_skipped(why)))
         elif why is not None:
             self.roster.park(job, why)
         else:
@@ -99,6 +101,14 @@ class Book:
         if self.roster.knows(dependency.target) and not dependency.array:
             return "open"
         return self._store.outcome(dependency)
+
+    def _why_skipped(self, doomed: Doomed) -> str:
+        """What went wrong; at the end of a long chain that is what its first job came to."""
+        before = None if doomed.dependency.array else self.stored(doomed.dependency.target)
+        if before is None or not isinstance(before.state, Ended) or before.state.result != "skipped":
+            return doom_text(doomed, self._store.shown_id)
+        root = before.state.note.partition(_SO)[0]
+        return f"{root}{_SO}{target_text(doomed.dependency, self._store.shown_id)} was skipped"
 
     def _recorded(self, happening: Happening) -> None:
         if isinstance(happening.job.state, Ended):

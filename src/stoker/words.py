@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 
-from stoker.core.job import Ended, Job
+from stoker.core.job import Ended, Job, id_text
 from stoker.core.units import duration_text
+
+__all__ = ["after", "id_text", "last_line", "outcome", "printable", "shortened", "text_for_json", "title"]
 
 _TAIL_BYTES = 16_384
 _HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -34,11 +36,6 @@ def title(job: Job, width: int = 60) -> str:
     """The job's name, or its command where it has none, on one line."""
     text = job.name or job.command.text.strip().replace("\\\n", " ").replace("\n", "; ")
     return shortened(printable(text), width)
-
-
-def id_text(job: Job) -> str:
-    """The id as people type it: `12`, or `12.3` for a task of an array."""
-    return str(job.id) if job.task is None else f"{job.array}.{job.task}"
 
 
 def outcome(state: Ended) -> str:

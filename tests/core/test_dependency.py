@@ -18,6 +18,7 @@ from stoker.core.dependency import (
     Ready,
     Verdict,
     dependency_text,
+    doom_text,
     judge,
     parse_after,
 )
@@ -88,11 +89,11 @@ def test_any_text_is_dependencies_or_a_usage_error(text: str) -> None:
     ("kind", "outcome", "verdict"),
     [
         ("ok", "ok", Ready()),
-        ("ok", "notok", Doomed("job 12 did not succeed")),
+        ("ok", "notok", Doomed(Dependency(12))),
         ("any", "ok", Ready()),
         ("any", "notok", Ready()),
         ("notok", "notok", Ready()),
-        ("notok", "ok", Doomed("job 12 succeeded, and this job was to start only if it did not")),
+        ("notok", "ok", Doomed(Dependency(12, "notok"))),
     ],
 )
 def test_an_ended_target(kind: Kind, outcome: Outcome, verdict: Verdict) -> None:
@@ -112,9 +113,17 @@ def test_no_dependencies() -> None:
     assert judge([], lambda _: "open") == Ready()
 
 
+def test_a_wrong_end_in_words() -> None:
+    """It says what the target came to, and calls a task as people do."""
+    assert doom_text(Doomed(Dependency(12))) == "job 12 did not succeed"
+    assert doom_text(Doomed(Dependency(12)), lambda _: "11.1") == "job 11.1 did not succeed"
+    said = "job 12 succeeded, and this job was to start only if it did not"
+    assert doom_text(Doomed(Dependency(12, "notok"))) == said
+
+
 def test_arrays_are_called_so() -> None:
     """A sentence about an array does not speak of a job."""
-    assert judge([Dependency(12, array=True)], lambda _: "notok") == Doomed("array 12 did not succeed")
+    assert doom_text(Doomed(Dependency(12, array=True)), "11.{}".format) == "array 12 did not succeed"
     assert dependency_text(Dependency(12, "any", array=True)) == "array 12 (any)"
     assert dependency_text(Dependency(46)) == "46 (ok)"
 

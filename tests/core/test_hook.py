@@ -34,6 +34,14 @@ def test_it_is_told_what_happened() -> None:
     assert hook.command.words[6:] == ("/bin/sh", "-c", "notify")
 
 
+def test_a_task_of_an_array() -> None:
+    """The hook sees which task it was by the variables that the task had itself."""
+    hook = hook_of(msgspec.structs.replace(ENDED, array=11, task=1), "", "notify", "/bin/sh", "")
+    assert hook is not None
+    assert hook.name == "on_finish 11.1"
+    assert {"STOKER_JOB_ID=12", "STOKER_ARRAY_ID=11", "STOKER_ARRAY_INDEX=1"} <= set(hook.command.words)
+
+
 def test_it_runs_where_the_job_ran_without_a_gpu() -> None:
     """Directory and environment are the job's; it needs no device and has a limit."""
     hook = hook_of(ENDED, "", "notify", "/bin/sh", "/logs/%j.log")

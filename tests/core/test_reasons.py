@@ -73,3 +73,17 @@ def test_a_stored_reason_comes_back_the_same(reason: Reason) -> None:
 def test_every_kind_of_reason_is_told() -> None:
     """None of the union's members is missing above."""
     assert {type(reason) for reason, _ in SENTENCES} == set(Reason.__args__)
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (Crowded(4, 3, 12), "#11.1 ends first"),
+        (MemoryShort(24 * GIB, 21 * GIB, "1", 12), "#11.1 ends first"),
+        (KeptFree(12, 4), "kept for #11.1,"),
+        (Behind((Dependency(12), Dependency(11, array=True))), "after 11.1 (ok), array 11 (ok)"),
+    ],
+)
+def test_jobs_are_called_as_people_type_them(reason: Reason, words: str) -> None:
+    """A task of an array is told by array and index."""
+    assert words in sentence(reason, name={12: "11.1"}.__getitem__)

@@ -328,3 +328,26 @@ class TestTerminal:
     def variables(self, queue: Background) -> dict[str, Any]:
         names = ("STOKER_STATE", "STOKER_LEDGER", "STOKER_SIM", "PATH")
         return {name: queue.environment[name] for name in names}
+
+
+def test_a_task_is_called_as_people_type_it(background: Background) -> None:
+    """A reason that names a task of an array gives the id that other verbs take for it."""
+    first, second = background.submit(until("gate"), until("gate"), array=True, limit=600.0)
+    background.wait_word("running", first, second)
+    behind, waiting = background("submit", "--parsable", "-d", f"{first}.1", "true"), background.submit("true")
+    assert behind.code == 0
+    wait_until(lambda: f"#{first}." in background("status", str(waiting[0])).out)
+    assert f"after {first}.1 (ok)" in background("status").out
+    background.open_gate("gate")
+
+
+def test_the_end_of_a_chain_names_its_beginning(background: Background) -> None:
+    """Jobs that were skipped one behind the other tell which one failed at first."""
+    (root,) = background.submit("false", held="not yet")
+    chain = [root]
+    for _ in range(3):
+        chain += background.submit("true", after=(Dependency(chain[-1]),))
+    background("resume", str(root))
+    background.wait_over(*chain)
+    assert background.ended(chain[1]).note == f"job {root} did not succeed"
+    assert background.ended(chain[3]).note == f"job {root} did not succeed; so job {chain[2]} was skipped"

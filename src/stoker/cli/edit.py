@@ -103,7 +103,7 @@ def _result(rewriter: Rewriter, before: Job, after: Job, wanted: Edit | None) ->
 
 
 def _difference(rewriter: Rewriter, before: Job, after: Job) -> str:
-    old, new = options_of(before, rewriter.label), options_of(after, rewriter.label)
+    old, new = options_of(before, rewriter.label, rewriter.job), options_of(after, rewriter.label, rewriter.job)
     secrets = before.terms.extra_env != after.terms.extra_env
     changed = [name for name in new if old[name] != new[name] or (name == "env" and secrets)]
     told = [f"{name.replace('_', '-')} {_shown(old[name])} → {_shown(new[name])}" for name in changed]
@@ -118,7 +118,7 @@ def _shown(value: Any) -> str:
 
 def _edited(jobs: Sequence[Job], rewriter: Rewriter) -> dict[str, Any]:
     """What somebody changes in an editor, of which all is checked."""
-    before = options_of(jobs[0], rewriter.label)
+    before = options_of(jobs[0], rewriter.label, rewriter.job)
     more = f"\nWhat is changed here is changed for {len(jobs)} jobs." if len(jobs) > 1 else ""
     heading = f"{id_text(jobs[0])}: {title(jobs[0])}\nSave and leave to change it; an empty text is the default.{more}"
     with _text_in_a_file(f"stoker-{jobs[0].id}-", write_toml(before, heading)) as path:

@@ -53,8 +53,13 @@ def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> d
         "STOKER_ATTEMPT": str(job.tries + 1),
         "STOKER_GPU_IDS": ",".join(device.label for device in devices),
         **({"STOKER_GROUP": job.terms.group} if job.terms.group else {}),
-        **({"STOKER_ARRAY_INDEX": str(job.task)} if job.task is not None else {}),
+        **array_variables(job),
     }
+
+
+def array_variables(job: Job) -> dict[str, str]:
+    """Which task of which array it is, for a job that is one."""
+    return {} if job.task is None else {"STOKER_ARRAY_ID": str(job.array), "STOKER_ARRAY_INDEX": str(job.task)}
 
 
 def _found_by(devices: Sequence[Device]) -> dict[str, str]:

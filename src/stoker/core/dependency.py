@@ -15,6 +15,9 @@ Kind = Literal["ok", "any", "notok"]
 Outcome = Literal["open", "ok", "notok"]
 """What a target came to. An array is ok when all its tasks are done, notok when all ended and one is not done."""
 
+Name = Callable[[int], str]
+"""From a job's number to the id that people type, which is another one for a task of an array."""
+
 _KINDS: dict[str, Kind] = {
     "ok": "ok",
     "any": "any",
@@ -48,7 +51,7 @@ class Blocked(Struct, frozen=True):
 class Doomed(Struct, frozen=True):
     """A target ended in the wrong way, so that the job can never start."""
 
-    sentence: str
+    dependency: Dependency
 
 
 Verdict = Ready | Blocked | Doomed
@@ -59,19 +62,19 @@ def judge(after: Sequence[Dependency], outcome: Callable[[Dependency], Outcome])
     outcomes = [(dependency, outcome(dependency)) for dependency in after]
     for dependency, came_to in outcomes:
         if came_to not in ("open", dependency.kind) and dependency.kind != "any":
-            return Doomed(_wrong_end(dependency))
+            return Doomed(dependency)
     still_open = tuple(dependency for dependency, came_to in outcomes if came_to == "open")
     return Blocked(still_open) if still_open else Ready()
 
 
-def target_text(dependency: Dependency) -> str:
-    """The target in words: `job 12`, `array 12`."""
-    return f"{'array' if dependency.array else 'job'} {dependency.target}"
+def target_text(dependency: Dependency, name: Name = str) -> str:
+    """The target in words: `job 12`, `job 12.3`, `array 12`."""
+    return f"array {dependency.target}" if dependency.array else f"job {name(dependency.target)}"
 
 
-def dependency_text(dependency: Dependency) -> str:
+def dependency_text(dependency: Dependency, name: Name = str) -> str:
     """The dependency as a screen shows it: `12 (ok)`, `array 12 (any)`."""
-    target = target_text(dependency) if dependency.array else str(dependency.target)
+    target = target_text(dependency) if dependency.array else name(dependency.target)
     return f"{target} ({dependency.kind})"
 
 
@@ -116,7 +119,9 @@ def _unclear(text: str, kind: Kind, word: str) -> UsageError:
     )
 
 
-def _wrong_end(dependency: Dependency) -> str:
-    if dependency.kind == "ok":
-        return f"{target_text(dependency)} did not succeed"
-    return f"{target_text(dependency)} succeeded, and this job was to start only if it did not"
+def doom_text(doomed: Doomed, name: Name = str) -> str:
+    """Why a job can never start."""
+    target = target_text(doomed.dependency, name)
+    if doomed.dependency.kind == "ok":
+        return f"{target} did not succeed"
+    return f"{target} succeeded, and this job was to start only if it did not"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stoker.core.job import Ended, Job
+from stoker.core.attempt import array_variables
+from stoker.core.job import Ended, Job, id_text
 from stoker.core.submission import NewJob
 from stoker.core.terms import Command, Need, Terms
 
@@ -23,8 +24,11 @@ def hook_of(job: Job, log: str, line: str, shell: str, out: str) -> NewJob | Non
         f"STOKER_RESULT={job.state.result}",
         f"STOKER_EXIT_CODE={'' if job.state.code is None else job.state.code}",
         f"STOKER_LOG={log}",
+        *(f"{name}={value}" for name, value in array_variables(job).items()),
     )
-    return NewJob(Command(("/usr/bin/env", *told, shell, "-c", line)), _terms(job.terms, out), f"on_finish {job.id}")
+    return NewJob(
+        Command(("/usr/bin/env", *told, shell, "-c", line)), _terms(job.terms, out), f"on_finish {id_text(job)}"
+    )
 
 
 def _terms(ended: Terms, out: str) -> Terms:

@@ -196,6 +196,11 @@ def limit_of(job: Job) -> float | None:
     return job.terms.limit
 
 
+def id_text(job: Job) -> str:
+    """The id as people type it: `12`, or `12.3` for a task of an array."""
+    return str(job.id) if job.task is None else f"{job.array}.{job.task}"
+
+
 def state_word(job: Job) -> str:
     """The job's state in one word: how it ended, or what it is doing."""
     if isinstance(job.state, Ended):

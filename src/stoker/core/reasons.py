@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from stoker.core.dependency import Dependency, dependency_text
+from stoker.core.dependency import Dependency, Name, dependency_text
 from stoker.core.units import count_text, size_text
 
 
@@ -157,23 +157,23 @@ Reason = (
 )
 
 
-def sentence(reason: Reason, moment: Callable[[float], str] = str) -> str:
-    """The reason in plain words; `moment` says a time as the reader's clock shows it."""
+def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = str) -> str:
+    """The reason in plain words; `moment` says a time as the reader's clock shows it, `name` a job as it is typed."""
     match reason:
         case Crowded(needed, free, first):
             gpus = "1 GPU" if needed == 1 else f"{needed} GPUs"
-            return f"needs {gpus}; {free or 'none'} free{_ends_first(first)}"
+            return f"needs {gpus}; {free or 'none'} free{_ends_first(first, name)}"
         case MemoryShort(needed, most_free, device, first):
             most = f"most free is {size_text(most_free)} (GPU {device})"
-            return f"needs {size_text(needed)}; {most}{_ends_first(first)}"
+            return f"needs {size_text(needed)}; {most}{_ends_first(first, name)}"
         case KeptFree(job, gpus):
-            return f"free GPUs are kept for #{job}, which needs {gpus}"
+            return f"free GPUs are kept for #{name(job)}, which needs {gpus}"
         case NeverFits(text):
             return text
         case Leased() | Occupied() | Draining() | Drained() | Unusable() | GivesWay():
             return _of_a_device(reason)
         case _:
-            return _of_the_queue(reason, moment)
+            return _of_the_queue(reason, moment, name)
 
 
 def _of_a_device(reason: Leased | Occupied | Draining | Drained | Unusable | GivesWay) -> str:
@@ -195,6 +195,7 @@ def _of_a_device(reason: Leased | Occupied | Draining | Drained | Unusable | Giv
 def _of_the_queue(
     reason: MaxUse | MinFree | AtLimit | CapFull | QueuePaused | HeldBack | NotBefore | Behind,
     moment: Callable[[float], str],
+    name: Name,
 ) -> str:
     match reason:
         case MaxUse(limit):
@@ -203,8 +204,8 @@ def _of_the_queue(
             return f"{count_text(limit, 'GPU')} left free for others, as --min-free asks"
         case AtLimit(limit):
             return f"{limit} jobs run already, as many as -j allows"
-        case CapFull(name, limit):
-            return f"{limit} of {name} run already, as many as may at once"
+        case CapFull(kind, limit):
+            return f"{limit} of {kind} run already, as many as may at once"
         case QueuePaused(note):
             return f"the queue is {note}"
         case HeldBack(note):
@@ -212,8 +213,8 @@ def _of_the_queue(
         case NotBefore(at):
             return f"begins {moment(at)}"
         case Behind(dependencies):
-            return "after " + ", ".join(dependency_text(one) for one in dependencies)
+            return "after " + ", ".join(dependency_text(one, name) for one in dependencies)
 
 
-def _ends_first(job: int | None) -> str:
-    return f"; #{job} ends first" if job is not None else ""
+def _ends_first(job: int | None, name: Name) -> str:
+    return f"; #{name(job)} ends first" if job is not None else ""

@@ -63,6 +63,11 @@ class Reading:
         rows = self._rows(JOB + "id = ?", job_id)
         return self._job_of(rows[0]) if rows else None
 
+    def shown_id(self, job_id: int) -> str:
+        """The id as people type it: `12`, or `12.3` for a task of an array."""
+        rows = self._rows("SELECT array, task FROM jobs WHERE id = ? AND task IS NOT NULL", job_id)
+        return f"{rows[0][0]}.{rows[0][1]}" if rows else str(job_id)
+
     def last_job(self) -> int | None:
         """The newest job's id."""
         ((last,),) = self._rows("SELECT max(id) FROM jobs")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from stoker.core.dependency import Dependency
+from stoker.core.dependency import Dependency, Name
 from stoker.core.errors import UsageError
 from stoker.core.job import Job
 from stoker.core.secrets import shown_value
@@ -30,7 +30,7 @@ _COMMENTS = {
 }
 
 
-def options_of(job: Job, label: Callable[[str], str]) -> dict[str, Any]:
+def options_of(job: Job, label: Callable[[str], str], name: Name = str) -> dict[str, Any]:
     """Every option that can be changed, with its value; empty texts where there is none, stars for secrets."""
     terms, need = job.terms, job.terms.need
     return {
@@ -44,7 +44,7 @@ def options_of(job: Job, label: Callable[[str], str]) -> dict[str, Any]:
         "time": "" if terms.limit is None else _seconds(terms.limit),
         "grace": _seconds(terms.grace),
         "begin": "" if terms.begin is None else _moment(terms.begin),
-        "after": ",".join(map(_dependency, terms.after)),
+        "after": ",".join(_dependency(one, name) for one in terms.after),
         "retries": terms.retries,
         "retry_on": ",".join(terms.retry_on),
         "no_requeue": not terms.requeue,
@@ -128,5 +128,5 @@ def _moment(at: float) -> str:
     return datetime.fromtimestamp(at, LocalZone()).isoformat(timespec="seconds")
 
 
-def _dependency(dependency: Dependency) -> str:
-    return f"{dependency.kind}:{dependency.target}"
+def _dependency(dependency: Dependency, name: Name) -> str:
+    return f"{dependency.kind}:{dependency.target if dependency.array else name(dependency.target)}"

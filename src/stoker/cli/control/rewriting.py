@@ -78,6 +78,10 @@ class Rewriter:
         devices = self._view.devices if self._view else ()
         return next((device.label for device in devices if device.id == device_id), device_id)
 
+    def job(self, job_id: int) -> str:
+        """What people call a job."""
+        return self._control.store.shown_id(job_id)
+
     def _around(self, job: Job, wish: Wish) -> Surroundings:
         """A directory is meant from here, and a file from the job's directory, as when it was submitted."""
         logs = default_log(self._control)

@@ -10,13 +10,14 @@ from stoker.cli.screens.clock import clock_text
 from stoker.cli.screens.engine_views import Views
 from stoker.cli.screens.job_processes import jobs_of_processes
 from stoker.cli.screens.queue_scene import JobWord
-from stoker.core.dependency import Dependency, Doomed, Outcome
+from stoker.core.dependency import Dependency, Doomed, Outcome, doom_text
 from stoker.core.gate import Hindrance, hindrance, is_gated
 from stoker.core.job import Active, Ended, Job, OnHold, Running, Stopping
 from stoker.core.reasons import Behind, NotBefore, Reason, sentence
 from stoker.core.waiting import Shape, shape_of
 from stoker.presence import QUEUE
 from stoker.store.listing import Listing, Owned
+from stoker.words import id_text
 
 NO_ENGINE = "no engine runs (stoker engine start)"
 
@@ -75,7 +76,7 @@ class Knowledge:
             return _active_word(job), self._about_active(job, engine)
         word, why = self._about_queued(job, engine)
         if self.is_left_behind(engine):
-            return word, f"left by a run that died; go on with it: stoker resume {job.id}"
+            return word, f"left by a run that died; go on with it: stoker resume {id_text(job)}"
         return word, why
 
     def _about_active(self, job: Job, engine: str) -> str:
@@ -90,7 +91,7 @@ class Knowledge:
         if engine == QUEUE and not self.views.lives:
             return "queued", NO_ENGINE
         reason = self._reasons.get((engine, shape_of(job)))
-        return "queued", "about to start" if reason is None else sentence(reason, self.clock)
+        return "queued", "about to start" if reason is None else sentence(reason, self.clock, self.store.shown_id)
 
     def _outcome(self, dependency: Dependency) -> Outcome:
         known = self._outcomes.get(dependency)
@@ -117,5 +118,5 @@ def _queued_word(job: Job, why: Hindrance | Doomed) -> JobWord:
 
 def _sentence(why: Hindrance | Doomed, knowledge: Knowledge) -> str:
     if isinstance(why, Doomed):
-        return f"{why.sentence}; it will be skipped"
-    return sentence(why, knowledge.clock)
+        return f"{doom_text(why, knowledge.store.shown_id)}; it will be skipped"
+    return sentence(why, knowledge.clock, knowledge.store.shown_id)

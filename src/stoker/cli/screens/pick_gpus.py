@@ -38,7 +38,7 @@ def picked(knowledge: Knowledge, need: Need) -> tuple[Device, ...]:
     if decided.starts:
         return tuple(knowledge.views.devices[device_id] for device_id in decided.starts[0].devices)
     reason = decided.reason(asking)
-    why = "nothing is free" if reason is None else sentence(reason, knowledge.clock)
+    why = "nothing is free" if reason is None else sentence(reason, knowledge.clock, knowledge.store.shown_id)
     if isinstance(reason, NeverFits):
         raise Impossible(why, "see stoker gpus")
     raise NotFree(why, "stoker submit waits until there is a place")

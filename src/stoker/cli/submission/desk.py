@@ -40,7 +40,10 @@ from stoker.presence import QUEUE
 from stoker.store import Store
 
 OF_THE_JOB_WE_ARE_IN = frozenset(
-    ("STOKER_JOB_ID", "STOKER_JOB_NAME", "STOKER_ATTEMPT", "STOKER_GPU_IDS", "STOKER_ARRAY_INDEX")
+    (
+        *("STOKER_JOB_ID", "STOKER_JOB_NAME", "STOKER_ATTEMPT", "STOKER_GPU_IDS"),
+        *("STOKER_ARRAY_ID", "STOKER_ARRAY_INDEX"),
+    )
 )
 """Variables of the job that submits another one, which must not be taken for the other's."""
 

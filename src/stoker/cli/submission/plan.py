@@ -14,13 +14,13 @@ from msgspec import Struct
 from stoker.cli.screens.clock import clock_text
 from stoker.cli.submission.desk import Part
 from stoker.config import load_config
-from stoker.core.dependency import Doomed, dependency_text
+from stoker.core.dependency import Doomed, dependency_text, doom_text
 from stoker.core.forecast import Now, forecast
 from stoker.core.gate import hindrance
 from stoker.core.job import Active, Job, Waiting, limit_of, started_at
 from stoker.core.occupancy import Slot
 from stoker.core.plan import Plan, plan
-from stoker.core.reasons import sentence
+from stoker.core.reasons import Reason, sentence
 from stoker.core.settings import policy_of
 from stoker.core.terms import Need
 from stoker.core.units import size_text
@@ -95,9 +95,9 @@ class _Prospect:
         """What would become of each new job."""
         decided, starts = (None, {}) if self._view is None else self._decided(self._view)
         for place, job in self._jobs.items():
-            yield _planned_job(
-                place, job, self._devices(job, decided), self._start(job, starts), self._why(job, decided)
-            )
+            after = [dependency_text(dependency, self._store.shown_id) for dependency in job.terms.after]
+            start, why = self._start(job, starts), self._why(job, decided)
+            yield _planned_job(place, job, self._devices(job, decided), start, why, after=after)
 
     def _decided(self, view: View) -> tuple[Plan, dict[int, float]]:
         settings = load_config(os.environ, None).engine
@@ -124,13 +124,16 @@ class _Prospect:
     def _why(self, job: Job, decided: Plan | None) -> str:
         gate = hindrance(job, self._now, self._store.outcome)
         if isinstance(gate, Doomed):
-            return f"would be skipped: {gate.sentence}"
+            return f"would be skipped: {doom_text(gate, self._store.shown_id)}"
         if gate is not None:
-            return sentence(gate, lambda moment: clock_text(moment, self._now))
+            return self._sentence(gate)
         if decided is None:
             return "no engine has looked at this machine yet"
         reason = decided.reason(job)
-        return "starts at once" if reason is None else sentence(reason, lambda moment: clock_text(moment, self._now))
+        return "starts at once" if reason is None else self._sentence(reason)
+
+    def _sentence(self, reason: Reason) -> str:
+        return sentence(reason, lambda moment: clock_text(moment, self._now), self._store.shown_id)
 
 
 def _as_jobs(parts: Sequence[Part], first: int, now: float) -> Iterator[tuple[str, Job]]:
@@ -145,14 +148,16 @@ def _as_jobs(parts: Sequence[Part], first: int, now: float) -> Iterator[tuple[st
             first += 1
 
 
-def _planned_job(place: str, job: Job, devices: list[str], start: float | None, why: str) -> PlannedJob:
+def _planned_job(
+    place: str, job: Job, devices: list[str], start: float | None, why: str, *, after: list[str]
+) -> PlannedJob:
     return PlannedJob(
         job=place,
         how=f"{job.command.shell} -c" if job.command.shell else "exec",
         need=_need_text(job.terms.need),
         devices=devices,
         start=None if start is None else datetime.fromtimestamp(round(start), UTC),
-        after=[dependency_text(dependency) for dependency in job.terms.after],
+        after=after,
         directory=text_for_json(job.terms.cwd),
         command=text_for_json(job.command.text),
         why=why,

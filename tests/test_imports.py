@@ -62,6 +62,7 @@ LAYERS = [
         "complaints",
         "config",
         "configfile",
+        "rereading",
         "defaults",
     },
     {"cli", "compat", "__main__"},

@@ -48,8 +48,10 @@ class Changes:
         """Whether jobs that follow from others were put into the queue, and nobody has looked there since."""
         self._store = store
         self._tell = tell
-        self._sequel = sequel
+        self.sequel = sequel
         self._sequels: list[NewJob] = []
+        self._heir = ""
+        """Who runs them."""
         self._pending: dict[int, _Pending] = {}
         self._happenings: list[Happening] = []
         self._answered: list[int] = []
@@ -68,8 +70,8 @@ class Changes:
         pending.events.append((after.attempts, event))
         log = job.state.log if isinstance(job.state, Active) else ""
         self._happenings.append(Happening(after, event, devices, log, started_at(job)))
-        if self._sequel is not None and isinstance(after.state, Ended):
-            self._follow(self._sequel, after, log)
+        if self.sequel is not None and isinstance(after.state, Ended):
+            self._follow(self.sequel, after, log)
         return after
 
     def unwritten(self, job_id: int) -> Job | None:
@@ -104,8 +106,9 @@ class Changes:
     def _follow(self, sequel: Sequel, ended: Job, log: str) -> None:
         if (new := sequel.make(ended, log)) is not None:
             self._sequels.append(new)
+            self._heir = sequel.engine
 
     def _gathered(self) -> Sequels | None:
-        if self._sequel is None or not self._sequels:
+        if not self._sequels:
             return None
-        return Sequels(self._sequel.engine, tuple(self._sequels), self._happenings[-1].event.at)
+        return Sequels(self._heir, tuple(self._sequels), self._happenings[-1].event.at)

@@ -109,6 +109,12 @@ class Engine:
         self._accept_due = True
         self._mail.due = True
 
+    def govern(self, policy: Policy, sequel: Sequel | None) -> None:
+        """Go by something else from now on; what users have paused or drained stays so."""
+        self.policy = self._mail.overlaid(policy)
+        self._changes.sequel = sequel
+        self._book.plan_due = True
+
     @property
     def now(self) -> float:
         """The moment by the engine's own clock."""

@@ -27,7 +27,7 @@ class Pruner:
         self._places = places
         self._store = store
         self._engine = engine
-        self._keep = keep
+        self.keep = keep
         self._position: Position | None = None
         self._due = 0.0
         self._next = 0.0
@@ -37,16 +37,16 @@ class Pruner:
     @property
     def busy(self) -> bool:
         """Whether a round is not over."""
-        return self._position is not None
+        return self._position is not None and self.keep is not None
 
     def step(self, now: float) -> int:
         """Forget a few, if it is time; how many the whole round was, when it is over."""
-        if self._keep is None or now < self._next or not self._begin(now):
+        if self.keep is None or now < self._next or not self._begin(now):
             return 0
         assert self._position is not None
         self._next = now + PAUSE
         start, self._position = self._position, None  # what fails is not tried again before the next round
-        before = now - self._keep
+        before = now - self.keep
         found = prune(self._store, before, start, self._needed, STEP)
         self._remove(found.logs)
         self._pruned += found.jobs

@@ -14,6 +14,7 @@ from stoker import __version__
 from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.lease import Lease
 from stoker.core.reasons import Reason
+from stoker.core.settings import EngineSettings
 from stoker.core.waiting import Shape
 
 if TYPE_CHECKING:  # a door that only reads this need not load what an engine consists of
@@ -64,6 +65,8 @@ class View(Struct, frozen=True):
     """... and jobs that run or wait to end, where that can be told."""
     empty: float | None = None
     """When all that waits for a device is expected to be over."""
+    settings: EngineSettings | None = None
+    """What it goes by, where it was configured at all."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -84,6 +87,8 @@ class Bulletin:
 
     def __init__(self, path: Path, *, stays: bool = True) -> None:
         """`stays` is whether it is left when the engine leaves: it tells what the machine has."""
+        self.settings: EngineSettings | None = None
+        """What was configured, to be shown with the rest."""
         self._path = path
         self._stays = stays
         self._due = 0.0
@@ -108,8 +113,11 @@ class Bulletin:
             self._forecast_due = now + FORECAST_INTERVAL
         made = self._path.with_suffix(".view.new")
         with contextlib.suppress(OSError):  # a full disk must not keep jobs from running
-            made.write_bytes(_encoder.encode(view_of(engine, self._since, self._forecast)))
+            made.write_bytes(_encoder.encode(self._view(engine, self._since, self._forecast)))
             made.rename(self._path)
+
+    def _view(self, engine: Engine, since: float, expected: Forecast) -> View:
+        return msgspec.structs.replace(view_of(engine, since, expected), settings=self.settings)
 
     def close(self) -> None:
         """Nothing more is written."""

@@ -38,10 +38,12 @@ class Duty(Site, frozen=True):
 class Service:
     """One engine that owns the queue, and its loop."""
 
-    def __init__(self, duty: Duty, say: Callable[[str], None]) -> None:
-        self._duty = duty
+    def __init__(self, duty: Duty, say: Callable[[str], None], news: Callable[[], Duty | None]) -> None:
+        """`news` is what was configured since it was asked last, if anything was."""
+        self.duty = duty
         self._say = say
-        self._workplace = Workplace(duty, self._happened, owner=QUEUE, heartbeat=HEARTBEAT)
+        self._news = news
+        self._workplace = Workplace(duty, self._happened, owner=QUEUE, heartbeat=HEARTBEAT, rung=self._reread)
         self.leaving: Literal["", "now", "at rest"] = ""
         """Whether somebody wants it to leave, and when."""
         self._busy_at = time.monotonic()
@@ -89,14 +91,14 @@ class Service:
         if not self._engine.idle:
             self._busy_at = now
             return False
-        limit = self._duty.idle_exit
+        limit = self.duty.idle_exit
         return limit is not None and now - self._busy_at >= limit
 
     def _patience(self) -> float | None:
         """Seconds after which a turn must be over for our sake."""
         moments = [PAUSE] if self._pruner.busy else []
-        if self._duty.idle_exit is not None and self._engine.idle:
-            moments.append(max(0.0, self._busy_at + self._duty.idle_exit - time.monotonic()))
+        if self.duty.idle_exit is not None and self._engine.idle:
+            moments.append(max(0.0, self._busy_at + self.duty.idle_exit - time.monotonic()))
         return min(moments, default=None)
 
     def _signalled(self) -> None:
@@ -124,15 +126,24 @@ class Service:
         if now < self._rounds_at:
             return
         self._rounds_at = now + ROUNDS_INTERVAL
+        self._reread()
         if self._workplace.in_place:
             self._settle_orphans()
         else:  # what is written there reaches nobody, and the next engine does not know of us
-            self._leave("now", f"{self._duty.places.state} was removed or replaced: leaving; jobs go on if they can")
+            self._leave("now", f"{self.duty.places.state} was removed or replaced: leaving; jobs go on if they can")
+
+    def _reread(self) -> None:
+        """Go by what was configured meanwhile."""
+        if (duty := self._news()) is not None:
+            self.duty = duty
+            self._pruner.keep = duty.keep
+            self._workplace.adapt(duty)
+            self._say("the configuration has changed, and is gone by from now on")
 
     def _settle_orphans(self) -> None:
         """Record how jobs of dead foreground runs ended, which nobody else would; what still runs is left for now."""
         workplace = self._workplace
-        left = held_orphans(self._duty.places, workplace.store)
+        left = held_orphans(self.duty.places, workplace.store)
         dead = [orphan for orphan in left if self._engine.keeper_is_dead(orphan.job)]
         take_in(dead, workplace.store, self._engine, workplace.presence.name)
 
@@ -157,19 +168,22 @@ class Service:
         self._trouble = trouble
 
 
-def serve(duty: Duty, say: Callable[[str], None], ready: Callable[[], None]) -> None:
+def serve(
+    duty: Duty, say: Callable[[str], None], ready: Callable[[], None], news: Callable[[], Duty | None] = lambda: None
+) -> None:
     """Be the engine of the queue until it is time to leave.
 
     Whoever submits looks for an engine after the job is in the store, and this looks into the store after it is no
     engine any more: so no job falls between the two.
     """
     while True:
-        service = Service(duty, say)
+        service = Service(duty, say, news)
         ready()
         try:
             service.run()
         finally:
             service.close()
+        duty = service.duty
         if service.leaving or not _somebody_came(duty):
             return
 

@@ -16,6 +16,7 @@ from stoker.changes import Happening, Sequel
 from stoker.core.errors import StokerError
 from stoker.core.hook import hook_of
 from stoker.core.plan import Policy
+from stoker.core.settings import EngineSettings
 from stoker.devices.kind import Devices
 from stoker.engine import Engine
 from stoker.equipment import Equipment, steady_clock
@@ -50,6 +51,8 @@ class Site(Struct, frozen=True):
     share_input: bool = False
     on_finish: str = ""
     """A line for the shell, to be run whenever a job has ended; empty is none."""
+    settings: EngineSettings | None = None
+    """All that was configured, for others to see."""
     forkserver: Forkserver | None = None
     """One that was started before, where there was something else to do meanwhile."""
 
@@ -58,10 +61,19 @@ class Workplace:
     """The resources of an engine."""
 
     def __init__(
-        self, site: Site, tell: Callable[[Happening], None], owner: str = "", heartbeat: float | None = None
+        self,
+        site: Site,
+        tell: Callable[[Happening], None],
+        owner: str = "",
+        heartbeat: float | None = None,
+        rung: Callable[[], None] = lambda: None,
     ) -> None:
-        """`owner` is a name that jobs were given to; without one, the engine owns what it is given itself."""
+        """`owner` is a name that jobs were given to; without one, the engine owns what it is given itself.
+
+        `rung` is called whenever somebody has rung, before the engine looks why.
+        """
         self._site = site
+        self._heed = rung
         self._closing = contextlib.ExitStack()
         try:
             self._open(tell, owner, heartbeat)
@@ -101,11 +113,18 @@ class Workplace:
         self._bell = self.keep(Bell(places, name))
         self.engine.watch(self._bell, self._rung)
         self._bulletin = self.keep(Bulletin(places.bulletin(name), stays=bool(owner)))
+        self._bulletin.settings = site.settings
 
     def keep(self, resource: Resource) -> Resource:
         """Close a resource when the workplace is closed, before all that was there earlier."""
         self._closing.callback(resource.close)
         return resource
+
+    def adapt(self, site: Site) -> None:
+        """Go by another policy and other settings from now on; place and devices stay what they are."""
+        self._site = site
+        self._bulletin.settings = site.settings
+        self.engine.govern(site.policy, _sequel(site, self.engine.name))
 
     @property
     def in_place(self) -> bool:
@@ -131,6 +150,7 @@ class Workplace:
 
     def _rung(self) -> None:
         self._bell.silence()
+        self._heed()
         self._bulletin.hurry()
         self.engine.poke()
 
@@ -141,5 +161,6 @@ def _sequel(site: Site, engine: str) -> Sequel | None:
         return None
     shell = os.environ.get("SHELL") or "/bin/sh"
     out = str(site.places.logs).replace("%", "%%") + "/%j.log"
-    site.places.logs.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(OSError):  # on a full disk the command has nowhere to write, which it tells itself
+        site.places.logs.mkdir(mode=0o700, exist_ok=True)
     return Sequel(engine, lambda job, log: hook_of(job, log, site.on_finish, shell, out))

@@ -7,6 +7,9 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
+
+import msgspec
 
 from stoker.config import Config, load_config
 from stoker.core.errors import Impossible, StokerError
@@ -18,6 +21,7 @@ from stoker.enginelog import log
 from stoker.ledger import find_ledger, prepare_ledger
 from stoker.options import current_user
 from stoker.places import Places
+from stoker.rereading import Rereading
 from stoker.service import Duty, serve
 from stoker.starting import ensure_engine, tell_failure, tell_ready
 
@@ -43,10 +47,13 @@ def serve_queue(
         os.set_inheritable(ready, False)
     told = [ready]
     try:
-        config = load_config(os.environ, None, flags=flags)
+        load = partial(load_config, os.environ, None, flags=flags)
+        changes = Rereading(os.environ, load, say)
+        config = load()
         with contextlib.closing(_devices(config.engine, places, sim, say)) as devices:
             duty = _duty(places, config, devices, sim, stay=stay)
-            serve(duty, say, lambda: tell_ready(told.pop() if told else None))
+            news = partial(_news, changes, duty, stay=stay)
+            serve(duty, say, lambda: tell_ready(told.pop() if told else None), news)
     except StokerError as error:
         say(f"{error.message}; {error.hint}")
         if told:  # once told, the descriptor is somebody else's
@@ -61,13 +68,30 @@ def _duty(places: Places, config: Config, devices: Devices, sim: str | None, *, 
         places=places,
         ledger=find_ledger(os.environ) if shared else prepare_ledger(places.state / "ledger"),
         devices=devices,
-        policy=policy_of(config.engine, os.cpu_count() or 1),
         user=current_user(),
         label=LABEL,
-        idle_exit=None if stay else config.engine.idle_exit,
-        keep=config.engine.keep,
-        on_finish=config.engine.on_finish,
+        **_rules(config.engine, stay=stay),
     )
+
+
+def _rules(settings: EngineSettings, *, stay: bool) -> dict[str, Any]:
+    """What an engine can go by at any time."""
+    return {
+        "policy": policy_of(settings, os.cpu_count() or 1),
+        "idle_exit": None if stay else settings.idle_exit,
+        "keep": settings.keep,
+        "on_finish": settings.on_finish,
+        "settings": settings,
+    }
+
+
+def _news(changes: Rereading, duty: Duty, *, stay: bool) -> Duty | None:
+    """What to go by after a change of the configuration; the devices stay those that it began with."""
+    if (config := changes.news()) is None:
+        return None
+    began_with = duty.settings.devices if duty.settings else ""
+    settings = msgspec.structs.replace(config.engine, devices=began_with)
+    return msgspec.structs.replace(duty, **_rules(settings, stay=stay))
 
 
 def _devices(settings: EngineSettings, places: Places, sim: str | None, say: Callable[[str], None]) -> Devices:

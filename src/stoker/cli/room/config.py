@@ -11,8 +11,13 @@ import msgspec
 from msgspec import Struct
 
 from stoker.cli.control.wishes import wants_json
+from stoker.cli.engine import places_for
+from stoker.cli.room.in_force import not_in_force
+from stoker.cli.room.status import ANSWER_SECONDS, ask_for_news
 from stoker.config import SYSTEM_FILE, Config, Row, load_config
 from stoker.configfile import user_file
+from stoker.presence import QUEUE, process_of
+from stoker.published import read_view
 from stoker.words import printable, text_for_json
 
 
@@ -32,6 +37,7 @@ def command(as_json: bool) -> int:
 
     What a flag says goes before STOKER_* variables, those before stoker.toml or [tool.stoker] in pyproject.toml of the
     nearest directory, that before your own file, and that before the machine's. Values that look secret are not shown.
+    An engine that runs reads changed files again, but keeps its devices, and what it was started with.
     """
     config = load_config(os.environ, Path.cwd())
     for warning in config.warnings:
@@ -40,7 +46,19 @@ def command(as_json: bool) -> int:
         sys.stdout.write(msgspec.json.encode(_value(config)).decode() + "\n")
     else:
         _show(config)
+    if notice := _not_in_force(config):
+        print(f"stoker: {notice}", file=sys.stderr)
     return 0
+
+
+def _not_in_force(config: Config) -> str:
+    """What a living engine goes by in place of this; it is asked, since it may not have read what was just written."""
+    places = places_for(simulated=False)
+    pid = process_of(places, QUEUE)
+    if pid is None or not ask_for_news(places, ANSWER_SECONDS):
+        return ""
+    view = read_view(places.bulletin(QUEUE))
+    return not_in_force(config.engine, view if view and view.pid == pid else None)
 
 
 def _show(config: Config) -> None:

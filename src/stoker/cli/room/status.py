@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ from msgspec import Struct
 from stoker import __version__
 from stoker.cli.control.wishes import wants_json
 from stoker.cli.engine import of_simulated, places_for
+from stoker.cli.room.in_force import not_in_force
+from stoker.config import load_config
+from stoker.core.errors import StokerError
 from stoker.core.units import count_text, duration_text, size_text
 from stoker.mail import paused_key
 from stoker.places import Places
@@ -57,6 +61,8 @@ class EngineStatus(Struct, frozen=True):
     parked: int
     state: str
     log: str
+    not_in_force: str = ""
+    """Which settings the engine does not go by, since it was started with others."""
 
 
 @click.command(name="status")
@@ -102,7 +108,14 @@ def engine_status(places: Places) -> EngineStatus:
         parked=parked,
         state=text_for_json(str(places.state)),
         log=text_for_json(str(places.log)),
+        not_in_force=_not_in_force(alive),
     )
+
+
+def _not_in_force(view: View | None) -> str:
+    with contextlib.suppress(StokerError):  # what is wrong with a file is told by engine config
+        return not_in_force(load_config(os.environ, None).engine, view)
+    return ""
 
 
 def ask_for_news(places: Places, seconds: float) -> bool:
@@ -150,6 +163,8 @@ def _lines(found: EngineStatus) -> Iterator[tuple[str, str]]:
         yield "queue", found.paused
     if found.trouble:
         yield "trouble", found.trouble
+    if found.not_in_force:
+        yield "settings", found.not_in_force
     yield "state", found.state
     yield "log", found.log
 

@@ -219,6 +219,10 @@ class Foreground:
             return None
         return self._workplace.backend.process_of(job.state.keeper, attempt_key(job.id, job.state.attempt))
 
+    def retire(self) -> None:
+        """Let no signal change any more how this ends."""
+        self._signals.retire()
+
     def status(self) -> str:
         """The run in one line."""
         results = self.tally.results

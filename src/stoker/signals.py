@@ -13,13 +13,14 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 class SignalSocket:
     """Readable after a signal, for as long as it is open."""
 
-    def __init__(self) -> None:
+    def __init__(self, *others: signal.Signals) -> None:
+        """After those that every engine knows, and after the others."""
         self._ours, self._theirs = socket.socketpair()
         self._ours.setblocking(False)
         self._theirs.setblocking(False)
         self._before_wakeup = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
         self._before: Mapping[int, object] = {
-            number: signal.signal(number, lambda *_: None) for number in _NUMBERS if not _ignored(number)
+            number: signal.signal(number, lambda *_: None) for number in (*_NUMBERS, *others) if not _ignored(number)
         }
 
     def fileno(self) -> int:
@@ -30,6 +31,10 @@ class SignalSocket:
         """The signals that came since the last call."""
         with contextlib.suppress(BlockingIOError):
             yield from map(signal.Signals, self._ours.recv(64))
+
+    def retire(self) -> None:
+        """From now on, and after closing too, signals do nothing: all that is left to do is to leave."""
+        self._before = dict.fromkeys(self._before, signal.SIG_IGN)
 
     def close(self) -> None:
         """Signals do again what they did before."""

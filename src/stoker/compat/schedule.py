@@ -295,6 +295,7 @@ def _run_task(wish: Wish, board: Board, devices: Numbered) -> int:
             if (left := run.engine.next_waiting) is not None:
                 run.engine.cancel(left.id, None, "its scheduler was stopped")
             code = _exit_code(run)
+            run.retire()  # one more Ctrl-C while we leave does not change the task's code
     finally:  # the lease is gone only now, unless the task lives on
         board.own = {}
         board.sync()

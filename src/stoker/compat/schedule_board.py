@@ -120,8 +120,8 @@ class Board:
         self._stamp = self._file.stamp()
 
     def heal(self) -> None:
-        """Bring the file in step again if somebody changed it."""
-        if self._file.stamp() != self._stamp:
+        """Bring the file in step again if somebody changed it, be it while we wrote ourselves."""
+        if self._file.stamp() != self._stamp or self._readable() != self.entries:
             self.sync()
 
     def closed(self) -> set[int]:

@@ -75,10 +75,10 @@ def report_of(verb: str, jobs: Sequence[Deed], notes: Sequence[str] = (), *, dry
 
 def _lines(deeds: Sequence[Deed]) -> list[str]:
     """A line for each job, and one for tasks of an array that follow each other and fared alike."""
-    alike = itertools.groupby(deeds, key=lambda one: (one.shown.partition(".")[0], one.said.replace(one.shown, "", 1)))
+    alike = itertools.groupby(enumerate(deeds), key=_likeness)
     lines = []
-    for (array, _), run in alike:
-        tasks = list(run)
+    for (array, *_), run in alike:
+        tasks = [one for _, one in run]
         first, last = tasks[0], tasks[-1]
         if len(tasks) == 1:
             lines.append(first.said)
@@ -86,6 +86,13 @@ def _lines(deeds: Sequence[Deed]) -> list[str]:
             span = f"{array}.[{first.shown.partition('.')[2]}-{last.shown.partition('.')[2]}]"
             lines.append(f"{first.said.replace(first.shown, span, 1)}, {len(tasks)} tasks")
     return lines
+
+
+def _likeness(numbered: tuple[int, Deed]) -> tuple[str, int, str]:
+    """Array, distance of index and place (equal for those that follow each other), and what was done."""
+    place, one = numbered
+    array, _, task = one.shown.partition(".")
+    return array, int(task or 0) - place, one.said.replace(one.shown, "", 1)
 
 
 def _print(lines: Sequence[str]) -> None:

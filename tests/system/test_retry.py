@@ -39,19 +39,21 @@ def test_what_is_not_over(background: Background) -> None:
     assert background.word(over) == "failed"
 
 
-def test_what_failed_of_the_last_list(background: Background) -> None:
-    """--failed alone is about the newest submit in which anything failed, and says so."""
+def test_what_failed_of_late(background: Background) -> None:
+    """--failed alone is about all jobs of the queue that failed in the last day, or --since, and says so."""
     (old,) = background.submit("false")
     ids = background.submit("false", "true", "exit 3")
     background.wait_over(old, *ids)
+    assert "3 failed jobs since 1h" in background("retry", "--failed", "--since", "1h", "--dry-run").err
     outcome = background("retry", "--failed")
     assert outcome.out.splitlines() == [
+        f"{old} is queued again (was exit 1)",
         f"{ids[0]} is queued again (was exit 1)",
         f"{ids[2]} is queued again (was exit 3)",
     ]
-    assert "2 jobs of test" in outcome.err
+    assert "3 failed jobs of the last 24 h" in outcome.err
     assert background("wait", f"{old}-{ids[-1]}").code == 1
-    assert [background.job(job_id).tries for job_id in (old, *ids)] == [1, 2, 1, 2]
+    assert [background.job(job_id).tries for job_id in (old, *ids)] == [2, 2, 1, 2]
 
 
 def test_what_failed_of_some(background: Background) -> None:
@@ -61,7 +63,8 @@ def test_what_failed_of_some(background: Background) -> None:
     background.wait_over(*ids, other)
     array = ids[0]
     assert background("retry", str(array), "--failed", "--dry-run").out.splitlines() == [
-        f"would run {array}.[0-2] again (was exit 1): false, 2 tasks",
+        f"would run {array}.0 again (was exit 1): false",
+        f"would run {array}.2 again (was exit 1): false",
     ]
     assert len(background("retry", "all", "--failed").out.splitlines()) == 3
 
@@ -73,7 +76,7 @@ def test_nothing_failed(background: Background) -> None:
     for arguments in (["--failed"], ["--failed", str(job)]):
         outcome = background("retry", *arguments)
         assert (outcome.code, outcome.out) == (0, "")
-        assert "nothing has failed" in outcome.err
+        assert "nothing has failed" in outcome.err or "there is no failed job" in outcome.err
 
 
 def test_more_memory(background: Background) -> None:
@@ -96,6 +99,7 @@ def test_more_memory(background: Background) -> None:
     ("arguments", "words"),
     [
         ([], "name jobs, or say --failed"),
+        (["1", "--since", "1h"], "--since is for --failed"),
         (["1", "--vram", "+20%"], "whole GPUs already"),
         (["1", "--vram", "lots"], "lots"),
         (["1", "--vram", "0"], "more than nothing"),
@@ -124,6 +128,24 @@ def test_skipped_jobs(background: Background) -> None:
     background.open_gate("mended")
     assert background("retry", "all", "--failed").code == 0
     assert background("wait", str(array[0]), str(behind), str(last)).code == 0
+
+
+def test_what_was_skipped_because_of_a_job(background: Background) -> None:
+    """It is queued again with the job, down the whole chain, unless it would only be skipped again or is left alone."""
+    root, other = background.submit("test -e mended", "false")
+    (behind,) = background.submit("true", after=(Dependency(root),))
+    (last,) = background.submit("true", after=(Dependency(behind),))
+    (both,) = background.submit("true", after=(Dependency(root), Dependency(other)))
+    background.wait_over(root, other, behind, last, both)
+    assert len(background("retry", str(root), "--only", "--dry-run").out.splitlines()) == 1
+    background.open_gate("mended")
+    assert background("retry", str(root)).out.splitlines() == [
+        f"{root} is queued again (was exit 1)",
+        f"{behind} is queued again (was skipped)",
+        f"{last} is queued again (was skipped)",
+    ]
+    assert background("wait", str(root), str(behind), str(last)).code == 0
+    assert background.word(both) == "skipped"
 
 
 def test_jobs_of_a_foreground_run(background: Background) -> None:

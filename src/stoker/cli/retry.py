@@ -10,51 +10,72 @@ import click
 import msgspec
 
 from stoker.cli.control.deeds import Deed, deed, report_of, tell
+from stoker.cli.control.dependants import skipped_because
 from stoker.cli.control.handing_on import abandoned, terms_in_the_queue
 from stoker.cli.control.rewriting import Rewriter, changed_memory
 from stoker.cli.control.wishes import Control, Unheard, carry_out, controlling, opened, wants_json, warn
 from stoker.cli.room.complete_ids import complete_jobs
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job
+from stoker.core.moment import parse_since
 from stoker.core.request import Again
 from stoker.core.units import count_text, size_text
 from stoker.finding import find, jobs_in_order
+from stoker.presence import QUEUE
 from stoker.queue import ask
 from stoker.store import choosing
 from stoker.words import id_text, outcome, printable
+from stoker.zone import LocalZone
+
+DAY = 86400.0
 
 
 @click.command(name="retry")
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
-@click.option("--failed", is_flag=True, help="Of these jobs, those that did not succeed; else of the last list.")
+@click.option("--failed", is_flag=True, help="Of these jobs, those that did not succeed; else of all of the last day.")
+@click.option("--since", metavar="WHEN", help="With --failed: what ended since then, for example 2h, 08:00 or 7d.")
+@click.option("--only", is_flag=True, help="Leave alone what was skipped because of these jobs.")
 @click.option("-m", "--vram", metavar="+20%|SIZE", help="More GPU memory than before, or another size.")
 @click.option("--dry-run", is_flag=True, help="Only say what would happen.")
 @controlling
-def command(*, ids: tuple[str, ...], failed: bool, vram: str | None, dry_run: bool, as_json: bool, sim: bool) -> int:
+def command(
+    *,
+    ids: tuple[str, ...],
+    failed: bool,
+    since: str | None,
+    only: bool,
+    vram: str | None,
+    dry_run: bool,
+    as_json: bool,
+    sim: bool,
+) -> int:
     """Run jobs again that are over: the same id and command, a new run with a log file of its own.
 
-    --failed means failed, timeout, oom, lost and skipped: of the jobs named, or else of the newest list or submit
-    in which there are any. Jobs of a foreground run that is gone become jobs of the queue. `all` is all that is over.
+    Jobs that were skipped because of these are queued again with them, unless you say --only. --failed means failed,
+    timeout, oom, lost and skipped: of the jobs named, or else of all jobs of the queue that ended in the last 24 hours.
+    Jobs of a foreground run that is gone become jobs of the queue. `all` is all that is over.
 
     \b
       stoker retry 12                job 12, or all tasks of array 12
-      stoker retry --failed          what failed of the last list
+      stoker retry --failed          what failed in the last 24 hours
       stoker retry 12 --vram +20%    with more GPU memory
     """
     if not ids and not failed:
         raise UsageError("there is nothing to run again", "name jobs, or say --failed")
+    if since is not None and (ids or not failed):
+        raise UsageError("--since is for --failed without ids", f"write it as --failed --since {since}")
     with opened(sim) as control:
-        found = _chosen(control, ids, failed=failed)
-        if not found:
+        found = _chosen(control, ids, failed=failed) if ids else _failed_of_late(control, since)
+        if not found and ids:
             warn("nothing has failed" if failed else "nothing is over")
-        requests = _requests(control, found, vram)
+        along = [] if only else skipped_because(control.store, found)
+        requests = [*_requests(control, found, vram), *_requests(control, along, None)]
+        found = [*found, *along]
         deeds = _forecast(found, requests) if dry_run else _retry(control, found, requests)
         return tell(report_of("retry", deeds, dry_run=dry_run), as_json=wants_json(as_json))
 
 
 def _chosen(control: Control, ids: Sequence[str], *, failed: bool) -> list[Job]:
-    if not ids:
-        return jobs_in_order(control.store, _of_the_last_batch(control))
     named = find(control.store, ids, "ended")
     jobs = jobs_in_order(control.store, choosing.failed_among(control.store, named) if failed else named)
     for job in jobs:
@@ -65,13 +86,16 @@ def _chosen(control: Control, ids: Sequence[str], *, failed: bool) -> list[Job]:
     return jobs
 
 
-def _of_the_last_batch(control: Control) -> list[int]:
-    batch = choosing.last_failed_batch(control.store)
-    if batch is None:
-        return []
-    label, _, failed = batch
-    warn(f"{count_text(len(failed), 'job')} of {printable(label)}")
-    return failed
+def _failed_of_late(control: Control, since: str | None) -> list[Job]:
+    now = time.time()
+    begin = now - DAY if since is None else parse_since(since, now, LocalZone())
+    when = "of the last 24 h" if since is None else f"since {since}"
+    failed = choosing.failed_since(control.store, QUEUE, begin)
+    if failed:
+        warn(f"{count_text(len(failed), 'failed job')} {when}")
+    else:
+        warn(f"there is no failed job {when}; --since 7d looks further back")
+    return jobs_in_order(control.store, failed)
 
 
 def _requests(control: Control, jobs: Sequence[Job], vram: str | None) -> list[Again]:

@@ -74,14 +74,16 @@ def failed_among(store: Reading, ids: Sequence[int]) -> list[int]:
     return [job_id for (job_id,) in store._rows(query, json.dumps(list(ids)))]
 
 
-def last_failed_batch(store: Reading) -> tuple[str, float, list[int]] | None:
-    """Label and moment of the newest batch in which a job ended badly, and the ids of all its jobs that did."""
-    rows = store._rows(f"SELECT batch FROM jobs WHERE {_FAILED} AND {_NO_HOOK} ORDER BY id DESC LIMIT 1")
-    if not rows:
-        return None
-    ((label, created),) = store._rows("SELECT label, created FROM batches WHERE id = ?", rows[0][0])
-    failed = store._rows(f"SELECT id FROM jobs WHERE batch = ? AND {_FAILED} AND {_NO_HOOK} ORDER BY id", rows[0][0])
-    return label, created, [job_id for (job_id,) in failed]
+def failed_since(store: Reading, engine: str, since: float) -> list[int]:
+    """Those of an engine's jobs that ended badly since a moment."""
+    query = f"SELECT id FROM jobs WHERE ended >= ? AND {_FAILED} AND engine = ? AND {_NO_HOOK} ORDER BY id"
+    return [job_id for (job_id,) in store._rows(query, since, engine)]
+
+
+def skipped_after(store: Reading, job_id: int) -> Iterator[Job]:
+    """Jobs that were skipped, of those submitted after one, in the order of their ids."""
+    query = "SELECT id FROM jobs INDEXED BY jobs_ended WHERE ended IS NOT NULL AND state = 'skipped' AND id > ?"
+    return jobs_of(store, sorted(found for (found,) in store._rows(query, job_id)))
 
 
 def jobs_of(store: Reading, ids: Sequence[int]) -> Iterator[Job]:

@@ -46,6 +46,8 @@ class Service:
         self._workplace = Workplace(duty, self._happened, owner=QUEUE, heartbeat=HEARTBEAT, rung=self._reread)
         self.leaving: Literal["", "now", "at rest"] = ""
         """Whether somebody wants it to leave, and when."""
+        self._dispensable = False
+        """Whether whoever started it has nothing for it after all, so that it need not wait for idle_exit."""
         self._busy_at = time.monotonic()
         self._pruner = Pruner(duty.places, self._workplace.store, self._workplace.presence.name, duty.keep)
         self._rounds_at = 0.0
@@ -65,7 +67,7 @@ class Service:
         for job in sorted(self._workplace.store.active_jobs(QUEUE), key=order_of_running):
             self._engine.adopt(job, guest=False)
         self._workplace.sweep()
-        self._signals = self._workplace.keep(SignalSocket())
+        self._signals = self._workplace.keep(SignalSocket(signal.SIGUSR2))
         self._engine.watch(self._signals, self._signalled)
         self._workplace.publish()
 
@@ -91,7 +93,7 @@ class Service:
         if not self._engine.idle:
             self._busy_at = now
             return False
-        limit = self.duty.idle_exit
+        limit = 0.0 if self._dispensable else self.duty.idle_exit
         return limit is not None and now - self._busy_at >= limit
 
     def _patience(self) -> float | None:
@@ -106,6 +108,8 @@ class Service:
             match number:
                 case signal.SIGUSR1:
                     self._say(f"{len(self._engine.held)} running, {self._engine.waiting} waiting")
+                case signal.SIGUSR2:
+                    self._dispensable = True
                 case signal.SIGHUP:
                     self._leave("at rest", "starting nothing more, and leaving when nothing runs")
                     self._engine.drain()

@@ -128,6 +128,13 @@ class TestNeverSatisfied:
         assert (outcome.code, outcome.out) == (0, "1\n")
         wait_until((stoker.cwd / "ran").exists)
 
+    def test_a_refusal_leaves_no_engine_without_gpus_behind(self, stoker: Stoker) -> None:
+        """Devices that are named right after it count, as the hint says."""
+        assert_refused(stoker("submit", "true"), 5, "STOKER_DEVICES")
+        outcome = stoker("submit", "--parsable", "echo $CUDA_VISIBLE_DEVICES > ran", STOKER_DEVICES="3")
+        assert (outcome.code, outcome.out) == (0, "1\n")
+        wait_until(lambda: (stoker.cwd / "ran").exists() and (stoker.cwd / "ran").read_text() == "3\n")
+
 
 class TestTooLarge:
     """What the kernel would not start a program with."""

@@ -209,7 +209,9 @@ def _unknown_device(word: str) -> str:
 def _refuse_impossible(terms: Terms, machine: Machine, modesty: Policy) -> None:
     if not machine.devices:
         raise Impossible(
-            machine.note or "no GPU found", "submit jobs that need none (-G 0), or try it with --sim 4x24G"
+            machine.note or "no GPU found",
+            "name devices (STOKER_DEVICES=0,1, or devices in the configuration), submit jobs that need none (-G 0), "
+            "or try it with --sim 4x24G",
         )
     impossible = never_fits(terms.need, machine.devices) or never_modest(terms.need.gpus, machine.devices, modesty)
     if impossible:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -14,18 +15,20 @@ from msgspec import Struct
 from stoker.cli.submission.desk import Desk, Entered
 from stoker.cli.submission.report import show_ids, show_lines, show_result, submit_result, unprinted_text
 from stoker.config import load_config
-from stoker.core.errors import StokerError
+from stoker.core.errors import Impossible, StokerError
 from stoker.joblist import Listed
 from stoker.machine import Machine, read_machine
 from stoker.options import JobOptions, merged, working_directory
 from stoker.places import Places, find_places
-from stoker.presence import QUEUE, engine_lives, ring, version_notice
+from stoker.presence import QUEUE, engine_lives, process_of, ring, signal_engine, version_notice
 from stoker.queue import open_store
 from stoker.streams import flush_output, silence_output
 from stoker.words import printable
 
 NOT_SERVED = 3
 HELD = "held at submit"
+LEAVING_SECONDS = 3.0
+"""How long an engine that nobody needs is waited for."""
 
 
 class Request(Struct, frozen=True):
@@ -52,7 +55,8 @@ def hand_in(request: Request, items: Sequence[Listed]) -> int:
 
             parts = desk.settle(items, store, read_machine(places.bulletin(QUEUE)))
             return show_plan(parts, store, places, as_json=request.as_json)
-        parts = desk.settle(items, store, engine.machine() if desk.needs_devices else None)
+        with engine.not_for_nothing():
+            parts = desk.settle(items, store, engine.machine() if desk.needs_devices else None)
         entered = desk.enter(store, parts, request.label, held=HELD if request.hold else "")
     engine.wake()
     if notice := version_notice(places):
@@ -85,6 +89,22 @@ class Background:
         self.failure: StokerError | None = None
         self._places = places
         self._sim = sim
+        self._started = False
+
+    @contextlib.contextmanager
+    def not_for_nothing(self) -> Iterator[None]:
+        """Let an engine that was started only to hear that there is no GPU leave again.
+
+        It would stay without GPUs, whatever the next call says about devices. What others have submitted meanwhile
+        keeps it.
+        """
+        try:
+            yield
+        except Impossible:
+            machine = read_machine(self._places.bulletin(QUEUE))
+            if self._started and not (machine and machine.devices):
+                self._see_off()
+            raise
 
     def machine(self) -> Machine | None:
         """What the machine has, as a living engine says; else what the last one said, if there was one."""
@@ -102,12 +122,18 @@ class Background:
         from stoker.cli.room.background import start_engine
 
         try:
-            start_engine(self._places, self._sim)
+            self._started = start_engine(self._places, self._sim)
         except StokerError as error:
             self.failure = error
         except OSError as error:
             hint = f"see whether {self._places.state} can be written to, then stoker engine start"
             self.failure = StokerError(f"{error.strerror} ({error.filename})", hint)
+
+    def _see_off(self) -> None:
+        pid = signal_engine(self._places, QUEUE, signal.SIGUSR2)
+        deadline = time.monotonic() + LEAVING_SECONDS
+        while pid is not None and process_of(self._places, QUEUE) == pid and time.monotonic() < deadline:
+            time.sleep(0.01)
 
 
 def _report(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> int:

@@ -81,6 +81,25 @@ def test_a_held_job_is_told(background: Background) -> None:
     assert f"stoker resume {held} lets it go" in outcome.err
 
 
+def test_a_paused_queue_is_told(background: Background) -> None:
+    """What waits says why, once, and so does a submit into a queue in which nothing starts."""
+    background("pause", "--queue")
+    submitted = background("submit", "true")
+    assert (submitted.code, submitted.out) == (0, "submitted 1: true\n")
+    assert "the queue is paused by you; nothing starts before: stoker resume --queue" in submitted.err
+    outcome = background("wait", "--timeout", "2s")
+    assert outcome.code == 124
+    assert outcome.err.count("1 waits: the queue is paused by you") == 1
+
+
+def test_all_is_what_is_not_over(background: Background) -> None:
+    """A failure before it was typed does not count."""
+    (bad,) = background.submit("false")
+    background.wait_over(bad)
+    background.submit("true")
+    assert background("wait", "all").code == 0
+
+
 def test_without_an_engine(background: Background) -> None:
     """Where no engine lives one is started, and again when it dies."""
     first, second = background.submit("true", until("gate"), start=False)

@@ -53,9 +53,10 @@ class Waited(Struct, frozen=True):
 @click.option("--timeout", metavar="DUR", help="Give up after this time, with exit code 124; like -t.")
 @controlling
 def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, sim: bool) -> int:
-    """Wait until jobs are over: by default the one submitted last; `all` is all that is not over.
+    """Wait until jobs are over: by default the one submitted last; `all` is all that is not over yet.
 
-    The exit code is that of the job where it is one, else 1 if any failed. Ctrl-C ends only the waiting.
+    The exit code is that of the job where it is one, else 1 if any failed; what was over before counts only where
+    it is named. Ctrl-C ends only the waiting.
 
     \b
       stoker wait && echo well done

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from math import inf
 
 from stoker.cli.control.handing_on import abandoned
 from stoker.cli.control.wishes import Control, start_for, warn
-from stoker.core.job import Active, Job, OnHold, Waiting
+from stoker.core.job import Active, Ended, Job, OnHold, Waiting
 from stoker.presence import QUEUE, engine_lives
 from stoker.store import choosing
 from stoker.words import id_text, printable
@@ -15,6 +16,9 @@ from stoker.words import id_text, printable
 SHORTEST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
 WARNINGS = 10
+WHY_DELAY = 0.5
+"""Seconds before it is told why jobs wait: most start at once, and the engine needs a moment to tell."""
+LOOKED_AT = 1000
 ENGINE_INTERVAL = 1.0
 """Seconds between two looks whether an engine lives that works on the jobs."""
 
@@ -29,12 +33,16 @@ class Watch:
         self._pause = SHORTEST_PAUSE
         self._engine_at = 0.0
         self._warned = False
+        self._why_at = time.monotonic() + WHY_DELAY
 
     def wait_over(self, deadline: float | None) -> bool:
         """Wait until all are over; False where time was up before."""
         while self.look():
             if deadline is not None and time.monotonic() >= deadline:
                 return False
+            if time.monotonic() >= self._why_at:
+                self._why_at = inf
+                self._say_why()
             self.sleep(deadline)
         return True
 
@@ -59,6 +67,13 @@ class Watch:
     def hurry(self) -> None:
         """Something has happened: look again soon."""
         self._pause = SHORTEST_PAUSE
+
+    def _say_why(self) -> None:
+        """Once, where none of the jobs runs, what the first of them waits for."""
+        jobs = list(choosing.jobs_of(self._control.store, self.left[:LOOKED_AT]))
+        left = abandoned(self._control, jobs)
+        if jobs and not any(isinstance(job.state, Active | Ended) or _stuck(job, left) for job in jobs):
+            warn(printable(why_waits(self._control, jobs[0])))
 
     def _see_to_engine(self) -> None:
         """An engine that died is started again; what no engine would ever start is told once."""
@@ -87,6 +102,15 @@ class Watch:
             warn(words)
         if len(stuck) > WARNINGS:
             warn(f"and {len(stuck) - WARNINGS} more like that")
+
+
+def why_waits(control: Control, job: Job) -> str:
+    """What a job in the queue waits for, as screens tell it."""
+    from stoker.cli.screens.knowing import known
+
+    with known(control.places, simulated=control.sim is not None) as knowledge:
+        _, why = knowledge.situation(job, control.store.owner(job.id))
+    return f"{id_text(job)} waits: {why}"
 
 
 def _stuck(job: Job, left: set[int]) -> str:

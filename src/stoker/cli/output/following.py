@@ -6,19 +6,17 @@ import sys
 import time
 from collections.abc import Sequence
 
-from stoker.cli.control.watching import Watch
+from stoker.cli.control.watching import WHY_DELAY, Watch, why_waits
 from stoker.cli.control.wishes import Control, warn
 from stoker.cli.output.log_files import Tail
 from stoker.cli.output.log_output import Output, Source
 from stoker.core.attempt import INHERIT
 from stoker.core.job import Active, Ended, Job
 from stoker.store import AttemptRow
-from stoker.words import id_text, printable
+from stoker.words import printable
 
 WHY_INTERVAL = 2.0
-"""Seconds between two looks why a job waits..."""
-WHY_DELAY = 0.5
-"""... and before the first: most jobs start at once, and the engine needs a moment to tell."""
+"""Seconds between two looks why a job waits."""
 
 
 def runs_of(attempts: Sequence[AttemptRow]) -> list[AttemptRow]:
@@ -107,11 +105,7 @@ class Follower:
         if now < self._why_at:
             return
         self._why_at = now + WHY_INTERVAL
-        from stoker.cli.screens.knowing import known
-
-        with known(self._control.places, simulated=self._control.sim is not None) as knowledge:
-            _, why = knowledge.situation(job, self._control.store.owner(job.id))
-        self._say(f"{id_text(job)} waits: {why}")
+        self._say(why_waits(self._control, job))
 
     def _say(self, text: str) -> None:
         """A word beside the output, once."""

@@ -18,6 +18,7 @@ from stoker.config import load_config
 from stoker.core.errors import Impossible, StokerError
 from stoker.joblist import Listed
 from stoker.machine import Machine, read_machine
+from stoker.mail import paused_key
 from stoker.options import JobOptions, merged, working_directory
 from stoker.places import Places, find_places
 from stoker.presence import QUEUE, engine_lives, process_of, ring, signal_engine, version_notice
@@ -58,10 +59,16 @@ def hand_in(request: Request, items: Sequence[Listed]) -> int:
         with engine.not_for_nothing():
             parts = desk.settle(items, store, engine.machine() if desk.needs_devices else None)
         entered = desk.enter(store, parts, request.label, held=HELD if request.hold else "")
+        paused = store.settings().get(paused_key(QUEUE))
     engine.wake()
     if notice := version_notice(places):
         _say(notice)
-    return _report(request, entered, engine.failure)
+    code = _report(request, entered, engine.failure)
+    if paused:
+        _say(
+            f"the queue is {paused['note']}; nothing starts before: stoker resume --queue{' --sim' * bool(request.sim)}"
+        )
+    return code
 
 
 def _places(request: Request) -> Places:

@@ -52,6 +52,14 @@ def test_nothing_is_wider_or_taller_than_the_terminal(width: int, height: int | 
     assert height is None or len(lines) < height
 
 
+@pytest.mark.parametrize("width", [30, 40, 60])
+def test_a_narrow_terminal_shows_states(width: int) -> None:
+    """Whatever has to go, id and state of a job stay."""
+    lines = shown(FULL, width).splitlines()
+    assert any("50.[3-99]" in line and "queued" in line for line in lines)
+    assert any("blocked" in line for line in lines)
+
+
 def test_the_first_screen() -> None:
     """It tells of the machine, of every GPU and of every job."""
     screen = shown(FULL)

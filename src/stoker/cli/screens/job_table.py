@@ -39,7 +39,7 @@ def job_table(jobs: Sequence[JobLine], now: float, width: int) -> list[Line]:
     wide = width >= WIDE and any(job.name for job in jobs)
     columns = [
         Column("ID", [Piece(job.label, "id") for job in jobs], 9, most=18),
-        Column("STATE", [Piece(job.state, LOOKS.get(job.state, "")) for job in jobs], 8),
+        Column("STATE", [Piece(job.state, LOOKS.get(job.state, "")) for job in jobs], 8, always=True),
         Column("GPU", [Piece(printable(",".join(job.devices)) or "-") for job in jobs], 5, most=7),
         Column("MEM", [Piece(_memory(job)) for job in jobs], 3, right=True),
         Column("TIME", [Piece(_time(job)) for job in jobs], 4, right=True),

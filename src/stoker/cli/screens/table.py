@@ -19,14 +19,17 @@ class Column(NamedTuple):
     """The column with the least goes first where there is no room."""
     most: int = 40
     right: bool = False
+    always: bool = False
+    """Whether it stays however narrow the terminal."""
 
 
 def table_lines(columns: Sequence[Column], title: str, last: Sequence[Line], width: int, least: int) -> list[Line]:
     """A header and a line for each row; the last column keeps at least some cells as long as others can go."""
     kept = list(columns)
     widths = {column.title: _width(column) for column in kept}
-    while len(kept) > 1 and sum(widths[column.title] + len(GAP) for column in kept) + 1 + least > width:
-        kept.remove(min(kept, key=lambda column: column.weight))
+    spare = sorted((column for column in kept[1:] if not column.always), key=lambda column: -column.weight)
+    while spare and sum(widths[column.title] + len(GAP) for column in kept) + 1 + least > width:
+        kept.remove(spare.pop())
     header = (*(_cell(column, Piece(column.title, "faint"), widths) for column in kept), Piece(title, "faint"))
     rows = [
         (*(_cell(column, column.texts[number], widths) for column in kept), *rest) for number, rest in enumerate(last)

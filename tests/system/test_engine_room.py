@@ -81,9 +81,12 @@ class TestStatus:
         os.kill(pid, 19)
         try:
             outcome = background("engine", "status")
+            wait_until(lambda: "the engine does not answer" in background("status").err)
         finally:
             os.kill(pid, 18)
+        assert outcome.code == 3
         assert "does not answer" in outcome.out
+        assert background("status").err == ""
 
     def test_another_version(self, background: Background) -> None:
         """One line on stderr says how to restart it, and that jobs go on."""
@@ -137,6 +140,23 @@ class TestStop:
         assert background("engine", "stop", "--jobs").code == 0
         assert not engine_lives(background.places, QUEUE)
         assert [background.word(job) for job in (first, second, third)] == ["cancelled", "cancelled", "waiting"]
+
+    def test_an_engine_that_does_not_leave(self, background: Background) -> None:
+        """The refusal says what helps, and with --force it is killed; its job goes on, and its end is recorded."""
+        (job,) = background.submit(until("go") + "; exit 3")
+        background.wait_word("running", job)
+        pid = background.engine_process
+        assert pid is not None
+        os.kill(pid, 19)
+        outcome = background("engine", "stop")
+        assert outcome.code == 125
+        assert f"stoker engine stop --force (or kill -9 {pid})" in outcome.err
+        assert background("engine", "stop", "--force").code == 0
+        assert background.engine_process is None
+        background.open_gate("go")
+        background.start_engine()
+        background.wait_over(job)
+        assert background.ended(job).code == 3
 
     def test_draining_and_ending_at_once(self, background: Background) -> None:
         """They contradict each other."""

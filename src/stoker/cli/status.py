@@ -48,6 +48,8 @@ def command(ids: tuple[str, ...], everything: bool, hooks: bool, environment: bo
     elif screen.form == "plain":
         write_plain(jobs_plain(status.jobs))
         _tell_hidden(status, screen)
+        if status.engine.silence:
+            print(f"stoker: {status.engine.silence}", file=sys.stderr)
     else:
         _draw(status, screen, everything=everything)
     return 0

@@ -69,7 +69,10 @@ class EngineStatus(Struct, frozen=True):
 @of_simulated
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead.")
 def command(sim: bool, as_json: bool) -> int:
-    """Show the engine: its process, devices and jobs, and what troubles it. Exit code 3 where none runs."""
+    """Show the engine: its process, devices and jobs, and what troubles it.
+
+    Exit code 3 where none runs, or it does not answer.
+    """
     places = places_for(sim)
     found = engine_status(places)
     if notice := version_notice(places):
@@ -79,7 +82,7 @@ def command(sim: bool, as_json: bool) -> int:
     else:
         for name, value in _lines(found):
             print(f"{name + ':':10}{printable(value)}")
-    return 0 if found.running else 3
+    return 0 if found.answers else 3
 
 
 def engine_status(places: Places) -> EngineStatus:
@@ -174,7 +177,7 @@ def _engine(found: EngineStatus) -> str:
         return "none runs; it starts with the next submit, or with stoker engine start"
     version = f", version {found.version}" if found.version not in ("", __version__) else f", {__version__}"
     how = ", starts nothing more" if found.draining else ""
-    silence = "" if found.answers else ", but does not answer: see its log"
+    silence = "" if found.answers else ", but does not answer: see its log; stoker engine stop --force, and jobs go on"
     return f"runs (process {found.pid}{version}{how}){silence}"
 
 

@@ -21,6 +21,8 @@ OLD_SECONDS = 2.0
 """Age at which what an engine shows is asked for anew..."""
 PATIENCE = 0.5
 """... and how many seconds it may take to show it."""
+SILENT_SECONDS = 3.0
+"""Age at which what an engine shows that does not answer is too old to pass for the truth."""
 _STEP = 0.01
 
 
@@ -30,6 +32,8 @@ class Views(Struct, frozen=True):
     queue: View | None
     lives: bool
     runs: tuple[View, ...] = ()
+    silence: float = 0.0
+    """Seconds for which the engine of the queue has shown nothing, although it was asked; 0 where it answers."""
 
     def __iter__(self) -> Iterator[View]:
         """All of them, that of the queue first."""
@@ -70,17 +74,21 @@ def look(places: Places, now: float) -> Views:
     lives = engine_lives(places, QUEUE)
     path = places.bulletin(QUEUE)
     written, queue = _written(path), read_view(path)
+    silence = 0.0
     if lives and (queue is None or now - queue.at > OLD_SECONDS) and ring(places, QUEUE):
-        _wait_until_newer(path, written)
+        answers = _wait_until_newer(path, written)
         queue = read_view(path) or queue
+        silence = now - queue.at if queue and not answers else 0.0
     others = (read_view(places.bulletin(name)) for name in living_engines(places) if name != QUEUE)
-    return Views(queue, lives, tuple(view for view in others if view is not None))
+    runs = tuple(view for view in others if view is not None)
+    return Views(queue, lives, runs, silence if silence > SILENT_SECONDS else 0.0)
 
 
-def _wait_until_newer(path: Path, written: int) -> None:
+def _wait_until_newer(path: Path, written: int) -> bool:
     deadline = time.monotonic() + PATIENCE
     while _written(path) == written and time.monotonic() < deadline:
         time.sleep(_STEP)
+    return _written(path) != written
 
 
 def _written(path: Path) -> int:

@@ -61,6 +61,8 @@ class EngineLine(Struct, frozen=True):
     trouble: str = ""
     draining: bool = False
     paused: Mark | None = None
+    silence: str = ""
+    """What to know where it lives but does not answer, so that what it showed is old."""
 
 
 class Stranger(Struct, frozen=True):

@@ -9,6 +9,7 @@ from stoker.cli.screens.engine_views import Views
 from stoker.cli.screens.job_lines import active_lines, queued_lines
 from stoker.cli.screens.knowledge import Knowledge
 from stoker.cli.screens.queue_scene import Counts, EngineLine, JobLine, Status, exactly, moment
+from stoker.core.units import duration_text
 from stoker.mail import paused_key
 from stoker.presence import QUEUE
 from stoker.store.listing import Load, Period
@@ -58,7 +59,14 @@ def engine_line(knowledge: Knowledge) -> EngineLine:
         trouble=text_for_json(view.trouble) if lives else "",
         draining=view.draining and lives,
         paused=paused,
+        silence=_silence(knowledge.views),
     )
+
+
+def _silence(views: Views) -> str:
+    if not views.silence:
+        return ""
+    return f"the engine does not answer: what it showed is {duration_text(views.silence)} old; see stoker engine status"
 
 
 def _counts(knowledge: Knowledge, *, hooks: bool) -> Counts:
@@ -77,4 +85,5 @@ def _hidden(counts: Counts, active: int, queued: list[JobLine]) -> Counts:
 def _notes(views: Views) -> list[str]:
     notes = [view.note for view in views.current if view.note]
     troubles = [view.trouble for view in views.current if view.trouble and (views.lives or view.engine != QUEUE)]
-    return list(dict.fromkeys([*notes, *troubles]))
+    silence = [_silence(views)] if views.silence else []
+    return list(dict.fromkeys([*silence, *notes, *troubles]))

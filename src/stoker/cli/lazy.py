@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:  # only a shell that completes needs it
+    from click.shell_completion import CompletionItem
 
 
 class LazyGroup(click.Group):
@@ -60,6 +62,8 @@ class LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The commands that begin so, without loading any of them, and then the options."""
+        from click.shell_completion import CompletionItem
+
         found = [
             CompletionItem(name, help=sentence)
             for name, sentence in self.sentences.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import Any
@@ -13,7 +12,6 @@ from stoker import __version__
 from stoker.cli.lazy import LazyGroup
 from stoker.core.errors import StokerError, UsageError
 from stoker.streams import leave, open_missing_streams, silence_output
-from stoker.words import printable
 
 VERBS = {
     "run": "Run a list of commands, or one command, on the GPUs of this machine.",
@@ -110,6 +108,8 @@ def _wants_json(arguments: list[str]) -> bool:
 def _report(error: StokerError, *, as_json: bool) -> int:
     if as_json:
         body = {"code": error.exit_code, "message": error.message, "hint": error.hint}
+        import json
+
         print(json.dumps({"error": body}))
     else:
         _complain(error)
@@ -117,6 +117,8 @@ def _report(error: StokerError, *, as_json: bool) -> int:
 
 
 def _complain(error: StokerError) -> None:
+    from stoker.words import printable  # help needs neither this nor all that it brings along
+
     print(f"stoker: {printable(error.message)}", file=sys.stderr)
     if error.hint:
         print(f"        {printable(error.hint)}", file=sys.stderr)

@@ -20,16 +20,16 @@ from stoker.core.terms import Command, Terms
 from stoker.store.preserving import DAMAGED_HINT, is_damage, preserve
 from stoker.store.rows import (
     ACTIVE,
-    EVENTS,
     IN_ARRAY,
     JOB,
     OPEN,
-    REQUESTS,
-    STATES,
     AttemptRow,
     attempt_of,
     decode,
+    events,
+    requests,
     split,
+    states,
 )
 
 _ANOTHER_PROGRAM = "another program keeps it locked: end that one; nothing was written"
@@ -139,12 +139,12 @@ class Reading:
     def events(self, job_id: int) -> list[Event]:
         """A job's story, oldest first."""
         rows = self._rows("SELECT body FROM events WHERE job = ? ORDER BY id", job_id)
-        return [decode(EVENTS, body) for (body,) in rows]
+        return [decode(events(), body) for (body,) in rows]
 
     def requests(self, engine: str) -> list[tuple[int, Request]]:
         """What doors want of the engine's jobs, oldest first."""
         rows = self._rows("SELECT id, body FROM requests WHERE engine = ? ORDER BY id", engine)
-        return [(number, decode(REQUESTS, body)) for number, body in rows]
+        return [(number, decode(requests(), body)) for number, body in rows]
 
     def is_asked(self, number: int) -> bool:
         """Whether a request has not been answered yet."""
@@ -242,7 +242,7 @@ class Reading:
             batch=batch,
             command=Command(split(words), shell),
             terms=self._terms(terms),
-            state=decode(STATES, detail),
+            state=decode(states(), detail),
             submitted=submitted,
             name=name,
             attempts=attempts,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -121,9 +122,6 @@ LEAVE_ATTEMPT = "UPDATE attempts SET why = ? WHERE job = ? AND number = ?"
 
 Kept = TypeVar("Kept")
 _encoder = msgspec.json.Encoder()
-STATES: msgspec.json.Decoder[State] = msgspec.json.Decoder(State)
-REQUESTS: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
-EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
 class Change(Struct, frozen=True):
@@ -170,6 +168,22 @@ class AttemptRow(Struct, frozen=True):
     why: str | None
     peak_memory: int | None
     note: str | None
+
+
+@cache
+def states() -> msgspec.json.Decoder[State]:
+    """Made when first used, as the others: making one takes longer than reading a thousand rows with it."""
+    return msgspec.json.Decoder(State)
+
+
+@cache
+def requests() -> msgspec.json.Decoder[Request]:
+    return msgspec.json.Decoder(Request)
+
+
+@cache
+def events() -> msgspec.json.Decoder[Event]:
+    return msgspec.json.Decoder(Event)
 
 
 def insert_jobs(count: int) -> str:

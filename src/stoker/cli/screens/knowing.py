@@ -20,4 +20,4 @@ def known(places: Places, *, simulated: bool, views: Views | None = None) -> Ite
     now = time.time()
     seen = views or look(places, now)
     with contextlib.closing(open_store(places)) as store, store.glance():
-        yield Knowledge(store, seen, now, user_name(os.geteuid()), simulated)
+        yield Knowledge(store, seen, now, user_name(os.geteuid()), simulated=simulated)

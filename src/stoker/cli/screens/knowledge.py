@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from stoker.cli.screens.clock import clock_text
@@ -13,8 +12,8 @@ from stoker.cli.screens.queue_scene import JobWord
 from stoker.core.dependency import Dependency, Doomed, Outcome, doom_text
 from stoker.core.gate import Hindrance, hindrance, is_gated
 from stoker.core.job import Active, Ended, Job, OnHold, Running, Stopping
-from stoker.core.reasons import Behind, NotBefore, Reason, sentence
-from stoker.core.waiting import Shape, shape_of
+from stoker.core.reasons import Behind, NotBefore, sentence
+from stoker.core.waiting import shape_of
 from stoker.presence import QUEUE
 from stoker.store.listing import Listing, Owned
 from stoker.words import id_text
@@ -22,32 +21,26 @@ from stoker.words import id_text
 NO_ENGINE = "no engine runs (stoker engine start)"
 
 
-@dataclass
 class Knowledge:
     """Read within one glance at the store."""
 
-    store: Listing
-    views: Views
-    now: float
-    user: str
-    simulated: bool
-    active: list[Owned] = field(default_factory=list)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    jobs_by_process: dict[int, int | None] = field(default_factory=dict)
-    _reasons: dict[tuple[str, Shape], Reason] = field(default_factory=dict)
-    _outcomes: dict[Dependency, Outcome] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.active = self.store.all_active()
-        self.settings = self.store.settings()
-        self.loads = self.store.loads()
-        self._reasons = self.views.reasons()
-        self._labels = {device.id: device.label for device in self.views.devices.values()}
-        self._living = {view.engine for view in self.views.runs} | ({QUEUE} if self.views.lives else set())
-        readings = [self.views.reading(device) for device in self.views.devices]
+    def __init__(self, store: Listing, views: Views, now: float, user: str, *, simulated: bool) -> None:
+        self.store = store
+        self.views = views
+        self.now = now
+        self.user = user
+        self.simulated = simulated
+        self.active: list[Owned] = store.all_active()
+        self.settings: Mapping[str, Any] = store.settings()
+        self.loads = store.loads()
+        self._reasons = views.reasons()
+        self._outcomes: dict[Dependency, Outcome] = {}
+        self._labels = {device.id: device.label for device in views.devices.values()}
+        self._living = {view.engine for view in views.runs} | ({QUEUE} if views.lives else set())
+        processes = [process for device in views.devices for process in views.reading(device).processes]
+        self.jobs_by_process = jobs_of_processes(process.pid for process in processes)
         self._used: dict[int, int] = {}
-        self.jobs_by_process = jobs_of_processes(process.pid for one in readings for process in one.processes)
-        for process in (process for one in readings for process in one.processes):
+        for process in processes:
             job_id = self.jobs_by_process.get(process.pid)
             if job_id is not None and process.memory is not None:
                 self._used[job_id] = self._used.get(job_id, 0) + process.memory

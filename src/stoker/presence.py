@@ -37,12 +37,20 @@ class Presence:
         try:
             places.engines.mkdir(mode=0o700, exist_ok=True)
             self._descriptor = _take_named(self._path) if name else _make_locked(self._path)
+            self._sign()
         except OSError as error:
             raise StokerError(
                 f"cannot write to the state directory {places.state}: {error.strerror}", "free some space there"
             ) from error
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n{__version__}\n".encode(), 0)
+
+    def _sign(self) -> None:
+        """Say who we are; an engine that cannot, as on a full disk, is none."""
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n{__version__}\n".encode(), 0)
+        except OSError:
+            self.close()
+            raise
 
     @property
     def in_place(self) -> bool:

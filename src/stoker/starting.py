@@ -36,8 +36,12 @@ def ensure_engine(places: Places, arguments: Sequence[str], environment: Mapping
         os.close(write_end)
     with open(read_end, "rb", buffering=0) as answers:
         answer = _answer(answers.fileno())
-    if answer != READY and not engine_lives(places, QUEUE):  # else another was faster, which is just as well
-        raise _failure(places, answer, process)
+    if answer != READY:
+        there = _still_there(process)  # before the look at the lock: one that is dying may have it to the last
+        if not engine_lives(places, QUEUE):  # else another was faster, which is just as well
+            raise _failure(places, answer, process, there=there)
+    elif process.poll():
+        raise _failure(places, b"", process, there=False)
     process.returncode = 0  # it outlives us, and nobody waits for it
     return True
 
@@ -86,8 +90,7 @@ def _answer(descriptor: int) -> bytes:
     return said
 
 
-def _failure(places: Places, answer: bytes, process: subprocess.Popen[bytes]) -> StokerError:
-    there = _still_there(process)
+def _failure(places: Places, answer: bytes, process: subprocess.Popen[bytes], *, there: bool) -> StokerError:
     try:
         body = json.loads(answer)
     except ValueError:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from stoker import __version__
+from stoker.core.errors import StokerError
 from stoker.places import Places
 from stoker.presence import (
     QUEUE,
@@ -29,6 +30,7 @@ from stoker.presence import (
     version_notice,
     version_of,
 )
+from support.disk import fill, small_disk
 
 _ENGINE = """
 import pathlib, signal, sys
@@ -145,6 +147,18 @@ def test_a_glance_does_not_keep_an_engine_from_starting(tmp_path: Path) -> None:
     assert engine_lives(places, QUEUE)
     presence.close()
     end.join()
+
+
+def test_an_engine_that_cannot_say_who_it_is(tmp_path: Path) -> None:
+    """On a full disk there is none, with a sentence, and no lock is left."""
+    with small_disk(tmp_path / "disk", "size=1m") as disk:
+        places = Places(disk)
+        places.engines.mkdir()
+        fill(disk)
+        with pytest.raises(StokerError, match="No space left"):
+            Presence(places, QUEUE)
+        assert not engine_lives(places, QUEUE)
+        assert list(places.engines.iterdir()) == []
 
 
 def test_an_engine_whose_lock_was_replaced_leaves_the_other_alone(places: Places) -> None:

@@ -61,6 +61,21 @@ def test_an_engine_that_dies_without_a_word(places: Places, tmp_path: Path) -> N
     assert places.log.read_text() == "alas\n"
 
 
+def test_an_engine_that_has_its_lock_while_it_dies(places: Places, tmp_path: Path) -> None:
+    """It is not taken for another that was faster."""
+    places.engines.mkdir()
+    program = f"""
+import fcntl, os, sys, time
+lock = os.open({str(lock_path(places, QUEUE))!r}, os.O_CREAT | os.O_RDWR)
+fcntl.flock(lock, fcntl.LOCK_EX)
+os.close(int(sys.argv[-1]))
+time.sleep(0.3)
+sys.exit(9)
+"""
+    with pytest.raises(EngineFailed, match="ended with 9"):
+        ensure_engine(places, [], in_place_of_stoker(tmp_path, program))
+
+
 def test_an_engine_that_failed_because_another_was_faster(places: Places, tmp_path: Path) -> None:
     """There is one, which is all that was wanted."""
     places.engines.mkdir()

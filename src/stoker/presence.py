@@ -20,6 +20,9 @@ QUEUE = "queue"
 GLANCE_SECONDS = 0.25
 """For how long a lock may be held by people who only look, before it counts as an engine's."""
 
+UNFINISHED_SECONDS = 60.0
+"""Age at which a file that nobody has finished counts as left behind."""
+
 
 class EngineRuns(StokerError):
     """Another engine of the same name is at work here."""
@@ -107,9 +110,13 @@ def ring(places: Places, engine: str) -> bool:
 def engine_lives(places: Places, engine: str) -> bool:
     """Whether somebody holds the engine's lock."""
     try:
-        descriptor = os.open(lock_path(places, engine), os.O_RDONLY | os.O_CLOEXEC)
+        return _is_locked(lock_path(places, engine))
     except FileNotFoundError:
         return False
+
+
+def _is_locked(path: Path) -> bool:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -174,6 +181,14 @@ def sweep_engine(places: Places, engine: str) -> None:
     for path in (*(path for path in places.engines.glob(f"{engine}.*") if path != lock), lock):
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def sweep_unfinished(places: Places) -> None:
+    """Remove what engines that were killed had only begun to write; what is locked or new may still be finished."""
+    for path in places.engines.glob("*.new"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > UNFINISHED_SECONDS and not _is_locked(path):
+                path.unlink()
 
 
 def lock_path(places: Places, engine: str) -> Path:

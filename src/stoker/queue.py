@@ -10,7 +10,7 @@ from stoker.core.job import Job
 from stoker.core.request import Release, Request
 from stoker.core.submission import NewJob
 from stoker.places import Places
-from stoker.presence import QUEUE, engine_lives, process_of, ring, sweep_engine
+from stoker.presence import QUEUE, engine_lives, process_of, ring, sweep_engine, sweep_unfinished
 from stoker.store import Store, TakeOver
 
 _PAGE = 10_000
@@ -100,11 +100,12 @@ def held_orphans(places: Places, store: Store) -> list[Orphan]:
 
 
 def sweep_locks(places: Places, store: Store) -> None:
-    """Remove the locks of engines that died and own nothing any more."""
+    """Remove the locks of engines that died and own nothing any more, or had not even begun."""
     owners = {QUEUE, *store.engines_with_open_jobs()}
     for path in places.engines.glob("*.lock"):
         if path.stem not in owners and not engine_lives(places, path.stem):
             sweep_engine(places, path.stem)
+    sweep_unfinished(places)
 
 
 def forgotten_keepers(places: Places, store: Store) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -129,3 +131,17 @@ def test_all_that_a_dead_engine_left_is_swept(places: Places, store: Store) -> N
         (places.engines / name).touch()
     sweep_locks(places, store)
     assert [path.name for path in places.engines.iterdir()] == ["1-deadly.view"]
+
+
+def test_what_an_engine_had_only_begun_is_swept_when_it_is_old(places: Places, store: Store) -> None:
+    """One that was killed before its lock had its name leaves a file; what is new or locked may be finished yet."""
+    places.engines.mkdir()
+    with ExitStack() as stack:
+        for name in ("1-left.new", "2-new.new", "3-locked.new"):
+            stack.enter_context((places.engines / name).open("w"))
+        for name in ("1-left.new", "3-locked.new"):
+            os.utime(places.engines / name, (0, 0))
+        locked = stack.enter_context((places.engines / "3-locked.new").open())
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        sweep_locks(places, store)
+    assert sorted(path.name for path in places.engines.iterdir()) == ["2-new.new", "3-locked.new"]

@@ -109,6 +109,12 @@ def test_nonsense(background: Background, arguments: list[str], code: int) -> No
     assert background.job(job) == before
 
 
+def test_the_help_offers_what_can_be_changed(background: Background) -> None:
+    """There is no option in it that is always refused."""
+    assert "--array" not in background("edit", "--help").out
+    assert "--array" in background("submit", "--help").out
+
+
 def test_an_editor(background: Background) -> None:
     """Without options an editor shows what can be changed, and what is changed there counts."""
     (job,) = background.submit("true", held=HELD, names=['a "quoted"\nname'], extra_env=(("A", "1"), ("B", "\\2")))

@@ -20,7 +20,7 @@ from stoker.cli.control.handing_on import abandoned, terms_in_the_queue
 from stoker.cli.control.job_text import changes, options_of, write_toml
 from stoker.cli.control.rewriting import Rewriter, Wish
 from stoker.cli.control.wishes import Control, carry_out, controlling, opened, wants_json, warn
-from stoker.cli.options import NAMES, job_options
+from stoker.cli.options import NAMES, change_options
 from stoker.cli.room.complete_ids import complete_jobs
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Ended, Job, Queued
@@ -32,18 +32,19 @@ from stoker.words import id_text, printable, title
 
 @click.command(name="edit")
 @click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_jobs)
-@job_options
+@change_options
 @controlling
 @click.pass_context
 def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim: bool, **values: Any) -> int:
     """Change jobs that wait; without options, in an editor ($VISUAL or $EDITOR).
 
+    The command stays; to change that, cancel the job and submit another one.
     An empty value is the default: --time '' takes the limit away. A job can only be put behind jobs that were
     submitted before it. `all` is all that waits.
 
     \b
       stoker edit 12 --priority 5 --time 2h
-      stoker edit 12          all of it, as TOML in an editor
+      stoker edit 12          all its options, as TOML in an editor
     """
     wish = _typed(context, values)
     with opened(sim) as control:

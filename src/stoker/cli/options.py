@@ -49,7 +49,7 @@ def _refuse_mem(_context: click.Context, _parameter: click.Parameter, value: str
         raise UsageError("--mem is host memory in Slurm and GPU memory elsewhere", "did you mean --vram (GPU)?")
 
 
-_OPTIONS = [
+_WHERE_AND_WHEN = [
     option("-G", "--gpus", type=int, metavar="N", help="GPUs per job, default 1; 0 is a job without GPU."),
     option(
         "-m",
@@ -68,7 +68,9 @@ _OPTIONS = [
     option(
         "-d", "--after", metavar="IDS", help="After these jobs succeeded; any:ID after any end, notok:ID a failure."
     ),
-    option("-a", "--array", metavar="SPEC", help="Many tasks of one command: 0-9, 0-15:4; 0-99%8 runs 8 at once."),
+]
+_ARRAY = option("-a", "--array", metavar="SPEC", help="Many tasks of one command: 0-9, 0-15:4; 0-99%8 runs 8 at once.")
+_HOW = [
     option("--retries", type=int, metavar="N", help="Run a failed job again up to N times."),
     option("--retry-on", metavar="WHAT", help="Only after these ends: oom, timeout, failed, exit codes."),
     option("--no-requeue", is_flag=True, default=None, help="Do not run it again when its keeper or the machine dies."),
@@ -89,7 +91,14 @@ _OPTIONS = [
 
 def job_options(function: Function) -> Function:
     """Decorates a command with all job options."""
-    for decorate in reversed(_OPTIONS):
+    for decorate in reversed([*_WHERE_AND_WHEN, _ARRAY, *_HOW]):
+        function = decorate(function)
+    return function
+
+
+def change_options(function: Function) -> Function:
+    """Decorates a command with the options that a job can get later, too: it cannot become an array."""
+    for decorate in reversed([*_WHERE_AND_WHEN, *_HOW]):
         function = decorate(function)
     return function
 

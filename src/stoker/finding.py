@@ -94,4 +94,4 @@ def _no_name(store: Store, pick: Named) -> list[int]:
     near = difflib.get_close_matches(pick.pattern, choosing.names(store), 1)
     what = "no job has a name like" if pick.is_glob else "no job is named"
     hint = f"did you mean {printable(near[0])}?" if near else _STATUS
-    raise NoSuchJob(f"{what} {printable(pick.pattern)!r}", hint)
+    raise NoSuchJob(f"{what} '{printable(pick.pattern)}'", hint)

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from stoker.core.array import parse_array
 from stoker.core.dependency import Dependency
-from stoker.core.errors import UsageError
+from stoker.core.errors import StokerError, UsageError
+from stoker.core.selection import Named, parse_selection
 from stoker.core.terms import Need, Terms
 from stoker.core.units import parse_duration, parse_size, size_text
 
@@ -221,8 +222,19 @@ def check_name(name: str) -> None:
     """Refuse a name that no variable could carry to the job; whatever else it contains is shown escaped."""
     if "\0" in name:
         raise UsageError("a name with a NUL byte cannot be told to the job", "use a plainer name")
+    if name and _reads_as_ids(name):
+        raise UsageError(
+            f"{name!r} cannot be a name: as an id it means other jobs", f"use another one, such as job-{name}"
+        )
     if len(name) > LONGEST_NAME:
         raise UsageError(f"a name of {len(name)} characters is too long", f"{LONGEST_NAME} are the most")
+
+
+def _reads_as_ids(name: str) -> bool:
+    try:
+        return not all(isinstance(pick, Named) for pick in parse_selection([name]))
+    except StokerError:  # neither ids nor a name to verbs, but harmless
+        return False
 
 
 def _checked_group(name: str) -> str:

@@ -84,6 +84,7 @@ def test_what_is_typed(store: Store, typed: str, ids: list[int] | None) -> None:
         ("vit-c", "no job is named 'vit-c'", "did you mean vit-"),
         ("zzz", "no job is named 'zzz'", "stoker status"),
         ("zzz*", "no job has a name like 'zzz*'", "stoker status"),
+        ("z\x1b*", "no job has a name like 'z\\x1b*'", "stoker status"),
     ],
 )
 def test_what_is_not_there(store: Store, typed: str, message: str, hint: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.errors import UsageError
+from stoker.core.errors import NoSuchJob, UsageError
 from stoker.core.selection import LARGEST, All, Last, Named, Numbers, Pick, Task, parse_selection, pick_text
 
 QUIET = settings(max_examples=200, derandomize=True, deadline=None)
@@ -67,7 +67,7 @@ def test_words_keep_their_order() -> None:
     "word",
     [
         *("", " ", ",", "4-", "-4", "9-4", "1,,2", "1,", ",1", "1-2-3", "1..3", "1.2.3", "12.", ".3", "12.7-3"),
-        *("+3", "1,-2", "3,vit", "12.3-13.4", "-", ".", str(LARGEST + 1), f"1-{LARGEST + 1}", "9" * 5000),
+        *("+3", "1,-2", "3,vit", "12.3-13.4", "-", "."),
     ],
 )
 def test_malformed_ids_are_refused_with_a_hint(word: str) -> None:
@@ -107,3 +107,11 @@ def test_any_word_is_picks_or_a_usage_error(word: str) -> None:
     with suppress(UsageError):
         for pick in parse_selection([word]):
             assert not isinstance(pick, Numbers | Task) or 0 <= pick.first <= pick.last <= LARGEST
+
+
+@pytest.mark.parametrize("word", [str(LARGEST + 1), f"1-{LARGEST + 1}", f"{'9' * 26}.1", "9" * 5000])
+def test_no_job_has_such_a_number(word: str) -> None:
+    """A number that no id can be is like any other id that is not there."""
+    with pytest.raises(NoSuchJob) as missing:
+        parse_selection([word])
+    assert len(missing.value.message) < 120

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from stoker.core.errors import UsageError
+from stoker.core.errors import NoSuchJob, UsageError
 
 LARGEST = 2**63 - 1
 """The largest id that a queue can hold."""
+_MOST_DIGITS = 4000
+"""Python reads no longer numbers."""
 
 _HINT = "write it as 3, 1,4-9, 12.3, 12.3-7, last, all or a name"
 _ID_CHARACTERS = re.compile(r"[0-9.+-]*[0-9][0-9.+-]*(?:\.\*)?|[.+-]+", re.ASCII)
-_NUMBERS = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?", re.ASCII)
-_TASK = re.compile(r"(\d{1,19})\.(?:\*|(\d{1,19})(?:-(\d{1,19}))?)", re.ASCII)
+_NUMBERS = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
+_TASK = re.compile(r"(\d+)\.(?:\*|(\d+)(?:-(\d+))?)", re.ASCII)
 
 
 class Numbers(Struct, frozen=True):
@@ -114,8 +116,8 @@ def _range(first: str, last: str | None, word: str) -> tuple[int, int]:
 
 
 def _number(digits: str, word: str) -> int:
-    if int(digits) > LARGEST:
-        raise UsageError(f"{_shown(word)} is larger than any id", _HINT)
+    if len(digits) > _MOST_DIGITS or int(digits) > LARGEST:
+        raise NoSuchJob(f"{_shown(word)} is larger than any id", "stoker status shows what there is")
     return int(digits)
 
 

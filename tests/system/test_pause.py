@@ -185,3 +185,20 @@ def test_a_command_that_had_a_terminal(background: Background) -> None:
     background.open_gate("gate")
     assert background("wait", "2").code == 0
     assert background("logs", "2").out == "hello\n"
+
+
+def test_nothing_to_do(background: Background) -> None:
+    """Where `all` is nothing, that is said, and it is no error."""
+    for verb in ("pause", "resume"):
+        outcome = background(verb, "all")
+        assert (outcome.code, outcome.out) == (0, "")
+        assert "nothing" in outcome.err
+
+
+def test_a_range_of_gpus(background: Background) -> None:
+    """GPUs can be given as ids are."""
+    background.start_engine()
+    assert background("pause", "--gpu", "0-1").out.count("takes no new jobs") == 2
+    assert background("resume", "--gpu", "0-1").out.count("takes jobs again") == 2
+    assert background("pause", "--gpu", "1-0").code == 2
+    assert "no device '2'" in background("pause", "--gpu", "0-7").err

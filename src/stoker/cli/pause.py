@@ -8,7 +8,7 @@ import click
 
 from stoker.cli.control.deeds import Deed, deed, report_of, tell, word
 from stoker.cli.control.gates import drain, pause_queue
-from stoker.cli.control.wishes import Control, carry_out, controlling, opened, wants_json
+from stoker.cli.control.wishes import Control, carry_out, controlling, opened, wants_json, warn
 from stoker.cli.room.complete_ids import complete_jobs
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, OnHold, Queued, Waiting
@@ -22,7 +22,7 @@ NOTE = "held by you"
 @click.command(name="pause")
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @click.option("--queue", is_flag=True, help="Start nothing more of the whole queue.")
-@click.option("--gpu", "gpus", metavar="IDS", help="Start nothing more on these GPUs, for example 0,2.")
+@click.option("--gpu", "gpus", metavar="IDS", help="Start nothing more on these GPUs, for example 0,2 or 0-3.")
 @controlling
 def command(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool, sim: bool) -> int:
     """Keep jobs from starting, or the whole queue, or drain GPUs; what runs goes on.
@@ -40,6 +40,8 @@ def command(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: boo
         notes = [pause_queue(control)] if queue else []
         notes += drain(control, gpus.split(",")) if gpus is not None else []
         deeds = _hold(control, _meant(control, ids))
+        if "all" in ids and not deeds:
+            warn("nothing waits that could be held")
         return tell(report_of("pause", deeds, notes), as_json=wants_json(as_json))
 
 

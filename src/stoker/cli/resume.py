@@ -9,7 +9,7 @@ import click
 from stoker.cli.control.deeds import Deed, deed, report_of, tell, word
 from stoker.cli.control.gates import resume_queue, undrain
 from stoker.cli.control.handing_on import abandoned, terms_in_the_queue
-from stoker.cli.control.wishes import Control, carry_out, controlling, opened, start_for, wants_json
+from stoker.cli.control.wishes import Control, carry_out, controlling, opened, start_for, wants_json, warn
 from stoker.cli.room.complete_ids import complete_jobs
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, OnHold, Queued
@@ -23,7 +23,7 @@ from stoker.words import id_text
 @click.command(name="resume")
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @click.option("--queue", is_flag=True, help="Let the whole queue go on.")
-@click.option("--gpu", "gpus", metavar="IDS", help="Let jobs start on these GPUs again, for example 0,2.")
+@click.option("--gpu", "gpus", metavar="IDS", help="Let jobs start on these GPUs again, for example 0,2 or 0-3.")
 @controlling
 def command(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool, sim: bool) -> int:
     """Let jobs start that were held, or that a dead run left waiting; the opposite of pause.
@@ -41,6 +41,8 @@ def command(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: boo
         notes = [resume_queue(control)] if queue else []
         notes += undrain(control, gpus.split(",")) if gpus is not None else []
         deeds = _release(control, ids)
+        if "all" in ids and not deeds:
+            warn("nothing is held")
         if choosing.is_expected(control.store, QUEUE):
             start_for(control, "the jobs are safe in the queue")
         return tell(report_of("resume", deeds, notes), as_json=wants_json(as_json))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from stoker.cli.control.wishes import Control, start_for
 from stoker.core.device_name import resolve
+from stoker.core.errors import UsageError
 from stoker.core.job import Active
 from stoker.mail import drained_key, paused_key
 from stoker.presence import QUEUE, ring
@@ -61,11 +62,22 @@ def _devices(control: Control, words: Sequence[str]) -> list[tuple[str, str]]:
     """Id and label of each device; a name that was given several times means all that have it."""
     view = _view(control)
     found: dict[str, str] = {}
-    for word in words:
+    for word in (each for typed in words for each in _spread(typed, view)):
         same = [device for device in view.devices if device.label == word]
         wanted = {device.id for device in same} or {resolve(view.snapshot, word)}
         found.update((device.id, device.label) for device in view.devices if device.id in wanted)
     return list(found.items())
+
+
+def _spread(word: str, view: View) -> list[str]:
+    """The devices of `0-3`, which is what ids of jobs look like, too."""
+    first, dash, last = word.strip().partition("-")
+    named = any(device.label == word for device in view.devices)
+    if named or not dash or not (first.isdecimal() and last.isdecimal()) or max(len(first), len(last)) > 4:
+        return [word]
+    if int(last) < int(first):
+        raise UsageError(f"--gpu {word} ends before it begins", f"write it as {last}-{first}")
+    return [str(number) for number in range(int(first), int(last) + 1)]
 
 
 def _view(control: Control) -> View:

@@ -36,6 +36,7 @@ SENTENCES: list[tuple[Reason, str]] = [
     (MemoryShort(24 * GIB, 21 * GIB, "1", 42), "needs 24.0G; most free is 21.0G (GPU 1); #42 ends first"),
     (KeptFree(7, 4), "free GPUs are kept for #7, which needs 4"),
     (Leased("0", "alice", "train.py"), "GPU 0 is held by alice (train.py)"),
+    (Leased("0", "alice", "train.py", 4), "4 GPUs are held by alice (train.py)"),
     (Leased("0", "alice"), "GPU 0 is held by alice"),
     (Occupied("2", "bob", 5 * GIB), "GPU 2 is in use by bob (5.0G)"),
     (Occupied("2", "bob"), "GPU 2 is in use by bob"),

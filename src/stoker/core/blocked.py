@@ -24,8 +24,16 @@ def why_blocked(need: Need, occupancy: Occupancy) -> Crowded | MemoryShort | Out
     suited = [view for view in occupancy.views if suits(view.device, need)]
     outside = [blame for view in suited if (blame := _outside(view, need, occupancy)) is not None]
     if outside and len(suited) - len(outside) < need.gpus:
-        return min(outside, key=lambda blame: _MOST_TELLING_FIRST.index(type(blame)))
+        return _counted(min(outside, key=lambda blame: _MOST_TELLING_FIRST.index(type(blame))), outside)
     return _memory_short(need, suited, occupancy) or _crowded(need, suited, occupancy)
+
+
+def _counted(blame: Outside, outside: Sequence[Outside]) -> Outside:
+    """One who holds several devices is told with their number."""
+    if not isinstance(blame, Leased):
+        return blame
+    alike = sum(isinstance(one, Leased) and (one.owner, one.what) == (blame.owner, blame.what) for one in outside)
+    return structs.replace(blame, gpus=alike)
 
 
 def _required_open(need: Need, occupancy: Occupancy) -> bool:

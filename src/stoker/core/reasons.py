@@ -42,6 +42,8 @@ class Leased(Struct, frozen=True, tag="leased"):
     device: str
     owner: str
     what: str = ""
+    gpus: int = 1
+    """How many devices the same owner holds, of those that would do."""
 
 
 class Occupied(Struct, frozen=True, tag="occupied"):
@@ -178,8 +180,9 @@ def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = 
 
 def _of_a_device(reason: Leased | Occupied | Draining | Drained | Unusable | GivesWay) -> str:
     match reason:
-        case Leased(device, owner, what):
-            return f"GPU {device} is held by {owner}" + (f" ({what})" if what else "")
+        case Leased(device, owner, what, gpus):
+            held = f"{gpus} GPUs are" if gpus > 1 else f"GPU {device} is"
+            return f"{held} held by {owner}" + (f" ({what})" if what else "")
         case Occupied(device, who, memory):
             return f"GPU {device} is in use by {who}" + (f" ({size_text(memory)})" if memory else "")
         case Draining(device):

@@ -365,3 +365,11 @@ def test_the_end_of_a_chain_names_its_beginning(background: Background) -> None:
     background.wait_over(*chain)
     assert background.ended(chain[1]).note == f"job {root} did not succeed"
     assert background.ended(chain[3]).note == f"job {root} did not succeed; so job {chain[2]} was skipped"
+
+
+def test_the_end_of_a_job_in_plain_lines(background: Background) -> None:
+    """A job that is over has the moment of its end where others have the one that is expected."""
+    (job,) = background.submit("true")
+    background.wait_over(job)
+    header, line = background("status", str(job), "--plain").out.splitlines()
+    assert dict(zip(header.split("\t"), line.split("\t"), strict=True))["END"] != "-"

@@ -61,9 +61,10 @@ def row(*fields: object) -> str:
 
 def _job_plain(job: JobLine) -> str:
     start = job.started or job.expected_start
+    end = getattr(job, "ended", None) or job.expected_end  # a line of a whole story knows when it was over
     return row(
         *(job.label, LETTERS[job.state], job.state, job.tasks, job.gpus, ",".join(job.devices)),
-        *(job.vram_bytes, job.used_bytes, job.seconds, job.limit_seconds, start, job.expected_end),
+        *(job.vram_bytes, job.used_bytes, job.seconds, job.limit_seconds, start, end),
         *(job.priority, job.group, job.run, job.name, job.why, job.command),
     )
 

@@ -52,6 +52,11 @@ def stoker() -> None:
     """Keep the GPUs of this machine fed.
 
     \b
+      stoker submit -- python train.py     into the queue, which outlives your login; prints the id
+      stoker status                        the GPUs, what runs on them, what waits and why
+      stoker logs -f last                  follow its output
+
+    \b
       stoker run jobs.txt                  every line on a GPU of its own, as they become free
       tail -f -n 0 queue | stoker run -    jobs start as lines arrive
       stoker run --demo                    see it work on four simulated GPUs

@@ -81,3 +81,8 @@ def test_a_lease_goes_before_a_stranger() -> None:
     snapshot = a_snapshot(simulated(24, 24), at=10.0, gpu0=a_reading(5, "bob"))
     assert reason(a_need(2), snapshot, leases=[a_lease("1")]) == Leased("1", "alice", "train.py")
     assert reason(a_need(1, allowed=["0"]), snapshot) == Occupied("0", "bob", 5 * GIB)
+
+
+def test_somebody_who_holds_all() -> None:
+    """One who holds several devices is told with their number, not as if the others were free."""
+    assert reason(a_need(1), TWO, leases=[a_lease("0"), a_lease("1")]) == Leased("0", "alice", "train.py", 2)

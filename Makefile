@@ -29,13 +29,13 @@ demo: $(STAMP)
 	$(BIN)/stoker run --demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # STORM takes more options, for example STORM=--check for one as large as that of make check.
 SEED ?= 1

@@ -51,6 +51,17 @@ class Process(Struct, frozen=True):
     """It only draws: a desktop keeps nobody from computing."""
 
 
+class Account(Struct, frozen=True):
+    """What the driver's accounting keeps of one process on a device, also after its end."""
+
+    pid: int
+    peak: int
+    """The most bytes that it ever held."""
+    utilisation: int | None = None
+    """The mean of the device while the process had it, in percent."""
+    running: bool = True
+
+
 class Reading(Struct, frozen=True):
     """The state of one device; None is "not supported" or "not permitted", never zero."""
 
@@ -61,6 +72,8 @@ class Reading(Struct, frozen=True):
     processes: tuple[Process, ...] = ()
     problem: str = ""
     """Why the device cannot be used now, in words; empty when it can."""
+    accounts: tuple[Account, ...] | None = None
+    """Of the processes that run on it and of those that ended lately; None where accounting is off."""
 
 
 class Snapshot(Struct, frozen=True):

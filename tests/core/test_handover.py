@@ -29,7 +29,7 @@ def test_a_handed_over_job_gets_the_devices_of_its_slot() -> None:
     """It will run on what the running attempt holds now."""
     need = a_need(2)
     decided = plan(a_queue(a_job(1, need)), [slot(9, "1", "0", need=need, room=1)], TWO, [], Policy(), 0.0)
-    assert decided.starts == (Start(a_job(1, need), ("1", "0"), "k9"),)
+    assert decided.starts == (Start(a_job(1, need), ("1", "0"), "k9", need),)
     assert decided.waits == {}
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from stoker.core.memory import KEPT, Learnt, expected_seconds, observe, signature_of
-from stoker.core.terms import Command
+from stoker.core.memory import GRAIN, KEPT, Learnt, expected_seconds, foreseen, observe, observe_use, signature_of
+from stoker.core.terms import Command, Need, amount_on
+from support.build import GIB, simulated
 
 LR = Command(("python", "train.py", "--lr", "1e-3"))
 
@@ -67,3 +69,55 @@ def test_numbers_do_not_make_another_kind_of_work(one: Command, other: Command) 
 def test_another_program_script_option_or_place_is_other_work(other: tuple[Command, str]) -> None:
     """What decides how long it takes tells kinds apart."""
     assert signature_of(LR, "/home/ada") != signature_of(*other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("--batch-size 32", "--batch-size 64"),
+        ("--bs=32", "--bs=64"),
+        ("batch=32", "batch=64"),
+        ("--model resnet18", "--model resnet152"),
+        ("--hidden 128", "--hidden 256"),
+    ],
+)
+def test_what_decides_the_memory_makes_another_kind_of_work(one: str, other: str) -> None:
+    """A batch twice as large, or another model, says nothing of how much this one takes."""
+    first, second = (Command((f"python train.py {words} --lr 0.1",), "/bin/sh") for words in (one, other))
+    assert signature_of(first, "/home/ada") != signature_of(second, "/home/ada")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("--out runs/7/a1", "--out runs/8/a2"), ("--log log_1.txt", "--log log_2.txt")]
+)
+def test_where_results_go_does_not(one: str, other: str) -> None:
+    """Paths that are counted up are no other work."""
+    first, second = (Command((f"python train.py {words}",), "/bin/sh") for words in (one, other))
+    assert signature_of(first, "/home/ada") == signature_of(second, "/home/ada")
+
+
+def test_the_largest_of_the_last_peaks_counts_with_a_margin() -> None:
+    """It is rounded up, so that small differences do not make different needs."""
+    learnt = Learnt()
+    for peak in (2 * GIB, 3 * GIB, GIB):
+        learnt = observe_use(learnt, "A100", peak=peak)
+    ((model, size),) = foreseen(Need(auto=True), learnt, 0.15).predicted
+    assert model == "A100"
+    assert 3.45 * GIB <= size < 3.45 * GIB + GRAIN
+    assert size % GRAIN == 0
+
+
+def test_another_model_of_gpu_is_not_known() -> None:
+    """There the next run is alone, and measured."""
+    need = foreseen(Need(auto=True), observe_use(Learnt(), "A100", peak=GIB), 0.15)
+    known, unknown = (structs.replace(simulated(24)[0], model=model) for model in ("A100", "T4"))
+    assert amount_on(need, known) is not None
+    assert amount_on(need, unknown) is None
+
+
+def test_what_was_declared_stays_unless_an_end_showed_that_it_is_too_little() -> None:
+    """The user's word is not padded; what a job ran out of memory with is."""
+    learnt = observe_use(Learnt(), "A100", peak=20 * GIB, load=70)
+    assert foreseen(Need(memory=6 * GIB), learnt, 0.15).memory == 6 * GIB
+    assert foreseen(Need(memory=6 * GIB), learnt, 0.15, floor=9 * GIB).memory == 9 * GIB
+    assert foreseen(Need(memory=6 * GIB), learnt, 0.15).loads == (("A100", 70),)

@@ -51,7 +51,7 @@ def check(prospects: Prospects, occupancy: Occupancy, need: Need, devices: Seque
     assert prospects.offers(need) == fresh.offers(need)
     if never is None:
         assert prospects.why_blocked(need) == why_blocked(need, occupancy)
-        assert prospects.reserve(job) == reserve(job, occupancy)
+        assert prospects.reserve(job, need) == reserve(job, need, occupancy)
 
 
 @settings(max_examples=60, derandomize=True, deadline=None)
@@ -80,7 +80,7 @@ def test_a_need_is_worked_out_once() -> None:
         prospects.never(job.terms.need)
         prospects.offers(job.terms.need)
         prospects.why_blocked(job.terms.need)
-        assert prospects.reserve(job) is None
+        assert prospects.reserve(job, job.terms.need) is None
         looks.append(occupancy.looks)
     assert looks[-1] == looks[0]
 

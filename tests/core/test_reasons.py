@@ -25,6 +25,7 @@ from stoker.core.reasons import (
     Occupied,
     QueuePaused,
     Reason,
+    TooBusy,
     Unusable,
     sentence,
 )
@@ -34,6 +35,8 @@ SENTENCES: list[tuple[Reason, str]] = [
     (Crowded(1, 0), "needs 1 GPU; none free"),
     (Crowded(4, 3, 42), "needs 4 GPUs; 3 free; #42 ends first"),
     (MemoryShort(24 * GIB, 21 * GIB, "1", 42), "needs 24.0G; most free is 21.0G (GPU 1); #42 ends first"),
+    (TooBusy("1", 150, 120), "would keep GPU 1 150% busy; 120% is the most"),
+    (TooBusy("1", 150, 120, 9), "would keep GPU 1 150% busy; 120% is the most; #9 ends first"),
     (KeptFree(7, 4), "free GPUs are kept for #7, which needs 4"),
     (Leased("0", "alice", "train.py"), "GPU 0 is held by alice (train.py)"),
     (Leased("0", "alice", "train.py", 4), "4 GPUs are held by alice (train.py)"),

@@ -8,15 +8,15 @@ from math import inf
 from msgspec import structs
 
 from stoker.core.fit import most_at_once, suits
-from stoker.core.occupancy import FOREVER, Occupancy, View
-from stoker.core.reasons import Crowded, Drained, Draining, GivesWay, Leased, MemoryShort, Occupied, Unusable
-from stoker.core.terms import Need
+from stoker.core.occupancy import FOREVER, Occupancy, Room, View
+from stoker.core.reasons import Crowded, Drained, Draining, GivesWay, Leased, MemoryShort, Occupied, TooBusy, Unusable
+from stoker.core.terms import Need, amount_on, load_on
 
 Outside = Leased | GivesWay | Occupied | Drained | Unusable | Draining
 _MOST_TELLING_FIRST = (GivesWay, Leased, Occupied, Drained, Unusable, Draining)
 
 
-def why_blocked(need: Need, occupancy: Occupancy) -> Crowded | MemoryShort | Outside:
+def why_blocked(need: Need, occupancy: Occupancy) -> Crowded | MemoryShort | TooBusy | Outside:
     """What keeps a need waiting that the machine could meet."""
     if need.required and not _required_open(need, occupancy):
         required = structs.replace(need, gpus=len(need.required), allowed=need.required, required=())
@@ -25,7 +25,9 @@ def why_blocked(need: Need, occupancy: Occupancy) -> Crowded | MemoryShort | Out
     outside = [blame for view in suited if (blame := _outside(view, need, occupancy)) is not None]
     if outside and len(suited) - len(outside) < need.gpus:
         return _counted(min(outside, key=lambda blame: _MOST_TELLING_FIRST.index(type(blame))), outside)
-    return _memory_short(need, suited, occupancy) or _crowded(need, suited, occupancy)
+    if need.shares and (short := _short_of_room(need, suited, occupancy)):
+        return short
+    return _crowded(need, suited, occupancy)
 
 
 def _counted(blame: Outside, outside: Sequence[Outside]) -> Outside:
@@ -52,15 +54,27 @@ def _outside(view: View, need: Need, occupancy: Occupancy) -> Outside | None:
     return Occupied(view.device.label, view.who, view.gone)
 
 
-def _memory_short(need: Need, suited: Sequence[View], occupancy: Occupancy) -> MemoryShort | None:
-    open_views = [view for view in suited if view.closed is None]
-    if need.memory is None or not open_views:
+def _short_of_room(need: Need, suited: Sequence[View], occupancy: Occupancy) -> MemoryShort | TooBusy | None:
+    """Where the job could share a device, but there is too little memory left on it, or too much going on."""
+    rooms = [
+        (occupancy.room(view, need), amount, view)
+        for view in suited
+        if view.closed is None and (amount := amount_on(need, view.device)) is not None
+    ]
+    if not rooms:
         return None
-    roomiest = max(open_views, key=occupancy.free_memory)
-    most_free = occupancy.free_memory(roomiest)
-    if not 0 < most_free < need.memory:
+    first = _first_to_end(suited, occupancy)
+    room, amount, view = max(rooms, key=lambda one: one[0].memory - one[1])
+    if amount <= room.memory:
+        return _too_busy(room, need, view, occupancy, first)
+    return MemoryShort(amount, room.memory, view.device.label, first) if room.memory > 0 else None
+
+
+def _too_busy(room: Room, need: Need, view: View, occupancy: Occupancy, first: int | None) -> TooBusy | None:
+    load = load_on(need, view.device)
+    if room.load is None or load <= room.load:
         return None
-    return MemoryShort(need.memory, most_free, roomiest.device.label, _first_to_end(suited, occupancy))
+    return TooBusy(view.device.label, occupancy.busy - room.load + load, occupancy.busy, first)
 
 
 def _crowded(need: Need, suited: Sequence[View], occupancy: Occupancy) -> Crowded:

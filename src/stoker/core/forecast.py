@@ -12,9 +12,9 @@ from stoker.core.device import Reading, Snapshot
 from stoker.core.job import Job
 from stoker.core.lease import Lease
 from stoker.core.occupancy import Slot
-from stoker.core.plan import Plan, Start, plan
+from stoker.core.plan import Foresee, Plan, Start, nothing_learnt, plan
 from stoker.core.policy import Policy
-from stoker.core.waiting import WaitingJobs, shape_of
+from stoker.core.waiting import WaitingJobs, caps_of
 
 HORIZON = 64
 """Jobs that are told of: a screen shows no more, and every start costs a plan."""
@@ -40,6 +40,7 @@ class Now(Struct, frozen=True):
     leases: Sequence[Lease]
     policy: Policy
     moment: float
+    foresee: Foresee = nothing_learnt
 
 
 def forecast(now: Now, expects: Expects, horizon: int = HORIZON) -> Forecast:
@@ -77,7 +78,16 @@ class _Ahead:
         now = self._now
         seen = now.snapshot if self._moment == now.moment else _vacated(now)
         policy = replace(now.policy, patience=0.0)
-        return plan(self.waiting, self._slots, seen, now.leases, policy, self._moment, expects=self._expects)
+        return plan(
+            self.waiting,
+            self._slots,
+            seen,
+            now.leases,
+            policy,
+            self._moment,
+            expects=self._expects,
+            foresee=now.foresee,
+        )
 
     def _begin(self, start: Start) -> None:
         job, seconds = start.job, self._expects(start.job)
@@ -86,8 +96,7 @@ class _Ahead:
         until = None if seconds is None else self._moment + seconds
         if until is not None:
             self.ends[job.id] = until
-        shape = shape_of(job)
-        self._slots.append(Slot(f"#{job.id}", job.id, shape.need, start.devices, until, caps=shape.caps))
+        self._slots.append(Slot(f"#{job.id}", job.id, start.need, start.devices, until, caps=caps_of(job)))
 
 
 def _nearest(waiting: WaitingJobs, horizon: int) -> WaitingJobs:

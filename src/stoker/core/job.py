@@ -7,13 +7,18 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from stoker.core.terms import Command, Terms
+from stoker.core.memory import kind_of
+from stoker.core.terms import Command, Need, Terms
 
 LOSSES_ALLOWED = 3
 """How often a job may lose its keeper before it is no longer queued again."""
+SHORTAGES_IN_COMPANY = 2
+"""How often company may cost a job its attempt before it runs alone."""
 
 Result = Literal["done", "failed", "oom", "timeout", "cancelled", "skipped", "lost"]
 Why = Literal["exited", "timeout", "stopped", "refused"]
+Cause = Literal["", "oom", "fault"]
+"""What a log says of a failure: no memory left on the GPU, or an error that MPS tells to all its clients."""
 
 
 class Waiting(Struct, frozen=True, tag="waiting"):
@@ -41,6 +46,8 @@ class Placed(Struct, frozen=True):
     """Where its errors can be read; "-" is the terminal."""
     lease: str = ""
     """Name of its lease in the ledger, empty where nothing had to be claimed."""
+    need: Need | None = None
+    """What was set aside for it, where that is not just what its terms say."""
 
 
 class Starting(Placed, frozen=True, tag="starting"):
@@ -88,6 +95,8 @@ class Assigned(Struct, frozen=True, tag="assigned"):
     """File of the standard error, where it is apart from the log."""
     lease: str = ""
     """Name of the lease, empty where nothing had to be claimed."""
+    need: Need | None = None
+    """What was set aside, where that is not just what the terms say."""
 
 
 class Started(Struct, frozen=True, tag="started"):
@@ -108,6 +117,11 @@ class Exited(Struct, frozen=True, tag="exited"):
     peak_memory: int = 0
     """Bytes of host memory of the largest process."""
     note: str = ""
+    cause: Cause = ""
+    company: bool = False
+    """Whether somebody else was on its GPUs at any time."""
+    floor: int = 0
+    """Bytes that it needs at least on each GPU, where its own end showed that."""
 
 
 class Returned(Struct, frozen=True, tag="returned"):
@@ -189,11 +203,27 @@ class Job(Struct, frozen=True):
     """Id of the first task of its array, 0 where it is in none."""
     task: int | None = None
     """Its index in the array."""
+    kind: str = ""
+    """What work it is; only where it may share a GPU, since then it matters what was learnt of such work."""
+    shortages: int = 0
+    """How often company on its GPUs cost it an attempt since it was last submitted or retried."""
+    floor: int = 0
+    """Bytes that it needs at least on each GPU, as an attempt showed; 0 where none did."""
 
 
 def limit_of(job: Job) -> float | None:
     """How many seconds a job may run, where somebody said so."""
     return job.terms.limit
+
+
+def is_better_alone(job: Job) -> bool:
+    """Whether a job has suffered enough from company."""
+    return job.shortages >= SHORTAGES_IN_COMPANY
+
+
+def need_of(job: Job) -> Need:
+    """What is set aside for a job that has a place, and what one that waits asks for."""
+    return (job.state.need if isinstance(job.state, Active) else None) or job.terms.need
 
 
 def id_text(job: Job) -> str:
@@ -229,12 +259,12 @@ def advance(job: Job, event: Event) -> Job:
         case Waiting(), Assigned():
             attempt = job.attempts + 1
             log = event.errors or event.log
-            starting = Starting(attempt, event.keeper, event.devices, event.at, log, event.lease)
+            starting = Starting(attempt, event.keeper, event.devices, event.at, log, event.lease, event.need)
             return msgspec.structs.replace(job, state=starting, attempts=attempt)
         case ((Waiting() | OnHold()), _) if isinstance(event, Cancelled | Paused | Resumed | Edited | Skipped):
             return _changed_in_the_queue(job, event)
         case Starting(attempt=attempt) as state, Started() if event.attempt == attempt:
-            running = Running(attempt, state.keeper, state.devices, event.at, state.log, state.lease)
+            running = Running(attempt, state.keeper, state.devices, event.at, state.log, state.lease, state.need)
             return msgspec.structs.replace(job, state=running)
         case Stopping(attempt=attempt) as state, Started() if event.attempt == attempt:
             return msgspec.structs.replace(job, state=msgspec.structs.replace(state, started=event.at))
@@ -249,7 +279,7 @@ def advance(job: Job, event: Event) -> Job:
         ):
             return _lost(job, event)
         case Ended(), Retried():
-            return msgspec.structs.replace(job, state=Waiting(event.at), failures=0, losses=0)
+            return msgspec.structs.replace(job, state=Waiting(event.at), failures=0, losses=0, shortages=0)
         case _:
             raise InvalidTransition(job, event)
 
@@ -281,7 +311,8 @@ def _stopping(state: Active, event: Cancelled) -> Stopping:
     if isinstance(state, Stopping):
         return state
     started = state.since if isinstance(state, Running) else None
-    return Stopping(state.attempt, state.keeper, state.devices, event.at, state.log, state.lease, event.note, started)
+    place = state.attempt, state.keeper, state.devices, event.at, state.log, state.lease, state.need
+    return Stopping(*place, event.note, started)
 
 
 def _changed_in_the_queue(job: Job, event: Cancelled | Paused | Resumed | Edited | Skipped) -> Job:
@@ -291,13 +322,20 @@ def _changed_in_the_queue(job: Job, event: Cancelled | Paused | Resumed | Edited
         case _, Skipped():
             return _ended(job, Ended("skipped", event.at, note=event.note))
         case _, Edited():
-            return msgspec.structs.replace(job, terms=event.terms, name=event.name)
+            return _edited(job, event)
         case Waiting(), Paused():
             return msgspec.structs.replace(job, state=OnHold(event.at, event.note))
         case OnHold(), Resumed():
             return msgspec.structs.replace(job, state=Waiting(event.at))
         case _:
             raise InvalidTransition(job, event)
+
+
+def _edited(job: Job, event: Edited) -> Job:
+    """The job under other terms; what it needed at least is void where it asks for something else."""
+    floor = job.floor if event.terms.need == job.terms.need else 0
+    kind = kind_of(job.command, event.terms)
+    return msgspec.structs.replace(job, terms=event.terms, name=event.name, kind=kind, floor=floor)
 
 
 def _ended(job: Job, ended: Ended) -> Job:
@@ -309,15 +347,28 @@ def _exited(job: Job, event: Exited) -> Job:
     if isinstance(job.state, Stopping) and result != "done":
         result, note = "cancelled", job.state.note or event.note
     job = msgspec.structs.replace(job, tries=job.tries + 1)
+    if result == "failed" and event.cause:
+        if event.company and job.shortages <= SHORTAGES_IN_COMPANY:
+            return _spared(job, event)
+        result = "oom" if event.cause == "oom" else result
     ended = Ended(result, event.at, event.code, event.signal, note)
-    if result not in ("failed", "timeout"):
+    if result not in ("failed", "timeout", "oom"):
         return _ended(job, ended)
     failures = job.failures + 1
     again = failures <= job.terms.retries and event.why != "refused" and _is_worth_a_retry(job.terms, ended)
     return msgspec.structs.replace(job, state=Waiting(event.at) if again else ended, failures=failures)
 
 
+def _spared(job: Job, event: Exited) -> Job:
+    """The job in the queue again, without having spent a retry: with more memory set aside, or at last alone."""
+    shortages = job.shortages + 1 if event.cause == "oom" else SHORTAGES_IN_COMPANY
+    floor = max(job.floor, event.floor)
+    return msgspec.structs.replace(job, state=Waiting(event.at), shortages=shortages, floor=floor)
+
+
 def _is_worth_a_retry(terms: Terms, ended: Ended) -> bool:
+    if ended.result == "oom":  # it had the whole GPU, and would have no more the next time
+        return "oom" in terms.retry_on
     return not terms.retry_on or ended.result in terms.retry_on or str(ended.code) in terms.retry_on
 
 

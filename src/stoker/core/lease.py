@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+OURS = "ours"
+
 
 class Claim(Struct, frozen=True):
     """A part of one device that somebody holds."""
@@ -14,6 +16,10 @@ class Claim(Struct, frozen=True):
     """Bytes reserved; None is all of it."""
     share: int = 1
     """How many leases the holder suffers on the device, its own among them; 1 is alone."""
+    load: int = 0
+    """Percent of the device that it keeps busy, as far as that is known."""
+    mps: str = ""
+    """Whose MPS server it is a client of: OURS, the name of another user, or nobody's."""
 
 
 class Lease(Struct, frozen=True):
@@ -31,10 +37,12 @@ def compatible(wanted: Claim, held: list[Claim], capacity: int | None = None) ->
     """Whether a claim may stand beside those already held on the same device.
 
     Everybody's wish on company counts: as many as the least patient of them suffers. Where memory is
-    reserved by all, the sum must also fit into the capacity.
+    reserved by all, the sum must also fit into the capacity. Clients of an MPS server suffer nobody else.
     """
     if not held:
         return True
+    if any(claim.mps != wanted.mps for claim in held):
+        return False
     if len(held) + 1 > min(claim.share for claim in [wanted, *held]):
         return False
     if capacity is None:

@@ -1,29 +1,63 @@
-"""What was learnt of earlier runs: how long work of a kind takes."""
+"""What was learnt of earlier runs: how long work of a kind takes, how much memory, and how busy it keeps a GPU."""
 
 from __future__ import annotations
 
 import re
-import shlex
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from stoker.core.terms import Command
+from stoker.core.terms import Command, Need, Terms
 
 KEPT = 9
 """Runs that count, the newest ones."""
+GRAIN = 64 * 2**20
+"""Bytes to which predictions are rounded up, so that small differences do not make different needs."""
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_DIGITS = re.compile(r"\d+")
+_MATTERS = (
+    "batch|bs$|size|hidden|dim|width|depth|layer|channel|seq|len|token|head|res|crop|img|image|context|ctx|emb|rank"
+    "|frame|sample|n[gd]f$|filter|expert|unit|feature|vocab|window|patch|beam|scale|block|accum|precision|bits"
+)
+"""Names of options whose numbers decide how much memory a run takes; compiled only where somebody asks."""
+Kept = TypeVar("Kept")
+
+
+class Runs(Struct, frozen=True):
+    """The newest runs of one kind of work on one model of GPU, the newest last."""
+
+    peaks: tuple[int, ...] = ()
+    """Bytes that each held at most on a GPU."""
+    loads: tuple[int, ...] = ()
+    """Percent of a GPU that each kept busy, where it was alone."""
+    paces: tuple[float, ...] = ()
+    """Steps a second of each, where it was alone and its log told."""
 
 
 class Learnt(Struct, frozen=True):
-    """The newest runs of one kind of work that succeeded."""
+    """The newest runs of one kind of work."""
 
     seconds: tuple[float, ...] = ()
-    """How long each took, the newest last."""
+    """How long each took that succeeded, the newest last."""
+    models: Mapping[str, Runs] = {}
+    """What depends on the model of the GPU."""
 
 
 def observe(learnt: Learnt, seconds: float) -> Learnt:
-    """What is known after one more run."""
-    return Learnt((*learnt.seconds, seconds)[-KEPT:])
+    """What is known after one more run that succeeded."""
+    return replace(learnt, seconds=(*learnt.seconds, seconds)[-KEPT:])
+
+
+def observe_use(
+    learnt: Learnt, model: str, *, peak: int | None = None, load: int | None = None, pace: float | None = None
+) -> Learnt:
+    """What is known after one more run was measured on a GPU of a model; None is what could not be told."""
+    runs = learnt.models.get(model, Runs())
+    runs = Runs(_with(runs.peaks, peak), _with(runs.loads, load), _with(runs.paces, pace))
+    return replace(learnt, models={**learnt.models, model: runs})
 
 
 def expected_seconds(learnt: Learnt) -> float | None:
@@ -33,16 +67,54 @@ def expected_seconds(learnt: Learnt) -> float | None:
     return median(learnt.seconds) if learnt.seconds else None
 
 
+def foreseen(need: Need, learnt: Learnt, margin: float, floor: int = 0) -> Need:
+    """The need with what was learnt: the largest of the last peaks and a margin, and how busy it keeps a GPU."""
+    loads = tuple((model, max(runs.loads)) for model, runs in sorted(learnt.models.items()) if runs.loads)
+    if not need.auto:
+        return replace(need, memory=max(need.memory or 0, floor), loads=loads)
+    peaks = [(model, max(runs.peaks)) for model, runs in sorted(learnt.models.items()) if runs.peaks]
+    predicted = tuple((model, max(rounded_up(int(peak * (1 + margin))), floor)) for model, peak in peaks)
+    return replace(need, predicted=predicted, loads=loads)
+
+
+def rounded_up(size: int) -> int:
+    """Bytes as predictions have them."""
+    return -(-size // GRAIN) * GRAIN
+
+
+def kind_of(command: Command, terms: Terms) -> str:
+    """The signature of work that may share a GPU; empty for all other, of which nobody has to ask it."""
+    return signature_of(command, terms.cwd) if terms.need.shares else ""
+
+
 def signature_of(command: Command, cwd: str) -> str:
-    """The kind of work: the command and its place, but for the numbers in it, which tell its runs apart."""
+    """The kind of work: the command and its place, but for those numbers in it that only tell its runs apart."""
     import hashlib
 
     words = _words(command.words[0]) if command.shell else list(command.words)
-    masked = [words[0], *(_NUMBER.sub("#", word) for word in words[1:])] if words else []
-    return hashlib.sha256("\0".join([cwd, *masked]).encode(errors="surrogateescape")).hexdigest()[:32]
+    masked = [*words[:1], *(_masked(word, before) for before, word in pairwise(words))]
+    text = "\0".join([cwd, *masked])
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+def _masked(word: str, before: str) -> str:
+    """A word without the number that it is or gives to an option, unless that says how large the work is."""
+    name, equals, value = word.rpartition("=")
+    option = name if equals else before if before.startswith("-") else ""
+    if _NUMBER.fullmatch(value):
+        return word if re.search(_MATTERS, option, re.IGNORECASE) else f"{name}{equals}#"
+    if "/" in value or _NUMBER.search(value.rpartition(".")[0]):  # a path, or a file's name
+        return f"{name}{equals}{_DIGITS.sub('#', value)}"
+    return word
+
+
+def _with(values: tuple[Kept, ...], value: Kept | None) -> tuple[Kept, ...]:
+    return values if value is None else (*values, value)[-KEPT:]
 
 
 def _words(line: str) -> list[str]:
+    import shlex
+
     try:
         return shlex.split(line, comments=True)
     except ValueError:  # quotes that only a shell understands

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from stoker.core.device import Device, Reading, Snapshot
-from stoker.core.lease import Claim, Lease, compatible
+from stoker.core.lease import OURS, Claim, Lease, compatible
 from stoker.core.policy import Policy
 from stoker.core.reasons import Drained, Draining, GivesWay, Occupied, Unusable
-from stoker.core.terms import Need
+from stoker.core.terms import Need, amount_on, load_on
 from stoker.core.units import size_text
 from stoker.core.waiting import Cap
 
@@ -57,6 +57,14 @@ class Holding(NamedTuple):
     until: float
 
 
+class Room(NamedTuple):
+    """What one more sharer may have of a device."""
+
+    memory: int
+    load: int | None
+    """Percent that is left until it is too busy; None where nobody is on it, and so nobody minds."""
+
+
 class View(Struct):
     """How one device looks to this plan, apart from who holds it."""
 
@@ -70,8 +78,8 @@ class View(Struct):
     """... and by whom, where that can be told."""
     open_whole: dict[float, bool] = field(default_factory=dict)
     """Moment -> whether a whole job could have it then; worked out once, until somebody else gets a part."""
-    free: dict[float, int] = field(default_factory=dict)
-    """Moment -> bytes for one more sharer; likewise."""
+    room: dict[tuple[float, str], Room] = field(default_factory=dict)
+    """Moment and MPS server -> what there is for one more sharer; likewise."""
 
 
 class Occupancy:
@@ -91,6 +99,7 @@ class Occupancy:
         """`left` are names of devices that are left free, each with a word for whom."""
         self.now = now
         self._reserve = policy.reserve
+        self.busy = policy.busy
         self._ours: dict[str, list[Holding]] = {}
         self._others: dict[str, list[Claim]] = {}
         self._lessors: dict[str, Lease] = {}
@@ -136,10 +145,13 @@ class Occupancy:
         """How tight a job fits on a device at a moment, less being tighter; None when it cannot go there."""
         if view.closed is not None and (at == NOW or not isinstance(view.closed, Draining)):
             return None
-        if need.memory is None or view.device.memory is None:
+        amount = amount_on(need, view.device) if need.shares else None
+        if amount is None:
             return WHOLE_CARD if self._is_open_whole(view, at) else None
-        free = self.free_memory(view, at)
-        return free if need.memory <= free else None
+        room = self.room(view, need, at)
+        if amount > room.memory or (room.load is not None and load_on(need, view.device) > room.load):
+            return None
+        return room.memory
 
     def ready(self, view: View, need: Need) -> float | None:
         """When a device will be open for a need: infinity where nobody knows, None where others decide."""
@@ -151,12 +163,13 @@ class Occupancy:
         moments = sorted(ends | {self.now})
         return next((moment for moment in moments if self.fit(view, need, moment) is not None), inf)
 
-    def free_memory(self, view: View, at: float = NOW) -> int:
-        """The bytes that one more sharer may reserve; none on a device that somebody holds whole."""
-        free = view.free.get(at)
-        if free is None:
-            free = view.free[at] = self._count_free(view, at)
-        return free
+    def room(self, view: View, need: Need, at: float = NOW) -> Room:
+        """What one more sharer may have; no memory on a device that somebody holds whole."""
+        key = at, server_of(need)
+        room = view.room.get(key)
+        if room is None:
+            room = view.room[key] = self._count_room(view, at, key[1])
+        return room
 
     def holdings(self, view: View) -> Iterator[Holding]:
         """Our own claims on a device or on another that overlaps it."""
@@ -191,9 +204,13 @@ class Occupancy:
                 return False
         return True
 
-    def _count_free(self, view: View, at: float) -> int:
-        memory = view.device.memory
+    def _count_room(self, view: View, at: float, server: str) -> Room:
         held = self._held_on(view, at)
+        load = self.busy - sum(claim.load for claim in held) if held else None
+        return Room(self._count_free(view, held, at, server), load)
+
+    def _count_free(self, view: View, held: list[Claim], at: float, server: str) -> int:
+        memory = view.device.memory
         if memory is None or any(claim.memory is None for claim in held):
             return 0
         # What our own attempts use beyond their reservations goes when the last of them goes.
@@ -201,14 +218,14 @@ class Occupancy:
         gone = 0 if ours and not any(_stays(holding, at) for holding in ours) else view.gone
         if not held and not gone:
             return memory
-        if not compatible(Claim(view.device.id, 0, ANY_NUMBER), held):
+        if not compatible(Claim(view.device.id, 0, ANY_NUMBER, mps=server), held):
             return 0
         return max(0, memory - self._reserve - gone - sum(claim.memory or 0 for claim in held))
 
     def _forget(self, name: str) -> None:
         for view in self._by_name[name]:
             view.open_whole.clear()
-            view.free.clear()
+            view.room.clear()
 
     def _leave(self, name: str, whom: GivesWay) -> None:
         for view in self._by_name.get(name, ()):
@@ -246,10 +263,16 @@ def _names(device: Device) -> tuple[str, ...]:
     return device.claims or (device.id,)
 
 
+def server_of(need: Need) -> str:
+    """Whose MPS server a need wants to be a client of."""
+    return "" if need.mps is None else OURS
+
+
 def _claim(name: str, device: Device, need: Need) -> Claim:
-    if need.memory is None or device.memory is None:
-        return Claim(name, share=device.share)
-    return Claim(name, need.memory, ANY_NUMBER)
+    amount = amount_on(need, device) if need.shares else None
+    if amount is None:
+        return Claim(name, share=device.share, mps=server_of(need))
+    return Claim(name, amount, ANY_NUMBER, load_on(need, device), server_of(need))
 
 
 def _stays(holding: Holding, at: float) -> bool:

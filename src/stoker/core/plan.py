@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.courtesy import ALONE, Courtesy, Longing, Unserved, immodest, longing
 from stoker.core.device import Device, Snapshot
@@ -17,6 +18,7 @@ from stoker.core.fit import Offer, choose, never_fits
 from stoker.core.handover import HandOver
 from stoker.core.job import Job, limit_of
 from stoker.core.lease import Lease
+from stoker.core.memory import Learnt, foreseen
 from stoker.core.occupancy import Occupancy, Slot
 from stoker.core.policy import Policy
 from stoker.core.prospects import Prospects
@@ -27,7 +29,22 @@ from stoker.core.waiting import Shape, WaitingJobs, shape_of
 
 __all__ = ["Plan", "Policy", "Reservation", "Slot", "Start", "never_fits", "plan"]
 
+Foresee = Callable[[Shape], Need]
+"""What has to be set aside for jobs of a shape."""
 _NEVER_FREED: Mapping[str, float] = MappingProxyType({})
+NOTHING_LEARNT = Learnt()
+
+
+def nothing_learnt(shape: Shape) -> Need:
+    """What jobs of a shape ask for themselves, and what those that have come to grief need at least."""
+    return resolved(shape, NOTHING_LEARNT, 0.0)
+
+
+def resolved(shape: Shape, learnt: Learnt, margin: float) -> Need:
+    """What to set aside for jobs of a shape; all of a GPU where company has cost one of them too much."""
+    if shape.alone:
+        return replace(shape.need, memory=None, auto=False)
+    return foreseen(shape.need, learnt, margin, shape.floor) if shape.kind or shape.floor else shape.need
 
 
 class Start(Struct, frozen=True):
@@ -36,6 +53,8 @@ class Start(Struct, frozen=True):
     job: Job
     devices: tuple[str, ...]
     behind: str = ""
+    need: Need = Need()
+    """What is set aside on them: what the job asks for, with what was learnt of such work."""
 
 
 class Plan(Struct, frozen=True):
@@ -65,16 +84,17 @@ def plan(  # noqa: PLR0917 - what the decision depends on is all that a pure fun
     freed: Mapping[str, float] = _NEVER_FREED,
     courtesy: Courtesy = ALONE,
     expects: Callable[[Job], float | None] = limit_of,
+    foresee: Foresee = nothing_learnt,
 ) -> Plan:
     """Decide for every waiting job, by priority and then by age.
 
     `leases` are those of other engines; `freed` tells when our last attempt on a device ended, and `expects` how
-    many seconds a job will take at most, where a limit or experience tells. Only the heads
+    many seconds a job will take at most, where a limit or experience tells, `foresee` what to set aside. Only the heads
     of the groups are looked at, and as many jobs as start: the head that finds no place speaks for its group.
     """
     occupancy = Occupancy(slots, snapshot, leases, policy=policy, now=now, freed=freed, left=courtesy.left)
     turn = _Turn(occupancy, slots, snapshot, policy, courtesy=courtesy, expects=expects)
-    turn.serve(_heads(waiting), turn.start_now)
+    turn.serve(_heads(waiting, foresee), turn.start_now)
     if turn.blocked and any(slot.room > 0 for slot in slots):
         turn.hand_over(HandOver(slots, occupancy))
     waits = {head.shape: reason for head, reason in turn.blocked}
@@ -89,14 +109,15 @@ class _Head(NamedTuple):
     job: Job
     later: Iterator[Job]
     shape: Shape
+    need: Need
 
 
-def _heads(waiting: WaitingJobs) -> list[_Head]:
+def _heads(waiting: WaitingJobs, foresee: Foresee) -> list[_Head]:
     heads = []
     for group in waiting.groups():
         jobs = iter(group)
         job = next(jobs)
-        heads.append(_Head(-group.shape.priority, job.id, job, jobs, group.shape))
+        heads.append(_Head(-group.shape.priority, job.id, job, jobs, group.shape, foresee(group.shape)))
     return heads
 
 
@@ -139,7 +160,7 @@ class _Turn:
                 continue
             self.starts.append(outcome)
             if job := next(head.later, None):
-                heapreplace(heads, _Head(head.precedence, job.id, job, head.later, head.shape))
+                heapreplace(heads, head._replace(job_id=job.id, job=job))
             else:
                 heappop(heads)
 
@@ -148,9 +169,9 @@ class _Turn:
         reasons = {head.shape: reason for head, reason in self.blocked}
 
         def start_behind(head: _Head) -> Start | Reason:
-            need, reason = head.shape.need, reasons[head.shape]
+            need, reason = head.need, reasons[head.shape]
             if slot := room.take(need, head.shape.caps):
-                return Start(head.job, slot.devices, slot.keeper)
+                return Start(head.job, slot.devices, slot.keeper, need)
             if isinstance(reason, AtLimit | CapFull | QueuePaused):  # any end at all might let it start
                 room.close_all()
             elif not isinstance(reason, NeverFits):
@@ -161,12 +182,12 @@ class _Turn:
 
     def start_now(self, head: _Head) -> Start | Reason:
         """A start on devices that are open, or the reason why there is none."""
-        job, need = head.job, head.shape.need
+        job, need = head.job, head.need
         if barrier := self._barrier(head.shape):
             return self._prospects.never(need) or barrier
         if need.gpus == 0:
             self._count(head.shape)
-            return Start(job, ())
+            return Start(job, (), need=need)
         offers = self._prospects.offers(need)
         devices = choose(self._unreserved(offers, job), need.gpus, need.required)
         if devices is None:
@@ -177,7 +198,7 @@ class _Turn:
         self._count(head.shape)
         seconds = self._expects(job)
         self._prospects.hold(job.id, need, device_ids, inf if seconds is None else self._occupancy.now + seconds)
-        return Start(job, device_ids)
+        return Start(job, device_ids, need=need)
 
     def longing(self, waiting: WaitingJobs) -> Longing | None:
         """What to tell others that we wait for, if there are any."""
@@ -185,7 +206,7 @@ class _Turn:
             return None
         sizes = {group.shape: len(group) for group in waiting.groups()}
         sizes = Counter(sizes) - Counter(shape_of(start.job) for start in self.starts)
-        unserved = [Unserved(head.job, head.shape.need, sizes[head.shape], why) for head, why in self.blocked]
+        unserved = [Unserved(head.job, head.need, sizes[head.shape], why) for head, why in self.blocked]
         return longing(unserved, self._occupancy, self._policy, self._courtesy)
 
     def standing_reservation(self) -> Reservation | None:
@@ -229,7 +250,7 @@ class _Turn:
 
     def _block(self, job: Job, need: Need, offers: list[Offer]) -> Reason:
         if self._reservation is None:
-            self._reservation = self._prospects.reserve(job)
+            self._reservation = self._prospects.reserve(job, need)
         elif choose(offers, need.gpus, need.required) is not None:
             return KeptFree(self._reservation.job, self._reservation.gpus)
         return self._prospects.why_blocked(need)

@@ -56,13 +56,13 @@ class Prospects:
             reason = self._blocked[need] = why_blocked(need, self._occupancy)
         return reason
 
-    def reserve(self, job: Job) -> Reservation | None:
+    def reserve(self, job: Job, need: Need) -> Reservation | None:
         """The devices that will be open first for a job; whether there are any is a matter of its need alone."""
-        if job.terms.need in self._unreserved:
+        if need in self._unreserved:
             return None
-        reservation = reserve(job, self._occupancy)
+        reservation = reserve(job, need, self._occupancy)
         if reservation is None:
-            self._unreserved.add(job.terms.need)
+            self._unreserved.add(need)
         return reservation
 
     def _find_offers(self, need: Need) -> list[Offer]:

@@ -29,6 +29,16 @@ class MemoryShort(Struct, frozen=True, tag="memory_short"):
     first_to_end: int | None = None
 
 
+class TooBusy(Struct, frozen=True, tag="too_busy"):
+    """There is memory enough, but the jobs together would keep the device busier than is good for them."""
+
+    device: str
+    load: int
+    """Percent, with the job."""
+    bound: int
+    first_to_end: int | None = None
+
+
 class KeptFree(Struct, frozen=True, tag="kept_free"):
     """Devices are free, but held for an older or more important job that would else starve."""
 
@@ -140,6 +150,7 @@ class NeverFits(Struct, frozen=True, tag="never_fits"):
 Reason = (
     Crowded
     | MemoryShort
+    | TooBusy
     | KeptFree
     | Leased
     | Occupied
@@ -168,6 +179,8 @@ def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = 
         case MemoryShort(needed, most_free, device, first):
             most = f"most free is {size_text(most_free)} (GPU {device})"
             return f"needs {size_text(needed)}; {most}{_ends_first(first, name)}"
+        case TooBusy(device, load, bound, first):
+            return f"would keep GPU {device} {load}% busy; {bound}% is the most{_ends_first(first, name)}"
         case KeptFree(job, gpus):
             return f"free GPUs are kept for #{name(job)}, which needs {gpus}"
         case NeverFits(text):

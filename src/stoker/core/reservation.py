@@ -10,6 +10,7 @@ from stoker.core.fit import Offer, choose, preference, suits
 from stoker.core.job import Job, Waiting
 from stoker.core.occupancy import NOW, Occupancy
 from stoker.core.policy import Policy
+from stoker.core.terms import Need
 
 
 class Reservation(Struct, frozen=True):
@@ -26,9 +27,8 @@ class Reservation(Struct, frozen=True):
     """When the last of the devices will be open, where that can be told."""
 
 
-def reserve(job: Job, occupancy: Occupancy) -> Reservation | None:
+def reserve(job: Job, need: Need, occupancy: Occupancy) -> Reservation | None:
     """The devices that will be open first for a job, if those that only we hold are enough for it."""
-    need = job.terms.need
     offers: list[Offer] = []
     moments: dict[str, float] = {}
     for view in occupancy.views:

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from stoker.core.dependency import Dependency
+from stoker.core.device import Device
 
 Role = Literal["job", "hook"]
 
@@ -16,7 +17,7 @@ class Need(Struct, frozen=True):
 
     gpus: int = 1
     memory: int | None = None
-    """Bytes on each GPU, which may then be shared; None is the whole card, alone."""
+    """Bytes on each GPU, which may then be shared; None is the whole card, alone, unless they are learnt."""
     allowed: tuple[str, ...] = ()
     """Device ids; empty is any."""
     preferred: tuple[str, ...] = ()
@@ -24,6 +25,34 @@ class Need(Struct, frozen=True):
     """A part of the name that the GPU must have, in small letters."""
     required: tuple[str, ...] = ()
     """Device ids that must be among them, whatever the others are."""
+    auto: bool = False
+    """Whether the bytes are learnt from earlier runs."""
+    mps: int | None = None
+    """Percent of a GPU's threads that it may use as a client of MPS; None is no client."""
+    predicted: tuple[tuple[str, int], ...] = ()
+    """Bytes that were learnt, by the model of the GPU; where there are none, the first run is alone and measured."""
+    loads: tuple[tuple[str, int], ...] = ()
+    """Percent of a GPU that it keeps busy, likewise."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether it suffers company."""
+        return self.memory is not None or self.auto
+
+
+def amount_on(need: Need, device: Device) -> int | None:
+    """The bytes that are set aside for a need on a device; None is all of it."""
+    if device.memory is None:
+        return None
+    if not need.auto:
+        return need.memory
+    amount = dict(need.predicted).get(device.model)
+    return None if amount is None or amount > device.memory else amount
+
+
+def load_on(need: Need, device: Device) -> int:
+    """The percent of a device that a need keeps busy, as far as that was learnt."""
+    return dict(need.loads).get(device.model, 0) if need.loads else 0
 
 
 class Terms(Struct, frozen=True):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from stoker.core.job import Job
+from stoker.core.job import Job, is_better_alone
 from stoker.core.terms import Need
 
 SLACK = 64
@@ -29,6 +29,12 @@ class Shape(NamedTuple):
     need: Need
     priority: int
     caps: tuple[Cap, ...] = ()
+    kind: str = ""
+    """What work it is, where what was learnt of it counts."""
+    floor: int = 0
+    """Bytes that it needs at least, as an end of the same job showed."""
+    alone: bool = False
+    """Whether company has cost it too much already."""
 
 
 CPU_JOBS = Cap("CPU jobs")
@@ -39,8 +45,8 @@ HOOKS = Cap("hooks", 4)
 def shape_of(job: Job) -> Shape:
     """The shape of a job, which names its group."""
     terms = job.terms
-    if terms.group or terms.at_once is not None or not terms.need.gpus:
-        return Shape(terms.need, terms.priority, caps_of(job))
+    if terms.group or terms.at_once is not None or not terms.need.gpus or job.kind:
+        return Shape(terms.need, terms.priority, caps_of(job), job.kind, job.floor, is_better_alone(job))
     return Shape(terms.need, terms.priority)
 
 

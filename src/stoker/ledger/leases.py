@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
@@ -10,17 +11,19 @@ import msgspec
 from msgspec import Meta, Struct
 
 from stoker.core.errors import UsageError
-from stoker.core.lease import Claim, Lease, compatible
+from stoker.core.lease import OURS, Claim, Lease, compatible
 from stoker.ledger.files import Odd, owner_name, purpose, within_limit
 
 KIND = "lease"
 
 
-class _WrittenClaim(Struct, frozen=True, forbid_unknown_fields=True):
+class _WrittenClaim(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     name: str
     # A negative number would make room for others that is not there.
     memory: Annotated[int, Meta(ge=0)] | None = None
     share: Annotated[int, Meta(ge=1)] = 1
+    load: Annotated[int, Meta(ge=0)] = 0
+    mps: bool = False
 
 
 class _Written(Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,7 +39,7 @@ _decoder = msgspec.json.Decoder(_Written)
 
 def encoded(lease: Lease) -> bytes:
     """The lease as every reader will understand it; an error where one would not."""
-    claims = tuple(_WrittenClaim(claim.name, claim.memory, claim.share) for claim in lease.claims)
+    claims = tuple(_written(claim) for claim in lease.claims)
     try:
         contents = msgspec.json.encode(_Written(1, claims, lease.pid, lease.what, lease.since))
         # Read back, because a lease that readers refuse would protect nothing.
@@ -53,8 +56,10 @@ def decoded(contents: bytes, uid: int) -> Lease:
         written = _decoder.decode(contents)
     except ValueError as error:
         raise Odd(f"its contents are not a lease ({error})") from error
-    claims = tuple(Claim(claim.name, claim.memory, claim.share) for claim in written.claims)
-    return Lease(claims, owner_name(uid), written.pid, purpose(written.what), written.since)
+    owner = owner_name(uid)
+    server = OURS if uid == os.geteuid() else owner
+    claims = tuple(_read(claim, server) for claim in written.claims)
+    return Lease(claims, owner, written.pid, purpose(written.what), written.since)
 
 
 def fits(claims: Iterable[Claim], leases: Iterable[Lease], capacities: Mapping[str, int | None]) -> bool:
@@ -68,3 +73,12 @@ def fits(claims: Iterable[Claim], leases: Iterable[Lease], capacities: Mapping[s
             return False
         held[claim.name].append(claim)
     return True
+
+
+def _written(claim: Claim) -> _WrittenClaim:
+    return _WrittenClaim(claim.name, claim.memory, claim.share, claim.load, bool(claim.mps))
+
+
+def _read(claim: _WrittenClaim, server: str) -> Claim:
+    """A server is the file's owner's: nobody can make others believe in one of somebody else's."""
+    return Claim(claim.name, claim.memory, claim.share, claim.load, server if claim.mps else "")

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from stoker.core.job import Job, limit_of
-from stoker.core.memory import Learnt, expected_seconds, observe, signature_of
+from stoker.core.memory import Learnt, expected_seconds, observe, observe_use, signature_of
+from stoker.core.plan import resolved
+from stoker.core.terms import Need
+from stoker.core.waiting import Shape
 from stoker.store import Store
 
 WORTH_LEARNING = 1.0
 """Seconds; what takes less is over before anybody could ask when."""
 _REMEMBERED = 10_000
+News = tuple[str, Learnt]
+"""A kind of work, and what is now known of it."""
 
 
 class Experience:
-    """How long work of each kind took; news is kept until it is recorded together with the end it came from."""
+    """How long work of each kind took and what it used; news is kept until it is recorded with what it came from."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -28,15 +35,39 @@ class Experience:
         seconds = expected_seconds(self._known(self._signature(job)))
         return limit if seconds is None or (limit is not None and limit < seconds) else seconds
 
-    def learn(self, job: Job, seconds: float) -> tuple[str, Learnt] | None:
+    def foresee(self, shape: Shape, margin: float) -> Need:
+        """What to set aside for jobs of a shape, with a margin on what was learnt."""
+        return resolved(shape, self._known(shape.kind), margin) if shape.kind else shape.need
+
+    def learn(self, job: Job, seconds: float) -> News | None:
         """A run that succeeded took so long; what is now known of such work, where that is worth a record."""
         if seconds < WORTH_LEARNING:
             return None
         signature = self._signature(job)
+        return self._keep(signature, observe(self._known(signature), seconds))
+
+    def learn_use(
+        self, job: Job, models: Iterable[str], *, peak: int | None, load: int | None = None, pace: float | None = None
+    ) -> News | None:
+        """A run on GPUs of these models was measured; None is what nobody could tell."""
+        if peak is None and load is None and pace is None:
+            return None
+        signature = self._signature(job)
+        known = self._known(signature)
+        for model in set(models):
+            known = observe_use(known, model, peak=peak, load=load, pace=pace)
+        return self._keep(signature, known)
+
+    def knows_less(self, job: Job, models: Iterable[str], peak: int) -> bool:
+        """Whether such work is known, but not that it can hold so much on a GPU of these models."""
+        known = self._known(self._signature(job)).models
+        runs = [known[model].peaks for model in models if model in known]
+        return any(peaks and max(peaks) < peak for peaks in runs)
+
+    def _keep(self, signature: str, known: Learnt) -> News:
         self._has_learnt = True
-        self._learnt[signature] = observe(self._known(signature), seconds)
-        self._signatures.pop(job.id, None)
-        return signature, self._learnt[signature]
+        self._learnt[signature] = known
+        return signature, known
 
     def _known(self, signature: str) -> Learnt:
         if signature not in self._learnt:
@@ -45,6 +76,8 @@ class Experience:
         return self._learnt[signature]
 
     def _signature(self, job: Job) -> str:
+        if job.kind:
+            return job.kind
         if job.id not in self._signatures:
             _make_room(self._signatures)
             self._signatures[job.id] = signature_of(job.command, job.terms.cwd)

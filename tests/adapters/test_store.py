@@ -29,6 +29,7 @@ from stoker.core.job import (
     advance,
     state_word,
 )
+from stoker.core.memory import kind_of
 from stoker.core.submission import NewJob, content_of
 from stoker.core.terms import Command, Need, Terms
 from stoker.store import VERSION, AttemptRow, Change, Sequels, Store, TakeOver
@@ -129,7 +130,7 @@ class TestFile:
             assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
             assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
             tables = database.execute("SELECT strict FROM pragma_table_list WHERE name NOT LIKE 'sqlite%'").fetchall()
-        assert len(tables) == 9
+        assert len(tables) == 10
         assert set(tables) == {(1,)}
 
     def test_commits_reach_the_disk(self, store: Store) -> None:
@@ -183,7 +184,8 @@ class TestJobs:
         (job_id,) = store.add_jobs(4, "e1", [submitted], 10.0)
         with closing(Store(path)) as fresh:
             job = wanted(fresh, job_id)
-        assert job == Job(job_id, 4, submitted.command, terms, Waiting(10.0), 10.0, "a name")
+        kind = kind_of(submitted.command, terms)
+        assert job == Job(job_id, 4, submitted.command, terms, Waiting(10.0), 10.0, "a name", kind=kind)
 
     def test_names_that_are_no_text(self, store: Store, path: Path) -> None:
         """Commands, directories, logs and notes may be any bytes; for people they are written with escapes."""

@@ -26,11 +26,13 @@ from stoker.store.reading import Reading
 from stoker.store.rows import (
     EDIT_JOB,
     JOBS_AT_ONCE,
+    MEASURE,
     MIGRATIONS,
     UPDATE_JOB,
     VERSION,
     AttemptRow,
     Change,
+    Measured,
     Sequels,
     TakeOver,
     attempt_row,
@@ -39,11 +41,12 @@ from stoker.store.rows import (
     insert_jobs,
     job_row,
     join,
+    measure_row,
     text_of,
 )
 from stoker.store.turnstile import Turnstile
 
-__all__ = ["VERSION", "AttemptRow", "Change", "Reading", "Sequels", "Store", "TakeOver"]
+__all__ = ["VERSION", "AttemptRow", "Change", "Measured", "Reading", "Sequels", "Store", "TakeOver"]
 
 
 NOTHING: Mapping[str, Learnt] = MappingProxyType({})
@@ -155,11 +158,12 @@ class Store(Listing):
         answered: Iterable[int] = (),
         learnt: Mapping[str, Learnt] = NOTHING,
         sequels: Sequels | None = None,
+        measured: Iterable[Measured] = (),
     ) -> None:
         """Write what happened: each job, its attempts and its events, all in one transaction.
 
         Requests that were answered by it go in the same transaction, so that none is obeyed twice, and so does what
-        was learnt from it, and the jobs that follow from it.
+        was measured and learnt from it, and the jobs that follow from it.
         """
         jobs: list[tuple[Any, ...]] = []
         events: list[tuple[Any, ...]] = []
@@ -184,6 +188,7 @@ class Store(Listing):
             database.executemany("DELETE FROM requests WHERE id = ?", [(number,) for number in answered])
             news = [(signature, msgspec.json.encode(known).decode()) for signature, known in learnt.items()]
             database.executemany("INSERT OR REPLACE INTO learnt VALUES (?, ?)", news)
+            database.executemany(MEASURE, map(measure_row, measured))
             if sequels is not None:
                 self.add_jobs(self.add_batch(sequels.label, sequels.at), sequels.engine, sequels.jobs, sequels.at)
 

@@ -20,8 +20,10 @@ _JOB_COLUMNS = len(_COLUMNS)
 _GPU_SECONDS = "(attempts.ended - attempts.started) * json_array_length(attempts.devices)"
 _PAST = (
     f"SELECT {', '.join(f'jobs.{column}' for column in _COLUMNS)},"
-    f" (SELECT sum({_GPU_SECONDS}) FROM attempts WHERE attempts.job = jobs.id), last.*"
+    f" (SELECT sum({_GPU_SECONDS}) FROM attempts WHERE attempts.job = jobs.id),"
+    " measures.peak, measures.utilisation, last.*"
     " FROM jobs LEFT JOIN attempts AS last ON last.job = jobs.id AND last.number = jobs.attempts"
+    " LEFT JOIN measures ON measures.job = jobs.id AND measures.number = jobs.attempts"
 )
 _OPEN_JOB = JOB.replace(" FROM jobs", f" FROM {_OPEN_JOBS}")
 _QUEUED = "state IN ('waiting', 'held')"
@@ -61,6 +63,10 @@ class Past(NamedTuple):
     job: Job
     last: AttemptRow | None
     gpu_seconds: float
+    peak: int | None = None
+    """Bytes that the last attempt held at most on a GPU, where that was measured..."""
+    utilisation: int | None = None
+    """... and how busy it kept it, in percent."""
 
 
 class Period(NamedTuple):
@@ -180,9 +186,9 @@ class Listing(Reading):
         return [terms for (terms,) in self._rows(query)]
 
     def _past_of(self, row: tuple[Any, ...]) -> Past:
-        gpu_seconds, *attempt = row[_JOB_COLUMNS:]
+        gpu_seconds, peak, utilisation, *attempt = row[_JOB_COLUMNS:]
         last = None if attempt[0] is None else attempt_of(tuple(attempt))
-        return Past(self._job_of(row[:_JOB_COLUMNS]), last, float(gpu_seconds or 0.0))
+        return Past(self._job_of(row[:_JOB_COLUMNS]), last, float(gpu_seconds or 0.0), peak, utilisation)
 
     def _owned(self, row: tuple[Any, ...]) -> Owned:
         return Owned(self._job_of(row[:-1]), row[-1])

@@ -85,5 +85,5 @@ def _logs(database: sqlite3.Connection, ids: Sequence[int]) -> list[str]:
 
 def _delete(database: sqlite3.Connection, ids: Sequence[int]) -> None:
     keys = [(job,) for job in ids]
-    for table, column in (("attempts", "job"), ("events", "job"), ("jobs", "id")):
+    for table, column in (("attempts", "job"), ("measures", "job"), ("events", "job"), ("jobs", "id")):
         database.executemany(f"DELETE FROM {table} WHERE {column} = ?", keys)

@@ -14,9 +14,10 @@ import msgspec
 from stoker.core.dependency import Dependency, Outcome
 from stoker.core.errors import StokerError
 from stoker.core.job import Event, Job
-from stoker.core.memory import Learnt
+from stoker.core.memory import Learnt, kind_of
 from stoker.core.request import Request
 from stoker.core.terms import Command, Terms
+from stoker.core.use import Use
 from stoker.store.preserving import DAMAGED_HINT, is_damage, preserve
 from stoker.store.rows import (
     ACTIVE,
@@ -124,6 +125,11 @@ class Reading:
         """A job's attempts, oldest first."""
         rows = self._rows("SELECT * FROM attempts WHERE job = ? ORDER BY number", job_id)
         return [attempt_of(row) for row in rows]
+
+    def uses(self, job_id: int) -> dict[int, Use]:
+        """What was seen of a job's attempts on their GPUs, by their numbers."""
+        rows = self._rows("SELECT number, body FROM measures WHERE job = ?", job_id)
+        return {number: msgspec.json.decode(body, type=Use) for number, body in rows}
 
     def spent(self, after: float, engine: str, limit: int) -> list[tuple[str, float, float]]:
         """Devices (as JSON), beginning and end of attempts whose jobs ended after a moment, but for one engine's."""
@@ -234,14 +240,14 @@ class Reading:
         self._ids_by_terms[terms] = terms_id
 
     def _job_of(self, row: tuple[Any, ...]) -> Job:
-        job_id, batch, name, words, shell, terms, submitted, detail, attempts, failures, losses, tries, array, task = (
-            row
-        )
+        job_id, batch, name, words, shell, number, submitted, detail, attempts, failures, losses, tries, *rest = row
+        array, task, shortages, floor = rest
+        command, terms = Command(split(words), shell), self._terms(number)
         return Job(
             id=job_id,
             batch=batch,
-            command=Command(split(words), shell),
-            terms=self._terms(terms),
+            command=command,
+            terms=terms,
             state=decode(states(), detail),
             submitted=submitted,
             name=name,
@@ -251,6 +257,9 @@ class Reading:
             tries=tries,
             array=array,
             task=task,
+            kind=kind_of(command, terms),
+            shortages=shortages,
+            floor=floor,
         )
 
 

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -28,8 +28,9 @@ from stoker.core.job import (
 from stoker.core.request import Request
 from stoker.core.submission import NewJob
 from stoker.core.terms import Terms
+from stoker.core.use import Use
 
-VERSION = 2
+VERSION = 3
 
 _FIRST = """
 CREATE TABLE batches (
@@ -92,12 +93,20 @@ CREATE TABLE requests (
 CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE learnt (signature TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT;
 """
-MIGRATIONS = (_FIRST, _QUEUE)
+_PACKING = """
+ALTER TABLE jobs ADD COLUMN shortages INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN floor INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE measures (
+  job INTEGER NOT NULL, number INTEGER NOT NULL, peak INTEGER NOT NULL, utilisation INTEGER, body TEXT NOT NULL,
+  PRIMARY KEY (job, number)
+) STRICT, WITHOUT ROWID;
+"""
+MIGRATIONS = (_FIRST, _QUEUE, _PACKING)
 """What leads from each version of the tables to the next."""
 
 JOB = (
-    "SELECT id, batch, name, words, shell, terms, submitted, detail, attempts, failures, losses, tries, array, task"
-    " FROM jobs WHERE "
+    "SELECT id, batch, name, words, shell, terms, submitted, detail, attempts, failures, losses, tries, array, task,"
+    " shortages, floor FROM jobs WHERE "
 )
 
 JOBS_AT_ONCE = 100
@@ -107,7 +116,8 @@ _INSERT_JOBS = (
     " VALUES "
 )
 UPDATE_JOB = (
-    "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ?, tries = ?, ended = ? WHERE id = ?"
+    "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ?, tries = ?, shortages = ?,"
+    " floor = ?, ended = ? WHERE id = ?"
 )
 EDIT_JOB = "UPDATE jobs SET name = ?, terms = ?, content = ? WHERE id = ?"
 INSERT_ATTEMPT = (
@@ -118,6 +128,7 @@ END_ATTEMPT = (
     "UPDATE attempts SET ended = ?, code = ?, signal = ?, why = ?, peak_memory = ?, note = ?"
     " WHERE job = ? AND number = ?"
 )
+MEASURE = "INSERT OR REPLACE INTO measures VALUES (?, ?, ?, ?, ?)"
 LEAVE_ATTEMPT = "UPDATE attempts SET why = ? WHERE job = ? AND number = ?"
 
 Kept = TypeVar("Kept")
@@ -130,6 +141,14 @@ class Change(Struct, frozen=True):
     job: Job
     events: Sequence[tuple[int, Event]]
     """Each event with the number of the attempt it belongs to."""
+
+
+class Measured(NamedTuple):
+    """What was seen of an attempt on its GPUs."""
+
+    job: int
+    number: int
+    use: Use
 
 
 class Sequels(Struct, frozen=True):
@@ -193,7 +212,7 @@ def insert_jobs(count: int) -> str:
 
 def job_row(job: Job) -> tuple[Any, ...]:
     ended = job.state.at if isinstance(job.state, Ended) else None
-    counts = job.attempts, job.failures, job.losses, job.tries
+    counts = job.attempts, job.failures, job.losses, job.tries, job.shortages, job.floor
     return state_word(job), encode(job.state), *counts, ended, job.id
 
 
@@ -216,6 +235,11 @@ def attempt_row(event: Event) -> tuple[str, tuple[Any, ...]] | None:
             return LEAVE_ATTEMPT, (event_word(event),)
         case _:
             return None
+
+
+def measure_row(measured: Measured) -> tuple[Any, ...]:
+    job, number, use = measured
+    return job, number, use.peak, use.utilisation, _encoder.encode(use).decode()
 
 
 def attempt_of(row: tuple[Any, ...]) -> AttemptRow:

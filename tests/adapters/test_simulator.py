@@ -9,13 +9,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from stoker.core.errors import StokerError, UsageError
-from stoker.devices.simulator import Presence, device_sizes, holdings, make_directory, parse_sim
+from stoker.devices.simulator import device_sizes, ended, holdings, make_directory, parse_sim, switch_accounting
+from stoker.devices.simulator_presence import Presence
+from support.wait import wait_until
 
 GIB = 2**30
 SIZES = [24 * GIB, 24 * GIB]
@@ -25,7 +27,7 @@ NONSENSE += ["²x24G", "9999x1G", f"4x{'9' * 400}G", f"{'9' * 5000}x1G", "1e2x1G
 
 FLICKERING = """
 import itertools, sys
-from stoker.devices.simulator import Presence
+from stoker.devices.simulator_presence import Presence
 presence = Presence(sys.argv[1], [24])
 print(presence.hold({0: 1}, {0: 50}), flush=True)
 for turn in itertools.count():
@@ -187,3 +189,60 @@ def test_things_that_are_no_files_are_passed_over(tmp_path: Path) -> None:
         listener.bind(str(tmp_path / "5.0123abcd"))
         assert holdings(str(tmp_path)) == []
     assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_a_limit_is_a_shortage_though_memory_is_free(tmp_path: Path) -> None:
+    """A process gets what it may have and no more; what it was refused names the limit."""
+    with closing(Presence(str(tmp_path), SIZES, limits={0: 4 * GIB})) as presence:
+        assert presence.hold({0: 4 * GIB, 1: 20 * GIB}, {}) is None
+        shortage = presence.hold({0: 4 * GIB + 1, 1: 20 * GIB}, {})
+        assert shortage is not None
+        assert (shortage.device, shortage.wanted, shortage.limit, shortage.free) == (0, 1, 4 * GIB, 20 * GIB)
+
+
+def test_the_peak_outlives_what_is_held(tmp_path: Path) -> None:
+    """The file of a process carries the most that it ever held on each device."""
+    with closing(Presence(str(tmp_path), SIZES)) as presence:
+        for size in (1, 9, 3):
+            presence.hold({0: size * GIB, 1: GIB}, {0: 20, 1: 20}, {0: 60, 1: 20})
+        (holding,) = holdings(str(tmp_path))
+        assert (holding.memory[0], holding.peak, holding.busy) == (3 * GIB, {0: 9 * GIB, 1: GIB}, {0: 60, 1: 20})
+
+
+def test_of_two_accounts_the_newer_one_is_last(tmp_path: Path) -> None:
+    """Accounts come in the order of their ends, so that a pid that was used twice stands for its last process."""
+    switch_accounting(str(tmp_path), on=True)
+    for size, at in ((GIB, 995), (2 * GIB, 990), (3 * GIB, 900)):
+        with closing(Presence(str(tmp_path), SIZES)) as presence:
+            presence.hold({0: size}, {})
+        (new,) = [path for path in tmp_path.glob("*.ended") if path.stat().st_mtime > 1000]
+        os.utime(new, (at, at))
+    assert [account.peak[0] for account in ended(str(tmp_path), 1000.0)] == [2 * GIB, GIB]
+
+
+def test_what_is_around_is_seen_with_its_changes(tmp_path: Path) -> None:
+    """A look around sees everybody, and sees again when somebody comes or goes."""
+    with closing(Presence(str(tmp_path), SIZES)) as presence:
+        presence.hold({0: GIB}, {0: 50})
+        assert [other.load for other in presence.present()] == [{0: 50}]
+        with closing(Presence(str(tmp_path), SIZES)) as other:
+            other.hold({0: GIB}, {0: 70})
+            assert sorted(each.load[0] for each in presence.present()) == [50, 70]
+        wait_until(lambda: len(presence.present()) == 1)
+
+
+def test_a_fault_reaches_the_clients_of_the_same_server(tmp_path: Path) -> None:
+    """Only clients with the same pipe directory on the same device are struck, and not the one at fault."""
+    with ExitStack() as stack:
+
+        def client(pipe: str, device: int) -> Presence:
+            presence = stack.enter_context(closing(Presence(str(tmp_path), SIZES, pipe=pipe)))
+            presence.hold({device: GIB}, {})
+            return presence
+
+        clients = [client("/run/a", 0), client("/run/a", 0), client("/run/b", 0), client("/run/a", 1), client("", 0)]
+        clients[0].strike()
+        assert [each.is_struck() for each in clients] == [False, True, False, False, False]
+        clients[4].strike()
+        assert [each.is_struck() for each in clients] == [False, True, False, False, False]
+    assert list(tmp_path.iterdir()) == []

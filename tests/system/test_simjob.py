@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 import stoker
-from stoker.simjob import Options, Spike, memory_at, visible_devices
+from stoker.simjob.curve import Memory, Point, Spike, memory_at
+from stoker.simjob.gpus import visible_devices
 from support.simjobs import GIB, SimulatedMachine, finish, simulated_machine, start_simjob
 from support.wait import wait_until
 
 PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "CUDA_"))}
+CURVES = [("--curve", text) for text in ("", "1G", "0:1G,", "x:1G", "0:much", "0:1G,0:2G", "5:1G,0:2G", "nan:1G,1:2G")]
 
 
 @pytest.fixture
@@ -109,16 +111,24 @@ def test_ramp_takes_memory_bit_by_bit(machine: SimulatedMachine) -> None:
     """With a ramp the job holds only a part at first, and gets to all of it in the end."""
     machine.start("--memory", "8G", "--ramp", "1000", "--seconds", "60")
     wait_until(lambda: 0 < (machine.reading().used or 0) < 8 * GIB)
-    curve = Options(memory=8 * GIB, ramp=4.0, spike=None)
+    curve = Memory(8 * GIB, ramp=4.0)
     assert [memory_at(curve, second) for second in (0, 1, 4, 9)] == [0, 2 * GIB, 8 * GIB, 8 * GIB]
 
 
 def test_a_spike_lasts_a_second() -> None:
     """A spike is held for one second from its moment on, and never means less memory than before."""
-    curve = Options(memory=2 * GIB, ramp=0.0, spike=Spike(20 * GIB, 3.0))
+    curve = Memory(2 * GIB, spike=Spike(20 * GIB, 3.0))
     assert [memory_at(curve, second) // GIB for second in (0, 2.9, 3.0, 3.9, 4.0)] == [2, 2, 20, 20, 2]
-    curve.spike = Spike(GIB, 3.0)
-    assert memory_at(curve, 3.0) == 2 * GIB
+    assert memory_at(Memory(2 * GIB, spike=Spike(GIB, 3.0)), 3.0) == 2 * GIB
+
+
+def test_a_curve_goes_straight_from_point_to_point() -> None:
+    """Before its first point and after its last one the memory stays as it is there; spikes come on top."""
+    points = (Point(2, GIB), Point(4, 5 * GIB), Point(8, GIB))
+    curve = Memory(0, points=points)
+    assert [memory_at(curve, second) / GIB for second in (0, 2, 3, 4, 6, 8, 99)] == [1, 1, 3, 5, 3, 1, 1]
+    assert curve.level == 5 * GIB
+    assert memory_at(Memory(0, spike=Spike(9 * GIB, 6.0), points=points), 6) == 9 * GIB
 
 
 def test_a_spike_that_does_not_fit_kills(machine: SimulatedMachine) -> None:
@@ -159,7 +169,7 @@ def test_term_can_be_ignored() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [("--memory", "much"), ("--load", "101"), ("--load", "-1"), ("--spike", "20G"), ("--spike", "20G@x")],
+    [("--memory", "much"), ("--load", "101"), ("--load", "-1"), ("--spike", "20G"), ("--spike", "20G@x"), *CURVES],
 )
 def test_a_wrong_option_is_told_in_one_line(options: tuple[str, str]) -> None:
     """The message names the word and shows how to write it."""

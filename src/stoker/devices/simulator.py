@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -15,8 +15,14 @@ from stoker.core.units import parse_size
 # Every simulated job imports this file, so it loads nothing outside the standard library and compiles no
 # regular expressions.
 
-_NEW = ".new"
-_TOKEN_BYTES = 4
+TOKEN_BYTES = 4
+"""Of the random part in the name of a process's file."""
+ENDED = ".ended"
+"""What is added to the name of the file of a process that has ended, where its account is kept."""
+FAULT = ".fault"
+"""What is added to the name of a process's file to tell it that its MPS server died."""
+_ACCOUNTING = "accounting"
+_KEPT_SECONDS = 60.0
 _SMALLEST_DEVICE = 2**20
 _LARGEST_FILE = 65536
 _LARGEST_NUMBER = 2**60
@@ -31,23 +37,12 @@ class Holding(NamedTuple):
     """The numeric user, from the owner of the file and never from its contents."""
     memory: Mapping[int, int]
     load: Mapping[int, int]
-
-
-class Shortage(NamedTuple):
-    """The device that has too little memory left, and who holds it."""
-
-    device: int
-    total: int
-    wanted: int
-    """Bytes asked for on top of what the process has."""
-    mine: int
-    others: tuple[tuple[int, int], ...]
-    """Pid and bytes of every other process on the device."""
-
-    @property
-    def free(self) -> int:
-        """Bytes that nobody holds."""
-        return max(0, self.total - self.mine - sum(size for _, size in self.others))
+    peak: Mapping[int, int]
+    """The most bytes that it ever held."""
+    busy: Mapping[int, int]
+    """The mean utilisation of the device since the process has it."""
+    pipe: str
+    """The pipe directory of its MPS server; empty without one."""
 
 
 def parse_sim(spec: str) -> list[tuple[int, int]]:
@@ -81,53 +76,40 @@ def holdings(directory: str) -> list[Holding]:
     return [holding for holding in found if holding]
 
 
-class Presence:
-    """What this process holds, as a file whose lock ends with the process, however that dies.
+def accounting_is_on(directory: str) -> bool:
+    """Whether accounts of processes are kept after their end: the simulator's `nvidia-smi -am 1`."""
+    return os.path.exists(f"{directory}/{_ACCOUNTING}")
 
-    Every change makes a new file that is locked and complete before it takes the old one's name, so
-    a reader never meets half of a file, nor a live process without a lock.
-    """
 
-    def __init__(self, directory: str, sizes: Sequence[int]) -> None:
-        make_directory(directory)
-        self._directory = directory
-        self._sizes = sizes
-        self._name = f"{os.getpid()}.{os.urandom(_TOKEN_BYTES).hex()}"
-        self._memory: Mapping[int, int] = {}
-        self._descriptor = -1
+def switch_accounting(directory: str, *, on: bool) -> None:
+    """Keep accounts from now on, or no longer."""
+    path = f"{directory}/{_ACCOUNTING}"
+    if on:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    else:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
 
-    def hold(self, memory: Mapping[int, int], load: Mapping[int, int]) -> Shortage | None:
-        """Hold exactly this from now on; if one device has too little left, nothing changes."""
-        with _turn(self._directory) as folder:
-            others = [other for other in holdings(self._directory) if other.name != self._name]
-            for device, wanted in memory.items():
-                if shortage := self._shortage(device, wanted, others):
-                    return shortage
-            self._publish(folder, memory, load)
-        return None
 
-    def close(self) -> None:
-        """Give everything back."""
-        if self._descriptor >= 0:
-            with suppress(FileNotFoundError):
-                os.unlink(f"{self._directory}/{self._name}")
-            os.close(self._descriptor)
-            self._descriptor = -1
-            self._memory = {}
+def ended(directory: str, now: float) -> list[Holding]:
+    """The accounts of processes that ended within the last minute, the newest last; older ones are removed."""
+    with os.scandir(directory) as files:
+        found = sorted((_changed_at(file.path), file.path, file.name) for file in files if _is_ended(file))
+    for at, path, _ in found:
+        if abs(now - at) > _KEPT_SECONDS:
+            _remove(path)
+    accounts = [_account(path, name) for at, path, name in found if abs(now - at) <= _KEPT_SECONDS]
+    return [account for account in accounts if account]
 
-    def _shortage(self, device: int, size: int, others: Sequence[Holding]) -> Shortage | None:
-        mine = self._memory.get(device, 0)
-        taken = tuple((other.pid, other.memory[device]) for other in others if other.memory.get(device))
-        shortage = Shortage(device, self._sizes[device], size - mine, mine, taken)
-        return shortage if shortage.wanted > shortage.free else None
 
-    def _publish(self, folder: int, memory: Mapping[int, int], load: Mapping[int, int]) -> None:
-        text = json.dumps({"pid": os.getpid(), "devices": memory, "load": load})
-        descriptor = _replace(folder, self._name, text.encode())
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = descriptor
-        self._memory = dict(memory)
+def bury(path: str) -> None:
+    """Take away the file of a process that is no more; where accounting is on, its account stays for a while."""
+    if accounting_is_on(os.path.dirname(path)):
+        os.utime(path)
+        os.rename(path, path + ENDED)  # noqa: PTH104 - jobs would have to load pathlib
+    else:
+        os.unlink(path)
+    _remove(path + FAULT)
 
 
 def _group(text: str) -> tuple[int, int]:
@@ -142,34 +124,35 @@ def _is_number(text: str) -> bool:
 
 
 def _is_entry(file: os.DirEntry[str]) -> bool:
-    pid, _, token = file.name.partition(".")
-    return _is_number(pid) and len(token) == 2 * _TOKEN_BYTES and file.is_file(follow_symlinks=False)
+    return _is_name(file.name) and file.is_file(follow_symlinks=False)
 
 
-@contextmanager
-def _turn(directory: str) -> Iterator[int]:
-    """The open directory, while no other process counts what is left and takes it."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def _is_ended(file: os.DirEntry[str]) -> bool:
+    name = file.name.removesuffix(ENDED)
+    return name != file.name and _is_name(name) and file.is_file(follow_symlinks=False)
+
+
+def _is_name(name: str) -> bool:
+    pid, _, token = name.partition(".")
+    return _is_number(pid) and len(token) == 2 * TOKEN_BYTES
+
+
+def _changed_at(path: str) -> float:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        return os.lstat(path).st_mtime
+    except FileNotFoundError:  # somebody else found it too old
+        return 0.0
 
 
-def _replace(folder: int, name: str, contents: bytes) -> int:
-    # Callers have their turn, so a file found under the new one's name is what a killed process left.
+def _remove(path: str) -> None:
     with suppress(FileNotFoundError):
-        os.unlink(_NEW, dir_fd=folder)
-    descriptor = os.open(_NEW, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(descriptor, contents)
-        os.rename(_NEW, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+        os.unlink(path)
+
+
+def _account(path: str, name: str) -> Holding | None:
+    with suppress(FileNotFoundError, PermissionError), _opened(path) as descriptor:
+        return _parsed(os.read(descriptor, _LARGEST_FILE), name, os.fstat(descriptor).st_uid)
+    return None
 
 
 def _holding(path: str, name: str, attempts: int = 10) -> Holding | None:
@@ -179,7 +162,7 @@ def _holding(path: str, name: str, attempts: int = 10) -> Holding | None:
         if _is_locked(descriptor):
             return _parsed(os.read(descriptor, _LARGEST_FILE), name, facts.st_uid)
         if os.path.samestat(facts, os.lstat(path)):
-            os.unlink(path)
+            bury(path)
         elif attempts:
             # The process replaced its file after we had opened the old one.
             return _holding(path, name, attempts - 1)
@@ -211,12 +194,14 @@ def _parsed(contents: bytes, name: str, owner: int) -> Holding | None:
         told = json.loads(contents)
         if told["pid"] != pid:
             return None
-        return Holding(name, pid, owner, _amounts(told["devices"]), _amounts(told["load"]))
+        memory, load = _amounts(told["devices"]), _amounts(told["load"])
+        peak, busy = _amounts(told.get("peak", memory)), _amounts(told.get("busy", load))
+        return Holding(name, pid, owner, memory, load, peak, busy, str(told.get("pipe", "")))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
-def _amounts(told: dict[str, object]) -> dict[int, int]:
+def _amounts(told: Mapping[str, object]) -> dict[int, int]:
     return {int(index): _amount(value) for index, value in told.items()}
 
 

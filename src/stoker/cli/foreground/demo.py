@@ -47,7 +47,8 @@ def simjob(memory: str, seconds: float, *more: str) -> str:
 
 def shared(name: str, seconds: float = 5.0, priority: int = 0) -> Act:
     """A job that leaves room for two others on its GPU."""
-    return Act(name, f"exec {simjob('6.5G', seconds)}", JobOptions(vram="7G", time="15s", priority=priority))
+    line = f"exec {simjob('6.5G', seconds, '--load', '30')}"
+    return Act(name, line, JobOptions(vram="7G", time="15s", priority=priority))
 
 
 def fails_at_first(failure: str) -> str:

@@ -24,9 +24,9 @@ class SimulatedMachine:
         self.environment = os.environ | {"STOKER_SIM": spec, "STOKER_SIM_DIR": str(directory)}
         self.jobs: list[subprocess.Popen[str]] = []
 
-    def start(self, *options: str, gpus: str = "0") -> subprocess.Popen[str]:
-        """Start a simjob that sees these GPUs."""
-        environment = self.environment | {"CUDA_VISIBLE_DEVICES": gpus}
+    def start(self, *options: str, gpus: str = "0", **more: str) -> subprocess.Popen[str]:
+        """Start a simjob that sees these GPUs, with more variables in its environment."""
+        environment = self.environment | {"CUDA_VISIBLE_DEVICES": gpus} | more
         job = start_simjob(*options, environment=environment)
         self.jobs.append(job)
         return job

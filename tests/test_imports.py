@@ -15,13 +15,16 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 LAYERS = [
     {"core"},
-    {"devices", "ledger", "store", "backends", "mps", "places", "zone"},
+    {"devices", "ledger", "store", "backends", "logtail", "mps", "places", "zone"},
     {
         "presence",
         "machine",
         "published",
         "equipment",
         "experience",
+        "autopsy",
+        "lessons",
+        "measuring",
         "answers",
         "book",
         "hearing",
@@ -57,6 +60,8 @@ LAYERS = [
         "starting",
         "options",
         "joblist",
+        "sheet",
+        "tasklist",
         "sources",
         "words",
         "complaints",

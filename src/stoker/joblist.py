@@ -1,4 +1,4 @@
-"""Job lists: lines of shell commands, JSON lines, or TOML."""
+"""Job lists: lines of shell commands, JSON lines, TOML, or CSV."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import codecs
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +15,10 @@ from stoker.core.array import parse_array
 from stoker.core.errors import UsageError
 from stoker.core.terms import Command
 from stoker.options import JobOptions
+
+if TYPE_CHECKING:  # only lists in CSV pay for loading what reads them
+    from stoker.sheet import BadRow, Record, Sheet
+    from stoker.tasklist import Task
 
 PLAIN = JobOptions()
 """What a job has that wishes nothing of its own; most share it, which makes them quick to tell."""
@@ -121,9 +125,7 @@ def read_list(path: Path, shell: str) -> list[Listed | Unusable]:
         case ".toml":
             return list(_toml_jobs(data, path.name, shell))
         case ".csv":
-            raise UsageError(
-                f"{path.name}: CSV lists are not understood", "write one command a line, JSON lines or TOML"
-            )
+            return list(_csv_jobs(data, path.name, shell))
     data = data.removeprefix(codecs.BOM_UTF8)
     lines = Lines(path.name, shell)
     return [*lines.feed(data), *lines.end()]
@@ -156,17 +158,60 @@ def _toml_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
         yield _job_of(table, f"{name} job {number}", shell)
 
 
+def _csv_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed | Unusable]:
+    """A column `command` and columns named as options; without one, the columns of the older tool."""
+    from stoker.sheet import read_sheet
+    from stoker.tasklist import tasks_of
+
+    sheet = read_sheet(data, name)
+    if "command" in sheet.columns:
+        _refuse_unknown({column: "" for column in sheet.columns if column not in ("", "command")}, name)
+        return (_row_job(sheet, record, f"{name} line {record.line}", shell) for record in sheet.records)
+    return (_task_job(row, place, name) for place, row in enumerate(tasks_of(sheet, name)))
+
+
+def _row_job(sheet: Sheet, record: Record, where: str, shell: str) -> Listed | Unusable:
+    from stoker.sheet import cells_of
+    from stoker.tasklist import options_of
+
+    try:
+        cells = cells_of(sheet, record)
+        command = _command(cells.pop("command"), where, shell)
+        cells.pop("", None)
+        return Listed(command, where, options_of(cells))
+    except UsageError as error:
+        return Unusable(where, error.message.removeprefix(f"{where}: "))
+
+
+def _task_job(row: Task | BadRow, place: int, name: str) -> Listed | Unusable:
+    """Its number is its place in the list, so that it is the same work whenever the list is run again."""
+    from stoker.sheet import BadRow
+
+    where = f"{name} line {row.line}"
+    if isinstance(row, BadRow):
+        return Unusable(where, row.sentence)
+    options = msgspec.structs.replace(row.options, chdir=row.directory or None, priority=-row.priority)
+    return Listed(Command(row.words(row.epochs, place)), where, options)
+
+
 def _job_of(table: Any, where: str, shell: str) -> Listed:
     if not isinstance(table, dict) or "command" not in table:
         raise UsageError(f"{where} has no command", 'give it one: "command": "python train.py"')
-    rest = {key: value for key, value in table.items() if key != "command"}
-    _refuse_unknown(rest, where)
     try:
         command = msgspec.convert(table["command"], str | list[str])
-        options = msgspec.convert(_with_text(rest), JobOptions)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {error}", "give it a command as text, or a list of words") from None
+    options = read_options({key: value for key, value in table.items() if key != "command"}, where)
+    return Listed(_command(command, where, shell), where, options)
+
+
+def read_options(table: dict[str, Any], where: str) -> JobOptions:
+    """Job options as a file or a program has them: numbers and lists may stand where the command line has text."""
+    _refuse_unknown(table, where)
+    try:
+        return msgspec.convert(_with_text(table), JobOptions)
     except msgspec.ValidationError as error:
         raise UsageError(f"{where}: {error}", "see stoker run --help for what each option takes") from None
-    return Listed(_command(command, where, shell), where, options)
 
 
 def _refuse_unknown(table: dict[str, Any], where: str) -> None:

@@ -65,9 +65,9 @@ def command(context: click.Context, /, words: tuple[str, ...], demo: bool, **val
       tail -f -n 0 queue | stoker run -         lines as they arrive
       stoker run -G 2 -t 1h -- python train.py  one command; its exit code is ours
 
-    A line goes through your shell; several words are executed as they are. A list that ends in .jsonl or
-    .toml holds the options of each job too. Ctrl-C lets running jobs finish, a second one stops them, a
-    third kills them.
+    A line goes through your shell; several words are executed as they are. A list that ends in .jsonl,
+    .toml or .csv holds the options of each job too. Ctrl-C lets running jobs finish, a second one stops them,
+    a third kills them.
     """
     options = options_from(values)
     values["as_json"] = values["as_json"] or os.environ.get("STOKER_OUTPUT") == "json"

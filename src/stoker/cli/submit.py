@@ -18,7 +18,7 @@ from stoker.joblist import COMMAND_LINE, Lines, Listed, Unusable, command_of, re
 @click.command(name="submit", context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")
 @job_options
-@click.option("-f", "--file", metavar="FILE", help="All jobs of a file: lines, .jsonl or .toml; - is stdin.")
+@click.option("-f", "--file", metavar="FILE", help="All jobs of a file: lines, .jsonl, .toml or .csv; - is stdin.")
 @click.option("-s", "--shell", is_flag=True, help="Give the words to your shell, as one line.")
 @option("--sim", metavar="SPEC", help="Simulated GPUs, for example 4x24G.")
 @click.option("--hold", is_flag=True, help="Keep the jobs from starting until they are released.")

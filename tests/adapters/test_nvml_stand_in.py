@@ -156,13 +156,59 @@ def test_a_job_can_report_its_own_memory(driver: Bench) -> None:
 def test_accounting_outlives_the_process(driver: Bench) -> None:
     """Accounting keeps the peak of a process that is gone, and only root may switch it."""
     account = FakeAccount(1_000_000_000, 7 * GIB, utilisation=55, milliseconds=1234)
-    driver.write(FakeMachine((FakeGpu("GPU-1", accounts=(account,)),)))
+    driver.write(FakeMachine((FakeGpu("GPU-1", accounting=10, accounts=(account,)),)))
     assert pynvml.nvmlDeviceGetAccountingMode(handle()) == pynvml.NVML_FEATURE_ENABLED
     assert pynvml.nvmlDeviceGetAccountingPids(handle()) == [account.pid]
     stats = pynvml.nvmlDeviceGetAccountingStats(handle(), account.pid)
     assert (stats.maxMemoryUsage, stats.gpuUtilization, stats.time, stats.isRunning) == (7 * GIB, 55, 1234, 0)
+    with pytest.raises(pynvml.NVMLError_NotFound):
+        pynvml.nvmlDeviceGetAccountingStats(handle(), os.getpid())
     with pytest.raises(pynvml.NVMLError_NoPermission):
         pynvml.nvmlDeviceSetAccountingMode(handle(), pynvml.NVML_FEATURE_DISABLED)
+
+
+def test_accounting_is_off_by_default(driver: Bench) -> None:
+    """Where nobody switched it on nothing is kept; under MIG there is no such thing."""
+    here = (FakeProcess(os.getpid(), GIB),)
+    driver.write(FakeMachine((FakeGpu("GPU-1", processes=here), FakeGpu("GPU-2", mig=True, accounting=10))))
+    assert pynvml.nvmlDeviceGetAccountingMode(handle()) == pynvml.NVML_FEATURE_DISABLED
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        pynvml.nvmlDeviceGetAccountingPids(handle())
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        pynvml.nvmlDeviceGetAccountingStats(handle(), os.getpid())
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        pynvml.nvmlDeviceGetAccountingMode(handle(1))
+
+
+def test_the_account_of_a_process_has_its_peak(driver: Bench) -> None:
+    """The largest memory that a job ever reported stays, while it runs and when it has less again."""
+    driver.write(FakeMachine((FakeGpu("GPU-1", accounting=10),)))
+    with driver.state.open("a") as state:
+        for size in (1, 9, 2):
+            state.write(f"process 0 {os.getpid()} {size} compute -1 40\n")
+    stats = pynvml.nvmlDeviceGetAccountingStats(handle(), os.getpid())
+    assert (stats.maxMemoryUsage, stats.gpuUtilization, stats.isRunning) == (9, 40, 1)
+
+
+def test_the_buffer_forgets_the_oldest(driver: Bench) -> None:
+    """Only so many processes are kept, of each GPU; a PID that came again stands for its last process."""
+    accounts = tuple(FakeAccount(1_000_000_000 + index % 4, index) for index in range(6))
+    driver.write(FakeMachine((FakeGpu("GPU-1", accounting=3, accounts=accounts), FakeGpu("GPU-2", accounting=3))))
+    assert pynvml.nvmlDeviceGetAccountingPids(handle()) == [1_000_000_003, 1_000_000_000, 1_000_000_001]
+    assert pynvml.nvmlDeviceGetAccountingStats(handle(), 1_000_000_001).maxMemoryUsage == 5
+    with pytest.raises(pynvml.NVMLError_NotFound):
+        pynvml.nvmlDeviceGetAccountingStats(handle(), 1_000_000_002)
+    assert pynvml.nvmlDeviceGetAccountingPids(handle(1)) == []
+
+
+def test_processes_have_their_own_utilisation(driver: Bench) -> None:
+    """A process that works is sampled, one that does nothing is not, and where none works nothing is found."""
+    idle, busy = FakeProcess(1, GIB, ghost=True), FakeProcess(os.getpid(), GIB, load=40)
+    driver.write(FakeMachine((FakeGpu("GPU-1", processes=(idle, busy)), FakeGpu("GPU-2"))))
+    (sample,) = pynvml.nvmlDeviceGetProcessUtilization(handle(), 0)
+    assert (sample.pid, sample.smUtil) == (os.getpid(), 40)
+    with pytest.raises(pynvml.NVMLError_NotFound):
+        pynvml.nvmlDeviceGetProcessUtilization(handle(1), 0)
 
 
 def test_mig_slices_are_enumerated(driver: Bench) -> None:
@@ -222,8 +268,9 @@ def test_a_lost_gpu_fails_in_every_call(driver: Bench) -> None:
 def busy(bench: Bench) -> Iterator[int]:
     """A machine of two GPUs with a real process on the first; its PID."""
     with subprocess.Popen(["sleep", "300"]) as child:
-        process = FakeProcess(child.pid, 6 * GIB)
-        machine = FakeMachine((FakeGpu(A100.uuid, utilisation=87, celsius=61, processes=(process,)), RTX))
+        process = FakeProcess(child.pid, 6 * GIB, load=43)
+        gpu = FakeGpu(A100.uuid, utilisation=87, celsius=61, accounting=4000, processes=(process,))
+        machine = FakeMachine((gpu, RTX))
         bench.write(machine)
         yield child.pid
         child.kill()
@@ -260,4 +307,4 @@ def test_nvitop_shows_the_machine(bench: Bench, busy: int) -> None:
     line_with(lines, "A100-SXM4-40GB", "00000000:07:00.0")
     line_with(lines, "61C", "6144MiB / 40.00GiB", "87%")
     line_with(lines, "GeForce RTX 4090", "00000000:08:00.0")
-    line_with(lines, f" {busy} C", "6144MiB", "sleep 300")
+    line_with(lines, f" {busy} C", "6144MiB", " 43 ", "sleep 300")

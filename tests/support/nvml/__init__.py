@@ -33,11 +33,12 @@ class FakeProcess:
     kind: Kind = "compute"
     slice: int = -1
     ghost: bool = False
+    load: int = 0
 
 
 @dataclass(frozen=True)
 class FakeAccount:
-    """What the driver's accounting keeps of a process, also after its end."""
+    """What the driver's accounting keeps of a process that has no line of its own any more."""
 
     pid: int
     peak: int
@@ -74,6 +75,8 @@ class FakeGpu:
     mig: bool = False
     slices: tuple[FakeSlice, ...] = ()
     processes: tuple[FakeProcess, ...] = ()
+    accounting: int = 0
+    """For how many processes accounting has room; none means that it is off."""
     accounts: tuple[FakeAccount, ...] = ()
     faults: Mapping[str, int] = field(default_factory=dict)
 
@@ -159,9 +162,10 @@ def _gpu_lines(index: int, gpu: FakeGpu) -> list[str]:
         f"load {index} {gpu.utilisation} {gpu.memory_utilisation}",
         f"board {index} {gpu.celsius} {gpu.power_milliwatts} {gpu.limit_milliwatts} {7 + index}",
         *([f"mig {index}"] if gpu.mig else []),
+        f"accounting {index} {gpu.accounting}",
         *(f"slice {index} {part.uuid} {part.total} {part.base} {part.name}" for part in gpu.slices),
-        *(_process_line(index, process) for process in gpu.processes),
         *(_account_line(index, account) for account in gpu.accounts),
+        *(_process_line(index, process) for process in gpu.processes),
         *(f"fail {symbol} {index} {code}" for symbol, code in gpu.faults.items()),
     ]
 
@@ -169,7 +173,7 @@ def _gpu_lines(index: int, gpu: FakeGpu) -> list[str]:
 def _process_line(index: int, process: FakeProcess) -> str:
     word = "ghost" if process.ghost else "process"
     memory = "na" if process.memory is None else process.memory
-    return f"{word} {index} {process.pid} {memory} {process.kind} {process.slice}"
+    return f"{word} {index} {process.pid} {memory} {process.kind} {process.slice} {process.load}"
 
 
 def _account_line(index: int, account: FakeAccount) -> str:

@@ -1,13 +1,14 @@
-/* Processes that run on a device, and the driver's account of those that ran. */
+/* Processes that run on a device. */
 #include "state.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* A zombie has no executable any more, as the driver has taken its memory back; others' links are forbidden. */
-static int alive(unsigned pid)
+int alive(unsigned pid)
 {
     char path[32], target[1];
     snprintf(path, sizeof path, "/proc/%u/exe", pid);
@@ -87,62 +88,24 @@ PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, "graphics", 3)
 PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, "mps", 3)
 #endif
 
+struct sample { unsigned pid; uint64_t microseconds; unsigned load, memory, encoder, decoder; };
+
 /* The driver has no samples for a process that did nothing lately, and none at all under MIG. */
-EXPORT int nvmlDeviceGetProcessUtilization(void *device, void *samples, unsigned *count, uint64_t since)
+EXPORT int nvmlDeviceGetProcessUtilization(void *device, struct sample *samples, unsigned *count, uint64_t since)
 {
     RESOLVE(device);
-    (void)samples, (void)since;
-    *count = 0;
-    return at.gpu->mig ? NOT_SUPPORTED : NOT_FOUND;
-}
-
-/* ---- accounting: the peak of a process, also after its end ---- */
-
-struct accounting_stats {
-    unsigned utilisation, memory_utilisation;
-    uint64_t peak, milliseconds, started;
-    unsigned running, unused[5];
-};
-
-static int accounting_on(const struct target *at)
-{
-    for (int i = 0; i < machine.account_count; i++)
-        if (machine.accounts[i].gpu == at->index)
-            return 1;
-    return 0;
-}
-
-NUMBER(nvmlDeviceGetAccountingMode, (unsigned)accounting_on(&at))
-NUMBER(nvmlDeviceGetAccountingBufferSize, BUFFER_SIZE)
-RETURNS(nvmlDeviceSetAccountingMode, NO_PERMISSION)
-RETURNS(nvmlDeviceClearAccountingPids, NO_PERMISSION)
-
-EXPORT int nvmlDeviceGetAccountingPids(void *device, unsigned *count, unsigned *pids)
-{
-    RESOLVE(device);
-    unsigned room = pids ? *count : 0, found = 0;
-    for (int i = 0; i < machine.account_count; i++) {
-        if (machine.accounts[i].gpu != at.index)
+    if (at.gpu->mig)
+        return NOT_SUPPORTED;
+    unsigned room = samples ? *count : 0, found = 0;
+    uint64_t now = (uint64_t)time(NULL) * 1000000;
+    for (int i = 0; i < machine.process_count; i++) {
+        const struct process *process = &machine.processes[i];
+        if (!process->load || now <= since || !counts(process, &at))
             continue;
         if (found < room)
-            pids[found] = machine.accounts[i].pid;
+            samples[found] = (struct sample){process->pid, now, process->load, 0, 0, 0};
         found++;
     }
     *count = found;
-    return found > room ? INSUFFICIENT_SIZE : SUCCESS;
-}
-
-/* The newest record wins, as a PID can come again. */
-EXPORT int nvmlDeviceGetAccountingStats(void *device, unsigned pid, struct accounting_stats *stats)
-{
-    RESOLVE(device);
-    for (int i = machine.account_count - 1; i >= 0; i--) {
-        const struct account *found = &machine.accounts[i];
-        if (found->gpu != at.index || found->pid != pid)
-            continue;
-        *stats = (struct accounting_stats){found->utilisation, found->memory, found->peak, found->milliseconds,
-                                           found->started, (unsigned)alive(pid), {0}};
-        return SUCCESS;
-    }
-    return accounting_on(&at) ? NOT_FOUND : NOT_SUPPORTED;
+    return !found ? NOT_FOUND : found > room ? INSUFFICIENT_SIZE : SUCCESS;
 }

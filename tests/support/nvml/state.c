@@ -11,14 +11,35 @@
 __thread struct machine machine;
 int initialised;
 
+/* The account that goes with the lines of one process; the largest size counts. */
+static void account_for(const struct process *process)
+{
+    struct account *new = &machine.accounts[machine.account_count];
+    for (int i = 0; i < machine.account_count; i++) {
+        struct account *old = &machine.accounts[i];
+        if (old->of_process && old->gpu == process->gpu && old->pid == process->pid)
+            new = old;
+    }
+    if (new == &machine.accounts[machine.account_count]) {
+        if (machine.account_count == ACCOUNTS)
+            return;
+        *new = (struct account){.gpu = process->gpu, .of_process = 1, .pid = process->pid};
+        machine.account_count++;
+    }
+    new->utilisation = process->load;
+    if (process->bytes != NOT_AVAILABLE && process->bytes > new->peak)
+        new->peak = process->bytes;
+}
+
 static void add_process(const char *line, int ghost)
 {
     struct process new = {.ghost = ghost, .slice = -1};
     char bytes[32];
     if (machine.process_count == ENTRIES ||
-        sscanf(line, "%d %u %31s %15s %d", &new.gpu, &new.pid, bytes, new.kind, &new.slice) < 4)
+        sscanf(line, "%d %u %31s %15s %d %u", &new.gpu, &new.pid, bytes, new.kind, &new.slice, &new.load) < 4)
         return;
     new.bytes = strcmp(bytes, "na") ? strtoull(bytes, NULL, 10) : NOT_AVAILABLE;
+    account_for(&new);
     for (int i = 0; i < machine.process_count; i++) {
         struct process *old = &machine.processes[i];
         if (old->gpu == new.gpu && old->pid == new.pid && !strcmp(old->kind, new.kind)) {
@@ -56,6 +77,8 @@ static void describe_gpu(const char *keyword, const char *line)
         sscanf(line, "%u %u", &gpu->utilisation, &gpu->memory_utilisation);
     else if (!strcmp(keyword, "board"))
         sscanf(line, "%u %u %u %u", &gpu->celsius, &gpu->power, &gpu->limit, &gpu->bus);
+    else if (!strcmp(keyword, "accounting"))
+        sscanf(line, "%u", &gpu->accounting);
     else if (!strcmp(keyword, "mig"))
         gpu->mig = 1;
 }
@@ -63,7 +86,7 @@ static void describe_gpu(const char *keyword, const char *line)
 static void add_account(const char *line)
 {
     struct account *new = &machine.accounts[machine.account_count];
-    if (machine.account_count < ENTRIES &&
+    if (machine.account_count < ACCOUNTS &&
         sscanf(line, "%d %u %lu %u %u %lu %lu", &new->gpu, &new->pid, &new->peak, &new->utilisation, &new->memory,
                &new->milliseconds, &new->started) == 7)
         machine.account_count++;

@@ -13,10 +13,13 @@
  *   board GPU CELSIUS POWER LIMIT BUS      milliwatts; PCI bus number
  *   mig GPU                                MIG mode is on
  *   slice GPU UUID TOTAL BASE NAME         adds a MIG slice
- *   process GPU PID BYTES KIND SLICE       BYTES may be `na`, KIND compute, graphics or mps, SLICE -1 for none;
- *                                          a later line for the same GPU, PID and KIND replaces an earlier one
- *   ghost GPU PID BYTES KIND SLICE         the same, but shown although no such process lives
+ *   process GPU PID BYTES KIND SLICE LOAD  BYTES may be `na`, KIND compute, graphics or mps, SLICE -1 for none, LOAD
+ *                                          per cent or left out; a later line for the same GPU, PID and KIND replaces
+ *                                          an earlier one, but the largest BYTES stay in the account of the process
+ *   ghost GPU PID BYTES KIND SLICE LOAD    the same, but shown although no such process lives
+ *   accounting GPU SIZE                    accounting is on, with a buffer for so many processes
  *   account GPU PID PEAK UTILISATION MEMORY MILLISECONDS STARTED
+ *                                          what is kept of a process without a line of its own
  *   link GPU GPU LEVEL NVLINK              LEVEL as in nvmlGpuTopologyLevel_t, NVLINK 0 or 1
  *   fail SYMBOL GPU CODE                   SYMBOL may be `*`, GPU -1 is all: what the call returns instead
  *   block SYMBOL SECONDS                   the call hangs so long, or until the line is gone
@@ -39,17 +42,17 @@ enum {
     SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION,
     NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, ARGUMENT_VERSION_MISMATCH = 25
 };
-enum { GPUS = 16, SLICES = 8, ENTRIES = 256, BUFFER_SIZE = 4000, SYSTEM_LEVEL = 50 };
+enum { GPUS = 16, SLICES = 8, ENTRIES = 256, ACCOUNTS = 8192, SYSTEM_LEVEL = 50 };
 
 struct slice { char uuid[96], name[96]; uint64_t total, base; };
 struct gpu {
     char uuid[96], name[96];
     uint64_t total, reserved, base;
-    unsigned utilisation, memory_utilisation, celsius, power, limit, bus, mig, slice_count;
+    unsigned utilisation, memory_utilisation, celsius, power, limit, bus, mig, accounting, slice_count;
     struct slice slices[SLICES];
 };
-struct process { int gpu, slice, ghost; unsigned pid; uint64_t bytes; char kind[16]; };
-struct account { int gpu; unsigned pid, utilisation, memory; uint64_t peak, milliseconds, started; };
+struct process { int gpu, slice, ghost; unsigned pid, load; uint64_t bytes; char kind[16]; };
+struct account { int gpu, of_process; unsigned pid, utilisation, memory; uint64_t peak, milliseconds, started; };
 struct link { int from, to, level, nvlink; };
 struct fault { char symbol[64]; int gpu, code; double seconds; };
 
@@ -58,7 +61,7 @@ extern __thread struct machine {
     int cuda, init, gpu_count, process_count, account_count, link_count, fault_count;
     struct gpu gpus[GPUS];
     struct process processes[ENTRIES];
-    struct account accounts[ENTRIES];
+    struct account accounts[ACCOUNTS];
     struct link links[ENTRIES];
     struct fault faults[ENTRIES];
 } machine;
@@ -75,6 +78,7 @@ int trouble(const char *symbol, int gpu);
 int resolve(const char *symbol, void *device, struct target *at);
 int copy(char *to, unsigned size, const char *text);
 uint64_t held_by_processes(const struct target *at);
+int alive(unsigned pid);
 
 /* The first lines of nearly every symbol: its faults, and what its handle stands for, as `at`. */
 #define RETURN_TROUBLE(gpu) do { int code = trouble(__func__, gpu); if (code) return code; } while (0)

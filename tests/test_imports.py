@@ -58,6 +58,7 @@ LAYERS = [
         "unit",
         "checkup",
         "starting",
+        "reports",
         "options",
         "joblist",
         "sheet",
@@ -70,7 +71,7 @@ LAYERS = [
         "rereading",
         "defaults",
     },
-    {"cli", "compat", "__main__"},
+    {"cli", "compat", "python", "__main__"},
 ]
 """Parts of the package from the inside to the outside; imports point inward or stay within a layer."""
 
@@ -115,6 +116,7 @@ THIRD_PARTY = {
     "pynvml": "stoker.devices",
     "click": "stoker.cli",
     "rich": "stoker.cli.foreground.live",
+    "cloudpickle": "stoker.python",
 }
 """Libraries, and the one part that may import each."""
 

@@ -11,7 +11,7 @@ from stoker.core.device import Device
 from stoker.core.job import Active, Ended, Event, Job, advance, started_at
 from stoker.core.memory import Learnt
 from stoker.core.submission import NewJob
-from stoker.store import Change, Sequels, Store
+from stoker.store import Change, Measured, Sequels, Store
 
 
 class Happening(Struct, frozen=True):
@@ -56,9 +56,10 @@ class Changes:
         self._happenings: list[Happening] = []
         self._answered: list[int] = []
         self._learnt: dict[str, Learnt] = {}
+        self._measured: dict[tuple[int, int], Measured] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._pending or self._answered)
+        return bool(self._pending or self._answered or self._measured)
 
     def note(self, job: Job, event: Event, devices: tuple[Device, ...]) -> Job:
         """The job after the event, which is remembered."""
@@ -88,16 +89,21 @@ class Changes:
         if news is not None:
             self._learnt[news[0]] = news[1]
 
+    def measure(self, measured: Measured) -> None:
+        """Something is known of how an attempt uses its GPUs."""
+        self._measured[measured.job, measured.number] = measured
+
     def write(self) -> None:
         """Record everything and tell of it; where writing fails, all of it is kept for another try."""
         if not self:
             return
         changes = [Change(pending.job, pending.events) for pending in self._pending.values()]
-        self._store.record(changes, self._answered, self._learnt, self._gathered())
+        self._store.record(changes, self._answered, self._learnt, self._gathered(), self._measured.values())
         self.sequels_written = self.sequels_written or bool(self._sequels)
         self._sequels.clear()
         self._pending.clear()
         self._learnt.clear()
+        self._measured.clear()
         self._answered.clear()
         happenings, self._happenings = self._happenings, []
         for happening in happenings:

@@ -25,13 +25,19 @@ from stoker.core.job import (
     Queued,
     Returned,
     Stopping,
+    need_of,
 )
 from stoker.core.plan import Plan, Policy, Start, plan
 from stoker.core.reasons import Reason
+from stoker.core.terms import Need
+from stoker.core.use import Live
+from stoker.core.waiting import Shape
 from stoker.equipment import Equipment
 from stoker.experience import Experience
 from stoker.hearing import Hearing
+from stoker.lessons import Lessons
 from stoker.mail import Mail
+from stoker.measuring import Measuring
 from stoker.orders import Assignment, Orders
 from stoker.posts import Post, Posts
 from stoker.sharing import Sharing
@@ -80,10 +86,19 @@ class Engine:
         self._tenure = Tenure(self._posts, equipment.backend, equipment.ledger, label)
         self._usage = Usage(equipment.store, name)
         self._sharing = Sharing(equipment.ledger, self._usage, label)
-        self._hearing = Hearing(self._book, self._posts, self.sight, self._usage, self._experience)
+        self._measuring = Measuring(self._posts, equipment.backend, self._roster, equipment.store)
+        self._lessons = Lessons(self._measuring, self._experience, self._changes)
+        self._hearing = Hearing(
+            self._book,
+            self._posts,
+            self.sight,
+            usage=self._usage,
+            experience=self._experience,
+            measuring=self._measuring,
+        )
         self._mail = Mail(equipment.store, name)
         self._heartbeat = heartbeat
-        self._orders = Orders(equipment.store, equipment.devices)
+        self._orders = Orders(equipment.store, equipment.devices, equipment.report)
         self._buried: list[str] = []
         self._last_accepted = 0
         self._accept_due = True
@@ -165,8 +180,13 @@ class Engine:
         """When jobs are expected to start and end."""
         now, sight = self._now(), self.sight
         slots = self._posts.slots(self._roster.active, 0.0, now)
-        present = Now(self._roster.waiting, slots, sight.snapshot, sight.leases, self.policy, now)
+        present = Now(self._roster.waiting, slots, sight.snapshot, sight.leases, self.policy, now, self._foresee)
         return forecast(present, self._experience.expected)
+
+    @property
+    def uses(self) -> dict[int, Live]:
+        """What the running attempts hold of their GPUs, by job."""
+        return self._measuring.live()
 
     def drain(self) -> None:
         """Start nothing more; what runs may finish, what was handed over ahead comes back."""
@@ -214,12 +234,13 @@ class Engine:
         if keeper not in self._posts:
             devices = self.sight.devices(job.state.devices)
             lease = str(self._equipment.ledger.path / job.state.lease) if job.state.lease else ""
-            self._posts.occupy(Post(keeper, job.terms.need, devices, lease, adopted=True))
+            self._posts.occupy(Post(keeper, need_of(job), devices, lease, adopted=True))
             if not self._equipment.backend.adopt(keeper):
                 self._posts[keeper].take(job.id, self._now())
                 self._keeper_gone(keeper)
                 return
         self._posts[keeper].take(job.id, self._now())
+        self._posts[keeper].company = need_of(job).shares  # nobody knows who was there before
         if isinstance(job.state, Stopping):  # whoever wanted that may have died before he said so
             self._stop_attempt(job, None)
         # An engine that died between the record and the order left an attempt that no keeper has heard of.
@@ -317,11 +338,15 @@ class Engine:
         interval = self._look_interval
         due = self.sight.due_in(now, interval) <= 0
         if self._book.plan_due or due:
-            self.sight.look(now, self._posts.leases, waiting=bool(self.waiting), interval=interval)
+            young = now - interval if interval < LOOK_INTERVAL else 0.0
+            self.sight.look(now, self._posts.leases, waiting=bool(self.waiting), interval=interval, young=young)
             self._book.plan_due = True
         self._book.free_those_due(now)
         if due:
             self._book.free_those_behind_others()
+            self._posts.note_company(self.sight.leases)
+        self._measuring.look(self.sight.snapshot, now)
+        self._lessons.draw(self.sight.snapshot, now)
         if self._tenure.check(now):
             self.trouble = self._tenure.trouble
 
@@ -349,8 +374,11 @@ class Engine:
         waiting, sight = self._roster.waiting, self.sight
         courtesy = self._sharing.consider(sight, self._posts, lambda: self._roster.waiting_since, now)
         slots = self._posts.slots(self._roster.active, self.policy.ahead, now, self._sharing.is_promised)
-        expects = self._experience.expected
-        return plan(waiting, slots, sight.snapshot, sight.leases, self.policy, now, sight.freed, courtesy, expects)
+        known = self._experience.expected, self._foresee
+        return plan(waiting, slots, sight.snapshot, sight.leases, self.policy, now, sight.freed, courtesy, *known)
+
+    def _foresee(self, shape: Shape) -> Need:
+        return self._experience.foresee(shape, self.policy.margin)
 
     def _record(self) -> None:
         """Write what happened, all in one transaction; where that fails, keep it and try again later."""
@@ -401,7 +429,7 @@ class Engine:
     def _assign(self, start: Start) -> None:
         now = self._now()
         devices = self.sight.devices(start.devices)
-        post = self._posts[start.behind] if start.behind else self._posts.open(start.job.terms.need, devices, now)
+        post = self._posts[start.behind] if start.behind else self._posts.open(start.need, devices, now)
         if post is None:  # somebody else was faster: look at the ledger again, and plan with that
             self.sight.expire()
             self._book.plan_due, self._plan_after = True, now + SOON
@@ -410,11 +438,14 @@ class Engine:
         assert job is not None
         out, err = output_paths(job, self._equipment.user)
         errors = "" if err == out else err
-        assigned = Assigned(post.keeper, start.devices, out, now, errors, post.lease.rpartition("/")[2])
+        need = None if start.need == job.terms.need else start.need
+        assigned = Assigned(post.keeper, start.devices, out, now, errors, post.lease.rpartition("/")[2], need)
         job = self._book.happen(job, assigned)
         if not post.jobs:  # now that it is busy, more may be handed over ahead
             self._book.plan_due = True
         post.take(job.id, now)
+        if start.need.shares:
+            self._posts.note_company(self.sight.leases)
         self._orders.put(Assignment(job, post, (out, err)))
 
     def _stop_latecomer(self, job: Job | None) -> None:
@@ -455,7 +486,9 @@ class Engine:
 
     @property
     def _look_interval(self) -> float:
-        return self.sight.hurried_interval(self._now()) if self._sharing.waits else LOOK_INTERVAL
+        now = self._now()
+        usual = self.sight.hurried_interval(now) if self._sharing.waits else LOOK_INTERVAL
+        return self._measuring.interval(now, usual)
 
     def _now(self) -> float:
         return self._equipment.clock()

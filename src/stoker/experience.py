@@ -35,7 +35,7 @@ class Experience:
         seconds = expected_seconds(self._known(self._signature(job)))
         return limit if seconds is None or (limit is not None and limit < seconds) else seconds
 
-    def foresee(self, shape: Shape, margin: float) -> Need:
+    def foresee(self, shape: Shape, margin: int) -> Need:
         """What to set aside for jobs of a shape, with a margin on what was learnt."""
         return resolved(shape, self._known(shape.kind), margin) if shape.kind else shape.need
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from stoker.autopsy import NOTHING, Findings, examine
 from stoker.backends import journal
 from stoker.book import Book
 from stoker.core.job import Exited, Job, Lost, Returned, Started, started_at, state_word
 from stoker.experience import Experience
-from stoker.posts import Posts
+from stoker.measuring import Measuring
+from stoker.posts import Post, Posts
 from stoker.sight import Sight
 from stoker.usage import Usage
 
@@ -16,12 +18,15 @@ from stoker.usage import Usage
 class Hearing:
     """Takes in each record of a journal; one that was heard before says nothing new."""
 
-    def __init__(self, book: Book, posts: Posts, sight: Sight, usage: Usage, experience: Experience) -> None:
+    def __init__(
+        self, book: Book, posts: Posts, sight: Sight, *, usage: Usage, experience: Experience, measuring: Measuring
+    ) -> None:
         self._book = book
         self._posts = posts
         self._sight = sight
         self._usage = usage
         self._experience = experience
+        self._measuring = measuring
 
     def began(self, keeper: str, record: journal.Began) -> Job | None:
         """An attempt has a process; the job, if that is news."""
@@ -36,15 +41,26 @@ class Hearing:
         job = self._book.roster.attempt(record.attempt)
         if job is None:
             return
-        began = started_at(job)
-        after = self._book.happen(job, _exited(job, record))
+        began, post = started_at(job), self._posts[keeper]
+        findings = self._examined(job, record, post)
+        after = self._book.happen(job, _exited(job, record, findings, company=post.company or findings.company))
         if began is not None:
             seconds = record.at - began
-            self._posts.learn(job.terms.need, seconds)
-            self._usage.spent(self._posts[keeper].device_ids, began, record.at)
+            self._posts.learn(post.need, seconds)
+            self._usage.spent(post.device_ids, began, record.at)
             if state_word(after) == "done":
                 self._book.changes.learn(self._experience.learn(job, seconds))
+            if findings.needs is not None:
+                models = [device.model for device in post.devices]
+                self._book.changes.learn(self._experience.learn_use(job, models, peak=findings.needs))
+            self._measuring.end(job, after, company=post.company, now=self._book.clock())
         self.leave_post(keeper, job)
+
+    def _examined(self, job: Job, record: journal.Over, post: Post) -> Findings:
+        """What the log of an attempt says that failed by itself."""
+        if record.code == 0 or record.why != "exited":
+            return NOTHING
+        return examine(job, post.devices, self._measuring.peak(job), company=post.company)
 
     def back(self, keeper: str, record: journal.Back) -> None:
         """The keeper gave an attempt back that it had not started."""
@@ -80,7 +96,7 @@ class Hearing:
             self._sight.leave(post.device_ids, now)
 
 
-def _exited(job: Job, record: journal.Over) -> Exited:
+def _exited(job: Job, record: journal.Over, findings: Findings, *, company: bool) -> Exited:
     why: Any = record.why
     return Exited(
         job.attempts,
@@ -89,5 +105,8 @@ def _exited(job: Job, record: journal.Over) -> Exited:
         record.at,
         why=why,
         peak_memory=record.peak,
-        note=record.note,
+        note="; ".join(filter(None, (findings.note, record.note))),
+        cause=findings.cause,
+        company=company,
+        floor=findings.floor,
     )

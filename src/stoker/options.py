@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -121,7 +122,8 @@ def need_of(options: JobOptions, resolve: Callable[[str], str]) -> Need:
     """What the job needs of the machine."""
     return Need(
         gpus=_at_least_zero(1 if options.gpus is None else options.gpus, "-G"),
-        memory=None if options.vram in (None, "all") else _memory(options.vram),
+        memory=None if options.vram in (None, "all", "auto") else parse_vram(options.vram),
+        auto=options.vram == "auto",
         allowed=_device_ids(options.on, "--on", resolve),
         preferred=_device_ids(options.prefer, "--prefer", resolve),
         model=(options.gpu_type or "").strip().lower(),
@@ -190,16 +192,12 @@ def current_user() -> str:
 
 
 def current_umask() -> int:
-    """The umask of this process, which can only be read by setting it."""
+    """The umask of this process, which older kernels tell only who sets it, and threads would notice that."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/status", "rb") as status:
+        return int(status.read().partition(b"\nUmask:")[2].split()[0], 8)
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
-
-
-def _memory(text: str | None) -> int:
-    if text == "auto":
-        raise UsageError("--vram auto is not known yet", "give a size such as --vram 6G, or leave it out")
-    return parse_vram(text or "")
 
 
 def _device_ids(text: str | None, option: str, resolve: Callable[[str], str]) -> tuple[str, ...]:

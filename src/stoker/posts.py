@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 
 from stoker.backends.local import LocalBackend
 from stoker.core.device import Device
 from stoker.core.job import Job, Running, limit_of
-from stoker.core.lease import Claim
+from stoker.core.lease import Claim, Lease
 from stoker.core.occupancy import claims_on
 from stoker.core.plan import Slot
 from stoker.core.terms import Need
@@ -38,6 +38,8 @@ class Post(Struct):
     """Whether another engine hired the keeper: what it inherited, such as a terminal, is not ours."""
     jobs: deque[int] = field(default_factory=deque)
     head_since: float = 0.0
+    company: bool = False
+    """Whether somebody else was on its devices at any time since the running attempt began."""
     recalled: bool = False
 
     @property
@@ -62,18 +64,18 @@ class Post(Struct):
 
     def suits(self, need: Need, device_ids: tuple[str, ...]) -> bool:
         """Whether the lease held covers another job as it is."""
-        return self.need.memory == need.memory and self.device_ids == device_ids
+        return self.device_ids == device_ids and (self.need == need or _claims(self.devices, need) == self.claims)
 
     def take(self, job: int, now: float) -> None:
         """Another attempt was handed over."""
         if not self.jobs:
-            self.head_since = now
+            self.head_since, self.company = now, False
         self.jobs.append(job)
 
     def finish(self, job: int, now: float) -> None:
         """An attempt is over or came back."""
         if self.jobs[0] == job:
-            self.head_since = now
+            self.head_since, self.company = now, False
         self.jobs.remove(job)
         if len(self.jobs) <= 1:
             self.recalled = False
@@ -158,6 +160,15 @@ class Posts:
         post = Post(self._employ(held), need, devices, lease=str(held.path) if held is not None else "")
         self._posts[post.keeper] = post
         return post
+
+    def note_company(self, others: Iterable[Lease]) -> None:
+        """See who shares devices by now: attempts of ours with each other, and with those of other engines."""
+        foreign = {claim.name for lease in others for claim in lease.claims}
+        busy = [post for post in self if post.jobs]
+        held = Counter(claim.name for post in busy for claim in post.claims)
+        for post in busy:
+            names = {claim.name for claim in post.claims}
+            post.company = post.company or not names.isdisjoint(foreign) or any(held[name] > 1 for name in names)
 
     def occupy(self, post: Post) -> None:
         """Add a post that another engine had opened."""

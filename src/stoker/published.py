@@ -15,6 +15,7 @@ from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.lease import Lease
 from stoker.core.reasons import Reason
 from stoker.core.settings import EngineSettings
+from stoker.core.use import Live
 from stoker.core.waiting import Shape
 
 if TYPE_CHECKING:  # a door that only reads this need not load what an engine consists of
@@ -65,6 +66,8 @@ class View(Struct, frozen=True):
     """... and jobs that run or wait to end, where that can be told."""
     empty: float | None = None
     """When all that waits for a device is expected to be over."""
+    uses: dict[int, Live] = {}
+    """What running jobs hold of their GPUs."""
     settings: EngineSettings | None = None
     """What it goes by, where it was configured at all."""
 
@@ -149,6 +152,7 @@ def view_of(engine: Engine, since: float, expected: Forecast) -> View:
         starts=expected.starts,
         ends=expected.ends,
         empty=expected.empty,
+        uses=engine.uses,
     )
 
 

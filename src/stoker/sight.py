@@ -51,13 +51,16 @@ class Sight:
         """Something outside has changed: look again at the next occasion."""
         self._read_at = 0.0
 
-    def look(self, now: float, ours: Iterable[str], *, waiting: bool, interval: float = LEASE_INTERVAL) -> None:
+    def look(
+        self, now: float, ours: Iterable[str], *, waiting: bool, interval: float = LEASE_INTERVAL, young: float = 0.0
+    ) -> None:
         """Look at the devices and, when they are older than the interval, at the leases that are not ours.
 
-        For jobs that wait, a device freed since the last snapshot needs a newer one to count as free.
+        For jobs that wait, a device freed since the last snapshot needs a newer one to count as free. Somebody who
+        measures may want one that is not much older than `young`.
         """
         newer_than = max(self.freed.values(), default=0.0) if waiting else 0.0
-        self._see(self._devices.look(now, newer_than))
+        self._see(self._devices.look(now, max(newer_than, young)))
         if now - self._read_at >= min(interval, LEASE_INTERVAL):
             view = self._ledger.live()
             names = set(ours)

@@ -79,6 +79,7 @@ def test_another_program_script_option_or_place_is_other_work(other: tuple[Comma
         ("batch=32", "batch=64"),
         ("--model resnet18", "--model resnet152"),
         ("--hidden 128", "--hidden 256"),
+        ("--model-name vit", "--model-name bert"),
     ],
 )
 def test_what_decides_the_memory_makes_another_kind_of_work(one: str, other: str) -> None:
@@ -88,7 +89,14 @@ def test_what_decides_the_memory_makes_another_kind_of_work(one: str, other: str
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("--out runs/7/a1", "--out runs/8/a2"), ("--log log_1.txt", "--log log_2.txt")]
+    ("one", "other"),
+    [
+        ("--out runs/7/a1", "--out runs/8/a2"),
+        ("--log log_1.txt", "--log log_2.txt"),
+        ("--name a", "--name b"),
+        ("run_name=x", "run_name=y"),
+        ("--exp-id a1", "--exp-id b2"),
+    ],
 )
 def test_where_results_go_does_not(one: str, other: str) -> None:
     """Paths that are counted up are no other work."""
@@ -101,7 +109,7 @@ def test_the_largest_of_the_last_peaks_counts_with_a_margin() -> None:
     learnt = Learnt()
     for peak in (2 * GIB, 3 * GIB, GIB):
         learnt = observe_use(learnt, "A100", peak=peak)
-    ((model, size),) = foreseen(Need(auto=True), learnt, 0.15).predicted
+    ((model, size),) = foreseen(Need(auto=True), learnt, 15).predicted
     assert model == "A100"
     assert 3.45 * GIB <= size < 3.45 * GIB + GRAIN
     assert size % GRAIN == 0
@@ -109,7 +117,7 @@ def test_the_largest_of_the_last_peaks_counts_with_a_margin() -> None:
 
 def test_another_model_of_gpu_is_not_known() -> None:
     """There the next run is alone, and measured."""
-    need = foreseen(Need(auto=True), observe_use(Learnt(), "A100", peak=GIB), 0.15)
+    need = foreseen(Need(auto=True), observe_use(Learnt(), "A100", peak=GIB), 15)
     known, unknown = (structs.replace(simulated(24)[0], model=model) for model in ("A100", "T4"))
     assert amount_on(need, known) is not None
     assert amount_on(need, unknown) is None
@@ -118,6 +126,6 @@ def test_another_model_of_gpu_is_not_known() -> None:
 def test_what_was_declared_stays_unless_an_end_showed_that_it_is_too_little() -> None:
     """The user's word is not padded; what a job ran out of memory with is."""
     learnt = observe_use(Learnt(), "A100", peak=20 * GIB, load=70)
-    assert foreseen(Need(memory=6 * GIB), learnt, 0.15).memory == 6 * GIB
-    assert foreseen(Need(memory=6 * GIB), learnt, 0.15, floor=9 * GIB).memory == 9 * GIB
-    assert foreseen(Need(memory=6 * GIB), learnt, 0.15).loads == (("A100", 70),)
+    assert foreseen(Need(memory=6 * GIB), learnt, 15).memory == 6 * GIB
+    assert foreseen(Need(memory=6 * GIB), learnt, 15, floor=9 * GIB).memory == 9 * GIB
+    assert foreseen(Need(memory=6 * GIB), learnt, 15).loads == (("A100", 70),)

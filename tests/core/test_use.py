@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stoker.core.use import CURVE, MIB, Use, reached, seen
@@ -11,6 +11,7 @@ LOOKS = st.lists(st.tuples(st.floats(0.01, 60.0), st.integers(0, 2**36)), min_si
 
 
 @given(LOOKS)
+@example([(1.0, 0)] * CURVE + [(1.0, MIB)])
 def test_a_long_run_makes_no_long_curve(looks: list[tuple[float, int]]) -> None:
     """However often somebody looked, few points are kept, in order, and the highest is among them."""
     use, moment = Use(), 0.0

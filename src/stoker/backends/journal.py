@@ -30,6 +30,8 @@ class Born(NamedTuple):
 
     attempt: str
     pid: int
+    keeper: int = 0
+    """The process that all of it comes from, also what its parents have left."""
 
 
 class Over(NamedTuple):
@@ -61,8 +63,8 @@ def line_of(record: Record) -> bytes:
     match record:
         case Began(attempt, at):
             return f"S {attempt} {at:.6f}\n".encode()
-        case Born(attempt, pid):
-            return f"P {attempt} {pid}\n".encode()
+        case Born(attempt, pid, keeper):
+            return f"P {attempt} {pid} {keeper}\n".encode()
         case Back(attempt, at):
             return f"R {attempt} {at:.6f}\n".encode()
         case Over():
@@ -77,7 +79,7 @@ def record_of(line: bytes) -> Record:
     if kind == "S":
         return Began(attempt, float(at))
     if kind == "P":
-        return Born(attempt, int(at))
+        return Born(attempt, int(at), int(rest[0]) if rest else 0)
     if kind == "R":
         return Back(attempt, float(at))
     code, signal, why, peak, note = rest

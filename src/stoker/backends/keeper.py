@@ -204,7 +204,7 @@ class Keeper:
 
     def _spawn(self, order: dict[str, Any]) -> Attempt:
         pid = launch(order, {**self._environments[order["environment"]], **order["extra"]})
-        self._write(journal.Born(order["attempt"], pid))
+        self._write(journal.Born(order["attempt"], pid, os.getpid()))
         limit = order["limit"]
         limit_at = None if limit is None else _boot_clock() + limit
         self._childless = False

@@ -143,6 +143,11 @@ class LocalBackend:
         born = link.born if link is not None else None
         return born.pid if born is not None and born.attempt == attempt else None
 
+    def root_of(self, keeper: str) -> int | None:
+        """The number of a keeper's own process, from which all comes that it runs, once it has run something."""
+        link = self._links.get(keeper) or self._ended.get(keeper)
+        return link.born.keeper or None if link is not None and link.born is not None else None
+
     def worn_out(self, keeper: str) -> bool:
         """Whether the keeper's journal is nearly full, so that a fresh one should take over."""
         return keeper in self._links and self._links[keeper].reader.nearly_full

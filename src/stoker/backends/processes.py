@@ -31,6 +31,12 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
+def parent_of(pid: int) -> int | None:
+    """The process that a process comes from; None where it is not there."""
+    process = _look(str(pid))
+    return None if process is None else process.parent
+
+
 def descendants(root: int) -> list[Seen]:
     """All living processes below root, parents before their children."""
     return _below([root], _all_processes())

@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from stoker.core.device import Device
-from stoker.core.job import Job
+from stoker.core.job import Job, need_of
 from stoker.core.placeholder import fill
+from stoker.core.terms import amount_on
 
 INHERIT = "-"
+_MODEST = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""What keeps frameworks from taking the whole card, or most of it, as soon as they start."""
 _PLACEHOLDER = re.compile("%([jAaxu%])")
 
 
@@ -44,17 +47,26 @@ def parse_key(key: str) -> tuple[int, int]:
 
 def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> dict[str, str]:
     """What is added to the environment of the submitter, who has the last word on everything but the devices."""
+    given = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **(_MODEST if job.terms.need.shares else {})}
     return {
-        **({} if "CUDA_DEVICE_ORDER" in base else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        **{name: value for name, value in given.items() if name not in base},
         **dict(job.terms.extra_env),
         **_found_by(devices),
         "STOKER_JOB_ID": str(job.id),
         "STOKER_JOB_NAME": job.name,
         "STOKER_ATTEMPT": str(job.tries + 1),
         "STOKER_GPU_IDS": ",".join(device.label for device in devices),
+        "STOKER_WORK_DIR": job.terms.cwd,
         **({"STOKER_GROUP": job.terms.group} if job.terms.group else {}),
+        **_set_aside(job, devices),
         **array_variables(job),
     }
+
+
+def _set_aside(job: Job, devices: Sequence[Device]) -> dict[str, str]:
+    """How much memory the job may count on, where it shares its GPUs."""
+    amounts = [amount for device in devices if (amount := amount_on(need_of(job), device)) is not None]
+    return {"STOKER_VRAM": str(min(amounts))} if amounts else {}
 
 
 def array_variables(job: Job) -> dict[str, str]:

@@ -35,7 +35,7 @@ class OnHold(Struct, frozen=True, tag="held"):
     """Who wanted that, or why."""
 
 
-class Placed(Struct, frozen=True):
+class Placed(Struct, frozen=True, omit_defaults=True):
     """What is true of a job that a keeper has, whatever it is doing."""
 
     attempt: int
@@ -84,7 +84,7 @@ Queued = Waiting | OnHold
 """What no keeper has yet."""
 
 
-class Assigned(Struct, frozen=True, tag="assigned"):
+class Assigned(Struct, frozen=True, tag="assigned", omit_defaults=True):
     """The plan gave the job devices, and a keeper will run it."""
 
     keeper: str
@@ -106,7 +106,7 @@ class Started(Struct, frozen=True, tag="started"):
     at: float
 
 
-class Exited(Struct, frozen=True, tag="exited"):
+class Exited(Struct, frozen=True, tag="exited", omit_defaults=True):
     """The process and all that came from it is gone."""
 
     attempt: int

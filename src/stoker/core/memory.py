@@ -23,6 +23,12 @@ _MATTERS = (
     "|frame|sample|n[gd]f$|filter|expert|unit|feature|vocab|window|patch|beam|scale|block|accum|precision|bits"
 )
 """Names of options whose numbers decide how much memory a run takes; compiled only where somebody asks."""
+_LABELS = (
+    r"name|\brun|[-_]run\b|exp(?:eriment)?\b|\bid\b|[-_]id\b|tag|out|log|dir\b|save|title|comment|note|ckpt|checkpoint"
+)
+"""Names of options that only say what a run is called or where its results go..."""
+_SUBSTANCE = "model|arch|net|data|config"
+"""... unless it is one of these that is called so."""
 Kept = TypeVar("Kept")
 
 
@@ -67,13 +73,13 @@ def expected_seconds(learnt: Learnt) -> float | None:
     return median(learnt.seconds) if learnt.seconds else None
 
 
-def foreseen(need: Need, learnt: Learnt, margin: float, floor: int = 0) -> Need:
+def foreseen(need: Need, learnt: Learnt, margin: int, floor: int = 0) -> Need:
     """The need with what was learnt: the largest of the last peaks and a margin, and how busy it keeps a GPU."""
     loads = tuple((model, max(runs.loads)) for model, runs in sorted(learnt.models.items()) if runs.loads)
     if not need.auto:
         return replace(need, memory=max(need.memory or 0, floor), loads=loads)
     peaks = [(model, max(runs.peaks)) for model, runs in sorted(learnt.models.items()) if runs.peaks]
-    predicted = tuple((model, max(rounded_up(int(peak * (1 + margin))), floor)) for model, peak in peaks)
+    predicted = tuple((model, max(rounded_up(peak * (100 + margin) // 100), floor)) for model, peak in peaks)
     return replace(need, predicted=predicted, loads=loads)
 
 
@@ -98,9 +104,11 @@ def signature_of(command: Command, cwd: str) -> str:
 
 
 def _masked(word: str, before: str) -> str:
-    """A word without the number that it is or gives to an option, unless that says how large the work is."""
+    """A word without the number or label that it is or gives to an option, unless that says how large the work is."""
     name, equals, value = word.rpartition("=")
     option = name if equals else before if before.startswith("-") else ""
+    if option and re.search(_LABELS, option, re.IGNORECASE) and not re.search(_SUBSTANCE, option, re.IGNORECASE):
+        return f"{name}{equals}#"
     if _NUMBER.fullmatch(value):
         return word if re.search(_MATTERS, option, re.IGNORECASE) else f"{name}{equals}#"
     if "/" in value or _NUMBER.search(value.rpartition(".")[0]):  # a path, or a file's name

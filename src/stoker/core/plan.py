@@ -37,14 +37,16 @@ NOTHING_LEARNT = Learnt()
 
 def nothing_learnt(shape: Shape) -> Need:
     """What jobs of a shape ask for themselves, and what those that have come to grief need at least."""
-    return resolved(shape, NOTHING_LEARNT, 0.0)
+    return resolved(shape, NOTHING_LEARNT, 0)
 
 
-def resolved(shape: Shape, learnt: Learnt, margin: float) -> Need:
+def resolved(shape: Shape, learnt: Learnt, margin: int) -> Need:
     """What to set aside for jobs of a shape; all of a GPU where company has cost one of them too much."""
+    if not shape.need.shares:
+        return shape.need
     if shape.alone:
         return replace(shape.need, memory=None, auto=False)
-    return foreseen(shape.need, learnt, margin, shape.floor) if shape.kind or shape.floor else shape.need
+    return foreseen(shape.need, learnt, margin, shape.floor)
 
 
 class Start(Struct, frozen=True):

@@ -32,8 +32,8 @@ class Policy(Struct, frozen=True):
     """Take the device freed last first, and among equals the last listed: simple_gpu_scheduler's order."""
     reserve: int = 512 * MIB
     """Bytes of each device that packing leaves alone; a job that is alone on its device may have them."""
-    margin: float = 0.15
-    """The part by which a learnt peak is exceeded when it is set aside for the next run."""
+    margin: int = 15
+    """Percent by which more is set aside than the largest peak that was learnt."""
     busy: int = 120
     """Percent: jobs are not put together on a device that they would keep busier than this, as far as it is known."""
     tolerance: int = 300 * MIB

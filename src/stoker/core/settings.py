@@ -26,6 +26,10 @@ class EngineSettings(Struct, frozen=True):
     """Keep off a device with unannounced processes, or count their memory as gone."""
     reserve: int = 512 * MIB
     """Bytes of each device that packing leaves alone."""
+    margin: int = 15
+    """Percent by which more is set aside than the largest peak that was learnt."""
+    busy: int = 120
+    """Percent: jobs are not put together on a device that they would keep busier than this, as far as it is known."""
     tolerance: int = 300 * MIB
     """Bytes that an idle device may show as used."""
     patience: float = 60.0
@@ -59,6 +63,8 @@ def policy_of(settings: EngineSettings, cores: int) -> Policy:
         limits={**groups, CPU_JOBS.name: settings.cpu_jobs or cores},
         patience=settings.patience,
         reserve=settings.reserve,
+        margin=settings.margin,
+        busy=settings.busy,
         tolerance=settings.tolerance,
         quarantine=settings.quarantine,
         strangers=settings.strangers,
@@ -142,6 +148,16 @@ def _at_least(least: int) -> Callable[[object], int]:
     return read
 
 
+def _percent(most: int) -> Callable[[object], int]:
+    def read(raw: object) -> int:
+        text = (str(raw) if _is_whole(raw) else _text(raw)).strip().removesuffix("%")
+        if not re.fullmatch(r"\d{1,6}", text, re.ASCII) or int(text) > most:
+            raise ValueError(raw)
+        return int(text)
+
+    return read
+
+
 def _patterns(raw: object) -> tuple[str, ...]:
     words = [word.strip() for word in raw.split(",")] if isinstance(raw, str) else raw
     if not isinstance(words, list | tuple) or not all(_text(word) for word in words):
@@ -167,6 +183,8 @@ KEYS: Mapping[str, Key] = {
     "devices": Key("", "a list of devices", "0,1", _text),
     "strangers": Key("avoid", "avoid or count", "count", _strangers),
     "reserve": Key("512M", "a size", "512M", _size),
+    "margin": Key("15%", "a part in percent", "20%", _percent(1000)),
+    "busy": Key("120%", "a load in percent", "150%", _percent(10_000)),
     "tolerance": Key("300M", "a size", "300M", _size),
     "patience": Key("60s", "a duration with a unit", "60s", _duration_or_nothing),
     "quarantine": Key("60s", "a duration with a unit", "60s", _duration_or_nothing),

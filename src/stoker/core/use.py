@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+from typing import NamedTuple
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -30,6 +33,14 @@ class Use(Struct, frozen=True):
         return round(self.load / self.busy) if self.busy else None
 
 
+class Live(NamedTuple):
+    """What a running attempt holds now and held at most, as screens show it."""
+
+    memory: int
+    peak: int
+    utilisation: int | None = None
+
+
 def seen(use: Use, seconds: float, memory: int, utilisation: int | None) -> Use:
     """The use after one more look; the utilisation is that of its GPUs where it had them to itself."""
     told = utilisation is not None
@@ -56,5 +67,6 @@ def _drawn(use: Use, seconds: float, memory: int) -> dict[str, tuple[tuple[float
     curve = (*use.curve, (round(seconds, 1), memory))
     if len(curve) <= CURVE:
         return {"curve": curve}
-    thinned = tuple((one[0], max(one[1], other[1])) for one, other in zip(curve[::2], curve[1::2], strict=False))
+    pairs = zip_longest(curve[::2], curve[1::2], fillvalue=(0.0, 0))
+    thinned = tuple((one[0], max(one[1], other[1])) for one, other in pairs)
     return {"curve": thinned, "spacing": max(2 * use.spacing, 2 * seconds / CURVE)}

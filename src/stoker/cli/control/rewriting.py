@@ -61,6 +61,8 @@ class Rewriter:
         if INHERIT in (read.out, read.err):
             raise UsageError("-o - is this terminal, which a job of the queue does not have", "name a file")
         need = {field: getattr(read.need, field) for option, field in _OF_THE_NEED.items() if option in wish}
+        if "vram" in wish:
+            need["auto"] = read.need.auto
         changed = {field: getattr(read, field) for option, field in _OF_THE_TERMS.items() if option in wish}
         changed |= {_TABLES[name]: _table(job, name, wish[name]) for name in _TABLES if wish.get(name)}
         terms = msgspec.structs.replace(job.terms, need=msgspec.structs.replace(job.terms.need, **need), **changed)

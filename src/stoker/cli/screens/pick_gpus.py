@@ -8,7 +8,7 @@ from stoker.cli.screens.knowledge import Knowledge
 from stoker.config import load_config
 from stoker.core.device import Device
 from stoker.core.errors import Impossible, StokerError
-from stoker.core.job import Active, Job, Waiting
+from stoker.core.job import Active, Job, Waiting, need_of
 from stoker.core.occupancy import Slot
 from stoker.core.plan import plan
 from stoker.core.policy import Policy
@@ -50,7 +50,7 @@ def _slots(knowledge: Knowledge, view: View) -> list[Slot]:
         return []
     jobs = [job for job, engine in knowledge.active if engine == view.engine]
     return [
-        Slot(job.state.keeper, job.id, job.terms.need, job.state.devices, caps=caps_of(job))
+        Slot(job.state.keeper, job.id, need_of(job), job.state.devices, caps=caps_of(job))
         for job in jobs
         if isinstance(job.state, Active)
     ]

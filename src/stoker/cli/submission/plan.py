@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +18,7 @@ from stoker.config import load_config
 from stoker.core.dependency import Doomed, dependency_text, doom_text
 from stoker.core.forecast import Now, forecast
 from stoker.core.gate import hindrance
-from stoker.core.job import Active, Job, Waiting, limit_of, started_at
+from stoker.core.job import Active, Job, Waiting, limit_of, need_of, started_at
 from stoker.core.occupancy import Slot
 from stoker.core.plan import Plan, plan
 from stoker.core.reasons import Reason, sentence
@@ -104,8 +105,9 @@ class _Prospect:
         policy = Mail(self._store, QUEUE).overlaid(policy_of(settings, os.cpu_count() or 1))
         experience = Experience(self._store)
         slots = [_slot(job, self._now) for job in _heads(self._store.active_jobs(QUEUE))]
-        present = Now(self._waiting, slots, view.snapshot, view.leases, policy, self._now)
-        decided = plan(self._waiting, slots, view.snapshot, view.leases, policy, self._now)
+        foresee = partial(experience.foresee, margin=policy.margin)
+        present = Now(self._waiting, slots, view.snapshot, view.leases, policy, self._now, foresee)
+        decided = plan(self._waiting, slots, view.snapshot, view.leases, policy, self._now, foresee=foresee)
         return decided, forecast(present, experience.expected).starts
 
     def _start(self, job: Job, starts: dict[int, float]) -> float | None:
@@ -174,14 +176,9 @@ def _need_text(need: Need) -> str:
     if not need.gpus:
         return "no GPU"
     gpus = "1 GPU" if need.gpus == 1 else f"{need.gpus} GPUs"
-    size = (
-        ""
-        if need.memory is None
-        else f", {size_text(need.memory)} each"
-        if need.gpus > 1
-        else f", {size_text(need.memory)}"
-    )
-    return gpus + size + (f", {need.model}" if need.model else "")
+    size = "learnt" if need.auto else "" if need.memory is None else size_text(need.memory)
+    each = " each" if size and need.gpus > 1 else ""
+    return gpus + (f", {size}{each}" if size else "") + (f", {need.model}" if need.model else "")
 
 
 def _heads(active: Sequence[Job]) -> Iterator[Job]:
@@ -198,4 +195,4 @@ def _slot(job: Job, now: float) -> Slot:
     assert isinstance(job.state, Active)
     limit = limit_of(job)
     until = None if limit is None else (started_at(job) or now) + limit
-    return Slot(job.state.keeper, job.id, job.terms.need, job.state.devices, until, caps=caps_of(job))
+    return Slot(job.state.keeper, job.id, need_of(job), job.state.devices, until, caps=caps_of(job))

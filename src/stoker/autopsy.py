@@ -1,0 +1,63 @@
+"""What an attempt died of, by the end of its log, where company on its GPU may have to do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stoker.core.device import Device
+from stoker.core.fault import find_fault
+from stoker.core.job import Cause, Job, Placed, need_of
+from stoker.core.shortage import Shortage, find_shortage, floor_after, is_own_fault
+from stoker.core.terms import amount_on
+from stoker.core.units import size_text
+from stoker.logtail import read_tail
+
+
+class Findings(NamedTuple):
+    """What is to be told of an end beside its code."""
+
+    cause: Cause = ""
+    floor: int = 0
+    """Bytes that it needs at least, where it took more than was set aside for it."""
+    needs: int | None = None
+    """Bytes that it had and wanted, where the log tells."""
+    note: str = ""
+    company: bool = False
+
+
+NOTHING = Findings()
+
+
+def examine(job: Job, devices: Sequence[Device], seen_peak: int | None, *, company: bool) -> Findings:
+    """Why an attempt that had these devices failed; `company` is whether it shared them."""
+    if not devices or not isinstance(job.state, Placed):
+        return NOTHING
+    text = read_tail(job.state.log)
+    if shortage := find_shortage(text):
+        shared = company or bool(shortage.neighbours) or (shortage.capped and need_of(job).shares)
+        return _short(shortage, job, devices, seen_peak, company=shared)
+    if company and need_of(job).mps is not None and (fault := find_fault(text)):
+        return Findings("fault", note=f"failed beside other clients of MPS: {fault}", company=True)
+    return NOTHING
+
+
+def _short(
+    shortage: Shortage, job: Job, devices: Sequence[Device], seen_peak: int | None, *, company: bool
+) -> Findings:
+    need = need_of(job)
+    reserved = min((amount for device in devices if (amount := amount_on(need, device)) is not None), default=None)
+    if not company:
+        total = max((device.memory or 0 for device in devices), default=0)
+        whole = (
+            f"does not fit on a GPU of its own ({size_text(total)})" if total else "does not fit on a GPU of its own"
+        )
+        return Findings("oom", 0, _needs(shortage), f"{whole}: {shortage.text}")
+    if not is_own_fault(shortage, reserved, seen_peak):
+        return Findings("oom", 0, None, f"out of GPU memory, which others on the GPU had: {shortage.text}", company)
+    floor = floor_after(shortage, reserved, seen_peak)
+    return Findings("oom", floor, _needs(shortage), f"out of GPU memory beside others: {shortage.text}", company)
+
+
+def _needs(shortage: Shortage) -> int | None:
+    return None if shortage.own is None else shortage.own + (shortage.wanted or 0)

@@ -1,0 +1,56 @@
+"""What the engine learns from attempts that were measured, and what of it is written down."""
+
+from __future__ import annotations
+
+from stoker.changes import Changes
+from stoker.core.device import Snapshot
+from stoker.core.job import Ended, Job, state_word
+from stoker.core.progress import read_pace
+from stoker.experience import Experience
+from stoker.logtail import read_tail
+from stoker.measuring import Measuring, Watched
+from stoker.store import Measured
+
+LOOKS_ENOUGH = 3
+"""Looks after which the mean of how busy a GPU was says something."""
+COMPLETE = ("done", "timeout")
+"""Ends of attempts that went all the way, or as far as they may: what they held at most is all there is to it."""
+
+
+class Lessons:
+    """Takes what was measured to the record, and to what is known of such work."""
+
+    def __init__(self, measuring: Measuring, experience: Experience, changes: Changes) -> None:
+        self._measuring = measuring
+        self._experience = experience
+        self._changes = changes
+
+    def draw(self, snapshot: Snapshot, now: float) -> None:
+        """Write down what is known of attempts that are over, and of those that run for long."""
+        for one in self._measuring.overdue(now):
+            self._changes.measure(Measured(one.job.id, one.number, one.use))
+        for one in self._measuring.finished(snapshot, now):
+            if one.use.looks:
+                self._changes.measure(Measured(one.job.id, one.number, one.use))
+                self._learn(one)
+
+    def _learn(self, one: Watched) -> None:
+        """The peak of a run that was cut short says little, unless it is higher than any before."""
+        models = [device.model for device in one.devices]
+        peak = one.use.peak or None
+        if _result(one.job) not in COMPLETE:
+            if peak is not None and self._experience.knows_less(one.job, models, peak):
+                self._changes.learn(self._experience.learn_use(one.job, models, peak=peak))
+            return
+        load = one.use.utilisation if one.use.busy >= LOOKS_ENOUGH else None
+        pace = None if one.company else _pace(one.log)
+        self._changes.learn(self._experience.learn_use(one.job, models, peak=peak, load=load, pace=pace))
+
+
+def _result(after: Job) -> str:
+    return state_word(after) if isinstance(after.state, Ended) else ""
+
+
+def _pace(log: str) -> float | None:
+    pace = read_pace(read_tail(log)) if log else None
+    return pace.per_second if pace is not None else None

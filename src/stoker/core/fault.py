@@ -44,7 +44,5 @@ _MARKS = (
 def find_fault(text: str) -> str | None:
     """The line with the last such error of a log; None where there is none."""
     log = read_log_text(text)
-    if not any(mark in log.packed for mark in _MARKS):
-        return None
-    found = last_match(_FAULT, log.packed)
+    found = last_match(_FAULT, log.packed, _MARKS)
     return sentence(log, found.start(), found.end()) if found else None

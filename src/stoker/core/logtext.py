@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterable
 from functools import lru_cache
 
 from msgspec import Struct
@@ -12,6 +13,8 @@ _LONGEST = 200
 """Characters of a message that a person is shown."""
 _NEAR = 60
 """Characters before a message that are shown with it: the name of an exception rather than a page of text."""
+_FAR = 500
+"""Characters from the beginning of a match to its mark, at the most."""
 
 _COLOUR = r"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)?|[@-Z\\-_])"
 _RANK = (
@@ -58,25 +61,29 @@ def pattern(expression: str) -> re.Pattern[str]:
     return re.compile(expression, re.ASCII)
 
 
-def last_match(expression: str, text: str) -> re.Match[str] | None:
-    """Where an expression matches for the last time."""
-    last = deque(pattern(expression).finditer(text), maxlen=1)
+def last_match(expression: str, text: str, marks: Iterable[str] = ()) -> re.Match[str] | None:
+    """Where an expression matches for the last time; of the marks, words that are quick to find, each has one."""
+    places = [place for mark in marks if (place := text.find(mark)) >= 0]
+    if marks and not places:
+        return None
+    start = max(0, min(places, default=0) - _FAR)
+    last = deque(pattern(expression).finditer(text, start), maxlen=1)
     return last[0] if last else None
 
 
 def sentence(log: LogText, start: int, end: int) -> str:
     """The line, or the wrapped lines, around a place in the packed text, as a person should read it."""
     first = _place(log.lines, start)
-    last = _place(log.lines, end - 1)
+    last = _place(log.lines, end - 1 - start, first)
     begin = log.lines.rfind("\n", 0, first) + 1
     stop = log.lines.find("\n", last)
     begin = begin if first - begin <= _NEAR else first
     return _shortened(log.lines[begin : stop if stop >= 0 else None])
 
 
-def _place(text: str, count: int) -> int:
-    """Where the character is that has so many characters other than blanks before it."""
-    for word in pattern(r"\S+").finditer(text):
+def _place(text: str, count: int, begin: int = 0) -> int:
+    """Where the character is that has so many characters other than blanks before it, from there on."""
+    for word in pattern(r"\S+").finditer(text, begin):
         if count < len(word[0]):
             return word.start() + count
         count -= len(word[0])

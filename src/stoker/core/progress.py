@@ -10,7 +10,7 @@ from stoker.core.logtext import pattern, without_colours
 
 _TAIL = 65_536
 """Characters at the end of a log in which progress is looked for..."""
-_LINES = 500
+_LINES = 200
 """... and the most lines..."""
 _WIDTH = 2000
 """... and how much of each."""
@@ -56,7 +56,7 @@ _COUNTS = (
     rf"[\[(]\s{{0,12}}{_COUNT}{_OF}{_COUNT}\s{{0,4}}[\]()]",
     rf"(?i:\bepochs?)\W{{1,12}}{_COUNT}{_OF}{_COUNT}(?![\w/.])",
     rf"(?<![\w./]){_COUNT}(?:it|[a-z]{{1,20}}) \[\d",  # tqdm of something endless
-    rf"{_STEP}[\s:=#]{{1,12}}(\d{{1,12}})(?![\w.])",
+    rf"{_STEP}[\s:=#]{{1,12}}(\d{{1,12}})(?![\w./])",
 )
 """How lines say how far they are, the finest first."""
 
@@ -72,7 +72,7 @@ _RATES = (
     rf"{_THINGS}{_PER_SECOND}{_VALUE}",
     rf"time per (?P<unit>iteration|step) \((?P<time>ms|s)\)\s{{0,4}}[:=]\s{{0,4}}{_VALUE}",
 )
-"""How lines say how fast they are: 4.5it/s, 1.2s/it, steps_per_second: 0.4, samples/s = 812, time per step (ms): 812."""
+"""How lines say how fast they are: 4.5it/s, 1.2s/it, steps_per_second: 0.4, samples/s=812, time per step (ms): 9."""
 _ETA = r"ETA:\s?(?:(\d{1,4}):)?(?:(\d{1,2}):)?(\d{1,6})s?\b"
 _BYTES = r"(?:[KMGTkmgt]i?)?(?:[Bb](?:it|yte)?s?)/s(?:ec)?(?!\w)"
 

@@ -40,7 +40,7 @@ class Shortage(Struct, frozen=True):
 def find_shortage(text: str) -> Shortage | None:
     """The last such message of a log; None where no framework ran out of GPU memory."""
     log = read_log_text(text)
-    found = [(match, form) for form in _FORMS if (match := _last(form, log.packed))]
+    found = [(match, form) for form in _FORMS if (match := last_match(form.expression, log.packed, form.marks))]
     if not found:
         return None
     match, form = max(found, key=lambda each: each[0].end())  # of equals the first, which is the more telling one
@@ -145,10 +145,6 @@ _IN_USE = r"InUse:(\d{1,18})MaxInUse:"
 _TENSOR = r"withshape\[([\d,]{1,120})\]andtype(\w{1,12}?)on/"
 _UNITS = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 _WIDTHS = {"half": 2, "bfloat16": 2, "float": 4, "double": 8, "int64": 8, "int32": 4, "uint8": 1, "int8": 1, "bool": 1}
-
-
-def _last(form: _Form, packed: str) -> re.Match[str] | None:
-    return last_match(form.expression, packed) if any(mark in packed for mark in form.marks) else None
 
 
 def _shortage(log: LogText, match: re.Match[str], form: _Form) -> Shortage:

@@ -248,6 +248,7 @@ class Engine:
 
     def close(self) -> None:
         """Leave: idle keepers are sent away, busy ones go on without us."""
+        self._lessons.finish()
         with contextlib.suppress(StokerError):
             self._changes.write()
         self._sharing.withdraw()

@@ -30,9 +30,17 @@ class Lessons:
         for one in self._measuring.overdue(now):
             self._changes.measure(Measured(one.job.id, one.number, one.use))
         for one in self._measuring.finished(snapshot, now):
-            if one.use.looks:
-                self._changes.measure(Measured(one.job.id, one.number, one.use))
-                self._learn(one)
+            self._take_in(one)
+
+    def finish(self) -> None:
+        """Write down what is known of attempts that are over, since nobody will look again."""
+        for one in self._measuring.left():
+            self._take_in(one)
+
+    def _take_in(self, one: Watched) -> None:
+        if one.use.looks:
+            self._changes.measure(Measured(one.job.id, one.number, one.use))
+            self._learn(one)
 
     def _learn(self, one: Watched) -> None:
         """The peak of a run that was cut short says little, unless it is higher than any before."""

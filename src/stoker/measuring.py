@@ -68,9 +68,12 @@ class Measuring:
             return
         self._seen_at = snapshot.at
         self._identify(snapshot)
-        for post in self._posts:
-            if post.jobs and post.measured and (job := self._roster.active(post.jobs[0])) is not None:
+        heads = [(post, self._roster.active(post.jobs[0])) for post in self._posts if post.jobs and post.measured]
+        for post, job in heads:
+            if job is not None:
                 self._look_at(post, job, snapshot, now)
+        running = {attempt_key(job.id, job.attempts) for _, job in heads if job is not None}
+        self._watched = {key: one for key, one in self._watched.items() if key in running}  # without those lost
 
     def live(self) -> dict[int, Live]:
         """What the running attempts hold, by job."""
@@ -100,6 +103,11 @@ class Measuring:
                 self._late.append(one)
                 continue
             yield one
+
+    def left(self) -> list[Watched]:
+        """The attempts that are over, whether or not more could be heard of them."""
+        late, self._late = self._late, []
+        return late
 
     def overdue(self, now: float) -> Iterator[Watched]:
         """Running attempts of which nothing was written down for a while."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stoker.core.device import Snapshot
+from stoker.core.device import Account, Reading, Snapshot
 from stoker.devices.nvidia import NvidiaAbsent, NvidiaDevices
 from support.nvml import (
     DRIVER_NOT_LOADED,
@@ -24,6 +24,7 @@ from support.nvml import (
     Bench,
     FakeGpu,
     FakeMachine,
+    FakeProcess,
     FakeSlice,
     compiled,
 )
@@ -202,6 +203,21 @@ def test_a_hanging_driver_is_unknown_not_free(bench: Bench, devices: NvidiaDevic
     assert snapshot.note == SILENT
 
 
+def test_nothing_old_is_told_of_a_silent_driver(bench: Bench, devices: NvidiaDevices) -> None:
+    """Processes and accounts that were seen before are no longer told, and are again when the driver wakes."""
+    here = (FakeProcess(os.getpid(), GIB),)
+    busy = FakeGpu("GPU-1", accounting=10, processes=here)
+    bench.write(FakeMachine((busy,)))
+    before = devices.first(PATIENCE).reading("GPU-1")
+    assert [account.peak for account in before.accounts or ()] == [GIB]
+    bench.write(FakeMachine((busy,), blocked=HUNG.blocked))
+    devices.look(100.0)
+    assert devices.look(112.0).reading("GPU-1") == Reading(problem=SILENT)
+    bench.write(FakeMachine((busy,)))
+    after = wait_look(devices, itertools.repeat(113), lambda seen: not any(problems(seen)))
+    assert (after.reading("GPU-1").processes, after.reading("GPU-1").accounts) == (before.processes, before.accounts)
+
+
 def test_a_silence_is_told_in_the_same_words(bench: Bench, devices: NvidiaDevices) -> None:
     """However long it lasts, the snapshot stays the same: what is told at every change is told once."""
     devices.first(PATIENCE)
@@ -349,6 +365,22 @@ def test_a_lost_gpu_keeps_its_name(bench: Bench, devices: NvidiaDevices) -> None
     assert lost.reading("GPU-2").problem == ""
     bench.write(TWO)
     wait_look(devices, clock, lambda seen: not any(problems(seen)))
+
+
+def test_a_lost_gpu_does_not_hide_the_accounts_of_others(bench: Bench, devices: NvidiaDevices) -> None:
+    """The driver is let go while a GPU is in trouble, but what ended on another one in the meantime is known."""
+    with subprocess.Popen(["sleep", "300"]) as child:
+        job = FakeGpu("GPU-2", accounting=10, processes=(FakeProcess(child.pid, GIB),))
+        bench.write(FakeMachine((FakeGpu("GPU-1", accounting=10), job)))
+        devices.first(PATIENCE)
+        bench.write(FakeMachine((LOST.gpus[0], job)))
+        clock = itertools.count(100)
+        lost = wait_look(devices, clock, lambda seen: any(problems(seen)))
+        assert lost.reading("GPU-1").accounts is None
+        child.kill()
+    gone = (Account(child.pid, GIB, 0, False),)
+    wait_look(devices, clock, lambda seen: seen.reading("GPU-2").accounts == gone)
+    assert wait_look(devices, clock, lambda seen: seen.at > 105).reading("GPU-2").accounts == gone
 
 
 def test_a_lost_gpu_keeps_its_name_over_a_new_probe(bench: Bench, devices: NvidiaDevices) -> None:

@@ -26,6 +26,7 @@ from support.nvml import (
     FakeSlice,
     Kind,
     compiled,
+    driver_of,
 )
 
 A100 = FakeGpu("GPU-11111111-2222-3333-4444-000000000000", utilisation=87, celsius=61, power_milliwatts=243_000)
@@ -44,13 +45,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Bench:
 @pytest.fixture
 def driver(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """The stand-in, loaded and initialised by nvidia-ml-py in this process."""
-    monkeypatch.setenv("FAKE_NVML_STATE", str(bench.state))
-    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(bench.library / "libnvidia-ml.so.1")))
-    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    bench.write(FakeMachine())
-    pynvml.nvmlInit()
-    yield bench
-    pynvml.nvmlShutdown()
+    with driver_of(bench, monkeypatch) as driver:
+        yield driver
 
 
 def handle(index: int = 0) -> object:

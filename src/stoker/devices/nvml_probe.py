@@ -8,6 +8,7 @@ import time
 import msgspec
 import pynvml
 
+from stoker.devices.nvml_accounts import AccountBook
 from stoker.devices.nvml_answer import Answer
 from stoker.devices.nvml_reading import Driver
 
@@ -29,16 +30,17 @@ def main() -> None:
     ends after it has said what is wrong, and the next one starts with whatever is installed then.
     """
     driver: Driver | None = None
+    books: dict[str, AccountBook] = {}
     while os.read(0, 1):
-        driver, answer = _ask(driver)
+        driver, answer = _ask(driver, books)
         os.write(1, msgspec.json.encode(answer) + b"\n")
         if answer.snapshot is None:
             return
 
 
-def _ask(driver: Driver | None) -> tuple[Driver | None, Answer]:
+def _ask(driver: Driver | None, books: dict[str, AccountBook]) -> tuple[Driver | None, Answer]:
     try:
-        driver = driver or Driver()
+        driver = driver or Driver(books)
         snapshot = driver.read(time.time())
         if any(reading.problem for reading in snapshot.readings.values()):
             driver.close()

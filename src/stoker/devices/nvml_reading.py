@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import MutableMapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,11 @@ import pynvml
 from msgspec import structs
 
 from stoker.core.device import Device, Process, Reading, Snapshot
+from stoker.devices.nvml_accounts import AccountBook
 from stoker.devices.nvml_answer import nameless
+from stoker.devices.nvml_call import told
 from stoker.devices.owners import owner_name
 
-# A field that fails in one of these ways is unknown, and the rest of the device is fine.
-_UNTOLD = {
-    pynvml.NVML_ERROR_NOT_SUPPORTED,
-    pynvml.NVML_ERROR_NO_PERMISSION,
-    pynvml.NVML_ERROR_NOT_FOUND,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-}
 _PROBLEMS = {
     pynvml.NVML_ERROR_GPU_IS_LOST: "lost: it has fallen off the bus and needs a reset or a reboot",
     pynvml.NVML_ERROR_RESET_REQUIRED: "it must be reset before it can be used again",
@@ -37,20 +31,23 @@ class Card:
     device: Device
     reading: Reading
     handle: Any = None
-    """What topology is asked with: only a whole GPU that answers has one."""
+    """What topology and accounts are asked with: only a whole GPU that answers has one."""
     tells_processes: bool = True
 
 
 class Driver:
     """The driver's library while it is open; keeps the topology, which is slow to ask and does not change."""
 
-    def __init__(self) -> None:
+    def __init__(self, books: MutableMapping[str, AccountBook]) -> None:
         pynvml.nvmlInit()
+        self._books = books
+        """By the UUID of the GPU; they outlive the driver's library, which is closed whenever a GPU is in trouble."""
         self._near: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {}
 
     def read(self, now: float) -> Snapshot:
         """All GPUs, and MIG slices in place of the GPUs that are divided into them."""
-        cards = [card for index in range(pynvml.nvmlDeviceGetCount()) for card in _cards(index)]
+        found = [card for index in range(pynvml.nvmlDeviceGetCount()) for card in _cards(index)]
+        cards = [self._with_accounts(card, now) for card in found]
         near = self._topology([card for card in cards if card.handle is not None])
         devices = (structs.replace(card.device, near=near.get(card.device.id, ())) for card in cards)
         readings = {card.device.id: card.reading for card in cards}
@@ -59,6 +56,16 @@ class Driver:
     def close(self) -> None:
         """Let the driver go, so that a GPU in trouble can be reset."""
         pynvml.nvmlShutdown()
+
+    def _with_accounts(self, card: Card, now: float) -> Card:
+        if card.handle is None:
+            return card
+        book = self._books.setdefault(card.device.id, AccountBook())
+        try:
+            accounts = book.read(card.handle, [process.pid for process in card.reading.processes], now)
+        except pynvml.NVMLError as error:
+            return Card(card.device, Reading(problem=_problem(error)))
+        return replace(card, reading=structs.replace(card.reading, accounts=accounts))
 
     def _topology(self, gpus: list[Card]) -> dict[str, tuple[str, ...]]:
         ids = tuple(card.device.id for card in gpus)
@@ -78,19 +85,19 @@ def _cards(index: int) -> list[Card]:
 
 
 def _divided(board: Any) -> bool:
-    modes = _field(pynvml.nvmlDeviceGetMigMode, board)
+    modes = told(pynvml.nvmlDeviceGetMigMode, board)
     return bool(modes and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def _slices(board: Any) -> list[tuple[int, Any]]:
-    places = range(_field(pynvml.nvmlDeviceGetMaxMigDeviceCount, board) or 0)
-    found = [(place, _field(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, board, place)) for place in places]
+    places = range(told(pynvml.nvmlDeviceGetMaxMigDeviceCount, board) or 0)
+    found = [(place, told(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, board, place)) for place in places]
     return [(place, part) for place, part in found if part is not None]
 
 
 def _card(handle: Any, board: Any, label: str) -> Card:
     uuid = pynvml.nvmlDeviceGetUUID(handle)
-    model = _field(pynvml.nvmlDeviceGetName, handle) or ""
+    model = told(pynvml.nvmlDeviceGetName, handle) or ""
     device = Device(id=uuid, label=label, visible=uuid, claims=(uuid,), kind="nvidia", model=model)
     try:
         memory, used = _memory(handle)
@@ -102,40 +109,30 @@ def _card(handle: Any, board: Any, label: str) -> Card:
     return Card(device, reading, handle if handle is board else None, processes is not None)
 
 
-def _field(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The driver's answer, None where it does not have or does not give one."""
-    try:
-        return call(*arguments)
-    except pynvml.NVMLError as error:
-        if error.value in _UNTOLD:
-            return None
-        raise
-
-
 def _memory(handle: Any) -> tuple[int | None, int | None]:
     """Bytes that jobs can get, and bytes that they have: without what the driver keeps for itself."""
-    if newer := _field(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2):
+    if newer := told(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2):
         return newer.total - newer.reserved, newer.used
-    if older := _field(pynvml.nvmlDeviceGetMemoryInfo, handle):
+    if older := told(pynvml.nvmlDeviceGetMemoryInfo, handle):
         return older.total, older.used
     return None, None
 
 
 def _utilisation(handle: Any) -> int | None:
-    rates = _field(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    rates = told(pynvml.nvmlDeviceGetUtilizationRates, handle)
     return rates.gpu if rates else None
 
 
 def _temperature(board: Any) -> int | None:
     for call in (pynvml.nvmlDeviceGetTemperatureV, pynvml.nvmlDeviceGetTemperature):
-        celsius: int | None = _field(call, board, pynvml.NVML_TEMPERATURE_GPU)
+        celsius: int | None = told(call, board, pynvml.NVML_TEMPERATURE_GPU)
         if celsius is not None:
             return celsius
     return None
 
 
 def _power(board: Any) -> float | None:
-    milliwatts = _field(pynvml.nvmlDeviceGetPowerUsage, board)
+    milliwatts = told(pynvml.nvmlDeviceGetPowerUsage, board)
     return None if milliwatts is None else milliwatts / 1000
 
 
@@ -157,7 +154,7 @@ def _processes(handle: Any) -> tuple[Process, ...] | None:
 def _listed(kind: str, handle: Any) -> list[Any] | None:
     # The names with a version: the others raise NVMLLibraryMismatchError, which is no NVMLError.
     for version in ("v3", "v2"):
-        entries: list[Any] | None = _field(getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses_{version}"), handle)
+        entries: list[Any] | None = told(getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses_{version}"), handle)
         if entries is not None:
             return entries
     return None
@@ -186,7 +183,7 @@ def _distance(one: Any, other: Any) -> tuple[bool, int] | None:
     """Smaller is nearer: first what NVLink joins, then by the common ancestor on the PCI tree."""
     try:
         level = pynvml.nvmlDeviceGetTopologyCommonAncestor(one, other)
-        link = _field(pynvml.nvmlDeviceGetP2PStatus, one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+        link = told(pynvml.nvmlDeviceGetP2PStatus, one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
     except pynvml.NVMLError:
         return None
     return link != pynvml.NVML_P2P_STATUS_OK, level

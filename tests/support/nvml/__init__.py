@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import pynvml
 import pytest
 
 GIB = 2**30
@@ -130,6 +133,18 @@ def compiled(directory: Path, *, old: bool = False) -> Path:
         _compile(folder / SONAME, ["-DOLD_LIBRARY"] if old else [])
         (folder / "libnvidia-ml.so").symlink_to(SONAME)
     return folder
+
+
+@contextmanager
+def driver_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """The stand-in, loaded and initialised by nvidia-ml-py in this process."""
+    monkeypatch.setenv("FAKE_NVML_STATE", str(bench.state))
+    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(bench.library / SONAME)))
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    bench.write(FakeMachine())
+    pynvml.nvmlInit()
+    yield bench
+    pynvml.nvmlShutdown()
 
 
 def _compile(library: Path, flags: list[str]) -> None:

@@ -28,3 +28,5 @@ class Equipment(Struct, frozen=True):
     backend: LocalBackend
     user: str
     clock: Callable[[], float]
+    report: Callable[[int], str]
+    """Where a job may tell of itself, by its number."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from stoker.core.attempt import Order, order_of, variables
@@ -23,7 +23,9 @@ class Assignment(NamedTuple):
 class Orders:
     """Assignments that wait to be given, and the environments they refer to."""
 
-    def __init__(self, store: Store, devices: Devices) -> None:
+    def __init__(self, store: Store, devices: Devices, report: Callable[[int], str]) -> None:
+        """`report` is where a job may tell of itself."""
+        self._report = report
         self._store = store
         self._devices = devices
         self._waiting: list[Assignment] = []
@@ -42,7 +44,7 @@ class Orders:
         """What the keeper has to know, and the environment that the order names."""
         job, post, outputs = assignment
         base = self._environment(job.terms.environment)
-        extra = {**self._devices.variables, **variables(job, post.devices, base)}
+        extra = {**self._devices.variables, **variables(job, post.devices, base), "STOKER_REPORT": self._report(job.id)}
         return order_of(job, outputs, extra, post.devices), base
 
     def _environment(self, digest: str) -> dict[str, str]:

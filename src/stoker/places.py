@@ -16,6 +16,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
     "nfs nfs4 cifs smb3 smbfs lustre gpfs beegfs ceph glusterfs fuse.glusterfs fuse.sshfs afs 9p pvfs2".split()  # noqa: SIM905
 )
 
+UNFINISHED = ".new-"
+"""Beginning of the name of a folder in `functions` whose job is not in the queue yet."""
+
 
 class Places(Struct, frozen=True):
     """Every path of one user's state; nothing else joins paths below the state directory."""
@@ -52,6 +55,24 @@ class Places(Struct, frozen=True):
     def logs(self) -> Path:
         """Output of jobs that have no directory of their own."""
         return self.state / "logs"
+
+    @property
+    def functions(self) -> Path:
+        """Functions that Python programs submitted, and what came of them: a folder for each job or array."""
+        return self.state / "functions"
+
+    def function(self, job_id: int) -> Path:
+        """The folder of a job that runs a function, or of an array by the id of its first task."""
+        return self.functions / str(job_id)
+
+    @property
+    def reports(self) -> Path:
+        """What jobs told of themselves: a file for each that did."""
+        return self.state / "reports"
+
+    def report(self, job_id: int) -> Path:
+        """What a job told of itself."""
+        return self.reports / f"{job_id}.jsonl"
 
     @property
     def simulator(self) -> Path:

@@ -98,7 +98,15 @@ class Workplace:
             )
         )
         self.store: Store = self.keep(open_store(places))
-        equipment = Equipment(self.store, Ledger(site.ledger), site.devices, self.backend, site.user, steady_clock())
+        equipment = Equipment(
+            self.store,
+            Ledger(site.ledger),
+            site.devices,
+            self.backend,
+            site.user,
+            steady_clock(),
+            lambda job_id: str(places.report(job_id)),
+        )
         name = owner or name
         engine = Engine(
             name,

@@ -37,6 +37,7 @@ class TestVariables:
             "STOKER_JOB_NAME": "train",
             "STOKER_ATTEMPT": "1",
             "STOKER_GPU_IDS": "0,3",
+            "STOKER_WORK_DIR": "/",
         }
 
     def test_no_devices(self) -> None:

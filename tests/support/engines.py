@@ -42,7 +42,7 @@ class Workshop(AbstractContextManager["Workshop"]):
         self.backend = LocalBackend(self.directory / "keepers", self.name)
         self.store = Store(self.directory / "queue.db")
         ledger = Ledger(prepare_ledger(self.ledger or self.directory / "ledger"))
-        equipment = Equipment(self.store, ledger, self.devices, self.backend, "tester", steady_clock())
+        equipment = Equipment(self.store, ledger, self.devices, self.backend, "tester", steady_clock(), str)
         self.engine = Engine(self.name, equipment, self.policy, self._happened)
         self.environment = self.store.add_environment(os.environ)
         self.batch = self.store.add_batch("test", time.time())

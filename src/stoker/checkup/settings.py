@@ -42,5 +42,9 @@ def look_at_variables(subject: Subject) -> Iterator[Verdict]:
 
 
 _OF_A_JOB = frozenset(
-    f"{_PREFIX}{name}" for name in ("JOB_ID", "JOB_NAME", "ATTEMPT", "GPU_IDS", "GROUP", "ARRAY_INDEX", "KEEPER")
+    f"{_PREFIX}{name}"
+    for name in (
+        *("JOB_ID", "JOB_NAME", "ATTEMPT", "GPU_IDS", "GROUP", "VRAM", "ARRAY_ID", "ARRAY_INDEX"),
+        *("WORK_DIR", "REPORT", "PARAMS", "KEEPER"),
+    )
 )

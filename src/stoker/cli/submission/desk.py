@@ -42,7 +42,7 @@ from stoker.store import Store
 OF_THE_JOB_WE_ARE_IN = frozenset(
     (
         *("STOKER_JOB_ID", "STOKER_JOB_NAME", "STOKER_ATTEMPT", "STOKER_GPU_IDS"),
-        *("STOKER_ARRAY_ID", "STOKER_ARRAY_INDEX"),
+        *("STOKER_ARRAY_ID", "STOKER_ARRAY_INDEX", "STOKER_WORK_DIR", "STOKER_REPORT", "STOKER_PARAMS"),
     )
 )
 """Variables of the job that submits another one, which must not be taken for the other's."""

@@ -186,6 +186,19 @@ def test_the_account_of_a_process_has_its_peak(driver: Bench) -> None:
     assert (stats.maxMemoryUsage, stats.gpuUtilization, stats.isRunning) == (9, 40, 1)
 
 
+def test_jobs_can_use_the_gpus(driver: Bench) -> None:
+    """A job holds memory along its curve, its peak stays in its account, and where a GPU is full it dies."""
+    driver.write(FakeMachine((FakeGpu("GPU-1", total=10 * GIB, reserved=0, accounting=10),)))
+    with driver.start("--curve", "0:2G,0.1:8G,0.2:2G", "--seconds", "0.4", gpus="GPU-1") as job:
+        assert job.wait(60) == 0
+    stats = pynvml.nvmlDeviceGetAccountingStats(handle(), job.pid)
+    assert 2 * GIB < stats.maxMemoryUsage <= 8 * GIB
+    assert (stats.isRunning, pynvml.nvmlDeviceGetComputeRunningProcesses(handle())) == (0, [])
+    with driver.start("--memory", "11G", gpus="GPU-1") as large:
+        assert "torch.OutOfMemoryError: CUDA out of memory." in large.communicate(timeout=60)[1]
+    assert large.returncode == 1
+
+
 def test_the_buffer_forgets_the_oldest(driver: Bench) -> None:
     """Only so many processes are kept, of each GPU; a PID that came again stands for its last process."""
     accounts = tuple(FakeAccount(1_000_000_000 + index % 4, index) for index in range(6))

@@ -25,6 +25,13 @@ SIZES = [24 * GIB, 24 * GIB]
 NONSENSE = ["", "4", "4x", "x24G", "0x24G", "-1x2G", "4x24G,", "4x24", "4x0G", "4x-1G", "4x24Q", "4 x 24 G x"]
 NONSENSE += ["²x24G", "9999x1G", f"4x{'9' * 400}G", f"{'9' * 5000}x1G", "1e2x1G", "4x24G;2x80G"]
 
+HOLDING = """
+import sys, time
+from stoker.devices.simulator_presence import Presence
+presence = Presence(sys.argv[1], [24])
+print(presence.hold({0: 1}, {0: 50}), flush=True)
+time.sleep(60)
+"""
 FLICKERING = """
 import itertools, sys
 from stoker.devices.simulator_presence import Presence
@@ -228,6 +235,18 @@ def test_what_is_around_is_seen_with_its_changes(tmp_path: Path) -> None:
         with closing(Presence(str(tmp_path), SIZES)) as other:
             other.hold({0: GIB}, {0: 70})
             assert sorted(each.load[0] for each in presence.present()) == [50, 70]
+        wait_until(lambda: len(presence.present()) == 1)
+
+
+def test_a_neighbour_that_was_killed_is_missed(tmp_path: Path) -> None:
+    """Though a killed process changes nothing, the others notice within a moment that it is gone."""
+    with closing(Presence(str(tmp_path), [24])) as presence:
+        presence.hold({0: 1}, {0: 50})
+        with subprocess.Popen([sys.executable, "-c", HOLDING, str(tmp_path)], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"None\n"
+            assert len(presence.present()) == 2
+            process.kill()
         wait_until(lambda: len(presence.present()) == 1)
 
 

@@ -88,9 +88,10 @@ class Presence:
 
     def present(self) -> list[Holding]:
         """All that is held by anybody, this process included, as it was half a second ago at most."""
-        # Whoever takes or gives back something changes the directory; only a killed process does not.
+        # Whoever takes or gives back something changes the directory; only one that was killed does not.
         changed, now = os.stat(self._directory).st_mtime_ns, time.monotonic()
-        if changed != self._seen[0] or now - self._seen[1] >= _SECONDS_BETWEEN_LOOKS:
+        is_alone = len(self._present) < 2
+        if changed != self._seen[0] or (now - self._seen[1] >= _SECONDS_BETWEEN_LOOKS and not is_alone):
             self._present = holdings(self._directory)
             self._seen = (changed, now)
         return self._present

@@ -6,6 +6,7 @@ import ctypes
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ import pytest
 
 GIB = 2**30
 SOURCES = Path(__file__).parent
+JOB = [sys.executable, str(SOURCES / "job.py")]
+"""A command that uses the GPUs of the stand-in, and takes the options of simulated jobs."""
 SONAME = "libnvidia-ml.so.1"
 STRICT = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
 
@@ -123,6 +126,11 @@ class Bench:
     def environment(self) -> dict[str, str]:
         """The environment in which a new process finds the stand-in instead of a driver."""
         return {**os.environ, "LD_LIBRARY_PATH": str(self.library), "FAKE_NVML_STATE": str(self.state)}
+
+    def start(self, *options: str, gpus: str) -> subprocess.Popen[str]:
+        """Start a job, with options of the simulated ones, on GPUs named by their UUIDs."""
+        environment = self.environment | {"CUDA_VISIBLE_DEVICES": gpus}
+        return subprocess.Popen([*JOB, *options], env=environment, stderr=subprocess.PIPE, text=True)
 
 
 def compiled(directory: Path, *, old: bool = False) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from stoker.core.device import Device
@@ -29,15 +29,25 @@ class Findings(NamedTuple):
 NOTHING = Findings()
 
 
-def examine(job: Job, devices: Sequence[Device], seen_peak: int | None, *, company: bool) -> Findings:
-    """Why an attempt that had these devices failed; `company` is whether it shared them."""
+class Seen(NamedTuple):
+    """What was seen of an attempt while it ran."""
+
+    peak: int | None = None
+    processes: Collection[int] = ()
+    company: bool = False
+    """Whether it shared its devices."""
+
+
+def examine(job: Job, devices: Sequence[Device], seen: Seen) -> Findings:
+    """Why an attempt that had these devices failed."""
     if not devices or not isinstance(job.state, Placed):
         return NOTHING
     text = read_tail(job.state.log)
     if shortage := find_shortage(text):
-        shared = company or bool(shortage.neighbours) or (shortage.capped and need_of(job).shares)
-        return _short(shortage, job, devices, seen_peak, company=shared)
-    if company and need_of(job).mps is not None and (fault := find_fault(text)):
+        strangers = any(pid not in seen.processes for pid, _ in shortage.neighbours)
+        shared = seen.company or strangers or (shortage.capped and need_of(job).shares)
+        return _short(shortage, job, devices, seen.peak, company=shared)
+    if seen.company and need_of(job).mps is not None and (fault := find_fault(text)):
         return Findings("fault", note=f"failed beside other clients of MPS: {fault}", company=True)
     return NOTHING
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.autopsy import NOTHING, Findings, examine
+from stoker.autopsy import NOTHING, Findings, Seen, examine
 from stoker.backends import journal
 from stoker.book import Book
 from stoker.core.job import Exited, Job, Lost, Returned, Started, started_at, state_word
@@ -60,7 +60,8 @@ class Hearing:
         """What the log of an attempt says that failed by itself."""
         if record.code == 0 or record.why != "exited":
             return NOTHING
-        return examine(job, post.devices, self._measuring.peak(job), company=post.company)
+        seen = Seen(self._measuring.peak(job), self._measuring.processes(job), post.company)
+        return examine(job, post.devices, seen)
 
     def back(self, keeper: str, record: journal.Back) -> None:
         """The keeper gave an attempt back that it had not started."""

@@ -84,6 +84,11 @@ class Measuring:
         watched = self._watched.get(attempt_key(job.id, job.attempts))
         return watched.use.peak or None if watched is not None else None
 
+    def processes(self, job: Job) -> set[int]:
+        """The processes of a running attempt that were seen on its GPUs, and its first one."""
+        watched = self._watched.get(attempt_key(job.id, job.attempts))
+        return watched.pids if watched is not None else set()
+
     def end(self, job: Job, after: Job, company: bool, now: float) -> None:
         """An attempt is over; what was seen of it is told once the driver had the time to say its last word."""
         watched = self._watched.pop(attempt_key(job.id, job.attempts), None)

@@ -13,7 +13,7 @@ from stoker.core.lease import OURS, Claim, Lease, compatible
 from stoker.core.memory import Learnt, observe_use
 from stoker.core.plan import Plan, Policy, Slot, plan, resolved
 from stoker.core.reasons import Crowded, MemoryShort, TooBusy
-from stoker.core.terms import Need
+from stoker.core.terms import Need, amount_on
 from stoker.core.waiting import Shape, shape_of
 from support.build import GIB, a_job, a_queue, simulated
 
@@ -98,9 +98,15 @@ def test_what_a_job_is_known_to_need_counts() -> None:
     """After an end for want of memory it is given more than was declared, and at last a GPU of its own."""
     need = Need(memory=2 * GIB)
     (start,) = decided([kindred(1, need, floor=9 * GIB)], [], Learnt()).starts
-    assert start.need.memory == 9 * GIB
+    assert amount_on(start.need, simulated(24)[0]) == 9 * GIB
     (start,) = decided([kindred(1, need, floor=9 * GIB, shortages=2)], [], Learnt()).starts
-    assert start.need.memory is None
+    assert amount_on(start.need, simulated(24)[0]) is None
+
+
+def test_a_card_that_is_too_small_for_what_is_needed_at_least_is_had_whole() -> None:
+    """The job may yet fit there alone; it is not refused for what a guess says."""
+    (start,) = decided([kindred(1, Need(memory=2 * GIB), floor=30 * GIB)], [], Learnt()).starts
+    assert amount_on(start.need, simulated(24)[0]) is None
 
 
 def test_whole_cards_stay_whole() -> None:

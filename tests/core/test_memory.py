@@ -126,6 +126,8 @@ def test_another_model_of_gpu_is_not_known() -> None:
 def test_what_was_declared_stays_unless_an_end_showed_that_it_is_too_little() -> None:
     """The user's word is not padded; what a job ran out of memory with is."""
     learnt = observe_use(Learnt(), "A100", peak=20 * GIB, load=70)
-    assert foreseen(Need(memory=6 * GIB), learnt, 15).memory == 6 * GIB
-    assert foreseen(Need(memory=6 * GIB), learnt, 15, floor=9 * GIB).memory == 9 * GIB
+    (device,) = simulated(24)
+    assert amount_on(foreseen(Need(memory=6 * GIB), learnt, 15), device) == 6 * GIB
+    assert amount_on(foreseen(Need(memory=6 * GIB), learnt, 15, floor=9 * GIB), device) == 9 * GIB
+    assert amount_on(foreseen(Need(memory=6 * GIB), learnt, 15, floor=30 * GIB), device) is None
     assert foreseen(Need(memory=6 * GIB), learnt, 15).loads == (("A100", 70),)

@@ -77,10 +77,10 @@ def foreseen(need: Need, learnt: Learnt, margin: int, floor: int = 0) -> Need:
     """The need with what was learnt: the largest of the last peaks and a margin, and how busy it keeps a GPU."""
     loads = tuple((model, max(runs.loads)) for model, runs in sorted(learnt.models.items()) if runs.loads)
     if not need.auto:
-        return replace(need, memory=max(need.memory or 0, floor), loads=loads)
+        return replace(need, loads=loads, floor=floor)
     peaks = [(model, max(runs.peaks)) for model, runs in sorted(learnt.models.items()) if runs.peaks]
-    predicted = tuple((model, max(rounded_up(peak * (100 + margin) // 100), floor)) for model, peak in peaks)
-    return replace(need, predicted=predicted, loads=loads)
+    predicted = tuple((model, rounded_up(peak * (100 + margin) // 100)) for model, peak in peaks)
+    return replace(need, predicted=predicted, loads=loads, floor=floor)
 
 
 def rounded_up(size: int) -> int:

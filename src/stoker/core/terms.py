@@ -33,6 +33,8 @@ class Need(Struct, frozen=True):
     """Bytes that were learnt, by the model of the GPU; where there are none, the first run is alone and measured."""
     loads: tuple[tuple[str, int], ...] = ()
     """Percent of a GPU that it keeps busy, likewise."""
+    floor: int = 0
+    """Bytes that it needs at least, as an attempt showed, whatever was declared or learnt."""
 
     @property
     def shares(self) -> bool:
@@ -44,10 +46,11 @@ def amount_on(need: Need, device: Device) -> int | None:
     """The bytes that are set aside for a need on a device; None is all of it."""
     if device.memory is None:
         return None
-    if not need.auto:
-        return need.memory
-    amount = dict(need.predicted).get(device.model)
-    return None if amount is None or amount > device.memory else amount
+    amount = dict(need.predicted).get(device.model) if need.auto else need.memory
+    if amount is None:
+        return None
+    amount = max(amount, need.floor)
+    return None if amount > device.memory else amount
 
 
 def load_on(need: Need, device: Device) -> int:

@@ -1,3 +1,28 @@
 """Stoker keeps GPUs fed."""
 
 __version__ = "0.1.0"
+
+_PLACES = {
+    **dict.fromkeys(("params", "progress", "report", "should_stop", "work_dir"), "stoker.python.inside"),
+    **dict.fromkeys(("as_completed", "job", "jobs", "submit", "submit_array", "wait"), "stoker.python.api"),
+    "Executor": "stoker.python.executor",
+    "Job": "stoker.python.handle",
+    **dict.fromkeys(("JobFailed", "StokerError"), "stoker.core.errors"),
+}
+"""What Python programs find here, and the modules it comes from when it is first asked for."""
+
+__all__ = ["__version__", *_PLACES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> object:
+    """Importing the package costs nothing; each part of it comes when it is wanted."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'stoker' has no attribute {name!r}")
+    import importlib
+
+    globals()[name] = value = getattr(importlib.import_module(_PLACES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACES})

@@ -1,12 +1,13 @@
-"""Forgets jobs that ended long ago, with the logs that Stoker chose a place for."""
+"""Forgets jobs that ended long ago, with the logs that Stoker chose a place for, and what they told or returned."""
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from stoker.places import Places
+from stoker.places import UNFINISHED, Places
 from stoker.presence import QUEUE, living_engines
 from stoker.store import Store
 from stoker.store.pruning import Position, needed_jobs, prune, prune_unused
@@ -49,12 +50,14 @@ class Pruner:
         before = now - self.keep
         found = prune(self._store, before, start, self._needed, STEP)
         self._remove(found.logs)
+        self._remove_words(found.ids)
         self._pruned += found.jobs
         if found.position is not None:
             self._position = found.position
             return 0
         if self._pruned:
             prune_unused(self._store, before, self._alone)
+        self._remove_unfinished(now)
         return self._pruned
 
     def _begin(self, now: float) -> bool:
@@ -68,6 +71,20 @@ class Pruner:
     def _alone(self) -> bool:
         """Whether no run in the foreground is under way, which may need what no job has yet."""
         return set(living_engines(self._places)) <= {QUEUE, self._engine}
+
+    def _remove_words(self, ids: Iterable[int]) -> None:
+        """What the jobs told of themselves, and the functions they ran with all that these returned."""
+        for job_id in ids:
+            with contextlib.suppress(OSError):
+                self._places.report(job_id).unlink()
+            shutil.rmtree(self._places.function(job_id), ignore_errors=True)
+
+    def _remove_unfinished(self, now: float) -> None:
+        """Functions of programs that died before their jobs were in the queue."""
+        for folder in self._places.functions.glob(f"{UNFINISHED}*"):
+            with contextlib.suppress(OSError):
+                if now - folder.stat().st_mtime > INTERVAL:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def _remove(self, logs: Iterable[str]) -> None:
         """Only what is in the directory of logs: all others are files of the user's."""

@@ -13,7 +13,7 @@ from stoker.core.dependency import Dependency
 from stoker.core.job import Assigned, Event, Exited, Job, Started, advance
 from stoker.core.submission import NewJob
 from stoker.core.terms import Command, Terms
-from stoker.places import Places
+from stoker.places import UNFINISHED, Places
 from stoker.presence import QUEUE, Presence
 from stoker.pruner import INTERVAL, PAUSE, STEP, Pruner
 from stoker.store import Change, Store
@@ -186,3 +186,23 @@ def test_a_log_that_is_gone_is_no_error(places: Places, store: Store) -> None:
     (job,) = add(store)
     end(store, job, NOW - 100 * DAY, log=os.fspath(places.logs / "gone.log"))
     assert prune(places, store) == 1
+
+
+def test_what_jobs_told_and_returned_goes_with_them(places: Places, store: Store) -> None:
+    """The folders of functions and the reports of pruned jobs go; those of others, and of a fresh submit, stay."""
+    old, young = add(store, 2, array=True), add(store)
+    for job in old:
+        end(store, job, NOW - 91 * DAY)
+    end(store, young[0], NOW - 1)
+    places.reports.mkdir()
+    for job in (old[0], young[0]):
+        places.function(job.id).mkdir(parents=True)
+        (places.function(job.id) / "0.result").touch()
+        places.report(job.id).touch()
+    fresh, forgotten = places.functions / f"{UNFINISHED}1", places.functions / f"{UNFINISHED}2"
+    for folder, age in ((fresh, 1), (forgotten, 2 * DAY)):
+        folder.mkdir()
+        os.utime(folder, (NOW - age, NOW - age))
+    assert prune(places, store) == 2
+    assert sorted(os.listdir(places.functions)) == sorted([fresh.name, str(young[0].id)])
+    assert os.listdir(places.reports) == [f"{young[0].id}.jsonl"]

@@ -10,6 +10,8 @@ class StokerError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(hint)  # so that the traceback of a Python program ends with it
 
 
 class UsageError(StokerError):
@@ -28,3 +30,16 @@ class Impossible(StokerError):
     """The need can never be met on this machine."""
 
     exit_code = 5
+
+
+class JobFailed(StokerError):
+    """A job that a program waited for did not give what it was to give."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "", job: int = 0, log: str = "") -> None:
+        super().__init__(message, hint)
+        self.job = job
+        """Its id."""
+        self.log = log
+        """Where its output is; empty where there is none."""

@@ -27,6 +27,8 @@ class Pruned(NamedTuple):
     """The files that its attempts wrote to."""
     position: Position | None
     """Where to go on; None when that was all."""
+    ids: Sequence[int] = ()
+    """Which jobs these were."""
 
 
 def needed_jobs(store: Store) -> set[int]:
@@ -52,7 +54,7 @@ def prune(store: Store, before: float, start: Position, needed: Collection[int],
         logs = _logs(database, ids)
         _delete(database, ids)
     last = Position(found[-1][0], found[-1][1]) if len(found) == limit else None
-    return Pruned(len(ids), logs, last)
+    return Pruned(len(ids), logs, last, ids)
 
 
 def prune_unused(store: Store, before: float, allowed: Callable[[], bool]) -> None:

@@ -1,0 +1,17 @@
+from stoker.core.errors import JobFailed as JobFailed
+from stoker.core.errors import StokerError as StokerError
+from stoker.python.api import as_completed as as_completed
+from stoker.python.api import job as job
+from stoker.python.api import jobs as jobs
+from stoker.python.api import submit as submit
+from stoker.python.api import submit_array as submit_array
+from stoker.python.api import wait as wait
+from stoker.python.executor import Executor as Executor
+from stoker.python.handle import Job as Job
+from stoker.python.inside import params as params
+from stoker.python.inside import progress as progress
+from stoker.python.inside import report as report
+from stoker.python.inside import should_stop as should_stop
+from stoker.python.inside import work_dir as work_dir
+
+__version__: str

@@ -1,0 +1,76 @@
+"""The verbs for Python programs: submit, find and wait for jobs, as on the command line."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from stoker.core.errors import NoSuchJob, UsageError
+from stoker.finding import find
+from stoker.python.handle import Job, handles_of
+from stoker.python.keywords import read_keywords
+from stoker.python.link import find_link
+from stoker.python.submitting import submit_command
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from stoker.python.keywords import Keywords
+
+    Meant = Job | int | str
+
+
+def submit(command: Sequence[str] | str, **options: Unpack[Keywords]) -> Job:
+    """Put a command into the queue: words are executed, text goes through the shell."""
+    wish = read_keywords(options)
+    if wish.array is not None:
+        raise UsageError("submit() makes one job", "submit_array() makes an array")
+    link = find_link()
+    return handles_of(link, submit_command(link, command, wish))[0]
+
+
+def submit_array(command: Sequence[str] | str, array: str, **options: Unpack[Keywords]) -> list[Job]:
+    """Many tasks of one command, such as `0-9%4`; {i} in it is the index."""
+    link = find_link()
+    return handles_of(link, submit_command(link, command, read_keywords({**options, "array": array})))
+
+
+def job(job_id: int | str) -> Job:
+    """The handle of one job, by its id: 12, or "12.3" for a task of an array; also "last" or its name."""
+    link = find_link()
+    with link.opened() as store:
+        ids = find(store, [str(job_id)])
+    if len(ids) != 1:
+        raise NoSuchJob(f"{job_id} is {len(ids)} jobs", f'jobs("{job_id}") gives all of them')
+    return handles_of(link, ids)[0]
+
+
+def jobs(*ids: Meant, ended: bool = False) -> list[Job]:
+    """Handles of the jobs that the ids or names mean; without any, of all that are not over, or of all that are."""
+    link = find_link()
+    with link.opened() as store:
+        found = find(store, [_word(each) for each in ids] or ["all"], "ended" if ended else "open")
+    return handles_of(link, found)
+
+
+def wait(
+    meant: Meant | Iterable[Meant], timeout: float | None = None, return_when: str = concurrent.futures.ALL_COMPLETED
+) -> concurrent.futures._base.DoneAndNotDoneFutures[Any]:
+    """Wait for jobs, or ids of jobs: two sets, of those that are over and of those that are not."""
+    return concurrent.futures.wait(_handles(meant), timeout, return_when)
+
+
+def as_completed(meant: Meant | Iterable[Meant], timeout: float | None = None) -> Iterator[Job]:
+    """The jobs as they come to their end."""
+    return concurrent.futures.as_completed(_handles(meant), timeout)  # type: ignore[return-value]
+
+
+def _handles(meant: Meant | Iterable[Meant]) -> list[Job]:
+    things = [meant] if isinstance(meant, Job | int | str) else list(meant)
+    words = [each for each in things if not isinstance(each, Job)]
+    return [*(each for each in things if isinstance(each, Job)), *(jobs(*words) if words else [])]
+
+
+def _word(meant: Meant) -> str:
+    return meant.shown_id if isinstance(meant, Job) else str(meant)

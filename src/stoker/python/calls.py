@@ -1,0 +1,181 @@
+"""Functions on their way into the queue: written to a folder beside it, and the command that runs one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, BinaryIO, NamedTuple
+
+from stoker.core.errors import StokerError, UsageError
+from stoker.core.terms import Command
+from stoker.places import UNFINISHED, Places
+from stoker.python import function_child
+from stoker.python.function_child import CALLS, LENGTH
+
+MOST_TOLD = 20
+"""Arguments that are shown in the command..."""
+LONGEST_TOLD = 60
+"""... and how many characters of a text."""
+_CHILD = os.path.abspath(function_child.__file__)
+
+
+class NotPicklable(UsageError):
+    """A function or an argument cannot be sent to another process."""
+
+
+class Call(NamedTuple):
+    """The arguments of one call."""
+
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any] = {}
+
+
+def command_of(places: Places, function: Callable[..., Any], call: Call) -> Command:
+    """What runs a call. What follows the folder is for people, and tells different work apart for what is learnt."""
+    words = (sys.executable, "-P", _CHILD, str(places.functions), _full_name(function))
+    return Command((*words, *_told(function, call)))
+
+
+def is_function(command: Command) -> bool:
+    """Whether a job runs a function."""
+    return not command.shell and len(command.words) > 3 and command.words[2].endswith("/python/function_child.py")
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a function, or of what stands in for one."""
+    inner = getattr(function, "func", function)  # of a partial
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def _full_name(function: Callable[..., Any]) -> str:
+    inner = getattr(function, "func", function)
+    name = getattr(inner, "__qualname__", type(inner).__qualname__)
+    return f"{inner.__module__}.{name}" if getattr(inner, "__module__", None) else str(name)
+
+
+@contextlib.contextmanager
+def written(places: Places, function: Callable[..., Any], calls: Sequence[Call]) -> Iterator[Path]:
+    """A folder with the function and its calls; what nobody has moved away by the end goes."""
+    folder = places.functions / f"{UNFINISHED}{os.getpid()}-{os.urandom(6).hex()}"
+    try:
+        _fill(folder, function, calls)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def settle(folder: Path, places: Places, job_id: int) -> Path:
+    """Give the folder the name of its job; one of that name is of a submit that failed at the last moment."""
+    place = places.function(job_id)
+    shutil.rmtree(place, ignore_errors=True)
+    folder.rename(place)
+    return place
+
+
+def _fill(folder: Path, function: Callable[..., Any], calls: Sequence[Call]) -> None:
+    try:
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700)
+        descriptor = os.open(folder / CALLS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            _write(file, function, calls)
+            file.flush()
+            os.fsync(descriptor)
+    except OSError as error:
+        raise StokerError(
+            f"{name_of(function)} cannot be written to {folder.parent}: {error.strerror}",
+            "nothing was submitted; free some space there",
+        ) from error
+
+
+def _write(file: BinaryIO, function: Callable[..., Any], calls: Sequence[Call]) -> None:
+    """The function, every call, and at the end a table of where each begins."""
+    cloudpickle = _cloudpickle()
+    starts = []
+    for part in (function, *((call.arguments, dict(call.keywords)) for call in calls)):
+        starts.append(file.tell())
+        try:
+            cloudpickle.dump(part, file)
+        except OSError:
+            raise
+        except Exception as error:  # whatever the things in it do when they are asked
+            call = calls[len(starts) - 2] if len(starts) > 1 else None
+            raise NotPicklable(*_blame(cloudpickle, function, call, error)) from error
+    path = [os.path.abspath(entry) for entry in sys.path]  # "" is where we are now
+    table = pickle.dumps({"python": sys.version_info[:2], "path": path, "starts": starts})
+    file.write(table + len(table).to_bytes(LENGTH, "little"))
+
+
+def _cloudpickle() -> ModuleType:
+    try:
+        import cloudpickle
+    except ImportError as error:
+        raise StokerError(
+            "functions are sent by cloudpickle, which is not there", "pip install 'stoker[python]'"
+        ) from error
+    return cloudpickle  # type: ignore[no-any-return]
+
+
+def _blame(
+    cloudpickle: ModuleType, function: Callable[..., Any], call: Call | None, error: Exception
+) -> tuple[str, str]:
+    """What cannot be pickled, by its name, and what to do about it."""
+    what = f"the function {name_of(function)}"
+    if call is not None:
+        things: Iterator[tuple[str, Any]] = iter(_named(function, call))
+        what, hint = (
+            f"an argument of {name_of(function)}",
+            "pass something that can be made anew from it, such as a path",
+        )
+        kind = "argument"
+    else:
+        things = _reached(function)
+        kind, hint = "variable", "make it inside the function, or pass what it is made from"
+    for name, value in things:
+        with contextlib.suppress(Exception):
+            cloudpickle.dumps(value)
+            continue
+        what = f"the {kind} {name!r} of {name_of(function)}, a {type(value).__qualname__},"
+        break
+    return f"{what} cannot be sent to a job: {error}", hint
+
+
+def _reached(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Variables that a function takes along: from around it, and of its module where that does not travel by name."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return
+    for name, cell in zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=True):
+        with contextlib.suppress(ValueError):  # not set yet
+            yield name, cell.cell_contents
+    variables = getattr(function, "__globals__", {})
+    yield from ((name, variables[name]) for name in code.co_names if name in variables)
+
+
+def _named(function: Callable[..., Any], call: Call) -> list[tuple[str, Any]]:
+    """The arguments with the names that the function has for them."""
+    import inspect
+
+    try:
+        return list(inspect.signature(function).bind(*call.arguments, **call.keywords).arguments.items())
+    except (TypeError, ValueError):  # nobody knows its arguments, or it will refuse these
+        return [*((str(place), value) for place, value in enumerate(call.arguments)), *call.keywords.items()]
+
+
+def _told(function: Callable[..., Any], call: Call) -> Iterator[str]:
+    """Those arguments that say something in a few words."""
+    for name, value in _named(function, call)[:MOST_TOLD]:
+        if _is_short(value):
+            yield f"{name}={value}"
+
+
+def _is_short(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= LONGEST_TOLD and value.isprintable()
+    return isinstance(value, bool | float) or (isinstance(value, int) and value.bit_length() < 64)

@@ -1,0 +1,116 @@
+"""The Executor: concurrent.futures on the durable queue, each call in a fresh process with its own GPUs."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stoker.core.errors import UsageError
+from stoker.python import submitting
+from stoker.python.calls import Call
+from stoker.python.function_child import run_chunk
+from stoker.python.handle import Job, cancel_all, handles_of
+from stoker.python.keywords import read_keywords
+from stoker.python.link import find_link
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from stoker.python.keywords import Keywords
+
+Value = TypeVar("Value")
+
+
+class Executor(concurrent.futures.Executor):
+    """Runs functions as jobs of the queue; the keywords are the job options of the command line.
+
+    The jobs outlive this program: stoker.job(id) finds one again.
+    """
+
+    def __init__(self, **options: Unpack[Keywords]) -> None:
+        self._options = read_keywords(options)
+        if self._options.array is not None:
+            raise UsageError("an Executor has no array of its own", "map_array() makes one of its arguments")
+        self._link = find_link()
+        submitting.check(self._link, self._options)
+        self._lock = threading.Lock()
+        self._open: set[Job] = set()
+        self._is_shut = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Job:
+        """One call as one job; on disk when this returns."""
+        return self._submit(fn, [Call(args, kwargs)], None)[0]
+
+    def map_array(self, fn: Callable[..., Any], *iterables: Iterable[Any], at_once: int | None = None) -> list[Job]:
+        """A job for each set of arguments, as the tasks of one array; `at_once` is how many may run at a time."""
+        calls = [Call(arguments) for arguments in zip(*iterables, strict=False)]
+        if not calls:
+            return []
+        limit = "" if at_once is None else f"%{at_once}"
+        return self._submit(fn, calls, f"0-{len(calls) - 1}{limit}")
+
+    def map(
+        self, fn: Callable[..., Value], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+    ) -> Iterator[Value]:
+        """The results in the order of the arguments; `chunksize` calls share a job, one after the other."""
+        if chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if chunksize == 1:
+            return _results(self.map_array(fn, *iterables), deadline)
+        jobs = self.map_array(run_chunk, itertools.repeat(fn), _chunks(zip(*iterables, strict=False), chunksize))
+        return itertools.chain.from_iterable(_results(jobs, deadline))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more; if wanted, cancel what has not started, and wait for all that was submitted here."""
+        with self._lock:
+            self._is_shut = True
+            left = list(self._open)
+        if cancel_futures and left:
+            cancel_all(self._link, left, only_waiting=True)
+        if wait:
+            concurrent.futures.wait(left)
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> bool | None:
+        """Wait for all, unless somebody wants to leave: then the jobs go on alone."""
+        self.shutdown(wait=exc_type is None or issubclass(exc_type, Exception))
+        return None
+
+    def _submit(self, fn: Callable[..., Any], calls: Sequence[Call], array: str | None) -> list[Job]:
+        if self._is_shut:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        jobs = handles_of(self._link, submitting.submit_calls(self._link, fn, calls, self._options, array))
+        with self._lock:
+            self._open.update(jobs)
+        for job in jobs:
+            job.add_done_callback(self._forget)
+        return jobs
+
+    def _forget(self, job: concurrent.futures.Future[Any]) -> None:
+        assert isinstance(job, Job)
+        with self._lock:
+            self._open.discard(job)
+
+
+def _chunks(calls: Iterable[tuple[Any, ...]], size: int) -> Iterator[tuple[tuple[Any, ...], ...]]:
+    taken = iter(calls)
+    while chunk := tuple(itertools.islice(taken, size)):
+        yield chunk
+
+
+def _results(jobs: list[Job], deadline: float | None) -> Iterator[Any]:
+    """Results one by one; whoever stops asking does not want those that have not started."""
+    left = list(reversed(jobs))
+    try:
+        while left:
+            yield left.pop().result(None if deadline is None else deadline - time.monotonic())
+    finally:
+        if left:
+            cancel_all(left[0].link, left, only_waiting=True)

@@ -1,0 +1,83 @@
+"""Job options as keywords: the same words as on the command line and in job files, read by the same code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import msgspec
+
+from stoker.core.errors import UsageError
+from stoker.joblist import read_options
+from stoker.options import JobOptions
+
+if TYPE_CHECKING:
+    from stoker.python.handle import Job
+
+
+class Keywords(TypedDict, total=False):
+    """What can be asked for a job."""
+
+    gpus: int
+    vram: str
+    on: str | int | list[str | int]
+    prefer: str | int | list[str | int]
+    gpu_type: str
+    priority: int
+    group: str
+    time: str | int | timedelta
+    grace: str | int | timedelta
+    begin: str | datetime
+    after: Job | int | str | Sequence[Job | int | str]
+    retries: int
+    retry_on: str | list[str | int]
+    no_requeue: bool
+    chdir: str | os.PathLike[str]
+    env: dict[str, Any]
+    out: str | os.PathLike[str]
+    err: str | os.PathLike[str]
+    name: str
+    tag: dict[str, Any]
+    tags: dict[str, Any]
+
+
+def read_keywords(given: Mapping[str, Any]) -> JobOptions:
+    """The options; None is the same as not given, and `tags` the same as `tag`."""
+    words = {key: _word(value) for key, value in given.items() if value is not None}
+    if "tags" in words:
+        words["tag"] = {**words.get("tag", {}), **words.pop("tags")}
+    return read_options(words, "the keywords")
+
+
+def with_variables(options: JobOptions, environment: Mapping[str, str]) -> JobOptions:
+    """The options, and for those that were not given what STOKER_* variables say."""
+    names = [name for name in options.__struct_fields__ if getattr(options, name) is None and name != "array"]
+    found = {name: environment[key] for name in names if environment.get(key := f"STOKER_{name.upper()}")}
+    if not found:
+        return options
+    try:
+        return msgspec.structs.replace(
+            options, **{name: msgspec.convert(found[name], _type_of(name), strict=False) for name in found}
+        )
+    except msgspec.ValidationError as error:
+        names_text = ", ".join(f"STOKER_{name.upper()}" for name in found)
+        raise UsageError(f"one of {names_text} cannot be read: {error}", "correct or unset it") from None
+
+
+def _type_of(name: str) -> Any:
+    return next(field.type for field in msgspec.structs.fields(JobOptions) if field.name == name)
+
+
+def _word(value: Any) -> Any:
+    """A value as a job file would have it."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_word(each) for each in value]
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():.3f}".rstrip("0").rstrip(".") + "s"
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return getattr(value, "shown_id", value)

@@ -1,0 +1,134 @@
+"""Puts jobs of a Python program into the queue, by the same desk as the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stoker.cli.submission.desk import Desk, Entered, Part
+from stoker.cli.submission.handing_in import Background
+from stoker.config import load_config
+from stoker.core.errors import StokerError, UsageError
+from stoker.core.terms import Command
+from stoker.joblist import COMMAND_LINE, Listed
+from stoker.options import JobOptions, merged, working_directory
+from stoker.python import calls
+from stoker.python.calls import Call
+from stoker.python.keywords import with_variables
+from stoker.python.link import Link
+
+LABEL = "python"
+_PLACEHOLDER = Command(("true",))
+
+
+def submit_command(link: Link, words: Sequence[str] | str, options: JobOptions) -> range:
+    """A command: a line for the shell, or words to execute. Returns the ids, several where it is an array."""
+    return _hand_in(link, options, command_of(words))[0].ids
+
+
+def submit_calls(
+    link: Link, function: Callable[..., Any], given: Sequence[Call], options: JobOptions, array: str | None = None
+) -> range:
+    """A job for each call; several are the tasks of an array."""
+    named = _named(options, function)
+    wish = msgspec.structs.replace(named, array=array)
+    places = link.places
+
+    def dressed(part: Part) -> Part:
+        terms = msgspec.structs.replace(part.jobs[0].terms, fill=False)
+        jobs = [
+            msgspec.structs.replace(job, command=calls.command_of(places, function, call), terms=terms)
+            for job, call in zip(part.jobs, given, strict=True)
+        ]
+        return Part(jobs, part.array)
+
+    with calls.written(places, function, given) as folder, contextlib.ExitStack() as undoing:
+
+        def move(ids: range) -> None:
+            place = calls.settle(folder, places, ids[0])
+            undoing.callback(place.rename, folder)
+
+        entered = _hand_in(link, wish, _PLACEHOLDER, dressed, move)
+        undoing.pop_all()
+    _make_durable(places.functions)
+    return entered[0].ids
+
+
+def check(link: Link, options: JobOptions) -> None:
+    """Refuse options that no job could have."""
+    _desk(link, options).read([Listed(_PLACEHOLDER, COMMAND_LINE)])
+
+
+def command_of(words: Sequence[str] | str) -> Command:
+    """A command: text goes through the shell, words are executed as they are."""
+    parts = [words] if isinstance(words, str) else [os.fspath(word) for word in words]
+    if not parts or not parts[0].strip() or any("\0" in part for part in parts):
+        raise UsageError("the command is empty or contains a NUL byte", "give it as text, or as a list of words")
+    return Command(tuple(parts), (os.environ.get("SHELL") or "/bin/sh") if isinstance(words, str) else "")
+
+
+def _hand_in(
+    link: Link,
+    options: JobOptions,
+    command: Command,
+    dressed: Callable[[Part], Part] = lambda part: part,
+    move: Callable[[range], None] = lambda _: None,
+) -> list[Entered]:
+    """`move` is called with the ids before anybody else can see them."""
+    desk = _desk(link, options)
+    items = [Listed(command, COMMAND_LINE)]
+    desk.read(items)
+    engine = Background(link.places, link.sim)
+    with link.opened() as store:
+        with engine.not_for_nothing():
+            parts = desk.settle(items, store, engine.machine() if desk.needs_devices else None)
+        with store.writing():
+            entered = desk.enter(store, [dressed(part) for part in parts], LABEL, held="")
+            move(entered[0].ids)
+    engine.wake()
+    if engine.failure:
+        _warn(entered[0].ids, engine.failure)
+    return entered
+
+
+def _desk(link: Link, options: JobOptions) -> Desk:
+    """With what is configured here, before which go variables, and before those what was given."""
+    config = load_config(os.environ, Path(working_directory()))
+    for warning in config.warnings:
+        warnings.warn(warning, RuntimeWarning, stacklevel=2)
+    wish = merged(JobOptions(**config.defaults), with_variables(options, os.environ))
+    return Desk(link.places, config, wish, time.time(), os.environ)
+
+
+def _named(options: JobOptions, function: Callable[..., Any]) -> JobOptions:
+    """With the function's name, where the job has none and that can be one."""
+    from stoker.options import check_name
+
+    if options.name is not None:
+        return options
+    with contextlib.suppress(StokerError):
+        check_name(name := calls.name_of(function))
+        return msgspec.structs.replace(options, name=name)
+    return options
+
+
+def _make_durable(folder: Path) -> None:
+    """The names in it are to be found even if the machine goes down now."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _warn(ids: range, failure: StokerError) -> None:
+    what = f"job {ids[0]} is" if len(ids) == 1 else f"jobs {ids[0]}-{ids[-1]} are"
+    text = f"{what} safe in the queue, but no engine could be started: {failure.message}; {failure.hint}"
+    warnings.warn(text, RuntimeWarning, stacklevel=5)

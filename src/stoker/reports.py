@@ -1,0 +1,86 @@
+"""What jobs tell of themselves by `stoker.report()`, read as written by strangers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+LARGEST = 64 * 2**20
+"""Bytes of a file that are read, from its end."""
+TAIL = 16 * 1024
+
+
+class Report(Struct, frozen=True):
+    """One line."""
+
+    at: float
+    attempt: int = 1
+    values: dict[str, Any] = {}
+    done: float | None = None
+    """How much of the work is done..."""
+    total: float | None = None
+    """... of how much."""
+
+    def as_told(self) -> dict[str, Any]:
+        """The values, or `done` and `total`, with the moment and the number of the run."""
+        progress = {"done": self.done, "total": self.total} if self.total is not None else {}
+        return {"at": self.at, "attempt": self.attempt, **progress, **self.values}
+
+
+class Latest(Struct, frozen=True):
+    """The newest word on each matter."""
+
+    values: dict[str, Any] = {}
+    done: float | None = None
+    total: float | None = None
+
+
+def read_reports(path: Path, most: int = LARGEST) -> list[Report]:
+    """All that a job told, oldest first; lines that are none are passed over."""
+    return list(_lines(_end_of(path, most)))
+
+
+def read_latest(path: Path) -> Latest | None:
+    """The newest value under each name that was told lately, and how far it is; None where nothing was told."""
+    reports = read_reports(path, TAIL)
+    if not reports:
+        return None
+    last = [report for report in reports if report.attempt == reports[-1].attempt]
+    values = {name: value for report in last for name, value in report.values.items()}
+    progress = next((report for report in reversed(last) if report.total is not None), None)
+    return Latest(values, progress.done, progress.total) if progress else Latest(values)
+
+
+def latest_text(latest: Latest) -> str:
+    """In a few words: `30% (3/10), step=3, loss=0.4`."""
+    told = []
+    if latest.total and latest.done is not None:
+        told.append(f"{100 * latest.done / latest.total:.0f}% ({latest.done:g}/{latest.total:g})")
+    return ", ".join([*told, *(f"{name}={_shown(value)}" for name, value in latest.values.items())])
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _end_of(path: Path, most: int) -> bytes:
+    """The last bytes, beginning with a whole line."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - most))
+        data = file.read(most)
+        return data.partition(b"\n")[2] if size > most else data
+    return b""
+
+
+def _lines(data: bytes) -> Iterator[Report]:
+    decoder = msgspec.json.Decoder(Report)
+    for line in data.split(b"\n"):
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            yield decoder.decode(line)

@@ -1,0 +1,54 @@
+"""A queue as Python programs use it: this process is one of them, and others are run as scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stoker.python.watcher import leave_all
+from support.background import Background
+
+TIMEOUT_SECONDS = 40.0
+
+
+class Programs(Background):
+    """The queue of the environment that the test itself has, with an engine on two simulated GPUs."""
+
+    def script(self, text: str) -> subprocess.Popen[str]:
+        """Start a Python program with the same queue, and leave it running."""
+        return subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(text)],
+            cwd=self.cwd,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run_script(self, text: str) -> str:
+        """What a Python program with the same queue prints."""
+        process = self.script(text)
+        out, err = process.communicate(timeout=TIMEOUT_SECONDS)
+        assert process.returncode == 0, err
+        return out
+
+
+@contextlib.contextmanager
+def programs_in(home: Path) -> Iterator[Programs]:
+    """A queue in a directory, which is that of this process meanwhile."""
+    with contextlib.closing(Programs(home)) as made, pytest.MonkeyPatch.context() as here:
+        made.environment["XDG_CONFIG_HOME"] = str(home / "config")
+        for name in ("STOKER_STATE", "STOKER_LEDGER", "STOKER_SIM", "SHELL", "XDG_CONFIG_HOME"):
+            here.setenv(name, made.environment[name])
+        here.chdir(made.cwd)
+        try:
+            yield made
+        finally:
+            leave_all()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stoker.core.foresight import resolved
 from stoker.core.job import Job, limit_of
 from stoker.core.memory import Learnt, expected_seconds, observe, observe_use, signature_of
-from stoker.core.plan import resolved
 from stoker.core.terms import Need
 from stoker.core.waiting import Shape
 from stoker.store import Store

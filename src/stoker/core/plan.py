@@ -10,15 +10,15 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from stoker.core.courtesy import ALONE, Courtesy, Longing, Unserved, immodest, longing
 from stoker.core.device import Device, Snapshot
 from stoker.core.fit import Offer, choose, never_fits
+from stoker.core.foresight import resolved
 from stoker.core.handover import HandOver
 from stoker.core.job import Job, limit_of
 from stoker.core.lease import Lease
-from stoker.core.memory import Learnt, foreseen
+from stoker.core.memory import Learnt
 from stoker.core.occupancy import Occupancy, Slot
 from stoker.core.policy import Policy
 from stoker.core.prospects import Prospects
@@ -27,7 +27,7 @@ from stoker.core.reservation import Reservation, may_pass
 from stoker.core.terms import Need
 from stoker.core.waiting import Shape, WaitingJobs, shape_of
 
-__all__ = ["Plan", "Policy", "Reservation", "Slot", "Start", "never_fits", "plan"]
+__all__ = ["Plan", "Policy", "Reservation", "Slot", "Start", "never_fits", "plan", "resolved"]
 
 Foresee = Callable[[Shape], Need]
 """What has to be set aside for jobs of a shape."""
@@ -38,15 +38,6 @@ NOTHING_LEARNT = Learnt()
 def nothing_learnt(shape: Shape) -> Need:
     """What jobs of a shape ask for themselves, and what those that have come to grief need at least."""
     return resolved(shape, NOTHING_LEARNT, 0)
-
-
-def resolved(shape: Shape, learnt: Learnt, margin: int) -> Need:
-    """What to set aside for jobs of a shape; all of a GPU where company has cost one of them too much."""
-    if not shape.need.shares:
-        return shape.need
-    if shape.alone:
-        return replace(shape.need, memory=None, auto=False)
-    return foreseen(shape.need, learnt, margin, shape.floor)
 
 
 class Start(Struct, frozen=True):

@@ -19,13 +19,15 @@ from collections import deque
 from typing import Any
 
 from stoker.backends import journal, processes
-from stoker.backends.launch import Refused, launch
+from stoker.backends.launch import Refused, launch, spawn_silently
 
 LINGER = 1.0
 """Seconds that what a finished command left behind may take to end by itself."""
 LINGER_GRACE = 5.0
 KILL_INTERVAL = 0.05
 KILL_INTERVAL_LIMIT = 2.0
+FAREWELL_PATIENCE = 8.0
+"""Seconds for the program that an order wants to be run before anything of it is killed."""
 LONGEST_WAIT = 3600.0
 """Seconds; what comes later is waited for in parts, since poll cannot count beyond 24 days."""
 QUIET_START = 0.01
@@ -47,12 +49,19 @@ class Attempt:
     kill_at: float | None = None
     kill_interval = KILL_INTERVAL
     told = False
+    parting: int | None = None
+    """The process of the farewell, while it runs..."""
+    parting_until = 0.0
+    """... and when that is over."""
 
-    def __init__(self, key: str, pid: int, limit_at: float | None, grace: float) -> None:
+    def __init__(
+        self, key: str, pid: int, limit_at: float | None, grace: float, farewell: list[str] | None = None
+    ) -> None:
         self.key = key
         self.pid = pid
         self.limit_at = limit_at
         self.grace = grace
+        self.farewell = farewell
         self.began = time.monotonic()
 
 
@@ -208,7 +217,7 @@ class Keeper:
         limit = order["limit"]
         limit_at = None if limit is None else _boot_clock() + limit
         self._childless = False
-        return Attempt(order["attempt"], pid, limit_at, order["grace"])
+        return Attempt(order["attempt"], pid, limit_at, order["grace"], order.get("farewell"))
 
     def _reap(self) -> None:
         """Collect every child that ended, the command itself and orphans of it alike."""
@@ -220,7 +229,9 @@ class Keeper:
                 return
             if pid == 0:
                 return
-            if self._current is not None:
+            if self._current is not None and pid == self._current.parting:
+                self._current.parting, self._current.kill_at = None, _boot_clock()
+            elif self._current is not None:
                 self._current.peak = max(self._current.peak, usage.ru_maxrss * 1024)
                 if pid == self._current.pid:
                     self._current.status, self._current.limit_at = status, None
@@ -245,6 +256,8 @@ class Keeper:
             return
         now = _boot_clock()
         if attempt.kill_at is not None and now >= attempt.kill_at:
+            if self._takes_leave(attempt, now):
+                return
             processes.send(processes.descendants(os.getpid()), signal.SIGKILL)
             attempt.kill_at = now + attempt.kill_interval
             attempt.kill_interval = min(2 * attempt.kill_interval, KILL_INTERVAL_LIMIT)
@@ -256,6 +269,18 @@ class Keeper:
         elif attempt.limit_at is not None and now >= attempt.limit_at:
             attempt.why = "timeout"
             self._terminate(attempt, attempt.grace)
+
+    def _takes_leave(self, attempt: Attempt, now: float) -> bool:
+        """Whether what is about to be killed is first told so, in the way that its order wants."""
+        if attempt.farewell:
+            doomed = [str(process.pid) for process in processes.descendants(os.getpid())]
+            words, attempt.farewell = [*attempt.farewell, *doomed], None
+            attempt.parting = spawn_silently(words) if doomed else None
+            attempt.parting_until = now + FAREWELL_PATIENCE
+        if attempt.parting is None or now >= attempt.parting_until:
+            return False
+        attempt.kill_at = attempt.parting_until
+        return True
 
     def _terminate(self, attempt: Attempt, grace: float, number: int = signal.SIGTERM) -> None:
         """TERM to all of it now, KILL to whatever is left after the grace; a second order only shortens that."""

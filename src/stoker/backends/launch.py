@@ -44,6 +44,15 @@ def launch(order: Mapping[str, Any], environment: Mapping[str, str]) -> int:
             os.close(descriptor)
 
 
+def spawn_silently(words: list[str]) -> int | None:
+    """Start a program of our own that nobody hears or sees, and return its number; None where that is not possible."""
+    streams = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
+    try:
+        return os.posix_spawn(words[0], words, {}, file_actions=streams, setsigmask=[], setsigdef=_DEFAULT_SIGNALS)
+    except OSError:
+        return None
+
+
 def _within(directory: str, path: str) -> str:
     """A path as the command will see it; its directory may not be there, and that is to be said in the log."""
     return path if path == INHERIT else os.path.join(directory, path)

@@ -32,6 +32,8 @@ class Order(Struct, frozen=True):
     err: str
     limit: float | None
     grace: float
+    farewell: tuple[str, ...] = ()
+    """A program to run before anything of the attempt is killed; the numbers of its processes are further words."""
 
 
 def attempt_key(job_id: int, number: int) -> str:

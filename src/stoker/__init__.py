@@ -18,9 +18,8 @@ def __getattr__(name: str) -> object:
     """Importing the package costs nothing; each part of it comes when it is wanted."""
     if name not in _PLACES:
         raise AttributeError(f"module 'stoker' has no attribute {name!r}")
-    import importlib
-
-    globals()[name] = value = getattr(importlib.import_module(_PLACES[name]), name)
+    value: object = getattr(__import__(_PLACES[name], fromlist=[name]), name)
+    globals()[name] = value
     return value
 
 

@@ -15,3 +15,21 @@ from stoker.python.inside import should_stop as should_stop
 from stoker.python.inside import work_dir as work_dir
 
 __version__: str
+__all__ = [
+    "Executor",
+    "Job",
+    "JobFailed",
+    "StokerError",
+    "__version__",
+    "as_completed",
+    "job",
+    "jobs",
+    "params",
+    "progress",
+    "report",
+    "should_stop",
+    "submit",
+    "submit_array",
+    "wait",
+    "work_dir",
+]

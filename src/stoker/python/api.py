@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.core.errors import NoSuchJob, UsageError
 from stoker.finding import find
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from stoker.python.keywords import Keywords
 
     Meant = Job | int | str
+
+
+class Waited(NamedTuple):
+    """Jobs after the waiting."""
+
+    done: set[Job]
+    not_done: set[Job]
 
 
 def submit(command: Sequence[str] | str, **options: Unpack[Keywords]) -> Job:
@@ -56,9 +63,11 @@ def jobs(*ids: Meant, ended: bool = False) -> list[Job]:
 
 def wait(
     meant: Meant | Iterable[Meant], timeout: float | None = None, return_when: str = concurrent.futures.ALL_COMPLETED
-) -> concurrent.futures._base.DoneAndNotDoneFutures[Any]:
-    """Wait for jobs, or ids of jobs: two sets, of those that are over and of those that are not."""
-    return concurrent.futures.wait(_handles(meant), timeout, return_when)
+) -> Waited:
+    """Wait for jobs, or ids of jobs; `return_when` is a word of concurrent.futures."""
+    jobs = _handles(meant)
+    done, _ = concurrent.futures.wait(jobs, timeout, return_when)
+    return Waited({job for job in jobs if job in done}, {job for job in jobs if job not in done})
 
 
 def as_completed(meant: Meant | Iterable[Meant], timeout: float | None = None) -> Iterator[Job]:

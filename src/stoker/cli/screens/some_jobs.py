@@ -6,6 +6,8 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from stoker.cli.screens.job_story import SCHEMA, Stories, Story, story_of
 from stoker.cli.screens.job_table import job_table
 from stoker.cli.screens.knowing import known
@@ -21,6 +23,7 @@ from stoker.core.errors import StokerError
 from stoker.core.secrets import PATTERNS
 from stoker.finding import find
 from stoker.places import Places
+from stoker.reports import read_latest
 from stoker.store import Store
 
 FEW = 4
@@ -33,6 +36,7 @@ def show_jobs(
     """Tell of the jobs that the words choose."""
     with known(places, simulated=screen.sim) as knowledge:
         stories = read_stories(knowledge, words, environment=environment)
+    stories = _with_reports(stories, places)
     if screen.form == "json":
         write_json(stories)
     elif screen.form == "plain":
@@ -51,6 +55,11 @@ def read_stories(knowledge: Knowledge, words: Sequence[str], *, environment: boo
     secrets = _secrets()
     told = [story_of(job, knowledge, secrets, environment=environment) for job in jobs]
     return Stories(SCHEMA, exactly(knowledge.now), knowledge.simulated, told)
+
+
+def _with_reports(stories: Stories, places: Places) -> Stories:
+    told = [structs.replace(job, reported=read_latest(places.report(job.id))) for job in stories.jobs]
+    return structs.replace(stories, jobs=told)
 
 
 def _secrets() -> tuple[str, ...]:

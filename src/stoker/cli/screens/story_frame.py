@@ -10,6 +10,7 @@ from stoker.cli.screens.job_table import LOOKS
 from stoker.cli.screens.pieces import EMPTY, Line, Piece
 from stoker.cli.screens.table import Column, table_lines
 from stoker.core.units import count_text, size_text
+from stoker.reports import latest_text
 from stoker.words import printable
 
 LABEL = 11
@@ -50,6 +51,7 @@ def _facts(story: Story, now: float) -> Iterator[tuple[str, str]]:
         ("why", story.why if story.ended is None else story.note),
         ("expected", _expected(story, now)),
         ("command", story.command if not story.shell else f"{story.command}   ({story.shell} -c)"),
+        ("reported", latest_text(story.reported) if story.reported else ""),
         ("directory", story.directory),
         ("needs", _needs(story)),
         ("on", ", ".join(f"GPU {device}" for device in story.devices) if story.ended is None else ""),

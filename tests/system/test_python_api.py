@@ -1,0 +1,306 @@
+"""Commands through the queue from Python, and what a program inside a job has to say and to hear."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+import stoker
+from stoker.core.errors import NoSuchJob, UsageError
+from stoker.options import JobOptions
+from stoker.python.keywords import Keywords, read_keywords
+from support.cli import until
+from support.python_program import Programs, programs_in
+from support.wait import wait_until
+
+
+@pytest.fixture(scope="module")
+def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    """One queue for all tests here; each looks only at its own jobs."""
+    with programs_in(tmp_path_factory.mktemp("api")) as made:
+        yield made
+
+
+class TestSubmit:
+    """Commands."""
+
+    def test_words_are_executed_and_text_goes_through_the_shell(self, queue: Programs) -> None:
+        """As on the command line, but told apart by their type."""
+        words = stoker.submit(["echo", "$HOME;", "*"], gpus=0)
+        line = stoker.submit("echo $((6 * 7))", gpus=0)
+        assert (words.result(30), line.result(30)) == (0, 0)
+        assert (words.stdout(), line.stdout()) == ("$HOME; *\n", "42\n")
+
+    def test_failure(self, queue: Programs) -> None:
+        """The error has the exit code, the log, and the last line of it."""
+        job = stoker.submit("echo so far; echo lost >&2; exit 3", gpus=0, name="broken")
+        with pytest.raises(stoker.JobFailed, match=r"\(broken\) ended with exit code 3; .*ends with: lost") as raised:
+            job.result(30)
+        assert (job.state, job.exit_code, raised.value.log) == ("failed", 3, str(job.log))
+        assert isinstance(job.exception(), stoker.JobFailed)
+
+    def test_options(self, queue: Programs) -> None:
+        """Keywords are the words of the command line; Python's own types do as well."""
+        first = stoker.submit("true", gpus=0)
+        job = stoker.submit(
+            "env; echo oops >&2",
+            vram="2G",
+            on=[0, 1],
+            after=[first],
+            time=datetime.timedelta(minutes=90),
+            grace=datetime.timedelta(0),
+            priority=3,
+            group="night",
+            env={"SEED": 1},
+            tags={"lr": 0.1},
+            tag={"of": "the night"},
+            err=queue.cwd / "%x.err",
+            chdir=queue.cwd,
+            name="options",
+            retry_on=["oom", 75],
+            retries=2,
+        )
+        assert job.result(30) == 0
+        terms = queue.job(job.id).terms
+        assert (terms.limit, terms.grace, terms.priority, terms.group, terms.retries) == (5400.0, 0.0, 3, "night", 2)
+        assert (terms.tags, terms.retry_on) == ((("lr", "0.1"), ("of", "the night")), ("oom", "75"))
+        assert [dependency.target for dependency in terms.after] == [first.id]
+        assert "SEED=1\n" in job.stdout()
+        assert job.stderr() == "oops\n"
+        assert job.devices == ["0"]
+
+    def test_array(self, queue: Programs) -> None:
+        """A handle for each task."""
+        jobs = stoker.submit_array(["echo", "{i}"], "0-2%2", gpus=0)
+        stoker.wait(jobs, 30)
+        assert [job.stdout() for job in jobs] == ["0\n", "1\n", "2\n"]
+
+    def test_what_is_configured_counts(self, queue: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Keywords go before variables, and those before files."""
+        Path("stoker.toml").write_text('[defaults]\npriority = 1\ngroup = "file"\nretries = 4\n')
+        monkeypatch.setenv("STOKER_PRIORITY", "2")
+        monkeypatch.setenv("STOKER_RETRIES", "5")
+        terms = queue.job(stoker.submit("true", gpus=0, priority=3).id).terms
+        assert (terms.priority, terms.retries, terms.group) == (3, 5, "file")
+        Path("stoker.toml").unlink()
+        monkeypatch.setenv("STOKER_PRIORITY", "high")
+        with pytest.raises(UsageError, match="STOKER_PRIORITY"):
+            stoker.submit("true", gpus=0)
+
+    @pytest.mark.parametrize(("command", "told"), [("", "empty"), ([], "empty"), (["a\0b"], "NUL"), ("  ", "empty")])
+    def test_no_command(self, queue: Programs, command: str | list[str], told: str) -> None:
+        """Nothing is submitted."""
+        with pytest.raises(UsageError, match=told):
+            stoker.submit(command)
+
+    def test_hint_is_part_of_the_traceback(self, queue: Programs) -> None:
+        """What to do is seen by whoever does not catch the error."""
+        process = queue.script("import stoker; stoker.submit('true', gpu=1)")
+        _, err = process.communicate(timeout=30)
+        assert "unknown key 'gpu'" in err
+        assert "did you mean 'gpus'?" in err
+
+    def test_every_option_is_a_keyword(self) -> None:
+        """What the command line can ask for, the types of the keywords have too."""
+        assert {*Keywords.__annotations__} == {*JobOptions.__struct_fields__} - {"array"} | {"tags"}
+
+    def test_none_is_not_given(self) -> None:
+        """So that a program can pass on what it has."""
+        assert read_keywords({"vram": None, "after": None}) == JobOptions()
+
+
+class TestFinding:
+    """Jobs that are there already."""
+
+    def test_by_id_name_and_words(self, queue: Programs) -> None:
+        """The same words as on the command line; one handle where one job is meant."""
+        tasks = stoker.submit_array("true", "3-4", gpus=0, name="found")
+        alone = stoker.submit("true", gpus=0, name="alone")
+        stoker.wait([*tasks, alone], 30)
+        array = tasks[0].id
+        assert stoker.job(f"{array}.4").id == tasks[1].id
+        assert stoker.job("alone").id == stoker.job("last").id == stoker.job(alone.id).id == alone.id
+        assert [job.id for job in stoker.jobs(array)] == [job.id for job in tasks]
+        assert [job.id for job in stoker.jobs("found", alone)] == [*(job.id for job in tasks), alone.id]
+        assert alone.id in [job.id for job in stoker.jobs(ended=True)]
+        with pytest.raises(NoSuchJob, match="is 2 jobs"):
+            stoker.job("found")
+
+    def test_unknown(self, queue: Programs) -> None:
+        """The error says what there is."""
+        with pytest.raises(NoSuchJob, match="there is no job 999999"):
+            stoker.job(999_999)
+        with pytest.raises(NoSuchJob):
+            stoker.jobs("nobody")
+
+    def test_waiting(self, queue: Programs) -> None:
+        """Handles, ids and words may be mixed; time may be up before the end."""
+        slow, fast = stoker.submit(until("waited"), gpus=0), stoker.submit("true", gpus=0)
+        ends = stoker.as_completed([slow, fast.id], 30)
+        assert next(ends).id == fast.id
+        queue.open_gate("waited")
+        assert next(ends) is slow
+        done, left = stoker.wait([slow, str(fast.id)], 30)
+        assert ({job.id for job in done}, left) == ({slow.id, fast.id}, set())
+        closed = stoker.submit(until("closed"), gpus=0)
+        assert stoker.wait(closed, 0.05).not_done == {closed}
+        closed.cancel()
+
+    def test_shown(self, queue: Programs) -> None:
+        """A handle says what it is."""
+        job = stoker.submit("true", gpus=0, name="shown")
+        job.wait(30)
+        assert repr(job) == f"<stoker.Job {job.id} 'shown' done>"
+
+    def test_job_that_was_forgotten(self, queue: Programs) -> None:
+        """Whoever waits for a job that left the history is told."""
+        job = stoker.submit(until("forgotten"), gpus=0, name="forgotten")
+        with queue.open_store() as store, store.writing() as database:
+            database.execute("DELETE FROM jobs WHERE id = ?", (job.id,))
+        with pytest.raises(NoSuchJob, match="not in the queue any more"):
+            job.result(30)
+        queue.open_gate("forgotten")
+
+
+class TestInside:
+    """What a program in a job can use."""
+
+    def test_report_and_progress(self, queue: Programs) -> None:
+        """They are kept with the job, and `stoker status` shows the newest."""
+        program = (
+            "import stoker, math\n"
+            "stoker.report(step=1, loss=0.5)\n"
+            "stoker.report(step=2, loss=math.nan, note='ok', shape=[1, 2])\n"
+            "stoker.progress(3, 10)\n"
+        )
+        job = stoker.submit([sys.executable, "-c", program], gpus=0)
+        assert job.result(30) == 0
+        first, second, third = job.reports()
+        assert (first["step"], first["loss"], first["attempt"]) == (1, 0.5, 1)
+        assert (second["loss"], second["note"], second["shape"]) == ("nan", "ok", [1, 2])
+        assert (third["done"], third["total"]) == (3, 10)
+        (story,) = json.loads(queue("status", "--json", str(job.id)).out)["jobs"]
+        assert story["reported"] == {
+            "values": {"step": 2, "loss": "nan", "note": "ok", "shape": [1, 2]},
+            "done": 3,
+            "total": 10,
+        }
+        assert queue.places.report(job.id).stat().st_mode & 0o777 == 0o600
+
+    def test_where_and_what(self, queue: Programs) -> None:
+        """The directory of the job, and the parameters of a sweep."""
+        program = "import os, stoker; os.chdir('/'); print(stoker.work_dir(), stoker.params())"
+        job = stoker.submit([sys.executable, "-c", program], gpus=0, env={"STOKER_PARAMS": '{"lr": 0.1}'})
+        assert job.result(30) == 0
+        assert job.stdout() == f"{queue.cwd} {{'lr': 0.1}}\n"
+
+    def test_should_stop(self, queue: Programs) -> None:
+        """A program that asks is told of TERM in place of being ended by it, and ends as it likes."""
+        program = (
+            "import stoker, time\n"
+            "assert not stoker.should_stop()\n"
+            "print('ready', flush=True)\n"
+            "while not stoker.should_stop(): time.sleep(0.01)\n"
+            "print('saved')\n"
+        )
+        job = stoker.submit([sys.executable, "-c", program], gpus=0)
+        wait_until(lambda: job.stdout() == "ready\n")
+        assert job.cancel()
+        assert job.wait(30)
+        assert job.stdout() == "ready\nsaved\n"
+
+    def test_should_stop_leaves_other_handlers(self, queue: Programs) -> None:
+        """Whoever listens for TERM already is still called."""
+        script = (
+            "import os, signal, stoker\n"
+            "signal.signal(signal.SIGTERM, lambda *_: print('mine'))\n"
+            "print(stoker.should_stop()); os.kill(os.getpid(), signal.SIGTERM); print(stoker.should_stop())\n"
+        )
+        said = run_python(script, STOKER_JOB_ID="1")
+        assert said.stdout == "False\nmine\nTrue\n"
+
+    def test_should_stop_in_a_thread(self) -> None:
+        """Only the main thread can listen; until it does, others hear nothing and nothing breaks."""
+        script = (
+            "import os, signal, stoker, threading\n"
+            "thread = threading.Thread(target=lambda: print(stoker.should_stop())); thread.start(); thread.join()\n"
+            "stoker.should_stop(); os.kill(os.getpid(), signal.SIGTERM)\n"
+            "thread = threading.Thread(target=lambda: print(stoker.should_stop())); thread.start(); thread.join()\n"
+        )
+        assert run_python(script, STOKER_JOB_ID="1").stdout == "False\nTrue\n"
+
+    def test_nothing_happens_outside(self, tmp_path: Path) -> None:
+        """Without a job there are no parameters, no files and no handlers."""
+        script = (
+            "import os, signal, stoker\n"
+            "stoker.report(loss=1); stoker.progress(1, 2)\n"
+            "print(stoker.params(), stoker.work_dir() == __import__('pathlib').Path.cwd(), stoker.should_stop())\n"
+            "print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, os.listdir())\n"
+        )
+        assert run_python(script, cwd=tmp_path).stdout == "{} True False\nTrue []\n"
+
+    def test_report_never_fails(self, tmp_path: Path) -> None:
+        """Neither a full disk nor a value that nobody knows ends a run."""
+        script = (
+            "import stoker\n"
+            "class Odd:\n"
+            "    def item(self): raise RuntimeError\n"
+            "    def __repr__(self): return 'odd'\n"
+            "class Scalar:\n"
+            "    def item(self): return 0.25\n"
+            "stoker.report(odd=Odd(), scalar=Scalar(), text='\\ud800', infinite=float('-inf'), table={1: (2, None)})\n"
+        )
+        assert run_python(script, STOKER_REPORT="/dev/full").returncode == 0
+        assert run_python(script, STOKER_REPORT="/proc/nowhere/1.jsonl").returncode == 0
+        path = tmp_path / "reports/1.jsonl"
+        assert run_python(script, STOKER_REPORT=str(path), STOKER_ATTEMPT="2").returncode == 0
+        told = json.loads(path.read_text())
+        values = {"odd": "odd", "scalar": 0.25, "text": "\ud800", "infinite": "-inf", "table": {"1": [2, None]}}
+        assert (told["values"], told["attempt"]) == (values, 2)
+
+
+def test_importing_is_cheap() -> None:
+    """The package loads nothing, and what jobs use of it next to nothing, of Stoker's or Python's."""
+    script = "import sys; before = set(sys.modules); import stoker; {}; print(*sorted(set(sys.modules) - before))"
+    assert run_python(script.format("None")).stdout.split() == ["stoker"]
+    loaded = run_python(script.format("stoker.report(loss=1); stoker.should_stop()")).stdout.split()
+    assert loaded == ["__future__", "stoker", "stoker.python", "stoker.python.inside"]
+
+
+def test_importing_takes_no_time() -> None:
+    """Less than two milliseconds over Python itself, by the middle one of several."""
+    script = "import time; t = time.perf_counter(); import stoker; stoker.report; print(time.perf_counter() - t)"
+    seconds = median(float(run_python(script).stdout) for _ in range(7))
+    assert seconds < 0.01, "five times as much as on a quiet machine"
+
+
+def test_names_of_the_package() -> None:
+    """What is promised is there, and nothing else by accident."""
+    assert {"Executor", "submit", "jobs", "report"} <= set(dir(stoker))
+    assert all(getattr(stoker, name) is not None for name in stoker.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'train'"):
+        stoker.train  # type: ignore[attr-defined]  # noqa: B018
+
+
+def run_python(script: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program outside of any queue."""
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("STOKER_")}
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=cwd,
+        env={**outside, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+        preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL) and None,
+    )

@@ -22,8 +22,10 @@ class Programs(Background):
 
     def script(self, text: str) -> subprocess.Popen[str]:
         """Start a Python program with the same queue, and leave it running."""
+        program = self.cwd / f"program_{len(list(self.cwd.glob('program_*')))}.py"
+        program.write_text(textwrap.dedent(text))
         return subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(text)],
+            [sys.executable, program],
             cwd=self.cwd,
             env=self.environment,
             stdin=subprocess.DEVNULL,

@@ -61,6 +61,7 @@ LAYERS = [
         "reports",
         "options",
         "joblist",
+        "runlogs",
         "sheet",
         "tasklist",
         "sources",

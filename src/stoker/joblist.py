@@ -160,12 +160,14 @@ def _toml_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
 
 def _csv_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed | Unusable]:
     """A column `command` and columns named as options; without one, the columns of the older tool."""
-    from stoker.sheet import read_sheet
+    from stoker.sheet import read_sheet, refuse_doubled
     from stoker.tasklist import tasks_of
 
     sheet = read_sheet(data, name)
     if "command" in sheet.columns:
-        _refuse_unknown({column: "" for column in sheet.columns if column not in ("", "command")}, name)
+        columns = {column: "" for column in sheet.columns if column}
+        refuse_doubled(sheet, columns, name)
+        _refuse_unknown({column: "" for column in columns if column != "command"}, name)
         return (_row_job(sheet, record, f"{name} line {record.line}", shell) for record in sheet.records)
     return (_task_job(row, place, name) for place, row in enumerate(tasks_of(sheet, name)))
 

@@ -74,6 +74,10 @@ class Places(Struct, frozen=True):
         """What a job told of itself."""
         return self.reports / f"{job_id}.jsonl"
 
+    def tasklist(self, name: str) -> Path:
+        """What the older tool priority_scheduler has in hand of one of its files."""
+        return self.state / "tasklists" / name
+
     @property
     def simulator(self) -> Path:
         """What simulated jobs tell of themselves."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -54,7 +54,7 @@ def read_sheet(data: bytes, name: str, header: int | None = 0, columns: Sequence
         what = "is empty" if not filled else f"has no row {header}"
         raise UsageError(f"{name} {what}", f"name its columns in row {header}, counted from 0")
     names = tuple(map(column_name, filled[header].fields))
-    _refuse_odd_columns(names, name)
+    _refuse_other_separators(names, name)
     return Sheet(names, tuple(filled[header + 1 :]))
 
 
@@ -96,10 +96,14 @@ def cells_of(sheet: Sheet, record: Record) -> dict[str, str]:
     return dict(zip(sheet.columns, fields + [""] * missing, strict=False))
 
 
-def _refuse_odd_columns(names: Sequence[str], name: str) -> None:
+def refuse_doubled(sheet: Sheet, known: Collection[str], name: str) -> None:
+    """Refuse two columns of the same name, where that name counts."""
+    doubled = [each for each in known if sheet.columns.count(column_name(each)) > 1]
+    if doubled:
+        raise UsageError(f"{name} has the column {doubled[0]} twice", "name each column once")
+
+
+def _refuse_other_separators(names: Sequence[str], name: str) -> None:
     for sign, word in _SEPARATORS.items():
         if len(names) == 1 and sign in names[0]:
             raise UsageError(f"the fields of {name} are separated by {word}", "separate them by commas")
-    doubled = [each for each in names if each and names.count(each) > 1]
-    if doubled:
-        raise UsageError(f"{name} has the column {doubled[0]!r} twice", "name each column once")

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from stoker.core.errors import UsageError
 from stoker.options import LARGEST_NUMBER, JobOptions, parse_assignment
-from stoker.sheet import BadRow, Sheet, cells_of, column_name, read_sheet
+from stoker.sheet import BadRow, Sheet, cells_of, column_name, read_sheet, refuse_doubled
 
 COLUMNS = ("Directory", "Executable", "Filename", "Epochs", "Priority")
 THIS_PYTHON = "-1"
@@ -56,6 +56,7 @@ def tasks_of(sheet: Sheet, name: str) -> list[Task | BadRow]:
     if absent:
         what = "has no header" if len(absent) == len(COLUMNS) else f"has no column {absent[0]}"
         raise UsageError(f"{name} {what}", f"name the columns in its first row: {','.join(COLUMNS)}")
+    refuse_doubled(sheet, [*COLUMNS, *_OPTIONS], name)
     return list(_tasks(sheet))
 
 

@@ -158,7 +158,7 @@ def test_a_row_that_means_nothing(row: str, sentence: str) -> None:
         (HEADER.encode() + ROW.encode(), 1, "tasks.csv has no header", "Directory,Executable"),
         (HEADER.encode() + ROW.encode(), 7, "tasks.csv has no row 7", "counted from 0"),
         (HEADER.replace("Epochs", "Steps").encode(), 0, "tasks.csv has no column Epochs", "Directory,Executable"),
-        (HEADER.replace("Epochs", "priority").encode(), 0, "the column 'priority' twice", "once"),
+        (b"priority," + HEADER.encode(), 0, "has the column Priority twice", "once"),
         (HEADER.replace(",", ";").encode(), 0, "separated by semicolons", "commas"),
         (HEADER.replace(",", "\t").encode(), 0, "separated by tabs", "commas"),
         (HEADER.encode("utf-16"), 0, "written in UTF-16", "UTF-8"),
@@ -201,6 +201,14 @@ def test_a_column_of_commands(tmp_path: Path) -> None:
     assert plain.options == JobOptions()
     assert isinstance(bad, Unusable)
     assert bad.where == "jobs.csv line 5"
+
+
+def test_a_doubled_column_beside_commands(tmp_path: Path) -> None:
+    """Nobody knows which of the two counts."""
+    path = tmp_path / "jobs.csv"
+    path.write_text("command,vram,VRAM\necho,6G,8G\n")
+    with pytest.raises(UsageError, match="the column vram twice"):
+        read_list(path, "/bin/sh")
 
 
 def test_an_unknown_column_beside_commands(tmp_path: Path) -> None:

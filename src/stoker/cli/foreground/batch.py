@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import itertools
 import os
 import sys
 import time
@@ -41,6 +39,7 @@ from stoker.options import (
 )
 from stoker.places import Places
 from stoker.queue import open_store
+from stoker.runlogs import RUNS, new_log_directory
 from stoker.sources import ListSource, StreamSource
 
 Items = Sequence[Listed | Unusable] | Lines
@@ -157,11 +156,7 @@ class Batch:
             chosen = Path(self._around.cwd, self.request.results)
             chosen.mkdir(parents=True, exist_ok=True)
             return chosen
-        parent = places.logs if self.request.demo else Path(self._around.cwd, "stoker-runs")
-        parent.mkdir(exist_ok=True)
-        if parent.lstat().st_uid != os.getuid():
-            raise PermissionError(errno.EPERM, f"{parent} belongs to somebody else")
-        return _new_directory(parent, time.strftime("%Y-%m-%d_%H-%M-%S"))
+        return new_log_directory(places.logs if self.request.demo else Path(self._around.cwd, RUNS))
 
     def settle(self, environment: str) -> None:
         """From now on jobs can be made for good: their environment is kept, their logs have a place."""
@@ -212,12 +207,3 @@ def _earlier(places: Places, text: str) -> tuple[Dependency, ...]:
 
     with contextlib.closing(open_store(places)) as store:
         return resolve_after(store, text)
-
-
-def _new_directory(parent: Path, name: str) -> Path:
-    """A directory that nobody made before, with a number behind its name where that is needed."""
-    for path in itertools.chain([parent / name], (parent / f"{name}.{number}" for number in itertools.count(2))):
-        with contextlib.suppress(FileExistsError):
-            path.mkdir()
-            return path
-    raise AssertionError("numbers do not end")

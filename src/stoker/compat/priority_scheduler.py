@@ -1,0 +1,313 @@
+"""The older tool priority_scheduler: tasks from a CSV file, profiled, then trained together as GPU memory allows."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from msgspec.structs import replace
+
+from stoker.changes import Happening
+from stoker.compat.priority_scheduler_batches import Batches
+from stoker.compat.priority_scheduler_file import TaskFile
+from stoker.compat.priority_scheduler_numbers import Tickets, find_counter
+from stoker.compat.priority_scheduler_rows import Rows
+from stoker.compat.priority_scheduler_work import PROFILES, Bench
+from stoker.complaints import Complaints
+from stoker.config import load_config
+from stoker.core.device_name import resolve
+from stoker.core.errors import Impossible, StokerError, UsageError
+from stoker.core.job import Ended
+from stoker.core.policy import Policy
+from stoker.core.settings import EngineSettings, policy_of
+from stoker.core.units import count_text
+from stoker.devices.detect import detect, simulate
+from stoker.devices.kind import Devices
+from stoker.foreground import Foreground, Setup
+from stoker.ledger import find_ledger, prepare_ledger
+from stoker.options import Surroundings, current_umask, current_user, working_directory
+from stoker.places import Places, find_places
+from stoker.runlogs import RUNS, new_log_directory
+from stoker.streams import open_missing_streams, to_stderr, write_past_buffer
+from stoker.words import printable
+
+PROGRAM = "priority_scheduler"
+STANDARD_OUTPUT = 1
+DEFAULT_FILE = "./scheduler_files/commands_1.csv"
+DEFAULT_SIZE = 20
+LARGEST_SIZE = 1_000_000
+ANY_LOAD = 10**9
+"""Percent: only memory limits how many tasks run on a GPU."""
+MPS_PROGRAM = "nvidia-cuda-mps-control"
+LOOK_SECONDS = 0.1
+_MPS_HELP = "use Nvidia MPS (Multi-Process Service), yes unless given"
+YES, NO = ("true", "t", "yes", "y", "on", "1"), ("false", "f", "no", "n", "off", "0", "")
+
+_EXAMPLES = """\
+examples:
+  priority_scheduler                            the tasks in ./scheduler_files/commands_1.csv, 20 at a time
+  priority_scheduler -c tasks.csv -n 5          another file, 5 at a time
+  priority_scheduler -c tasks.csv --keep        leave the file as it is
+
+Ctrl-C lets running tasks finish, a second one stops them, a third kills them. What has not succeeded stays in the file.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Work off the file, and return the exit code."""
+    open_missing_streams()
+    try:
+        return _run(_parser().parse_args(arguments))
+    except StokerError as error:
+        _say(f"error: {error.message}; {error.hint}")
+        return error.exit_code
+    except OSError as error:
+        _say(f"error: the system refuses: {error.strerror}" + (f" ({error.filename})" if error.filename else ""))
+        return StokerError.exit_code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence, with what to type next."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, f"see {PROGRAM} -h")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=PROGRAM,
+        description="Train the tasks of a CSV file (Directory, Executable, Filename, Epochs, Priority) together on the "
+        "GPUs, as many at a time as their memory allows, which a short run of each shows beforehand.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("-c", "--csv", default=DEFAULT_FILE, metavar="FILE", help=f"path to the CSV file, {DEFAULT_FILE} unless given")
+    add(
+        "-n",
+        "--num",
+        type=_size,
+        default=DEFAULT_SIZE,
+        metavar="N",
+        help="tasks picked in a single go, 20 unless given",
+    )
+    add("--header", type=_header, default=0, metavar="ROW", help="row of the header, from 0; None if there is none")
+    add("-m", "--mps", type=_decided, default=True, nargs="?", const=True, metavar="YES|NO", help=_MPS_HELP)
+    add(
+        *("--thread_percentage", "--threads_percentage"),
+        dest="percentage",
+        type=_percentage,
+        metavar="PERCENT",
+        help="most of a GPU's threads for each task; only with MPS",
+    )
+    add("--keep", action="store_true", help="leave the file as it is, instead of removing each row that succeeded")
+    return parser
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text[:12]) <= LARGEST_SIZE:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tasks from 1 up")
+    return int(text)
+
+
+def _header(text: str) -> int | None:
+    if text.strip().lower() == "none":
+        return None
+    if not text.isdecimal() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither the number of a row, counted from 0, nor None")
+    return int(text)
+
+
+def _decided(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in YES + NO:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither yes nor no")
+    return word in YES
+
+
+def _percentage(text: str) -> int:
+    number = text.strip().removesuffix("%")
+    if not number.isdecimal() or not 1 <= int(number[:4]) <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 1 to 100")
+    return int(number)
+
+
+# -- the run ---------------------------------------------------------------------------------------
+
+
+def _run(options: argparse.Namespace) -> int:
+    file = TaskFile(options.csv, options.header)
+    if not file.read():  # what cannot be understood at all is refused here, before anything is opened
+        _say(f"there is no task in {file.name}")
+        return 0
+    if not options.keep and not os.access(file.path.parent, os.W_OK | os.X_OK):
+        raise UsageError(f"{file.name} cannot be changed where it is", "make its directory writable, or give --keep")
+    simulation = os.environ.get("STOKER_SIM", "")
+    places = find_places(os.environ, socket.gethostname(), simulated=bool(simulation))
+    kept = places.tasklist(hashlib.sha256(os.fsencode(file.path)).hexdigest()[:16])
+    settings = load_config(os.environ, None).engine
+    with contextlib.ExitStack() as closing:
+        tickets = closing.enter_context(contextlib.closing(Tickets(kept.with_suffix(".tickets"), file.name)))
+        devices = closing.enter_context(contextlib.closing(_find_devices(simulation, settings, places)))
+        counter = find_counter(Path(working_directory()), file.path, kept.with_suffix(".counter"))
+        rows = Rows(file, tickets, counter, size=options.num, keep=options.keep)
+        code = _work(rows, _setup(places, devices, settings, simulation, options, resume=bool(tickets)), options)
+        _sum_up(rows, file)
+        return code
+
+
+def _find_devices(simulation: str, settings: EngineSettings, places: Places) -> Devices:
+    if simulation:
+        return simulate(simulation, str(places.simulator), (), time.time())
+    try:
+        return detect(settings.devices.split(",") if settings.devices else (), time.time())
+    except Impossible as error:
+        hint = "name the devices (STOKER_DEVICES=0,1), or try it on simulated ones (STOKER_SIM=4x24G)"
+        raise Impossible(error.message, hint) from None
+
+
+def _setup(
+    places: Places,
+    devices: Devices,
+    settings: EngineSettings,
+    simulation: str,
+    options: argparse.Namespace,
+    *,
+    resume: bool,
+) -> Setup:
+    private = simulation and not os.environ.get("STOKER_LEDGER")
+    return Setup(
+        places=places,
+        ledger=prepare_ledger(places.state / "ledger") if private else find_ledger(os.environ),
+        devices=devices,
+        policy=_policy(settings),
+        user=current_user(),
+        label=f"{PROGRAM} --csv {options.csv}",
+        resume=resume,
+    )
+
+
+def _policy(settings: EngineSettings) -> Policy:
+    """As configured, but that profile runs go one by one, and that only memory counts when tasks are put together."""
+    policy = policy_of(settings, os.cpu_count() or 1)
+    return replace(policy, limits={**policy.limits, f"group {PROFILES}": 1}, busy=ANY_LOAD)
+
+
+def _work(rows: Rows, setup: Setup, options: argparse.Namespace) -> int:
+    showing = Showing()
+    with contextlib.closing(Foreground(setup, showing)) as run:
+        bench = Bench(_surroundings(run), run.engine.snapshot.devices, _log_directory(setup.places), _mps(options))
+        with contextlib.closing(Batches(rows, bench, run, announce)) as batches:
+            showing.batches = batches
+            try:
+                run.run(batches)
+            finally:
+                rows.close(interrupted=run.stopped_by is not None or sys.exc_info()[0] is not None)
+        if run.stopped_by is not None:
+            return 128 + run.stopped_by
+        return 1 if rows.failures or rows.troubles or rows.unremoved else 0
+
+
+def _surroundings(run: Foreground) -> Surroundings:
+    return Surroundings(
+        cwd=working_directory(),
+        umask=current_umask(),
+        environment=run.store.add_environment(os.environ),
+        default_out=os.devnull,
+        resolve=lambda word: resolve(run.engine.snapshot, word),
+        now=time.time(),
+    )
+
+
+def _log_directory(places: Places) -> str:
+    """Here, as for other runs; where nothing can be written here, among the logs of the queue."""
+    try:
+        return str(new_log_directory(Path(working_directory(), RUNS)))
+    except OSError:
+        return str(new_log_directory(places.logs))
+
+
+def _mps(options: argparse.Namespace) -> int | None:
+    """The share of threads for each task, where MPS is wanted and there."""
+    if not options.mps:
+        return None
+    if shutil.which(MPS_PROGRAM) is None:
+        _say(f"MPS is not used: {MPS_PROGRAM} is not found (--mps no says that this is well)")
+        return None
+    if options.percentage is not None:
+        announce(f"env_value: {options.percentage}")
+    return options.percentage or 100
+
+
+class Showing:
+    """Tells the batches what happens, and the person what goes wrong."""
+
+    def __init__(self) -> None:
+        self.interval: float | None = None
+        self.batches: Batches | None = None
+        self._complaints = Complaints(_say)
+        self._waiting_told = False
+
+    def happened(self, happening: Happening) -> None:
+        """Only ends matter."""
+        state = happening.job.state
+        if self.batches is not None and isinstance(state, Ended):
+            self.batches.ended(happening.job, state, happening.started, happening.log)
+
+    def refresh(self, run: Foreground) -> None:
+        """Say what keeps tasks waiting, once for each batch."""
+        if self.batches is not None:
+            self.batches.look_around()
+            self.interval = LOOK_SECONDS if self.batches.waits_for_peaks else None
+            waits = self.batches.trains and bool(run.engine.waiting and run.engine.held)
+            if waits and not self._waiting_told:
+                announce("Waiting...")
+            self._waiting_told = waits or (self._waiting_told and self.batches.trains)
+        self._complaints.check(run)
+
+    def say(self, text: str) -> None:
+        """A sentence to the person."""
+        _say(text)
+
+    def close(self) -> None:
+        """Nothing to undo."""
+
+
+def _sum_up(rows: Rows, file: TaskFile) -> None:
+    """What became of the rows, fit for pasting into a message."""
+    for row in rows.unremoved:
+        rows.troubles.append(f"{row.title} succeeded, and its row is still in {file.name}")
+    for trouble in rows.troubles:
+        _say(f"error: {trouble}")
+    failed = f", {len(rows.failures)} failed and left in {file.name}" if rows.failures else ""
+    _say(f"{count_text(rows.done, 'task')} done{failed}")
+    for failure in rows.failures:
+        _say(f"  {failure.what}: {failure.why}")
+
+
+def announce(text: str) -> None:
+    """A line on standard output, there at once."""
+    write_past_buffer(STANDARD_OUTPUT, f"{printable(text)}\n")
+
+
+def _say(text: str) -> None:
+    to_stderr(f"{PROGRAM}: {printable(text)}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,420 @@
+"""The older tool priority_scheduler, typed as in its document and as its users got hurt by it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.cli import Stoker
+from support.wait import wait_until
+
+HEADER = "Directory,Executable,Filename,Epochs,Priority"
+PROGRAM = str(Path(sys.executable).parent / "priority_scheduler")
+SCRIPT = """\
+name=$1; shift
+echo "$name $* $(basename "$PWD")" >> "$RUNS"
+"""
+"""Notes that it ran, with what and where."""
+GATED = SCRIPT + 'case "$*" in --epochs=2*) ;; *) until [ -e "$GATE" ]; do sleep 0.02; done ;; esac\n'
+"""Waits for the gate when it is trained."""
+TRAIN = """\
+import os, subprocess, sys
+memory, epochs = sys.argv[1], int(sys.argv[2].removeprefix("--epochs="))
+def note(word):
+    with open("runs", "a") as runs:
+        runs.write(f"{word} {epochs} {os.environ['STOKER_GPU_IDS']}\\n")
+note("begin")
+job = [sys.executable, "-m", "stoker.simjob", "--memory", memory, "--load", "70", "--seconds", str(0.4 * epochs)]
+code = subprocess.call(job)
+note("end")
+sys.exit(code)
+"""
+"""Holds memory of a simulated GPU for as long as its epochs take."""
+
+
+class Desk(Stoker):
+    """A place with a CSV file and scripts that its rows name."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.environment |= {
+            "STOKER_SIM": "1x24G",
+            "RUNS": str(self.cwd / "runs"),
+            "GATE": str(self.cwd / "gate"),
+            "XDG_CONFIG_HOME": str(home),
+        }
+        self.csv = self.cwd / "tasks.csv"
+        (self.cwd / "task.sh").write_text(SCRIPT)
+        (self.cwd / "gated.sh").write_text(GATED)
+        self.schedulers: list[Scheduler] = []
+
+    def tasks(self, *rows: str) -> None:
+        """Write the CSV."""
+        self.csv.write_text("".join(f"{line}\n" for line in (HEADER, *rows)))
+
+    def left(self) -> list[str]:
+        """The rows that are in the CSV."""
+        return self.csv.read_text().splitlines()[1:]
+
+    def begin(self, *words: str) -> Scheduler:
+        """Start the scheduler and leave it running."""
+        self.schedulers.append(Scheduler(self, words))
+        return self.schedulers[-1]
+
+    def schedule(self, *words: str) -> tuple[int, list[str], str]:
+        """Exit code, lines of standard output, and standard error."""
+        return self.begin("--csv", "tasks.csv", "--mps", "no", *words).end()
+
+    def close(self) -> None:
+        for scheduler in self.schedulers:
+            scheduler.process.kill()
+            scheduler.process.wait()
+        super().close()
+
+
+class Scheduler:
+    """A running priority_scheduler, and what it said so far."""
+
+    def __init__(self, desk: Desk, words: tuple[str, ...]) -> None:
+        self._out, self._err = desk.home / f"{id(self)}.out", desk.home / f"{id(self)}.err"
+        # A test run in the background of a script has SIGINT ignored, and its children would inherit that.
+        typed = ["env", "--default-signal=INT,HUP,TERM", PROGRAM, *words]
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                typed, cwd=desk.cwd, env=desk.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+            )
+
+    @property
+    def printed(self) -> list[str]:
+        return self._out.read_text().splitlines()
+
+    @property
+    def said(self) -> str:
+        return self._err.read_text()
+
+    def wait_said(self, text: str) -> None:
+        wait_until(lambda: text in self.said)
+
+    def end(self) -> tuple[int, list[str], str]:
+        self.process.wait(timeout=60)
+        return self.process.returncode, self.printed, self.said
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path)
+    yield desk
+    desk.close()
+
+
+# -- the document ----------------------------------------------------------------------------------
+
+
+def test_document_default_tasks(desk: Desk) -> None:
+    """`commands.csv` is copied to `commands_1.csv` in `scheduler_files/`, and the program run without arguments."""
+    files = desk.cwd / "scheduler_files"
+    (desk.cwd / "vision").mkdir()
+    files.mkdir()
+    (files / "commands_1.csv").write_text(
+        f"{HEADER}\n.,sh,task.sh slow,50,3\nvision,/bin/sh,../task.sh urgent,10,1\n.,sh,task.sh normal,20,2\n"
+    )
+    (files / "counter.txt").write_text("7")
+    code, printed, said = desk.begin("--mps", "False").end()
+    assert code == 0, said
+    lines = [
+        "return-code for ../task.sh urgent (priority 1) 7: 0",
+        "return-code for task.sh normal (priority 2) 8: 0",
+        "return-code for task.sh slow (priority 3) 9: 0",
+    ]
+    assert printed[:5] == ["Number of files: 3", *lines, "peak_mems: [0, 0, 0]"]
+    assert [line for line in printed[5:] if line != "Waiting..."] == lines
+    assert desk.lines("runs") == [
+        "urgent --epochs=2 --id=7 vision",
+        "normal --epochs=2 --id=8 work",
+        "slow --epochs=2 --id=9 work",
+        "urgent --epochs=10 --id=7 vision",
+        "normal --epochs=20 --id=8 work",
+        "slow --epochs=50 --id=9 work",
+    ]
+    assert (files / "commands_1.csv").read_text() == f"{HEADER}\n"
+    assert (files / "counter.txt").read_text() == "10"
+    assert said == "priority_scheduler: 3 tasks done\n"
+
+
+def test_document_batches(desk: Desk) -> None:
+    """The file is taken in batches in its order, and priorities count within each."""
+    desk.tasks(*(f".,sh,task.sh {name},5,{priority}" for name, priority in zip("abcde", (9, 8, 7, 6, 5), strict=True)))
+    code, printed, _ = desk.schedule("--num", "2")
+    assert code == 0
+    assert [line for line in printed if line.startswith("Number")] == [f"Number of files: {k}" for k in (2, 2, 1)]
+    trained = [line.split()[0] for line in desk.lines("runs") if "--epochs=5" in line]
+    assert [set(trained[:2]), set(trained[2:4]), trained[4]] == [{"a", "b"}, {"c", "d"}, "e"]
+    assert [line.split()[0] for line in desk.lines("runs") if "--epochs=2" in line] == ["b", "a", "d", "c", "e"]
+
+
+def test_document_memory_decides(desk: Desk) -> None:
+    """Profile runs go one by one; then as many tasks are trained at once, on all GPUs, as their peaks leave room."""
+    desk.environment["STOKER_SIM"] = "2x10G"
+    (desk.cwd / "train.py").write_text(TRAIN)
+    desk.tasks(*[".,-1,train.py 4G,4,1"] * 5)
+    code, printed, said = desk.schedule()
+    assert code == 0, said
+    runs = [line.split() for line in desk.lines("runs")]
+    assert [word for word, epochs, _ in runs if epochs == "2"] == ["begin", "end"] * 5
+    running = most = 0
+    for word, epochs, _ in runs:
+        if epochs == "4":
+            running += 1 if word == "begin" else -1
+            most = max(most, running)
+    assert most == 4
+    assert {gpu for _, epochs, gpu in runs if epochs == "4"} == {"0", "1"}
+    assert f"peak_mems: {[4 * 2**30] * 5}" in printed
+    assert "Waiting..." in printed
+
+
+def test_no_header(desk: Desk) -> None:
+    """`--header None`: the columns are in the documented order. `--header 1`: what stands above it stays."""
+    desk.csv.write_text(".,sh,task.sh a,5,1\n")
+    assert desk.schedule("--header", "None")[0] == 0
+    assert desk.csv.read_text() == ""
+    desk.csv.write_text(f"exported yesterday\n{HEADER}\n.,sh,task.sh b,5,1\n")
+    assert desk.schedule("--header", "1")[0] == 0
+    assert desk.csv.read_text() == f"exported yesterday\n{HEADER}\n"
+    assert [line.split()[0] for line in desk.lines("runs")] == ["a", "a", "b", "b"]
+
+
+# -- what its users got hurt by --------------------------------------------------------------------
+
+
+def test_failures(desk: Desk) -> None:
+    """A row that fails stays and is summed up, one whose profile fails is not trained, and the others run."""
+    (desk.cwd / "late.sh").write_text('case $1 in --epochs=2) exit 0;; esac\necho "loss is nan" >&2\nkill -9 $$\n')
+    rows = [
+        ".,sh,task.sh well,5,1",
+        "nowhere,sh,task.sh a,5,1",
+        ".,no-such-python,task.sh b,5,1",
+        ".,sh,missing.sh,5,1",
+        ".,sh,late.sh,5,1",
+        ".,sh,task.sh c,5,high",
+    ]
+    desk.tasks(*rows)
+    code, printed, said = desk.schedule()
+    assert code == 1
+    assert desk.left() == rows[1:]
+    assert len(desk.lines("runs")) == 2
+    assert "return-code for late.sh (priority 1) 4: -9" in printed
+    summary = said.partition("1 task done, 5 failed and left in tasks.csv\n")[2]
+    for sentence in (
+        "tasks.csv line 7: its Priority is 'high'",
+        "task.sh a (priority 1) 1: exit 126 in its profile run: cannot enter",
+        "task.sh b (priority 1) 2: exit 127 in its profile run: no-such-python: command not found",
+        "missing.sh (priority 1) 3: exit",
+        "late.sh (priority 1) 4: signal 9: loss is nan",
+    ):
+        assert sentence in summary
+
+
+def test_much_output(desk: Desk) -> None:
+    """A task that prints more than a pipe holds is not held up, and all of it is in its log."""
+    (desk.cwd / "loud.sh").write_text("yes | head -c 300000\n")
+    desk.tasks(".,sh,loud.sh,5,1")
+    assert desk.schedule()[0] == 0
+    (log,) = desk.cwd.glob("stoker-runs/*/task-0.log")
+    assert log.stat().st_size == 300_000
+
+
+def test_rows_are_appended_meanwhile(desk: Desk) -> None:
+    """They are taken in the next batch, and none is lost though rows before them are removed."""
+    desk.tasks(".,sh,task.sh a,5,1", ".,sh,gated.sh b,5,2")
+    scheduler = desk.begin("-c", "tasks.csv", "-m", "0")
+    desk.wait_lines("runs", 4)
+    wait_until(lambda: len(desk.left()) == 1)
+    with desk.csv.open("a") as file:
+        file.write(".,sh,task.sh c,5,1\n")
+    (desk.cwd / "gate").touch()
+    assert scheduler.end()[0] == 0
+    assert [line.split()[0] for line in desk.lines("runs")].count("c") == 2
+    assert desk.left() == []
+
+
+def test_the_file_is_kept(desk: Desk) -> None:
+    """With --keep it stays as it is."""
+    desk.tasks(".,sh,task.sh a,5,1", ".,sh,task.sh a,5,1")
+    assert desk.schedule("--keep")[0] == 0
+    assert len(desk.left()) == 2
+    assert len(desk.lines("runs")) == 4
+
+
+def test_the_file_vanishes(desk: Desk) -> None:
+    """What runs goes on; nothing more is taken; both are said, and the exit code tells."""
+    desk.tasks(".,sh,gated.sh a,5,1", ".,sh,task.sh b,5,1")
+    scheduler = desk.begin("-c", "tasks.csv", "-n", "1", "-m", "no")
+    desk.wait_lines("runs", 2)
+    desk.csv.unlink()
+    (desk.cwd / "gate").touch()
+    code, printed, said = scheduler.end()
+    assert code == 1
+    assert printed[-1] == "return-code for gated.sh a (priority 1) 0: 0"
+    assert "tasks.csv cannot be kept up to date: No such file or directory" in said
+    assert "nothing more is taken from tasks.csv" in said
+
+
+def test_a_second_scheduler(desk: Desk) -> None:
+    """It is refused while the first works on the same file."""
+    desk.tasks(".,sh,gated.sh a,5,1")
+    first = desk.begin("-c", "tasks.csv", "-m", "no")
+    desk.wait_lines("runs", 2)
+    code, _, said = desk.schedule()
+    assert (code, said.count("another priority_scheduler works on tasks.csv")) == (2, 1)
+    (desk.cwd / "gate").touch()
+    assert first.end()[0] == 0
+
+
+# -- interruptions ---------------------------------------------------------------------------------
+
+
+def test_terminated_and_started_again(desk: Desk) -> None:
+    """SIGTERM stops the tasks; their rows stay, and go on under their numbers without another profile run."""
+    desk.tasks(".,sh,gated.sh a,5,1", ".,sh,task.sh b,5,1")
+    scheduler = desk.begin("-c", "tasks.csv", "-m", "no")
+    wait_until(lambda: any("a --epochs=5" in line for line in desk.lines("runs")))
+    scheduler.process.send_signal(signal.SIGTERM)
+    assert scheduler.end()[0] == 128 + signal.SIGTERM
+    wait_until(lambda: not desk.job_processes())
+    assert len(desk.left()) == 2
+    (desk.cwd / "gate").touch()
+    assert desk.schedule()[0] == 0
+    assert desk.left() == []
+    assert [line for line in desk.lines("runs") if line.startswith("a")] == [
+        "a --epochs=2 --id=0 work",
+        "a --epochs=5 --id=0 work",
+        "a --epochs=5 --id=0 work",
+    ]
+
+
+def test_interrupted(desk: Desk) -> None:
+    """Ctrl-C lets running tasks finish, whose rows go; what has not begun stays."""
+    desk.tasks(".,sh,gated.sh a,5,1", ".,sh,task.sh b,5,1")
+    scheduler = desk.begin("-c", "tasks.csv", "-n", "1", "-m", "no")
+    desk.wait_lines("runs", 2)
+    scheduler.process.send_signal(signal.SIGINT)
+    scheduler.wait_said("starting nothing more")
+    (desk.cwd / "gate").touch()
+    code, _, said = scheduler.end()
+    assert (code, desk.left()) == (128 + signal.SIGINT, [".,sh,task.sh b,5,1"])
+    assert "1 task done" in said
+
+
+def test_killed_while_tasks_run(desk: Desk) -> None:
+    """They run on; the next scheduler waits for them and runs none of them twice."""
+    desk.tasks(".,sh,gated.sh a,5,1")
+    first = desk.begin("-c", "tasks.csv", "-m", "no")
+    desk.wait_lines("runs", 2)
+    first.process.kill()
+    first.process.wait()
+    second = desk.begin("-c", "tasks.csv", "-m", "no")
+    wait_until(lambda: "peak_mems: [0]" in second.printed)
+    (desk.cwd / "gate").touch()
+    assert second.end()[0] == 0
+    assert [desk.left(), len(desk.lines("runs"))] == [[], 2]
+
+
+def test_killed_when_they_had_succeeded(desk: Desk) -> None:
+    """A row whose task succeeded while nobody looked is removed, and not run again."""
+    desk.tasks(".,sh,gated.sh a,5,1")
+    first = desk.begin("-c", "tasks.csv", "-m", "no")
+    desk.wait_lines("runs", 2)
+    first.process.kill()
+    first.process.wait()
+    (desk.cwd / "gate").touch()
+    wait_until(lambda: not desk.job_processes())
+    code, _, said = desk.schedule()
+    assert [code, desk.left(), len(desk.lines("runs"))] == [0, [], 2], said
+
+
+def test_killed_again_and_again(desk: Desk) -> None:
+    """Whenever it dies, no row is lost, no number is used for two rows, and in the end all have succeeded."""
+    names = [f"t{number}" for number in range(6)]
+    desk.tasks(*(f".,sh,task.sh {name},5,1" for name in names))
+    for delay in (0.35, 0.5, 0.45, 0.6, 0.4):
+        scheduler = desk.begin("-c", "tasks.csv", "-n", "2", "-m", "no")
+        try:
+            scheduler.process.wait(delay)
+        except subprocess.TimeoutExpired:
+            scheduler.process.kill()
+            scheduler.process.wait()
+        trained = {line.split()[0] for line in desk.lines("runs") if "--epochs=5" in line}
+        assert {row.split()[-1].split(",")[0] for row in desk.left()} | trained == set(names)
+    assert desk.schedule()[0] == 0
+    assert desk.left() == []
+    runs = [line.split() for line in desk.lines("runs")]
+    assert {name for name, epochs, *_ in runs if epochs == "--epochs=5"} == set(names)
+    assert all(len({name for name, _, number, _ in runs if number == each}) == 1 for _, _, each, _ in runs)
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--num", "0"], "'0' is not a number of tasks"),
+        (["-n", "-3"], "-n/--num"),
+        (["-n", "many"], "'many' is not a number of tasks"),
+        (["--mps", "perhaps"], "'perhaps' is neither yes nor no"),
+        (["--thread_percentage", "0"], "'0' is not a percentage from 1 to 100"),
+        (["--threads_percentage", "150"], "'150' is not a percentage from 1 to 100"),
+        (["--header", "first"], "'first' is neither the number of a row"),
+        (["--header", "4"], "tasks.csv has no row 4"),
+        (["--header", "1"], "tasks.csv has no header"),
+        (["--csv", "missing.csv"], "cannot read missing.csv: No such file or directory"),
+        (["--csv", "."], "cannot read .: Is a directory"),
+        (["--colour"], "unrecognized arguments: --colour"),
+    ],
+)
+def test_bad_input(desk: Desk, words: list[str], sentence: str) -> None:
+    """What cannot be understood is refused in one line before anything runs, and the file is as it was."""
+    desk.tasks(".,sh,task.sh a,5,1")
+    code, printed, said = desk.schedule(*words)
+    assert (code, printed, len(said.splitlines())) == (2, [], 1), said
+    assert sentence in said
+    assert len(desk.left()) == 1
+    assert desk.lines("runs") == []
+
+
+def test_nothing_to_do(desk: Desk) -> None:
+    """A file with nothing but a header ends at once and leaves nothing behind."""
+    desk.tasks()
+    assert desk.schedule() == (0, [], "priority_scheduler: there is no task in tasks.csv\n")
+    assert sorted(os.listdir(desk.cwd)) == ["gated.sh", "task.sh", "tasks.csv"]
+
+
+def test_more_than_the_machine_has(desk: Desk) -> None:
+    """A row that asks for more than there is fails with a word, and the others run."""
+    desk.csv.write_text(f"gpus,vram,{HEADER}\n2,,.,sh,task.sh a,5,1\n,90G,.,sh,task.sh b,5,1\n,,.,sh,task.sh c,5,1\n")
+    code, _, said = desk.schedule()
+    assert code == 1
+    assert "line 2 is left out: needs 2 GPUs; this machine has 1" in said
+    assert "line 3 is left out: needs 90.0G on a GPU; the largest has 24.0G" in said
+    assert len(desk.lines("runs")) == 2
+
+
+# -- the same file in newer words ------------------------------------------------------------------
+
+
+def test_as_a_list_of_stoker_run(desk: Desk) -> None:
+    """Each row is run once with its epochs, in its directory, lower priorities first; the file is left alone."""
+    (desk.cwd / "models").mkdir()
+    rows = ("models,sh,../task.sh a,5,2", ".,sh,task.sh b,6,1", ".,sh,task.sh c,x,1")
+    desk.tasks(*rows)
+    result = desk("run", "tasks.csv")
+    assert result.code == 1
+    assert desk.lines("runs") == ["b --epochs=6 --id=1 work", "a --epochs=5 --id=0 models"]
+    assert "tasks.csv line 4 is left out: its Epochs is 'x'" in result.err
+    assert desk.left() == list(rows)

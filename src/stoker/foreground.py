@@ -61,6 +61,8 @@ class Setup(Site, frozen=True):
 
     halt: Halt | None = None
     resume: bool = False
+    redo: bool = False
+    """Whether a run that resumes runs again what succeeded before, and goes on only with what is open."""
     interrupted: Callable[[Foreground, signal.Signals, int], None] | None = None
     """What an interrupt does at its first, second and later times; None lets run finish, then ends it, then kills."""
 
@@ -93,7 +95,7 @@ class Foreground:
     def _move_in(self) -> None:
         places = self.setup.places
         self.batch = self.store.add_batch(self.setup.label, self.started)
-        self._sieve = sieve(places, self.store, self.engine, self.batch, resume=self.setup.resume)
+        self._sieve = sieve(places, self.store, self.engine, self.batch, resume=self.setup.resume, redo=self.setup.redo)
         self._workplace.sweep()
         self._signals = self._workplace.keep(SignalSocket())
         self.engine.watch(self._signals, self._signalled)

@@ -74,11 +74,12 @@ class Supply:
 class Resumer:
     """Knows by content what was done before, and what a dead run left waiting or running."""
 
-    def __init__(self, places: Places, store: Store, engine: Engine, batch: int) -> None:
+    def __init__(self, places: Places, store: Store, engine: Engine, batch: int, *, redo: bool = False) -> None:
+        """`redo` counts no success of earlier."""
         self._store = store
         self._engine = engine
         self._batch = batch
-        self._successes = Supply(store.times_done)
+        self._successes = Supply((lambda _: 0) if redo else store.times_done)
         self._elsewhere = Supply(lambda content: store.times_open(content, engine.name))
         self._running: dict[bytes, list[Job]] = {}
         for job in take_in(held_orphans(places, store), store, engine):
@@ -134,6 +135,6 @@ def _content(job: Job) -> bytes:
     return content_of(job.command, job.terms, job.task)
 
 
-def sieve(places: Places, store: Store, engine: Engine, batch: int, *, resume: bool) -> Sieve:
+def sieve(places: Places, store: Store, engine: Engine, batch: int, *, resume: bool, redo: bool = False) -> Sieve:
     """What a run does about the jobs that dead engines left."""
-    return Resumer(places, store, engine, batch) if resume else Settler(places, store, engine)
+    return Resumer(places, store, engine, batch, redo=redo) if resume else Settler(places, store, engine)

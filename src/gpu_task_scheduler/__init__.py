@@ -1,0 +1,1 @@
+"""The import name of the older GPUTaskScheduler: re-exports only."""

@@ -1,0 +1,5 @@
+"""The older library's reader of configurations."""
+
+from stoker.compat.gpu_task_config import ConfigManager
+
+__all__ = ["ConfigManager"]

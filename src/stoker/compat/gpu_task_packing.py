@@ -1,0 +1,91 @@
+"""Makes an instance ready to travel: by the names of what is defined in files, else by value where that is possible."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import pickle
+import sys
+from typing import Any
+
+from stoker.compat.gpu_task_bundle import Bundle, write_bundle
+from stoker.compat.gpu_task_errand import Instance
+from stoker.core.errors import StokerError
+
+_STARTER = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),
+    "gpu_task_scheduler",
+    "start_gpu_task.py",
+)
+
+
+class Packer:
+    """Packs the instances of one start; the scheduler's surroundings are the same for all of them."""
+
+    def __init__(self, task_class: type, scheduler_config: dict[str, Any]) -> None:
+        self._class = task_class
+        self._cwd = os.getcwd()
+        self._temp = os.path.abspath(scheduler_config["temp_folder"])
+        self._log_name: str | None = scheduler_config["log_file"]
+        self._search_path = tuple(dict.fromkeys(os.path.abspath(entry) for entry in sys.path))
+        self._script = _script()
+        self._module_path = _source_of(task_class.__module__)
+        os.makedirs(self._temp, exist_ok=True)
+
+    def pack(self, given: dict[str, Any], number: int) -> Instance:
+        """Write what the process of an instance needs; `number` tells apart those that share a folder."""
+        folder = os.path.abspath(given["work_dir"])
+        if "\0" in folder:
+            raise StokerError(f"no folder can be named {folder!r}", "leave NUL bytes out of the values to test")
+        task, needs_script = self._pickled(given)
+        name = hashlib.sha256(f"{folder}\0{number}".encode(errors="surrogateescape")).hexdigest()[:16]
+        path = os.path.join(self._temp, f"task-{name}.pkl")
+        script = self._script if needs_script else ()
+        write_bundle(path, Bundle(given["work_dir"], folder, self._search_path, script, task))
+        words = (sys.executable, "-P", _STARTER, path, self._class.__module__, self._module_path, self._cwd)
+        log = os.devnull if self._log_name is None else os.path.join(folder, self._log_name)
+        return Instance(given["test_config_string"], folder, words, log)
+
+    def _pickled(self, given: dict[str, Any]) -> tuple[bytes, bool]:
+        """Class and configuration, and whether the script that called us must be read to understand them."""
+        content = (self._class, given["config"])
+        try:
+            data = pickle.dumps(content)
+        except Exception as error:  # whatever a value's own code raises
+            return _by_value(content, given, str(error)), False
+        needs_script = b"__main__" in data
+        if needs_script and not self._script:
+            return _by_value(content, given, "it is defined in no file that another process could read"), False
+        return data, needs_script
+
+
+def _script() -> tuple[str, ...]:
+    """The program that calls us, its package and its arguments; empty where it is no file, as in a notebook."""
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    if not path or not os.path.isfile(path):
+        return ()
+    return (os.path.abspath(path), getattr(main, "__package__", None) or "", *sys.argv)
+
+
+def _source_of(module_name: str) -> str:
+    """The file that a module is read from; empty where its name must be enough, as for one in an archive."""
+    path = getattr(sys.modules.get(module_name), "__file__", None) or ""
+    path = os.path.abspath(path.removesuffix("c") if path.endswith(".pyc") else path) if path else ""
+    return path if os.path.isfile(path) and path.endswith(".py") else ""
+
+
+def _by_value(content: object, given: dict[str, Any], why: str) -> bytes:
+    what = f"instance {given['test_config_string']!r} cannot be sent to a process of its own"
+    try:
+        cloudpickle = importlib.import_module("cloudpickle")
+    except ImportError:
+        hint = "define class and parameters at the top of a file that is imported, or pip install 'stoker[python]'"
+        raise StokerError(f"{what}: {why}", hint) from None
+    try:
+        data: bytes = cloudpickle.dumps(content)
+    except Exception as error:  # whatever a value's own code raises
+        hint = "give it numbers, text and names of files instead, and open or load them in main()"
+        raise StokerError(f"{what}: {error}", hint) from error
+    return data

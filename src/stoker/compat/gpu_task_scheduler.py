@@ -1,0 +1,184 @@
+"""The older GPUTaskScheduler: runs every test instance of a configuration on the next free GPU, through the queue."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from stoker.compat.gpu_task import GPUTask
+from stoker.compat.gpu_task_config import ConfigManager
+from stoker.compat.gpu_task_errand import Ending, Errand, Failure, Instance
+from stoker.compat.gpu_task_folder import folder_state
+from stoker.compat.gpu_task_loading import stop_if_only_read
+from stoker.compat.gpu_task_log import SchedulerLog, say
+from stoker.compat.gpu_task_packing import Packer
+from stoker.compat.gpu_task_session import Relay, carry_out
+from stoker.core.errors import StokerError
+from stoker.core.units import count_text
+
+SHOWN_FAILURES = 10
+Given = dict[str, Any]
+"""An instance as ConfigManager gives it out."""
+
+
+class InstancesFailed(StokerError):
+    """Instances failed, and whoever started the scheduler wants to hear of that as an exception."""
+
+    exit_code = 1
+
+    def __init__(self, failures: Sequence[Failure]) -> None:
+        first = failures[0]
+        super().__init__(
+            f"{count_text(len(failures), 'instance')} failed, the first with {first.outcome} in {first.folder}",
+            "the next start() of a new scheduler runs them again",
+        )
+        self.failures = tuple(failures)
+
+
+class Choice(NamedTuple):
+    """What is to become of the instances."""
+
+    rounds: list[list[Given]]
+    """Those to run; the ones of a round have folders of their own."""
+    skipped: list[Given]
+
+
+class GPUTaskScheduler:
+    """Runs the test instances of a configuration, each in a process and a folder of its own."""
+
+    def __init__(self, config: dict[str, Any], gpu_task_class: type[GPUTask]) -> None:
+        self._config_manager = ConfigManager(_own_copy(config))
+        self._config = self._config_manager.get_all_scheduler_config()
+        self._gpu_task_class = gpu_task_class
+        self._left: list[Given] = []
+        """Instances of an earlier start that did not get as far as being run."""
+
+    def start(self, raise_on_failure: bool | None = None) -> None:
+        """Run all instances that are not done; returns when they are over.
+
+        With `raise_on_failure`, here or in scheduler_config, an InstancesFailed is raised at the end if some failed.
+        """
+        stop_if_only_read()
+        _refuse_in_unready_process()
+        with Relay() as relay:
+            ending = self._run(relay)
+        _report(ending)
+        if relay.caught:
+            signal.raise_signal(relay.caught[0])  # now it does what it would have done at once
+        elif ending.stopped_by:
+            raise StokerError(f"stopped by {signal.Signals(ending.stopped_by).name}", "start() again runs what is left")
+        wanted = self._config.get("raise_on_failure", False) if raise_on_failure is None else raise_on_failure
+        if ending.failures and wanted:
+            raise InstancesFailed(ending.failures)
+
+    def _run(self, relay: Relay) -> Ending:
+        slots = tuple(self._config["gpu"])
+        choice = self._choose()
+        rounds = self._packed(choice.rounds)
+        log = SchedulerLog(self._config["scheduler_log_file_path"])
+        try:
+            _note_skipped(log, slots[0], [given["test_config_string"] for given in choice.skipped])
+            ending = Ending((), (), (), 0)
+            if rounds:
+                errand = Errand(_label(), slots, rounds, os.getpid())
+                ending = carry_out(errand, lambda note: log.note(note.slot, note.deed, note.text, note.at), say, relay)
+            self._keep_what_is_left(choice, ending)
+            texts = {instance.folder: instance.text for instances in rounds for instance in instances}
+            _note_skipped(log, slots[0], [texts[folder] for folder in ending.elsewhere])
+            for slot in slots:
+                log.note(slot, "finished")
+        finally:
+            log.close()
+        return ending
+
+    def _choose(self) -> Choice:
+        """Which of the instances to run, going by their folders; those that share one take turns or are left out."""
+        given, self._left = [*self._left, *iter(self._config_manager.get_next_config, {"config": None})], []
+        choice, takers = Choice([], []), dict[str, list[Given]]()
+        unfinished = 0
+        for one in given:
+            folder = os.path.abspath(one["work_dir"])
+            earlier = takers.setdefault(folder, [])
+            state = "done" if earlier else folder_state(folder)
+            unfinished += state == "unfinished"
+            if state in ("absent", "unfinished") or (self._config["force_rerun"] and state != "running"):
+                choice.rounds.extend([] for _ in range(len(earlier) + 1 - len(choice.rounds)))
+                choice.rounds[len(earlier)].append(one)
+            else:
+                choice.skipped.append(one)
+            earlier.append(one)
+        _tell_collisions(takers, force=bool(self._config["force_rerun"]))
+        if unfinished:
+            say(f"{count_text(unfinished, 'instance')} failed or did not finish before; running again")
+        return choice
+
+    def _packed(self, rounds: Sequence[Sequence[Given]]) -> tuple[tuple[Instance, ...], ...]:
+        packer = Packer(self._gpu_task_class, self._config) if rounds else None
+        return tuple(
+            tuple(packer.pack(one, number) for one in given)
+            for number, given in enumerate(rounds)
+            if packer is not None
+        )
+
+    def _keep_what_is_left(self, choice: Choice, ending: Ending) -> None:
+        left = {*ending.left}
+        self._left = [one for given in choice.rounds for one in given if os.path.abspath(one["work_dir"]) in left]
+
+
+def _own_copy(config: dict[str, Any]) -> dict[str, Any]:
+    """The user's dictionary stays as it is, whatever defaults are filled in and entries are joined."""
+    try:
+        return copy.deepcopy(config)
+    except Exception:  # whatever a value's own code raises; such a value is shared, as nobody writes to it here
+        return {key: copy.copy(value) for key, value in config.items()}
+
+
+def _label() -> str:
+    return f"GPUTaskScheduler {os.path.basename(sys.argv[0])}".strip()
+
+
+def _note_skipped(log: SchedulerLog, slot: str, texts: Sequence[str]) -> None:
+    for text in texts:
+        log.note(slot, "receives", text)
+        log.note(slot, "skips", text)
+
+
+def _refuse_in_unready_process() -> None:
+    """As multiprocessing does: a script without its guard would else start a scheduler in every worker it spawns."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing and getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise StokerError(
+            "a scheduler cannot be started while a spawned process reads the script",
+            'put the start under if __name__ == "__main__":',
+        )
+
+
+def _tell_collisions(takers: dict[str, list[Given]], *, force: bool) -> None:
+    for folder, given in takers.items():
+        names = {repr(sorted(one["config"].items(), key=lambda item: str(item[0]))) for one in given}
+        if len(names) > 1:
+            which = (
+                "they run one after the other, and the last one's results stay" if force else "only the first is run"
+            )
+            say(
+                f"{len(names)} different instances have the folder {folder}: {which}; "
+                "raise config_string_value_maxlen, or ignore fewer keys and characters"
+            )
+
+
+def _report(ending: Ending) -> None:
+    """What a person should know at the end."""
+    if ending.elsewhere:
+        say(f"{count_text(len(ending.elsewhere), 'instance')} in the hands of another run; see stoker status")
+    for failure in ending.failures[:SHOWN_FAILURES]:
+        said = f": {failure.last_line}" if failure.last_line else ""
+        say(f"{failure.outcome}: {failure.folder}{said}")
+    if failed := len(ending.failures):
+        more = f" ({failed - SHOWN_FAILURES} more than shown)" if failed > SHOWN_FAILURES else ""
+        say(f"{count_text(failed, 'instance')} failed{more}; the next run of this script runs what failed again")
+    if ending.left:
+        say(f"{count_text(len(ending.left), 'instance')} not started; the next run of this script goes on with them")

@@ -18,10 +18,10 @@ BOB = LeaseLine("bob", 77, "stoker", None, exactly(NOW - 60))
 BUSY = a_device("0", used_bytes=34 * GIB, ours_bytes=34 * GIB, reserved_bytes=37 * GIB, jobs=["41", "43"])
 FULL = a_status(
     [
-        a_running_line(41, name="vit-b lr=3e-4", vram_bytes=14 * GIB, used_bytes=12 * GIB, limit_seconds=9000.0),
+        a_running_line(41, name="vit-b lr=3e-4", reserved_bytes=14 * GIB, held_bytes=12 * GIB, limit_seconds=9000.0),
         a_running_line(42, name="名前" * 40, expected_end=exactly(NOW + 3720)),
         a_line(
-            46, vram_bytes=24 * GIB, why="needs 24.0G; most free is 21.0G (GPU 1)", expected_start=exactly(NOW + 60)
+            46, reserved_bytes=24 * GIB, why="needs 24.0G; most free is 21.0G (GPU 1)", expected_start=exactly(NOW + 60)
         ),
         a_line(47, state="blocked", why="after 46 (ok)"),
         a_line(48, state="held", why="held by you"),
@@ -74,6 +74,25 @@ def test_the_first_screen() -> None:
     assert "50.[3-99]" in screen
     assert "97 tasks: needs" in screen
     assert "today 212 done, 3 failed (stoker history)" in screen
+
+
+def test_jobs_that_share_a_gpu() -> None:
+    """Each tells what it holds of what is set aside for it; a wide screen tells how fast they are together."""
+    packed = [
+        a_running_line(1, vram_mode="auto", reserved_bytes=int(6.94 * GIB), held_bytes=6 * GIB, used_bytes=12 * GIB),
+        a_running_line(2, vram_mode="size", reserved_bytes=14 * GIB, held_bytes=GIB),
+        a_running_line(3, devices=["1"], vram_mode="auto", held_bytes=3 * GIB),
+        a_line(4, vram_mode="auto", reserved_bytes=7 * GIB, why="needs 7.0G; most free is 4.0G (GPU 0)"),
+        a_line(5, vram_mode="auto", why="needs 1 GPU; none free"),
+    ]
+    amounts = {"used_bytes": 8 * GIB, "ours_bytes": 7 * GIB, "reserved_bytes": 21 * GIB, "others_bytes": GIB}
+    status = a_status(packed, [a_device("0", jobs=["1", "2"], combined_speed=1.68, **amounts)])
+    narrow, wide = shown(status), shown(status, 120)
+    assert "████▒▒▒▒▒▒▒▒▒▓░░░░░░░░░░░ 8.0/40G" in narrow
+    assert "together" not in narrow
+    assert "1 2 (together 1.7x)" in wide
+    for memory in ("6.0/6.9G", "1.0/14G", "3.0G", " 7G ", "auto"):
+        assert memory in narrow
 
 
 def test_a_guess_has_a_sign() -> None:

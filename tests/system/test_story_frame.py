@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from stoker.cli.screens.job_story import AttemptLine, EventLine, Story
+from stoker.cli.screens.attempt_lines import AttemptLine
+from stoker.cli.screens.event_lines import EventLine
+from stoker.cli.screens.job_story import Story
 from stoker.cli.screens.pieces import line_cells
 from stoker.cli.screens.queue_scene import exactly
 from stoker.cli.screens.story_frame import story_lines
@@ -26,6 +30,10 @@ ATTEMPT = AttemptLine(
     note=EVIL,
     log="/state/logs/1.log",
     errors=None,
+    reserved_bytes=10 * GIB,
+    peak_vram_bytes=8 * GIB,
+    utilisation_percent=87,
+    vram_curve=[(0.0, GIB), (30.0, 4 * GIB), (60.0, 8 * GIB)],
 )
 STORY = Story(
     **msgspec.structs.asdict(
@@ -35,6 +43,8 @@ STORY = Story(
             command=f"python train.py {EVIL} " + "x" * 500,
             why=EVIL,
             vram_bytes=10 * GIB,
+            vram_mode="size",
+            reserved_bytes=12 * GIB,
             limit_seconds=3600.0,
             expected_start=exactly(NOW + 60),
         )
@@ -83,6 +93,9 @@ def test_everything_is_told() -> None:
     """Needs, limits, dependencies, attempts and how to see the output."""
     shown = "\n".join(texts(story_lines(STORY, NOW, 200, " --sim")))
     assert "1 GPU, 10.0G on each, of the type a100, only 0, 1 first" in shown
+    assert "12.0G will be set aside" in shown
+    assert "8.0/10G   87%  1.0G" in shown
+    assert "▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄█ up to 8.0G in 0:01:00" in shown
     assert "1:00:00 of running time, 8 of its array at once, 2 retries (on oom, 3), not run again when lost" in shown
     assert "5 (ok), array 6 (any)" in shown
     assert "start ~" in shown
@@ -92,3 +105,27 @@ def test_everything_is_told() -> None:
     assert "1.0G" in shown
     assert "/state/logs/1.log" in shown
     assert "stoker logs --sim 1" in shown
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"vram_mode": "auto", "reserved_bytes": None}, "unknown yet: runs alone first, and is measured"),
+        ({"vram_mode": "auto", "reserved_bytes": 7 * GIB}, "7.0G will be set aside"),
+        ({"devices": ["0"], "reserved_bytes": 7 * GIB, "held_bytes": 5 * GIB}, "7.0G are set aside, uses 5.0G now"),
+        ({"devices": ["0"], "reserved_bytes": None, "peak_vram_bytes": GIB}, "alone on its GPU, at most 1.0G"),
+        ({"devices": ["0"], "utilisation_percent": 40}, "12.0G are set aside, kept its GPU 40% busy"),
+        ({"devices": ["0"], "ended": exactly(NOW), "peak_vram_bytes": GIB}, "12.0G were set aside, at most 1.0G"),
+        ({"speed": 0.85}, "speed      0.85 of alone"),
+        ({"ended": exactly(NOW), "advice": "there are larger GPUs"}, "advice     there are larger GPUs"),
+    ],
+)
+def test_what_is_told_of_memory(fields: dict[str, Any], words: str) -> None:
+    """What is or will be set aside, what is used, and what helps where that was too little."""
+    assert words in "\n".join(texts(story_lines(msgspec.structs.replace(STORY, **fields), NOW, 120)))
+
+
+def test_without_a_gpu_there_is_no_memory() -> None:
+    """Nothing is told of it."""
+    told = texts(story_lines(msgspec.structs.replace(STORY, vram_mode="none", gpus=0), NOW, 120))
+    assert not [line for line in told if "set aside" in line]

@@ -18,6 +18,7 @@ from stoker.cli.screens.past_lines import SCHEMA, History, PastLine, past_lines
 from stoker.cli.screens.queue_plain import csv_lines, past_plain
 from stoker.cli.screens.queue_scene import LETTERS, exactly, moment
 from stoker.cli.screens.screen import Screen, host_name, places_here, screen_options, write_json, write_plain
+from stoker.core.device import Device
 from stoker.core.errors import UsageError
 from stoker.core.job import Result
 from stoker.core.moment import parse_since
@@ -88,9 +89,9 @@ def parse_states(text: str | None) -> tuple[str, ...]:
 
 def read_history(places: Places, period: Period, limit: int, now: float, *, simulated: bool) -> History:
     """The jobs that ended last, and the sum of all."""
-    labels = _labels(places)
+    devices = _devices(places)
     with contextlib.closing(open_store(places)) as store, store.glance():
-        jobs = list(past_lines(store, period, limit, labels))
+        jobs = list(past_lines(store, period, limit, devices))
         counts = store.past_counts(period)
         hours = store.past_gpu_seconds(period) / 3600
     return History(
@@ -123,9 +124,9 @@ def _show(history: History, screen: Screen) -> None:
 
 
 def _write_stream(places: Places, period: Period, limit: int, form: str) -> None:
-    labels = _labels(places)
+    devices = _devices(places)
     with contextlib.closing(open_store(places)) as store, store.glance():
-        jobs = past_lines(store, period, limit, labels)
+        jobs = past_lines(store, period, limit, devices)
         write_plain(csv_lines(jobs) if form == "csv" else _json_lines(jobs))
 
 
@@ -134,7 +135,7 @@ def _json_lines(jobs: Iterable[PastLine]) -> Iterable[str]:
     return (encoder.encode(job).decode() for job in jobs)
 
 
-def _labels(places: Places) -> Mapping[str, str]:
-    """What people call the devices, by their ids."""
+def _devices(places: Places) -> Mapping[str, Device]:
+    """The devices that the engine saw last, by their ids."""
     view = read_view(places.bulletin(QUEUE))
-    return {device.id: device.label for device in view.devices} if view else {}
+    return {device.id: device for device in view.devices} if view else {}

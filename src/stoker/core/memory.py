@@ -73,6 +73,12 @@ def expected_seconds(learnt: Learnt) -> float | None:
     return median(learnt.seconds) if learnt.seconds else None
 
 
+def usual_pace(learnt: Learnt, model: str) -> float | None:
+    """Steps a second of such work alone on a GPU of a model: the middle one of the last; None where nobody knows."""
+    paces = sorted(learnt.models[model].paces) if model in learnt.models else []
+    return paces[len(paces) // 2] if paces else None
+
+
 def foreseen(need: Need, learnt: Learnt, margin: int, floor: int = 0) -> Need:
     """The need with what was learnt: the largest of the last peaks and a margin, and how busy it keeps a GPU."""
     loads = tuple((model, max(runs.loads)) for model, runs in sorted(learnt.models.items()) if runs.loads)

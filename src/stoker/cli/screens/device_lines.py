@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 from stoker.cli.screens.knowledge import Knowledge
 from stoker.cli.screens.queue_scene import DeviceLine, LeaseLine, Mark, Stranger, exactly, moment
+from stoker.cli.screens.speeds import together
 from stoker.core.device import Device, Process, Reading
-from stoker.core.job import Active, Job
+from stoker.core.job import Active, Job, need_of
+from stoker.core.terms import amount_on
 from stoker.mail import drained_key
 from stoker.words import id_text, text_for_json
 
@@ -28,7 +30,7 @@ def device_lines(knowledge: Knowledge) -> list[DeviceLine]:
     for job, _ in knowledge.active:
         for device_id in job.state.devices if isinstance(job.state, Active) else ():
             on.setdefault(device_id, []).append(job)
-    return [_device_line(device, on.get(device.id, []), knowledge) for device in knowledge.views.devices.values()]
+    return [_device_line(device, on.get(device.id, []), knowledge) for device in knowledge.devices.values()]
 
 
 def mark_of(value: Any) -> Mark | None:
@@ -60,6 +62,7 @@ def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge) -> D
         jobs=[id_text(job) for job in jobs],
         leases=list(holders.leases),
         strangers=[_stranger(process) for process in holders.strangers],
+        combined_speed=_together(holders, knowledge),
     )
 
 
@@ -97,8 +100,15 @@ def _amounts(device: Device, reading: Reading, holders: Holders) -> tuple[int, i
 
 def _reserved(device: Device, jobs: Sequence[Job]) -> int:
     whole = device.memory or 0
-    needs = [job.terms.need.memory for job in jobs]
-    return min(whole, sum(whole if need is None else need for need in needs))
+    amounts = [amount_on(need_of(job), device) for job in jobs]
+    return min(whole, sum(whole if amount is None else amount for amount in amounts))
+
+
+def _together(holders: Holders, knowledge: Knowledge) -> float | None:
+    """Where others compute there too, ours say too little."""
+    if holders.leases or not all(process.graphics for process in holders.strangers):
+        return None
+    return together(holders.jobs, knowledge.speeds) if len(holders.jobs) > 1 else None
 
 
 def _stranger(process: Process) -> Stranger:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.cli.screens.clock import ago_text
+from stoker.cli.screens.memory_bar import Amounts, amount_text, memory_bar
 from stoker.cli.screens.pieces import Line, Piece
 from stoker.cli.screens.queue_scene import DeviceLine
 from stoker.cli.screens.table import Column, table_lines
 from stoker.core.units import count_text, size_text
 from stoker.words import printable
 
-GIB = 2**30
 LONGEST_BAR = 40
 SHORTEST_BAR = 8
 FIXED_COLUMNS = 55
 """What stands beside the bar at least, with room to tell who is on the device."""
 LEAST_JOBS = 16
+WIDE = 100
+"""Columns from which on it is told how fast jobs on one device are together."""
 
 
 def device_table(devices: Sequence[DeviceLine], now: float, width: int, room: int) -> list[Line]:
@@ -26,14 +28,14 @@ def device_table(devices: Sequence[DeviceLine], now: float, width: int, room: in
     shown = devices if len(devices) < room else devices[: max(1, room - 2)]
     bar = width - FIXED_COLUMNS
     bar = 0 if bar < SHORTEST_BAR or not any(device.memory_bytes for device in shown) else min(LONGEST_BAR, bar)
-    lines = table_lines(_columns(shown, bar), "JOBS", [_who(device, now) for device in shown], width, LEAST_JOBS)
+    lines = table_lines(_columns(shown, bar), "JOBS", [_who(device, now, width) for device in shown], width, LEAST_JOBS)
     if bar:
         lines = [lines[0], *(_with_bar(line, device, bar) for line, device in zip(lines[1:], shown, strict=True))]
     return [*lines, *_others_line(devices[len(shown) :], width)]
 
 
 def _columns(devices: Sequence[DeviceLine], bar: int) -> list[Column]:
-    amounts = [amount_text(device.used_bytes, device.memory_bytes) for device in devices]
+    amounts = [_amount(device) for device in devices]
     title = "MEMORY held/total (others)" if bar else "MEMORY"
     wide = max(map(len, amounts))
     memory = [Piece(" " * (bar + 1 if bar else 0) + amount.rjust(wide)) for amount in amounts]
@@ -48,31 +50,14 @@ def _columns(devices: Sequence[DeviceLine], bar: int) -> list[Column]:
 def _with_bar(line: Line, device: DeviceLine, bar: int) -> Line:
     """The line with the bar in the place that its column keeps free for it."""
     margin, label, memory, *rest = line
-    return (margin, label, *memory_bar(device, bar), Piece(memory.text[bar:], memory.look), *rest)
+    amounts = Amounts(device.memory_bytes, device.ours_bytes, device.reserved_bytes, device.others_bytes)
+    return (margin, label, *memory_bar(amounts, bar), Piece(memory.text[bar:], memory.look), *rest)
 
 
-def memory_bar(device: DeviceLine, cells: int) -> Line:
-    """Held by our jobs, reserved by them but not used yet, other people's, and free."""
-    total = device.memory_bytes
-    if not total:
-        return (Piece(" " * cells),)
-    ours = _share(device.ours_bytes, total, cells)
-    others = min(cells - ours, _share(device.others_bytes, total, cells))
-    reserved = max(0, min(cells - others, round(device.reserved_bytes * cells / total)) - ours)
-    free = cells - ours - reserved - others
-    return (
-        Piece("█" * ours, "good"),
-        Piece("▒" * reserved, "good"),
-        Piece("▓" * others, "odd"),
-        Piece("░" * free, "faint"),
-    )
-
-
-def amount_text(used: int | None, total: int | None) -> str:
-    """`34.1/40G`."""
-    if total is None:
-        return "-" if used is None else size_text(used)
-    return f"{'?' if used is None else f'{used / GIB:.1f}'}/{total / GIB:.3g}G"
+def _amount(device: DeviceLine) -> str:
+    if device.memory_bytes is None:
+        return "-" if device.used_bytes is None else size_text(device.used_bytes)
+    return amount_text(device.used_bytes, device.memory_bytes)
 
 
 def who_text(device: DeviceLine, now: float) -> list[tuple[str, bool]]:
@@ -89,18 +74,14 @@ def who_text(device: DeviceLine, now: float) -> list[tuple[str, bool]]:
     return [(printable(text), odd) for text, odd in told]
 
 
-def _who(device: DeviceLine, now: float) -> Line:
+def _who(device: DeviceLine, now: float, width: int) -> Line:
     told = who_text(device, now)
     if not told:
         return (Piece("-", "faint"),)
     pieces = [piece for text, odd in told for piece in (Piece(text, "odd" if odd else ""), Piece("; "))]
+    if device.combined_speed is not None and width >= WIDE:
+        pieces[1:1] = [Piece(f" (together {device.combined_speed:.1f}x)", "faint")]
     return tuple(pieces[:-1])
-
-
-def _share(amount: int, total: int, cells: int) -> int:
-    """Cells of an amount; a little of something is still seen."""
-    full = min(cells, round(amount * cells / total))
-    return max(1, full) if amount > total // 100 else full
 
 
 def _percent(value: int | None) -> str:

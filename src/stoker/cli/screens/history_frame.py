@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from stoker.cli.screens.clock import clock_text, span_text, watch_text
 from stoker.cli.screens.job_table import LOOKS
+from stoker.cli.screens.memory_bar import amount_text
+from stoker.cli.screens.memory_words import vram_text
 from stoker.cli.screens.past_lines import History, PastLine
 from stoker.cli.screens.pieces import Line, Piece, cells, clipped
 from stoker.cli.screens.table import Column, table_lines
+from stoker.core.units import size_text
 from stoker.words import printable
 
 LEAST_NAME = 20
@@ -38,6 +41,9 @@ def _table(jobs: Sequence[PastLine], now: float, width: int) -> list[Line]:
         Column("STATE", [Piece(job.state, LOOKS.get(job.state, "")) for job in jobs], 8),
         Column("EXIT", [Piece(_exit(job)) for job in jobs], 6),
         Column("GPU", [Piece(printable(",".join(job.devices)) or "-") for job in jobs], 4, most=7),
+        Column("VRAM", [Piece(vram_text(job.vram_mode, job.vram_bytes)) for job in jobs], 0, right=True),
+        Column("PEAK", [Piece(_peak(job)) for job in jobs], 3, right=True),
+        Column("UTIL", [Piece(_percent(job.utilisation_percent)) for job in jobs], 1, right=True),
         Column("WAITED", [Piece(_span(job.wait_seconds)) for job in jobs], 2, right=True),
         Column("RAN", [Piece(_watch(job.run_seconds)) for job in jobs], 7, right=True),
         Column("ENDED", [Piece(clock_text(job.ended.timestamp(), now)) for job in jobs], 5, right=True),
@@ -52,6 +58,19 @@ def _told(job: PastLine) -> Line:
 
 def _exit(job: PastLine) -> str:
     return f"signal {job.signal}" if job.signal else "-" if job.exit_code is None else str(job.exit_code)
+
+
+def _peak(job: PastLine) -> str:
+    """The most that it held on a GPU, of what was set aside there."""
+    if job.peak_vram_bytes is None:
+        return "-"
+    if job.reserved_bytes is None:
+        return size_text(job.peak_vram_bytes)
+    return amount_text(job.peak_vram_bytes, job.reserved_bytes)
+
+
+def _percent(value: int | None) -> str:
+    return "-" if value is None else f"{value}%"
 
 
 def _span(seconds: float | None) -> str:

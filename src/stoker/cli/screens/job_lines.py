@@ -10,6 +10,7 @@ import msgspec
 
 from stoker.cli.screens.knowledge import Knowledge
 from stoker.cli.screens.queue_scene import JobLine, exactly, moment
+from stoker.cli.screens.set_aside import mode_of
 from stoker.core.job import Active, Job, started_at
 from stoker.presence import QUEUE
 from stoker.store.listing import Tasks
@@ -60,6 +61,7 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
     terms, need, started = job.terms, job.terms.need, started_at(job)
     view = knowledge.views.of(engine)
     devices = job.state.devices if isinstance(job.state, Active) else ()
+    live = knowledge.live(job.id) if devices else None
     return JobLine(
         id=job.id,
         label=id_text(job),
@@ -82,4 +84,10 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
         why=text_for_json(why),
         run="" if engine == QUEUE else text_for_json(view.label if view else engine),
         hook=terms.role == "hook",
+        vram_mode=mode_of(need),
+        reserved_bytes=knowledge.set_aside(job, engine),
+        held_bytes=live.memory if live else None,
+        peak_vram_bytes=live.peak if live else None,
+        utilisation_percent=live.utilisation if live else None,
+        speed=knowledge.speeds.get(job.id) if devices else None,
     )

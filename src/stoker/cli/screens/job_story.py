@@ -8,59 +8,19 @@ from datetime import datetime
 import msgspec
 from msgspec import Struct
 
+from stoker.cli.screens.attempt_lines import AttemptLine, attempt_lines
+from stoker.cli.screens.event_lines import EventLine, event_lines
 from stoker.cli.screens.job_lines import job_line
 from stoker.cli.screens.knowledge import Knowledge
+from stoker.cli.screens.memory_words import oom_advice
 from stoker.cli.screens.queue_scene import JobLine, exactly, moment
-from stoker.core.attempt import INHERIT
 from stoker.core.dependency import dependency_text
-from stoker.core.job import (
-    Assigned,
-    Cancelled,
-    Ended,
-    Event,
-    Exited,
-    Job,
-    Lost,
-    Paused,
-    Returned,
-    Skipped,
-    event_word,
-    result_of,
-)
+from stoker.core.job import Ended, Event, Exited, Job
 from stoker.core.secrets import PATTERNS, shown_value
 from stoker.reports import Latest
-from stoker.store import AttemptRow
-from stoker.words import outcome, text_for_json
+from stoker.words import id_text, text_for_json
 
 SCHEMA = "stoker.jobs/1"
-
-
-class AttemptLine(Struct, frozen=True):
-    """One run of a job."""
-
-    number: int
-    devices: list[str]
-    assigned: datetime
-    started: datetime | None
-    ended: datetime | None
-    seconds: float | None
-    exit_code: int | None
-    signal: int | None
-    why: str
-    """How it came to its end: exited, timeout, stopped, refused, returned, lost."""
-    peak_memory_bytes: int | None
-    """Host memory of its largest process."""
-    note: str
-    log: str | None
-    errors: str | None
-
-
-class EventLine(Struct, frozen=True):
-    """Something that happened to a job."""
-
-    at: datetime
-    event: str
-    detail: str
 
 
 class Story(JobLine, frozen=True, kw_only=True):
@@ -90,6 +50,8 @@ class Story(JobLine, frozen=True, kw_only=True):
     """Those given with --env; what looks like a secret is hidden."""
     environment: dict[str, str] | None = None
     """All others, where somebody asked for them."""
+    advice: str = ""
+    """What may help one that ran out of GPU memory."""
     reported: Latest | None = None
     """What its last run has told of itself by `stoker.report()`, where it did."""
 
@@ -106,7 +68,8 @@ class Stories(Struct, frozen=True):
 def story_of(job: Job, knowledge: Knowledge, secrets: Sequence[str] = PATTERNS, *, environment: bool = False) -> Story:
     """The whole story of a job."""
     terms, store = job.terms, knowledge.store
-    attempts = [_attempt_line(row, knowledge) for row in store.attempts(job.id)]
+    happened = store.events(job.id)
+    attempts = attempt_lines(job, happened, knowledge)
     ended = job.state if isinstance(job.state, Ended) else None
     return Story(
         **msgspec.structs.asdict(known_line(job, attempts, knowledge)),
@@ -129,9 +92,10 @@ def story_of(job: Job, knowledge: Knowledge, secrets: Sequence[str] = PATTERNS, 
         signal=(ended.signal or None) if ended else None,
         note=text_for_json(ended.note) if ended else "",
         attempts=attempts,
-        events=[EventLine(exactly(job.submitted), "submitted", ""), *_events(job, knowledge)],
+        events=[EventLine(exactly(job.submitted), "submitted", ""), *event_lines(job, happened, knowledge)],
         variables=_shown(dict(terms.extra_env), secrets),
         environment=_environment(job, knowledge, secrets) if environment else None,
+        advice=text_for_json(_advice(job, happened, knowledge)),
     )
 
 
@@ -141,59 +105,29 @@ def known_line(job: Job, attempts: list[AttemptLine], knowledge: Knowledge) -> J
     if not isinstance(job.state, Ended) or not attempts:
         return line
     last = attempts[-1]
-    return msgspec.structs.replace(line, devices=last.devices, started=last.started, seconds=last.seconds)
-
-
-def _attempt_line(row: AttemptRow, knowledge: Knowledge) -> AttemptLine:
-    ran = None if row.started is None else (row.ended or knowledge.now) - row.started
-    if row.ended is None and row.why is not None:  # lost or given back: nobody knows when it ended
-        ran = None
-    return AttemptLine(
-        number=row.number,
-        devices=_labels(row.devices, knowledge),
-        assigned=exactly(row.assigned),
-        started=moment(row.started),
-        ended=moment(row.ended),
-        seconds=None if ran is None else round(max(0.0, ran), 3),
-        exit_code=None if row.signal else row.code,
-        signal=row.signal or None,
-        why=row.why or "",
-        peak_memory_bytes=row.peak_memory or None,
-        note=text_for_json(row.note or ""),
-        log=_path(row.log),
-        errors=_path(row.errors),
+    return msgspec.structs.replace(
+        line,
+        devices=last.devices,
+        started=last.started,
+        seconds=last.seconds,
+        reserved_bytes=last.reserved_bytes,
+        peak_vram_bytes=last.peak_vram_bytes,
+        utilisation_percent=last.utilisation_percent,
     )
 
 
-def _path(path: str) -> str | None:
-    return text_for_json(path) if path and path != INHERIT else None
+def _advice(job: Job, events: Sequence[Event], knowledge: Knowledge) -> str:
+    """For one that ran out of GPU memory for good."""
+    ends = [event for event in events if isinstance(event, Exited)]
+    if not isinstance(job.state, Ended) or job.state.result != "oom" or not ends:
+        return ""
+    had = knowledge.devices_of(knowledge.store.attempts(job.id)[-1].devices)
+    sim = " --sim" if knowledge.simulated else ""
+    return oom_advice(job, ends[-1], had, knowledge.devices.values(), f"{sim} {id_text(job)}")
 
 
 def _labels(ids: tuple[str, ...], knowledge: Knowledge) -> list[str]:
     return [text_for_json(label) for label in knowledge.labels(ids)]
-
-
-def _events(job: Job, knowledge: Knowledge) -> list[EventLine]:
-    return [
-        EventLine(exactly(event.at), event_word(event), text_for_json(_detail(event, knowledge)))
-        for event in knowledge.store.events(job.id)
-    ]
-
-
-def _detail(event: Event, knowledge: Knowledge) -> str:
-    match event:
-        case Assigned():
-            return f"GPU {','.join(knowledge.labels(event.devices))}" if event.devices else "no GPU"
-        case Exited():
-            return outcome(Ended(result_of(event), event.at, event.code, event.signal))
-        case Cancelled() | Paused() | Skipped():
-            return event.note
-        case Returned():
-            return "before it started"
-        case Lost():
-            return "its keeper was killed, or the machine went down"
-        case _:
-            return ""
 
 
 def _environment(job: Job, knowledge: Knowledge, secrets: Sequence[str]) -> dict[str, str]:

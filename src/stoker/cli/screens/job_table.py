@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.cli.screens.clock import clock_text, left_text, watch_text
+from stoker.cli.screens.memory_bar import GIB, short_size
 from stoker.cli.screens.pieces import Line, Look, Piece, clip
 from stoker.cli.screens.queue_scene import JobLine, JobWord
 from stoker.cli.screens.table import Column, table_lines
 from stoker.core.units import count_text
 from stoker.words import printable
 
-GIB = 2**30
 WIDE = 100
 """Columns from which on the name has a place of its own."""
 LEAST_WHY = 24
@@ -64,11 +64,12 @@ def _shown(text: str) -> str:
 
 
 def _memory(job: JobLine) -> str:
-    reserved = "" if job.vram_bytes is None else f"{job.vram_bytes / GIB:.3g}G"
-    if job.used_bytes is None or job.state not in ACTIVE:
-        return reserved or "-"
-    used = f"{job.used_bytes / GIB:.1f}"
-    return f"{used}/{reserved}" if reserved else f"{used}G"
+    """What it uses of what is set aside on each GPU; for one that waits, what would be or is to be learnt."""
+    reserved = "" if job.reserved_bytes is None else short_size(job.reserved_bytes)
+    used = job.used_bytes if job.held_bytes is None else job.held_bytes
+    if used is None or job.state not in ACTIVE:
+        return reserved or ("auto" if job.vram_mode == "auto" else "-")
+    return f"{used / GIB:.1f}/{reserved}" if reserved else f"{used / GIB:.1f}G"
 
 
 def _time(job: JobLine) -> str:

@@ -19,7 +19,7 @@ _CODES: dict[Look, str] = {
     "id": "1",
 }
 """Only the terminal's own colours, and none that is hard to see on a light or a dark one."""
-_IN_ASCII = str.maketrans({"█": "#", "▒": "=", "▓": "x", "░": ".", "·": "-", "…": ">", "×": "x", "°": " ", "≤": "<"})
+_IN_ASCII = str.maketrans("█▒▓░·…×°≤▁▂▃▄▅▆▇→", "#=x.->x <__.-=+*>")
 _USUAL_SIZE = (80, 24)
 
 

@@ -8,7 +8,9 @@ from datetime import datetime
 from msgspec import Struct
 
 from stoker.cli.screens.queue_scene import exactly, moment
+from stoker.cli.screens.set_aside import VramMode, amount_now, mode_of, needs_of_attempts
 from stoker.core.attempt import INHERIT
+from stoker.core.device import Device
 from stoker.core.job import Ended, Result
 from stoker.store.listing import Listing, Past, Period
 from stoker.words import id_text, text_for_json
@@ -30,7 +32,7 @@ class PastLine(Struct, frozen=True):
     gpus: int
     devices: list[str]
     vram_bytes: int | None
-    """Reserved on each GPU; null is all of it."""
+    """Asked for on each GPU; null is all of it, or what is learnt."""
     submitted: datetime
     started: datetime | None
     """Its last attempt, as the following."""
@@ -47,6 +49,14 @@ class PastLine(Struct, frozen=True):
     tags: dict[str, str]
     log: str | None
     command: str
+    vram_mode: VramMode = "all"
+    """How much was asked for on each GPU: a size, the whole card, or what is learnt."""
+    reserved_bytes: int | None = None
+    """Set aside on each GPU for its last attempt; null is all of it."""
+    peak_vram_bytes: int | None = None
+    """The most that its last attempt held on one of its GPUs, where that was measured..."""
+    utilisation_percent: int | None = None
+    """... and how busy it kept them on average while it had them to itself."""
 
 
 class History(Struct, frozen=True):
@@ -65,12 +75,12 @@ class History(Struct, frozen=True):
     gpu_hours: float
 
 
-def past_lines(store: Listing, period: Period, limit: int, labels: Mapping[str, str]) -> Iterator[PastLine]:
-    """The jobs that ended last, oldest of them first."""
-    return (past_line(past, labels) for past in reversed(store.past(period, limit)))
+def past_lines(store: Listing, period: Period, limit: int, devices: Mapping[str, Device]) -> Iterator[PastLine]:
+    """The jobs that ended last, oldest of them first; `devices` are those that are known, by their ids."""
+    return (past_line(past, store, devices) for past in reversed(store.past(period, limit)))
 
 
-def past_line(past: Past, labels: Mapping[str, str]) -> PastLine:
+def past_line(past: Past, store: Listing, devices: Mapping[str, Device]) -> PastLine:
     """One job that is over."""
     job, last = past.job, past.last
     ended = job.state
@@ -87,7 +97,7 @@ def past_line(past: Past, labels: Mapping[str, str]) -> PastLine:
         note=text_for_json(ended.note),
         group=text_for_json(terms.group),
         gpus=terms.need.gpus,
-        devices=[text_for_json(labels.get(device, device)) for device in last.devices] if last else [],
+        devices=[_label(device, devices) for device in last.devices] if last else [],
         vram_bytes=terms.need.memory,
         submitted=exactly(job.submitted),
         started=moment(started),
@@ -102,7 +112,26 @@ def past_line(past: Past, labels: Mapping[str, str]) -> PastLine:
         tags={text_for_json(name): text_for_json(value) for name, value in terms.tags},
         log=text_for_json(last.log) if last and last.log and last.log != INHERIT else None,
         command=text_for_json(job.command.text),
+        vram_mode=mode_of(terms.need),
+        reserved_bytes=_set_aside(past, store, devices),
+        peak_vram_bytes=past.peak or None,
+        utilisation_percent=past.utilisation,
     )
+
+
+def _label(device_id: str, devices: Mapping[str, Device]) -> str:
+    return text_for_json(devices[device_id].label if device_id in devices else device_id)
+
+
+def _set_aside(past: Past, store: Listing, devices: Mapping[str, Device]) -> int | None:
+    """What its last attempt had; of most jobs that is what they asked for, and nobody has to look."""
+    job, had = past.job, past.last.devices if past.last else ()
+    if not had or not job.kind:
+        return None
+    need = job.terms.need
+    if need.auto or job.floor:
+        need = needs_of_attempts(store.events(job.id), need)[-1]
+    return amount_now(need, [devices[one] for one in had if one in devices])
 
 
 def _seconds(span: float) -> float:

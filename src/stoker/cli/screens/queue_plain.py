@@ -13,8 +13,8 @@ if TYPE_CHECKING:  # the queue's lines do without what history is made of
     from stoker.cli.screens.past_lines import PastLine
 
 JOB_COLUMNS = (
-    *("ID", "ST", "STATE", "TASKS", "GPUS", "DEVICES", "VRAM", "USED", "SECONDS", "LIMIT"),
-    *("START", "END", "PRIORITY", "GROUP", "RUN", "NAME", "WHY", "COMMAND"),
+    *("ID", "ST", "STATE", "TASKS", "GPUS", "DEVICES", "VRAM", "RESERVED", "USED", "PEAK_VRAM", "UTIL"),
+    *("SPEED", "SECONDS", "LIMIT", "START", "END", "PRIORITY", "GROUP", "RUN", "NAME", "WHY", "COMMAND"),
 )
 
 
@@ -25,8 +25,25 @@ def jobs_plain(jobs: Iterable[JobLine]) -> Iterator[str]:
 
 
 PAST_COLUMNS = (
-    *("ID", "ST", "STATE", "EXIT", "SIGNAL", "GPUS", "DEVICES", "VRAM", "SUBMITTED", "START", "END", "WAITED", "RAN"),
-    *("GPU_HOURS", "ATTEMPTS", "PEAK_RAM", "GROUP", "TAGS", "DIRECTORY", "COMMIT", "LOG", "NAME", "NOTE", "COMMAND"),
+    *("ID", "ST", "STATE", "EXIT", "SIGNAL", "GPUS", "DEVICES", "VRAM", "RESERVED", "PEAK_VRAM", "UTIL"),
+    *(
+        "SUBMITTED",
+        "START",
+        "END",
+        "WAITED",
+        "RAN",
+        "GPU_HOURS",
+        "ATTEMPTS",
+        "PEAK_RAM",
+        "GROUP",
+        "TAGS",
+        "DIRECTORY",
+        "COMMIT",
+        "LOG",
+        "NAME",
+        "NOTE",
+        "COMMAND",
+    ),
 )
 
 
@@ -44,7 +61,7 @@ def csv_lines(jobs: Iterable[PastLine]) -> Iterator[str]:
 
 DEVICE_COLUMNS = (
     *("GPU", "UUID", "MODEL", "KIND", "MEMORY", "USED", "OURS", "RESERVED", "OTHERS", "UTIL", "TEMP", "WATTS"),
-    *("JOBS", "LEASES", "STRANGERS", "DRAINED", "PROBLEM"),
+    *("JOBS", "SPEED", "LEASES", "STRANGERS", "DRAINED", "PROBLEM"),
 )
 
 
@@ -64,7 +81,8 @@ def _job_plain(job: JobLine) -> str:
     end = getattr(job, "ended", None) or job.expected_end  # a line of a whole story knows when it was over
     return row(
         *(job.label, LETTERS[job.state], job.state, job.tasks, job.gpus, ",".join(job.devices)),
-        *(job.vram_bytes, job.used_bytes, job.seconds, job.limit_seconds, start, end),
+        *(_vram(job), job.reserved_bytes, job.used_bytes, job.peak_vram_bytes, job.utilisation_percent),
+        *(_speed(job.speed), job.seconds, job.limit_seconds, start, end),
         *(job.priority, job.group, job.run, job.name, job.why, job.command),
     )
 
@@ -77,7 +95,7 @@ def _device_plain(device: DeviceLine) -> str:
         *(device.label, device.id, device.model, device.kind, device.memory_bytes, device.used_bytes),
         *(device.ours_bytes, device.reserved_bytes, device.others_bytes, device.utilisation_percent),
         *(device.temperature_celsius, device.power_watts, ",".join(device.jobs)),
-        *(leases, strangers, drained, device.problem),
+        *(_speed(device.combined_speed), leases, strangers, drained, device.problem),
     )
 
 
@@ -85,10 +103,28 @@ def _past_fields(job: PastLine) -> tuple[object, ...]:
     tags = " ".join(f"{name}={value}" for name, value in job.tags.items())
     return (
         *(job.label, LETTERS[job.state], job.state, job.exit_code, job.signal, job.gpus, ",".join(job.devices)),
-        *(job.vram_bytes, job.submitted, job.started, job.ended, job.wait_seconds, job.run_seconds),
+        *(
+            _vram(job),
+            job.reserved_bytes,
+            job.peak_vram_bytes,
+            job.utilisation_percent,
+            job.submitted,
+            job.started,
+            job.ended,
+            job.wait_seconds,
+            job.run_seconds,
+        ),
         *(f"{job.gpu_hours:.4f}", job.attempts, job.peak_memory_bytes, job.group, tags, job.directory),
         *(job.commit, job.log, job.name, job.note, job.command),
     )
+
+
+def _vram(job: JobLine | PastLine) -> object:
+    return job.vram_bytes if job.vram_mode == "size" else None if job.vram_mode == "none" else job.vram_mode
+
+
+def _speed(speed: float | None) -> str:
+    return "" if speed is None else f"{speed:.2f}"
 
 
 def _quoted(field: object) -> str:

@@ -7,6 +7,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from stoker.cli.screens.set_aside import VramMode
+
 JobWord = Literal[
     "queued",
     "held",
@@ -110,6 +112,8 @@ class DeviceLine(Struct, frozen=True):
     jobs: list[str]
     leases: list[LeaseLine]
     strangers: list[Stranger]
+    combined_speed: float | None = None
+    """What our jobs on it do together, in parts of what one does alone; null where there is one, or nobody can tell."""
 
 
 class JobLine(Struct, frozen=True):
@@ -127,7 +131,7 @@ class JobLine(Struct, frozen=True):
     gpus: int
     devices: list[str]
     vram_bytes: int | None
-    """Reserved on each GPU; null is all of it."""
+    """Asked for on each GPU; null is all of it, or what is learnt."""
     used_bytes: int | None
     """In use on all its GPUs together, where that can be told."""
     submitted: datetime
@@ -142,6 +146,18 @@ class JobLine(Struct, frozen=True):
     run: str
     """The foreground run that it belongs to; empty where it is the queue's."""
     hook: bool = False
+    vram_mode: VramMode = "all"
+    """How much was asked for on each GPU: a size, the whole card, or what is learnt."""
+    reserved_bytes: int | None = None
+    """Set aside on each GPU, for one that waits if it started now; null is all of it."""
+    held_bytes: int | None = None
+    """In use on the GPU of which it has most, now..."""
+    peak_vram_bytes: int | None = None
+    """... and at most so far, or in its last attempt."""
+    utilisation_percent: int | None = None
+    """How busy it kept its GPUs on average while it had them to itself."""
+    speed: float | None = None
+    """In parts of its speed alone, where it shares a GPU and its log tells."""
 
 
 class Counts(Struct, frozen=True):

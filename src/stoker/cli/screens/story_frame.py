@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from stoker.cli.screens.attempt_lines import AttemptLine
 from stoker.cli.screens.clock import ago_text, clock_text, stamp, watch_text
-from stoker.cli.screens.job_story import AttemptLine, Story
+from stoker.cli.screens.job_story import Story
 from stoker.cli.screens.job_table import LOOKS
+from stoker.cli.screens.memory_bar import amount_text, sparkline
 from stoker.cli.screens.pieces import EMPTY, Line, Piece
 from stoker.cli.screens.table import Column, table_lines
 from stoker.core.units import count_text, size_text
@@ -14,6 +16,9 @@ from stoker.reports import latest_text
 from stoker.words import printable
 
 LABEL = 11
+CURVE = 32
+"""Columns of the curve that shows what an attempt held over time."""
+_ASKED = {"all": "whole", "auto": "memory as learnt (auto)"}
 LEAST_NOTE = 10
 
 
@@ -23,7 +28,7 @@ def story_lines(story: Story, now: float, width: int, sim: str = "", *, simulate
     for label, text in _facts(story, now):
         lines += _wrapped(label, printable(text), width)
     if story.attempts:
-        lines += [EMPTY, *_attempts(story.attempts, width), *_logs(story.attempts, width)]
+        lines += [EMPTY, *_attempts(story.attempts, width), *_curves(story.attempts), *_logs(story.attempts, width)]
     lines += [EMPTY, *_events(story)]
     if any(attempt.log for attempt in story.attempts):
         lines += [EMPTY, (Piece(f" its output: stoker logs{sim} {story.label}", "faint"),)]
@@ -49,11 +54,14 @@ def _facts(story: Story, now: float) -> Iterator[tuple[str, str]]:
     """Labels and values, as far as there is something to say."""
     facts = (
         ("why", story.why if story.ended is None else story.note),
+        ("advice", story.advice),
         ("expected", _expected(story, now)),
         ("command", story.command if not story.shell else f"{story.command}   ({story.shell} -c)"),
         ("reported", latest_text(story.reported) if story.reported else ""),
         ("directory", story.directory),
         ("needs", _needs(story)),
+        ("memory", _memory(story)),
+        ("speed", "" if story.speed is None else f"{story.speed:.2f} of alone"),
         ("on", ", ".join(f"GPU {device}" for device in story.devices) if story.ended is None else ""),
         ("limits", _limits(story)),
         ("after", ", ".join(story.after)),
@@ -81,12 +89,34 @@ def _expected(story: Story, now: float) -> str:
 def _needs(story: Story) -> str:
     told = [count_text(story.gpus, "GPU") if story.gpus else "no GPU"]
     if story.gpus:
-        told.append("whole" if story.vram_bytes is None else f"{size_text(story.vram_bytes)} on each")
+        told.append(_ASKED.get(story.vram_mode) or f"{size_text(story.vram_bytes)} on each")
     told += [f"of the type {story.gpu_type}"] if story.gpu_type else []
     told += [f"only {','.join(story.allowed)}"] if story.allowed else []
     told += [f"{','.join(story.preferred)} first"] if story.preferred else []
-    told += [f"uses {size_text(story.used_bytes)} now"] if story.used_bytes is not None else []
     return ", ".join(told)
+
+
+def _memory(story: Story) -> str:
+    """What is set aside, used now, and used at most."""
+    if story.vram_mode == "none":
+        return ""
+    used = story.used_bytes if story.held_bytes is None else story.held_bytes
+    told = [_reserved(story)]
+    told += [f"uses {size_text(used)} now"] if used is not None and story.ended is None else []
+    told += [f"at most {size_text(story.peak_vram_bytes)}"] if story.peak_vram_bytes is not None else []
+    told += [] if story.utilisation_percent is None else [f"kept its GPU {story.utilisation_percent}% busy"]
+    return ", ".join(filter(None, told))
+
+
+def _reserved(story: Story) -> str:
+    placed = bool(story.devices)
+    if story.reserved_bytes is None:
+        unknown = story.vram_mode == "auto" and not placed
+        return "unknown yet: runs alone first, and is measured" if unknown else "alone on its GPU" * placed
+    size = size_text(story.reserved_bytes)
+    if not placed:
+        return f"{size} will be set aside" if story.ended is None else ""
+    return f"{size} {'were' if story.ended else 'are'} set aside"
 
 
 def _limits(story: Story) -> str:
@@ -110,7 +140,9 @@ def _attempts(attempts: Sequence[AttemptLine], width: int) -> list[Line]:
         Column("STARTED", [Piece(stamp(one.started.timestamp()) if one.started else "-") for one in attempts], 5),
         Column("RAN", [Piece("-" if one.seconds is None else watch_text(one.seconds)) for one in attempts], 7),
         Column("END", [Piece(_end(one)) for one in attempts], 8, most=30),
-        Column("PEAK", [Piece(_peak(one)) for one in attempts], 4, right=True),
+        Column("VRAM", [Piece(_vram(one)) for one in attempts], 6, right=True),
+        Column("UTIL", [Piece(_percent(one)) for one in attempts], 3, right=True),
+        Column("RAM", [Piece(_ram(one)) for one in attempts], 4, right=True),
     ]
     notes = [(Piece(printable(one.note) or "-"),) for one in attempts]
     return table_lines(columns, "NOTE", notes, width, LEAST_NOTE)
@@ -132,8 +164,28 @@ def _end(attempt: AttemptLine) -> str:
     return attempt.why
 
 
-def _peak(attempt: AttemptLine) -> str:
+def _ram(attempt: AttemptLine) -> str:
     return "-" if attempt.peak_memory_bytes is None else size_text(attempt.peak_memory_bytes)
+
+
+def _vram(attempt: AttemptLine) -> str:
+    """The most that it held, of what was set aside."""
+    peak, reserved = attempt.peak_vram_bytes, attempt.reserved_bytes
+    if reserved is None:
+        return "-" if peak is None else size_text(peak)
+    return amount_text(peak, reserved)
+
+
+def _percent(attempt: AttemptLine) -> str:
+    return "-" if attempt.utilisation_percent is None else f"{attempt.utilisation_percent}%"
+
+
+def _curves(attempts: Sequence[AttemptLine]) -> Iterator[Line]:
+    for one in attempts:
+        if curve := sparkline(one.vram_curve, CURVE):
+            number = f" {one.number}" if len(attempts) > 1 else ""
+            most = f" up to {size_text(one.peak_vram_bytes)} in {watch_text(one.vram_curve[-1][0])}"
+            yield Piece(f" {'memory' + number:{LABEL}}", "faint"), Piece(curve, "good"), Piece(most, "faint")
 
 
 def _events(story: Story) -> list[Line]:

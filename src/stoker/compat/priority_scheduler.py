@@ -290,10 +290,10 @@ class Showing:
 
 def _sum_up(rows: Rows, file: TaskFile) -> None:
     """What became of the rows, fit for pasting into a message."""
-    for row in rows.unremoved:
-        rows.troubles.append(f"{row.title} succeeded, and its row is still in {file.name}")
     for trouble in rows.troubles:
         _say(f"error: {trouble}")
+    for row in rows.unremoved:
+        _say(f"error: {row.title} succeeded, and its row is still in {file.name}")
     failed = f", {len(rows.failures)} failed and left in {file.name}" if rows.failures else ""
     _say(f"{count_text(rows.done, 'task')} done{failed}")
     for failure in rows.failures:

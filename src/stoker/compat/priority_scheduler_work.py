@@ -75,7 +75,7 @@ class Bench(Struct, frozen=True):
         log = f"{self.logs.replace('%', '%%')}/{name}.log"
         terms = replace(
             terms,
-            need=self._need(task, terms.need, profile=profile),
+            need=self._need(terms.need, profile=profile),
             group=PROFILES if profile else terms.group,
             extra_env=(*terms.extra_env, (VARIABLE, errand.key)),
             out=log if profile or task.options.out is None else terms.out,
@@ -86,15 +86,16 @@ class Bench(Struct, frozen=True):
         return NewJob(Command(words), terms, task.options.name or name)
 
     def _terms(self, task: Task) -> Terms:
-        return terms_of(replace(task.options, chdir=task.directory or None, priority=-task.priority), self.around)
+        """What a row asks for; its memory is learnt unless it says how much."""
+        own = task.options
+        vram = "auto" if own.vram is None and own.gpus != 0 else own.vram
+        return terms_of(replace(own, chdir=task.directory or None, priority=-task.priority, vram=vram), self.around)
 
-    def _need(self, task: Task, need: Need, *, profile: bool) -> Need:
-        """A whole GPU to learn what it takes; then that much, unless the row says how much."""
-        if not need.gpus:
-            return need
+    def _need(self, need: Need, *, profile: bool) -> Need:
+        """A whole GPU to learn what it takes; then that much, as a client of MPS where there is one to be."""
         if profile:
-            return replace(need, memory=None, auto=False, mps=self.mps)
-        return replace(need, auto=need.auto or task.options.vram is None, mps=self.mps)
+            return replace(need, memory=None, auto=False, mps=None)
+        return replace(need, mps=need.mps or self.mps) if need.shares and need.gpus == 1 else need
 
 
 def key_of(job: Job) -> str:

@@ -167,7 +167,7 @@ def _run(options: argparse.Namespace) -> int:
         counter = find_counter(Path(working_directory()), file.path, kept.with_suffix(".counter"))
         rows = Rows(file, tickets, counter, size=options.num, keep=options.keep)
         code = _work(rows, _setup(places, devices, settings, simulation, options, resume=bool(tickets)), options)
-        _sum_up(rows, file)
+        _sum_up(rows, file, interrupted=code > 128)
         return code
 
 
@@ -211,7 +211,8 @@ def _policy(settings: EngineSettings) -> Policy:
 def _work(rows: Rows, setup: Setup, options: argparse.Namespace) -> int:
     showing = Showing()
     with contextlib.closing(Foreground(setup, showing)) as run:
-        bench = Bench(_surroundings(run), run.engine.snapshot.devices, _log_directory(setup.places), _mps(options))
+        devices, logs = run.engine.snapshot.devices, _log_directory(setup.places)
+        bench = Bench(_surroundings(run), devices, setup.policy, logs, _mps(options))
         with contextlib.closing(Batches(rows, bench, run, announce)) as batches:
             showing.batches = batches
             try:
@@ -288,7 +289,7 @@ class Showing:
         """Nothing to undo."""
 
 
-def _sum_up(rows: Rows, file: TaskFile) -> None:
+def _sum_up(rows: Rows, file: TaskFile, *, interrupted: bool) -> None:
     """What became of the rows, fit for pasting into a message."""
     for trouble in rows.troubles:
         _say(f"error: {trouble}")
@@ -298,6 +299,8 @@ def _sum_up(rows: Rows, file: TaskFile) -> None:
     _say(f"{count_text(rows.done, 'task')} done{failed}")
     for failure in rows.failures:
         _say(f"  {failure.what}: {failure.why}")
+    if interrupted:
+        _say(f"what was not finished is in {file.name}, and goes on when {PROGRAM} is started again")
 
 
 def announce(text: str) -> None:

@@ -10,10 +10,12 @@ from msgspec.structs import replace
 
 from stoker.compat.priority_scheduler_rows import Row
 from stoker.core.attempt import INHERIT
+from stoker.core.courtesy import never_modest
 from stoker.core.device import Device
 from stoker.core.errors import StokerError
 from stoker.core.fit import never_fits
 from stoker.core.job import Ended, Job
+from stoker.core.policy import Policy
 from stoker.core.submission import NewJob
 from stoker.core.terms import Command, Need, Terms
 from stoker.options import Surroundings, terms_of
@@ -45,6 +47,7 @@ class Bench(Struct, frozen=True):
 
     around: Surroundings
     devices: Sequence[Device]
+    policy: Policy
     logs: str
     mps: int | None = None
     """Percent of a GPU's threads; None is without MPS."""
@@ -64,7 +67,8 @@ class Bench(Struct, frozen=True):
             return "it cannot be an array"
         if INHERIT in (terms.out, terms.err):
             return "its output must go to files"
-        return never_fits(terms.need, self.devices) or ""
+        need = terms.need
+        return never_fits(need, self.devices) or never_modest(need.gpus, self.devices, self.policy) or ""
 
     def job(self, errand: Errand) -> NewJob:
         """The job of an errand."""

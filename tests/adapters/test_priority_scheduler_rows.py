@@ -175,6 +175,17 @@ def test_an_interrupted_run_goes_on_and_a_finished_one_does_not(directory: Path)
     assert os.listdir(directory / "state") == []
 
 
+def test_a_row_in_the_hands_of_another_engine(directory: Path) -> None:
+    """It is not taken again, all is not well, and the next run knows it by its ticket."""
+    first = Scheduler(directory, size=1)
+    (row,) = first.batch()
+    first.rows.left_to_others(row)
+    assert first.names() == ["b"]
+    first.end()
+    assert not first.rows.all_well
+    assert [each.ticket for each in Scheduler(directory).batch() if not each.new] == [row.ticket]
+
+
 def test_a_failed_row_begins_anew(directory: Path) -> None:
     """The next run gives it another number, even if this one is killed."""
     first = Scheduler(directory, size=1)

@@ -221,7 +221,7 @@ def _work(rows: Rows, setup: Setup, options: argparse.Namespace) -> int:
                 rows.close(interrupted=run.stopped_by is not None or sys.exc_info()[0] is not None)
         if run.stopped_by is not None:
             return 128 + run.stopped_by
-        return 1 if rows.failures or rows.troubles or rows.unremoved else 0
+        return 0 if rows.all_well else 1
 
 
 def _surroundings(run: Foreground) -> Surroundings:

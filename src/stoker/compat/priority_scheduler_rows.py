@@ -55,6 +55,7 @@ class Rows:
         self._stuck: list[Row] = []
         """Those that succeeded but could not be removed yet."""
         self._elsewhere: list[Ticket] = []
+        """Tickets of rows that another engine has in hand."""
         self.done = 0
         self.failures: list[Failure] = []
         self.troubles: list[str] = []
@@ -96,6 +97,11 @@ class Rows:
             stay = [*self._elsewhere, *(row.ticket for row in self._stuck)]
             self._try(lambda: self._tickets.drop_all_but(stay))
         self._try(self._file.close)
+
+    @property
+    def all_well(self) -> bool:
+        """Whether all that was taken has succeeded, and the file tells so."""
+        return not (self.failures or self.troubles or self._stuck or self._elsewhere)
 
     @property
     def unremoved(self) -> Sequence[Row]:

@@ -33,6 +33,16 @@ def test_the_default(background: Background) -> None:
     assert (background.job(job).terms.limit, background.job(job).terms.group) == (None, "")
 
 
+def test_memory(background: Background) -> None:
+    """From a size to what is learnt, and to the whole card."""
+    (job,) = background.submit("true", held=HELD, need=Need(memory=6 * 2**30))
+    assert background("edit", str(job), "--vram", "auto").out == f"{job}: vram 6G → auto\n"
+    assert background.job(job).terms.need == Need(auto=True)
+    assert background("edit", str(job), EDITOR="sed -i s/auto/12G/").out == f"{job}: vram auto → 12G\n"
+    assert background("edit", str(job), "--vram", "all").out == f"{job}: vram 12G → all\n"
+    assert background.job(job).terms.need == Need()
+
+
 def test_the_environment_is_not_meant(background: Background) -> None:
     """What STOKER_... sets for every submit does not change this job."""
     (job,) = background.submit("true", held=HELD)

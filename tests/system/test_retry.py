@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from msgspec.structs import replace
@@ -93,6 +94,33 @@ def test_more_memory(background: Background) -> None:
     too_much = background("retry", str(job), "--vram", "+50%")
     assert too_much.code == 5
     assert "the largest has 24.0G" in too_much.err
+
+
+def test_more_memory_than_was_learnt(background: Background) -> None:
+    """What was measured grows where nobody named a size; a job can also be made to learn, or to have whole GPUs."""
+    line = f"exec {sys.executable} -m stoker.simjob --memory 4G --seconds 1.5"
+    (job,) = background.submit(line, need=Need(auto=True))
+    background.wait_over(job)
+    wait_until(lambda: measured(background, job))
+    said = background("retry", str(job), "--vram", "+50%").out
+    assert (
+        said
+        == f"{job} is queued again (was done; 6.0G on each GPU, 50% more than the 4.0G it held at most last time)\n"
+    )
+    background.wait_over(job)
+    assert background.job(job).terms.need == Need(memory=6 * GIB)
+    assert "(was done; memory as learnt)" in background("retry", str(job), "--vram", "auto").out
+    background.wait_over(job)
+    assert background.job(job).terms.need == Need(auto=True)
+    said = background("retry", str(job), "--vram", "+25%", "--dry-run").out
+    assert "25% more than the 4.6G set aside last time" in said
+    assert "whole GPUs" in background("retry", str(job), "--vram", "all", "--dry-run").out
+
+
+def measured(background: Background, job: int) -> bool:
+    """Whether something was written down of how the job used its GPU."""
+    with background.open_store() as store:
+        return bool(store.uses(job))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
+from typing import NamedTuple
 
 import click
 import msgspec
@@ -12,14 +13,15 @@ import msgspec
 from stoker.cli.control.deeds import Deed, deed, report_of, tell
 from stoker.cli.control.dependants import skipped_because
 from stoker.cli.control.handing_on import abandoned, terms_in_the_queue
-from stoker.cli.control.rewriting import Rewriter, changed_memory
+from stoker.cli.control.memory_change import changed_need, last_time
+from stoker.cli.control.rewriting import Rewriter
 from stoker.cli.control.wishes import Control, Unheard, carry_out, controlling, opened, wants_json, warn
 from stoker.cli.room.complete_ids import complete_jobs
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job
 from stoker.core.moment import parse_since
 from stoker.core.request import Again
-from stoker.core.units import count_text, size_text
+from stoker.core.units import count_text
 from stoker.finding import find, jobs_in_order
 from stoker.presence import QUEUE
 from stoker.queue import ask
@@ -35,7 +37,9 @@ DAY = 86400.0
 @click.option("--failed", is_flag=True, help="Of these jobs, those that did not succeed; else of all of the last day.")
 @click.option("--since", metavar="WHEN", help="With --failed: what ended since then, for example 2h, 08:00 or 7d.")
 @click.option("--only", is_flag=True, help="Leave alone what was skipped because of these jobs.")
-@click.option("-m", "--vram", metavar="+20%|SIZE", help="More GPU memory than before, or another size.")
+@click.option(
+    "-m", "--vram", metavar="+20%|SIZE|auto|all", help="More GPU memory than before, another size, or what is learnt."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would happen.")
 @controlling
 def command(
@@ -58,7 +62,7 @@ def command(
     \b
       stoker retry 12                job 12, or all tasks of array 12
       stoker retry --failed          what failed in the last 24 hours
-      stoker retry 12 --vram +20%    with more GPU memory
+      stoker retry 12 --vram +20%    with more GPU memory than the last time
     """
     if not ids and not failed:
         raise UsageError("there is nothing to run again", "name jobs, or say --failed")
@@ -69,9 +73,8 @@ def command(
         if not found and ids:
             warn("nothing has failed" if failed else "nothing is over")
         along = [] if only else skipped_because(control.store, found)
-        requests = [*_requests(control, found, vram), *_requests(control, along, None)]
-        found = [*found, *along]
-        deeds = _forecast(found, requests) if dry_run else _retry(control, found, requests)
+        wishes = [*_wishes(control, found, vram), *_wishes(control, along, None)]
+        deeds = _forecast(wishes) if dry_run else _retry(control, wishes)
         return tell(report_of("retry", deeds, dry_run=dry_run), as_json=wants_json(as_json))
 
 
@@ -98,34 +101,41 @@ def _failed_of_late(control: Control, since: str | None) -> list[Job]:
     return jobs_in_order(control.store, failed)
 
 
-def _requests(control: Control, jobs: Sequence[Job], vram: str | None) -> list[Again]:
+class Wish(NamedTuple):
+    """A job that is to run again, and what is said of its memory where that changes."""
+
+    job: Job
+    request: Again
+    said: str = ""
+
+
+def _wishes(control: Control, jobs: Sequence[Job], vram: str | None) -> list[Wish]:
     rewriter = Rewriter(control)
     left = abandoned(control, jobs)
-    return [_request(control, rewriter, job, vram, was_left=job.id in left) for job in jobs]
+    return [_wish(control, rewriter, job, vram, was_left=job.id in left) for job in jobs]
 
 
-def _request(control: Control, rewriter: Rewriter, job: Job, vram: str | None, *, was_left: bool) -> Again:
-    terms = terms_in_the_queue(control, job.terms) if was_left else job.terms
+def _wish(control: Control, rewriter: Rewriter, job: Job, vram: str | None, *, was_left: bool) -> Wish:
+    terms, said = terms_in_the_queue(control, job.terms) if was_left else job.terms, ""
     if vram is not None:
-        terms = msgspec.structs.replace(
-            terms, need=msgspec.structs.replace(terms.need, memory=changed_memory(terms.need.memory, vram))
-        )
+        need, said = changed_need(terms.need, vram, last_time(control.store, job, rewriter.devices))
+        terms = msgspec.structs.replace(terms, need=need)
     if was_left or vram is not None:
         rewriter.refuse_impossible(job, terms.need)
-    return Again(job.id, terms if terms != job.terms else None)
+    return Wish(job, Again(job.id, terms if terms != job.terms else None), f"; {said}" if said else "")
 
 
-def _retry(control: Control, jobs: Sequence[Job], requests: Sequence[Again]) -> list[Deed]:
-    wishes = {request.job: request for request in requests}
-    left = [[wishes[job.id] for job in round_] for round_ in rounds(jobs)]
+def _retry(control: Control, wishes: Sequence[Wish]) -> list[Deed]:
+    requests = {wish.job.id: wish.request for wish in wishes}
+    left = [[requests[job.id] for job in round_] for round_ in rounds([wish.job for wish in wishes])]
     while left:
         try:
             carry_out(control, left.pop(0))
         except Unheard:  # whoever comes next shall find all of it
             ask(control.places, control.store, list(chain(*left)), time.time())
             raise
-    after = jobs_in_order(control.store, [job.id for job in jobs])
-    return [_result(before, now) for before, now in zip(jobs, after, strict=True)]
+    after = jobs_in_order(control.store, [wish.job.id for wish in wishes])
+    return [_result(wish, now) for wish, now in zip(wishes, after, strict=True)]
 
 
 def rounds(jobs: Sequence[Job]) -> Iterator[list[Job]]:
@@ -144,28 +154,19 @@ def rounds(jobs: Sequence[Job]) -> Iterator[list[Job]]:
         yield list(members)
 
 
-def _forecast(jobs: Sequence[Job], requests: Sequence[Again]) -> list[Deed]:
+def _forecast(wishes: Sequence[Wish]) -> list[Deed]:
     return [
-        deed(
-            job,
-            job,
-            f"would run {id_text(job)} again (was {_how(job)}{_memory(request)}): {printable(job.command.text)}",
-        )
-        for job, request in zip(jobs, requests, strict=True)
+        deed(job, job, f"would run {id_text(job)} again (was {_how(job)}{said}): {printable(job.command.text)}")
+        for job, _, said in wishes
     ]
 
 
-def _memory(request: Again) -> str:
-    need = request.terms.need if request.terms is not None else None
-    return f"; {size_text(need.memory)} on each GPU" if need is not None and need.memory is not None else ""
-
-
-def _result(before: Job, after: Job) -> Deed:
-    shown = id_text(before)
+def _result(wish: Wish, after: Job) -> Deed:
+    before, shown = wish.job, id_text(wish.job)
     if isinstance(after.state, Ended) and after.attempts == before.attempts:
         note = f": {printable(after.state.note)}" if after.state.note else ""
         return deed(before, after, f"{shown} is {outcome(after.state)} again{note}", refused=True)
-    return deed(before, after, f"{shown} is queued again (was {_how(before)})")
+    return deed(before, after, f"{shown} is queued again (was {_how(before)}{wish.said})")
 
 
 def _how(job: Job) -> str:

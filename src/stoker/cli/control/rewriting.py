@@ -13,12 +13,13 @@ from stoker.after import resolve_after
 from stoker.cli.control.handing_on import default_log
 from stoker.cli.control.wishes import Control
 from stoker.core.attempt import INHERIT
+from stoker.core.device import Device
 from stoker.core.device_name import resolve
 from stoker.core.errors import Impossible, UsageError
 from stoker.core.fit import never_fits
 from stoker.core.job import Job
 from stoker.core.terms import Need, Terms
-from stoker.options import JobOptions, Surroundings, parse_vram, terms_of
+from stoker.options import JobOptions, Surroundings, terms_of
 from stoker.presence import QUEUE
 from stoker.published import View, read_view
 from stoker.words import id_text
@@ -75,10 +76,14 @@ class Rewriter:
         if self._view is not None and need.gpus and (why := never_fits(need, self._view.devices)):
             raise Impossible(f"{id_text(job)} {why}", "ask for less; stoker gpus shows what there is")
 
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """What the engine saw last."""
+        return self._view.devices if self._view else ()
+
     def label(self, device_id: str) -> str:
         """What people call a device."""
-        devices = self._view.devices if self._view else ()
-        return next((device.label for device in devices if device.id == device_id), device_id)
+        return next((device.label for device in self.devices if device.id == device_id), device_id)
 
     def job(self, job_id: int) -> str:
         """What people call a job."""
@@ -96,24 +101,6 @@ class Rewriter:
             earlier=lambda text: resolve_after(self._control.store, text, job),
             now=self._now,
         )
-
-
-def changed_memory(memory: int | None, text: str) -> int | None:
-    """Bytes on each GPU by `12G` or `all`, or by `+20%` or `+2G` of what it was."""
-    if text == "all":
-        return None
-    return _grown(memory, text[1:]) if text.startswith("+") else parse_vram(text)
-
-
-def _grown(memory: int | None, more: str) -> int:
-    if memory is None:
-        raise UsageError("it has whole GPUs already, so there is nothing to add to", "give a size, such as --vram 12G")
-    if not more.endswith("%"):
-        return memory + parse_vram(more)
-    try:
-        return parse_vram(f"{int(memory * (1 + float(more[:-1]) / 100))}B")
-    except (ValueError, OverflowError):
-        raise UsageError(f"--vram +{more} is not understood", "write it as +20%, +2G or 12G") from None
 
 
 def _resolver(view: View | None) -> Callable[[str], str]:

@@ -1,0 +1,67 @@
+"""How much GPU memory a job gets that runs again, as it is typed."""
+
+from __future__ import annotations
+
+import pytest
+
+from stoker.cli.control.memory_change import LastTime, changed_need
+from stoker.core.errors import UsageError
+from stoker.core.terms import Need
+from support.build import GIB
+
+AUTO, SIZED, WHOLE = Need(auto=True), Need(memory=10 * GIB), Need()
+
+
+@pytest.mark.parametrize(
+    ("need", "text", "before", "after", "words"),
+    [
+        (SIZED, "+20%", LastTime(10 * GIB, 9 * GIB), Need(memory=12 * GIB), "12.0G on each GPU"),
+        (SIZED, "+2G", LastTime(), Need(memory=12 * GIB), "12.0G on each GPU"),
+        (
+            SIZED,
+            "+50%",
+            LastTime(14 * GIB, 9 * GIB),
+            Need(memory=21 * GIB),
+            "21.0G on each GPU, 50% more than the 14.0G set aside last time",
+        ),
+        (
+            AUTO,
+            "+50%",
+            LastTime(8 * GIB, 7 * GIB),
+            Need(memory=12 * GIB),
+            "12.0G on each GPU, 50% more than the 8.0G set aside last time",
+        ),
+        (
+            AUTO,
+            "+1G",
+            LastTime(None, 7 * GIB),
+            Need(memory=8 * GIB),
+            "8.0G on each GPU, 1G more than the 7.0G it held at most last time",
+        ),
+        (AUTO, "12G", LastTime(8 * GIB), Need(memory=12 * GIB), "12.0G on each GPU"),
+        (AUTO, "all", LastTime(8 * GIB), WHOLE, "whole GPUs"),
+        (SIZED, "auto", LastTime(), AUTO, "memory as learnt"),
+        (WHOLE, "auto", LastTime(), AUTO, "memory as learnt"),
+        (WHOLE, "6G", LastTime(), Need(memory=6 * GIB), "6.0G on each GPU"),
+    ],
+)
+def test_another_amount(need: Need, text: str, before: LastTime, after: Need, words: str) -> None:
+    """Sizes and words are meant as at submit; `+` is more than was asked for, or than it had."""
+    assert changed_need(need, text, before) == (after, words)
+
+
+@pytest.mark.parametrize(
+    ("need", "text", "before", "words"),
+    [
+        (WHOLE, "+20%", LastTime(None, 20 * GIB), "whole GPUs already"),
+        (AUTO, "+20%", LastTime(), "nobody knows how much memory it took"),
+        (SIZED, "+lots%", LastTime(), "is not understood"),
+        (SIZED, "+inf%", LastTime(), "is not understood"),
+        (SIZED, "+2", LastTime(), "no unit"),
+        (SIZED, "half", LastTime(), "half"),
+    ],
+)
+def test_nonsense(need: Need, text: str, before: LastTime, words: str) -> None:
+    """What cannot be meant is refused, with what to type instead."""
+    with pytest.raises(UsageError, match=words):
+        changed_need(need, text, before)

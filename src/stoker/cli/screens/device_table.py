@@ -17,18 +17,22 @@ SHORTEST_BAR = 8
 FIXED_COLUMNS = 55
 """What stands beside the bar at least, with room to tell who is on the device."""
 LEAST_JOBS = 16
-WIDE = 100
-"""Columns from which on it is told how fast jobs on one device are together."""
 
 
-def device_table(devices: Sequence[DeviceLine], now: float, width: int, room: int) -> list[Line]:
-    """A header and a line for each device, or for as many as there is room for and one that tells of the others."""
+def device_table(
+    devices: Sequence[DeviceLine], now: float, width: int, room: int, *, speeds: bool = True
+) -> list[Line]:
+    """A header and a line for each device, or for as many as there is room for and one that tells of the others.
+
+    With `speeds` it is told how fast jobs are together, where that is known.
+    """
     if not devices or room < 2:
         return []
     shown = devices if len(devices) < room else devices[: max(1, room - 2)]
     bar = width - FIXED_COLUMNS
     bar = 0 if bar < SHORTEST_BAR or not any(device.memory_bytes for device in shown) else min(LONGEST_BAR, bar)
-    lines = table_lines(_columns(shown, bar), "JOBS", [_who(device, now, width) for device in shown], width, LEAST_JOBS)
+    who = [_who(device, now, speed=device.combined_speed if speeds else None) for device in shown]
+    lines = table_lines(_columns(shown, bar), "JOBS", who, width, LEAST_JOBS)
     if bar:
         lines = [lines[0], *(_with_bar(line, device, bar) for line, device in zip(lines[1:], shown, strict=True))]
     return [*lines, *_others_line(devices[len(shown) :], width)]
@@ -74,13 +78,13 @@ def who_text(device: DeviceLine, now: float) -> list[tuple[str, bool]]:
     return [(printable(text), odd) for text, odd in told]
 
 
-def _who(device: DeviceLine, now: float, width: int) -> Line:
+def _who(device: DeviceLine, now: float, *, speed: float | None) -> Line:
     told = who_text(device, now)
     if not told:
         return (Piece("-", "faint"),)
     pieces = [piece for text, odd in told for piece in (Piece(text, "odd" if odd else ""), Piece("; "))]
-    if device.combined_speed is not None and width >= WIDE:
-        pieces[1:1] = [Piece(f" (together {device.combined_speed:.1f}x)", "faint")]
+    if speed is not None:
+        pieces[1:1] = [Piece(f" (together {speed:.1f}x)", "faint")]
     return tuple(pieces[:-1])
 
 

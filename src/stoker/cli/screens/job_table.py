@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.cli.screens.clock import clock_text, left_text, watch_text
-from stoker.cli.screens.memory_bar import GIB, short_size
+from stoker.cli.screens.memory_bar import GIB, amount_text, short_size
 from stoker.cli.screens.pieces import Line, Look, Piece, clip
 from stoker.cli.screens.queue_scene import JobLine, JobWord
 from stoker.cli.screens.table import Column, table_lines
@@ -41,7 +41,7 @@ def job_table(jobs: Sequence[JobLine], now: float, width: int) -> list[Line]:
         Column("ID", [Piece(job.label, "id") for job in jobs], 9, most=18),
         Column("STATE", [Piece(job.state, LOOKS.get(job.state, "")) for job in jobs], 8, always=True),
         Column("GPU", [Piece(printable(",".join(job.devices)) or "-") for job in jobs], 5, most=7),
-        Column("MEM", [Piece(_memory(job)) for job in jobs], 3, right=True),
+        Column("MEM", [_memory(job) for job in jobs], 3, right=True),
         Column("TIME", [Piece(_time(job)) for job in jobs], 4, right=True),
         Column("LEFT", [Piece(_left(job, now)) for job in jobs], 6, right=True),
         *([Column("NAME", [Piece(_shown(job.name) or "-") for job in jobs], 2, most=LONGEST_NAME)] if wide else []),
@@ -63,13 +63,16 @@ def _shown(text: str) -> str:
     return printable(clip(text[:LONGEST_TEXT].strip().replace("\\\n", " ").replace("\n", "; "), LONGEST_TEXT))
 
 
-def _memory(job: JobLine) -> str:
+def _memory(job: JobLine) -> Piece:
     """What it uses of what is set aside on each GPU; for one that waits, what would be or is to be learnt."""
-    reserved = "" if job.reserved_bytes is None else short_size(job.reserved_bytes)
+    reserved = job.reserved_bytes
     used = job.used_bytes if job.held_bytes is None else job.held_bytes
     if used is None or job.state not in ACTIVE:
-        return reserved or ("auto" if job.vram_mode == "auto" else "-")
-    return f"{used / GIB:.1f}/{reserved}" if reserved else f"{used / GIB:.1f}G"
+        unknown = "auto" if job.vram_mode == "auto" else "-"
+        return Piece(unknown if reserved is None else short_size(reserved))
+    if reserved is None:
+        return Piece(f"{used / GIB:.1f}G")
+    return Piece(amount_text(used, reserved), "odd" if used > reserved else "")
 
 
 def _time(job: JobLine) -> str:

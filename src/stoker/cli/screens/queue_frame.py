@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from stoker.cli.screens.clock import ago_text, clock_text, span_text
 from stoker.cli.screens.device_table import device_table
-from stoker.cli.screens.job_table import ACTIVE, job_table
+from stoker.cli.screens.job_table import ACTIVE, WIDE, job_table
 from stoker.cli.screens.pieces import EMPTY, Line, Piece, cells, clipped, line_cells
 from stoker.cli.screens.queue_scene import DeviceLine, JobLine, Status
 from stoker.core.units import size_text
@@ -28,7 +28,7 @@ def status_frame(status: Status, width: int, height: int | None, sim: str = "") 
     gap = [EMPTY] if room >= ROOMY else []
     room -= len(top) + 2 * len(gap)
     least_jobs = min(len(status.jobs), 3) + 1 if status.jobs else 1
-    devices = device_table(status.devices, now, width, room - least_jobs)
+    devices = device_table(status.devices, now, width, room - least_jobs, speeds=width >= WIDE)
     shown = _chosen(status.jobs, room - len(devices) - 1)
     jobs = job_table(shown, now, width) if shown else _empty_lines(status, sim)
     parts = [part for part in (top, devices, [*jobs, *last_line(status, shown, width, sim)]) if part]

@@ -78,6 +78,7 @@ def test_dispatch_goes_through_the_durable_queue(tmp_path: Path) -> None:
         ("submit_busy.py", ["--calls", "2", "--commands", "1", "--jobs", "3000"], "queue.submit() p99 in ms"),
         ("waiting.py", ["--jobs", "20", "--rounds", "1", "--seconds", "0.1"], "stoker status --json, ms of CPU"),
         ("idle.py", ["--seconds", "0.2", "--jobs", "8"], "stoker, declared devices, % of a core"),
+        ("python_calls.py", ["--rounds", "1", "--singles", "1", "--calls", "4"], "stoker.Executor.map"),
     ],
 )
 def test_the_queue_alone_is_measured_to_the_end(tmp_path: Path, script: str, words: list[str], bar: str) -> None:

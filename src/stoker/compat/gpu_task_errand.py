@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from typing import NamedTuple
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -12,6 +13,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Instance(NamedTuple):
     """One test instance that is to be run."""
 
+    place: int
+    """In the order of the configuration."""
     text: str
     """As the logs call it."""
     folder: str
@@ -28,7 +31,7 @@ class Errand(NamedTuple):
     """Whose instances they are, for people."""
     slots: tuple[str, ...]
     """GPU entries, as CUDA_VISIBLE_DEVICES has them."""
-    rounds: tuple[tuple[Instance, ...], ...]
+    rounds: Sequence[Sequence[Instance]]
     """Instances that may run side by side; those that share a folder are in different rounds."""
     scheduler: int
     """Number of the process that wants it; when that is gone, nothing of it shall run."""
@@ -41,7 +44,7 @@ class Note(NamedTuple):
     slot: str
     deed: str
     """`receives` or `finishes`."""
-    text: str
+    instance: Instance
 
 
 class Failure(NamedTuple):

@@ -33,19 +33,19 @@ class Packer:
         self._module_path = _source_of(task_class.__module__)
         os.makedirs(self._temp, exist_ok=True)
 
-    def pack(self, given: dict[str, Any], number: int) -> Instance:
-        """Write what the process of an instance needs; `number` tells apart those that share a folder."""
+    def pack(self, given: dict[str, Any], place: int, turn: int) -> Instance:
+        """Write what the process of an instance needs; `turn` tells apart those that share a folder."""
         folder = os.path.abspath(given["work_dir"])
         if "\0" in folder:
             raise StokerError(f"no folder can be named {folder!r}", "leave NUL bytes out of the values to test")
         task, needs_script = self._pickled(given)
-        name = hashlib.sha256(f"{folder}\0{number}".encode(errors="surrogateescape")).hexdigest()[:16]
+        name = hashlib.sha256(f"{folder}\0{turn}".encode(errors="surrogateescape")).hexdigest()[:16]
         path = os.path.join(self._temp, f"task-{name}.pkl")
         script = self._script if needs_script else ()
         write_bundle(path, Bundle(given["work_dir"], folder, self._search_path, script, task))
         words = (sys.executable, "-P", _STARTER, path, self._class.__module__, self._module_path, self._cwd)
         log = os.devnull if self._log_name is None else os.path.join(folder, self._log_name)
-        return Instance(given["test_config_string"], folder, words, log)
+        return Instance(place, given["test_config_string"], folder, words, log)
 
     def _pickled(self, given: dict[str, Any]) -> tuple[bytes, bool]:
         """Class and configuration, and whether the script that called us must be read to understand them."""

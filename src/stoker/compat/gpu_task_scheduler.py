@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import signal
 import sys
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from stoker.compat.gpu_task import GPUTask
 from stoker.compat.gpu_task_config import ConfigManager
-from stoker.compat.gpu_task_errand import Ending, Errand, Failure, Instance
+from stoker.compat.gpu_task_errand import Ending, Errand, Failure, Instance, Note
 from stoker.compat.gpu_task_folder import folder_state
 from stoker.compat.gpu_task_loading import stop_if_only_read
 from stoker.compat.gpu_task_log import SchedulerLog, say
@@ -21,6 +23,7 @@ from stoker.core.errors import StokerError
 from stoker.core.units import count_text
 
 SHOWN_FAILURES = 10
+NOTHING_DONE = Ending((), (), (), 0)
 Given = dict[str, Any]
 """An instance as ConfigManager gives it out."""
 
@@ -39,12 +42,24 @@ class InstancesFailed(StokerError):
         self.failures = tuple(failures)
 
 
+class Placed(NamedTuple):
+    """An instance, and its place in the order of the configuration."""
+
+    place: int
+    given: Given
+
+    @property
+    def folder(self) -> str:
+        """Its folder, whatever the current directory becomes."""
+        return str(os.path.abspath(self.given["work_dir"]))
+
+
 class Choice(NamedTuple):
     """What is to become of the instances."""
 
-    rounds: list[list[Given]]
+    rounds: list[list[Placed]]
     """Those to run; the ones of a round have folders of their own."""
-    skipped: list[Given]
+    skipped: list[Placed]
 
 
 class GPUTaskScheduler:
@@ -76,57 +91,81 @@ class GPUTaskScheduler:
             raise InstancesFailed(ending.failures)
 
     def _run(self, relay: Relay) -> Ending:
-        slots = tuple(self._config["gpu"])
         choice = self._choose()
         rounds = self._packed(choice.rounds)
         log = SchedulerLog(self._config["scheduler_log_file_path"])
         try:
-            _note_skipped(log, slots[0], [given["test_config_string"] for given in choice.skipped])
-            ending = Ending((), (), (), 0)
-            if rounds:
-                errand = Errand(_label(), slots, rounds, os.getpid())
-                ending = carry_out(errand, lambda note: log.note(note.slot, note.deed, note.text, note.at), say, relay)
-            self._keep_what_is_left(choice, ending)
-            texts = {instance.folder: instance.text for instances in rounds for instance in instances}
-            _note_skipped(log, slots[0], [texts[folder] for folder in ending.elsewhere])
-            for slot in slots:
-                log.note(slot, "finished")
+            ending = self._carry_out(rounds, Skipping(log, choice.skipped), log, relay)
         finally:
             log.close()
+        self._left = [one.given for placed in choice.rounds for one in placed if one.folder in ending.left]
+        return ending
+
+    def _carry_out(
+        self, rounds: Sequence[Sequence[Instance]], skipping: Skipping, log: SchedulerLog, relay: Relay
+    ) -> Ending:
+        slots = tuple(self._config["gpu"])
+
+        def note(note: Note) -> None:
+            skipping.before(note.instance.place, note.slot)
+            log.note(note.slot, note.deed, note.instance.text, note.at)
+
+        ending = NOTHING_DONE
+        if rounds:
+            ending = carry_out(Errand(_label(), slots, rounds, os.getpid()), note, say, relay)
+        skipping.rest([one for instances in rounds for one in instances if one.folder in ending.elsewhere], slots[0])
+        for slot in slots:
+            log.note(slot, "finished")
         return ending
 
     def _choose(self) -> Choice:
         """Which of the instances to run, going by their folders; those that share one take turns or are left out."""
         given, self._left = [*self._left, *iter(self._config_manager.get_next_config, {"config": None})], []
-        choice, takers = Choice([], []), dict[str, list[Given]]()
-        unfinished = 0
-        for one in given:
-            folder = os.path.abspath(one["work_dir"])
-            earlier = takers.setdefault(folder, [])
-            state = "done" if earlier else folder_state(folder)
+        choice, takers, unfinished = Choice([], []), dict[str, list[Given]](), 0
+        for one in itertools.starmap(Placed, enumerate(given)):
+            earlier = takers.setdefault(one.folder, [])
+            state = "done" if earlier else folder_state(one.folder)
             unfinished += state == "unfinished"
             if state in ("absent", "unfinished") or (self._config["force_rerun"] and state != "running"):
                 choice.rounds.extend([] for _ in range(len(earlier) + 1 - len(choice.rounds)))
                 choice.rounds[len(earlier)].append(one)
             else:
                 choice.skipped.append(one)
-            earlier.append(one)
+            earlier.append(one.given)
         _tell_collisions(takers, force=bool(self._config["force_rerun"]))
         if unfinished:
             say(f"{count_text(unfinished, 'instance')} failed or did not finish before; running again")
         return choice
 
-    def _packed(self, rounds: Sequence[Sequence[Given]]) -> tuple[tuple[Instance, ...], ...]:
-        packer = Packer(self._gpu_task_class, self._config) if rounds else None
+    def _packed(self, rounds: Sequence[Sequence[Placed]]) -> tuple[tuple[Instance, ...], ...]:
+        if not rounds:
+            return ()
+        packer = Packer(self._gpu_task_class, self._config)
         return tuple(
-            tuple(packer.pack(one, number) for one in given)
-            for number, given in enumerate(rounds)
-            if packer is not None
+            tuple(packer.pack(one.given, one.place, turn) for one in placed) for turn, placed in enumerate(rounds)
         )
 
-    def _keep_what_is_left(self, choice: Choice, ending: Ending) -> None:
-        left = {*ending.left}
-        self._left = [one for given in choice.rounds for one in given if os.path.abspath(one["work_dir"]) in left]
+
+class Skipping:
+    """Writes of the instances that are not run, each when it would have been its turn."""
+
+    def __init__(self, log: SchedulerLog, skipped: Sequence[Placed]) -> None:
+        self._log = log
+        self._left = deque((one.place, one.given["test_config_string"]) for one in skipped)
+
+    def before(self, place: int, slot: str) -> None:
+        """Those that come before an instance, skipped by the worker that has it."""
+        while self._left and self._left[0][0] < place:
+            self._skip(self._left.popleft()[1], slot)
+
+    def rest(self, others: Sequence[Instance], slot: str) -> None:
+        """All that are left, and others that turned out to be in the hands of another run."""
+        for text in [*(text for _, text in self._left), *(one.text for one in others)]:
+            self._skip(text, slot)
+
+    def _skip(self, text: str, slot: str) -> None:
+        self._log.note(slot, "receives", text)
+        self._log.note(slot, "skips", text)
 
 
 def _own_copy(config: dict[str, Any]) -> dict[str, Any]:
@@ -139,12 +178,6 @@ def _own_copy(config: dict[str, Any]) -> dict[str, Any]:
 
 def _label() -> str:
     return f"GPUTaskScheduler {os.path.basename(sys.argv[0])}".strip()
-
-
-def _note_skipped(log: SchedulerLog, slot: str, texts: Sequence[str]) -> None:
-    for text in texts:
-        log.note(slot, "receives", text)
-        log.note(slot, "skips", text)
 
 
 def _refuse_in_unready_process() -> None:

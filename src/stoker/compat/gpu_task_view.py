@@ -79,14 +79,14 @@ class Watcher:
     def _receive(self, happening: Happening, instance: Instance, at: float) -> None:
         self._received.add(happening.job.id)
         self._unheard.pop(instance.folder, None)
-        self._tell(Note(at, _slot(happening), "receives", instance.text))
+        self._tell(Note(at, _slot(happening), "receives", instance))
 
     def _end(self, happening: Happening, instance: Instance, state: Ended) -> None:
         self._unheard.pop(instance.folder, None)
         if isinstance(happening.event, Exited | Lost):
             if happening.job.id not in self._received:  # started by an engine that died
                 self._receive(happening, instance, state.at if happening.started is None else happening.started)
-            self._tell(Note(state.at, _slot(happening), "finishes", instance.text))
+            self._tell(Note(state.at, _slot(happening), "finishes", instance))
             _settle(instance, done=state.result == "done")
         if state.result != "done":
             self._failures.append(_failure(instance, state, happening.log))

@@ -38,10 +38,12 @@ from stoker.hearing import Hearing
 from stoker.lessons import Lessons
 from stoker.mail import Mail
 from stoker.measuring import Measuring
+from stoker.mps.place import MpsTrouble
 from stoker.orders import Assignment, Orders
 from stoker.posts import Post, Posts
 from stoker.sharing import Sharing
 from stoker.sight import LOOK_INTERVAL, Sight
+from stoker.tending import PLAIN, POLL_INTERVAL, Served, Tending
 from stoker.tenure import Tenure
 from stoker.usage import Usage
 
@@ -99,6 +101,7 @@ class Engine:
         self._mail = Mail(equipment.store, name)
         self._heartbeat = heartbeat
         self._orders = Orders(equipment.store, equipment.devices, equipment.report)
+        self._tending = Tending(equipment.backend)
         self._buried: list[str] = []
         self._last_accepted = 0
         self._accept_due = True
@@ -252,6 +255,7 @@ class Engine:
         with contextlib.suppress(StokerError):
             self._changes.write()
         self._sharing.withdraw()
+        self._tending.close()
         self._see_off(self._posts.dismiss_all())
         self._selector.close()
 
@@ -287,6 +291,8 @@ class Engine:
             moments.append(self._plan_after - now)
         if self._posts.ahead:
             moments.append(0.25)
+        if self._tending.busy:
+            moments.append(POLL_INTERVAL)
         if (burial := self._equipment.backend.next_burial) is not None:
             moments.append(burial)
         if (begin := self._roster.parked.next_begin) is not None:
@@ -406,16 +412,39 @@ class Engine:
             job, post, _ = assignment
             now = self._roster.active(job.id)
             if now is None or now.attempts != job.attempts:  # came back while the disk was full
-                continue
-            if self.draining:  # somebody stopped us between the decision and this
+                self._tending.forget(job)
+            elif self.draining or self._is_called_off(now):  # somebody stopped it between the decision and this
+                self._tending.forget(job)
                 self._book.happen(now, Returned(now.attempts, self._now()))
                 self._hearing.leave_post(post.keeper, now)
-                continue
-            order, environment = self._orders.order(assignment)
-            self._equipment.backend.start(post.keeper, order, environment)
-            if isinstance(now.state, Stopping):
-                self._equipment.backend.stop(post.keeper, order.attempt, 0.0)
+            elif (served := self._served(assignment, now)) is not None:
+                order, environment = self._orders.order(assignment, served)
+                self._equipment.backend.start(post.keeper, order, environment)
+                if isinstance(now.state, Stopping):
+                    self._equipment.backend.stop(post.keeper, order.attempt, 0.0)
         self._equipment.backend.flush()
+
+    def _is_called_off(self, job: Job) -> bool:
+        """Whether nobody wants a job any more that may still have to wait for its MPS daemon."""
+        return isinstance(job.state, Stopping) and need_of(job).mps is not None
+
+    def _served(self, assignment: Assignment, job: Job) -> Served | None:
+        """What MPS has for the attempt; None where that is not ready yet, or never will be."""
+        if need_of(job).mps is None:
+            return PLAIN
+        self._tending.exclusive = self.policy.mps_exclusive
+        try:
+            served = self._tending.serve(job, assignment.post, self._orders.environment(job), self._now())
+        except MpsTrouble as error:
+            if job.terms.mps_optional:
+                self.trouble = f"MPS is not used: {error.message}"
+                return PLAIN
+            self._hearing.refuse(assignment.post.keeper, job, f"{error.message}; {error.hint}")
+            return None
+        if served is None:
+            self._orders.put(assignment)
+        self.trouble = self._tending.trouble or self._tending.news() or self.trouble
+        return served
 
     def _tidy(self) -> None:
         """Give back what is not used: leases of idle posts, attempts stuck behind a long one."""

@@ -14,6 +14,9 @@ from stoker.posts import Post, Posts
 from stoker.sight import Sight
 from stoker.usage import Usage
 
+REFUSED = 126
+"""The code of what was found and cannot be run."""
+
 
 class Hearing:
     """Takes in each record of a journal; one that was heard before says nothing new."""
@@ -69,6 +72,13 @@ class Hearing:
         if job is not None:
             self._book.happen(job, Returned(job.attempts, record.at))
             self.leave_post(keeper, job)
+
+    def refuse(self, keeper: str, job: Job, note: str) -> None:
+        """An attempt ends before any keeper heard of it, because something is missing that it cannot do without."""
+        now = self._book.clock()
+        started = self._book.happen(job, Started(job.attempts, now))
+        self._book.happen(started, Exited(job.attempts, REFUSED, 0, now, why="refused", note=note))
+        self.leave_post(keeper, job)
 
     def gone(self, keeper: str) -> bool:
         """The keeper is dead and said all it had to say: what it had started is lost, the rest never started.

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from stoker.core.attempt import Order, order_of, variables
 from stoker.core.job import Job
 from stoker.devices.kind import Devices
 from stoker.posts import Post
 from stoker.store import Store
+from stoker.tending import Served
 
 
 class Assignment(NamedTuple):
@@ -40,14 +43,18 @@ class Orders:
         waiting, self._waiting = self._waiting, []
         return iter(waiting)
 
-    def order(self, assignment: Assignment) -> tuple[Order, dict[str, str]]:
+    def order(self, assignment: Assignment, served: Served) -> tuple[Order, dict[str, str]]:
         """What the keeper has to know, and the environment that the order names."""
         job, post, outputs = assignment
-        base = self._environment(job.terms.environment)
-        extra = {**self._devices.variables, **variables(job, post.devices, base), "STOKER_REPORT": self._report(job.id)}
-        return order_of(job, outputs, extra, post.devices), base
+        base = self.environment(job)
+        given = {**variables(job, post.devices, base), **served.variables}
+        extra = {**self._devices.variables, **given, "STOKER_REPORT": self._report(job.id)}
+        order = order_of(job, outputs, extra, post.devices)
+        return replace(order, farewell=served.farewell) if served.farewell else order, base
 
-    def _environment(self, digest: str) -> dict[str, str]:
+    def environment(self, job: Job) -> dict[str, str]:
+        """The environment that the job was submitted with."""
+        digest = job.terms.environment
         if digest not in self._environments:
             self._environments[digest] = self._store.environment(digest)
         return self._environments[digest]

@@ -41,6 +41,8 @@ class Post(Struct):
     company: bool = False
     """Whether somebody else was on its devices at any time since the running attempt began."""
     recalled: bool = False
+    attended: bool = False
+    """Whether the keeper holds what keeps the MPS daemon of its GPU from being stopped."""
 
     @property
     def device_ids(self) -> tuple[str, ...]:

@@ -24,8 +24,16 @@ class Policy(Struct, frozen=True):
     """Why nothing shall start, in words; empty when it may."""
     closed: Mapping[str, str] = {}
     """Ids of devices that the user does not want used, each with a word on that."""
+    order: Literal["age", "shortest"] = "age"
+    """Who goes first within a priority: the oldest, or whose submission and expected GPU-seconds make the least sum."""
+    passing: Literal["freely", "reserved", "never"] = "reserved"
+    """Who may pass a job that cannot start: everybody, those that do not delay it, or nobody."""
     patience: float = 60.0
     """Seconds a blocked job lets others pass when nobody can tell how long they run."""
+    lenience: float = 7 * 86400.0
+    """Seconds, for each GPU it needs, that a blocked job lets others pass that will probably not delay it."""
+    unknown: float = 1800.0
+    """Seconds that a job is taken to run for where neither a limit nor experience tells."""
     ahead: float = 0.25
     """Seconds; where attempts take less than this on average, the next ones are handed over ahead."""
     newest_first: bool = False
@@ -42,3 +50,5 @@ class Policy(Struct, frozen=True):
     """Seconds for which memory without a process, after a job of ours, is expected to come back by itself."""
     strangers: Literal["avoid", "count"] = "avoid"
     """Keep off a device with unannounced processes, or count their memory as gone."""
+    mps_exclusive: bool = False
+    """Whether a GPU is in exclusive compute mode while it has an MPS daemon."""

@@ -52,6 +52,8 @@ class EngineSettings(Struct, frozen=True):
     """Patterns of the names of variables whose values are never shown."""
     groups: Mapping[str, int] = {}
     """How many jobs of a group may run at once."""
+    mps_exclusive: bool = False
+    """Whether a GPU is in exclusive compute mode while it has an MPS daemon, where that is permitted."""
 
 
 def policy_of(settings: EngineSettings, cores: int) -> Policy:
@@ -68,6 +70,7 @@ def policy_of(settings: EngineSettings, cores: int) -> Policy:
         tolerance=settings.tolerance,
         quarantine=settings.quarantine,
         strangers=settings.strangers,
+        mps_exclusive=settings.mps_exclusive,
     )
 
 
@@ -175,6 +178,12 @@ def _limits(raw: object) -> dict[str, int]:
     return {_text(name): _at_least(1)(limit) for name, limit in raw.items()}
 
 
+def _flag(raw: object) -> bool:
+    if raw not in (True, False, "true", "false") or _is_whole(raw):
+        raise ValueError(raw)
+    return raw in (True, "true")
+
+
 def _is_whole(raw: object) -> bool:
     return isinstance(raw, int) and not isinstance(raw, bool)
 
@@ -196,4 +205,5 @@ KEYS: Mapping[str, Key] = {
     "on_finish": Key("", "a command", "notify-send $STOKER_JOB_ID", _text),
     "secrets": Key(PATTERNS, "a list of patterns", ["*TOKEN*", "*SECRET*"], _patterns),
     "groups": Key({}, "a table of groups, each with a limit of 1 or more", {"big": 2}, _limits),
+    "mps_exclusive": Key(False, "true or false", True, _flag),
 }

@@ -93,6 +93,10 @@ class Terms(Struct, frozen=True):
     """The commit that was checked out in its directory at submit, with a `*` where files differed from it."""
     fill: bool = False
     """Whether {i}, {id}, {gpu} and {name} in the command stand for what they name."""
+    cap: bool = False
+    """Whether PyTorch is told to take no more of a GPU than is set aside for the job."""
+    mps_optional: bool = False
+    """Whether it may run without MPS where there is none."""
     role: Role = "job"
     """A hook is run on behalf of a job that ended, and is not shown among the jobs."""
 

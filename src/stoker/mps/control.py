@@ -77,10 +77,11 @@ class Control:
 
     def quit(self) -> None:
         """Let the daemon leave, then force it; one that does not even listen is killed."""
-        self._ask("quit", self._patience.quit)
-        if self._is_gone():
-            return
-        self._ask(f"quit -t {max(1, round(self._patience.quit / 2))}", self._patience.quit)
+        if self.alive():
+            self._ask("quit", self._patience.quit)
+            if self._is_gone():
+                return
+            self._ask(f"quit -t {max(1, round(self._patience.quit / 2))}", self._patience.quit)
         for number in (signal.SIGTERM, signal.SIGKILL):
             holder = None if self._is_gone() else self.holder()
             if holder is not None:

@@ -1,0 +1,34 @@
+"""What a client of MPS finds in its environment."""
+
+from __future__ import annotations
+
+from stoker.mps.environment import client_variables
+from stoker.mps.place import Place
+
+PLACE = Place("/tmp/m/gpu")
+FOUND = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/m/gpu/pipe", "CUDA_MPS_LOG_DIRECTORY": "/tmp/m/gpu/log"}
+
+
+def test_all_of_the_gpu() -> None:
+    """Without a limit on threads or memory it is only told where its daemon is."""
+    assert client_variables(PLACE, 100, None, {}) == FOUND
+
+
+def test_a_part_of_it() -> None:
+    """Threads in percent, and memory in whole MiB that are never fewer than were set aside."""
+    assert client_variables(PLACE, 25, 3 * 2**30 + 1, {}) == {
+        **FOUND,
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3073M",
+    }
+
+
+def test_own_wishes() -> None:
+    """What the user set himself holds, but for the daemon, which is ours."""
+    own = {
+        "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
+        "CUDA_MPS_LOG_DIRECTORY": "/tmp/log",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G",
+    }
+    assert client_variables(PLACE, 25, 2**30, own) == {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/m/gpu/pipe"}

@@ -45,6 +45,7 @@ LAYERS = [
     {
         "tally",
         "busytime",
+        "busytime",
         "finding",
         "after",
         "checkout",

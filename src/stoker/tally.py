@@ -6,6 +6,7 @@ from collections import Counter
 
 from msgspec import Struct, field
 
+from stoker.busytime import BusyTime
 from stoker.changes import Happening
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Exited, Job, Lost, Result
@@ -26,6 +27,9 @@ class Tally(Struct):
     results: Counter[Result] = field(default_factory=Counter)
     retried: int = 0
     gpu_seconds: float = 0.0
+    """Of all attempts; where several share a GPU, of each of them..."""
+    busy: BusyTime = field(default_factory=BusyTime)
+    """... and here only once."""
     failures: list[Job] = field(default_factory=list)
     last_ended: Job | None = None
     expected: int | None = None
@@ -45,6 +49,7 @@ class Tally(Struct):
         """Take in what happened."""
         job = happening.job
         event = happening.event
+        self.busy.note(happening)
         if isinstance(event, Exited | Lost):
             ran = 0.0 if happening.started is None else event.at - happening.started
             self.gpu_seconds += ran * len(happening.devices)

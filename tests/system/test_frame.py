@@ -102,6 +102,16 @@ def test_a_low_terminal_still_shows_failures() -> None:
     assert sum("✗ #5" in text_of(line) for line in lines) >= 1
 
 
+def test_memory_is_told_by_who_has_it() -> None:
+    """Held by our jobs, set aside for them, other people's, and free."""
+    shared = Row("GPU0", ROW.occupants, 14 * GIB, 24 * GIB, reserved=16 * GIB, others=4 * GIB)
+    unseen = Row("GPU1", ROW.occupants, None, 24 * GIB, reserved=16 * GIB)
+    assert [text_of(line)[:34] for line in row_lines((shared, unseen), 100, 5)] == [
+        " GPU0 ████████▒▒▒▒▓▓▓░░░ 14.0/24G ",
+        " GPU1                       ?/24G ",
+    ]
+
+
 def test_devices_without_memory_have_no_bar() -> None:
     """Names that the user declared are shown without a guess on their memory."""
     lines = row_lines((Row("cuda:1", (Occupant(2, "b", 7.0),)), Row("GPU0", (Occupant(1, "a", 3.0),))), 80, 5)

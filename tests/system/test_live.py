@@ -60,7 +60,7 @@ def test_gpus_jobs_bar_and_summary_are_seen(tmp_path: Path) -> None:
         terminal.start([*STOKER, "--sim", "2x24G", "-t", "6s", "--grace", "0", jobs], 100, 30)
         screen = terminal.wait_for("1/3", "2 running")
         assert " SIM  stoker run jobs.txt · 3 jobs · 2 GPUs · log dir ./stoker-runs/" in screen
-        assert " GPU0 ░░░░░░░░░░░░░░░░░░  0.0/24G  #" in screen
+        assert " GPU0 ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒  0.0/24G  #" in screen
         assert " ✗ #1" in screen
         assert "exit 3" in screen
         assert "stoker logs --sim 1" in screen

@@ -18,7 +18,7 @@ from stoker.cli.foreground.recent import (
 )
 from stoker.core.job import Assigned, Cancelled, Ended, Event, Exited, Job, Lost, Started, Waiting, advance, started_at
 from stoker.core.terms import Command
-from support.build import a_job, declared
+from support.build import GIB, a_job, declared
 
 DEVICE = declared("0")
 
@@ -60,6 +60,16 @@ def test_a_failure_is_told_with_its_last_words(tmp_path: Path) -> None:
     assert (notice.mark, notice.name, notice.what) == ("failed", "lr=\\x1b[1m1", "exit 1 after 00:09")
     assert notice.said == "RuntimeError: \\x07nan"
     assert recent.successes() == ()
+
+
+def test_a_job_that_company_harmed() -> None:
+    """What is different the next time takes the place of what the log says."""
+    recent = Recent()
+    short = Exited(1, 1, 0, 14.0, note="CUDA out of memory", cause="oom", company=True, floor=9 * GIB)
+    happen(recent, named(5, "greedy"), Assigned("k", ("0",), "", 10.0), Started(1, 10.0), short)
+    (notice,) = recent.notices()
+    assert (notice.mark, notice.what) == ("again", "oom after 00:04")
+    assert notice.said == "ran out of GPU memory beside others; again with 9.0G set aside"
 
 
 def test_successes_are_only_counted_unless_something_was_odd() -> None:

@@ -1,8 +1,9 @@
-"""The shape of `stoker run --json`, as it is promised in docs/schema."""
+"""What a run tells in the end, as text and as data, which is promised in docs/schema."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import msgspec
@@ -26,3 +27,25 @@ def test_every_promised_field_is_there(stoker: Stoker) -> None:
     assert set(run) == set(definitions["RunResult"]["properties"])
     assert set(run["jobs"][0]) == set(definitions["JobResult"]["properties"])
     assert run["jobs"][0]["started"].endswith("+00:00")
+
+
+SIMJOB = f"exec {sys.executable} -m stoker.simjob"
+
+
+def test_memory_in_a_run(stoker: Stoker) -> None:
+    """What is set aside, what company costs, what packing saves, and what helps where a GPU is too small."""
+    lines = [
+        f"{SIMJOB} --memory 10G --seconds 3",
+        f"{SIMJOB} --memory 10G --seconds 3 --ramp 0.5",
+        f"{SIMJOB} --memory 8G --seconds 1 --ramp 0.8",
+    ]
+    done = stoker("run", "--sim", "1x24G", "--vram", "4G", "-", stdin="\n".join(lines))
+    assert "start #1 gpu=0 mem=4.0G" in done.err
+    assert "ran out of GPU memory beside others; again with" in done.err
+    assert done.code == 0, done.err
+    assert "packing saved up to 00:0" in done.err
+    done = stoker("run", "--sim", "1x24G", "-", stdin=f"{SIMJOB} --memory 30G\n")
+    assert done.code == 1
+    assert "oom  does not fit on a GPU of its own (24.0G)" in done.err
+    assert "; needs a larger GPU, a smaller batch, or more GPUs (-G)  [stoker logs --sim 4]" in done.err
+    assert "packing" not in done.err

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from stoker.cli.foreground.recent import Notice
 from stoker.cli.foreground.scene import Counts, Occupant, Row, Scene
+from stoker.cli.screens.memory_bar import Amounts, amount_text, memory_bar
 from stoker.cli.screens.pieces import EMPTY, Line, Piece, cells, clip, clipped, line_cells, padded
 from stoker.core.units import count_text, duration_text
 
-GIB = 2**30
 GAP = "  "
 SPARE_ROWS = 2
 """Rows of the terminal left alone, so that a sentence above the display can be seen."""
@@ -116,7 +116,7 @@ def row_lines(rows: Sequence[Row], width: int, room: int) -> list[Line]:
     """A line for each device, or for as many as there is room for and one that tells of the others."""
     shown = rows if len(rows) <= room else rows[: max(0, room - 1)]
     label = max((cells(row.label) for row in rows), default=0)
-    amount = max((len(amount_text(row.memory, row.memory)) for row in rows), default=0)
+    amount = max((len(_amount(row.memory, row.memory)) for row in rows), default=0)
     bar = 0 if not amount or width < 72 else 10 if width < 100 else 18
     lines = [_row_line(row, label, amount, bar, width) for row in shown]
     hidden = rows[len(shown) :]
@@ -131,24 +131,18 @@ def _row_line(row: Row, label: int, amount: int, bar: int, width: int) -> Line:
     if bar:
         start += [*_memory_bar(row, bar), Piece(" ")]
     if amount:
-        start.append(Piece(amount_text(row.used, row.memory).rjust(amount) + GAP))
+        start.append(Piece(_amount(row.used, row.memory).rjust(amount) + GAP))
     room = width - line_cells(start)
     return *start, *(occupants_line(row.occupants, room) if row.occupants else (Piece(row.idle, "faint"),))
 
 
 def _memory_bar(row: Row, space: int) -> Line:
-    if row.used is None or not row.memory:
-        return (Piece(" " * space),)
-    full = min(space, round(row.used * space / row.memory))
-    full = max(full, 1) if row.used else full
-    return Piece("█" * full, "good"), Piece("░" * (space - full), "faint")
+    known = row.memory if row.used is not None else None
+    return memory_bar(Amounts(known, (row.used or 0) - row.others, row.reserved, row.others), space)
 
 
-def amount_text(used: int | None, memory: int | None) -> str:
-    """`18.2/24G`, empty where nobody can tell."""
-    if memory is None:
-        return ""
-    return f"{'?' if used is None else f'{used / GIB:.1f}'}/{memory / GIB:.3g}G"
+def _amount(used: int | None, memory: int | None) -> str:
+    return "" if memory is None else amount_text(used, memory)
 
 
 def occupants_line(occupants: Sequence[Occupant], room: int) -> Line:

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from stoker.changes import Happening
+from stoker.cli.screens.memory_words import sparing_text
+from stoker.cli.screens.set_aside import amount_now
 from stoker.complaints import Complaints
 from stoker.core.attempt import INHERIT
-from stoker.core.job import Ended, Exited, Lost, Started, Waiting
+from stoker.core.job import Ended, Exited, Lost, Started, Waiting, need_of
 from stoker.core.units import size_text
 from stoker.foreground import Foreground
 from stoker.streams import to_stderr
@@ -33,9 +35,11 @@ class LineView:
         match happening.event:
             case Started(at=at):
                 gpus = printable(",".join(device.label for device in happening.devices))
-                memory = f" mem={size_text(job.terms.need.memory)}" if job.terms.need.memory else ""
+                memory = f" mem={size_text(amount)}" if (amount := _set_aside(happening)) else ""
                 where = f" gpu={gpus}" if gpus else ""
                 self._line(at, f"start #{job.id}{where}{memory} {title(job, 200)}")
+            case Exited(at=at) as event if isinstance(state, Waiting) and event.cause and event.company:
+                self._line(at, f"again #{job.id} {title(job, 200)} ({sparing_text(job, event)})")
             case Exited(at=at, code=code) if isinstance(state, Waiting):
                 self._line(at, f"again #{job.id} after exit {code} {title(job, 200)}")
             case Lost(at=at) if isinstance(state, Waiting):
@@ -83,6 +87,12 @@ class QuietView(LineView):
         told_by_keeper = isinstance(event, Exited) and event.why == "refused" and happening.log == INHERIT
         if state.note and not told_by_keeper:
             self.say(state.note)
+
+
+def _set_aside(happening: Happening) -> int | None:
+    """Bytes on each GPU, where it may share them."""
+    need = need_of(happening.job)
+    return amount_now(need, happening.devices) if need.shares and happening.devices else None
 
 
 @lru_cache(maxsize=16)

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 
 from stoker.changes import Happening
+from stoker.cli.screens.memory_words import sparing_text
 from stoker.core.job import Assigned, Ended, Exited, Job, Lost, Waiting, result_of
 from stoker.core.terms import Need
 from stoker.core.units import duration_text
@@ -153,12 +154,15 @@ class Recent:
 
     def _notice(self, happening: Happening, ran: float | None) -> Notice:
         job, event = happening.job, happening.event
+        if isinstance(event, Exited) and event.cause and event.company and isinstance(job.state, Waiting):
+            return Notice("again", job.id, self.short_name(job), f"oom{_after(ran)}", sparing_text(job, event))
         mark, what, note = _story(happening)
-        after = "" if ran is None else f" after {duration_text(ran)}"
         log = happening.log if isinstance(event, Exited) and os.path.isfile(happening.log) else ""
         said = printable(note) or (last_line(log) if log else "")
         again = "runs again" + (": " if said else "") if mark == "again" else ""
-        return Notice(mark, job.id, self.short_name(job), f"{what}{after}", again + shortened(said, LONGEST_SAYING))
+        return Notice(
+            mark, job.id, self.short_name(job), f"{what}{_after(ran)}", again + shortened(said, LONGEST_SAYING)
+        )
 
 
 def _story(happening: Happening) -> tuple[Mark, str, str]:
@@ -170,6 +174,10 @@ def _story(happening: Happening) -> tuple[Mark, str, str]:
     if isinstance(event, Exited):
         return "again", outcome(Ended(result_of(event), event.at, event.code, event.signal)), event.note
     return "again", "lost", "its keeper was killed"
+
+
+def _after(ran: float | None) -> str:
+    return "" if ran is None else f" after {duration_text(ran)}"
 
 
 def kind_of(job: Job) -> Kind:

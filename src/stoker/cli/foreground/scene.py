@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from stoker.cli.foreground.recent import Notice, Recent, expected_left
 from stoker.core.device import Device, Reading
-from stoker.core.job import Active, Job, Running, state_word
+from stoker.core.job import Active, Job, Running, need_of, state_word
 from stoker.core.reasons import sentence
+from stoker.core.terms import amount_on
 from stoker.core.units import count_text, size_text
+from stoker.core.use import Live
 from stoker.engine import Engine
 from stoker.foreground import Foreground
 from stoker.words import printable
 
 SETTLING_SECONDS = 2.0
 """After the end of a job its process may still be in a snapshot, and is no stranger."""
+NOBODYS = 512 * 2**20
+"""Bytes that a driver keeps for itself, or that a process has beside what it is listed with."""
 NOTHING_WAITS = ("no job waits", "no job waits, more may come")
 
 
@@ -43,6 +49,10 @@ class Row(Struct, frozen=True):
     memory: int | None = None
     idle: str = ""
     """Why nothing of ours runs on it, in words."""
+    reserved: int = 0
+    """Set aside for our jobs, whether they use it or not."""
+    others: int = 0
+    """In use by anybody else."""
 
 
 class Counts(Struct, frozen=True):
@@ -129,21 +139,58 @@ def _near(path: str) -> str:
 # -- devices -------------------------------------------------------------------------------------
 
 
+class _Moment(NamedTuple):
+    """What all rows are about."""
+
+    engine: Engine
+    recent: Recent
+    uses: Mapping[int, Live]
+    waits: str
+    now: float
+
+
 def _rows(engine: Engine, held: list[Job], recent: Recent, waits: str, now: float) -> tuple[Row, ...]:
-    on: dict[str, list[Occupant]] = {}
+    on: dict[str, list[Job]] = {}
     for job in held:
         assert isinstance(job.state, Active)
         for device_id in job.state.devices or ("",):
-            on.setdefault(device_id, []).append(_occupant(job, recent, now))
-    rows = [_row(device, on.get(device.id, []), engine, recent, waits) for device in engine.snapshot.devices]
-    return (*rows, Row("CPU", tuple(on[""]))) if "" in on else tuple(rows)
+            on.setdefault(device_id, []).append(job)
+    moment = _Moment(engine, recent, engine.uses, waits, now)
+    rows = [_row(device, on.get(device.id, []), moment) for device in engine.snapshot.devices]
+    return (*rows, Row("CPU", _occupants(on[""], moment))) if "" in on else tuple(rows)
 
 
-def _row(device: Device, occupants: list[Occupant], engine: Engine, recent: Recent, waits: str) -> Row:
-    reading = engine.snapshot.reading(device.id)
-    settled = engine.snapshot.at > recent.freed(device.id) + SETTLING_SECONDS
-    idle = "" if occupants else _why_idle(reading, waits, settled=settled)
-    return Row(_label(device), tuple(occupants), reading.used, device.memory, idle)
+def _row(device: Device, jobs: Sequence[Job], moment: _Moment) -> Row:
+    reading, taken = moment.engine.snapshot.reading(device.id), moment.engine.snapshot.at
+    settled = taken > moment.recent.freed(device.id) + SETTLING_SECONDS
+    return Row(
+        label=_label(device),
+        occupants=_occupants(jobs, moment),
+        used=reading.used,
+        memory=device.memory,
+        idle="" if jobs else _why_idle(reading, moment.waits, settled=settled),
+        reserved=_reserved(device, jobs),
+        others=_used_by_others(reading.used or 0, jobs, moment.uses) if settled else 0,
+    )
+
+
+def _occupants(jobs: Sequence[Job], moment: _Moment) -> tuple[Occupant, ...]:
+    return tuple(_occupant(job, moment.recent, moment.now) for job in jobs)
+
+
+def _reserved(device: Device, jobs: Sequence[Job]) -> int:
+    whole = device.memory or 0
+    amounts = [amount_on(need_of(job), device) for job in jobs]
+    return min(whole, sum(whole if amount is None else amount for amount in amounts))
+
+
+def _used_by_others(used: int, jobs: Sequence[Job], uses: Mapping[int, Live]) -> int:
+    """What none of our jobs holds; a little that no process has is ours too, and so is all until they are measured."""
+    held = [uses[job.id].memory for job in jobs if job.id in uses]
+    if len(held) < len(jobs):
+        return 0
+    rest = max(0, used - sum(held))
+    return 0 if jobs and rest < NOBODYS else rest
 
 
 def _label(device: Device) -> str:

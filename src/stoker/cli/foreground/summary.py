@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from stoker.core.job import Ended, Job, state_word
+from stoker.cli.foreground.saving import saving_of, saving_text
+from stoker.cli.screens.memory_words import oom_advice
+from stoker.core.job import Ended, Exited, Job, state_word
 from stoker.core.units import count_text, duration_text
 from stoker.foreground import Foreground
 from stoker.store import Store
@@ -47,6 +49,9 @@ class RunResult(Struct, frozen=True):
     unusable: int
     wall_seconds: float
     gpu_hours: float
+    """Of all attempts; where several share a GPU, of each of them."""
+    saved_gpu_hours: float = 0.0
+    """What packing saved against one job for each GPU; the most, unless the speed of each job alone is known."""
 
 
 def summary_lines(run: Foreground, again: str, logs: str = "stoker logs") -> list[str]:
@@ -60,8 +65,9 @@ def summary_lines(run: Foreground, again: str, logs: str = "stoker logs") -> lis
     parts += [count_text(tally.unusable, "unusable line")] if tally.unusable else []
     parts += [f"{run.engine.waiting} not started"] if run.engine.waiting else []
     hours = tally.gpu_seconds / 3600
-    lines = [f"{', '.join(parts)} · {duration_text(wall)} wall · {hours:.2f} GPU-hours"]
-    lines += [_failure_line(run.store, job, logs) for job in tally.failures[:SHOWN_FAILURES]]
+    told = [", ".join(parts), f"{duration_text(wall)} wall", f"{hours:.2f} GPU-hours"]
+    lines = [" · ".join(filter(None, (*told, saving_text(saving_of(tally, run.store.learnt)))))]
+    lines += [_failure_line(run, job, logs) for job in tally.failures[:SHOWN_FAILURES]]
     hidden = sum(count for result, count in tally.results.items() if result != "done") - SHOWN_FAILURES
     if hidden > 0:
         lines.append(f"  … and {hidden} more")
@@ -70,12 +76,23 @@ def summary_lines(run: Foreground, again: str, logs: str = "stoker logs") -> lis
     return lines
 
 
-def _failure_line(store: Store, job: Job, logs: str) -> str:
+def _failure_line(run: Foreground, job: Job, logs: str) -> str:
     assert isinstance(job.state, Ended)
-    log = newest_log(store, job.id)
+    log = newest_log(run.store, job.id)
     said = printable(job.state.note) or (last_line(log) if log else "")
+    advice = _advice(run, job, logs) if job.state.result == "oom" else ""
+    said = f"{shortened(said, 60)}; {advice}" if advice else shortened(said, 100)
     show = f"  [{logs} {job.id}]" if os.path.exists(log) else ""
-    return f"  ✗ #{job.id} {title(job, 40)}: {outcome(job.state)}  {shortened(said, 100)}{show}".rstrip()
+    return f"  ✗ #{job.id} {title(job, 40)}: {outcome(job.state)}  {said}{show}".rstrip()
+
+
+def _advice(run: Foreground, job: Job, logs: str) -> str:
+    """What may help a job that ran out of GPU memory."""
+    ends = [event for event in run.store.events(job.id) if isinstance(event, Exited)]
+    devices = run.engine.snapshot.devices
+    had = run.store.attempts(job.id)[-1].devices if ends else ()
+    typed = f"{logs.removeprefix('stoker logs')} {job.id}"
+    return oom_advice(job, ends[-1], [one for one in devices if one.id in had], devices, typed) if ends else ""
 
 
 def newest_log(store: Store, job_id: int) -> str:
@@ -98,6 +115,7 @@ def run_result(run: Foreground, job_ids: list[int]) -> RunResult:
         unusable=run.tally.unusable,
         wall_seconds=round(time.time() - run.started, 3),
         gpu_hours=run.tally.gpu_seconds / 3600,
+        saved_gpu_hours=saving_of(run.tally, run.store.learnt).seconds / 3600,
     )
 
 

@@ -58,15 +58,19 @@ def _short(
     need = need_of(job)
     reserved = min((amount for device in devices if (amount := amount_on(need, device)) is not None), default=None)
     if not company:
-        total = max((device.memory or 0 for device in devices), default=0)
-        whole = (
-            f"does not fit on a GPU of its own ({size_text(total)})" if total else "does not fit on a GPU of its own"
-        )
-        return Findings("oom", 0, _needs(shortage), f"{whole}: {shortage.text}")
+        return Findings("oom", 0, _needs(shortage), f"{_why_alone(shortage, devices)}: {shortage.text}")
     if not is_own_fault(shortage, reserved, seen_peak):
         return Findings("oom", 0, None, f"out of GPU memory, which others on the GPU had: {shortage.text}", company)
     floor = floor_after(shortage, reserved, seen_peak)
-    return Findings("oom", floor, _needs(shortage), f"out of GPU memory beside others: {shortage.text}", company)
+    why = "wanted more GPU memory than it may have" if shortage.capped else "out of GPU memory beside others"
+    return Findings("oom", floor, _needs(shortage), f"{why}: {shortage.text}", company)
+
+
+def _why_alone(shortage: Shortage, devices: Sequence[Device]) -> str:
+    if shortage.capped:
+        return "ran into a limit on its GPU memory that it was started with"
+    total = max((device.memory or 0 for device in devices), default=0)
+    return "does not fit on a GPU of its own" + (f" ({size_text(total)})" if total else "")
 
 
 def _needs(shortage: Shortage) -> int | None:

@@ -50,6 +50,7 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     tag: dict[str, str] = {}
     retry_on: str | None = None
     no_requeue: bool | None = None
+    cap: bool | None = None
 
 
 def _no_earlier_jobs(text: str) -> tuple[Dependency, ...]:
@@ -110,6 +111,7 @@ def terms_of(options: JobOptions, around: Surroundings) -> Terms:
         tags=tuple(sorted(options.tag.items())),
         commit=around.commit(cwd),
         fill=around.fill or options.array is not None,
+        cap=bool(options.cap),
     )
 
 

@@ -9,8 +9,8 @@ from msgspec import structs
 
 from stoker.core.attempt import attempt_key, order_of, output_paths, parse_key, variables
 from stoker.core.job import Job
-from stoker.core.terms import Command, Terms
-from support.build import a_job, declared
+from stoker.core.terms import Command, Need, Terms
+from support.build import GIB, a_job, declared, simulated
 
 
 def named(name: str, out: str = "", err: str = "", *, tries: int = 0) -> Job:
@@ -66,6 +66,64 @@ class TestVariables:
         """The attempt's number tells how often the job really ran, be it failed or lost."""
         job = named("", tries=3)
         assert variables(job, (), {})["STOKER_ATTEMPT"] == "4"
+
+
+class TestCap:
+    """What PyTorch's allocator is told of a limit."""
+
+    @staticmethod
+    def told(base: dict[str, str], *extra: tuple[str, str], need: Need | None = None) -> dict[str, str]:
+        terms = Terms(need=need or Need(memory=8 * GIB), extra_env=extra, cap=True)
+        given = variables(a_job(1, terms=terms), simulated(24, 48), base)
+        return {name: value for name, value in given.items() if name.startswith("PYTORCH")}
+
+    def test_alone(self) -> None:
+        """It is the part of the smallest share, rounded down."""
+        assert self.told({}) == {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.1666"}
+
+    @pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+    def test_beside_the_users_own(self, name: str) -> None:
+        """His settings stay, under the name that he chose, be they from his environment or from --env."""
+        extended = {name: "expandable_segments:True,per_process_memory_fraction:0.1666"}
+        assert self.told({name: "expandable_segments:True"}) == extended
+        assert self.told({}, (name, "expandable_segments:True")) == extended
+        assert self.told({name: "max_split_size_mb:64"}, (name, "expandable_segments:True, ")) == extended
+        assert self.told({name: ""}) == {name: "per_process_memory_fraction:0.1666"}
+
+    def test_under_both_names(self) -> None:
+        """Which of them counts depends on the version."""
+        told = self.told({"PYTORCH_CUDA_ALLOC_CONF": "a:1"}, ("PYTORCH_ALLOC_CONF", "b:2"))
+        assert told == {
+            "PYTORCH_CUDA_ALLOC_CONF": "a:1,per_process_memory_fraction:0.1666",
+            "PYTORCH_ALLOC_CONF": "b:2,per_process_memory_fraction:0.1666",
+        }
+
+    def test_the_users_own_limit_wins(self) -> None:
+        """Nothing is added to it, not even under the other name."""
+        own = {"PYTORCH_ALLOC_CONF": "per_process_memory_fraction: 0.5"}
+        assert self.told(own) == {}
+        assert self.told({"PYTORCH_CUDA_ALLOC_CONF": "a:1", **own}) == {}
+        assert self.told({}, *own.items()) == own
+
+    def test_a_whole_card(self) -> None:
+        """Where nothing less is set aside, be it on one of several GPUs, there is no limit."""
+        assert self.told({}, need=Need(auto=True)) == {}
+        assert self.told({}, need=Need(memory=30 * GIB)) == {}
+        assert (
+            variables(a_job(1, terms=Terms(need=Need(gpus=0), cap=True)), (), {})
+            .keys()
+            .isdisjoint({"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"})
+        )
+
+    def test_the_smallest(self) -> None:
+        """However little it is, it is no limit of nothing."""
+        told = self.told({}, need=Need(memory=2**20))
+        assert told == {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.0001"}
+
+    def test_not_asked_for(self) -> None:
+        """Without the wish PyTorch is left alone."""
+        given = variables(a_job(1, Need(memory=GIB)), simulated(24), {})
+        assert "PYTORCH_CUDA_ALLOC_CONF" not in given
 
 
 class TestOutputPaths:

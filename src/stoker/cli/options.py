@@ -34,6 +34,7 @@ NAMES = (
     "tag",
     "retry_on",
     "no_requeue",
+    "cap",
 )
 
 
@@ -54,8 +55,14 @@ _WHERE_AND_WHEN = [
     option(
         "-m",
         "--vram",
-        metavar="SIZE|all",
-        help="GPU memory per GPU; a SIZE lets jobs share a GPU. Default: all of it.",
+        metavar="SIZE|auto|all",
+        help="GPU memory per GPU; with a SIZE jobs share GPUs, auto learns it. Default: all of it.",
+    ),
+    click.option(
+        "--cap/--no-cap",
+        default=None,
+        envvar="STOKER_CAP",
+        help="Let PyTorch (2.10 or newer) take no more than --vram sets aside.",
     ),
     option("--on", metavar="IDS", help="Only these devices, for example 0,2."),
     option("--prefer", metavar="IDS", help="These devices first."),

@@ -10,11 +10,15 @@ from msgspec import Struct
 from stoker.core.device import Device
 from stoker.core.job import Job, need_of
 from stoker.core.placeholder import fill
-from stoker.core.terms import amount_on
+from stoker.core.terms import Need, amount_on
 
 INHERIT = "-"
 _MODEST = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """What keeps frameworks from taking the whole card, or most of it, as soon as they start."""
+_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Where PyTorch reads how to allocate: which goes first differs by version, and the older name is in more programs."""
+_FRACTION = "per_process_memory_fraction"
+_PARTS = 10_000
 _PLACEHOLDER = re.compile("%([jAaxu%])")
 
 
@@ -53,6 +57,7 @@ def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> d
     return {
         **{name: value for name, value in given.items() if name not in base},
         **dict(job.terms.extra_env),
+        **(_capped(job, devices, {**base, **dict(job.terms.extra_env)}) if job.terms.cap else {}),
         **_found_by(devices),
         "STOKER_JOB_ID": str(job.id),
         "STOKER_JOB_NAME": job.name,
@@ -69,6 +74,22 @@ def _set_aside(job: Job, devices: Sequence[Device]) -> dict[str, str]:
     """How much memory the job may count on, where it shares its GPUs."""
     amounts = [amount for device in devices if (amount := amount_on(need_of(job), device)) is not None]
     return {"STOKER_VRAM": str(min(amounts))} if amounts else {}
+
+
+def _capped(job: Job, devices: Sequence[Device], own: Mapping[str, str]) -> dict[str, str]:
+    """How PyTorch hears that it may take no more than is set aside: beside what else the user tells its allocator."""
+    parts = [_part(need_of(job), device) for device in devices]
+    told = {name: own[name] for name in _ALLOCATOR if name in own} or {_ALLOCATOR[0]: ""}
+    if not parts or 0 in parts or any(_FRACTION in value for value in told.values()):
+        return {}
+    cap = f"{_FRACTION}:{min(parts) / _PARTS:.4f}"
+    return {name: f"{kept},{cap}" if (kept := value.strip(", ")) else cap for name, value in told.items()}
+
+
+def _part(need: Need, device: Device) -> int:
+    """How many ten-thousandths of a device are set aside; none where all of it is."""
+    amount = amount_on(need, device)
+    return 0 if amount is None or not device.memory else max(1, amount * _PARTS // device.memory)
 
 
 def array_variables(job: Job) -> dict[str, str]:

@@ -22,6 +22,7 @@ class Keywords(TypedDict, total=False):
 
     gpus: int
     vram: str
+    cap: bool
     on: str | int | list[str | int]
     prefer: str | int | list[str | int]
     gpu_type: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -25,7 +26,8 @@ from stoker.python.keywords import with_variables
 from stoker.python.link import Link
 
 LABEL = "python"
-_PLACEHOLDER = Command(("true",))
+_PLACEHOLDER = Command((sys.executable,))
+"""Stands for the command of a call until there is one; it runs the same Python."""
 
 
 def submit_command(link: Link, words: Sequence[str] | str, options: JobOptions) -> range:
@@ -93,6 +95,8 @@ def _hand_in(
             entered = desk.enter(store, [dressed(part) for part in parts], LABEL, held="")
             move(entered[0].ids)
     engine.wake()
+    for note in desk.notes:
+        warnings.warn(note, RuntimeWarning, stacklevel=5)
     if engine.failure:
         _warn(entered[0].ids, engine.failure)
     return entered

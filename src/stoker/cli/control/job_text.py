@@ -19,6 +19,7 @@ _UNITS = ((2**40, "T"), (2**30, "G"), (2**20, "M"))
 _COMMENTS = {
     "gpus": "0 is a job without GPU",
     "vram": "on each GPU, for example 12G; auto is learnt, all is the whole card",
+    "cap": "whether PyTorch keeps to that",
     "on": "only these devices, for example 0,2",
     "prefer": "these first",
     "priority": "higher starts first",
@@ -38,6 +39,7 @@ def options_of(job: Job, label: Callable[[str], str], name: Name = str) -> dict[
         "priority": terms.priority,
         "gpus": need.gpus,
         "vram": "auto" if need.auto else "all" if need.memory is None else _size(need.memory),
+        "cap": terms.cap,
         "on": ",".join(map(label, need.allowed)),
         "prefer": ",".join(map(label, need.preferred)),
         "gpu_type": need.model,

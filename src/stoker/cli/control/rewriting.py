@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from stoker.after import resolve_after
+from stoker.capping import Caps
 from stoker.cli.control.handing_on import default_log
-from stoker.cli.control.wishes import Control
+from stoker.cli.control.wishes import Control, warn
 from stoker.core.attempt import INHERIT
 from stoker.core.device import Device
 from stoker.core.device_name import resolve
@@ -35,6 +36,7 @@ _OF_THE_TERMS = {
     "retries": "retries",
     "retry_on": "retry_on",
     "no_requeue": "requeue",
+    "cap": "cap",
     "group": "group",
     "begin": "begin",
     "after": "after",
@@ -52,6 +54,7 @@ class Rewriter:
         self._control = control
         self._view = read_view(control.places.bulletin(QUEUE))
         self._now = time.time()
+        self._caps_by_environment: dict[str, Caps] = {}
 
     def terms(self, job: Job, wish: Wish) -> Terms:
         """The terms of a job with what is wished, all of it checked."""
@@ -69,7 +72,13 @@ class Rewriter:
         terms = msgspec.structs.replace(job.terms, need=msgspec.structs.replace(job.terms.need, **need), **changed)
         if need:
             self.refuse_impossible(job, terms.need)
-        return terms
+        return self._caps(job).settled(job.command, terms) if wish.get("cap") else terms
+
+    def _caps(self, job: Job) -> Caps:
+        digest = job.terms.environment
+        if digest not in self._caps_by_environment:
+            self._caps_by_environment[digest] = Caps(self._control.store.environment(digest), warn)
+        return self._caps_by_environment[digest]
 
     def refuse_impossible(self, job: Job, need: Need) -> None:
         """Refuse what no device here could ever meet."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from stoker.capping import Caps
 from stoker.checkout import Checkouts
 from stoker.core.attempt import INHERIT
 from stoker.core.courtesy import never_modest
@@ -41,6 +42,8 @@ from stoker.places import Places
 from stoker.queue import open_store
 from stoker.runlogs import RUNS, new_log_directory
 from stoker.sources import ListSource, StreamSource
+from stoker.streams import to_stderr
+from stoker.words import printable
 
 Items = Sequence[Listed | Unusable] | Lines
 ONE_COMMAND = "--"
@@ -85,6 +88,7 @@ class Batch:
         self.user = current_user()
         self.logs = ""
         self._plain_terms: Terms | None = None
+        self._caps = Caps(os.environ, _say)
         self._snapshot = devices.look(time.time())
         self._around = Surroundings(
             cwd=working_directory(),
@@ -167,10 +171,13 @@ class Batch:
     def make(self, item: Listed) -> NewJob:
         """A job as it is submitted."""
         if item.options == _PLAIN:  # by far the most, and they share everything
-            self._plain_terms = self._plain_terms or terms_of(self.request.options, self._around)
-            return NewJob(item.command, self._plain_terms, self.request.options.name or "", item.task, item.array)
-        options = merged(self.request.options, item.options)
-        return NewJob(item.command, terms_of(options, self._around), options.name or "", item.task, item.array)
+            options = self.request.options
+            terms = self._plain_terms = self._plain_terms or terms_of(options, self._around)
+        else:
+            options = merged(self.request.options, item.options)
+            terms = terms_of(options, self._around)
+        terms = self._caps.settled(item.command, terms)
+        return NewJob(item.command, terms, options.name or "", item.task, item.array)
 
     def jobs_of(self, items: Items) -> list[NewJob]:
         """All jobs at once, for a dry run; a stream is read to its end."""
@@ -186,6 +193,7 @@ class Batch:
             foreground.tally.unusable += 1
             view.say(f"{item.where} is left out: {item.sentence}")
 
+        self._caps.say = view.say
         if isinstance(items, Lines):
             return StreamSource(sys.stdin.fileno(), items, self.make, refuse)
         foreground.tally.expected = len(items)
@@ -200,6 +208,10 @@ class Batch:
     @staticmethod
     def _listed(items: Items) -> list[Listed]:
         return [] if isinstance(items, Lines) else [item for item in items if isinstance(item, Listed)]
+
+
+def _say(text: str) -> None:
+    to_stderr(f"stoker: {printable(text)}\n")
 
 
 def _earlier(places: Places, text: str) -> tuple[Dependency, ...]:

@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
+from stoker.capping import Caps
 from stoker.checkout import Checkouts
 from stoker.config import Config
 from stoker.core.attempt import INHERIT
@@ -76,12 +77,15 @@ class Desk:
         self, places: Places, config: Config, options: JobOptions, now: float, environment: Mapping[str, str]
     ) -> None:
         self.needs_devices = False
+        self.notes: list[str] = []
+        """What whoever submits should know about the jobs as they were settled."""
         self._modesty = Policy(max_use=config.engine.max_use, min_free=config.engine.min_free)
         self._places = places
         self._options = options
         self._now = now
         self._environment = {name: environment[name] for name in environment if name not in OF_THE_JOB_WE_ARE_IN}
         self._room = Room(self._environment)
+        self._caps = Caps(self._environment, self.notes.append)
         self._terms: dict[str, Terms] = {}
         logs = str(places.logs).replace("%", "%%")
         self._around = Surroundings(
@@ -153,7 +157,8 @@ class Desk:
         gathered: list[NewJob] = []
         for item in items:
             wish = self._wish(item)
-            jobs = [NewJob(item.command, self._terms[_key(item)], wish.name or "", task) for task in tasks_of(wish)]
+            terms = self._caps.settled(item.command, self._terms[_key(item)])
+            jobs = [NewJob(item.command, terms, wish.name or "", task) for task in tasks_of(wish)]
             if wish.array is None:
                 gathered += jobs
                 continue

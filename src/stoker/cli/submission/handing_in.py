@@ -55,14 +55,14 @@ def hand_in(request: Request, items: Sequence[Listed]) -> int:
             from stoker.cli.submission.plan import show_plan
 
             parts = desk.settle(items, store, read_machine(places.bulletin(QUEUE)))
+            _say_all(desk.notes)
             return show_plan(parts, store, places, as_json=request.as_json)
         with engine.not_for_nothing():
             parts = desk.settle(items, store, engine.machine() if desk.needs_devices else None)
         entered = desk.enter(store, parts, request.label, held=HELD if request.hold else "")
         paused = store.settings().get(paused_key(QUEUE))
     engine.wake()
-    if notice := version_notice(places):
-        _say(notice)
+    _say_all([*desk.notes, *filter(None, [version_notice(places)])])
     code = _report(request, entered, engine.failure)
     if paused:
         _say(
@@ -167,6 +167,11 @@ def _show(request: Request, entered: Sequence[Entered], failure: StokerError | N
         show_ids(entered)
     else:
         show_lines(entered)
+
+
+def _say_all(notes: Sequence[str]) -> None:
+    for note in notes:
+        _say(note)
 
 
 def _say(text: str) -> None:

@@ -24,7 +24,7 @@ PLAIN = JobOptions()
 """What a job has that wishes nothing of its own; most share it, which makes them quick to tell."""
 COMMAND_LINE = "command line"
 _LISTS = ("on", "prefer", "after", "array", "retry_on")
-_TEXTS = ("vram", "time", "grace", *_LISTS)
+_TEXTS = ("vram", "mps", "time", "grace", *_LISTS)
 _TABLES = ("env", "tag")
 
 

@@ -23,6 +23,9 @@ RETRY_RESULTS = ("failed", "oom", "timeout")
 LONGEST_NAME = 1000
 LARGEST_NUMBER = 10**9
 LEAST_VRAM = 2**20
+_YES = ("true", "yes", "on")
+_NO = ("false", "no", "off")
+_WITHOUT_MPS = "leave out --mps; where it is configured, --mps=off"
 _CODE = re.compile(r"\d{1,3}", re.ASCII)
 
 
@@ -51,6 +54,8 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     retry_on: str | None = None
     no_requeue: bool | None = None
     cap: bool | None = None
+    mps: str | bool | None = None
+    mps_optional: bool | None = None
 
 
 def _no_earlier_jobs(text: str) -> tuple[Dependency, ...]:
@@ -112,6 +117,7 @@ def terms_of(options: JobOptions, around: Surroundings) -> Terms:
         commit=around.commit(cwd),
         fill=around.fill or options.array is not None,
         cap=bool(options.cap),
+        mps_optional=bool(options.mps_optional),
     )
 
 
@@ -122,14 +128,39 @@ def tasks_of(options: JobOptions) -> Sequence[int | None]:
 
 def need_of(options: JobOptions, resolve: Callable[[str], str]) -> Need:
     """What the job needs of the machine."""
-    return Need(
+    need = Need(
         gpus=_at_least_zero(1 if options.gpus is None else options.gpus, "-G"),
         memory=None if options.vram in (None, "all", "auto") else parse_vram(options.vram),
         auto=options.vram == "auto",
         allowed=_device_ids(options.on, "--on", resolve),
         preferred=_device_ids(options.prefer, "--prefer", resolve),
         model=(options.gpu_type or "").strip().lower(),
+        mps=None if options.mps is None else parse_mps(options.mps),
     )
+    check_mps(need)
+    return need
+
+
+def parse_mps(value: str | bool) -> int | None:
+    """Percent of the threads of a GPU, all of them where nobody says how many; None is without MPS."""
+    text = str(value).strip().lower()
+    if text in _YES or text in _NO:
+        return 100 if text in _YES else None
+    if not re.fullmatch(r"\d{1,3}%?", text, re.ASCII) or not 1 <= (percent := int(text.rstrip("%"))) <= 100:
+        raise UsageError(f"--mps={text} is not a percentage from 1 to 100", "write it as --mps=50, or as --mps alone")
+    return percent
+
+
+def check_mps(need: Need) -> None:
+    """Refuse a client of MPS that could not be one, or would be for nothing."""
+    if need.mps is None:
+        return
+    if need.gpus != 1:
+        what = f"-G {need.gpus} wants {need.gpus}" if need.gpus else "-G 0 wants none"
+        raise UsageError(f"a client of MPS belongs to the daemon of one GPU, and {what}", _WITHOUT_MPS)
+    if not need.shares:
+        what = "--mps is for jobs that share a GPU, and this one has its GPU to itself"
+        raise UsageError(what, f"add --vram 6G or --vram auto, or {_WITHOUT_MPS}")
 
 
 def parse_grace(text: str) -> float:

@@ -40,6 +40,7 @@ def test_options() -> None:
         ({"vram": 8}, "here: vram under [defaults]: --vram 8 has no unit", "write 8G"),
         ({"time": "soon"}, "here: time under [defaults]: 'soon' is not a duration", "1h30m"),
         ({"env": "A=b"}, "here: env under [defaults] is 'A=b', not a table", "--help"),
+        ({"mps": 500}, "here: mps under [defaults]: --mps=500 is not a percentage from 1 to 100", "--mps=50"),
         (["gpus"], "here: defaults is not a table", "[defaults]"),
     ],
 )

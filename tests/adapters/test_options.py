@@ -108,7 +108,16 @@ def test_memory_without_unit(number: str, meant: str) -> None:
         JobOptions(vram="0"),
         JobOptions(vram="8"),
         JobOptions(vram="512K"),
-        JobOptions(vram="auto"),
+        JobOptions(mps="0", vram="4G"),
+        JobOptions(mps="101", vram="4G"),
+        JobOptions(mps="-5", vram="4G"),
+        JobOptions(mps="12.5", vram="4G"),
+        JobOptions(mps="ten", vram="4G"),
+        JobOptions(mps="9" * 50, vram="4G"),
+        JobOptions(mps=True),
+        JobOptions(mps="50", vram="all"),
+        JobOptions(mps="50", vram="4G", gpus=2),
+        JobOptions(mps="50", gpus=0),
         JobOptions(on="0,0"),
         JobOptions(on="7"),
         JobOptions(on=""),
@@ -146,6 +155,15 @@ def test_wrong_values_say_what_to_write(options: JobOptions) -> None:
     with pytest.raises(StokerError) as refused:
         terms_of(options, AROUND)
     assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("value", "percent"), [(True, 100), ("true", 100), ("50", 50), ("50%", 50), ("1", 1), (False, None), ("off", None)]
+)
+def test_mps(value: str | bool, percent: int | None) -> None:
+    """The share of the threads, all of them where nobody says how many, and a way to say that it is not wanted."""
+    need = terms_of(JobOptions(mps=value, vram="4G"), AROUND).need
+    assert (need.mps, need.memory) == (percent, 4 * 2**30)
 
 
 def test_assignments() -> None:

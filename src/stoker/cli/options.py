@@ -35,7 +35,12 @@ NAMES = (
     "retry_on",
     "no_requeue",
     "cap",
+    "mps",
+    "mps_optional",
 )
+
+ALONE = "--mps"
+"""The option whose value, where it has one, is behind an equals sign."""
 
 
 def option(*flags: str, **settings: Any) -> Callable[[Function], Function]:
@@ -43,6 +48,27 @@ def option(*flags: str, **settings: Any) -> Callable[[Function], Function]:
     long = next(flag for flag in flags if flag.startswith("--"))
     variable = "STOKER_" + long.removeprefix("--").replace("-", "_").upper()
     return click.option(*flags, envvar=variable, **settings)
+
+
+class JobCommand(click.Command):
+    """A command with job options, one of which may stand alone: the word behind it is never taken for its value."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click."""
+        return super().parse_args(ctx, self._completed(args))
+
+    def _completed(self, args: list[str]) -> list[str]:
+        options = [one for one in self.params if isinstance(one, click.Option) and not one.is_flag]
+        with_value = {flag for one in options for flag in one.opts} - {ALONE}
+        rest = iter(args)
+        read = []
+        for word in rest:
+            read.append(f"{ALONE}=true" if word == ALONE else word)
+            if word == "--" or not word.startswith("-"):
+                break
+            if word in with_value:
+                read += [value for value in (next(rest, None),) if value is not None]
+        return [*read, *rest]
 
 
 def _refuse_mem(_context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
@@ -76,6 +102,14 @@ _WHERE_AND_WHEN = [
         "-d", "--after", metavar="IDS", help="After these jobs succeeded; any:ID after any end, notok:ID a failure."
     ),
 ]
+_MPS = [
+    option(
+        ALONE,
+        metavar="[=PCT]",
+        help="Run as a client of NVIDIA MPS beside others, with PCT percent of the GPU's threads; needs --vram.",
+    ),
+    option("--mps-optional", is_flag=True, default=None, help="Run without MPS where there is none."),
+]
 _ARRAY = option("-a", "--array", metavar="SPEC", help="Many tasks of one command: 0-9, 0-15:4; 0-99%8 runs 8 at once.")
 _HOW = [
     option("--retries", type=int, metavar="N", help="Run a failed job again up to N times."),
@@ -98,7 +132,7 @@ _HOW = [
 
 def job_options(function: Function) -> Function:
     """Decorates a command with all job options."""
-    for decorate in reversed([*_WHERE_AND_WHEN, _ARRAY, *_HOW]):
+    for decorate in reversed([*_WHERE_AND_WHEN, *_MPS, _ARRAY, *_HOW]):
         function = decorate(function)
     return function
 
@@ -112,7 +146,7 @@ def change_options(function: Function) -> Function:
 
 def options_from(values: dict[str, Any]) -> JobOptions:
     """The job options among a command's values, which are taken out of it."""
-    given = {name: values.pop(name) for name in NAMES}
+    given = {name: values.pop(name, None) for name in NAMES}
     for table in ("env", "tag"):
         given[table] = dict(parse_assignment(text, f"--{table}") for text in given[table])
     return JobOptions(**given)

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from stoker.backends.forking import Forkserver
-from stoker.cli.options import job_options, option, options_from
+from stoker.cli.options import JobCommand, job_options, option, options_from
 from stoker.config import Config, load_config
 from stoker.core.array import parse_array
 from stoker.core.errors import UsageError
@@ -26,7 +26,7 @@ DASHES = "stoker.dashes"
 TYPED = "stoker.typed"
 
 
-class RunCommand(click.Command):
+class RunCommand(JobCommand):
     """Remembers whether the command was set apart with `--`: then it is never the name of a list."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from stoker.cli.options import job_options, option, options_from
+from stoker.cli.options import JobCommand, job_options, option, options_from
 from stoker.core.errors import UsageError
 from stoker.core.terms import Command
 from stoker.joblist import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list
 
 
-@click.command(name="submit", context_settings={"allow_interspersed_args": False})
+@click.command(name="submit", cls=JobCommand, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")
 @job_options
 @click.option("-f", "--file", metavar="FILE", help="All jobs of a file: lines, .jsonl, .toml or .csv; - is stdin.")

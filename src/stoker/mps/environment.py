@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from stoker.mps.place import Place
 
 MIB = 2**20
+GIVEN = "STOKER_MPS_GIVEN"
+"""The names of the variables that are ours, so that a job which submits others does not pass them on."""
 
 
 def client_variables(place: Place, percentage: int, amount: int | None, own: Mapping[str, str]) -> dict[str, str]:
@@ -20,4 +22,13 @@ def client_variables(place: Place, percentage: int, amount: int | None, own: Map
     if amount is not None:  # a client sees one GPU, which is its first
         given["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={-(-amount // MIB)}M"
     unless = {name: value for name, value in given.items() if name not in own}
-    return {"CUDA_MPS_PIPE_DIRECTORY": place.pipe, **unless}
+    variables = {"CUDA_MPS_PIPE_DIRECTORY": place.pipe, **unless}
+    return {**variables, GIVEN: ",".join(variables)}
+
+
+def without_given(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment without what makes the job that we are in a client, which says nothing of other jobs."""
+    if GIVEN not in environment:
+        return environment
+    ours = {GIVEN, *environment[GIVEN].split(",")}
+    return {name: value for name, value in environment.items() if name not in ours}

@@ -13,7 +13,7 @@ from stoker.mps.place import MpsTrouble, Place, prepare
 from stoker.mps.programs import farewell_words, warden_words
 
 TRIES = 3
-PAUSE = 1.0
+PAUSE = 0.5
 """Seconds between two tries: a daemon that hangs is ended meanwhile, if nobody else is its client."""
 LAST_WORDS = 1.0
 """Seconds for a warden to end that nobody needs any more."""

@@ -20,7 +20,7 @@ from stoker.core.errors import Impossible, UsageError
 from stoker.core.fit import never_fits
 from stoker.core.job import Job
 from stoker.core.terms import Need, Terms
-from stoker.options import JobOptions, Surroundings, terms_of
+from stoker.options import JobOptions, Surroundings, check_mps, terms_of
 from stoker.presence import QUEUE
 from stoker.published import View, read_view
 from stoker.words import id_text
@@ -71,6 +71,7 @@ class Rewriter:
         changed |= {_TABLES[name]: _table(job, name, wish[name]) for name in _TABLES if wish.get(name)}
         terms = msgspec.structs.replace(job.terms, need=msgspec.structs.replace(job.terms.need, **need), **changed)
         if need:
+            check_mps(terms.need)
             self.refuse_impossible(job, terms.need)
         return self._caps(job).settled(job.command, terms) if wish.get("cap") else terms
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from stoker.capping import Caps
 from stoker.checkout import Checkouts
+from stoker.clientele import Clientele
 from stoker.core.attempt import INHERIT
 from stoker.core.courtesy import never_modest
 from stoker.core.dependency import Dependency
@@ -89,6 +90,7 @@ class Batch:
         self.logs = ""
         self._plain_terms: Terms | None = None
         self._caps = Caps(os.environ, _say)
+        self._clientele = Clientele(os.environ, _say)
         self._snapshot = devices.look(time.time())
         self._around = Surroundings(
             cwd=working_directory(),
@@ -131,7 +133,7 @@ class Batch:
                 raise type(error)(where + error.message, error.hint) from None
 
     def _check_wish(self, options: JobOptions) -> None:
-        terms = terms_of(options, self._around)
+        terms = self._terms(options)
         devices, policy = self._snapshot.devices, self.policy()
         impossible = never_fits(terms.need, devices) or never_modest(terms.need.gpus, devices, policy)
         if impossible:
@@ -172,12 +174,15 @@ class Batch:
         """A job as it is submitted."""
         if item.options == _PLAIN:  # by far the most, and they share everything
             options = self.request.options
-            terms = self._plain_terms = self._plain_terms or terms_of(options, self._around)
+            terms = self._plain_terms = self._plain_terms or self._terms(options)
         else:
             options = merged(self.request.options, item.options)
-            terms = terms_of(options, self._around)
+            terms = self._terms(options)
         terms = self._caps.settled(item.command, terms)
         return NewJob(item.command, terms, options.name or "", item.task, item.array)
+
+    def _terms(self, options: JobOptions) -> Terms:
+        return self._clientele.settled(terms_of(options, self._around), self._snapshot.devices)
 
     def jobs_of(self, items: Items) -> list[NewJob]:
         """All jobs at once, for a dry run; a stream is read to its end."""

@@ -23,6 +23,7 @@ from stoker.devices.kind import Devices
 from stoker.foreground import Foreground, Setup, View
 from stoker.joblist import Lines, Listed
 from stoker.ledger import find_ledger, prepare_ledger
+from stoker.mps.environment import without_given
 from stoker.places import Places, find_places
 from stoker.queue import open_store
 from stoker.resume import Supply
@@ -77,7 +78,7 @@ def _run_batch(batch: Batch, items: Items, places: Places, devices: Devices, for
         view = closing.enter_context(contextlib.closing(_view(batch, items)))
         recorder = Recorder(view, _joblog(request, closing), keep_ids=request.as_json)
         foreground = closing.enter_context(contextlib.closing(Foreground(setup, recorder)))
-        batch.settle(foreground.store.add_environment(os.environ))
+        batch.settle(foreground.store.add_environment(without_given(os.environ)))
         if request.options.vram and not any(device.memory for device in foreground.engine.snapshot.devices):
             view.say("the memory of these devices is not known, so each runs one job at a time")
         foreground.run(batch.source(items, foreground, view))

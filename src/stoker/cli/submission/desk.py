@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from stoker.capping import Caps
 from stoker.checkout import Checkouts
+from stoker.clientele import Clientele
 from stoker.config import Config
 from stoker.core.attempt import INHERIT
 from stoker.core.courtesy import never_modest
@@ -26,6 +27,7 @@ from stoker.core.units import size_text
 from stoker.joblist import COMMAND_LINE, PLAIN, Listed
 from stoker.kernel_limits import Room
 from stoker.machine import Machine
+from stoker.mps.environment import without_given
 from stoker.options import (
     JobOptions,
     Surroundings,
@@ -83,9 +85,11 @@ class Desk:
         self._places = places
         self._options = options
         self._now = now
-        self._environment = {name: environment[name] for name in environment if name not in OF_THE_JOB_WE_ARE_IN}
+        own = without_given(environment)
+        self._environment = {name: own[name] for name in own if name not in OF_THE_JOB_WE_ARE_IN}
         self._room = Room(self._environment)
         self._caps = Caps(self._environment, self.notes.append)
+        self._clientele = Clientele(self._environment, self.notes.append)
         self._terms: dict[str, Terms] = {}
         logs = str(places.logs).replace("%", "%%")
         self._around = Surroundings(
@@ -124,7 +128,8 @@ class Desk:
         )
         for item in _one_of_each(items):
             with _told_where(item):
-                terms = self._terms[_key(item)] = terms_of(self._wish(item), around)
+                asked = terms_of(self._wish(item), around)
+                terms = self._terms[_key(item)] = self._clientele.settled(asked, machine.devices if machine else ())
                 if machine is not None and terms.need.gpus:
                     _refuse_impossible(terms, machine, self._modesty)
         return list(self._parts(items))

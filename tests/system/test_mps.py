@@ -1,0 +1,268 @@
+"""`--mps` as people type it: clients of one daemon on one GPU, from the first to the last, and what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stoker.core.job import Ended
+from stoker.mps.control import Control
+from stoker.mps.place import place_of
+from support.background import Background
+from support.cli import Stoker, until
+from support.mps import client_words, log_of, scripted, scripted_smi
+from support.users import reachable_directory
+from support.wait import wait_until
+
+ONE = ("--sim", "1x24G", "--vram", "4G")
+FAULT = "RuntimeError: CUDA error: an illegal memory access was encountered"
+
+
+class Server:
+    """The scripted MPS on the path of whoever types, and its daemon on the one simulated GPU."""
+
+    def __init__(self, directory: Path, typing: Stoker) -> None:
+        self.directory = directory
+        self.program = scripted(directory)
+        path = f"{directory}{os.pathsep}{typing.environment['PATH']}"
+        typing.environment |= {"STOKER_MPS_DIR": str(directory / "mps"), "PATH": path}
+        self.place = place_of("SIM-0", typing.environment)
+        self.control = Control(self.program, self.place, typing.environment)
+
+    @property
+    def log(self) -> str:
+        return log_of(self.place)
+
+    def wait_stopped(self) -> None:
+        wait_until(lambda: self.log and self.control.holder() is None)
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    with reachable_directory() as directory:
+        yield directory
+
+
+@pytest.fixture
+def server(stoker: Stoker, short: Path) -> Server:
+    return Server(short, stoker)
+
+
+@pytest.fixture
+def queue(background: Background, short: Path) -> Server:
+    background.environment["STOKER_SIM"] = "1x24G"
+    return Server(short, background)
+
+
+def client(path: str, *manner: str) -> str:
+    """A shell line that runs a client, which writes its number to a file."""
+    return shlex.join(client_words(Path(path), *manner))
+
+
+class TestRun:
+    """In the foreground."""
+
+    def test_together(self, stoker: Stoker, server: Server) -> None:
+        """Two clients share a GPU and its daemon, each told its part, and the daemon leaves after the last."""
+        told = "env | grep ^CUDA | sort > env.$STOKER_JOB_ID"
+        stoker.write("jobs", *[f"{told}; echo >> here; until [ $(wc -l < here) = 2 ]; do sleep 0.02; done"] * 2)
+        outcome = stoker("run", *ONE, "--mps=30", "jobs")
+        assert outcome.code == 0, outcome.err
+        expected = [
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",
+            f"CUDA_MPS_LOG_DIRECTORY={server.place.log}",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M",
+            f"CUDA_MPS_PIPE_DIRECTORY={server.place.pipe}",
+            "CUDA_VISIBLE_DEVICES=0",
+        ]
+        assert stoker.lines("env.1") == stoker.lines("env.2") == expected
+        server.wait_stopped()
+        assert server.log.count("Starting control daemon") == 1
+        assert "Cmd:quit" in server.log
+
+    def test_alone_on_the_line(self, stoker: Stoker, server: Server) -> None:
+        """--mps without a percentage does not take the word behind it for one, nor one of the command's."""
+        outcome = stoker(
+            "run", *ONE, "--mps", "sh", "-c", "echo $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $0 $1", "--mps", "5"
+        )
+        assert (outcome.code, outcome.out) == (0, "--mps 5\n"), outcome.err
+        server.wait_stopped()
+
+    def test_time_limit(self, stoker: Stoker, server: Server) -> None:
+        """A client that does not end at its limit has its work ended before it is killed."""
+        outcome = stoker("run", *ONE, "--mps", "-t", "1s", "--grace", "0", "--", *client_words(stoker.cwd / "pid"))
+        pid = (stoker.cwd / "pid").read_text().strip()
+        assert outcome.code != 0
+        assert outcome.out == "welcome\nterminated\n"
+        server.wait_stopped()
+        assert server.log.index(f" {pid}\n") < server.log.index(f"Client {pid} disconnected")
+        assert "terminate_client" in server.log
+
+    def test_daemon_crashes(self, stoker: Stoker, server: Server) -> None:
+        """A daemon that was killed meanwhile is started again for the next client."""
+        stoker.write("jobs", client("first") + " & wait $!; true", "echo $CUDA_MPS_PIPE_DIRECTORY >> second")
+        run = stoker.start("run", *ONE, "-j", "1", "--mps", "jobs")
+        wait_until((stoker.cwd / "first").exists)
+        holder = server.control.holder()
+        assert holder is not None
+        os.kill(holder, signal.SIGKILL)
+        assert stoker.finish(run).code == 0
+        assert stoker.lines("second") == [server.place.pipe]
+        server.wait_stopped()
+        assert server.log.count("Starting control daemon") == 2
+
+    def test_does_not_start(self, stoker: Stoker, server: Server) -> None:
+        """Where the daemon refuses to start, the job is refused with the reason."""
+        outcome = stoker("run", *ONE, "--mps", "--", "touch", "ran", SCRIPTED_MPS="refuse")
+        assert outcome.code == 126
+        assert "the MPS daemon does not start: Cannot access CUDA_MPS_PIPE_DIRECTORY=" in outcome.err
+        assert not (stoker.cwd / "ran").exists()
+
+    def test_does_not_start_and_need_not(self, stoker: Stoker, server: Server) -> None:
+        """Where that was allowed, the job runs without it."""
+        command = ("sh", "-c", "echo ${CUDA_MPS_PIPE_DIRECTORY-none}")
+        outcome = stoker("run", *ONE, "--mps", "--mps-optional", "--", *command, SCRIPTED_MPS="refuse")
+        assert (outcome.code, outcome.out) == (0, "none\n"), outcome.err
+
+    def test_interrupted_while_it_hangs(self, stoker: Stoker, server: Server) -> None:
+        """Nobody waits for a program that hangs: an interrupt is heard at once, and nothing has run."""
+        run = stoker.start("run", *ONE, "--mps", "--", "touch", "ran", environment={"SCRIPTED_MPS": "hang"})
+        wait_until(lambda: Path(server.place.clients).exists())
+        run.send_signal(signal.SIGINT)
+        assert stoker.finish(run).code == 130
+        assert not (stoker.cwd / "ran").exists()
+
+    def test_exclusive(self, stoker: Stoker, server: Server) -> None:
+        """mps_exclusive has the compute mode changed; where that is not permitted, all else goes on."""
+        scripted_smi(server.directory, 'case "$*" in *query*) echo Default;; *) echo "No permission"; exit 4;; esac')
+        outcome = stoker("run", *ONE, "--mps", "--", "true", STOKER_MPS_EXCLUSIVE="true")
+        assert outcome.code == 0, outcome.err
+        assert "-c EXCLUSIVE_PROCESS" in (server.directory / "asked").read_text()
+        server.wait_stopped()
+
+    def test_fault_of_one(self, stoker: Stoker, server: Server) -> None:
+        """A fatal error beside other clients costs no retry: the job runs once more, alone."""
+        fails_in_company = f"echo >> here; {until('both')}; [ -e again ] || {{ touch again; echo '{FAULT}'; exit 1; }}"
+        stays = f"echo >> here; {until('again')}"
+        stoker.write("jobs", fails_in_company, stays)
+        run = stoker.start("run", *ONE, "--mps", "jobs")
+        stoker.wait_lines("here", 2)
+        (stoker.cwd / "both").touch()
+        outcome = stoker.finish(run)
+        assert outcome.code == 0, outcome.err
+        assert len(stoker.lines("here")) == 3
+        server.wait_stopped()
+
+
+class TestQueue:
+    """In the background."""
+
+    def test_cancel(self, background: Background, queue: Server) -> None:
+        """A stubborn client that is cancelled has its work ended before it is killed, and its neighbour goes on."""
+        ids = [_submit(background, client(name, "stubborn")) for name in ("one", "two")]
+        for name in ("one", "two"):
+            wait_until((background.cwd / name).exists)
+        assert background("cancel", "--grace", "0", str(ids[0])).code == 0
+        background.wait_over(ids[0])
+        pid = (background.cwd / "one").read_text().strip()
+        assert "terminate_client" in queue.log
+        assert queue.log.index(f" {pid}\n") < queue.log.index(f"Client {pid} disconnected")
+        assert background.word(ids[1]) == "running"
+        background("cancel", "--grace", "0", str(ids[1]))
+        queue.wait_stopped()
+
+    def test_engine_dies(self, background: Background, queue: Server) -> None:
+        """The daemon stays for clients of an engine that was killed, and leaves with the last of them all the same."""
+        job = _submit(background, f"touch began; {until('go')}")
+        wait_until((background.cwd / "began").exists)
+        background.kill_engine()
+        assert queue.control.alive()
+        background.open_gate("go")
+        queue.wait_stopped()
+        background.start_engine()
+        background.wait_over(job)
+        assert background.ended(job).result == "done"
+
+    def test_two_engines(self, background: Background, queue: Server) -> None:
+        """Clients of several engines share the daemon, which leaves after the last of all."""
+        _submit(background, f"touch began; {until('go')}")
+        wait_until((background.cwd / "began").exists)
+        outcome = background("run", *ONE, "--mps", "--", "sh", "-c", "echo $CUDA_MPS_PIPE_DIRECTORY")
+        assert outcome.out == f"{queue.place.pipe}\n", outcome.err
+        assert queue.control.alive()
+        background.open_gate("go")
+        queue.wait_stopped()
+        assert queue.log.count("Starting control daemon") == 1
+
+    def test_cancel_before_it_is_ready(self, background: Background, queue: Server) -> None:
+        """A job that waits for a daemon that hangs can be cancelled."""
+        background.environment["SCRIPTED_MPS"] = "hang"
+        job = _submit(background, "true")
+        background.wait_word("starting", job)
+        background("cancel", str(job))
+        background.wait_over(job)
+        state = background.job(job).state
+        assert isinstance(state, Ended)
+        assert state.result == "cancelled"
+
+
+class TestWithout:
+    """Where MPS cannot be had."""
+
+    @pytest.mark.parametrize("verb", ["run", "submit"])
+    def test_program_is_missing(self, stoker: Stoker, verb: str) -> None:
+        """One sentence, and nothing runs."""
+        outcome = stoker(verb, *ONE, "--mps", "--", "true", PATH=_without_mps(stoker))
+        assert (outcome.code, outcome.out) == (5, "")
+        assert "nvidia-cuda-mps-control is not on the PATH" in outcome.err
+        assert "--mps-optional" in outcome.err
+
+    def test_program_is_missing_and_need_not_be_there(self, stoker: Stoker) -> None:
+        """It is said once that the jobs run without."""
+        stoker.write(
+            "jobs", "echo ${CUDA_MPS_PIPE_DIRECTORY-none} >> ran", "echo ${CUDA_MPS_PIPE_DIRECTORY-none} >> ran"
+        )
+        outcome = stoker("run", *ONE, "--mps", "--mps-optional", "jobs", PATH=_without_mps(stoker))
+        assert outcome.code == 0, outcome.err
+        assert outcome.err.count("--mps is left out: nvidia-cuda-mps-control is not on the PATH") == 1
+        assert stoker.lines("ran") == ["none", "none"]
+
+    def test_only_names(self, stoker: Stoker, server: Server) -> None:
+        """Devices that are only names have no MPS."""
+        outcome = stoker("run", "--devices", "a,b", "--vram", "4G", "--mps", "--", "true")
+        assert outcome.code == 5
+        assert "only names" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--mps=101", "--vram", "4G"], "percentage from 1 to 100"),
+        (["--mps"], "has its GPU to itself"),
+        (["--mps", "--vram", "4G", "-G", "2"], "belongs to the daemon of one GPU"),
+    ],
+)
+def test_what_makes_no_sense(stoker: Stoker, words: list[str], what: str) -> None:
+    """It is refused with one sentence and a hint, before anything is looked for."""
+    outcome = stoker("run", "--sim", "2x24G", *words, "--", "true")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert what in outcome.err
+    assert len(outcome.err.splitlines()) == 2
+
+
+def _submit(background: Background, line: str) -> int:
+    outcome = background("submit", "--parsable", "--vram", "4G", "--mps", "-s", line)
+    assert outcome.code == 0, outcome.err
+    return int(outcome.out)
+
+
+def _without_mps(stoker: Stoker) -> str:
+    """The path, without a directory that has the program by chance."""
+    directories = stoker.environment["PATH"].split(os.pathsep)
+    return os.pathsep.join(each for each in directories if not Path(each, "nvidia-cuda-mps-control").exists())

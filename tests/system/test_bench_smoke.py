@@ -71,6 +71,14 @@ def test_dispatch_goes_through_the_durable_queue(tmp_path: Path) -> None:
     assert "| stoker submit " in told.stdout
 
 
+def test_gpu_task_measures_ours_beside_bare_processes(tmp_path: Path) -> None:
+    """Without a checkout of the original, ours is measured beside Python processes with nothing around them."""
+    told = bench("gpu_task.py", tmp_path, "--jobs", "4", "--rounds", "1")
+    assert told.returncode == 0, told.stderr
+    assert "name a checkout of it with --original DIR" in told.stderr
+    assert "| stoker's GPUTaskScheduler |" in told.stdout
+
+
 @pytest.mark.parametrize(
     ("script", "words", "bar"),
     [

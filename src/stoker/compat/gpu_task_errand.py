@@ -33,8 +33,6 @@ class Errand(NamedTuple):
     """GPU entries, as CUDA_VISIBLE_DEVICES has them."""
     rounds: Sequence[Sequence[Instance]]
     """Instances that may run side by side; those that share a folder are in different rounds."""
-    scheduler: int
-    """Number of the process that wants it; when that is gone, nothing of it shall run."""
 
 
 class Note(NamedTuple):

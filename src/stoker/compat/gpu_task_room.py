@@ -12,7 +12,7 @@ import pickle
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -67,8 +67,8 @@ def _run(errand: Errand, forkserver: Forkserver, tell: Callable[[Message], None]
     with (
         contextlib.closing(declare(errand.slots)) as devices,
         contextlib.closing(Foreground(_setup(errand, devices, forkserver), watcher)) as run,
-        _tied_to(errand.scheduler, run),
     ):
+        _tie_to_scheduler(run)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         terms = _terms(run)
         rounds = list(errand.rounds)
@@ -103,17 +103,14 @@ def _terms(run: Foreground) -> Terms:
     )
 
 
-@contextlib.contextmanager
-def _tied_to(scheduler: int, run: Foreground) -> Iterator[None]:
-    """Stop everything when the process that wants it is gone."""
-    with open(os.pidfd_open(scheduler), "rb", buffering=0) as life:
+def _tie_to_scheduler(run: Foreground) -> None:
+    """Stop everything when standard input ends: the process that wants it is gone."""
 
-        def gone() -> None:
-            run.engine.unwatch(life)
-            by_stages(run, signal.SIGTERM, 2)
+    def gone() -> None:
+        run.engine.unwatch(sys.stdin)
+        by_stages(run, signal.SIGTERM, 2)
 
-        run.engine.watch(life, gone)
-        yield
+    run.engine.watch(sys.stdin, gone)
 
 
 def _withdraw(run: Foreground) -> None:

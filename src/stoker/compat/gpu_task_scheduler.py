@@ -112,7 +112,7 @@ class GPUTaskScheduler:
 
         ending = NOTHING_DONE
         if rounds:
-            ending = carry_out(Errand(_label(), slots, rounds, os.getpid()), note, say, relay)
+            ending = carry_out(Errand(_label(), slots, rounds), note, say, relay)
         skipping.rest([one for instances in rounds for one in instances if one.folder in ending.elsewhere], slots[0])
         for slot in slots:
             log.note(slot, "finished")
@@ -191,7 +191,7 @@ def _refuse_in_unready_process() -> None:
 
 
 def _tell_collisions(takers: dict[str, list[Given]], *, force: bool) -> None:
-    for folder, given in takers.items():
+    for folder, given in ((folder, given) for folder, given in takers.items() if len(given) > 1):
         names = {repr(sorted(one["config"].items(), key=lambda item: str(item[0]))) for one in given}
         if len(names) > 1:
             which = (

@@ -108,8 +108,8 @@ def _messages(process: subprocess.Popen[bytes], errand: Errand) -> Iterator[obje
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        with process.stdin as stdin:
-            pickle.dump(errand, stdin)
+        pickle.dump(errand, process.stdin)
+        process.stdin.flush()  # it stays open: its end tells the process that we are gone
         while True:
             yield pickle.load(process.stdout)  # noqa: S301
     except (EOFError, BrokenPipeError, pickle.UnpicklingError):

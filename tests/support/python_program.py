@@ -20,11 +20,15 @@ TIMEOUT_SECONDS = 40.0
 class Programs(Background):
     """The queue of the environment that the test itself has, with an engine on two simulated GPUs."""
 
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self._scripts: list[subprocess.Popen[str]] = []
+
     def script(self, text: str) -> subprocess.Popen[str]:
         """Start a Python program with the same queue, and leave it running."""
         program = self.cwd / f"program_{len(list(self.cwd.glob('program_*')))}.py"
         program.write_text(textwrap.dedent(text))
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, program],
             cwd=self.cwd,
             env=self.environment,
@@ -33,6 +37,8 @@ class Programs(Background):
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._scripts.append(process)
+        return process
 
     def run_script(self, text: str) -> str:
         """What a Python program with the same queue prints."""
@@ -40,6 +46,12 @@ class Programs(Background):
         out, err = process.communicate(timeout=TIMEOUT_SECONDS)
         assert process.returncode == 0, err
         return out
+
+    def end_scripts(self) -> None:
+        """End the programs that are left, as where a test failed."""
+        for process in self._scripts:
+            process.kill()
+            process.communicate()
 
 
 @contextlib.contextmanager
@@ -53,4 +65,5 @@ def programs_in(home: Path) -> Iterator[Programs]:
         try:
             yield made
         finally:
+            made.end_scripts()
             leave_all()

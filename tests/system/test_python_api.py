@@ -17,7 +17,7 @@ import pytest
 import stoker
 from stoker.core.errors import NoSuchJob, UsageError
 from stoker.options import JobOptions
-from stoker.python.keywords import Keywords, read_keywords
+from stoker.python.keywords import Keywords, read_keywords, with_variables
 from support.cli import until
 from support.python_program import Programs, programs_in
 from support.wait import wait_until
@@ -111,7 +111,12 @@ class TestSubmit:
 
     def test_every_option_is_a_keyword(self) -> None:
         """What the command line can ask for, the types of the keywords have too."""
-        assert {*Keywords.__annotations__} == {*JobOptions.__struct_fields__} - {"array"} | {"tags"}
+        assert {*JobOptions.__struct_fields__} - {*Keywords.__annotations__} == {"array"}
+
+    def test_inside_a_job_its_own_memory_is_no_wish(self) -> None:
+        """STOKER_VRAM tells a job how much it may use, in bytes."""
+        inside = {"STOKER_JOB_ID": "1", "STOKER_VRAM": "17179869184", "STOKER_GPUS": "2"}
+        assert with_variables(JobOptions(), inside) == JobOptions(gpus=2)
 
     def test_none_is_not_given(self) -> None:
         """So that a program can pass on what it has."""
@@ -160,6 +165,14 @@ class TestFinding:
         job = stoker.submit("true", gpus=0, name="shown")
         job.wait(30)
         assert repr(job) == f"<stoker.Job {job.id} 'shown' done>"
+
+    def test_peak_of_memory(self, queue: Programs) -> None:
+        """What the engine has measured is known of a job."""
+        words = [sys.executable, "-m", "stoker.simjob", "--memory", "3G", "--seconds", "1"]
+        job = stoker.submit(words, vram="4G")
+        assert job.peak_vram is None
+        assert job.result(30) == 0
+        assert job.peak_vram == 3 * 2**30
 
     def test_job_that_was_forgotten(self, queue: Programs) -> None:
         """Whoever waits for a job that left the history is told."""

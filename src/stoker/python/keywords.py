@@ -16,6 +16,9 @@ from stoker.options import JobOptions
 if TYPE_CHECKING:
     from stoker.python.handle import Job
 
+_OF_THE_JOB_WE_ARE_IN = ("vram",)
+"""Variables that also tell a job what it was given, which is no wish for those that it submits."""
+
 
 class Keywords(TypedDict, total=False):
     """What can be asked for a job."""
@@ -26,6 +29,9 @@ class Keywords(TypedDict, total=False):
     on: str | int | list[str | int]
     prefer: str | int | list[str | int]
     gpu_type: str
+    cap: bool
+    mps: str | bool
+    mps_optional: bool
     priority: int
     group: str
     time: str | int | timedelta
@@ -54,21 +60,21 @@ def read_keywords(given: Mapping[str, Any]) -> JobOptions:
 
 def with_variables(options: JobOptions, environment: Mapping[str, str]) -> JobOptions:
     """The options, and for those that were not given what STOKER_* variables say."""
-    names = [name for name in options.__struct_fields__ if getattr(options, name) is None and name != "array"]
-    found = {name: environment[key] for name in names if environment.get(key := f"STOKER_{name.upper()}")}
-    if not found:
-        return options
+    others = ("array", *(_OF_THE_JOB_WE_ARE_IN if "STOKER_JOB_ID" in environment else ()))
+    found = {}
+    for field in msgspec.structs.fields(JobOptions):
+        variable = f"STOKER_{field.name.upper()}"
+        text = environment.get(variable)
+        if text and getattr(options, field.name) is None and field.name not in others:
+            found[field.name] = _read_variable(variable, text, field.type)
+    return msgspec.structs.replace(options, **found) if found else options
+
+
+def _read_variable(variable: str, text: str, kind: Any) -> Any:
     try:
-        return msgspec.structs.replace(
-            options, **{name: msgspec.convert(found[name], _type_of(name), strict=False) for name in found}
-        )
+        return msgspec.convert(text, kind, strict=False)
     except msgspec.ValidationError as error:
-        names_text = ", ".join(f"STOKER_{name.upper()}" for name in found)
-        raise UsageError(f"one of {names_text} cannot be read: {error}", "correct or unset it") from None
-
-
-def _type_of(name: str) -> Any:
-    return next(field.type for field in msgspec.structs.fields(JobOptions) if field.name == name)
+        raise UsageError(f"{variable}={text} cannot be read: {error}", "correct or unset it") from None
 
 
 def _word(value: Any) -> Any:

@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,28 +40,28 @@ def submit_calls(
     link: Link, function: Callable[..., Any], given: Sequence[Call], options: JobOptions, array: str | None = None
 ) -> range:
     """A job for each call; several are the tasks of an array."""
-    named = _named(options, function)
-    wish = msgspec.structs.replace(named, array=array)
-    places = link.places
+    wish = msgspec.structs.replace(_named(options, function), array=array)
+    commands = [calls.command_of(link.places, function, call) for call in given]
+    with calls.written(link.places, function, given) as folder, contextlib.ExitStack() as undoing:
 
-    def dressed(part: Part) -> Part:
-        terms = msgspec.structs.replace(part.jobs[0].terms, fill=False)
-        jobs = [
-            msgspec.structs.replace(job, command=calls.command_of(places, function, call), terms=terms)
-            for job, call in zip(part.jobs, given, strict=True)
-        ]
-        return Part(jobs, part.array)
-
-    with calls.written(places, function, given) as folder, contextlib.ExitStack() as undoing:
-
-        def move(ids: range) -> None:
-            place = calls.settle(folder, places, ids[0])
+        def settle(ids: range) -> None:
+            place = calls.settle(folder, link.places, ids[0])
             undoing.callback(place.rename, folder)
 
-        entered = _hand_in(link, wish, _PLACEHOLDER, dressed, move)
+        entered = _hand_in(link, wish, commands[0], partial(_with_commands, commands=commands), settle)
         undoing.pop_all()
-    _make_durable(places.functions)
+    _make_durable(link.places.functions)
     return entered[0].ids
+
+
+def _with_commands(part: Part, commands: Sequence[Command]) -> Part:
+    """The tasks of an array with a command each, in which nothing is to be filled in."""
+    terms = msgspec.structs.replace(part.jobs[0].terms, fill=False)
+    jobs = [
+        msgspec.structs.replace(job, command=command, terms=terms)
+        for job, command in zip(part.jobs, commands, strict=True)
+    ]
+    return Part(jobs, part.array)
 
 
 def check(link: Link, options: JobOptions) -> None:
@@ -80,10 +81,10 @@ def _hand_in(
     link: Link,
     options: JobOptions,
     command: Command,
-    dressed: Callable[[Part], Part] = lambda part: part,
-    move: Callable[[range], None] = lambda _: None,
+    finished: Callable[[Part], Part] = lambda part: part,
+    settle: Callable[[range], None] = lambda _: None,
 ) -> list[Entered]:
-    """`move` is called with the ids before anybody else can see them."""
+    """`finished` has the last word on the jobs; `settle` is called with their ids before anybody else can see them."""
     desk = _desk(link, options)
     items = [Listed(command, COMMAND_LINE)]
     desk.read(items)
@@ -92,8 +93,8 @@ def _hand_in(
         with engine.not_for_nothing():
             parts = desk.settle(items, store, engine.machine() if desk.needs_devices else None)
         with store.writing():
-            entered = desk.enter(store, [dressed(part) for part in parts], LABEL, held="")
-            move(entered[0].ids)
+            entered = desk.enter(store, [finished(part) for part in parts], LABEL, held="")
+            settle(entered[0].ids)
     engine.wake()
     for note in desk.notes:
         warnings.warn(note, RuntimeWarning, stacklevel=5)

@@ -52,6 +52,8 @@ class Watcher:
         self._news = threading.Event()
         self._thread: threading.Thread | None = None
         self._leaving = False
+        self._well = 0.0
+        """When the queue could be read last."""
 
     def watch(self, handles: Sequence[Watched]) -> None:
         """Tell the handles once, when their jobs are over."""
@@ -71,21 +73,24 @@ class Watcher:
             self._thread.join(2.0)
 
     def _run(self) -> None:
-        began = time.monotonic()
+        self._well = time.monotonic()
         while True:
             try:
                 with self._link.opened() as store:
-                    _Round(self._link, store, self).go_on()
-                return
+                    return _Round(self._link, store, self).go_on()
             except StokerError as error:
-                if time.monotonic() > began + TROUBLE_SECONDS:
-                    self._give_up(error)
-            self._news.wait(LONGEST_PAUSE)
+                if self._leaving or time.monotonic() > self._well + TROUBLE_SECONDS:
+                    return self._give_up(error)
+            except Exception as error:  # a bug, which must leave nobody waiting for ever
+                self._give_up(StokerError(f"whoever watched the jobs has failed: {error!r}", "report this"))
+                raise
+            time.sleep(LONGEST_PAUSE)
 
     def _give_up(self, error: StokerError) -> None:
         with self._lock:
             handles = [handle for some in self._waiting.values() for handle in some]
             self._waiting.clear()
+            self._thread = None
         for handle in handles:
             handle.is_unknown(error)
 
@@ -94,6 +99,7 @@ class Watcher:
     def ids(self) -> tuple[list[int], bool]:
         """What is waited for, and whether some of it is new; where it is nothing, the thread is no longer ours."""
         with self._lock:
+            self._well = time.monotonic()
             news = self._news.is_set()
             self._news.clear()
             if not self._waiting or self._leaving:
@@ -177,9 +183,7 @@ _left_behind: list[object] = []
 
 def watch(link: Link, handles: Sequence[Watched]) -> None:
     """Tell the handles once, when their jobs are over."""
-    if link not in _watchers:
-        _watchers[link] = Watcher(link)
-    _watchers[link].watch(handles)
+    _watchers.setdefault(link, Watcher(link)).watch(handles)
 
 
 def leave_all() -> None:

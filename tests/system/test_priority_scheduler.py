@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from support.cli import Stoker
+from support.mps import NAME as MPS_CONTROL
+from support.mps import scripted
+from support.users import reachable_directory
 from support.wait import wait_until
 
 HEADER = "Directory,Executable,Filename,Epochs,Priority"
@@ -187,6 +192,39 @@ def test_no_header(desk: Desk) -> None:
     assert desk.schedule("--header", "1")[0] == 0
     assert desk.csv.read_text() == f"exported yesterday\n{HEADER}\n"
     assert [line.split()[0] for line in desk.lines("runs")] == ["a", "a", "b", "b"]
+
+
+def test_document_mps(desk: Desk) -> None:
+    """Trainings are clients of MPS with the share of threads that was asked for, and its daemon ends with them."""
+    desk.tasks(".,sh,mps.sh,5,1", ".,sh,mps.sh,6,1")
+    (desk.cwd / "mps.sh").write_text('echo "$1 ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE-none}" >> "$RUNS"\n')
+    with reachable_directory() as short:
+        scripted(short)
+        desk.environment |= {"PATH": f"{short}:{desk.environment['PATH']}", "STOKER_MPS_DIR": str(short / "mps")}
+        code, printed, said = desk.begin("-c", "tasks.csv", "--thread_percentage", "30").end()
+        assert (code, said) == (0, "priority_scheduler: 2 tasks done\n")
+        (lock,) = short.glob("mps/*/pipe/control_lock")
+        wait_until(lambda: _is_free(lock))
+    assert "env_value: 30" in printed
+    assert desk.lines("runs") == ["--epochs=2 none", "--epochs=2 none", "--epochs=5 30", "--epochs=6 30"]
+
+
+@pytest.mark.skipif(shutil.which(MPS_CONTROL) is not None, reason="it is installed")
+def test_mps_is_not_installed(desk: Desk) -> None:
+    """It is said once, and tasks run without."""
+    desk.tasks(".,sh,task.sh a,5,1", ".,sh,task.sh b,5,1")
+    code, _, said = desk.begin("-c", "tasks.csv").end()
+    assert code == 0
+    assert said.count(f"MPS is not used: {MPS_CONTROL} is not found") == 1
+
+
+def _is_free(lock: Path) -> bool:
+    with lock.open("rb+") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
 
 
 # -- what its users got hurt by --------------------------------------------------------------------

@@ -35,6 +35,7 @@ from stoker.devices.detect import detect, simulate
 from stoker.devices.kind import Devices
 from stoker.foreground import Foreground, Setup
 from stoker.ledger import find_ledger, prepare_ledger
+from stoker.mps.control import PROGRAM as MPS_CONTROL
 from stoker.options import Surroundings, current_umask, current_user, working_directory
 from stoker.places import Places, find_places
 from stoker.runlogs import RUNS, new_log_directory
@@ -48,7 +49,6 @@ DEFAULT_SIZE = 20
 LARGEST_SIZE = 1_000_000
 ANY_LOAD = 10**9
 """Percent: only memory limits how many tasks run on a GPU."""
-MPS_PROGRAM = "nvidia-cuda-mps-control"
 LOOK_SECONDS = 0.1
 _MPS_HELP = "use Nvidia MPS (Multi-Process Service), yes unless given"
 YES, NO = ("true", "t", "yes", "y", "on", "1"), ("false", "f", "no", "n", "off", "0", "")
@@ -247,8 +247,8 @@ def _mps(options: argparse.Namespace) -> int | None:
     """The share of threads for each task, where MPS is wanted and there."""
     if not options.mps:
         return None
-    if shutil.which(MPS_PROGRAM) is None:
-        _say(f"MPS is not used: {MPS_PROGRAM} is not found (--mps no says that this is well)")
+    if shutil.which(MPS_CONTROL) is None:
+        _say(f"MPS is not used: {MPS_CONTROL} is not found (--mps no says that this is well)")
         return None
     if options.percentage is not None:
         announce(f"env_value: {options.percentage}")

@@ -79,7 +79,8 @@ class Bench(Struct, frozen=True):
         log = f"{self.logs.replace('%', '%%')}/{name}.log"
         terms = replace(
             terms,
-            need=self._need(terms.need, profile=profile),
+            need=self._need(task, terms.need, profile=profile),
+            mps_optional=True,
             group=PROFILES if profile else terms.group,
             extra_env=(*terms.extra_env, (VARIABLE, errand.key)),
             out=log if profile or task.options.out is None else terms.out,
@@ -95,11 +96,12 @@ class Bench(Struct, frozen=True):
         vram = "auto" if own.vram is None and own.gpus != 0 else own.vram
         return terms_of(replace(own, chdir=task.directory or None, priority=-task.priority, vram=vram), self.around)
 
-    def _need(self, need: Need, *, profile: bool) -> Need:
+    def _need(self, task: Task, need: Need, *, profile: bool) -> Need:
         """A whole GPU to learn what it takes; then that much, as a client of MPS where there is one to be."""
         if profile:
             return replace(need, memory=None, auto=False, mps=None)
-        return replace(need, mps=need.mps or self.mps) if need.shares and need.gpus == 1 else need
+        told = task.options.mps is not None or not need.shares or need.gpus != 1
+        return need if told else replace(need, mps=self.mps)
 
 
 def key_of(job: Job) -> str:

@@ -29,7 +29,6 @@ class Keywords(TypedDict, total=False):
     on: str | int | list[str | int]
     prefer: str | int | list[str | int]
     gpu_type: str
-    cap: bool
     mps: str | bool
     mps_optional: bool
     priority: int

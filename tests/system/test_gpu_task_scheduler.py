@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stoker.compat.gpu_task_folder import MARKER
+from support.disk import fill, small_disk
 from support.gpu_tasks import Lab
 
 CONFIG = """\
@@ -342,8 +343,8 @@ def test_failures_are_told_and_run_again(lab: Lab) -> None:
 def test_failures_are_raised_if_asked(lab: Lab) -> None:
     """start(raise_on_failure=True), or the same in scheduler_config, raises at the end, after all have run."""
     wanted = FOUR.replace('"gpu"', '"raise_on_failure": True, "gpu"')
+    lab.run_tasks(FAILING, FOUR)
     for config, start in ((FOUR, "start(raise_on_failure=True)"), (wanted, "start()")):
-        lab.run_tasks(FAILING, FOUR)
         lab.write(
             script="from task import Task\n"
             "from gpu_task_scheduler.gpu_task_scheduler import GPUTaskScheduler, InstancesFailed\n"
@@ -397,23 +398,50 @@ def test_slashes_and_no_parameters(lab: Lab) -> None:
     assert lab.text("r/worker.log") == "x\n"
 
 
-@pytest.mark.parametrize(
-    ("body", "outcome"),
-    [
-        ("os.kill(os.getpid(), 9)", "signal 9: {}"),
-        ("sys.exit(0)", ""),
-        ("os._exit(0)", ""),
-        ("import shutil; shutil.rmtree(self._work_dir); os._exit(3)", "exit 3: {}"),
-        ("import atexit; atexit.register(os._exit, 9)", "exit 9: {}"),
-    ],
-)
-def test_ways_to_end(lab: Lab, body: str, outcome: str) -> None:
+def test_ways_to_end(lab: Lab) -> None:
     """Whatever ends a task, its exit code decides whether it is run again."""
-    errors = lab.run_tasks(body, '"scheduler_config": {"gpu": ["0"]}, "test_config": [{"a": [1]}]')
-    assert outcome.format(lab.directory / "results" / "a-1,") in errors
-    assert ("failed" in errors) == bool(outcome)
-    again = lab.run_tasks("pass", '"scheduler_config": {"gpu": ["0"]}, "test_config": [{"a": [1]}]')
-    assert ("skips" in again) != bool(outcome)
+    body = (
+        "import atexit, shutil\n"
+        "how = self._config['how'] if not os.path.exists('again') else 'well'\n"
+        "if how == 'killed': os.kill(os.getpid(), 9)\n"
+        "if how == 'left': sys.exit(0)\n"
+        "if how == 'gone': os._exit(0)\n"
+        "if how == 'deleted': shutil.rmtree(self._work_dir); os._exit(3)\n"
+        "if how == 'late': atexit.register(os._exit, 9)\n"
+    )
+    ways = '"test_config": [{"how": ["killed", "left", "gone", "deleted", "late"]}]'
+    errors = lab.run_tasks(body, f'"scheduler_config": {{"gpu": ["0"]}}, {ways}')
+    said = [line.removeprefix("gpu_task_scheduler: ") for line in errors.splitlines()[-4:]]
+    root = lab.directory / "results"
+    assert said == [
+        f"signal 9: {root}/how-killed,",
+        f"exit 3: {root}/how-deleted,",
+        f"exit 9: {root}/how-late,",
+        "3 instances failed; the next run of this script runs what failed again",
+    ]
+    (lab.directory / "again").touch()
+    again = lab.run_tasks(body, f'"scheduler_config": {{"gpu": ["0"]}}, {ways}')
+    assert [line.rpartition(" ")[2] for line in again.splitlines() if "skips" in line] == ["how-left,", "how-gone,"]
+    assert (again.count("finishes"), lab.unfinished()) == (3, [])
+
+
+def test_full_disk(lab: Lab) -> None:
+    """An instance that cannot write its results fails, and is run again when there is space."""
+    with small_disk(lab.directory / "disk", "size=1m") as disk:
+        ballast = fill(disk)
+        config = '"scheduler_config": {"gpu": ["0"], "result_root_folder": "disk/r"}, "test_config": [{"a": [1]}]'
+        assert "1 instance failed" in lab.run_tasks("print('x' * 9000)", config)
+        ballast.unlink()
+        assert "failed;" not in lab.run_tasks("print('x' * 9000)", config)
+        assert len(lab.text("disk/r/a-1,/worker.log")) == 9001
+        fill(disk)
+        lab.write(
+            script="from task import Task\n"
+            "from gpu_task_scheduler.gpu_task_scheduler import GPUTaskScheduler\n"
+            'config = {"scheduler_config": {"gpu": ["0"], "temp_folder": "disk"}, "test_config": [{"a": [1]}]}\n'
+            "GPUTaskScheduler(config=config, gpu_task_class=Task).start()\n"
+        )
+        assert "cannot write to temp_folder" in lab.python("script.py")[2]
 
 
 # -- the same scheduler several times ------------------------------------------------------------------
@@ -485,6 +513,25 @@ def test_class_in_a_notebook_without_cloudpickle(lab: Lab) -> None:
     assert "cannot be sent to a process of its own: it is defined in no file" in errors
     assert "define class and parameters at the top of a file that is imported" in errors
     assert not (lab.directory / "results").exists()
+
+
+def test_class_in_a_package(lab: Lab) -> None:
+    """The file of a package may define the class, and import its other modules."""
+    package = lab.directory / "package"
+    package.mkdir()
+    (package / "value.py").write_text("number = 5\n")
+    task = "class Task(GPUTask):\n    def main(self): print(number, __package__, __path__)\n"
+    (package / "__init__.py").write_text(
+        "from gpu_task_scheduler.gpu_task import GPUTask\nfrom .value import number\n" + task
+    )
+    lab.write(
+        script="from package import Task\n"
+        "from gpu_task_scheduler.gpu_task_scheduler import GPUTaskScheduler\n"
+        'config = {"scheduler_config": {"gpu": ["0"]}, "test_config": [{"a": [1]}]}\n'
+        "GPUTaskScheduler(config=config, gpu_task_class=Task).start()\n"
+    )
+    lab.python("script.py")
+    assert lab.text("results/a-1,/worker.log") == f"5 package {[str(package)]}\n"
 
 
 def test_run_as_a_module(lab: Lab) -> None:

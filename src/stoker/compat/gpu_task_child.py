@@ -126,11 +126,14 @@ def _extend_search_path(*directories: str) -> None:
 def _load(name: str, path: str) -> None:
     """Import a module from its file, under the name that it has in the scheduler's process."""
     loader = importlib.machinery.SourceFileLoader(name, path)
-    spec = importlib.machinery.ModuleSpec(name, loader, origin=path)
+    spec = importlib.machinery.ModuleSpec(name, loader, origin=path, is_package=loader.is_package(name))
     spec.has_location = True
     module = ModuleType(name)
     module.__spec__, module.__loader__, module.__file__ = spec, loader, path
     module.__package__ = spec.parent
+    if spec.submodule_search_locations is not None:
+        spec.submodule_search_locations.append(os.path.dirname(path))
+        module.__path__ = spec.submodule_search_locations
     sys.modules[name] = module
     loader.exec_module(module)
 

@@ -31,7 +31,6 @@ class Packer:
         self._search_path = tuple(dict.fromkeys(os.path.abspath(entry) for entry in sys.path))
         self._script = _script()
         self._module_path = _source_of(task_class.__module__)
-        os.makedirs(self._temp, exist_ok=True)
 
     def pack(self, given: dict[str, Any], place: int, turn: int) -> Instance:
         """Write what the process of an instance needs; `turn` tells apart those that share a folder."""
@@ -42,10 +41,18 @@ class Packer:
         name = hashlib.sha256(f"{folder}\0{turn}".encode(errors="surrogateescape")).hexdigest()[:16]
         path = os.path.join(self._temp, f"task-{name}.pkl")
         script = self._script if needs_script else ()
-        write_bundle(path, Bundle(given["work_dir"], folder, self._search_path, script, task))
+        self._write(path, Bundle(given["work_dir"], folder, self._search_path, script, task))
         words = (sys.executable, "-P", _STARTER, path, self._class.__module__, self._module_path, self._cwd)
         log = os.devnull if self._log_name is None else os.path.join(folder, self._log_name)
         return Instance(place, given["test_config_string"], folder, words, log)
+
+    def _write(self, path: str, bundle: Bundle) -> None:
+        try:
+            os.makedirs(self._temp, exist_ok=True)
+            write_bundle(path, bundle)
+        except OSError as error:
+            hint = "free some space there, or name another temp_folder"
+            raise StokerError(f"cannot write to temp_folder {self._temp}: {error.strerror}", hint) from error
 
     def _pickled(self, given: dict[str, Any]) -> tuple[bytes, bool]:
         """Class and configuration, and whether the script that called us must be read to understand them."""

@@ -92,13 +92,15 @@ class GPUTaskScheduler:
 
     def _run(self, relay: Relay) -> Ending:
         choice = self._choose()
+        self._left = [one.given for placed in choice.rounds for one in placed]
         rounds = self._packed(choice.rounds)
         log = SchedulerLog(self._config["scheduler_log_file_path"])
         try:
             ending = self._carry_out(rounds, Skipping(log, choice.skipped), log, relay)
         finally:
             log.close()
-        self._left = [one.given for placed in choice.rounds for one in placed if one.folder in ending.left]
+        left = {*ending.left}
+        self._left = [one.given for placed in choice.rounds for one in placed if one.folder in left]
         return ending
 
     def _carry_out(
@@ -113,7 +115,8 @@ class GPUTaskScheduler:
         ending = NOTHING_DONE
         if rounds:
             ending = carry_out(Errand(_label(), slots, rounds), note, say, relay)
-        skipping.rest([one for instances in rounds for one in instances if one.folder in ending.elsewhere], slots[0])
+        elsewhere = {*ending.elsewhere}
+        skipping.rest([one for instances in rounds for one in instances if one.folder in elsewhere], slots[0])
         for slot in slots:
             log.note(slot, "finished")
         return ending

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 
 from stoker.changes import Happening
-from stoker.cli.screens.memory_words import sparing_text
+from stoker.cli.screens.memory_words import consequence_text
 from stoker.core.job import Assigned, Ended, Exited, Job, Lost, Waiting, result_of
 from stoker.core.terms import Need
 from stoker.core.units import duration_text
@@ -155,7 +155,7 @@ class Recent:
     def _notice(self, happening: Happening, ran: float | None) -> Notice:
         job, event = happening.job, happening.event
         if isinstance(event, Exited) and event.cause and event.company and isinstance(job.state, Waiting):
-            return Notice("again", job.id, self.short_name(job), f"oom{_after(ran)}", sparing_text(job, event))
+            return Notice("again", job.id, self.short_name(job), f"oom{_after(ran)}", consequence_text(job, event))
         mark, what, note = _story(happening)
         log = happening.log if isinstance(event, Exited) and os.path.isfile(happening.log) else ""
         said = printable(note) or (last_line(log) if log else "")

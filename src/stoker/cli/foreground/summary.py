@@ -81,7 +81,7 @@ def _failure_line(run: Foreground, job: Job, logs: str) -> str:
     log = newest_log(run.store, job.id)
     said = printable(job.state.note) or (last_line(log) if log else "")
     advice = _advice(run, job, logs) if job.state.result == "oom" else ""
-    said = f"{shortened(said, 60)}; {advice}" if advice else shortened(said, 100)
+    said = f"{said.partition(': ')[0]}; {advice}" if advice else shortened(said, 100)
     show = f"  [{logs} {job.id}]" if os.path.exists(log) else ""
     return f"  ✗ #{job.id} {title(job, 40)}: {outcome(job.state)}  {said}{show}".rstrip()
 

@@ -23,6 +23,11 @@ def sparing_text(job: Job, event: Exited) -> str:
     return f"{_what_happened(event)}; {_what_follows(job, event)}"
 
 
+def consequence_text(job: Job, event: Exited) -> str:
+    """The same for where there is little room: what is different comes first."""
+    return f"{_what_follows(job, event)}; {_what_happened(event)}"
+
+
 def last_mishap(events: Iterable[Event]) -> Exited | None:
     """The last attempt that company cost a job."""
     found = [event for event in events if isinstance(event, Exited) and event.cause and event.company]

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from stoker.backends.local import LocalBackend
 from stoker.core.device import Device
-from stoker.core.job import Job, Running, limit_of
+from stoker.core.job import Job, Running, limit_of, started_at
 from stoker.core.lease import Claim, Lease
 from stoker.core.occupancy import claims_on
 from stoker.core.plan import Slot
@@ -228,7 +228,8 @@ class Posts:
     def _slot(self, post: Post, head: Job, short: float, now: float) -> Slot:
         pace = None if self._backend.worn_out(post.keeper) else self._paces.get(post.need)
         room = post.room(pace, short, now)
-        return Slot(post.keeper, head.id, post.need, post.device_ids, self._until(head), room, shape_of(head).caps)
+        until, caps, since = self._until(head), shape_of(head).caps, started_at(head)
+        return Slot(post.keeper, head.id, post.need, post.device_ids, until, room, caps, since)
 
     def _until(self, head: Job) -> float | None:
         """When the running attempt will end, where a limit or experience tells."""

@@ -9,7 +9,7 @@ from stoker.core.job import Job
 from stoker.core.plan import Policy, Start, plan
 from stoker.core.reasons import AtLimit, Crowded, Leased, NeverFits
 from stoker.core.terms import Need
-from stoker.core.waiting import shape_of
+from stoker.core.waiting import WaitingJobs, shape_of
 from support.build import GIB, a_job, a_lease, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot, where
 
 TWO = a_snapshot(declared("0", "1"))
@@ -29,6 +29,36 @@ def test_a_higher_priority_goes_before_age() -> None:
     """A larger number is more important."""
     queue = a_queue(a_job(1), a_job(2, priority=-1), a_job(3, priority=7))
     assert where(plan(queue, [], TWO, [], Policy(), 0.0)) == {3: "0", 1: "1"}
+
+
+def kinds(*jobs: Job) -> WaitingJobs:
+    """The jobs, waiting, each of a kind of its own: of one kind only the oldest is looked at."""
+    return a_queue(*(msgspec.structs.replace(job, kind=f"kind {job.id}") for job in jobs))
+
+
+def test_the_shortest_work_goes_first_where_that_is_wanted() -> None:
+    """Time and number of GPUs make the work; priority still goes before it."""
+    shortest, busy = Policy(order="shortest"), [slot(9, "0", until=500.0)]
+    jobs = [a_job(1, limit=100.0), a_job(2, a_need(2), limit=40.0), a_job(3, limit=90.0)]
+    assert where(plan(kinds(*jobs), [], TWO, [], shortest, 0.0)) == {2: "0 1"}
+    assert where(plan(kinds(*jobs), busy, TWO, [], shortest, 0.0)) == {3: "1"}
+    assert where(plan(kinds(*jobs, a_job(4, priority=1, limit=1000.0)), busy, TWO, [], shortest, 0.0)) == {4: "1"}
+
+
+def test_short_work_goes_before_long_work_only_if_it_comes_soon() -> None:
+    """What is submitted later than a job's own GPU-seconds after it cannot go first, however short it is."""
+    shortest, one = Policy(order="shortest"), a_snapshot(declared("0"))
+    for since, first in ((89.0, 2), (91.0, 1)):
+        queue = kinds(a_job(1, limit=100.0), a_job(2, limit=10.0, since=since))
+        assert where(plan(queue, [], one, [], shortest, 95.0)) == {first: "0"}
+
+
+def test_work_of_unknown_length_has_its_place_among_the_others() -> None:
+    """It is taken to run for half an hour."""
+    shortest, one = Policy(order="shortest"), a_snapshot(declared("0"))
+    for limit, first in ((1799.0, 2), (1801.0, 1)):
+        queue = kinds(a_job(1), a_job(2, limit=limit))
+        assert where(plan(queue, [], one, [], shortest, 0.0)) == {first: "0"}
 
 
 def test_a_plan_leaves_the_queue_as_it_is() -> None:

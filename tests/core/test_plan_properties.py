@@ -167,7 +167,7 @@ def test_a_reservation_is_never_broken(world: World, later: float) -> None:
         assert not start.behind
         if reserved.moment is None:
             assert world.clock - reserved.since < PATIENCE
-        else:
+        elif reserved.sure or world.clock - reserved.since >= PATIENCE:
             assert start.job.terms.limit is not None
             assert world.clock + start.job.terms.limit <= reserved.moment
 
@@ -213,6 +213,29 @@ def test_a_wide_job_is_not_starved_by_narrow_ones(
     submitted = world.clock
     while wide.id not in world.started_at:
         assert world.clock <= submitted + PATIENCE + runs * LONGEST
+        keep_busy(world, stream, turns=1)
+
+
+@settings(QUIET, max_examples=30)
+@given(
+    st.sampled_from([simulated(24, 24, 24, 24), declared("0", "1", "2", "3")]),
+    WIDE_NEEDS,
+    st.lists(st.tuples(NARROW_NEEDS, TIMES, st.booleans()), min_size=1, max_size=12),
+    TIMES,
+)
+def test_a_long_job_is_not_starved_by_short_ones(
+    devices: tuple[Device, ...], need: Need, stream: list[tuple[Need, float, bool]], run_time: float
+) -> None:
+    """Where the shortest go first, those that come within its own GPU-seconds delay a job, and no later ones."""
+    world = World(devices, Policy(patience=PATIENCE, order="shortest", unknown=LONGEST))
+    keep_busy(world, stream, turns=5)
+    for job in in_order(world):
+        world.waiting.remove(job.id)
+    wide = world.submit(need, run_time, limited=True)
+    submitted = world.clock
+    backlog = 10 * 2 * LONGEST  # those that waited when it became its turn, one after the other
+    while wide.id not in world.started_at:
+        assert world.clock <= submitted + need.gpus * run_time + backlog + PATIENCE + 2 * LONGEST
         keep_busy(world, stream, turns=1)
 
 

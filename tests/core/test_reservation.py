@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.core.plan import Policy, plan
-from stoker.core.reasons import Crowded, KeptFree
+from stoker.core.reasons import Crowded, KeptFree, NeverFits
 from support.build import a_job, a_lease, a_need, a_queue, a_snapshot, declared, simulated, slot, where
 
 FOUR = a_snapshot(declared("0", "1", "2", "3"))
@@ -56,6 +56,53 @@ def test_unknown_ends_are_waited_for_with_patience() -> None:
     late = plan(a_queue(WIDE, NARROW), slots, FOUR, [], PATIENT, 60.0)
     assert where(late) == {}
     assert late.reason(NARROW) == KeptFree(1, 4)
+
+
+def test_a_run_that_is_late_is_taken_to_be_late_by_as_much_again() -> None:
+    """Meanwhile those may pass that would end by then; whoever is not expected at all counts as half an hour."""
+    slots = [slot(9, "0", until=1000.0, since=0.0)]
+    for seconds, starts in ((500.0, {2: "1"}), (501.0, {}), (None, {})):
+        assert where(plan(a_queue(WIDE, a_job(2, limit=seconds)), slots, FOUR, [], PATIENT, 1500.0)) == starts
+    assert where(plan(a_queue(WIDE, NARROW), slots, FOUR, [], PATIENT, 2900.0)) == {2: "1"}
+
+
+def test_a_run_of_unknown_length_is_taken_to_last_for_half_an_hour() -> None:
+    """And for as long again as it is late, after that."""
+    slots = [slot(9, "0", since=0.0)]
+    for now, seconds, starts in ((600.0, 1200.0, {2: "1"}), (600.0, 1201.0, {}), (2000.0, 200.0, {2: "1"})):
+        decided = plan(a_queue(WIDE, a_job(2, limit=seconds)), slots, FOUR, [], PATIENT, now)
+        assert where(decided) == starts
+        assert decided.reserved is not None
+        assert not decided.reserved.sure
+
+
+def test_guesses_are_believed_for_a_week_for_each_gpu() -> None:
+    """Each may go wrong; after that the devices are kept for the job whatever others promise."""
+    week = 7 * 86400.0
+    for weeks, starts in ((3.9, {2: "1"}), (4.1, {})):
+        now = weeks * week
+        slots = [slot(9, "0", until=now - 3600.0, since=now - 7200.0)]
+        assert where(plan(a_queue(WIDE, a_job(2, limit=60.0)), slots, FOUR, [], PATIENT, now)) == starts
+
+
+def test_nobody_is_said_to_end_first_by_a_guess() -> None:
+    """What people are told of ends is what limits and experience tell."""
+    assert plan(a_queue(WIDE), [slot(9, "0", since=0.0)], FOUR, [], PATIENT, 10.0).reason(WIDE) == Crowded(4, 3)
+
+
+def test_all_may_pass_freely() -> None:
+    """Without a reservation, for whoever wants to see what that costs."""
+    decided = plan(a_queue(WIDE, NARROW), [slot(9, "0")], FOUR, [], Policy(passing="freely"), 6000.0)
+    assert (where(decided), decided.reserved) == ({2: "1"}, None)
+
+
+def test_nobody_may_pass() -> None:
+    """The first that finds no devices stops all that need one, but not those that need none or could never run."""
+    queue = a_queue(WIDE, NARROW, a_job(3, a_need(0)), a_job(4, a_need(9)))
+    decided = plan(queue, [slot(9, "0", until=100.0)], FOUR, [], Policy(passing="never"), 10.0)
+    assert where(decided) == {3: ""}
+    assert decided.reason(NARROW) == KeptFree(1, 4)
+    assert decided.reason(a_job(4, a_need(9))) == NeverFits("needs 9 GPUs; this machine has 4")
 
 
 def test_only_later_jobs_are_held_back() -> None:

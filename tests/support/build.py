@@ -99,9 +99,16 @@ def a_lease(*names: str, gib: float | None = None, owner: str = "alice", share: 
     return Lease(claims, owner, 4242, "train.py", 0.0)
 
 
-def slot(job: int, *devices: str, need: Need | None = None, until: float | None = None, room: int = 0) -> Slot:
+def slot(
+    job: int,
+    *devices: str,
+    need: Need | None = None,
+    until: float | None = None,
+    room: int = 0,
+    since: float | None = None,
+) -> Slot:
     """What the keeper of a running job is doing."""
-    return Slot(f"k{job}", job, need or Need(gpus=len(devices)), devices, until, room)
+    return Slot(f"k{job}", job, need or Need(gpus=len(devices)), devices, until, room, since=since)
 
 
 def where(decided: Plan) -> dict[int, str]:

@@ -95,7 +95,7 @@ class World:
         until = keeper.since + sum(known) if len(known) == len(limits) else None
         head = keeper.jobs[0]
         room = self.room + 1 - len(keeper.jobs)
-        return Slot(keeper.name, head.id, head.terms.need, keeper.devices, until, room)
+        return Slot(keeper.name, head.id, head.terms.need, keeper.devices, until, room, since=keeper.since)
 
     def _act(self, start: Start) -> None:
         if start.behind:

@@ -83,6 +83,7 @@ def _crowded(need: Need, suited: Sequence[View], occupancy: Occupancy) -> Crowde
 
 
 def _first_to_end(suited: Sequence[View], occupancy: Occupancy) -> int | None:
-    ends = [(holding.until, holding.job) for view in suited for holding in occupancy.holdings(view)]
+    holdings = [holding for view in suited for holding in occupancy.holdings(view) if holding.sure]
+    ends = [(holding.until, holding.job) for holding in holdings]
     until, job_id = min(ends, default=(inf, 0))
     return None if until == inf else job_id

@@ -41,6 +41,8 @@ class Slot(Struct, frozen=True):
     """How many attempts with the very same need and caps may be handed over to wait behind the running one."""
     caps: tuple[Cap, ...] = ()
     """The limits that the running attempt counts for."""
+    since: float | None = None
+    """When the running attempt began, where it has begun."""
 
 
 def claims_on(device: Device, need: Need) -> tuple[Claim, ...]:
@@ -55,6 +57,8 @@ class Holding(NamedTuple):
     job: int
     claim: Claim
     until: float
+    sure: bool
+    """Whether a limit or experience tells the end; else it is a guess."""
 
 
 class Room(NamedTuple):
@@ -112,7 +116,8 @@ class Occupancy:
         for lease in leases:
             self._note_lease(lease)
         for slot in slots:
-            self.hold(slot.job, slot.need, slot.devices, inf if slot.until is None else slot.until)
+            until, sure = _end(slot, policy, now)
+            self.hold(slot.job, slot.need, slot.devices, until, sure=sure)
         for view in self.views:
             if view.device.measured and view.closed is None:
                 self._look(view, snapshot, policy, freed)
@@ -132,12 +137,15 @@ class Occupancy:
         free = {name for view in self.views if view.closed is None for name in view.device.claims}
         return {name for name in free if not self._ours.get(name) and not self._others.get(name)}
 
-    def hold(self, job_id: int, need: Need, device_ids: Sequence[str], until: float) -> None:
-        """Note that an attempt of ours has these devices."""
+    def hold(
+        self, job_id: int, need: Need, device_ids: Sequence[str], until: float, *, sure: bool | None = None
+    ) -> None:
+        """Note that an attempt of ours has these devices; it is sure until when unless that is never."""
+        sure = until != inf if sure is None else sure
         for device_id in device_ids:
             if view := self._by_id.get(device_id):
                 for name in _names(view.device):
-                    holding = Holding(device_id, job_id, _claim(name, view.device, need), until)
+                    holding = Holding(device_id, job_id, _claim(name, view.device, need), until, sure)
                     self._ours.setdefault(name, []).append(holding)
                     self._forget(name)
 
@@ -256,6 +264,19 @@ class Occupancy:
                 beyond = (reading.used or 0) - sum(claim.memory or 0 for claim in held)
                 view.gone = beyond if beyond > policy.tolerance else 0
                 view.who = view.who if held else _owners(reading)
+
+
+def _end(slot: Slot, policy: Policy, now: float) -> tuple[float, bool]:
+    """When an attempt will end, and whether that is more than a guess.
+
+    One that has gone on for longer than it should is taken to be late by as much again: of runs that are hours late few
+    end within minutes, and whoever waits for them need not keep devices idle meanwhile.
+    """
+    if slot.until is None and slot.since is None:
+        return inf, False
+    until = slot.until if slot.until is not None else (slot.since or 0.0) + policy.unknown
+    late = now - until
+    return (now + late, False) if late > 0 and slot.since is not None else (until, slot.until is not None)
 
 
 def _names(device: Device) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ def plan(  # noqa: PLR0917 - what the decision depends on is all that a pure fun
     expects: Callable[[Job], float | None] = limit_of,
     foresee: Foresee = nothing_learnt,
 ) -> Plan:
-    """Decide for every waiting job, by priority and then by age.
+    """Decide for every waiting job, by priority and then by age, or by how much work it is expected to be.
 
     `leases` are those of other engines; `freed` tells when our last attempt on a device ended, and `expects` how
     many seconds a job will take at most, where a limit or experience tells, `foresee` what to set aside. Only the heads
@@ -87,7 +87,7 @@ def plan(  # noqa: PLR0917 - what the decision depends on is all that a pure fun
     """
     occupancy = Occupancy(slots, snapshot, leases, policy=policy, now=now, freed=freed, left=courtesy.left)
     turn = _Turn(occupancy, slots, snapshot, policy, courtesy=courtesy, expects=expects)
-    turn.serve(_heads(waiting, foresee), turn.start_now)
+    turn.serve(_heads(waiting, foresee, turn.due), turn.start_now)
     if turn.blocked and any(slot.room > 0 for slot in slots):
         turn.hand_over(HandOver(slots, occupancy))
     waits = {head.shape: reason for head, reason in turn.blocked}
@@ -95,9 +95,10 @@ def plan(  # noqa: PLR0917 - what the decision depends on is all that a pure fun
 
 
 class _Head(NamedTuple):
-    """The first job of a group that is still to be served; sorts by priority, then age. Ids are unique."""
+    """The first job of a group that is still to be served; sorts by priority, its due, then age. Ids are unique."""
 
     precedence: int
+    due: float
     job_id: int
     job: Job
     later: Iterator[Job]
@@ -105,12 +106,13 @@ class _Head(NamedTuple):
     need: Need
 
 
-def _heads(waiting: WaitingJobs, foresee: Foresee) -> list[_Head]:
+def _heads(waiting: WaitingJobs, foresee: Foresee, due: Callable[[Job], float]) -> list[_Head]:
     heads = []
     for group in waiting.groups():
         jobs = iter(group)
         job = next(jobs)
-        heads.append(_Head(-group.shape.priority, job.id, job, jobs, group.shape, foresee(group.shape)))
+        shape = group.shape
+        heads.append(_Head(-shape.priority, due(job), job.id, job, jobs, shape, foresee(shape)))
     return heads
 
 
@@ -140,6 +142,18 @@ class _Turn:
         self._counts = Counter(cap.name for slot in slots for cap in slot.caps)
         self._prospects = Prospects(occupancy, snapshot, policy)
         self._reservation: Reservation | None = None
+        self._stopped_by: KeptFree | None = None
+        """The first that is blocked, where nobody may pass it."""
+
+    def due(self, job: Job) -> float:
+        """What orders jobs of one priority before their age does.
+
+        A moment that stays as it is: with time nobody but those who came soon enough after a job can go before it.
+        """
+        if self._policy.order == "age":
+            return 0.0
+        seconds = self._expects(job)
+        return job.submitted + (self._policy.unknown if seconds is None else seconds) * max(1, job.terms.need.gpus)
 
     def serve(self, heads: list[_Head], attempt: Callable[[_Head], Start | Reason]) -> None:
         """Let the jobs try in order until each group is used up or closed."""
@@ -153,7 +167,7 @@ class _Turn:
                 continue
             self.starts.append(outcome)
             if job := next(head.later, None):
-                heapreplace(heads, head._replace(job_id=job.id, job=job))
+                heapreplace(heads, head._replace(due=self.due(job), job_id=job.id, job=job))
             else:
                 heappop(heads)
 
@@ -181,6 +195,8 @@ class _Turn:
         if need.gpus == 0:
             self._count(head.shape)
             return Start(job, (), need=need)
+        if self._stopped_by is not None:
+            return self._prospects.never(need) or self._stopped_by
         offers = self._prospects.offers(need)
         devices = choose(self._unreserved(offers, job), need.gpus, need.required)
         if devices is None:
@@ -242,9 +258,11 @@ class _Turn:
         return self._excess
 
     def _block(self, job: Job, need: Need, offers: list[Offer]) -> Reason:
-        if self._reservation is None:
+        if self._policy.passing == "never":
+            self._stopped_by = KeptFree(job.id, need.gpus)
+        elif self._policy.passing == "reserved" and self._reservation is None:
             self._reservation = self._prospects.reserve(job, need)
-        elif choose(offers, need.gpus, need.required) is not None:
+        elif self._reservation and choose(offers, need.gpus, need.required) is not None:
             return KeptFree(self._reservation.job, self._reservation.gpus)
         return self._prospects.why_blocked(need)
 

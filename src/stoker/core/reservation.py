@@ -24,16 +24,21 @@ class Reservation(Struct, frozen=True):
     claims: frozenset[str]
     """All names of the devices in the ledger: another device that has one of them is in the way too."""
     moment: float | None
-    """When the last of the devices will be open, where that can be told."""
+    """When the last of the devices will be open, where that can be told or guessed."""
+    sure: bool = True
+    """Whether limits and experience tell the moment."""
 
 
 def reserve(job: Job, need: Need, occupancy: Occupancy) -> Reservation | None:
     """The devices that will be open first for a job, if those that only we hold are enough for it."""
     offers: list[Offer] = []
     moments: dict[str, float] = {}
+    unsure: set[str] = set()
     for view in occupancy.views:
         if suits(view.device, need) and (ready := occupancy.ready(view, need)) is not None:
             moments[view.device.id] = ready
+            if not all(holding.sure for holding in occupancy.holdings(view)):
+                unsure.add(view.device.id)
             first = NOW if view.device.id in need.required else ready
             offers.append(Offer((first, preference(view.device, need)), view.order, view.device))
     devices = choose(offers, need.gpus, need.required)
@@ -47,14 +52,24 @@ def reserve(job: Job, need: Need, occupancy: Occupancy) -> Reservation | None:
         devices=tuple(device.id for device in devices),
         claims=frozenset(claim for device in devices for claim in device.claims),
         moment=None if last == inf else max(last, occupancy.now),
+        sure=unsure.isdisjoint(device.id for device in devices),
     )
 
 
 def may_pass(seconds: float | None, reservation: Reservation, policy: Policy, now: float) -> bool:
-    """Whether a later job that takes so long may use a reserved device: it ends in time, or patience lasts."""
-    if reservation.moment is None:
-        return now - reservation.since < policy.patience
-    return seconds is not None and now + seconds <= reservation.moment
+    """Whether a later job that takes so long may use a reserved device: it ends in time, or patience lasts.
+
+    Where the moment is a guess the job may be one that guesses about, too; but not for ever, since guesses may go wrong
+    each time anew.
+    """
+    if not reservation.sure:
+        waited = now - reservation.since
+        if waited < policy.patience:
+            return True
+        if waited > policy.lenience * reservation.gpus:
+            return False
+        seconds = policy.unknown if seconds is None else seconds
+    return seconds is not None and reservation.moment is not None and now + seconds <= reservation.moment
 
 
 def waiting_since(job: Job) -> float:

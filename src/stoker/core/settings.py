@@ -32,6 +32,8 @@ class EngineSettings(Struct, frozen=True):
     """Percent: jobs are not put together on a device that they would keep busier than this, as far as it is known."""
     tolerance: int = 300 * MIB
     """Bytes that an idle device may show as used."""
+    order: Literal["age", "shortest"] = "age"
+    """Who goes first within a priority: the oldest, or the one whose work is expected to be least."""
     patience: float = 60.0
     """Seconds a blocked job lets others pass when nobody can tell how long they run."""
     quarantine: float = 60.0
@@ -63,6 +65,7 @@ def policy_of(settings: EngineSettings, cores: int) -> Policy:
         max_use=settings.max_use,
         min_free=settings.min_free,
         limits={**groups, CPU_JOBS.name: settings.cpu_jobs or cores},
+        order=settings.order,
         patience=settings.patience,
         reserve=settings.reserve,
         margin=settings.margin,
@@ -113,10 +116,13 @@ def _text(raw: object) -> str:
     return raw
 
 
-def _strangers(raw: object) -> str:
-    if raw not in ("avoid", "count"):
-        raise ValueError(raw)
-    return str(raw)
+def _one_of(*words: str) -> Callable[[object], str]:
+    def read(raw: object) -> str:
+        if raw not in words:
+            raise ValueError(raw)
+        return str(raw)
+
+    return read
 
 
 def _size(raw: object) -> int:
@@ -190,11 +196,12 @@ def _is_whole(raw: object) -> bool:
 
 KEYS: Mapping[str, Key] = {
     "devices": Key("", "a list of devices", "0,1", _text),
-    "strangers": Key("avoid", "avoid or count", "count", _strangers),
+    "strangers": Key("avoid", "avoid or count", "count", _one_of("avoid", "count")),
     "reserve": Key("512M", "a size", "512M", _size),
     "margin": Key("15%", "a part in percent", "20%", _percent(1000)),
     "busy": Key("120%", "a load in percent", "150%", _percent(10_000)),
     "tolerance": Key("300M", "a size", "300M", _size),
+    "order": Key("age", "age or shortest", "shortest", _one_of("age", "shortest")),
     "patience": Key("60s", "a duration with a unit", "60s", _duration_or_nothing),
     "quarantine": Key("60s", "a duration with a unit", "60s", _duration_or_nothing),
     "min_free": Key(0, "a number of GPUs", 1, _at_least(0)),

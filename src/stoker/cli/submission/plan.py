@@ -194,5 +194,6 @@ def _heads(active: Sequence[Job]) -> Iterator[Job]:
 def _slot(job: Job, now: float) -> Slot:
     assert isinstance(job.state, Active)
     limit = limit_of(job)
-    until = None if limit is None else (started_at(job) or now) + limit
-    return Slot(job.state.keeper, job.id, need_of(job), job.state.devices, until, caps=caps_of(job))
+    since = started_at(job)
+    until = None if limit is None else (since or now) + limit
+    return Slot(job.state.keeper, job.id, need_of(job), job.state.devices, until, caps=caps_of(job), since=since)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.compat.priority_scheduler_file import TaskFile
-from stoker.compat.priority_scheduler_numbers import Tickets, find_counter, reserve
+from stoker.compat.priority_scheduler_file import Leaving, TaskFile
+from stoker.compat.priority_scheduler_numbers import Ticket, Tickets, find_counter, reserve
 from stoker.compat.priority_scheduler_rows import Row, Rows
 from stoker.core.errors import StokerError, UsageError
 from stoker.tasklist import Task
@@ -21,10 +21,19 @@ class Killed(Exception):
     """The scheduler is no more."""
 
 
-class Deadly(TaskFile):
+class DeadlyBefore(TaskFile):
     """A file at which the scheduler dies when it is about to change it."""
 
-    def remove(self, text: str) -> None:
+    def remove(self, text: str, leaving: Leaving = lambda *_: None) -> None:
+        leaving(self.path.stat().st_ino, self.path.read_bytes())
+        raise Killed
+
+
+class DeadlyAfter(TaskFile):
+    """A file at which the scheduler dies when it has just changed it."""
+
+    def remove(self, text: str, leaving: Leaving = lambda *_: None) -> None:
+        super().remove(text, leaving)
         raise Killed
 
 
@@ -32,8 +41,8 @@ class Scheduler:
     """One run over a file, which may die without a word."""
 
     def __init__(self, directory: Path, *, size: int = 20, keep: bool = False, kind: type[TaskFile] = TaskFile) -> None:
-        self.tickets = Tickets(directory / "state" / "tickets", "tasks.csv")
         file = kind(str(directory / "tasks.csv"), 0)
+        self.tickets = Tickets(directory / "state" / "tickets", file.path)
         self.rows = Rows(file, self.tickets, directory / "counter.txt", size=size, keep=keep)
         self.said: list[str] = []
 
@@ -196,19 +205,37 @@ def test_a_failed_row_begins_anew(directory: Path) -> None:
     assert (again.task.filename, again.ticket.number, again.new) == ("a", 1, True)
 
 
-def test_a_crash_before_a_row_is_removed(directory: Path) -> None:
-    """It costs one more run of that row under a new number, and no other row, even one that reads the same."""
+def succeed_and_die(directory: Path, kind: type[TaskFile]) -> tuple[Ticket, Ticket]:
+    """Let the first of two equal rows succeed, and die over its removal: its ticket, and the other's."""
     write(directory, ("a", 1), ("a", 1))
-    first = Scheduler(directory, kind=Deadly)
-    done, other = first.batch()
+    scheduler = Scheduler(directory, kind=kind)
+    done, other = scheduler.batch()
     with pytest.raises(Killed):
-        first.rows.succeeded(done)
-    first.die()
-    second = Scheduler(directory)
-    rows = second.batch()
-    assert left(directory) == ["a", "a"]
-    assert sorted(row.ticket.number for row in rows) == [1, 2]
-    assert other.ticket in [row.ticket for row in rows]
+        scheduler.rows.succeeded(done)
+    scheduler.die()
+    return done.ticket, other.ticket
+
+
+@pytest.mark.parametrize("appended", ["", ".,-1,a,1,1\n"])
+def test_a_crash_before_a_row_is_removed(directory: Path, appended: str) -> None:
+    """The next run knows that the row is still there, and by its ticket that it succeeded, whatever was appended."""
+    tickets = succeed_and_die(directory, DeadlyBefore)
+    with (directory / "tasks.csv").open("a") as file:
+        file.write(appended)
+    rows = Scheduler(directory).batch()
+    assert tuple(row.ticket for row in rows if not row.new) == tickets
+    assert len(rows) == (3 if appended else 2)
+
+
+@pytest.mark.parametrize("appended", ["", ".,-1,a,1,1\n"])
+def test_a_crash_after_a_row_was_removed(directory: Path, appended: str) -> None:
+    """The next run knows that the row is gone, and takes no other row with the same text for it."""
+    _, other = succeed_and_die(directory, DeadlyAfter)
+    with (directory / "tasks.csv").open("a") as file:
+        file.write(appended)
+    rows = Scheduler(directory).batch()
+    assert [row.ticket for row in rows if not row.new] == [other]
+    assert len(rows) == (2 if appended else 1)
 
 
 def test_a_line_of_tickets_that_was_cut_off(directory: Path) -> None:

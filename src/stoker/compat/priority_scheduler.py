@@ -162,7 +162,7 @@ def _run(options: argparse.Namespace) -> int:
     kept = places.tasklist(hashlib.sha256(os.fsencode(file.path)).hexdigest()[:16])
     settings = load_config(os.environ, None).engine
     with contextlib.ExitStack() as closing:
-        tickets = closing.enter_context(contextlib.closing(Tickets(kept.with_suffix(".tickets"), file.name)))
+        tickets = closing.enter_context(contextlib.closing(Tickets(kept.with_suffix(".tickets"), file.path)))
         devices = closing.enter_context(contextlib.closing(_find_devices(simulation, settings, places)))
         counter = find_counter(Path(working_directory()), file.path, kept.with_suffix(".counter"))
         rows = Rows(file, tickets, counter, size=options.num, keep=options.keep)

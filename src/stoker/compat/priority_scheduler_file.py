@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import codecs
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from stoker.compat.priority_scheduler_disk import contents, held, lock, replace, write_all
 from stoker.core.errors import UsageError
 from stoker.sheet import BadRow, split_records, text_of
 from stoker.tasklist import COLUMNS, Task, read_tasks
+
+Leaving = Callable[[int, bytes], None]
+"""Takes the inode of a file and what it holds."""
 
 
 class TaskFile:
@@ -36,8 +40,11 @@ class TaskFile:
         except UsageError as error:
             raise UsageError(error.message, self._hint(error)) from None
 
-    def remove(self, text: str) -> None:
-        """Write the file anew without the first row that has this text; one that is gone is well, too."""
+    def remove(self, text: str, leaving: Leaving = lambda *_: None) -> None:
+        """Write the file anew without the first row that has this text; one that is gone is well, too.
+
+        Before that `leaving` is told which file that is.
+        """
         self._salvage()
         descriptor = lock(self.path)
         try:
@@ -45,6 +52,7 @@ class TaskFile:
             if (rest := _without(data, text, self.name)) is None:
                 os.close(descriptor)
                 return
+            leaving(os.fstat(descriptor).st_ino, data)
             replace(self.path, rest, descriptor)
         except BaseException:
             os.close(descriptor)

@@ -36,6 +36,15 @@ class Ticket(Struct, frozen=True):
 class _Line(Struct, frozen=True, omit_defaults=True):
     issued: Ticket | None = None
     dropped: str = ""
+    """A token."""
+    leaving: str = ""
+    """The token of a row that is about to be removed..."""
+    inode: int = 0
+    """... from a file, which another one will then replace..."""
+    size: int = 0
+    """... and which has so many bytes..."""
+    digest: str = ""
+    """... of this digest."""
 
 
 def find_counter(cwd: Path, csv: Path, spare: Path) -> Path:
@@ -79,14 +88,15 @@ def _held_soon(counter: Path) -> Iterator[int]:
 class Tickets:
     """Which row has which number, written down before it is used; locked against a second scheduler of the file."""
 
-    def __init__(self, path: Path, csv: str) -> None:
+    def __init__(self, path: Path, csv: Path) -> None:
+        """The CSV tells whether a row that was about to leave it has left."""
         self._path = path
         path.parent.mkdir(mode=0o700, exist_ok=True)
         try:
             self._file = lock(path, make=True)
         except BlockingIOError:
-            raise UsageError(f"another priority_scheduler works on {csv}", "let it finish, or stop it") from None
-        self._open = {ticket.token: ticket for ticket in _left(contents(self._file))}
+            raise UsageError(f"another priority_scheduler works on {csv.name}", "let it finish, or stop it") from None
+        self._open = {ticket.token: ticket for ticket in _left(contents(self._file), csv)}
         self._unclaimed: dict[str, list[Ticket]] = defaultdict(list)
         for ticket in self._open.values():
             self._unclaimed[ticket.row].append(ticket)
@@ -112,6 +122,10 @@ class Tickets:
         """This one is not over, after all."""
         self._write([_Line(issued=ticket)])
         self._open[ticket.token] = ticket
+
+    def leave(self, ticket: Ticket, inode: int, data: bytes) -> None:
+        """The row is about to be removed from this file; if we die now, the file tells what became of it."""
+        self._write([_Line(leaving=ticket.token, inode=inode, size=len(data), digest=_digest(data))])
 
     def drop(self, tickets: Iterable[Ticket]) -> None:
         """These runs are over."""
@@ -139,16 +153,29 @@ class Tickets:
 
 def digest(text: str) -> str:
     """The name of a row's text."""
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
+    return _digest(text.encode(errors="surrogateescape"))
 
 
-def _left(data: bytes) -> Iterable[Ticket]:
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def _left(journal: bytes, csv: Path) -> Iterable[Ticket]:
     """The tickets that were issued and not dropped; a line that a crash cut off says nothing."""
     found: dict[str, Ticket] = {}
-    for text in data.split(b"\n"):
+    leaving: dict[str, _Line] = {}
+    for text in journal.split(b"\n"):
         with contextlib.suppress(msgspec.DecodeError):
             line = msgspec.json.decode(text, type=_Line)
             if line.issued is not None:
                 found[line.issued.token] = line.issued
+                leaving.pop(line.issued.token, None)
+            if line.leaving:
+                leaving[line.leaving] = line
             found.pop(line.dropped, None)
-    return found.values()
+    return [ticket for token, ticket in found.items() if token not in leaving or _is_unchanged(csv, leaving[token])]
+
+
+def _is_unchanged(csv: Path, line: _Line) -> bool:
+    """Whether the file is the one that a row was to be removed from, but for what was appended since."""
+    return csv.stat().st_ino == line.inode and _digest(csv.read_bytes()[: line.size]) == line.digest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -154,13 +155,13 @@ class Rows:
                 return
 
     def _remove(self, row: Row) -> None:
-        """The ticket goes first: a crash in between costs one more run, never another row with the same text."""
-        self._tickets.drop([row.ticket])
+        """Whenever we die, the next run can tell whether the row was removed, even if others have the same text."""
         try:
-            self._file.remove(row.task.text)
+            self._file.remove(row.task.text, partial(self._tickets.leave, row.ticket))
         except (StokerError, OSError):
             self._try(lambda: self._tickets.restore(row.ticket))
             raise
+        self._tickets.drop([row.ticket])
 
     def _try(self, deed: Callable[[], None]) -> None:
         """The run goes on though something of lesser weight fails."""

@@ -77,7 +77,7 @@ def photograph(state: str) -> list[Line]:
     jobs = demo_jobs()
     with ExitStack() as stack:
         devices = stack.enter_context(closing(simulate(request.simulation, str(places.simulator), [], 0.0)))
-        batch = Batch(request, "--demo", devices)
+        batch = Batch(request, "--demo", devices, places)
         batch.make_log_directory(places)
         ledger = prepare_ledger(places.state / "ledger")
         setup = Setup(places, ledger, devices, batch.policy(), batch.user, "stoker run --demo")

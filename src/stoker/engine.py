@@ -297,7 +297,7 @@ class Engine:
             moments.append(burial)
         if (begin := self._roster.parked.next_begin) is not None:
             moments.append(begin - now)
-        if self.waiting or self._roster.at_work:
+        if self.waiting or self._roster.at_work or self._measuring.waits:
             moments.append(self.sight.due_in(now, self._look_interval))
         elif self._heartbeat is not None:
             moments.append(self._heartbeat)
@@ -433,6 +433,8 @@ class Engine:
         if need_of(job).mps is None:
             return PLAIN
         self._tending.exclusive = self.policy.mps_exclusive
+        if self.trouble == self._tending.trouble:  # told anew below, while there is any
+            self.trouble = self._tenure.trouble
         try:
             served = self._tending.serve(job, assignment.post, self._orders.environment(job), self._now())
         except MpsTrouble as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +16,9 @@ from stoker.core.job import Ended
 from stoker.mps.control import Control
 from stoker.mps.place import place_of
 from support.background import Background
-from support.cli import Stoker, until
-from support.mps import client_words, log_of, scripted, scripted_smi
-from support.users import reachable_directory
+from support.cli import PROGRAM, Stoker, until
+from support.mps import NAME, client_words, log_of, real, scripted, scripted_smi
+from support.users import made_users, reachable_directory, typed_by
 from support.wait import wait_until
 
 ONE = ("--sim", "1x24G", "--vram", "4G")
@@ -158,6 +160,32 @@ class TestRun:
         assert outcome.code == 0, outcome.err
         assert len(stoker.lines("here")) == 3
         server.wait_stopped()
+
+
+def test_real(short: Path) -> None:
+    """NVIDIA's own daemon serves an ordinary user's clients from the first to the last."""
+    bin_directory = short / "bin"
+    bin_directory.mkdir()
+    real(bin_directory)
+    short.chmod(0o1777)
+    with contextlib.ExitStack() as closing:
+        typing = closing.enter_context(made_users(1))[0] if os.geteuid() == 0 else None
+        words = [PROGRAM, "run", *ONE, "--mps=25", "--", "sh", "-c", "echo $CUDA_MPS_PIPE_DIRECTORY; sleep 0.2"]
+        environment = {
+            **os.environ,
+            "PATH": f"{bin_directory}{os.pathsep}{os.environ['PATH']}",
+            "STOKER_STATE": str(short / "state"),
+            "STOKER_LEDGER": str(short / "ledger"),
+            "STOKER_MPS_DIR": str(short / "mps"),
+        }
+        typed = typed_by(typing, *words) if typing else words
+        done = subprocess.run(
+            typed, env=environment, cwd=short, check=False, capture_output=True, text=True, timeout=30
+        )
+        place = place_of("SIM-0", environment)
+        assert (done.returncode, done.stdout) == (0, f"{place.pipe}\n"), done.stderr
+        wait_until(lambda: "Cmd:quit" in log_of(place))
+        wait_until(lambda: Control(str(bin_directory / NAME), place, environment).holder() is None)
 
 
 class TestQueue:

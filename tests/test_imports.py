@@ -45,7 +45,6 @@ LAYERS = [
     {
         "tally",
         "busytime",
-        "busytime",
         "finding",
         "after",
         "checkout",
@@ -125,6 +124,7 @@ THIRD_PARTY = {
     "rich": "stoker.cli.foreground.live",
     "cloudpickle": "stoker.python",
     "hydra": "stoker.hydra",
+    "joblib": "stoker.python",
     "omegaconf": "stoker.hydra",
 }
 """Libraries, and the one part that may import each."""

@@ -129,10 +129,10 @@ class Control:
         return any(self.holder() is None for _ in _until(self._patience.gone))
 
     def _refusal(self, said: str | None) -> str:
-        if said is None:
-            return "start: the program hangs"
         if holder := self.holder():
             return f"answer (process {holder})"
+        if said is None:
+            return "start: the program hangs"
         return f"start: {' '.join(said.split()) or 'it gave no reason'}"
 
     def _ask(self, command: str, patience: float | None = None) -> str | None:

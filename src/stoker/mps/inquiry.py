@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 from stoker.mps.clients import join
@@ -15,8 +16,6 @@ from stoker.mps.programs import farewell_words, warden_words
 TRIES = 3
 PAUSE = 0.5
 """Seconds between two tries: a daemon that hangs is ended meanwhile, if nobody else is its client."""
-LAST_WORDS = 1.0
-"""Seconds for a warden to end that nobody needs any more."""
 PATIENCE = 60.0
 """Seconds for the warden, whose own deadlines are shorter, to say anything."""
 
@@ -42,7 +41,7 @@ class Inquiry:
         """The GPU as it is called in CUDA_VISIBLE_DEVICES, and the environment that a daemon starts in."""
         prepare(place)
         self._place = place
-        self._words = warden_words(program, place, visible, exclusive=exclusive)
+        self._words = partial(warden_words, program, place, visible, exclusive=exclusive)
         self._farewell = farewell_words(program, place)
         self._environment = environment
         self._membership: int | None = None
@@ -65,14 +64,11 @@ class Inquiry:
         return self._hear(now)
 
     def close(self) -> None:
-        """Want it no more; a warden that was about to be done leaves somebody behind who stops the daemon again."""
+        """Want it no more; what was started by then is stopped by whom the warden left behind."""
         self._leave()
         if self._warden is not None:
-            try:
-                self._warden.communicate(timeout=LAST_WORDS)
-            except subprocess.TimeoutExpired:
-                self._warden.kill()
-                self._warden.communicate()
+            self._warden.kill()
+            self._warden.communicate()
             self._warden = None
 
     def _begin(self, now: float) -> None:
@@ -83,7 +79,8 @@ class Inquiry:
             return
         self._since = now
         self._warden = subprocess.Popen(
-            self._words,
+            self._words(self._membership),
+            pass_fds=[self._membership],
             env=self._environment,
             cwd="/",
             stdin=subprocess.DEVNULL,

@@ -10,9 +10,10 @@ from stoker.mps.place import Place
 _PARENT = str(Path(__file__).resolve().parents[2])
 
 
-def warden_words(program: str, place: Place, visible: str, *, exclusive: bool) -> tuple[str, ...]:
-    """The command that makes a daemon ready."""
-    return (*_words("warden"), program, place.root, visible, *(["exclusive"] if exclusive else []))
+def warden_words(program: str, place: Place, visible: str, membership: int, *, exclusive: bool) -> tuple[str, ...]:
+    """The command that makes a daemon ready, for whoever hands down the descriptor of a client."""
+    wish = "exclusive" if exclusive else ""
+    return (*_words("warden"), program, place.root, visible, str(membership), wish)
 
 
 def farewell_words(program: str, place: Place) -> tuple[str, ...]:

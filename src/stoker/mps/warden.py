@@ -1,7 +1,7 @@
 """The program that makes a daemon ready for one more client, and stops it after the last one.
 
-It says `ready`, or `failed` with a reason and a hint, on its standard output, and ends. A process that it leaves
-behind then waits until the kernel says that nobody has a client any more: no engine has to be there for that.
+It leaves a process behind that waits until the kernel says that nobody has a client any more: no engine has to be
+there for that. Then it says `ready`, or `failed` with a reason and a hint, on its standard output, and ends.
 Standard library only.
 """
 
@@ -18,22 +18,23 @@ from stoker.mps.place import Place
 
 
 def main(words: list[str]) -> None:
-    """The words are the control program, the place, the GPU as in CUDA_VISIBLE_DEVICES, and "exclusive" or nothing.
+    """The words are the control program, the place, the GPU as in CUDA_VISIBLE_DEVICES, a descriptor and a wish.
 
-    Whoever starts it has joined the clients before.
+    The descriptor is that of the client: as long as we have it, nobody stops what we start, and when we are killed
+    somebody does. The wish is "exclusive" or nothing.
     """
-    program, root, visible, *wishes = words
+    program, root, visible, membership, wish = words
     place = Place(root)
     control = Control(program, place, os.environ)
     office = take_office(place)
+    if office is not None:
+        _leave_behind(control, place, visible, office, int(membership))
     try:
-        _make_ready(control, place, visible, exclusive="exclusive" in wishes)
+        _make_ready(control, place, visible, exclusive=wish == "exclusive")
     except StokerError as error:
         print(f"failed\t{error.message}\t{error.hint}", flush=True)
     else:
         print("ready", flush=True)
-    if office is not None:
-        _leave_behind(control, place, visible, office)
 
 
 def _make_ready(control: Control, place: Place, visible: str, *, exclusive: bool) -> None:
@@ -44,11 +45,13 @@ def _make_ready(control: Control, place: Place, visible: str, *, exclusive: bool
     control.start(visible)
 
 
-def _leave_behind(control: Control, place: Place, visible: str, office: int) -> None:
-    """Go on in a child, so that whoever started us need not wait."""
+def _leave_behind(control: Control, place: Place, visible: str, office: int, membership: int) -> None:
+    """A child takes the office over, which waits for the last client and is none itself."""
     if os.fork() > 0:
+        os.close(office)
         return
     try:
+        os.close(membership)
         _let_go()
         last = wait_last(place)
         control.quit()

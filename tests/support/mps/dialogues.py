@@ -17,7 +17,7 @@ from stoker.mps.warden import main as warden
 from support.mps import GPU, log_of
 from support.wait import wait_until
 
-SHORT = Patience(start=0.5, ask=0.3, quit=0.3, gone=0.2)
+SHORT = Patience(start=1.0, ask=0.3, quit=0.3, gone=0.2)
 
 
 def starts_and_quits(program: str, root: str) -> None:
@@ -141,8 +141,9 @@ def _call_warden(words: list[str], clients: list[int]) -> None:
     """In a process of its own, without what it would not have if it were started as a program."""
     if (pid := os.fork()) == 0:
         try:
-            os.closerange(min(clients), max(clients) + 1)
-            warden(words)
+            for other in clients[1:]:
+                os.close(other)
+            warden([*words, str(clients[0]), ""])
         finally:
             os._exit(0)
     os.waitpid(pid, 0)

@@ -6,7 +6,7 @@ import sys
 if __name__ == "__main__":  # only the scheduler's own search path may lead to what it belongs to
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from stoker.compat.gpu_task_child import main
+from stoker.compat.gpu_task.child import main
 
 __all__ = ["main"]
 

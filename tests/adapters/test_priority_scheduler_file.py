@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.compat.priority_scheduler_file import TaskFile
+from stoker.compat.priority_scheduler.file import TaskFile
 from stoker.core.errors import UsageError
 
 HEADER = "Directory,Executable,Filename,Epochs,Priority\n"

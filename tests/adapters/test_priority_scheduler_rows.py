@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.compat.priority_scheduler_file import Leaving, TaskFile
-from stoker.compat.priority_scheduler_numbers import Ticket, Tickets, find_counter, reserve
-from stoker.compat.priority_scheduler_rows import Row, Rows
+from stoker.compat.priority_scheduler.file import Leaving, TaskFile
+from stoker.compat.priority_scheduler.numbers import Ticket, Tickets, find_counter, reserve
+from stoker.compat.priority_scheduler.rows import Row, Rows
 from stoker.core.errors import StokerError, UsageError
 from stoker.tasklist import Task
 

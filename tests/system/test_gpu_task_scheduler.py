@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.compat.gpu_task_folder import MARKER
+from stoker.compat.gpu_task.folder import MARKER
 from support.disk import fill, small_disk
 from support.gpu_tasks import Lab
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from stoker.compat.gpu_task_errand import SIGNALS, Ending, Errand, Note, Refusal
+from stoker.compat.gpu_task.errand import SIGNALS, Ending, Errand, Note, Refusal
 from stoker.core.errors import StokerError
 
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from stoker.backends.forking import Forkserver; forkserver = Forkserver(); "  # starts while the rest is imported
-    "from stoker.compat.gpu_task_room import main; main(forkserver)"
+    "from stoker.compat.gpu_task.room import main; main(forkserver)"
 )
-_PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
 
 
 class Relay:

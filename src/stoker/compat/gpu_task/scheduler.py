@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from stoker.compat.gpu_task import GPUTask
-from stoker.compat.gpu_task_config import ConfigManager
-from stoker.compat.gpu_task_errand import Ending, Errand, Failure, Instance, Note
-from stoker.compat.gpu_task_folder import folder_state
-from stoker.compat.gpu_task_loading import stop_if_only_read
-from stoker.compat.gpu_task_log import SchedulerLog, say
-from stoker.compat.gpu_task_packing import Packer
-from stoker.compat.gpu_task_session import Relay, carry_out
+from stoker.compat.gpu_task.config import ConfigManager
+from stoker.compat.gpu_task.errand import Ending, Errand, Failure, Instance, Note
+from stoker.compat.gpu_task.folder import folder_state
+from stoker.compat.gpu_task.loading import stop_if_only_read
+from stoker.compat.gpu_task.log import SchedulerLog, say
+from stoker.compat.gpu_task.packing import Packer
+from stoker.compat.gpu_task.session import Relay, carry_out
+from stoker.compat.gpu_task.task import GPUTask
 from stoker.core.errors import StokerError
 from stoker.core.units import count_text
 

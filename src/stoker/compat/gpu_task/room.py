@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from stoker.backends.forking import Forkserver
-from stoker.compat.gpu_task_errand import SIGNALS, Ending, Errand, Instance, Message, Refusal
-from stoker.compat.gpu_task_view import Watcher
+from stoker.compat.gpu_task.errand import SIGNALS, Ending, Errand, Instance, Message, Refusal
+from stoker.compat.gpu_task.view import Watcher
 from stoker.core.errors import StokerError
 from stoker.core.job import Queued
 from stoker.core.policy import Policy

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 
 from stoker.changes import Happening
-from stoker.compat.gpu_task_errand import Ending, Failure, Instance, Message, Note
-from stoker.compat.gpu_task_folder import begin, finish, mark
+from stoker.compat.gpu_task.errand import Ending, Failure, Instance, Message, Note
+from stoker.compat.gpu_task.folder import begin, finish, mark
 from stoker.complaints import Complaints
 from stoker.core.job import Assigned, Ended, Exited, Lost, Started
 from stoker.foreground import Foreground

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from stoker.compat.priority_scheduler_file import TaskFile
-from stoker.compat.priority_scheduler_numbers import Ticket, Tickets, reserve
+from stoker.compat.priority_scheduler.file import TaskFile
+from stoker.compat.priority_scheduler.numbers import Ticket, Tickets, reserve
 from stoker.core.errors import StokerError
 from stoker.sheet import BadRow
 from stoker.tasklist import Task

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from stoker.compat.priority_scheduler_disk import contents, held, lock, replace, write_all
+from stoker.compat.priority_scheduler.disk import contents, held, lock, replace, write_all
 from stoker.core.errors import UsageError
 from stoker.sheet import BadRow, split_records, text_of
 from stoker.tasklist import COLUMNS, Task, read_tasks

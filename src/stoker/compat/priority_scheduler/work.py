@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.compat.priority_scheduler_rows import Row
+from stoker.compat.priority_scheduler.rows import Row
 from stoker.core.attempt import INHERIT
 from stoker.core.courtesy import never_modest
 from stoker.core.device import Device

@@ -7,17 +7,14 @@ import importlib
 import os
 import pickle
 import sys
+from pathlib import Path
 from typing import Any
 
-from stoker.compat.gpu_task_bundle import Bundle, write_bundle
-from stoker.compat.gpu_task_errand import Instance
+from stoker.compat.gpu_task.bundle import Bundle, write_bundle
+from stoker.compat.gpu_task.errand import Instance
 from stoker.core.errors import StokerError
 
-_STARTER = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),
-    "gpu_task_scheduler",
-    "start_gpu_task.py",
-)
+_STARTER = str(Path(__file__).resolve().parents[3] / "gpu_task_scheduler" / "start_gpu_task.py")
 
 
 class Packer:

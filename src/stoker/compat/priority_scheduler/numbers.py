@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from stoker.compat.priority_scheduler_disk import contents, held, lock, replace, write_all
+from stoker.compat.priority_scheduler.disk import contents, held, lock, replace, write_all
 from stoker.core.errors import StokerError, UsageError
 
 COUNTER = "counter.txt"

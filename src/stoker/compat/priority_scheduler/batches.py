@@ -7,8 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from stoker.compat.priority_scheduler_rows import Rows
-from stoker.compat.priority_scheduler_work import Bench, Errand, key_of, return_code
+from stoker.compat.priority_scheduler.rows import Rows
+from stoker.compat.priority_scheduler.work import Bench, Errand, key_of, return_code
 from stoker.core.job import Ended, Job
 from stoker.core.submission import NewJob, content_of
 from stoker.foreground import Foreground

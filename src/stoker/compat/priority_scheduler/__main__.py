@@ -18,11 +18,11 @@ from typing import NoReturn
 from msgspec.structs import replace
 
 from stoker.changes import Happening
-from stoker.compat.priority_scheduler_batches import Batches
-from stoker.compat.priority_scheduler_file import TaskFile
-from stoker.compat.priority_scheduler_numbers import Tickets, find_counter
-from stoker.compat.priority_scheduler_rows import Rows
-from stoker.compat.priority_scheduler_work import PROFILES, Bench
+from stoker.compat.priority_scheduler.batches import Batches
+from stoker.compat.priority_scheduler.file import TaskFile
+from stoker.compat.priority_scheduler.numbers import Tickets, find_counter
+from stoker.compat.priority_scheduler.rows import Rows
+from stoker.compat.priority_scheduler.work import PROFILES, Bench
 from stoker.complaints import Complaints
 from stoker.config import load_config
 from stoker.core.device_name import resolve

@@ -7,8 +7,8 @@ import pytest
 
 from stoker.cli.screens.set_aside import amount_now, amount_to_come, mode_of, needs_of_attempts
 from stoker.core.device import Device
-from stoker.core.job import Assigned, Event, Started
-from stoker.core.terms import Need
+from stoker.core.job import Assigned, Edited, Event, Started
+from stoker.core.terms import Need, Terms
 from support.build import GIB, simulated
 
 SMALL, LARGE = (
@@ -61,6 +61,10 @@ def test_a_job_that_waits(need: Need, devices: tuple[Device, ...], amount: int |
 
 
 def test_attempts() -> None:
-    """Each had what was decided when it was assigned."""
-    events: list[Event] = [Assigned("k", ("0",), "", 1.0, need=KNOWN), Started(1, 1.0), Assigned("k", ("0",), "", 2.0)]
+    """Each had what was decided when it was assigned, or what it asked for; before a change nobody knows that."""
+    first, plain = Assigned("k", ("0",), "", 1.0, need=KNOWN), Assigned("k", ("0",), "", 2.0)
+    events: list[Event] = [first, Started(1, 1.0), plain]
     assert needs_of_attempts(events, Need(auto=True)) == [KNOWN, Need(auto=True)]
+    changed = Edited(3.0, Terms(need=Need(memory=GIB)), "")
+    assert needs_of_attempts([*events, changed, plain], Need()) == [KNOWN, None, Need(memory=GIB)]
+    assert amount_now(None, (SMALL,)) is None

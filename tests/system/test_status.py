@@ -26,7 +26,10 @@ from support.wait import wait_until
 
 SCHEMAS = Path(__file__).parents[2] / "docs/schema"
 GIB = 2**30
-NOT_LOADED = {"rich", "textual", "numpy", "pynvml", "psutil", "asyncio", "stoker.engine", "stoker.core.plan"}
+NOT_LOADED = {
+    *("rich", "textual", "numpy", "pynvml", "psutil", "asyncio", "statistics"),
+    *("stoker.engine", "stoker.core.plan", "stoker.experience", "stoker.core.progress", "stoker.core.shortage"),
+}
 
 
 def status(queue: Background, *words: str) -> Status:

@@ -11,9 +11,9 @@ from stoker.cli.screens.knowledge import Knowledge
 from stoker.cli.screens.queue_scene import exactly, moment
 from stoker.cli.screens.set_aside import amount_now, needs_of_attempts
 from stoker.core.attempt import INHERIT
-from stoker.core.job import Event, Job
+from stoker.core.job import Active, Event, Job
 from stoker.core.terms import Need
-from stoker.core.use import MIB, Use
+from stoker.core.use import MIB, Use, reached
 from stoker.store import AttemptRow
 from stoker.words import text_for_json
 
@@ -50,15 +50,15 @@ def attempt_lines(job: Job, events: Sequence[Event], knowledge: Knowledge) -> li
     """All attempts, oldest first."""
     store = knowledge.store
     uses = store.uses(job.id)
-    live = knowledge.live(job.id)
+    live = knowledge.live(job.id) if isinstance(job.state, Active) else None
+    if live is not None:  # what is written down is up to a minute old
+        uses[job.attempts] = reached(uses.get(job.attempts, Use()), live.peak)
     needs = dict(enumerate(needs_of_attempts(events, job.terms.need), 1))
-    if live is not None and job.attempts not in uses:  # not written down yet
-        uses[job.attempts] = Use(peak=live.peak)
     rows = store.attempts(job.id)
-    return [_line(row, needs.get(row.number, job.terms.need), uses.get(row.number), knowledge) for row in rows]
+    return [_line(row, needs.get(row.number), uses.get(row.number), knowledge) for row in rows]
 
 
-def _line(row: AttemptRow, need: Need, use: Use | None, knowledge: Knowledge) -> AttemptLine:
+def _line(row: AttemptRow, need: Need | None, use: Use | None, knowledge: Knowledge) -> AttemptLine:
     return AttemptLine(
         number=row.number,
         devices=[text_for_json(label) for label in knowledge.labels(row.devices)],

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from stoker.cli.screens.knowledge import Knowledge
 from stoker.cli.screens.memory_words import sparing_text
 from stoker.cli.screens.queue_scene import exactly
-from stoker.cli.screens.set_aside import amount_now
+from stoker.cli.screens.set_aside import amount_now, needs_of_attempts
 from stoker.core.job import (
     Assigned,
     Cancelled,
@@ -31,6 +31,7 @@ from stoker.core.job import (
     event_word,
     result_of,
 )
+from stoker.core.terms import Need
 from stoker.core.units import size_text
 from stoker.words import outcome, text_for_json
 
@@ -45,8 +46,9 @@ class EventLine(Struct, frozen=True):
 
 def event_lines(job: Job, events: Sequence[Event], knowledge: Knowledge) -> list[EventLine]:
     """All that happened since it was submitted."""
+    needs = iter(needs_of_attempts(events, job.terms.need))
     return [
-        EventLine(exactly(event.at), event_word(event), text_for_json(_detail(event, after, job, knowledge)))
+        EventLine(exactly(event.at), event_word(event), text_for_json(_detail(event, after, needs, knowledge)))
         for event, after in zip(events, _lived(job, events), strict=True)
     ]
 
@@ -65,10 +67,10 @@ def _lived(job: Job, events: Sequence[Event]) -> Iterator[Job | None]:
         yield after
 
 
-def _detail(event: Event, after: Job | None, job: Job, knowledge: Knowledge) -> str:
+def _detail(event: Event, after: Job | None, needs: Iterator[Need | None], knowledge: Knowledge) -> str:
     match event:
         case Assigned():
-            return _place(event, job, knowledge)
+            return _place(event, next(needs), knowledge)
         case Exited():
             return _end(event, after)
         case Cancelled() | Paused() | Skipped():
@@ -81,15 +83,14 @@ def _detail(event: Event, after: Job | None, job: Job, knowledge: Knowledge) -> 
             return ""
 
 
-def _place(event: Assigned, job: Job, knowledge: Knowledge) -> str:
+def _place(event: Assigned, need: Need | None, knowledge: Knowledge) -> str:
     if not event.devices:
         return "no GPU"
     place = f"GPU {','.join(knowledge.labels(event.devices))}"
-    need = event.need or job.terms.need
     amount = amount_now(need, knowledge.devices_of(event.devices))
-    if amount is None:
-        return f"{place}, alone" if job.terms.need.shares else place
-    return f"{place}, {size_text(amount)} set aside"
+    if amount is not None:
+        return f"{place}, {size_text(amount)} set aside"
+    return f"{place}, alone" if event.need is not None or (need is not None and need.auto) else place
 
 
 def _end(event: Exited, after: Job | None) -> str:

@@ -128,9 +128,8 @@ def _set_aside(past: Past, store: Listing, devices: Mapping[str, Device]) -> int
     job, had = past.job, past.last.devices if past.last else ()
     if not had or not job.kind:
         return None
-    need = job.terms.need
-    if need.auto or job.floor:
-        need = needs_of_attempts(store.events(job.id), need)[-1]
+    asked = job.terms.need
+    need = needs_of_attempts(store.events(job.id), asked)[-1] if asked.auto or job.floor else asked
     return amount_now(need, [devices[one] for one in had if one in devices])
 
 

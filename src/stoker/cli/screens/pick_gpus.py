@@ -66,6 +66,7 @@ def _policy(knowledge: Knowledge) -> Policy:
     return Policy(
         closed=drained,
         reserve=settings.reserve,
+        busy=settings.busy,
         tolerance=settings.tolerance,
         quarantine=settings.quarantine,
         strangers=settings.strangers,

@@ -7,7 +7,7 @@ from typing import Literal
 
 from stoker.core.device import Device
 from stoker.core.fit import suits
-from stoker.core.job import Assigned, Event
+from stoker.core.job import Assigned, Edited, Event
 from stoker.core.terms import Need, amount_on
 
 VramMode = Literal["none", "all", "auto", "size"]
@@ -20,8 +20,10 @@ def mode_of(need: Need) -> VramMode:
     return "auto" if need.auto else "all" if need.memory is None else "size"
 
 
-def amount_now(need: Need, devices: Sequence[Device]) -> int | None:
-    """Bytes on each of the devices that a job has; None is all of them."""
+def amount_now(need: Need | None, devices: Sequence[Device]) -> int | None:
+    """Bytes on each of the devices that a job has; None is all of them, or nobody knows."""
+    if need is None:
+        return None
     return min(_amounts(need, devices), default=None) if devices else need.memory
 
 
@@ -34,9 +36,16 @@ def amount_to_come(need: Need, devices: Iterable[Device]) -> int | None:
     return max(_amounts(need, known) if known else learnt, default=need.memory)
 
 
-def needs_of_attempts(events: Iterable[Event], terms_need: Need) -> list[Need]:
-    """What was set aside for each attempt of a job, the first one first."""
-    return [event.need or terms_need for event in events if isinstance(event, Assigned)]
+def needs_of_attempts(events: Sequence[Event], need: Need) -> list[Need | None]:
+    """What was set aside for each attempt of a job that now has this need; None where it was changed since."""
+    asked = None if any(isinstance(event, Edited) for event in events) else need
+    found: list[Need | None] = []
+    for event in events:
+        if isinstance(event, Edited):
+            asked = event.terms.need
+        elif isinstance(event, Assigned):
+            found.append(event.need or asked)
+    return found
 
 
 def _amounts(need: Need, devices: Iterable[Device]) -> list[int]:

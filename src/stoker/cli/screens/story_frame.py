@@ -104,7 +104,7 @@ def _memory(story: Story) -> str:
     told = [_reserved(story)]
     told += [f"uses {size_text(used)} now"] if used is not None and story.ended is None else []
     told += [f"at most {size_text(story.peak_vram_bytes)}"] if story.peak_vram_bytes is not None else []
-    told += [] if story.utilisation_percent is None else [f"kept its GPU {story.utilisation_percent}% busy"]
+    told += [] if not story.utilisation_percent else [f"kept its GPU {story.utilisation_percent}% busy"]
     return ", ".join(filter(None, told))
 
 

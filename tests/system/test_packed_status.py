@@ -1,0 +1,109 @@
+"""What `status`, `history` and `gpus` tell of jobs that share GPUs, beside a real engine."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from stoker.cli.screens.gpu_list import Gpus
+from stoker.cli.screens.job_story import Stories, Story
+from stoker.cli.screens.past_lines import History, PastLine
+from stoker.cli.screens.queue_scene import JobLine, Status
+from stoker.core.terms import Need
+from stoker.core.units import size_text
+from support.background import Background
+from support.terminal import open_terminal
+from support.wait import wait_until
+
+GIB = 2**30
+SIMJOB = f"exec {sys.executable} -m stoker.simjob"
+AUTO = Need(auto=True, allowed=("SIM-0",))
+PREDICTED = 4.625 * GIB
+"""What is set aside for work that held 4G: 15 % more, in steps of 64M."""
+
+
+def line_of(queue: Background, job_id: int) -> JobLine:
+    """A job as the queue shows it."""
+    status = msgspec.json.decode(queue("status", "--json").out, type=Status)
+    return next(job for job in status.jobs if job.id == job_id)
+
+
+def story_of(queue: Background, job_id: int) -> Story:
+    """All about a job."""
+    return msgspec.json.decode(queue("status", str(job_id), "--json").out, type=Stories).jobs[0]
+
+
+def past_of(queue: Background, job_id: int) -> PastLine:
+    """A job that is over, as the history shows it."""
+    history = msgspec.json.decode(queue("history", "--json").out, type=History)
+    return next(job for job in history.jobs if job.id == job_id)
+
+
+def test_from_unknown_to_packed(background: Background) -> None:
+    """Work is measured alone; what waits then knows what will be set aside, and what runs tells what it holds."""
+    work = f"{SIMJOB} --memory 4G --load 30 --tqdm"
+    (first,) = background.submit(f"{work} --seconds 2 --steps 20", need=AUTO)
+    (behind,) = background.submit(f"{work} --seconds 60 --steps 600", need=AUTO, held="not yet")
+    waiting = line_of(background, behind)
+    assert (waiting.vram_mode, waiting.vram_bytes, waiting.reserved_bytes) == ("auto", None, None)
+    background.wait_over(first)
+    wait_until(lambda: past_of(background, first).peak_vram_bytes == 4 * GIB)
+    past = past_of(background, first)
+    assert (past.vram_mode, past.reserved_bytes) == ("auto", None)
+    wait_until(lambda: line_of(background, behind).reserved_bytes == PREDICTED)
+    (beside,) = background.submit(f"{work} --seconds 60 --steps 600", need=AUTO)
+    background("resume", str(behind))
+    wait_until(lambda: line_of(background, behind).held_bytes == 4 * GIB and together(background) is not None)
+    running = line_of(background, beside)
+    assert (running.reserved_bytes, running.peak_vram_bytes) == (PREDICTED, 4 * GIB)
+    assert running.speed is not None
+    assert running.speed > 0.2  # the machine of a test may be busy
+    assert "4.6G are set aside, uses 4.0G now" in screen(background, "status", str(beside))
+    assert "(together " in screen(background, "gpus")
+
+
+def together(queue: Background) -> float | None:
+    """How fast the jobs on the first GPU are, together."""
+    return msgspec.json.decode(queue("gpus", "--json").out, type=Gpus).devices[0].combined_speed
+
+
+def screen(queue: Background, *words: str) -> str:
+    """What a wide terminal shows."""
+    variables = {name: queue.environment[name] for name in ("STOKER_STATE", "STOKER_LEDGER", "STOKER_SIM", "PATH")}
+    with open_terminal(queue.home, **variables) as terminal:
+        terminal.start(["stoker", *words], 120, 40)
+        return terminal.wait_for("exit code 0")
+
+
+def test_want_of_memory(background: Background) -> None:
+    """A job that grew too large beside another says so until it is over, and its story says it for good."""
+    (large,) = background.submit(f"{SIMJOB} --memory 16G --seconds 60", need=Need(memory=20 * GIB, allowed=("SIM-0",)))
+    background.wait_word("running", large)
+    greedy_need = Need(memory=3 * GIB, allowed=("SIM-0",))
+    (greedy,) = background.submit(f"{SIMJOB} --memory 10G --ramp 1 --seconds 1.5", need=greedy_need)
+    wait_until(lambda: "; most free is 3.5G (GPU 0)" in line_of(background, greedy).why)
+    waiting = line_of(background, greedy)
+    size = size_text(waiting.reserved_bytes)
+    assert waiting.why.startswith(f"needs {size}; ")
+    assert waiting.why.endswith(f"; ran out of GPU memory beside others; again with {size} set aside")
+    background("cancel", str(large))
+    background.wait_over(greedy)
+    story = story_of(background, greedy)
+    assert [attempt.reserved_bytes for attempt in story.attempts] == [3 * GIB, waiting.reserved_bytes]
+    assert story.attempts[0].vram_curve
+    details = [event.detail for event in story.events if event.event in ("assigned", "exited")]
+    assert details[0] == "GPU 0, 3.0G set aside"
+    assert details[1].startswith("ran out of GPU memory beside others; again with ")
+    assert details[3] == "done"
+    assert past_of(background, greedy).reserved_bytes == waiting.reserved_bytes
+
+
+def test_a_job_that_is_too_big(background: Background) -> None:
+    """No retry is named where none can help."""
+    (job,) = background.submit(f"{SIMJOB} --memory 30G")
+    background.wait_over(job)
+    story = story_of(background, job)
+    assert (story.state, story.events[-1].detail) == ("oom", "oom")
+    assert story.note.startswith("does not fit on a GPU of its own (24.0G): ")
+    assert story.advice == "needs a larger GPU, a smaller batch, or more GPUs (-G)"

@@ -23,6 +23,8 @@ RETRY_RESULTS = ("failed", "oom", "timeout")
 LONGEST_NAME = 1000
 LARGEST_NUMBER = 10**9
 LEAST_VRAM = 2**20
+TOLD_TO_JOBS = ("vram",)
+"""Options whose variables also tell a job what it was given, which is no wish for the jobs that it submits."""
 _YES = ("true", "yes", "on")
 _NO = ("false", "no", "off")
 _WITHOUT_MPS = "leave out --mps; where it is configured, --mps=off"

@@ -193,3 +193,11 @@ class TestBounds:
         answer = background("submit", "--vram", "80G", "true")
         assert answer.code == 5
         assert "the largest has 24.0G" in answer.err
+
+    def test_what_a_job_has_is_no_wish_for_those_it_submits(self, background: Background) -> None:
+        """STOKER_VRAM tells a job what is set aside for it, and says nothing to a `stoker submit` inside of it."""
+        inner = f"{shlex.quote(sys.executable)} -m stoker submit --parsable true"
+        outer = int(background("submit", "--parsable", "--vram", "2G", inner).out)
+        background.wait_over(outer)
+        assert background.word(outer) == "done"
+        assert not background.job(int(background("logs", str(outer)).out)).terms.need.shares

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from stoker.core.errors import UsageError
-from stoker.options import JobOptions, parse_assignment
+from stoker.options import TOLD_TO_JOBS, JobOptions, parse_assignment
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -46,8 +47,9 @@ ALONE = "--mps"
 def option(*flags: str, **settings: Any) -> Callable[[Function], Function]:
     """A click option that can also be set by STOKER_<LONG NAME>."""
     long = next(flag for flag in flags if flag.startswith("--"))
-    variable = "STOKER_" + long.removeprefix("--").replace("-", "_").upper()
-    return click.option(*flags, envvar=variable, **settings)
+    name = long.removeprefix("--").replace("-", "_")
+    told = name in TOLD_TO_JOBS and "STOKER_JOB_ID" in os.environ
+    return click.option(*flags, envvar=None if told else f"STOKER_{name.upper()}", **settings)
 
 
 class JobCommand(click.Command):

@@ -11,13 +11,10 @@ import msgspec
 
 from stoker.core.errors import UsageError
 from stoker.joblist import read_options
-from stoker.options import JobOptions
+from stoker.options import TOLD_TO_JOBS, JobOptions
 
 if TYPE_CHECKING:
     from stoker.python.handle import Job
-
-_OF_THE_JOB_WE_ARE_IN = ("vram",)
-"""Variables that also tell a job what it was given, which is no wish for those that it submits."""
 
 
 class Keywords(TypedDict, total=False):
@@ -59,7 +56,7 @@ def read_keywords(given: Mapping[str, Any]) -> JobOptions:
 
 def with_variables(options: JobOptions, environment: Mapping[str, str]) -> JobOptions:
     """The options, and for those that were not given what STOKER_* variables say."""
-    others = ("array", *(_OF_THE_JOB_WE_ARE_IN if "STOKER_JOB_ID" in environment else ()))
+    others = ("array", *(TOLD_TO_JOBS if "STOKER_JOB_ID" in environment else ()))
     found = {}
     for field in msgspec.structs.fields(JobOptions):
         variable = f"STOKER_{field.name.upper()}"

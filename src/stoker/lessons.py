@@ -33,12 +33,14 @@ class Lessons:
             self._take_in(one)
 
     def finish(self) -> None:
-        """Write down what is known of attempts that are over, since nobody will look again."""
+        """Write down what is known: nobody will look at what is over again, and others will at what goes on."""
         for one in self._measuring.left():
             self._take_in(one)
+        for one in self._measuring.running():
+            self._changes.measure(Measured(one.job.id, one.number, one.use))
 
     def _take_in(self, one: Watched) -> None:
-        if one.use.looks:
+        if one.use.looks or one.use.peak:
             self._changes.measure(Measured(one.job.id, one.number, one.use))
             self._learn(one)
 

@@ -9,8 +9,8 @@ from msgspec import Struct, field
 from stoker.backends.local import LocalBackend
 from stoker.backends.processes import parent_of
 from stoker.core.attempt import attempt_key
-from stoker.core.device import Device, Process, Reading, Snapshot
-from stoker.core.job import Job, Placed, Running
+from stoker.core.device import Account, Device, Process, Reading, Snapshot
+from stoker.core.job import Active, Job, Placed, Running
 from stoker.core.use import Live, Use, reached, seen
 from stoker.posts import Post, Posts
 from stoker.roster import Roster
@@ -26,6 +26,12 @@ _LATE = 3.0
 """Seconds for which the driver's account of an attempt that is over is waited for."""
 _DEEPEST = 64
 """Parents of a process that are asked for until nobody is believed to be among them."""
+_MANY = 4096
+"""Processes of one attempt after which those that are gone are forgotten."""
+
+
+Closed = tuple[str, Account]
+"""A device, and what its driver keeps of a process that ended."""
 
 
 class Watched(Struct):
@@ -36,8 +42,13 @@ class Watched(Struct):
     devices: tuple[Device, ...]
     use: Use
     log: str = ""
+    void: frozenset[Closed] = frozenset()
+    """Accounts that were closed before it began: the numbers of their processes may have come again."""
     memory: int = 0
     pids: set[int] = field(default_factory=set)
+    """Its processes that were seen on its GPUs, and its first one."""
+    together: dict[str, frozenset[int]] = field(default_factory=dict)
+    """By device, the processes that had it at the same time when that was last seen."""
     kept: float = 0.0
     ended: float | None = None
     company: bool = False
@@ -56,15 +67,24 @@ class Measuring:
         self._seen_at = 0.0
         self._keepers: dict[int, str] = {}
         """Process -> the keeper that it comes from, empty where from none of ours."""
+        self._roots: dict[int, str] = {}
+        """Process of a keeper -> its name."""
+        self._closed: frozenset[Closed] = frozenset()
+        """Accounts that were closed at the last look."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the driver has not yet had the last word on an attempt that is over."""
+        return bool(self._late)
 
     def interval(self, now: float, usual: float) -> float:
         """Seconds until somebody should look again."""
         young = (post.jobs and post.measured and now - post.head_since < YOUNG for post in self._posts)
-        return min(YOUNG_INTERVAL, usual) if any(young) else usual
+        return min(YOUNG_INTERVAL, usual) if self.waits or any(young) else usual
 
     def look(self, snapshot: Snapshot, now: float) -> None:
         """Take in what the devices show of our attempts, if that is newer than the last."""
-        if snapshot.at <= self._seen_at:
+        if snapshot.at == self._seen_at:
             return
         self._seen_at = snapshot.at
         self._identify(snapshot)
@@ -72,6 +92,7 @@ class Measuring:
         for post, job in heads:
             if job is not None:
                 self._look_at(post, job, snapshot, now)
+        self._closed = frozenset(_closed(snapshot))
         running = {attempt_key(job.id, job.attempts) for _, job in heads if job is not None}
         self._watched = {key: one for key, one in self._watched.items() if key in running}  # without those lost
 
@@ -89,9 +110,20 @@ class Measuring:
         watched = self._watched.get(attempt_key(job.id, job.attempts))
         return watched.pids if watched is not None else set()
 
+    def running(self) -> list[Watched]:
+        """The attempts that go on, as far as they were seen."""
+        return [one for one in self._watched.values() if one.use.looks]
+
     def end(self, job: Job, after: Job, company: bool, now: float) -> None:
-        """An attempt is over; what was seen of it is told once the driver had the time to say its last word."""
-        watched = self._watched.pop(attempt_key(job.id, job.attempts), None)
+        """An attempt is over; what was seen of it is told once the driver had the time to say its last word.
+
+        That may be all there is to one that nobody has seen, since it was over so soon.
+        """
+        key = attempt_key(job.id, job.attempts)
+        post = self._posts[job.state.keeper] if isinstance(job.state, Active) else None
+        if post is not None and post.measured:
+            self._watch(post, job, now)
+        watched = self._watched.pop(key, None)
         if watched is not None:
             watched.job, watched.ended, watched.company = after, now, company
             self._late.append(watched)
@@ -122,60 +154,86 @@ class Measuring:
                 yield one
 
     def _look_at(self, post: Post, job: Job, snapshot: Snapshot, now: float) -> None:
+        shown = [snapshot.readings.get(device.id) for device in post.devices]
         if not isinstance(job.state, Running):
             return
         one = self._watch(post, job, now)
-        shown = [(device, snapshot.reading(device.id)) for device in post.devices]
-        if any(reading.problem for _, reading in shown):
+        readings = [reading for reading in shown if reading is not None and not reading.problem]
+        if len(readings) < len(shown):  # one of its GPUs has vanished, or nobody knows anything about it
             return
-        held = [self._held(post, reading, one) for _, reading in shown]
-        loads = [reading.utilisation for _, reading in shown if reading.utilisation is not None]
-        utilisation = round(sum(loads) / len(loads)) if loads and not post.company else None
-        one.memory = max(held, default=0)
-        one.use = seen(one.use, max(0.0, now - job.state.since), one.memory, utilisation)
+        one.memory = max((self._held(post, reading, one) for reading in readings), default=0)
+        one.use = seen(one.use, max(0.0, now - job.state.since), one.memory, self._load(post, readings))
         self._account(one, snapshot)
 
     def _watch(self, post: Post, job: Job, now: float) -> Watched:
         """What is known of an attempt; another engine may have begun to measure it."""
         key = attempt_key(job.id, job.attempts)
-        if key not in self._watched:
+        one = self._watched.get(key)
+        if one is None:
             use = self._store.uses(job.id).get(job.attempts, Use()) if post.adopted else Use()
             log = job.state.log if isinstance(job.state, Placed) else ""
-            self._watched[key] = Watched(job, job.attempts, post.devices, use, log, kept=now)
-            if born := self._backend.process_of(post.keeper, key):
-                self._watched[key].pids.add(born)
-        return self._watched[key]
+            one = self._watched[key] = Watched(job, job.attempts, post.devices, use, log, self._closed, kept=now)
+        if len(one.pids) > _MANY:
+            one.pids &= self._keepers.keys()
+        if born := self._backend.process_of(post.keeper, key):  # told a moment after the start
+            one.pids.add(born)
+        return one
 
     def _held(self, post: Post, reading: Reading, one: Watched) -> int:
-        """Bytes that an attempt holds on a device: what its processes hold, else all of it where it is alone there."""
-        ours = [process for process in reading.processes if self._keepers.get(process.pid) == post.keeper]
+        """Bytes that an attempt holds on a device: what its processes hold, else what nobody else does."""
+        ours = [process for process in reading.processes if self._is_of(post, process)]
+        others = [process for process in reading.processes if not self._is_of(post, process)]
+        one.pids.difference_update(process.pid for process in others)  # a number may come again
         one.pids.update(process.pid for process in ours)
-        if any(process.memory is None for process in ours) or (not ours and _is_silent(reading)):
-            return 0 if post.company else reading.used or 0
+        if any(process.memory is None for process in ours) or (not reading.processes and reading.used):
+            return 0 if post.company else _rest(reading, others)
         return sum(process.memory or 0 for process in ours)
 
+    def _load(self, post: Post, readings: list[Reading]) -> int | None:
+        """How busy its GPUs are on average, where only itself can be the cause."""
+        loads = [reading.utilisation for reading in readings if reading.utilisation is not None]
+        computing = (process for reading in readings for process in reading.processes if not process.graphics)
+        if not loads or post.company or not all(self._is_of(post, process) for process in computing):
+            return None
+        return round(sum(loads) / len(loads))
+
+    def _is_of(self, post: Post, process: Process) -> bool:
+        return self._keepers.get(process.pid) == post.keeper
+
     def _account(self, one: Watched, snapshot: Snapshot) -> None:
-        """Peaks as the driver kept them: of processes that run together all of them, of others the largest."""
+        """Peaks as the driver kept them: of processes that ran together all of them, of others the largest."""
         for device in one.devices:
-            accounts = [each for each in snapshot.reading(device.id).accounts or () if each.pid in one.pids]
-            together = sum(account.peak for account in accounts if account.running)
-            one.use = reached(one.use, max([together, *(account.peak for account in accounts)]))
+            accounts = snapshot.reading(device.id).accounts or ()
+            own = {each.pid: each for each in accounts if each.pid in one.pids and (device.id, each) not in one.void}
+            if running := frozenset(pid for pid, account in own.items() if account.running):
+                one.together[device.id] = running
+            together = sum(own[pid].peak for pid in one.together.get(device.id, ()) if pid in own)
+            one.use = reached(one.use, max([together, *(account.peak for account in own.values())]))
 
     def _identify(self, snapshot: Snapshot) -> None:
         """Find the keeper of every process that was not there before; the numbers of those that left are void."""
         roots = {root: post.keeper for post in self._posts if (root := self._backend.root_of(post.keeper))}
         shown = {process.pid for process in _processes(snapshot)}
-        known = {pid: keeper for pid, keeper in self._keepers.items() if pid in shown and keeper}
+        # Who was a stranger may come from a keeper that is known only now.
+        believed = {*roots.values(), *([""] if roots == self._roots else [])}
+        known = {pid: keeper for pid, keeper in self._keepers.items() if pid in shown and keeper in believed}
         self._keepers = known | {pid: _keeper_of(pid, roots) for pid in shown - known.keys()}
+        self._roots = roots
 
 
 def _processes(snapshot: Snapshot) -> Iterable[Process]:
     return (process for reading in snapshot.readings.values() for process in reading.processes)
 
 
-def _is_silent(reading: Reading) -> bool:
-    """Whether the driver does not list who is there, though somebody is."""
-    return not reading.processes and bool(reading.used)
+def _closed(snapshot: Snapshot) -> Iterator[Closed]:
+    for device, reading in snapshot.readings.items():
+        yield from ((device, account) for account in reading.accounts or () if not account.running)
+
+
+def _rest(reading: Reading, others: list[Process]) -> int:
+    """What is in use on a device beyond what others hold, as far as all of that is known."""
+    known = [process.memory for process in others if process.memory is not None]
+    return max(0, (reading.used or 0) - sum(known)) if len(known) == len(others) else 0
 
 
 def _keeper_of(pid: int, roots: dict[int, str]) -> str:

@@ -39,8 +39,11 @@ class TestMultirun:
     """As people type it."""
 
     def test_each_job_has_a_gpu_and_a_folder(self, studio: Studio) -> None:
-        """Folders, logs and configurations are where Hydra puts them; two jobs at a time are on two GPUs."""
-        ended = studio.run("rate=1e-3,1e-4", "text='a, b','c=d'", "together=2")
+        """Folders, logs and configurations are where Hydra puts them; two jobs at a time are on two GPUs.
+
+        In the queue they are the tasks of an array that has the program's name, with the overrides to be seen.
+        """
+        ended = studio.run("rate=1e-3,1e-4", "text='a, b','c=d'", "++together=2", "hydra.launcher.max_parallel=2")
         assert ended.code == 0, ended.err
         (path,) = studio.folder.glob("multirun/*/*/multirun.yaml")
         sweep = path.parent
@@ -49,16 +52,9 @@ class TestMultirun:
         values = [(config.rate, config.text) for config in configs]
         assert values == [(0.001, "a, b"), (0.001, "c=d"), (0.0001, "a, b"), (0.0001, "c=d")]
         assert "rate 0.001" in (sweep / "1/train.log").read_text()
-
-    def test_jobs_are_those_of_the_program(self, studio: Studio) -> None:
-        """In the queue they are the tasks of an array that has the program's name, with the overrides to be seen."""
-        assert studio.run("rate=1", "+more=2,3", "hydra.launcher.max_parallel=1").code == 0
         jobs = studio.jobs()
-        assert [(job.name, job.task, job.terms.at_once) for job in jobs] == [("train", 0, 1), ("train", 1, 1)]
-        assert [job.command.words[-3:] for job in jobs] == [
-            ("train.train", "rate=1", "more=2"),
-            ("train.train", "rate=1", "more=3"),
-        ]
+        assert [(job.name, job.task, job.terms.at_once) for job in jobs] == [("train", task, 2) for task in range(4)]
+        assert jobs[1].command.words[-4:] == ("train.train", "rate=0.001", "text='c=d'", "together=2")
 
     def test_failure_is_told_at_the_end(self, studio: Studio) -> None:
         """As with every launcher of Hydra; the other jobs have run, and the log is named."""

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import copy
 import os
-from pathlib import Path
 
 from hydra import version
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from stoker.core.errors import JobFailed
 from stoker.hydra.settings import current, set_id
 
 
-def failure_of(config: DictConfig, shown_id: str, log: Path | None, error: Exception) -> JobReturn:
+def failure_of(config: DictConfig, shown_id: str, error: Exception) -> JobReturn:
     """The failure, in which the error is raised for whoever asks for the job's value."""
-    if log is not None and not isinstance(error, JobFailed):  # which names it anyway
-        error.add_note(f"in job {shown_id}, whose log is {log}")
     set_id(config, shown_id)
     failure = JobReturn(
         overrides=list(config.hydra.overrides.task),

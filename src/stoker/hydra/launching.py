@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,7 +91,9 @@ def _batches(runs: Sequence[Run]) -> list[Batch]:
     found: dict[str, Batch] = {}
     for run in runs:
         words = _words(run.config)
-        found.setdefault(repr(words), Batch(*_read(words), [])).runs.append(run)
+        if (key := repr(words)) not in found:
+            found[key] = Batch(*_read(words), [])
+        found[key].runs.append(run)
     return list(found.values())
 
 
@@ -103,8 +106,8 @@ def _words(config: DictConfig) -> dict[str, Any]:
 
 def _read(words: dict[str, Any]) -> tuple[JobOptions, int | None]:
     """Hydra's folders are told from here, so jobs begin here, whatever is configured for others."""
-    at_once = words.pop("max_parallel")
-    return read_keywords({**words, "chdir": working_directory()}), at_once
+    given = {key: value for key, value in words.items() if key != "max_parallel"}
+    return read_keywords({**given, "chdir": working_directory()}), words["max_parallel"]
 
 
 def _submit(link: Link, sweep: Sweep, batch: Batch) -> dict[Job, Run]:
@@ -133,8 +136,11 @@ def _wait(submitted: Mapping[Job, Run]) -> Iterator[tuple[int, JobReturn]]:
 def _returned(job: Job, run: Run) -> JobReturn:
     try:
         returned = job.result()
+    except StokerError as error:  # says itself where to look
+        return failure_of(run.config, job.shown_id, error)
     except Exception as error:
-        return failure_of(run.config, job.shown_id, job.log, error)
+        error.add_note(f"in job {job.shown_id}, whose log is {job.log}")
+        return failure_of(run.config, job.shown_id, error)
     assert isinstance(returned, JobReturn)
     return returned
 
@@ -143,8 +149,8 @@ def _ending(job: Job, returned: JobReturn) -> str:
     if returned.status is JobStatus.COMPLETED:
         return job.state
     error = returned._return_value  # asking for it as one should would raise it
-    first_line, _, _ = str(error).partition("\n")
-    return f"{job.state}: {type(error).__name__}: {first_line}"
+    first_line, _, _ = traceback.format_exception_only(error)[0].partition("\n")
+    return f"{job.state}: {first_line}"
 
 
 def _stop(link: Link, jobs: Sequence[Job]) -> None:

@@ -61,9 +61,10 @@ class Caps:
     def _asked(self, python: str, environment: Mapping[str, str], terms: Terms) -> Torch:
         from stoker.interpreter import ask_torch
 
-        # Other variables do not change what a Python imports, and may be different for each job.
-        telling = tuple(item for item in terms.extra_env if item[0].startswith(("PYTHON", "LD_")))
-        key = (python, telling, terms.cwd if "PYTHONPATH" in environment else "")
+        # Other variables do not change what a Python imports, and may be different for each job. Where it is started
+        # may: pyenv chooses by the directory.
+        telling = tuple(item for item in terms.extra_env if item[0].startswith(("PYTHON", "PYENV", "LD_")))
+        key = (python, telling, terms.cwd)
         if key not in self._answers:
             self._answers[key] = ask_torch(python, environment, terms.cwd)
         return self._answers[key]

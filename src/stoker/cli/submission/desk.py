@@ -50,6 +50,8 @@ OF_THE_JOB_WE_ARE_IN = frozenset(
 )
 """Variables of the job that submits another one, which must not be taken for the other's."""
 
+MEMORY_UNKNOWN = "the memory of these devices is not known, so each runs one job at a time"
+
 
 class NotServed(StokerError):
     """There is no engine, and none could be started."""
@@ -132,6 +134,9 @@ class Desk:
                 terms = self._terms[_key(item)] = self._clientele.settled(asked, machine.devices if machine else ())
                 if machine is not None and terms.need.gpus:
                     _refuse_impossible(terms, machine, self._modesty)
+        share = any(terms.need.shares for terms in self._terms.values())
+        if machine is not None and share and not any(device.memory for device in machine.devices):
+            self.notes.append(MEMORY_UNKNOWN)
         return list(self._parts(items))
 
     def enter(self, store: Store, parts: Sequence[Part], label: str, *, held: str) -> list[Entered]:

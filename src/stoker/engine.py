@@ -13,17 +13,15 @@ from stoker.backends import journal
 from stoker.backends.local import Gone
 from stoker.book import Book
 from stoker.changes import Happening, Sequel
-from stoker.core.attempt import attempt_key, output_paths
+from stoker.core.attempt import attempt_key
 from stoker.core.device import Snapshot
 from stoker.core.errors import StokerError
 from stoker.core.forecast import Forecast, Now, forecast
 from stoker.core.job import (
     Active,
-    Assigned,
     Cancelled,
     Job,
     Queued,
-    Returned,
     Stopping,
     need_of,
 )
@@ -32,18 +30,17 @@ from stoker.core.reasons import Reason
 from stoker.core.terms import Need
 from stoker.core.use import Live
 from stoker.core.waiting import Shape
+from stoker.dispatch import Dispatch
 from stoker.equipment import Equipment
 from stoker.experience import Experience
 from stoker.hearing import Hearing
 from stoker.lessons import Lessons
 from stoker.mail import Mail
 from stoker.measuring import Measuring
-from stoker.mps.place import MpsTrouble
-from stoker.orders import Assignment, Orders
 from stoker.posts import Post, Posts
 from stoker.sharing import Sharing
 from stoker.sight import LOOK_INTERVAL, Sight
-from stoker.tending import PLAIN, POLL_INTERVAL, Served, Tending
+from stoker.tending import POLL_INTERVAL
 from stoker.tenure import Tenure
 from stoker.usage import Usage
 
@@ -72,8 +69,7 @@ class Engine:
         self.name = name
         self.label = label
         self.policy = policy
-        self.trouble = ""
-        """What keeps the engine from working, in words; empty when nothing does."""
+        self._trouble = ""
         self.draining = False
         self._stopping: tuple[float | None, str] | None = None
         """Once everything has to stop: the grace and the reason."""
@@ -100,8 +96,7 @@ class Engine:
         )
         self._mail = Mail(equipment.store, name)
         self._heartbeat = heartbeat
-        self._orders = Orders(equipment.store, equipment.devices, equipment.report)
-        self._tending = Tending(equipment.backend)
+        self._dispatch = Dispatch(self._book, self._posts, self.sight, self._hearing, equipment)
         self._buried: list[str] = []
         self._last_accepted = 0
         self._accept_due = True
@@ -132,6 +127,15 @@ class Engine:
         self.policy = self._mail.overlaid(policy)
         self._changes.sequel = sequel
         self._book.plan_due = True
+
+    @property
+    def trouble(self) -> str:
+        """What keeps the engine from working, in words; empty when nothing does."""
+        return self._trouble or self._dispatch.trouble
+
+    @trouble.setter
+    def trouble(self, words: str) -> None:
+        self._trouble = words
 
     @property
     def now(self) -> float:
@@ -255,7 +259,7 @@ class Engine:
         with contextlib.suppress(StokerError):
             self._changes.write()
         self._sharing.withdraw()
-        self._tending.close()
+        self._dispatch.close()
         self._see_off(self._posts.dismiss_all())
         self._selector.close()
 
@@ -291,7 +295,7 @@ class Engine:
             moments.append(self._plan_after - now)
         if self._posts.ahead:
             moments.append(0.25)
-        if self._tending.busy:
+        if self._dispatch.waits:
             moments.append(POLL_INTERVAL)
         if (burial := self._equipment.backend.next_burial) is not None:
             moments.append(burial)
@@ -406,47 +410,8 @@ class Engine:
 
     def _hand_over(self) -> None:
         """Give recorded assignments to their keepers, never before they are recorded."""
-        if self._retry_at is not None:
-            return
-        for assignment in self._orders.take():
-            job, post, _ = assignment
-            now = self._roster.active(job.id)
-            if now is None or now.attempts != job.attempts:  # came back while the disk was full
-                self._tending.forget(job)
-            elif self.draining or self._is_called_off(now):  # somebody stopped it between the decision and this
-                self._tending.forget(job)
-                self._book.happen(now, Returned(now.attempts, self._now()))
-                self._hearing.leave_post(post.keeper, now)
-            elif (served := self._served(assignment, now)) is not None:
-                order, environment = self._orders.order(assignment, served)
-                self._equipment.backend.start(post.keeper, order, environment)
-                if isinstance(now.state, Stopping):
-                    self._equipment.backend.stop(post.keeper, order.attempt, 0.0)
-        self._equipment.backend.flush()
-
-    def _is_called_off(self, job: Job) -> bool:
-        """Whether nobody wants a job any more that may still have to wait for its MPS daemon."""
-        return isinstance(job.state, Stopping) and need_of(job).mps is not None
-
-    def _served(self, assignment: Assignment, job: Job) -> Served | None:
-        """What MPS has for the attempt; None where that is not ready yet, or never will be."""
-        if need_of(job).mps is None:
-            return PLAIN
-        self._tending.exclusive = self.policy.mps_exclusive
-        if self.trouble == self._tending.trouble:  # told anew below, while there is any
-            self.trouble = self._tenure.trouble
-        try:
-            served = self._tending.serve(job, assignment.post, self._orders.environment(job), self._now())
-        except MpsTrouble as error:
-            if job.terms.mps_optional:
-                self.trouble = f"MPS is not used: {error.message}"
-                return PLAIN
-            self._hearing.refuse(assignment.post.keeper, job, f"{error.message}; {error.hint}")
-            return None
-        if served is None:
-            self._orders.put(assignment)
-        self.trouble = self._tending.trouble or self._tending.news() or self.trouble
-        return served
+        if self._retry_at is None:
+            self._dispatch.hand_over(draining=self.draining, exclusive=self.policy.mps_exclusive)
 
     def _tidy(self) -> None:
         """Give back what is not used: leases of idle posts, attempts stuck behind a long one."""
@@ -456,29 +421,12 @@ class Engine:
         if self.draining or not self.waiting:
             self._sharing.withdraw()
 
-    # -- assigning -------------------------------------------------------------------------------
+    # -- inside ----------------------------------------------------------------------------------
 
     def _assign(self, start: Start) -> None:
-        now = self._now()
-        devices = self.sight.devices(start.devices)
-        post = self._posts[start.behind] if start.behind else self._posts.open(start.need, devices, now)
-        if post is None:  # somebody else was faster: look at the ledger again, and plan with that
+        if not self._dispatch.assign(start, self._now()):  # look at the ledger again, and plan with that
             self.sight.expire()
-            self._book.plan_due, self._plan_after = True, now + SOON
-            return
-        job = self._roster.waiting.remove(start.job.id)
-        assert job is not None
-        out, err = output_paths(job, self._equipment.user)
-        errors = "" if err == out else err
-        need = None if start.need == job.terms.need else start.need
-        assigned = Assigned(post.keeper, start.devices, out, now, errors, post.lease.rpartition("/")[2], need)
-        job = self._book.happen(job, assigned)
-        if not post.jobs:  # now that it is busy, more may be handed over ahead
-            self._book.plan_due = True
-        post.take(job.id, now)
-        if start.need.shares:
-            self._posts.note_company(self.sight.leases)
-        self._orders.put(Assignment(job, post, (out, err)))
+            self._book.plan_due, self._plan_after = True, self._now() + SOON
 
     def _stop_latecomer(self, job: Job | None) -> None:
         """Stop what slipped in before it was called back."""
@@ -495,8 +443,6 @@ class Engine:
         assert isinstance(job.state, Active)
         patience = job.terms.grace if grace is None else grace
         self._equipment.backend.stop(job.state.keeper, attempt_key(job.id, job.state.attempt), patience, number)
-
-    # -- inside ----------------------------------------------------------------------------------
 
     def _nothing(self) -> None:
         """The backend is read in a step of its own."""

@@ -80,6 +80,8 @@ def test_another_program_script_option_or_place_is_other_work(other: tuple[Comma
         ("--model resnet18", "--model resnet152"),
         ("--hidden 128", "--hidden 256"),
         ("--model-name vit", "--model-name bert"),
+        ("--memory 6.5G", "--memory 13.5G"),
+        ("--memory 6G", "--memory 8G"),
     ],
 )
 def test_what_decides_the_memory_makes_another_kind_of_work(one: str, other: str) -> None:

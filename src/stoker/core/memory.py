@@ -16,10 +16,11 @@ KEPT = 9
 """Runs that count, the newest ones."""
 GRAIN = 64 * 2**20
 """Bytes to which predictions are rounded up, so that small differences do not make different needs."""
-_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+|[KMGTkmgt]?i?[bB]?)")
+_FILE = re.compile(r".*\d.*\.[A-Za-z]\w{0,7}")
 _DIGITS = re.compile(r"\d+")
 _MATTERS = (
-    "batch|bs$|size|hidden|dim|width|depth|layer|channel|seq|len|token|head|res|crop|img|image|context|ctx|emb|rank"
+    "mem|ram|batch|bs$|size|hidden|dim|width|depth|layer|channel|seq|len|token|head|res|crop|img|image|context|ctx|emb|rank"
     "|frame|sample|n[gd]f$|filter|expert|unit|feature|vocab|window|patch|beam|scale|block|accum|precision|bits"
 )
 """Names of options whose numbers decide how much memory a run takes; compiled only where somebody asks."""
@@ -117,7 +118,7 @@ def _masked(word: str, before: str) -> str:
         return f"{name}{equals}#"
     if _NUMBER.fullmatch(value):
         return word if re.search(_MATTERS, option, re.IGNORECASE) else f"{name}{equals}#"
-    if "/" in value or _NUMBER.search(value.rpartition(".")[0]):  # a path, or a file's name
+    if "/" in value or _FILE.fullmatch(value):
         return f"{name}{equals}{_DIGITS.sub('#', value)}"
     return word
 

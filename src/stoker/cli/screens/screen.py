@@ -39,17 +39,30 @@ def screen_options(function: Callable[..., int]) -> Callable[..., int]:
         screen = Screen(_form(as_json=as_json, plain=plain), color, sim or bool(os.environ.get("STOKER_SIM")))
         return function(*arguments, screen=screen, **values)
 
+    return _with_options(click.option("--sim", is_flag=True, help="The queue of simulated GPUs.")(wrapped))
+
+
+def output_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Decorates a command that has nothing to do with a queue with the options of a screen, which it gets as one."""
+
+    @wraps(function)
+    def wrapped(*arguments: Any, as_json: bool, plain: bool, color: str, **values: Any) -> int:
+        return function(*arguments, screen=Screen(_form(as_json=as_json, plain=plain), color, sim=False), **values)
+
+    return _with_options(wrapped)
+
+
+def _with_options(function: Callable[..., int]) -> Callable[..., int]:
     options = [
         click.option("--json", "as_json", is_flag=True, help="As one JSON value."),
         click.option("--plain", is_flag=True, help="TAB separated; the default where the output is no terminal."),
         click.option(
             "--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="When to use colour."
         ),
-        click.option("--sim", is_flag=True, help="The queue of simulated GPUs."),
     ]
     for option in reversed(options):
-        wrapped = option(wrapped)
-    return wrapped
+        function = option(function)
+    return function
 
 
 def places_here(sim: bool) -> Places:

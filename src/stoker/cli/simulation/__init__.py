@@ -1,0 +1,1 @@
+"""What `stoker simulate` consists of: the replays, their report, and two ways to draw it."""

@@ -1,0 +1,134 @@
+"""`stoker simulate` as people type it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from stoker.cli.simulation.replays import POLICIES, Simulation
+from support.cli import Stoker
+from support.terminal import open_terminal
+
+SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.simulate-1.json"
+
+
+@pytest.fixture
+def trace(stoker: Stoker) -> str:
+    """A day of sixty jobs, four of which need more than two GPUs."""
+    random = Random(5)
+    gpus = [8] * 4 + [random.choice([1, 1, 2]) for _ in range(56)]
+    rows = [f"{random.uniform(0, 86400):.0f},{random.lognormvariate(7, 1):.0f},{count},u" for count in gpus]
+    (stoker.cwd / "trace.csv").write_text("\n".join(["submit,duration,gpus,user", *rows]) + "\n")
+    return "trace.csv"
+
+
+def simulated(stoker: Stoker, *words: str) -> Simulation:
+    """What programs are told."""
+    outcome = stoker("simulate", *words, "--json")
+    assert outcome.code == 0, outcome.err
+    return msgspec.json.decode(outcome.out, type=Simulation)
+
+
+def test_the_schema_is_what_the_code_says() -> None:
+    """The promised schema is the one msgspec makes of the code; only additions may change it within a version."""
+    assert json.loads(SCHEMA.read_text()) == msgspec.json.schema(Simulation)
+
+
+def test_stoker_and_strict_order_are_compared(stoker: Stoker, trace: str) -> None:
+    """By default; jobs that the machine could not run are named and left out, and none is lost."""
+    told = simulated(stoker, trace, "--gpus", "2x24G")
+    assert [one.policy for one in told.policies] == ["stoker", "fifo"]
+    assert (told.jobs, list(told.notes)) == (56, ["4 jobs left out: more than 2 GPUs needed"])
+    assert [one.figures.lost for one in told.policies] == [0, 0]
+    assert told.policies[0].figures.completion_mean < told.policies[1].figures.completion_mean
+
+
+def test_the_same_words_give_the_same_figures(stoker: Stoker, trace: str) -> None:
+    """And another seed gives others."""
+    words = trace, "--gpus", "2x24G", "--policy", "packing", "--rho", "0.9"
+    assert simulated(stoker, *words) == simulated(stoker, *words)
+    assert simulated(stoker, *words).policies != simulated(stoker, *words, "--seed", "7").policies
+
+
+def test_all_policies_in_a_table_for_programs(stoker: Stoker, trace: str) -> None:
+    """TAB separated where nobody looks, with what was left out beside it; the bound is the best of all."""
+    outcome = stoker("simulate", trace, "--gpus", "2x24G", "--policy", "all", "--rho", "0.9", "--cap-duration", "1h")
+    assert outcome.code == 0
+    assert outcome.err == "stoker: 4 jobs left out: more than 2 GPUs needed\n"
+    head, *rows = [line.split("\t") for line in outcome.out.splitlines()]
+    assert [row[0] for row in rows] == list(POLICIES)
+    means = [float(row[head.index("completion_mean")]) for row in rows]
+    assert min(means) == means[-1]
+
+
+def test_a_person_gets_a_table_and_a_plot(stoker: Stoker, trace: str) -> None:
+    """In the width of the terminal."""
+    with open_terminal(stoker.home, PATH=stoker.environment["PATH"]) as terminal:
+        words = [str(stoker.cwd / trace), "--gpus", "2x24G", "--jobs", "30", "--rho", "0.8"]
+        terminal.start(["stoker", "simulate", *words], 100, 24)
+        screen = terminal.wait_for("exit code 0")
+    assert "on 2x24G" in screen
+    assert "offered load 0.80" in screen
+    assert "over so long after their arrival" in screen
+    assert "█" in screen
+
+
+def test_the_plot_can_be_drawn_into_a_file(stoker: Stoker, trace: str) -> None:
+    """As an SVG with a line for each policy."""
+    outcome = stoker("simulate", trace, "--gpus", "2x24G", "--policy", "stoker,fifo,bound", "--svg", "plot.svg")
+    assert outcome.code == 0, outcome.err
+    root = ElementTree.parse(stoker.cwd / "plot.svg").getroot()
+    assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 3
+
+
+def test_an_oracle_is_told_in_the_report(stoker: Stoker, trace: str) -> None:
+    """Nobody takes its figures for those of experience."""
+    told = simulated(stoker, trace, "--gpus", "2x24G", "--policy", "shortest", "--oracle")
+    assert told.oracle
+
+
+def test_models_come_from_a_file(stoker: Stoker, trace: str) -> None:
+    """Measured pairs that hardly move beside each other make packing slow."""
+    names = ["('A3C', 1)", "('CycleGAN', 1)"]
+    slow = {name: {"null": 10.0, **{other: [0.5, 0.5] for other in names}} for name in names}
+    (stoker.cwd / "models.json").write_text(json.dumps({"v100": slow}))
+    words = trace, "--gpus", "2x24G", "--policy", "packing", "--rho", "1"
+    usual, other = simulated(stoker, *words), simulated(stoker, *words, "--models", "models.json")
+    assert other.policies[0].figures.makespan > usual.policies[0].figures.makespan
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["none.csv"], "none.csv cannot be read: No such file or directory"),
+        (["bad.csv"], "bad.csv has no column for the duration"),
+        (["negative.csv"], "negative.csv:2: duration is '-3', not a number of seconds"),
+        (["wide.csv", "--gpus", "2x24G"], "none of 1 job can run on 2x24G (1 job left out: more than 2 GPUs needed)"),
+        (["large.csv", "--gpus", "2x24G"], "1 job left out: more than 24.0G on a GPU needed"),
+        (["trace.csv", "--from", "99"], "no job of trace.csv is left: it has 60 jobs"),
+        (["trace.csv", "--gpus", "lots"], "'lots' does not describe simulated GPUs"),
+        (["trace.csv", "--gpus", "0x24G"], "'0x24G' does not describe simulated GPUs"),
+        (["trace.csv", "--gpus", "999x24G,999x24G"], "are 1,998 GPUs"),
+        (["trace.csv", "--policy", "fifi"], "no policy 'fifi'"),
+        (["trace.csv", "--policy", ""], "no policy ''"),
+        (["trace.csv", "--cap-duration", "long"], "'long' is not a duration"),
+        (["trace.csv", "--rho", "0"], "--rho"),
+        (["trace.csv", "--jobs", "0"], "--jobs"),
+        (["trace.csv", "--models", "trace.csv"], "trace.csv tells no throughputs"),
+    ],
+)
+def test_what_cannot_be_is_refused(stoker: Stoker, trace: str, words: Sequence[str], said: str) -> None:
+    """With one clear sentence and exit code 2."""
+    (stoker.cwd / "bad.csv").write_text("arrival\n1\n")
+    (stoker.cwd / "negative.csv").write_text("arrival,duration\n1,-3\n")
+    (stoker.cwd / "wide.csv").write_text("arrival,duration,gpus\n1,3,4\n")
+    (stoker.cwd / "large.csv").write_text("arrival,duration,vram\n1,3,80G\n")
+    outcome = stoker("simulate", *words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert said in outcome.err

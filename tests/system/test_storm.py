@@ -8,7 +8,7 @@ from pathlib import Path
 from support.cli import Stoker
 from support.storm.background import QueueStorm
 from support.storm.foreground import RunStorm
-from support.storm.weather import CHECK, Weather
+from support.storm.weather import CHECK, SHARED, Weather
 
 
 def test_a_storm_over_foreground_runs_does_no_harm(stoker: Stoker) -> None:
@@ -20,8 +20,16 @@ def test_a_storm_over_foreground_runs_does_no_harm(stoker: Stoker) -> None:
 
 
 def test_a_storm_over_the_queue_does_no_harm(tmp_path: Path) -> None:
-    """Jobs of all kinds, meddled with while their engine dies a hundred times, end as they were asked to."""
+    """Jobs of all kinds, meddled with while their engine dies again and again, end as they were asked to."""
     with contextlib.closing(QueueStorm(tmp_path, CHECK)) as storm:
         storm.rage()
         assert storm.faults() == [], f"once more: make storm STORM=--check SEEDS=1 SEED={CHECK.seed}"
-        assert (storm.blows["engine"], storm.blows["forkserver"], storm.blows["keeper"]) == (100, 20, 20)
+        assert (storm.blows["engine"], storm.blows["forkserver"], storm.blows["keeper"]) == (75, 15, 15)
+
+
+def test_a_storm_over_shared_gpus_does_no_harm(tmp_path: Path) -> None:
+    """Jobs that share GPUs, some of them taking too much, have room meanwhile, and none pays for its company."""
+    with contextlib.closing(QueueStorm(tmp_path, SHARED)) as storm:
+        storm.rage()
+        assert storm.faults() == [], f"once more: make storm STORM=--shared SEEDS=1 SEED={SHARED.seed}"
+        assert (storm.blows["engine"], storm.blows["forkserver"], storm.blows["keeper"]) == (25, 5, 5)

@@ -16,9 +16,8 @@ from support.cli import Stoker
 from support.storm.background import QueueStorm
 from support.storm.foreground import RunStorm
 from support.storm.promises import tally
-from support.storm.weather import CHECK, LONG, Weather
-
-SIMULATED = "4x24G"
+from support.storm.sharing import tally_of_sharing
+from support.storm.weather import CHECK, LONG, SHARED, SIMULATED, Weather
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,19 +25,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1, help="how many, from the seed on")
     parser.add_argument("--check", action="store_true", help="as large as the one of make check")
+    parser.add_argument("--shared", action="store_true", help="as large as the one of make check over shared GPUs")
     parser.add_argument("--foreground", action="store_true", help="over foreground runs in place of the queue")
     for name, value in vars(LONG).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value))
     given = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
-    count, check, foreground = given.pop("seeds"), given.pop("check"), given.pop("foreground")
-    usual = replace(Weather() if foreground else CHECK if check else LONG, **given)
+    count, check, shared, foreground = [given.pop(name) for name in ("seeds", "check", "shared", "foreground")]
+    usual = replace(Weather() if foreground else CHECK if check else SHARED if shared else LONG, **given)
     weathers = [_with_seed(usual, usual.seed + step) for step in range(count)]
     return max([_weathered(weather, foreground=foreground) for weather in weathers])
 
 
 def _with_seed(weather: Weather, seed: int) -> Weather:
-    """Every third storm is over simulated devices, where a driver is asked between two attempts."""
-    return replace(weather, seed=seed, sim=weather.sim or (SIMULATED if seed % 3 == 0 else ""))
+    """Every second storm is over simulated devices: jobs share them, and a driver is asked between two attempts."""
+    return replace(weather, seed=seed, sim=weather.sim or (SIMULATED if seed % 2 == 0 else ""))
 
 
 def _weathered(weather: Weather, *, foreground: bool) -> int:
@@ -66,7 +66,8 @@ def _run_storm(weather: Weather, home: Path) -> list[str]:
 def _queue_storm(weather: Weather, home: Path) -> list[str]:
     with contextlib.closing(QueueStorm(home, weather)) as storm:
         storm.rage()
-        print(storm.evidence().counts(), tally(storm.book), dict(storm.blows), sep="; ")
+        evidence = storm.evidence()
+        print(evidence.counts(), tally_of_sharing(evidence), tally(storm.book), dict(storm.blows), sep="; ")
         return storm.faults()
 
 

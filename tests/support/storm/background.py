@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import socket
+import sys
 import time
 from collections import Counter
 from functools import partial
@@ -15,6 +16,7 @@ from pathlib import Path
 from stoker.places import find_places
 from support.storm.book import CANCEL, Book
 from support.storm.checker import Evidence, faults_of_runs
+from support.storm.claims import overfull
 from support.storm.doors import Doors
 from support.storm.engine import AnyEngine, EngineProcess, FoundEngine
 from support.storm.jobs import After, Work, a_bunch, followers
@@ -22,6 +24,8 @@ from support.storm.killer import Killer
 from support.storm.leftovers import leftovers
 from support.storm.promises import faults_of_queue
 from support.storm.record import open_jobs, read_record
+from support.storm.sharing import faults_of_sharing
+from support.storm.stays import sizes_of
 from support.storm.typed import submit_at_once
 from support.storm.weather import Weather
 from support.storm.witness import read_witness, write_script
@@ -55,11 +59,12 @@ class QueueStorm:
         self._work.mkdir()
         write_script(self._work)
         self._marker = f"STORM={home}"
-        variables = {"PATH": os.environ["PATH"], "STORM": str(home)}
+        variables = {"PATH": os.environ["PATH"], "STORM": str(home), "STORM_PYTHON": sys.executable}
         self._doors = Doors(places, self._work, variables, self.book, self._dice)
         self._killer = Killer(places.state, self._dice)
         self._engine: AnyEngine | None = None
         self._next = 0
+        self._sizes = sizes_of(weather.sim)
         self._stuck: list[str] = []
 
     def rage(self) -> None:
@@ -70,6 +75,7 @@ class QueueStorm:
             self._doors.meddle()
             wait_until(partial(self._try, blow))
             self._doors.note_answers()
+            self._stuck += overfull(self._home / "ledger", self._sizes)
         self._feed(self.weather.jobs)
         self._finish()
 
@@ -87,22 +93,25 @@ class QueueStorm:
             *self._stuck,
             *faults_of_runs(evidence),
             *faults_of_queue(evidence, self.book, CPU_JOBS),
+            *faults_of_sharing(evidence),
             *(f"an engine said: {line}" for line in self._log.read_text().splitlines() if "Error" in line),
             *left,
         ]
 
     def evidence(self) -> Evidence:
         """What jobs, database and kills tell."""
-        codes = {job: entry.work.codes for job, entry in self.book.entries.items()}
-        record = read_record(self._killer.state)
-        return Evidence(read_witness(self._work), record, self._killer.kills, codes.__getitem__)
+        works = {job: entry.work for job, entry in self.book.entries.items()}
+        codes = {job: work.codes for job, work in works.items()}
+        memory = {job: work.memory for job, work in works.items() if work.memory}
+        lines, record, kills = read_witness(self._work), read_record(self._killer.state), self._killer.kills
+        return Evidence(lines, record, kills, codes.__getitem__, memory, self._sizes)
 
     # -- jobs ------------------------------------------------------------------------------------
 
     def _feed(self, count: int) -> None:
         """Submit until there are so many jobs."""
         while self._next < count:
-            bunch = a_bunch(self._dice, self._next)
+            bunch = a_bunch(self._dice, self._next, memory=bool(self.weather.sim))
             self._next += len(bunch.works)
             ids = self._doors.submit(bunch.works, array=bunch.array, held=bunch.held)
             if bunch.chained:

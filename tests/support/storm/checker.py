@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from support.storm.killer import KeeperKill
+from support.storm.memory import SHORT, Memory
 from support.storm.record import AttemptRow, Record
+from support.storm.stays import stays_of
 from support.storm.witness import End, Line, end_of_run
 
+_NOBODY = (float("-inf"), (0, 0))
 LOSSES_ALLOWED = 3
 """How often a job that loses its keeper is promised to be queued again."""
 
@@ -24,6 +26,10 @@ class Evidence:
     kills: list[KeeperKill]
     codes: Callable[[int], tuple[str, ...]]
     """The exit codes that each job's script ends with, run by run."""
+    memory: dict[int, Memory] = field(default_factory=dict)
+    """What jobs hold of their devices, where they do."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of each device, where devices have memory."""
 
     def counts(self) -> str:
         """What there was, in a few words."""
@@ -58,16 +64,17 @@ def _runs(evidence: Evidence) -> Iterator[str]:
         start, end = starts.pop((job, run), None), ends.pop((job, run), None)
         if start is not None and start.devices != attempt.devices:
             yield f"attempt {attempt.key} ran on {start.devices} instead of {attempt.devices}"
-        yield from _faulty_end(attempt, start, end, end_of_run(evidence.codes(job), run))
+        due = [end_of_run(evidence.codes(job), run), *([End(SHORT)] if job in evidence.memory else [])]
+        yield from _faulty_end(attempt, start, end, due)
     yield from (f"{line} was written down, and the store does not know" for line in (*starts.values(), *ends.values()))
 
 
-def _faulty_end(attempt: AttemptRow, start: Line | None, end: Line | None, due: End) -> Iterator[str]:
-    """An attempt that came to its own end did so with the code or signal of its script; what was stopped need not."""
+def _faulty_end(attempt: AttemptRow, start: Line | None, end: Line | None, due: list[End]) -> Iterator[str]:
+    """An attempt that came to its own end did so with a code or signal of its script; what was stopped need not."""
     seen = f"attempt {attempt.key} {attempt.why} with {attempt.code}, signal {attempt.signal}"
     if attempt.why == "exited":
         told = End(attempt.code or 0, attempt.signal or 0)
-        if start is None or end is None or end.code != due.code or told != due:
+        if start is None or end is None or end.code != told.code or told not in due:
             yield f"{seen} instead of {due}; it wrote down {start} and {end}"
     elif attempt.why not in ("lost", "timeout", "stopped"):
         yield f"{seen}, as no attempt should"
@@ -95,17 +102,28 @@ def _in_turn(evidence: Evidence) -> Iterator[str]:
 
 
 def _alone(evidence: Evidence) -> Iterator[str]:
-    """No two runs on one device at a time, what a command leaves behind included."""
+    """No run beside one that has a device for itself, what a command leaves behind included."""
     spans = _spans(evidence.lines)
+    shared = _shared(evidence)
     on: dict[str, list[tuple[float, float, tuple[int, int]]]] = defaultdict(list)
     for line in evidence.lines:
         if line.word == "start":
             for device in line.devices:
                 on[device].append((*spans[line.key], line.key))
     for device, intervals in on.items():
-        for (_, end, first), (begin, _, second) in pairwise(sorted(intervals)):
-            if begin < end:
-                yield f"runs {first} and {second} on {device} together for {end - begin:.3f} s"
+        alone, anybody = _NOBODY, _NOBODY
+        for begin, end, key in sorted(intervals):
+            until, other = alone if key in shared else anybody
+            if begin < until:
+                yield f"runs {other} and {key} on {device} together for {until - begin:.3f} s"
+            anybody = max(anybody, (end, key))
+            alone = alone if key in shared else max(alone, (end, key))
+
+
+def _shared(evidence: Evidence) -> set[tuple[int, int]]:
+    """The runs that suffer others on their devices."""
+    shared = {stay.key for stay in stays_of(evidence.record, evidence.sizes) if not stay.whole}
+    return {(job, run) for job, run, attempt in evidence.record.runs() if (job, attempt.number) in shared}
 
 
 def most_at_once(lines: list[Line]) -> int:

@@ -114,7 +114,7 @@ class Doors:
 
     def _run_again(self) -> None:
         """Retry a job that is over and that no other was to come after."""
-        over = "('done', 'failed', 'timeout', 'cancelled', 'lost')"
+        over = "('done', 'failed', 'oom', 'timeout', 'cancelled', 'lost')"
         ended = [job for (job,) in self._rows(f"SELECT id FROM jobs WHERE state IN {over} ORDER BY id DESC LIMIT 30")]
         ours = [job for job in ended if job in self._book.entries and not self._book.entries[job].work.endless]
         if free := [job for job in ours if not self._book.is_targeted(job)]:
@@ -132,7 +132,8 @@ class Doors:
 
     def _new_job(self, work: Work, digest: str, now: float, task: int | None) -> NewJob:
         terms = Terms(
-            need=Need(gpus=work.gpus),
+            need=_need(work),
+            cap=work.memory is not None and work.memory.capped,
             cwd=str(self._work),
             environment=digest,
             extra_env=(("STORM_WORD", FIRST_EDITION),),
@@ -141,10 +142,16 @@ class Doors:
             retries=work.retries,
             retry_on=work.retry_on,
             requeue=work.requeue,
-            out="/dev/null",
+            out=str(self._work / "%j.log") if work.memory else "/dev/null",
             begin=now + work.delay if work.delay else None,
             after=tuple(msgspec.convert(after._asdict(), Dependency) for after in work.after),
             at_once=work.at_once,
         )
-        line = command(work.number, work.codes, work.seconds, work.kind)
+        line = command(work.number, work.codes, work.seconds, work.kind, work.memory)
         return NewJob(Command((line,), "/bin/sh"), terms, task=task)
+
+
+def _need(work: Work) -> Need:
+    if work.memory is None:
+        return Need(gpus=work.gpus)
+    return Need(gpus=work.gpus, memory=work.memory.declared, auto=work.memory.learnt)

@@ -6,8 +6,12 @@ import random
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from support.storm.memory import Memory, any_memory, modest_memory
+
 FIRST_EDITION = "first"
 GRACE = 0.3
+WITH_MEMORY = 0.5
+"""How many of the jobs hold memory, where there is any."""
 
 
 class After(NamedTuple):
@@ -36,6 +40,8 @@ class Work:
     after: tuple[After, ...] = ()
     at_once: int | None = None
     """How many tasks of its array may run at the same time."""
+    memory: Memory | None = None
+    """What it does with the memory of its GPUs; None where it does not mind them."""
 
     @property
     def endless(self) -> bool:
@@ -54,8 +60,13 @@ class Bunch:
     """Whether others are to come after it."""
 
 
-def a_bunch(dice: random.Random, first: int) -> Bunch:
-    """Works with the numbers from the first on."""
+def a_bunch(dice: random.Random, first: int, *, memory: bool) -> Bunch:
+    """Works with the numbers from the first on; some of them hold memory, where there is any."""
+    bunch = _a_bunch(dice, first)
+    return replace(bunch, works=tuple(_furnished(dice, work) for work in bunch.works)) if memory else bunch
+
+
+def _a_bunch(dice: random.Random, first: int) -> Bunch:
     kind = dice.choices(["list", "array", "chain", "held"], [5, 2, 3, 1])[0]
     if kind == "array":
         at_once = dice.choice([1, 2, 3])
@@ -71,6 +82,15 @@ def followers(dice: random.Random, first: int, target: After) -> tuple[Work, ...
     """One or two jobs that come after others, some with a delay besides."""
     works = [replace(_short(dice, first + at), after=(target,)) for at in range(dice.randint(1, 2))]
     return tuple(replace(work, delay=dice.choice([0.0, 0.0, 0.2])) for work in works)
+
+
+def _furnished(dice: random.Random, work: Work) -> Work:
+    """The same job with memory, unless it needs no GPU; then it takes a little longer, so that it can be seen."""
+    if not work.gpus or dice.random() >= WITH_MEMORY:
+        return work
+    if work.seconds > 10:
+        return replace(work, memory=modest_memory(dice))
+    return replace(work, memory=any_memory(dice), seconds=dice.uniform(0.05, 0.5), kind="plain")
 
 
 def _any(dice: random.Random, number: int) -> Work:
@@ -95,7 +115,7 @@ def _failing(dice: random.Random, number: int) -> Work:
     code = dice.choice([str(dice.randint(1, 255)), "s9", "s15", "s6", "1"])
     retries = dice.choice([0, 1, 2])
     codes = dice.choice([(code,), (code, "0"), (code, "3", "0")])
-    retry_on = dice.choice([(), (), ("1",), ("failed",), ("timeout", "3")])
+    retry_on = dice.choice([(), (), ("1",), ("failed",), ("timeout", "3"), ("oom", "1")])
     return replace(_short(dice, number), codes=codes, retries=retries, retry_on=retry_on)
 
 

@@ -67,7 +67,14 @@ def locked_files(*directories: Path) -> list[Path]:
     """Files below the directories that somebody has locked, as the kernel tells."""
     inodes = {line.split()[5].rpartition(":")[2] for line in Path("/proc/locks").read_text().splitlines()}
     files = [path for directory in directories for path in directory.rglob("*")]
-    return [path for path in files if str(path.lstat().st_ino) in inodes]
+    return [path for path in files if str(_inode(path)) in inodes]
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.lstat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def _content(pid: int, name: str) -> bytes:

@@ -7,7 +7,7 @@ import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ class JobRow:
     state: str
     detail: dict[str, Any]
     engine: str
+    need: dict[str, Any] = field(default_factory=dict)
+    """What its terms ask for."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,11 @@ def open_jobs(state: Path) -> list[int]:
 
 
 def _jobs(database: sqlite3.Connection) -> dict[int, JobRow]:
-    rows = database.execute("SELECT id, words, state, detail, engine FROM jobs")
+    columns = "jobs.id, words, state, detail, engine, json_extract(body, '$.need')"
+    rows = database.execute(f"SELECT {columns} FROM jobs JOIN terms ON terms.id = jobs.terms")
     return {
-        job: JobRow(job, int(words.split()[3]), state, json.loads(detail), engine)
-        for job, words, state, detail, engine in rows
+        job: JobRow(job, int(words.split()[3]), state, json.loads(detail), engine, json.loads(need or "{}"))
+        for job, words, state, detail, engine, need in rows
     }
 
 

@@ -8,6 +8,9 @@ from typing import Any
 from support.storm.checker import LOSSES_ALLOWED, Evidence
 from support.storm.jobs import FIRST_EDITION, Work
 
+SHORTAGES_ALLOWED = 2
+"""How often a job is queued again in company, and once more if somebody comes who must not."""
+
 
 @dataclass
 class Story:
@@ -25,6 +28,8 @@ class Story:
     cancelled: bool = False
     failures: int = 0
     losses: int = 0
+    shortages: int = 0
+    """Attempts that company on its devices cost it."""
     editions: list[str] = field(default_factory=list)
     """What each run was given to say."""
 
@@ -63,10 +68,19 @@ class Story:
         result = kinds.get(event.get("why", "exited"), "failed")
         if self.cancelled and result != "done":
             result = "cancelled"
-        bad = result in ("failed", "timeout")
+        if result == "failed" and event.get("cause") == "oom":
+            if event.get("company") and self.shortages <= SHORTAGES_ALLOWED:
+                self.shortages += 1
+                return
+            result = "oom"
+        bad = result in ("failed", "timeout", "oom")
         self.failures += bad
-        retried = not self.work.retry_on or not {result, str(event["code"])}.isdisjoint(self.work.retry_on)
-        self.result = "" if bad and self.failures <= self.work.retries and retried else result
+        again = bad and self.failures <= self.work.retries and self._is_worth_a_retry(result, event["code"])
+        self.result = "" if again else result
+
+    def _is_worth_a_retry(self, result: str, code: int) -> bool:
+        wanted = self.work.retry_on or ("failed", "timeout")
+        return result in wanted or (result != "oom" and str(code) in wanted)
 
     def _lost(self, event: dict[str, Any]) -> None:
         self._at_keeper(event, begun=True)
@@ -100,7 +114,8 @@ class Story:
 
     def _retried(self, event: dict[str, Any]) -> None:
         self._expect(bool(self.result), event)
-        self.result, self.held, self.cancelled, self.failures, self.losses = "", False, False, 0, 0
+        self.result, self.held, self.cancelled = "", False, False
+        self.failures = self.losses = self.shortages = 0
 
 
 def faults_of_story(evidence: Evidence, job: int, story: Story) -> list[str]:

@@ -44,10 +44,23 @@ class Weather:
         return blows
 
 
+SIMULATED = "4x24G"
 CHECK = Weather(
-    jobs=1500, engine_kills=100, forkserver_kills=20, keeper_kills=20, rivals=3, farewells=6, typed=4, pause=0.2
+    jobs=1100, engine_kills=75, forkserver_kills=15, keeper_kills=15, rivals=2, farewells=4, typed=3, pause=0.2
 )
-"""What is part of every check..."""
+"""What is part of every check, over devices that are only names..."""
+SHARED = Weather(
+    jobs=220,
+    engine_kills=25,
+    forkserver_kills=5,
+    keeper_kills=5,
+    rivals=1,
+    farewells=2,
+    typed=1,
+    pause=0.2,
+    sim=SIMULATED,
+)
+"""... and over devices with memory, which jobs share..."""
 LONG = Weather(
     jobs=5000, engine_kills=220, forkserver_kills=40, keeper_kills=40, rivals=6, farewells=20, typed=12, pause=0.5
 )

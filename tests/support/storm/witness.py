@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from support.storm.memory import SHORT, Memory
+
 SCRIPT = "job.sh"
 WITNESS = "witness"
 
@@ -13,7 +15,7 @@ _JOB = """\
 say() {
   echo "$1 $id $STOKER_JOB_ID $STOKER_ATTEMPT ${CUDA_VISIBLE_DEVICES:--} $(date +%s.%N) $2 ${STORM_WORD:--}" >> witness
 }
-id=$1 codes=$2 seconds=$3 kind=$4
+id=$1 codes=$2 seconds=$3 kind=$4 memory=${5:-}
 n=$STOKER_ATTEMPT
 while [ "$n" -gt 1 ] && [ "$codes" != "${codes#*,}" ]; do n=$((n - 1)) codes=${codes#*,}; done
 code=${codes%%,*}
@@ -22,7 +24,17 @@ say start 0
 if [ "$kind" = child ]; then
   (sleep 0.04; say after 0) &
 fi
-sleep "$seconds"
+if [ -z "$memory" ]; then
+  sleep "$seconds"
+else
+  shift 5
+  "$STORM_PYTHON" -m stoker.simjob --memory "${memory%M}M" --seconds "$seconds" --load 10 --steps 1 "$@"
+  case $? in
+    0) ;;
+    1) code=SHORT ;;
+    *) code=98 ;;
+  esac
+fi
 case $code in
   s*) say end $((128 + ${code#s})); kill -"${code#s}" $$; sleep 60 ;;
   *) say end "$code"; exit "$code" ;;
@@ -62,12 +74,13 @@ class End(NamedTuple):
 
 def write_script(directory: Path) -> None:
     """Put what the jobs run into their directory."""
-    (directory / SCRIPT).write_text(_JOB)
+    (directory / SCRIPT).write_text(_JOB.replace("SHORT", str(SHORT)))
 
 
-def command(number: int, codes: tuple[str, ...], seconds: float, kind: str) -> str:
+def command(number: int, codes: tuple[str, ...], seconds: float, kind: str, memory: Memory | None = None) -> str:
     """A job's line for the shell; it ends with a code for each run, `s9` for a signal, the last for all that follow."""
-    return f"exec sh {SCRIPT} {number} {','.join(codes)} {seconds:.3f} {kind}"
+    line = f"exec sh {SCRIPT} {number} {','.join(codes)} {seconds:.3f} {kind}"
+    return line if memory is None else f"{line} {memory.words}{' --cap' if memory.capped else ''}"
 
 
 def read_witness(directory: Path) -> list[Line]:

@@ -1,0 +1,72 @@
+"""What jobs of a storm do with the memory of simulated GPUs, and what they say of it beforehand."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+MIB = 2**20
+GIB = 2**30
+SHORT = 99
+"""The code with which a run ends that found too little memory; no job of a storm ends so by itself."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a job holds on each of its GPUs while it runs, and what was asked for it."""
+
+    holds: int
+    declared: int | None = None
+    """Bytes; None is the whole card, unless they are learnt."""
+    learnt: bool = False
+    capped: bool = False
+    """Whether it takes no more than is set aside for it, and dies of that at once."""
+    shown: bool = True
+    """Whether its command tells how much it holds: else it is the same kind of work as those that hold more or less."""
+
+    @property
+    def words(self) -> str:
+        """How the job's own script is told; a plain number does not make a kind of work of its own."""
+        size = self.holds // MIB
+        return f"{size}M" if self.shown else str(size)
+
+
+def any_memory(dice: random.Random) -> Memory:
+    """Mostly what keeps to its word, and in fixed shares what does not and what fits on no GPU at all."""
+    makers = [_declared, _learnt, _whole, _capped, _greedy, _varied, _hopeless]
+    return dice.choices(makers, [8, 5, 2, 1, 1, 1, 1])[0](dice)
+
+
+def modest_memory(dice: random.Random) -> Memory:
+    """What keeps to its word, however long it runs."""
+    return dice.choice([_declared, _learnt, _whole])(dice)
+
+
+def _declared(dice: random.Random) -> Memory:
+    declared = dice.choice([1, 2, 4, 6, 9, 13]) * GIB
+    return Memory(dice.choice([declared, declared // 2]), declared)
+
+
+def _learnt(dice: random.Random) -> Memory:
+    return Memory(dice.choice([3, 5, 8]) * GIB, learnt=True)
+
+
+def _whole(_: random.Random) -> Memory:
+    return Memory(20 * GIB)
+
+
+def _capped(dice: random.Random) -> Memory:
+    return Memory(dice.choice([3, 5, 12]) * GIB, 2 * GIB, capped=True)
+
+
+def _greedy(dice: random.Random) -> Memory:
+    return Memory(dice.choice([7, 14]) * GIB, 3 * GIB)
+
+
+def _varied(dice: random.Random) -> Memory:
+    return Memory(dice.choice([3, 3, 3, 10]) * GIB, learnt=True, shown=False)
+
+
+def _hopeless(dice: random.Random) -> Memory:
+    learnt = dice.random() < 0.5
+    return Memory(30 * GIB, None if learnt else 3 * GIB, learnt=learnt)

@@ -1,0 +1,87 @@
+"""Attempts on their devices by what the database tells: for how long each had them, and how much of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from support.storm.record import Record
+
+OVER = ("exited", "returned", "lost")
+_UNITS = {"M": 2**20, "G": 2**30}
+
+
+@dataclass(frozen=True)
+class Stay:
+    """One attempt, from its assignment until nothing of it was left."""
+
+    job: int
+    number: int
+    parts: Mapping[str, int | None]
+    """By device, the bytes that were set aside; None is all of it."""
+    since: float
+    until: float = inf
+    end: Mapping[str, Any] | None = None
+    """The event that ended it."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Job and attempt."""
+        return self.job, self.number
+
+    @property
+    def whole(self) -> bool:
+        """Whether nobody else may be where it is."""
+        return None in self.parts.values()
+
+
+def sizes_of(sim: str) -> dict[str, int]:
+    """Bytes of each simulated device, by its number."""
+    groups = [part.partition("x") for part in sim.split(",") if part]
+    sizes = [int(size[:-1]) * _UNITS[size[-1]] for count, _, size in groups for _ in range(int(count))]
+    return {str(index): size for index, size in enumerate(sizes)}
+
+
+def stays_of(record: Record, sizes: Mapping[str, int]) -> list[Stay]:
+    """All attempts that had devices."""
+    found = [stay for job in record.events for stay in _stays(record, job, sizes)]
+    return [stay for stay in found if stay.parts]
+
+
+def by_device(stays: list[Stay]) -> dict[str, list[Stay]]:
+    """The stays on each device, in the order in which they began."""
+    found: dict[str, list[Stay]] = defaultdict(list)
+    for stay in sorted(stays, key=lambda each: each.since):
+        for device in stay.parts:
+            found[device].append(stay)
+    return found
+
+
+def _stays(record: Record, job: int, sizes: Mapping[str, int]) -> Iterator[Stay]:
+    number, given = 0, None
+    asked = record.jobs[job].need if job in record.jobs else {}
+    for event in record.events[job]:
+        if event["type"] == "assigned":
+            number, given = number + 1, event
+        elif event["type"] in OVER and given is not None:
+            yield Stay(job, number, _parts(given, asked, sizes), given["at"], event["at"], event)
+            given = None
+    if given is not None:
+        yield Stay(job, number, _parts(given, asked, sizes), given["at"])
+
+
+def _parts(given: Mapping[str, Any], asked: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, int | None]:
+    need = given.get("need") or asked
+    devices = [device.removeprefix("SIM-") for device in given.get("devices", ())]
+    return {device: _part(need, sizes[device]) if device in sizes else None for device in devices}
+
+
+def _part(need: Mapping[str, Any], size: int) -> int | None:
+    amount = dict(need.get("predicted", ())).get(f"SIM {size // 2**30}G") if need.get("auto") else need.get("memory")
+    if amount is None:
+        return None
+    amount = max(amount, need.get("floor", 0))
+    return None if amount > size else amount

@@ -247,7 +247,7 @@ class Engine:
                 self._keeper_gone(keeper)
                 return
         self._posts[keeper].take(job.id, self._now())
-        self._posts[keeper].company = need_of(job).shares  # nobody knows who was there before
+        self._posts[keeper].company = self._posts[keeper].shares  # nobody knows who was there before
         if isinstance(job.state, Stopping):  # whoever wanted that may have died before he said so
             self._stop_attempt(job, None)
         # An engine that died between the record and the order left an attempt that no keeper has heard of.

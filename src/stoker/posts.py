@@ -55,6 +55,11 @@ class Post(Struct):
         return _claims(self.devices, self.need)
 
     @property
+    def shares(self) -> bool:
+        """Whether its lease leaves room for others, which one on whole cards does not, whatever its need suffers."""
+        return any(claim.memory is not None for claim in self.claims)
+
+    @property
     def capacities(self) -> Mapping[str, int | None]:
         """How much memory there is behind each claim."""
         return _capacities(self.devices)

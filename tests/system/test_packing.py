@@ -146,6 +146,16 @@ class TestShortage:
         assert background.word(job) == "oom"
         assert len(attempts(background, job)) == 1
 
+    def test_alone_though_its_engine_died(self, background: Background) -> None:
+        """Nobody can have joined a job on a whole card while no engine looked: it is over at once all the same."""
+        job = submit(background, "auto", "--curve 0:1G,2:1G,3:40G --seconds 4")
+        background.wait_word("running", job)
+        background.kill_engine()
+        background.start_engine()
+        background.wait_over(job)
+        assert background.word(job) == "oom"
+        assert len(attempts(background, job)) == 1
+
     def test_split_over_writes(self, background: Background) -> None:
         """The message counts, however it was written."""
         job = submit(background, "all", "--memory 40G --seconds 1 --split-oom --oom-text jax")

@@ -79,6 +79,20 @@ def test_gpu_task_measures_ours_beside_bare_processes(tmp_path: Path) -> None:
     assert "| stoker's GPUTaskScheduler |" in told.stdout
 
 
+def test_packing_replays_the_traces_that_it_is_given(tmp_path: Path) -> None:
+    """Without any it says so; with some it tells every policy and judges ours."""
+    missing = bench("packing.py", tmp_path, "--traces", str(tmp_path))
+    assert (missing.returncode, missing.stdout) == (0, "")
+    assert "--traces names the directory" in missing.stderr
+    rows = [f"2017-10-09 {number % 24:02}:00:00,{60 * number + 60},{1 + number % 2}" for number in range(40)]
+    (tmp_path / "philly.csv").write_text("\n".join(["timestamp,duration,num_gpus", *rows]))
+    (tmp_path / "gavel_throughputs.json").write_text('{"v100": {"(\'A3C\', 1)": {"null": 7.0}}}')
+    told = bench("packing.py", tmp_path, "--traces", str(tmp_path), "--slices", "1", "--jobs", "30", "--rho", "0.9")
+    assert told.returncode == 0, told.stderr
+    assert "| shortest: mean completion, fifo / ours" in told.stdout
+    assert "| bound " in told.stdout
+
+
 @pytest.mark.parametrize(
     ("script", "words", "bar"),
     [

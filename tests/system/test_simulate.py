@@ -119,6 +119,7 @@ def test_models_come_from_a_file(stoker: Stoker, trace: str) -> None:
         (["trace.csv", "--policy", ""], "no policy ''"),
         (["trace.csv", "--cap-duration", "long"], "'long' is not a duration"),
         (["trace.csv", "--rho", "0"], "--rho"),
+        (["trace.csv", "--rho", "nan"], "--rho nan is no share of a machine"),
         (["trace.csv", "--jobs", "0"], "--jobs"),
         (["trace.csv", "--models", "trace.csv"], "trace.csv tells no throughputs"),
     ],

@@ -89,6 +89,8 @@ def prepare(wishes: Wishes) -> Scene:
     sizes = device_sizes(wishes.gpus)
     if len(sizes) > MOST_GPUS:
         raise UsageError(f"--gpus {wishes.gpus} are {len(sizes):,} GPUs", f"{MOST_GPUS} are the most")
+    if wishes.rho is not None and not wishes.rho > 0:  # nor nan, which no range keeps out
+        raise UsageError(f"--rho {wishes.rho} is no share of a machine", "write it as --rho 0.9")
     rows, notes = _runnable(_slice(read_trace(wishes.trace), wishes), sizes, wishes)
     if wishes.rho is not None:
         rows = paced(rows, len(sizes), wishes.rho)

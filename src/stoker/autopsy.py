@@ -42,7 +42,7 @@ def examine(job: Job, devices: Sequence[Device], seen: Seen) -> Findings:
     """Why an attempt that had these devices failed."""
     if not devices or not isinstance(job.state, Placed):
         return NOTHING
-    text = read_tail(job.state.log)
+    text = read_tail(job.state.log, since=job.state.log_start)
     if shortage := find_shortage(text):
         strangers = any(pid not in seen.processes for pid, _ in shortage.neighbours)
         shared = seen.company or strangers or (shortage.capped and need_of(job).shares)

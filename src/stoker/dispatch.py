@@ -8,6 +8,7 @@ from stoker.core.job import Assigned, Job, Returned, Stopping, need_of
 from stoker.core.plan import Start
 from stoker.equipment import Equipment
 from stoker.hearing import Hearing
+from stoker.logtail import size_of
 from stoker.mps.place import MpsTrouble
 from stoker.orders import Assignment, Orders
 from stoker.posts import Post, Posts
@@ -46,7 +47,8 @@ class Dispatch:
         out, err = output_paths(job, self._user)
         errors = "" if err == out else err
         need = None if start.need == job.terms.need else start.need
-        assigned = Assigned(post.keeper, start.devices, out, now, errors, post.lease.rpartition("/")[2], need)
+        lease, log_start = post.lease.rpartition("/")[2], size_of(err) if start.devices else 0
+        assigned = Assigned(post.keeper, start.devices, out, now, errors, lease, need, log_start)
         self._take(post, self._book.happen(job, assigned), (out, err), now)
         if start.need.shares:
             self._posts.note_company(self._sight.leases)

@@ -11,15 +11,27 @@ _CONTINUATION = bytes(range(0x80, 0xC0))
 """Bytes that cannot begin a character in UTF-8."""
 
 
-def read_tail(path: str, limit: int = _LIMIT) -> str:
-    """The last bytes of a file as text; nothing where there is none, or where it is a pipe, a device or a directory."""
+def size_of(path: str) -> int:
+    """How many bytes a log has; none where it is no file."""
     try:
-        return _text(*_last_bytes(path, limit))
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return 0
+    return status.st_size if path != "-" and stat.S_ISREG(status.st_mode) else 0
+
+
+def read_tail(path: str, limit: int = _LIMIT, since: int = 0) -> str:
+    """The last bytes of a file as text; nothing where there is none, or where it is a pipe, a device or a directory.
+
+    What it had before `since` counts only if it has been written anew, and so has become shorter than that.
+    """
+    try:
+        return _text(*_last_bytes(path, limit, since))
     except (OSError, ValueError):  # a path with a null byte is the latter
         return ""
 
 
-def _last_bytes(path: str, limit: int) -> tuple[bytes, bool]:
+def _last_bytes(path: str, limit: int, since: int) -> tuple[bytes, bool]:
     """The bytes, and whether there are others before them."""
     # Even to open a pipe would let its writer go on, to nobody; and what it was a moment ago it may be no longer.
     if path == "-" or not stat.S_ISREG(os.stat(path).st_mode):
@@ -27,7 +39,7 @@ def _last_bytes(path: str, limit: int) -> tuple[bytes, bool]:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
-        start = max(0, status.st_size - limit)
+        start = max(0, status.st_size - limit, since if since <= status.st_size else 0)
         return (_read(descriptor, start, limit), start > 0) if stat.S_ISREG(status.st_mode) else (b"", False)
     finally:
         os.close(descriptor)

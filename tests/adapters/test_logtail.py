@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.shortage import find_shortage
-from stoker.logtail import read_tail
+from stoker.logtail import read_tail, size_of
 
 MESSAGE = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.95 GiB. GPU 0 has a total capacity of 14.57 GiB "
@@ -33,6 +33,19 @@ def test_of_a_long_log_the_end_is_read(tmp_path: Path) -> None:
         file.write(b"the end\n")
     assert read_tail(str(log), limit=8) == "the end\n"
     assert len(read_tail(str(log))) == 128 * 1024
+
+
+def test_what_was_there_before_is_left_out(tmp_path: Path) -> None:
+    """A log that others wrote to is read from where it had ended; one that was begun anew is read as a whole."""
+    log = tmp_path / "log"
+    assert size_of(str(log)) == 0
+    log.write_text("theirs\n")
+    before = size_of(str(log))
+    log.write_text("theirs\nours\n")
+    assert read_tail(str(log), since=before) == "ours\n"
+    assert read_tail(str(log), limit=3, since=before) == "rs\n"
+    log.write_text("anew\n")
+    assert read_tail(str(log), since=before) == "anew\n"
 
 
 @pytest.mark.parametrize("limit", range(1, 12))
@@ -62,6 +75,7 @@ def test_what_is_no_file_has_no_end(path: str, tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     Path("-").write_text("a file of that name is not meant")
     assert read_tail(path) == ""
+    assert size_of(path) == 0
 
 
 def test_a_pipe_is_not_even_opened(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ CANCELLED = Cancelled(at=4.0, note="by you")
 WAITING = Waiting(0.0)
 STARTING = Starting(1, "k1", ("0",), 1.0, "1.log")
 RUNNING = Running(1, "k1", ("0",), 2.0, "1.log")
-STOPPING = Stopping(1, "k1", ("0",), 4.0, "1.log", "", None, "by you")
-STOPPING_RUN = Stopping(1, "k1", ("0",), 4.0, "1.log", "", None, "by you", started=2.0)
+STOPPING = Stopping(1, "k1", ("0",), 4.0, "1.log", note="by you")
+STOPPING_RUN = Stopping(1, "k1", ("0",), 4.0, "1.log", note="by you", started=2.0)
 OVER = Ended("done", 9.0, 0)
 
 LEGAL: list[tuple[State, Event, State]] = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 from stoker.core.job import Assigned, Exited, need_of
@@ -167,6 +168,16 @@ class TestShortage:
         job = submit(background, "4G", "--memory 1G --seconds 0.2 --fail 3")
         background.wait_over(job)
         assert background.word(job) == "failed"
+
+    def test_what_was_in_the_log_before_is_of_another(self, background: Background, tmp_path: Path) -> None:
+        """Output is appended to the file that -o names: the last words of an earlier job say nothing of the next."""
+        log = tmp_path / "train.log"
+        short = submit(background, "all", "--memory 40G --seconds 1", "-o", str(log))
+        background.wait_over(short)
+        assert background.word(short) == "oom"
+        other = submit(background, "all", "--memory 1G --seconds 0.2 --fail 3", "-o", str(log))
+        background.wait_over(other)
+        assert background.word(other) == "failed"
 
 
 def held(background: Background) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -48,6 +48,8 @@ class Placed(Struct, frozen=True, omit_defaults=True):
     """Name of its lease in the ledger, empty where nothing had to be claimed."""
     need: Need | None = None
     """What was set aside for it, where that is not just what its terms say."""
+    log_start: int = 0
+    """Bytes that were in its log before: an earlier job, or another one, may have written to the same file."""
 
 
 class Starting(Placed, frozen=True, tag="starting"):
@@ -58,7 +60,7 @@ class Running(Placed, frozen=True, tag="running"):
     """Its process has been started."""
 
 
-class Stopping(Placed, frozen=True, tag="stopping"):
+class Stopping(Placed, frozen=True, tag="stopping", kw_only=True):
     """Asked to stop; the keeper has not yet said that all of it is gone."""
 
     note: str = ""
@@ -97,6 +99,8 @@ class Assigned(Struct, frozen=True, tag="assigned", omit_defaults=True):
     """Name of the lease, empty where nothing had to be claimed."""
     need: Need | None = None
     """What was set aside, where that is not just what the terms say."""
+    log_start: int = 0
+    """Bytes that are in its log already, of what a keeper will write its errors to."""
 
 
 class Started(Struct, frozen=True, tag="started"):
@@ -258,14 +262,11 @@ def advance(job: Job, event: Event) -> Job:
     match job.state, event:
         case Waiting(), Assigned():
             attempt = job.attempts + 1
-            log = event.errors or event.log
-            starting = Starting(attempt, event.keeper, event.devices, event.at, log, event.lease, event.need)
-            return msgspec.structs.replace(job, state=starting, attempts=attempt)
+            return msgspec.structs.replace(job, state=_starting(attempt, event), attempts=attempt)
         case ((Waiting() | OnHold()), _) if isinstance(event, Cancelled | Paused | Resumed | Edited | Skipped):
             return _changed_in_the_queue(job, event)
         case Starting(attempt=attempt) as state, Started() if event.attempt == attempt:
-            running = Running(attempt, state.keeper, state.devices, event.at, state.log, state.lease, state.need)
-            return msgspec.structs.replace(job, state=running)
+            return msgspec.structs.replace(job, state=Running(**_place(state, since=event.at)))
         case Stopping(attempt=attempt) as state, Started() if event.attempt == attempt:
             return msgspec.structs.replace(job, state=msgspec.structs.replace(state, started=event.at))
         case (Starting() | Running() | Stopping()) as state, Cancelled():
@@ -306,13 +307,22 @@ def started_at(job: Job) -> float | None:
             return None
 
 
+def _starting(attempt: int, event: Assigned) -> Starting:
+    log = event.errors or event.log
+    return Starting(attempt, event.keeper, event.devices, event.at, log, event.lease, event.need, event.log_start)
+
+
+def _place(state: Placed, since: float) -> dict[str, Any]:
+    """All that stays true of a job while a keeper has it, and since when something else is."""
+    return {**{name: getattr(state, name) for name in Placed.__struct_fields__}, "since": since}
+
+
 def _stopping(state: Active, event: Cancelled) -> Stopping:
     """The first who wanted it stays the reason."""
     if isinstance(state, Stopping):
         return state
     started = state.since if isinstance(state, Running) else None
-    place = state.attempt, state.keeper, state.devices, event.at, state.log, state.lease, state.need
-    return Stopping(*place, event.note, started)
+    return Stopping(**_place(state, since=event.at), note=event.note, started=started)
 
 
 def _changed_in_the_queue(job: Job, event: Cancelled | Paused | Resumed | Edited | Skipped) -> Job:

@@ -247,7 +247,7 @@ class Engine:
                 self._keeper_gone(keeper)
                 return
         self._posts[keeper].take(job.id, self._now())
-        self._posts[keeper].company = self._posts[keeper].shares  # nobody knows who was there before
+        self._posts[keeper].recognise(self.sight.devices(job.state.devices))
         if isinstance(job.state, Stopping):  # whoever wanted that may have died before he said so
             self._stop_attempt(job, None)
         # An engine that died between the record and the order left an attempt that no keeper has heard of.
@@ -351,6 +351,7 @@ class Engine:
         if self._book.plan_due or due:
             young = now - interval if interval < LOOK_INTERVAL else 0.0
             self.sight.look(now, self._posts.leases, waiting=bool(self.waiting), interval=interval, young=young)
+            self._recognise_devices()
             self._book.plan_due = True
         self._book.free_those_due(now)
         if due:
@@ -360,6 +361,13 @@ class Engine:
         self._lessons.draw(self.sight.snapshot, now)
         if self._tenure.check(now):
             self.trouble = self._tenure.trouble
+
+    def _recognise_devices(self) -> None:
+        """An engine may come up before the driver does: then it hears only later on what adopted attempts run."""
+        for post in self._posts.adopted:
+            job = self._roster.active(post.jobs[0]) if post.jobs else None
+            if job is not None and isinstance(job.state, Active) and len(post.devices) < len(job.state.devices):
+                post.recognise(self.sight.devices(job.state.devices))
 
     def _decide(self) -> None:
         """Plan, and assign what the plan starts."""

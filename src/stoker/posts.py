@@ -69,6 +69,11 @@ class Post(Struct):
         """Whether a driver has to be asked, before the next attempt, if the memory has really been given back."""
         return any(device.measured for device in self.devices)
 
+    def recognise(self, devices: tuple[Device, ...]) -> None:
+        """These are the devices of an attempt that another engine began; nobody knows who was there before."""
+        self.devices = devices
+        self.company = self.company or self.shares
+
     def suits(self, need: Need, device_ids: tuple[str, ...]) -> bool:
         """Whether the lease held covers another job as it is."""
         return self.device_ids == device_ids and (self.need == need or _claims(self.devices, need) == self.claims)
@@ -135,6 +140,11 @@ class Posts:
     def leases(self) -> set[str]:
         """Names of the leases that are ours."""
         return {post.lease.rpartition("/")[2] for post in self}
+
+    @property
+    def adopted(self) -> list[Post]:
+        """Those that other engines had opened."""
+        return [post for post in self if post.adopted]
 
     @property
     def ahead(self) -> bool:

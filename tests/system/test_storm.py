@@ -24,7 +24,7 @@ def test_a_storm_over_the_queue_does_no_harm(tmp_path: Path) -> None:
     with contextlib.closing(QueueStorm(tmp_path, CHECK)) as storm:
         storm.rage()
         assert storm.faults() == [], f"once more: make storm STORM=--check SEEDS=1 SEED={CHECK.seed}"
-        assert (storm.blows["engine"], storm.blows["forkserver"], storm.blows["keeper"]) == (75, 15, 15)
+        assert (storm.blows["engine"], storm.blows["forkserver"], storm.blows["keeper"]) == (70, 14, 14)
 
 
 def test_a_storm_over_shared_gpus_does_no_harm(tmp_path: Path) -> None:
@@ -32,4 +32,4 @@ def test_a_storm_over_shared_gpus_does_no_harm(tmp_path: Path) -> None:
     with contextlib.closing(QueueStorm(tmp_path, SHARED)) as storm:
         storm.rage()
         assert storm.faults() == [], f"once more: make storm STORM=--shared SEEDS=1 SEED={SHARED.seed}"
-        assert (storm.blows["engine"], storm.blows["forkserver"], storm.blows["keeper"]) == (25, 5, 5)
+        assert (storm.blows["engine"], storm.blows["forkserver"], storm.blows["keeper"]) == (16, 4, 5)

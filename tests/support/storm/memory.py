@@ -26,9 +26,8 @@ class Memory:
 
     @property
     def words(self) -> str:
-        """How the job's own script is told; a plain number does not make a kind of work of its own."""
-        size = self.holds // MIB
-        return f"{size}M" if self.shown else str(size)
+        """How the job's own script is told: sizes tell kinds of work apart, seeds do not."""
+        return f"{'size' if self.shown else 'seed'}={self.holds // MIB}"
 
 
 def any_memory(dice: random.Random) -> Memory:

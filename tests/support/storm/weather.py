@@ -46,16 +46,16 @@ class Weather:
 
 SIMULATED = "4x24G"
 CHECK = Weather(
-    jobs=1100, engine_kills=75, forkserver_kills=15, keeper_kills=15, rivals=2, farewells=4, typed=3, pause=0.2
+    jobs=1050, engine_kills=70, forkserver_kills=14, keeper_kills=14, rivals=2, farewells=4, typed=3, pause=0.2
 )
 """What is part of every check, over devices that are only names..."""
 SHARED = Weather(
-    jobs=220,
-    engine_kills=25,
-    forkserver_kills=5,
+    jobs=150,
+    engine_kills=16,
+    forkserver_kills=4,
     keeper_kills=5,
     rivals=1,
-    farewells=2,
+    farewells=1,
     typed=1,
     pause=0.2,
     sim=SIMULATED,

@@ -28,7 +28,7 @@ if [ -z "$memory" ]; then
   sleep "$seconds"
 else
   shift 5
-  "$STORM_PYTHON" -m stoker.simjob --memory "${memory%M}M" --seconds "$seconds" --load 10 --steps 1 "$@"
+  "$STORM_PYTHON" -m stoker.simjob --memory "${memory#*=}M" --seconds "$seconds" --load 10 --steps 1 "$@"
   case $? in
     0) ;;
     1) code=SHORT ;;

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -165,6 +166,19 @@ def test_second_interrupt_stops_the_running(lab: Lab) -> None:
     assert processes_of(lab) == []
 
 
+def test_many_interrupts(lab: Lab) -> None:
+    """Whoever presses Ctrl-C again and again gets out with a KeyboardInterrupt, and loses nothing either."""
+    started = Script(lab, SCRIPT)
+    started.wait_begun(0)
+    while started.process.poll() is None:
+        started.process.send_signal(signal.SIGINT)
+        time.sleep(0.002)
+    code, said = started.end()
+    assert (code, said.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt"), said
+    wait_until(lambda: not processes_of(lab))
+    goes_on(lab, "012")
+
+
 def test_interrupt_from_the_terminal_in_a_thread(lab: Lab) -> None:
     """Ctrl-C reaches a scheduler that was started in another thread as well."""
     started = Script(lab, IN_A_THREAD)
@@ -180,13 +194,6 @@ def test_signal_of_the_scripts_own(lab: Lab) -> None:
     """A handler that the script had is called at the end, and a later start goes on with what is left."""
     text = SCRIPT.replace("GPUTaskScheduler(config", "scheduler = GPUTaskScheduler(config").replace(").start()", ")")
     handler = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: print('handled', flush=True))\n"
-    started = Script(
-        lab, handler + text + "scheduler.start()\nopen('gate', 'w').close()\nos_rmdir()\nscheduler.start()\n"
-    )
-    lab.write(os_rmdir="")
-    started.process.kill()
-    started.process.wait()
-    ending = "scheduler.start()\nimport os\nopen('gate', 'w').close()\nos.rmdir('busy')\nscheduler.start()\n"
     ending = "scheduler.start()\nimport os\nopen('gate', 'w').close()\nos.rmdir('busy')\nscheduler.start()\n"
     started = Script(lab, handler + text + ending)
     started.wait_begun(0)

@@ -12,6 +12,7 @@ import pickle
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -33,6 +34,8 @@ from stoker.places import find_places
 
 NOT_STARTED = "not started; the next start() of its script runs it"
 _ALL = 1_000_000_000
+_KILLING_SECONDS = 1.0
+"""For how long after a kill further signals change nothing: what is left half-way would end in the next run."""
 
 
 def main(forkserver: Forkserver) -> None:
@@ -46,7 +49,8 @@ def main(forkserver: Forkserver) -> None:
     except OSError as error:
         tell(Refusal(f"the system refuses: {error.strerror or error}", ""))
     except KeyboardInterrupt:
-        tell(Refusal("something that runs cannot be killed", "see stoker status"))
+        tell("something that runs cannot be killed; see stoker status")
+        tell(Ending((), (), (), signal.SIGINT))
 
 
 def _voice() -> Callable[[Message], None]:
@@ -72,11 +76,14 @@ def _run(errand: Errand, forkserver: Forkserver, tell: Callable[[Message], None]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         terms = _terms(run)
         rounds = list(errand.rounds)
-        while rounds and not run.engine.draining:
-            watcher.expect(rounds[0])
-            run.run(Instances(rounds.pop(0), terms))
-        ending = watcher.ending(run, [instance.folder for instances in rounds for instance in instances])
-        _withdraw(run)
+        try:
+            while rounds and not run.engine.draining:
+                watcher.expect(rounds[0])
+                run.run(Instances(rounds.pop(0), terms))
+            ending = watcher.ending(run, [instance.folder for instances in rounds for instance in instances])
+            _withdraw(run)
+        finally:
+            run.retire()  # one more Ctrl-C while we leave does not change what is told
         return ending
 
 
@@ -89,9 +96,23 @@ def _setup(errand: Errand, devices: Devices, forkserver: Forkserver) -> Setup:
         user=current_user(),
         label=errand.label,
         resume=True,
+        interrupted=_interruption(),
         redo=True,  # the folders say what is done
         forkserver=forkserver,
     )
+
+
+def _interruption() -> Callable[[Foreground, signal.Signals, int], None]:
+    """As for any run, but whoever presses again and again waits for the end of what was killed."""
+    patience_ends = 0.0
+
+    def interrupted(run: Foreground, number: signal.Signals, stage: int) -> None:
+        nonlocal patience_ends
+        if stage <= 3 or time.monotonic() > patience_ends:
+            patience_ends = time.monotonic() + _KILLING_SECONDS
+            by_stages(run, number, stage)
+
+    return interrupted
 
 
 def _terms(run: Foreground) -> Terms:

@@ -97,14 +97,28 @@ class TestResults:
         """Its type, message and traceback arrive all the same."""
 
         def fail() -> None:
-            class Odd(Exception):
-                def __init__(self, first: int, second: int) -> None:
-                    super().__init__(f"{first} and {second}")
+            error = ValueError("a lock")
+            error.lock = threading.Lock()  # type: ignore[attr-defined]
+            raise error
 
+        with pytest.raises(stoker.JobFailed, match=r"raised ValueError: a lock") as raised:
+            executor.submit(fail).result(30)
+        assert "raise error" in "".join(traceback.format_exception(raised.value))
+
+    def test_exception_that_passes_on_other_arguments(self, executor: stoker.Executor) -> None:
+        """Many cannot be made anew from their arguments; they are of their own type all the same, and whole."""
+
+        class Odd(Exception):
+            def __init__(self, first: int, second: int) -> None:
+                super().__init__(f"{first} and {second}")
+                self.second = second
+
+        def fail() -> None:
             raise Odd(1, 2)
 
-        with pytest.raises(stoker.JobFailed, match=r"raised .*Odd: 1 and 2") as raised:
+        with pytest.raises(Odd, match="1 and 2") as raised:
             executor.submit(fail).result(30)
+        assert raised.value.second == 2
         assert "raise Odd(1, 2)" in "".join(traceback.format_exception(raised.value))
 
     def test_output_and_reports_can_be_read(self, executor: stoker.Executor) -> None:
@@ -447,11 +461,28 @@ class TestBadInput:
             executor.submit(lambda: os.kill(os.getpid(), signal.SIGKILL)).result(30)
 
     def test_function_that_leaves(self, executor: stoker.Executor) -> None:
-        """sys.exit() ends the job, and not whoever asks for its result."""
-        job = executor.submit(sys.exit, 3)
+        """sys.exit() ends the job, and not whoever asks for its result; os._exit() leaves no result."""
+        job, hard = executor.submit(sys.exit, 3), executor.submit(os._exit, 0)
         with pytest.raises(stoker.JobFailed, match="raised SystemExit: 3"):
             job.result(30)
         assert job.exit_code == 3
+        with pytest.raises(stoker.JobFailed, match=r"succeeded without a result: it left by os\._exit\(\)"):
+            hard.result(30)
+
+    def test_function_that_comes_back_twice(self, executor: stoker.Executor) -> None:
+        """The result is that of the job's own process, also where a fork leaves the function later."""
+
+        def fork() -> str:
+            behind = os.getpid()
+            if os.fork():
+                return "parent"
+            while os.getppid() == behind:
+                time.sleep(0.01)
+            return "child"
+
+        job = executor.submit(fork)
+        assert job.wait(30)
+        assert job.result() == "parent"
 
     def test_time_limit(self, queue: Programs) -> None:
         """A job that took too long is no TimeoutError of the waiting."""
@@ -467,9 +498,9 @@ class TestBadInput:
         for job in (over, waits):
             shutil.rmtree(queue.places.function(job.id))
         queue.open_gate("folder")
-        with pytest.raises(stoker.JobFailed, match="its result is not there any more: the folder is gone"):
+        with pytest.raises(stoker.JobFailed, match="has no result: its folder is gone"):
             over.result(30)
-        with pytest.raises(stoker.JobFailed):
+        with pytest.raises(stoker.JobFailed, match="has no result: its folder is gone"):
             waits.result(30)
         assert "calls" in waits.stderr()
 

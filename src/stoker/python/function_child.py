@@ -37,8 +37,10 @@ def main() -> int:
     folder = os.path.join(sys.argv[1], os.environ["STOKER_ARRAY_ID" if task else "STOKER_JOB_ID"])
     del sys.argv[1:]
     _watch_output()
-    number = int(task or 0)
+    number, process = int(task or 0), os.getpid()
     header, body, code = _run(os.path.join(folder, CALLS), number)
+    if os.getpid() != process:  # a fork that came out of the function; the result is that of the process it left
+        return code
     try:
         return _write(result_path(folder, number), header, body) or code
     except OSError as error:
@@ -121,27 +123,24 @@ def _say(text: str) -> None:
         os.dup2(nowhere, 2)
 
 
-def _portable(error: BaseException) -> tuple[BaseException, ...]:
-    """The exception, if it is one that arrives: many take other arguments than they pass on."""
+def _portable(error: BaseException) -> tuple[Any, ...]:
+    """The exception, or its parts where it takes other arguments than it passes on; nothing where neither arrives."""
     if not isinstance(error, Exception):
         return ()
-    from pickle import dumps
+    parts = (type(error), error.args, vars(error))
+    return next(((each,) for each in (error, parts) if _arrives(each)), ())
+
+
+def _arrives(value: Any) -> bool:
+    from io import BytesIO
 
     try:
-        loads(dumps(error))
+        with BytesIO() as file:
+            _dump(value, file)
+            loads(file.getvalue())
     except Exception:
-        return _by_value(error)
-    return (error,)
-
-
-def _by_value(error: Exception) -> tuple[Exception, ...]:
-    try:
-        import cloudpickle
-
-        loads(cloudpickle.dumps(error))
-    except Exception:
-        return ()
-    return (error,)
+        return False
+    return True
 
 
 def _write(path: str, header: dict[str, Any], body: tuple[Any, ...]) -> int:

@@ -122,17 +122,27 @@ def _exception(file: Any) -> BaseException | None:
     """The exception itself, where it could be sent and is known here."""
     try:
         error = pickle.load(file)
+        if isinstance(error, tuple):
+            error = _assembled(*error)
     except Exception:
         return None
     return error if isinstance(error, BaseException) else None
 
 
+def _assembled(kind: type[BaseException], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+    """An exception as it was, without its constructor."""
+    error = kind.__new__(kind, *arguments)
+    vars(error).update(attributes)
+    return error
+
+
 def _missing(job: Job, path: Path, told: _Told) -> Outcome:
     state = job.state
     assert isinstance(state, Ended)
+    if not path.parent.is_dir() and (state.result == "done" or state.code == UNWRITTEN):
+        return told.failure(f"has no result: its folder is gone ({path.parent})")
     if state.result == "done":
-        gone = "folder is gone" if not path.parent.is_dir() else "file is gone"
-        return told.failure(f"succeeded, but its result is not there any more: the {gone} ({path})")
+        return told.failure(f"succeeded without a result: it left by os._exit(), or somebody removed {path}")
     return told.failure(_how(job))
 
 

@@ -63,6 +63,8 @@ class Hearing:
         """What the log of an attempt says that failed by itself."""
         if record.code == 0 or record.why != "exited":
             return NOTHING
+        if post.shares and not post.company:
+            self._posts.meet()
         seen = Seen(self._measuring.peak(job), self._measuring.processes(job), post.company)
         return examine(job, post.devices, seen)
 

@@ -187,6 +187,11 @@ class Posts:
             names = {claim.name for claim in post.claims}
             post.company = post.company or not names.isdisjoint(foreign) or any(held[name] > 1 for name in names)
 
+    def meet(self) -> None:
+        """See in the ledger itself who shares devices: the last look at it may be a second old."""
+        ours = self.leases
+        self.note_company([lease for name, lease in self._ledger.live().leases.items() if name not in ours])
+
     def occupy(self, post: Post) -> None:
         """Add a post that another engine had opened."""
         self._posts[post.keeper] = post

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from support.storm.memory import Memory, any_memory, modest_memory
+from support.storm.memory import SHORT, Memory, any_memory, modest_memory
 
 FIRST_EDITION = "first"
 GRACE = 0.3
@@ -101,7 +101,7 @@ def _short(dice: random.Random, number: int) -> Work:
     """Mostly very short, and mostly successful; some leave a child behind, some use two devices or none."""
     return Work(
         number,
-        codes=("0",) if dice.random() < 0.7 else (str(dice.randint(1, 255)),),
+        codes=("0",) if dice.random() < 0.7 else (_code(dice),),
         seconds=dice.uniform(0.2, 0.7) if dice.random() < 0.04 else dice.uniform(0.002, 0.04),
         kind="child" if dice.random() < 0.1 else "plain",
         gpus=dice.choices([1, 2, 0], [16, 1, 3])[0],
@@ -112,11 +112,15 @@ def _short(dice: random.Random, number: int) -> Work:
 
 def _failing(dice: random.Random, number: int) -> Work:
     """Fails, or is killed by a signal of its own, once or always; some are tried again."""
-    code = dice.choice([str(dice.randint(1, 255)), "s9", "s15", "s6", "1"])
+    code = dice.choice([_code(dice), "s9", "s15", "s6", "1"])
     retries = dice.choice([0, 1, 2])
     codes = dice.choice([(code,), (code, "0"), (code, "3", "0")])
     retry_on = dice.choice([(), (), ("1",), ("failed",), ("timeout", "3"), ("oom", "1")])
     return replace(_short(dice, number), codes=codes, retries=retries, retry_on=retry_on)
+
+
+def _code(dice: random.Random) -> str:
+    return str(dice.choice([code for code in range(1, 256) if code != SHORT]))
 
 
 def _timed(dice: random.Random, number: int) -> Work:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stoker.core.device import Reading, Snapshot
@@ -175,6 +175,8 @@ def test_a_fault_of_another_client_costs_nothing_once() -> None:
     assert (job.state.result, job.failures) == ("failed", 1)
 
 
+@example(ends=[("fault", True, 0)] * 12)
+@example(ends=[("oom", True, 0), ("oom", True, 0), ("fault", True, 0), ("oom", True, 0)])
 @given(st.lists(st.tuples(st.sampled_from(["", "oom", "fault"]), st.booleans(), st.integers(0, 2**36)), max_size=12))
 def test_no_job_goes_round_for_ever(ends: list[tuple[str, bool, int]]) -> None:
     """However it fails, a job without retries is over after a few attempts."""

@@ -371,7 +371,8 @@ def _exited(job: Job, event: Exited) -> Job:
 
 def _spared(job: Job, event: Exited) -> Job:
     """The job in the queue again, without having spent a retry: with more memory set aside, or at last alone."""
-    shortages = job.shortages + 1 if event.cause == "oom" else SHORTAGES_IN_COMPANY
+    least = 0 if event.cause == "oom" else SHORTAGES_IN_COMPANY
+    shortages = max(job.shortages + 1, least)
     floor = max(job.floor, event.floor)
     return msgspec.structs.replace(job, state=Waiting(event.at), shortages=shortages, floor=floor)
 

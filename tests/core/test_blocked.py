@@ -60,6 +60,13 @@ def test_a_sharer_on_a_full_machine_is_crowded() -> None:
     assert reason(a_need(gib=1), CARDS, [slot(7, "0"), slot(8, "1")]) == Crowded(1, 0, None)
 
 
+def test_one_that_would_share_is_told_why_it_does_not() -> None:
+    """There is memory enough for it, but nobody knows that: it has a GPU to itself this once."""
+    slots = [slot(7, "0", need=a_need(gib=2)), slot(8, "1", need=a_need(gib=2))]
+    assert reason(Need(auto=True), CARDS, slots) == Crowded(1, 0, None, unmeasured=True)
+    assert reason(Need(auto=True), TWO, [slot(7, "0"), slot(8, "1")]) == Crowded(1, 0, None)
+
+
 def test_a_lease_of_somebody_else_is_told_with_the_name() -> None:
     """When no job of ours could make room, the person to ask is named."""
     leases = [a_lease("0"), a_lease("1", owner="bob")]

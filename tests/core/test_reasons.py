@@ -34,6 +34,7 @@ from support.build import GIB
 SENTENCES: list[tuple[Reason, str]] = [
     (Crowded(1, 0), "needs 1 GPU; none free"),
     (Crowded(4, 3, 42), "needs 4 GPUs; 3 free; #42 ends first"),
+    (Crowded(1, 0, unmeasured=True), "needs 1 GPU alone, to be measured; none free"),
     (MemoryShort(24 * GIB, 21 * GIB, "1", 42), "needs 24.0G; most free is 21.0G (GPU 1); #42 ends first"),
     (TooBusy("1", 150, 120), "would keep GPU 1 150% busy; 120% is the most"),
     (TooBusy("1", 150, 120, 9), "would keep GPU 1 150% busy; 120% is the most; #9 ends first"),

@@ -79,7 +79,13 @@ def _too_busy(room: Room, need: Need, view: View, occupancy: Occupancy, first: i
 
 def _crowded(need: Need, suited: Sequence[View], occupancy: Occupancy) -> Crowded:
     free = most_at_once(view.device for view in suited if occupancy.fit(view, need) is not None)
-    return Crowded(need.gpus, free, _first_to_end(suited, occupancy))
+    return Crowded(need.gpus, free, _first_to_end(suited, occupancy), _is_unmeasured(need, suited))
+
+
+def _is_unmeasured(need: Need, suited: Sequence[View]) -> bool:
+    """Whether a job has GPUs to itself only this time, since nobody knows how much it takes of them."""
+    known = dict(need.predicted)
+    return need.auto and all(view.device.memory and view.device.model not in known for view in suited)
 
 
 def _first_to_end(suited: Sequence[View], occupancy: Occupancy) -> int | None:

@@ -18,6 +18,8 @@ class Crowded(Struct, frozen=True, tag="crowded"):
     free: int
     first_to_end: int | None = None
     """The running job whose end will come first, where that can be told."""
+    unmeasured: bool = False
+    """Whether it would share devices, but for that nobody knows yet how much memory it takes."""
 
 
 class MemoryShort(Struct, frozen=True, tag="memory_short"):
@@ -173,9 +175,9 @@ Reason = (
 def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = str) -> str:
     """The reason in plain words; `moment` says a time as the reader's clock shows it, `name` a job as it is typed."""
     match reason:
-        case Crowded(needed, free, first):
-            gpus = "1 GPU" if needed == 1 else f"{needed} GPUs"
-            return f"needs {gpus}; {free or 'none'} free{_ends_first(first, name)}"
+        case Crowded(needed, free, first, unmeasured):
+            alone = " alone, to be measured" if unmeasured else ""
+            return f"needs {count_text(needed, 'GPU')}{alone}; {free or 'none'} free{_ends_first(first, name)}"
         case MemoryShort(needed, most_free, device, first):
             most = f"most free is {size_text(most_free)} (GPU {device})"
             return f"needs {size_text(needed)}; {most}{_ends_first(first, name)}"

@@ -195,6 +195,10 @@ def test_gpu_entries_in_a_tuple() -> None:
         ({"scheduler_config": {"gpu": [("0", "1")]}}, ValueError, "gpu can only be a string or a list of strings"),
         ({"scheduler_config": {"gpu": [[0, 1]]}}, TypeError, "a list of GPU IDs can only hold strings"),
         ({"scheduler_config": {"gpu": "0,1"}}, ValueError, "gpu can only be a list"),
+        ({"scheduler_config": {"gpu": 0}}, ValueError, "gpu can only be a list"),
+        ({"scheduler_config": None}, TypeError, "scheduler_config is a dictionary"),
+        ({"scheduler_config": {"gpu": ["0"]}, "global_config": []}, TypeError, "global_config is a dictionary"),
+        ({"scheduler_config": {"gpu": ["0"]}, "test_config": None}, TypeError, "test_config is a list of dictionaries"),
     ],
 )
 def test_refused_gpus(config: Any, kind: type[Exception], message: str) -> None:

@@ -6,7 +6,7 @@ import copy
 import itertools
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 
@@ -17,6 +17,9 @@ class ConfigManager:
         """The defaults are written into the scheduler_config that was given, as ever."""
         if "scheduler_config" not in config:
             raise ValueError("could not find scheduler_config in config")
+        for name in ("scheduler_config", "global_config"):
+            if not isinstance(config.get(name, {}), Mapping):
+                raise _explained(TypeError(f"{name} is a dictionary"), f"found {config[name]!r}")
         self._config = config
         self._scheduler_config = _filled(config["scheduler_config"])
         self._global_config: dict[str, Any] = config.get("global_config", {})
@@ -106,8 +109,8 @@ def _check_gpus(scheduler_config: dict[str, Any]) -> None:
     if "gpu" not in scheduler_config:
         raise ValueError("could not find gpu in scheduler_config")
     gpus = scheduler_config["gpu"]
-    if isinstance(gpus, str) and len(gpus) > 1:  # its letters would be taken for GPUs
-        raise _explained(ValueError("gpu can only be a list"), f'write "gpu": {gpus.split(",")!r}')
+    if not isinstance(gpus, Collection) or (isinstance(gpus, str) and len(gpus) > 1):  # no letters for GPUs
+        raise _explained(ValueError("gpu can only be a list"), f'write "gpu": {str(gpus).split(",")!r}')
     if len(gpus) < 1:
         raise ValueError("please specify at least one gpu in scheduler_config")
     words = [_gpu_word(gpu) for gpu in gpus]
@@ -128,7 +131,7 @@ def _gpu_word(gpu: Any) -> str:
 
 def _instances(test_config: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The product of each dictionary, first key slowest, one dictionary after the other; nothing is left out."""
-    if isinstance(test_config, Mapping):
+    if isinstance(test_config, Mapping) or not isinstance(test_config, Iterable):
         raise _explained(TypeError("test_config is a list of dictionaries"), 'write "test_config": [{...}]')
     return [dict(zip(one, values, strict=True)) for one in test_config for values in itertools.product(*_values(one))]
 

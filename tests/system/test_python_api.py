@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -289,10 +288,11 @@ def test_importing_is_cheap() -> None:
     assert loaded == ["__future__", "stoker", "stoker.python", "stoker.python.inside"]
 
 
-def test_importing_takes_no_time() -> None:
-    """Less than two milliseconds over Python itself, by the middle one of several."""
-    script = "import time; t = time.perf_counter(); import stoker; stoker.report; print(time.perf_counter() - t)"
-    seconds = median(float(run_python(script).stdout) for _ in range(7))
+def test_importing_takes_no_time(tmp_path: Path) -> None:
+    """Less than two milliseconds over Python itself, where others leave it alone and modules are compiled."""
+    script = "import time; t = time.process_time(); import stoker; stoker.report; print(time.process_time() - t)"
+    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    seconds = min(float(run_python(script, None, **compiled).stdout) for _ in range(5))
     assert seconds < 0.01, "five times as much as on a quiet machine"
 
 

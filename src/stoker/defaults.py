@@ -11,7 +11,7 @@ import msgspec
 from stoker.core.errors import UsageError
 from stoker.core.settings import KEYS, setting_text
 from stoker.core.units import parse_duration
-from stoker.options import JobOptions, parse_grace, parse_mps, parse_retry_on, parse_vram
+from stoker.options import JobOptions, parse_grace, parse_mps, parse_retry_on, parse_vram, vram_word
 
 OF_ONE_JOB = ("name", "begin", "after", "array")
 """Options that make sense for a job or a batch, and never for all."""
@@ -30,7 +30,7 @@ def _at_least_zero(number: int) -> None:
 _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "gpus": _at_least_zero,
     "retries": _at_least_zero,
-    "vram": lambda text: text in ("all", "auto") or parse_vram(text),
+    "vram": lambda text: vram_word(text) or parse_vram(text),
     "mps": parse_mps,
     "time": parse_duration,
     "grace": parse_grace,

@@ -132,8 +132,8 @@ def need_of(options: JobOptions, resolve: Callable[[str], str]) -> Need:
     """What the job needs of the machine."""
     need = Need(
         gpus=_at_least_zero(1 if options.gpus is None else options.gpus, "-G"),
-        memory=None if options.vram in (None, "all", "auto") else parse_vram(options.vram),
-        auto=options.vram == "auto",
+        memory=None if options.vram is None or vram_word(options.vram) else parse_vram(options.vram),
+        auto=vram_word(options.vram or "") == "auto",
         allowed=_device_ids(options.on, "--on", resolve),
         preferred=_device_ids(options.prefer, "--prefer", resolve),
         model=(options.gpu_type or "").strip().lower(),
@@ -170,9 +170,18 @@ def parse_grace(text: str) -> float:
     return 0.0 if text.strip() in ("0", "0s") else parse_duration(text)
 
 
+def vram_word(text: str) -> str:
+    """`all` or `auto`, however it was written; empty where it is neither."""
+    word = text.strip().lower()
+    return word if word in ("all", "auto") else ""
+
+
 def parse_vram(text: str) -> int:
     """Bytes on each GPU; a number without a unit would be bytes, which nobody means, and pack all jobs on one card."""
-    size = parse_size(text)
+    try:
+        size = parse_size(text)
+    except UsageError as error:
+        raise UsageError(error.message, "write it as 6G, 512M or 1.5G, or as auto or all") from None
     if size <= 0:
         raise UsageError("--vram must be more than nothing", "write it as --vram 6G")
     if text.strip()[-1:].isdigit():

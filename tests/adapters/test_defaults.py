@@ -36,7 +36,7 @@ def test_options() -> None:
         ({"gpus": True}, "here: gpus under [defaults] is 'true', not a whole number", "--help"),
         ({"gpus": -1}, "here: gpus under [defaults]: -1 is less than nothing", "0 or more"),
         ({"vram": ["8G"]}, "here: vram under [defaults] is '8G', not text", "--help"),
-        ({"vram": "lots"}, "here: vram under [defaults]: 'lots' is not a size", "24G"),
+        ({"vram": "lots"}, "here: vram under [defaults]: 'lots' is not a size", "6G, 512M or 1.5G, or as auto or all"),
         ({"vram": 8}, "here: vram under [defaults]: --vram 8 has no unit", "write 8G"),
         ({"time": "soon"}, "here: time under [defaults]: 'soon' is not a duration", "1h30m"),
         ({"env": "A=b"}, "here: env under [defaults] is 'A=b', not a table", "--help"),

@@ -36,6 +36,8 @@ def test_needs() -> None:
     options = JobOptions(gpus=2, vram="1.5G", on="1,0", prefer="0")
     assert need_of(options, resolve) == Need(2, GIB * 3 // 2, ("GPU-1", "GPU-0"), ("GPU-0",))
     assert need_of(JobOptions(gpus=0, vram="all"), resolve) == Need(0, None)
+    assert need_of(JobOptions(vram=" AUTO"), resolve) == Need(auto=True)
+    assert need_of(JobOptions(vram="All "), resolve) == Need()
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def assert_refused(outcome: Outcome, code: int, *words: str) -> None:
         (["-t", "soon"], "not a duration"),
         (["--grace", "x"], "not a duration"),
         (["-m", "3X"], "not a size"),
-        (["-m", "auto"], "auto"),
+        (["-m", "automatic"], "auto or all"),
         (["-b", "25:99"], "not a time"),
         (["-a", "9-1"], "ends before it begins"),
         (["-a", "0-9%0"], "no task run"),

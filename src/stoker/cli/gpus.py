@@ -14,7 +14,7 @@ from stoker.cli.screens.queue_plain import devices_plain
 from stoker.cli.screens.screen import Screen, places_here, screen_options, write_json, write_plain
 from stoker.core.errors import UsageError
 from stoker.core.terms import Need
-from stoker.options import parse_vram
+from stoker.options import parse_vram, vram_word
 from stoker.words import printable
 
 
@@ -51,7 +51,14 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, screen:
 def _need(pick: int | None, vram: str | None, gpu_type: str | None) -> Need | None:
     if pick is None:
         return None
-    return Need(pick, None if vram in (None, "all") else parse_vram(vram or ""), model=(gpu_type or "").lower())
+    return Need(pick, None if vram is None else _picked_size(vram), model=(gpu_type or "").lower())
+
+
+def _picked_size(vram: str) -> int | None:
+    word = vram_word(vram)
+    if word == "auto":
+        raise UsageError("--vram auto is learnt of a job, and there is none", "write it as --pick 1 --vram 10G")
+    return None if word else parse_vram(vram)
 
 
 def _show(gpus: Gpus, screen: Screen) -> None:

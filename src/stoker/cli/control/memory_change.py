@@ -13,7 +13,7 @@ from stoker.core.errors import UsageError
 from stoker.core.job import Job
 from stoker.core.terms import Need
 from stoker.core.units import size_text
-from stoker.options import parse_vram
+from stoker.options import parse_vram, vram_word
 from stoker.store import Reading
 
 
@@ -44,9 +44,9 @@ def last_time(store: Reading, job: Job, devices: Sequence[Device]) -> LastTime:
 
 def changed_need(need: Need, text: str, before: LastTime) -> tuple[Need, str]:
     """The need with another amount of memory on each GPU, and how that came about in words."""
-    if text in ("all", "auto"):
-        said = "memory as learnt" if text == "auto" else "whole GPUs"
-        return replace(need, memory=None, auto=text == "auto"), said
+    if word := vram_word(text):
+        said = "memory as learnt" if word == "auto" else "whole GPUs"
+        return replace(need, memory=None, auto=word == "auto"), said
     if not text.startswith("+"):
         size, why = parse_vram(text), ""
     else:

@@ -99,6 +99,21 @@ def test_want_of_memory(background: Background) -> None:
     assert past_of(background, greedy).reserved_bytes == waiting.reserved_bytes
 
 
+def test_alone_in_the_end(background: Background) -> None:
+    """Of a job that suffered from others until it had a GPU to itself, the history says so too."""
+    full = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. this process has 1.00 GiB memory"
+    work = f'[ "$STOKER_ATTEMPT" = 3 ] || {{ echo "{full} in use."; exit 1; }}'
+    (beside,) = background.submit(f"{SIMJOB} --memory 2G --seconds 60", need=Need(memory=4 * GIB, allowed=("SIM-0",)))
+    background.wait_word("running", beside)
+    (honest,) = background.submit(work, need=Need(memory=3 * GIB, allowed=("SIM-0",)))
+    wait_until(lambda: background.job(honest).shortages == 2)
+    background("cancel", str(beside))
+    background.wait_over(honest)
+    assert [attempt.reserved_bytes for attempt in story_of(background, honest).attempts] == [3 * GIB, 3 * GIB, None]
+    past = past_of(background, honest)
+    assert (past.state, past.vram_bytes, past.reserved_bytes) == ("done", 3 * GIB, None)
+
+
 def test_a_job_that_is_too_big(background: Background) -> None:
     """No retry is named where none can help."""
     (job,) = background.submit(f"{SIMJOB} --memory 30G")

@@ -129,7 +129,8 @@ def _set_aside(past: Past, store: Listing, devices: Mapping[str, Device]) -> int
     if not had or not job.kind:
         return None
     asked = job.terms.need
-    need = needs_of_attempts(store.events(job.id), asked)[-1] if asked.auto or job.floor else asked
+    changed = asked.auto or job.floor or job.shortages
+    need = needs_of_attempts(store.events(job.id), asked)[-1] if changed else asked
     return amount_now(need, [devices[one] for one in had if one in devices])
 
 

@@ -17,7 +17,7 @@ from stoker.core.dependency import Dependency, Doomed, Outcome, doom_text
 from stoker.core.device import Device
 from stoker.core.foresight import resolved
 from stoker.core.gate import Hindrance, hindrance, is_gated
-from stoker.core.job import Active, Ended, Job, OnHold, Running, Stopping, need_of
+from stoker.core.job import Active, Ended, Job, OnHold, Running, Starting, Stopping, need_of
 from stoker.core.memory import Learnt
 from stoker.core.policy import Policy
 from stoker.core.reasons import Behind, NotBefore, sentence
@@ -121,7 +121,11 @@ class Knowledge:
     def _about_active(self, job: Job, engine: str) -> str:
         if isinstance(job.state, Stopping) and job.state.note:
             return job.state.note
-        return "its run died; it goes on by itself" if self.is_left_behind(engine) else self._mishap(job)
+        if self.is_left_behind(engine):
+            return "its run died; it goes on by itself"
+        if isinstance(job.state, Starting) and need_of(job).mps is not None:
+            return "waits for the MPS daemon of its GPU"
+        return self._mishap(job)
 
     def _about_queued(self, job: Job, engine: str) -> tuple[JobWord, str]:
         hindered = hindrance(job, self.now, self._outcome) if is_gated(job) else None

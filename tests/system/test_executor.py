@@ -160,6 +160,34 @@ class TestResults:
         """)
         assert said == "True 2\n"
 
+    def test_functions_and_classes_of_the_program_can_be_pickled_in_the_job(self, queue: Programs) -> None:
+        """Pools in a job find the functions of the program that submitted it, whatever these are called."""
+        said = queue.run_script("""
+            import functools, multiprocessing, pickle, stoker
+
+            class Net:
+                weight = 3
+
+            def twice(function):
+                return functools.wraps(function)(lambda *given: 2 * function(*given))
+
+            @twice
+            def main(number):
+                return number * Net.weight
+
+            def train(numbers):
+                found = [type(pickle.loads(pickle.dumps(Net()))) is Net]
+                for way in "fork", "spawn":
+                    with multiprocessing.get_context(way).Pool(1) as pool:
+                        found += pool.map(main, numbers)
+                return found, Net()
+
+            executor = stoker.Executor(vram="1G")
+            found, net = executor.submit(train, [1, 2]).result(30)
+            print(found, type(net) is Net, *[found for found, _ in executor.map(train, [[3]], chunksize=2)])
+        """)
+        assert said == "[True, 6, 12, 6, 12] True [True, 18, 18]\n"
+
     def test_a_retry_may_mend_it(self, queue: Programs) -> None:
         """The result is that of the last run, whatever the one before left."""
         mark = queue.cwd / "mended"

@@ -9,13 +9,14 @@ import os
 import sys
 
 try:
-    from _pickle import dump, load, loads  # what is behind pickle, which brings enum and re along
+    from _pickle import Unpickler, dump, loads  # what is behind pickle, which brings enum and re along
 except ImportError:  # a Python without that
-    from pickle import dump, load, loads
+    from pickle import Unpickler, dump, loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from types import ModuleType, TracebackType
     from typing import Any, BinaryIO
 
 CALLS = "calls"
@@ -27,8 +28,64 @@ UNWRITTEN = 74
 """Exit code where the result could not be written, as on a full disk: what else could tell of that?"""
 
 
+_CALL = "STOKER_FUNCTION_CALL"
+"""Tells processes that the function spawns which call they belong to."""
+_MAKERS = ("_make_function", "_make_skeleton_class", "_make_skeleton_enum")
+"""What cloudpickle makes functions and classes with that it has sent by value."""
+
+
 class Unreadable(Exception):
     """The function or its arguments cannot be had here."""
+
+
+class _Reader(Unpickler):
+    """Reads what cloudpickle wrote, and remembers the functions and classes that were sent by value."""
+
+    def __init__(self, file: BinaryIO, script: ModuleType) -> None:
+        super().__init__(file)
+        self._script = script
+        self._made: list[Any] = []
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        """As ever, but for the makers."""
+        found = super().find_class(module, name)
+        if name not in _MAKERS or not module.startswith("cloudpickle"):
+            return found
+
+        def make(*arguments: Any, **keywords: Any) -> Any:
+            self._made.append(found(*arguments, **keywords))
+            return self._made[-1]
+
+        return make
+
+    def load(self) -> Any:
+        """The thing; the script has all of itself that came along, under the names that it had there."""
+        thing = super().load()
+        variables = vars(self._script)
+        for made in self._made:
+            if made.__module__ == "__main__":
+                variables.setdefault(made.__qualname__, made)
+        for made in self._made:
+            if getattr(made, "__globals__", {}).get("__name__") == "__main__":
+                variables.update(made.__globals__)
+        variables["__file__"] = __file__  # processes that it spawns come here, and do not run the whole script
+        return thing
+
+
+class _InPlace:
+    """Has the script where it was while its function runs, or nothing of it could be pickled there, as pools do."""
+
+    def __init__(self, script: ModuleType) -> None:
+        self._script = script
+        self._own = sys.modules["__main__"]
+
+    def __enter__(self) -> None:
+        sys.modules["__main__"] = self._script
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.modules["__main__"] = self._own
 
 
 def main() -> int:
@@ -38,6 +95,7 @@ def main() -> int:
     del sys.argv[1:]
     _watch_output()
     number, process = int(task or 0), os.getpid()
+    os.environ[_CALL] = f"{number} {os.path.join(folder, CALLS)}"
     header, body, code = _run(os.path.join(folder, CALLS), number)
     if os.getpid() != process:  # a fork that came out of the function; the result is that of the process it left
         return code
@@ -70,12 +128,14 @@ def _watch_output() -> None:
 
 def _run(path: str, task: int) -> tuple[dict[str, Any], tuple[Any, ...], int]:
     """What is told of the call, its result or exception where there is one, and the exit code."""
+    script = type(sys)("__main__")
     try:
-        function, arguments, keywords = _read(path, task)
+        function, arguments, keywords = _read(path, task, script)
     except Exception as error:
         return _header("unreadable", error), (), RAISED
     try:
-        value = function(*arguments, **keywords)
+        with _InPlace(script):
+            value = function(*arguments, **keywords)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else RAISED
         return _header("raised", error), (), code or RAISED
@@ -85,7 +145,7 @@ def _run(path: str, task: int) -> tuple[dict[str, Any], tuple[Any, ...], int]:
     return {"outcome": "returned", "type": _name(type(value))}, (value,), 0
 
 
-def _read(path: str, task: int) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+def _read(path: str, task: int, script: ModuleType) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     with open(path, "rb") as file:
         file.seek(-LENGTH, os.SEEK_END)
         length = int.from_bytes(file.read(LENGTH), "little")
@@ -97,10 +157,19 @@ def _read(path: str, task: int) -> tuple[Callable[..., Any], tuple[Any, ...], di
             raise Unreadable(f"it was submitted by Python {wrote}, and {sys.executable} is {reads} now")
         sys.path[:] = table["path"]
         file.seek(table["starts"][0])
-        function = load(file)
+        function = _Reader(file, script).load()
         file.seek(table["starts"][1 + task])
-        arguments, keywords = load(file)
+        arguments, keywords = _Reader(file, script).load()
     return function, arguments, keywords
+
+
+def _stand_in() -> None:
+    """In a process that multiprocessing has spawned: have what it would find in the script that it is not to run."""
+    script = type(sys)("__main__")
+    task, _, path = os.environ.get(_CALL, "").partition(" ")
+    if path:
+        _read(path, int(task), script)
+        globals().update(vars(script))
 
 
 def _header(outcome: str, error: BaseException) -> dict[str, Any]:
@@ -207,3 +276,5 @@ def _words(error: BaseException) -> str:
 
 if __name__ == "__main__":
     sys.exit(main())
+elif __name__ == "__mp_main__":
+    _stand_in()

@@ -76,11 +76,10 @@ def test_a_run_of_unknown_length_is_taken_to_last_for_half_an_hour() -> None:
         assert not decided.reserved.sure
 
 
-def test_guesses_are_believed_for_a_week_for_each_gpu() -> None:
+def test_guesses_are_believed_for_a_day_for_each_gpu() -> None:
     """Each may go wrong; after that the devices are kept for the job whatever others promise."""
-    week = 7 * 86400.0
-    for weeks, starts in ((3.9, {2: "1"}), (4.1, {})):
-        now = weeks * week
+    for days, starts in ((3.9, {2: "1"}), (4.1, {})):
+        now = days * 86400.0
         slots = [slot(9, "0", until=now - 3600.0, since=now - 7200.0)]
         assert where(plan(a_queue(WIDE, a_job(2, limit=60.0)), slots, FOUR, [], PATIENT, now)) == starts
 

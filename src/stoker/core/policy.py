@@ -30,7 +30,7 @@ class Policy(Struct, frozen=True):
     """Who may pass a job that cannot start: everybody, those that do not delay it, or nobody."""
     patience: float = 60.0
     """Seconds a blocked job lets others pass when nobody can tell how long they run."""
-    lenience: float = 7 * 86400.0
+    lenience: float = 86400.0
     """Seconds, for each GPU it needs, that a blocked job lets others pass that will probably not delay it."""
     unknown: float = 1800.0
     """Seconds that a job is taken to run for where neither a limit nor experience tells."""

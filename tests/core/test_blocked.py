@@ -73,6 +73,16 @@ def test_a_lease_of_somebody_else_is_told_with_the_name() -> None:
     assert reason(a_need(1), TWO, leases=leases) == Leased("0", "alice", "train.py")
 
 
+def test_a_lease_of_a_part_is_told_with_what_is_short() -> None:
+    """Where others have a part of a GPU, its owner sees memory free: what is missing is said, and beside whom."""
+    card, mine = a_snapshot(simulated(24), at=10.0), [slot(7, "0", need=a_need(gib=1), until=20.0)]
+    short = MemoryShort(20 * GIB, 16 * GIB - Policy().reserve, "0")
+    blamed = Leased("0", "alice", "train.py", short=short)
+    assert reason(a_need(gib=20), card, mine, [a_lease("0", gib=7)]) == blamed
+    assert reason(a_need(gib=20), card, leases=[a_lease("0")]) == Leased("0", "alice", "train.py")
+    assert reason(a_need(), card, leases=[a_lease("0", gib=7)]) == Leased("0", "alice", "train.py")
+
+
 def test_a_lease_counts_when_our_own_jobs_are_not_enough() -> None:
     """Needs 2, we hold one and alice the other: only alice can help."""
     assert reason(a_need(2), TWO, [slot(7, "0")], [a_lease("1")]) == Leased("1", "alice", "train.py")

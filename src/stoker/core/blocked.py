@@ -24,7 +24,8 @@ def why_blocked(need: Need, occupancy: Occupancy) -> Crowded | MemoryShort | Too
     suited = [view for view in occupancy.views if suits(view.device, need)]
     outside = [blame for view in suited if (blame := _outside(view, need, occupancy)) is not None]
     if outside and len(suited) - len(outside) < need.gpus:
-        return _counted(min(outside, key=lambda blame: _MOST_TELLING_FIRST.index(type(blame))), outside)
+        blame = _counted(min(outside, key=lambda blame: _MOST_TELLING_FIRST.index(type(blame))), outside)
+        return _detailed(blame, need, suited, occupancy) if isinstance(blame, Leased) and need.shares else blame
     if need.shares and (short := _short_of_room(need, suited, occupancy)):
         return short
     return _crowded(need, suited, occupancy)
@@ -36,6 +37,12 @@ def _counted(blame: Outside, outside: Sequence[Outside]) -> Outside:
         return blame
     alike = sum(isinstance(one, Leased) and (one.owner, one.what) == (blame.owner, blame.what) for one in outside)
     return structs.replace(blame, gpus=alike)
+
+
+def _detailed(blame: Leased, need: Need, suited: Sequence[View], occupancy: Occupancy) -> Leased:
+    """What a job is short of beside others' jobs; no end of ours would help it."""
+    short = _short_of_room(need, suited, occupancy)
+    return structs.replace(blame, short=short and structs.replace(short, first_to_end=None))
 
 
 def _required_open(need: Need, occupancy: Occupancy) -> bool:

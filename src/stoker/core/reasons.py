@@ -56,6 +56,8 @@ class Leased(Struct, frozen=True, tag="leased"):
     what: str = ""
     gpus: int = 1
     """How many devices the same owner holds, of those that would do."""
+    short: MemoryShort | TooBusy | None = None
+    """What a job is short of that could have a part of a device, where parts of it are held."""
 
 
 class Occupied(Struct, frozen=True, tag="occupied"):
@@ -184,7 +186,8 @@ def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = 
         case TooBusy(device, load, bound, first):
             return f"would keep GPU {device} {load}% busy; {bound}% is the most{_ends_first(first, name)}"
         case KeptFree(job, gpus):
-            return f"free GPUs are kept for #{name(job)}, which needs {gpus}"
+            needs = f", which needs {gpus} GPUs" if gpus > 1 else ""
+            return f"what is free is kept for #{name(job)}{needs}"
         case NeverFits(text):
             return text
         case Leased() | Occupied() | Draining() | Drained() | Unusable() | GivesWay():
@@ -195,9 +198,10 @@ def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = 
 
 def _of_a_device(reason: Leased | Occupied | Draining | Drained | Unusable | GivesWay) -> str:
     match reason:
-        case Leased(device, owner, what, gpus):
+        case Leased(device, owner, what, gpus, short):
             held = f"{gpus} GPUs are" if gpus > 1 else f"GPU {device} is"
-            return f"{held} held by {owner}" + (f" ({what})" if what else "")
+            words = f"{sentence(short)}; beside" if short else f"{held} held by"
+            return f"{words} {owner}" + (f" ({what})" if what else "")
         case Occupied(device, who, memory):
             return f"GPU {device} is in use by {who}" + (f" ({size_text(memory)})" if memory else "")
         case Draining(device):

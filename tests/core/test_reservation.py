@@ -48,6 +48,23 @@ def test_devices_beyond_the_reservation_are_for_everybody() -> None:
     assert where(decided) == {2: "1", 3: "2"}
 
 
+def test_what_leaves_room_may_share_a_reserved_device() -> None:
+    """A small job goes into a gap that the reserved one cannot use, if both fit once that one can start."""
+    card = a_snapshot(simulated(24), at=10.0)
+    slots = [slot(8, "0", need=a_need(gib=12), until=50.0), slot(9, "0", need=a_need(gib=9), until=90.0)]
+    large = a_job(1, a_need(gib=10))
+    for gib, starts in ((1, {2: "0"}), (2, {2: "0"}), (2.49, {2: "0"})):
+        assert where(plan(a_queue(large, a_job(2, a_need(gib=gib))), slots, card, [], PATIENT, 10.0)) == starts
+    tight = a_job(1, a_need(gib=13))
+    decided = plan(a_queue(tight, a_job(2, a_need(gib=2))), slots, card, [], PATIENT, 10.0)
+    assert where(decided) == {}
+    assert decided.reason(a_job(2, a_need(gib=2))) == KeptFree(1, 1)
+    two = plan(a_queue(large, a_job(2, a_need(gib=2)), a_job(3, a_need(gib=1))), slots, card, [], PATIENT, 10.0)
+    assert where(two) == {2: "0"}
+    whole = plan(a_queue(a_job(1), a_job(2, a_need(gib=1))), slots, card, [], PATIENT, 10.0)
+    assert where(whole) == {}
+
+
 def test_unknown_ends_are_waited_for_with_patience() -> None:
     """Others pass freely for a while; then what is free is kept."""
     slots = [slot(9, "0")]

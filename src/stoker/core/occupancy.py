@@ -161,6 +161,16 @@ class Occupancy:
             return None
         return room.memory
 
+    def fit_both(self, device: Device, need: Need, other: Need, at: float) -> bool:
+        """Whether two jobs that share would go on a device together at a moment."""
+        mine, theirs = amount_on(need, device), amount_on(other, device)
+        if mine is None or theirs is None or server_of(need) != server_of(other):
+            return False
+        room = self.room(self._by_id[device.id], need, at)
+        memory = min(room.memory, (device.memory or 0) - self._reserve)
+        load = self.busy if room.load is None else room.load
+        return mine + theirs <= memory and load_on(need, device) + load_on(other, device) <= load
+
     def ready(self, view: View, need: Need) -> float | None:
         """When a device will be open for a need: infinity where nobody knows, None where others decide."""
         if self.fit(view, need) is not None:

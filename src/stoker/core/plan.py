@@ -23,7 +23,7 @@ from stoker.core.occupancy import Occupancy, Slot
 from stoker.core.policy import Policy
 from stoker.core.prospects import Prospects
 from stoker.core.reasons import AtLimit, CapFull, KeptFree, MaxUse, MinFree, NeverFits, QueuePaused, Reason
-from stoker.core.reservation import Reservation, may_pass
+from stoker.core.reservation import Reservation, leaves_room, may_pass
 from stoker.core.terms import Need
 from stoker.core.waiting import Shape, WaitingJobs, shape_of
 
@@ -198,7 +198,7 @@ class _Turn:
         if self._stopped_by is not None:
             return self._prospects.never(need) or self._stopped_by
         offers = self._prospects.offers(need)
-        devices = choose(self._unreserved(offers, job), need.gpus, need.required)
+        devices = choose(self._unreserved(offers, job, need), need.gpus, need.required)
         if devices is None:
             return self._prospects.never(need) or self._block(job, need, offers)
         if self._modest and (excess := self._too_many(need, devices)):
@@ -241,11 +241,17 @@ class _Turn:
     def _count(self, shape: Shape) -> None:
         self._counts.update(cap.name for cap in shape.caps)
 
-    def _unreserved(self, offers: list[Offer], job: Job) -> list[Offer]:
-        reservation = self._reservation
-        if reservation is None or may_pass(self._expects(job), reservation, self._policy, self._occupancy.now):
+    def _unreserved(self, offers: list[Offer], job: Job, need: Need) -> list[Offer]:
+        """The devices that a job may have without delaying the one that they are reserved for."""
+        reservation, policy, occupancy = self._reservation, self._policy, self._occupancy
+        if reservation is None or may_pass(self._expects(job), reservation, policy, occupancy.now):
             return offers
-        return [offer for offer in offers if not _reserved(offer.device, reservation)]
+        return [
+            offer
+            for offer in offers
+            if not _reserved(offer.device, reservation)
+            or leaves_room(offer.device, need, reservation, occupancy, policy=policy)
+        ]
 
     def _too_many(self, need: Need, devices: Sequence[Device]) -> NeverFits | MaxUse | MinFree | None:
         """Why these devices are more than the user wants; then none of the later jobs may have another one either."""

@@ -6,6 +6,7 @@ from math import inf
 
 from msgspec import Struct
 
+from stoker.core.device import Device
 from stoker.core.fit import Offer, choose, preference, suits
 from stoker.core.job import Job, Waiting
 from stoker.core.occupancy import NOW, Occupancy
@@ -27,6 +28,8 @@ class Reservation(Struct, frozen=True):
     """When the last of the devices will be open, where that can be told or guessed."""
     sure: bool = True
     """Whether limits and experience tell the moment."""
+    need: Need = Need()
+    """What the job will take of them."""
 
 
 def reserve(job: Job, need: Need, occupancy: Occupancy) -> Reservation | None:
@@ -53,7 +56,21 @@ def reserve(job: Job, need: Need, occupancy: Occupancy) -> Reservation | None:
         claims=frozenset(claim for device in devices for claim in device.claims),
         moment=None if last == inf else max(last, occupancy.now),
         sure=unsure.isdisjoint(device.id for device in devices),
+        need=need,
     )
+
+
+def leaves_room(device: Device, need: Need, reservation: Reservation, occupancy: Occupancy, *, policy: Policy) -> bool:
+    """Whether a later job may share a reserved device however long it takes: there will be enough for both.
+
+    Guesses may go wrong each time anew, and so are not believed for ever.
+    """
+    if reservation.moment is None or device.id not in reservation.devices:
+        return False
+    waited = occupancy.now - reservation.since
+    if not reservation.sure and waited > policy.lenience * reservation.gpus:
+        return False
+    return occupancy.fit_both(device, need, reservation.need, reservation.moment)
 
 
 def may_pass(seconds: float | None, reservation: Reservation, policy: Policy, now: float) -> bool:

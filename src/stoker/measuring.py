@@ -164,6 +164,7 @@ class Measuring:
         one.memory = max((self._held(post, reading, one) for reading in readings), default=0)
         one.use = seen(one.use, max(0.0, now - job.state.since), one.memory, self._load(post, readings))
         self._account(one, snapshot)
+        post.peak = one.use.peak
 
     def _watch(self, post: Post, job: Job, now: float) -> Watched:
         """What is known of an attempt; another engine may have begun to measure it."""

@@ -40,6 +40,8 @@ class Post(Struct):
     head_since: float = 0.0
     company: bool = False
     """Whether somebody else was on its devices at any time since the running attempt began."""
+    peak: int = 0
+    """The most bytes that the running attempt was seen to hold on one of them."""
     recalled: bool = False
     attended: bool = False
     """Whether the keeper holds what keeps the MPS daemon of its GPU from being stopped."""
@@ -81,13 +83,13 @@ class Post(Struct):
     def take(self, job: int, now: float) -> None:
         """Another attempt was handed over."""
         if not self.jobs:
-            self.head_since, self.company = now, False
+            self.head_since, self.company, self.peak = now, False, 0
         self.jobs.append(job)
 
     def finish(self, job: int, now: float) -> None:
         """An attempt is over or came back."""
         if self.jobs[0] == job:
-            self.head_since, self.company = now, False
+            self.head_since, self.company, self.peak = now, False, 0
         self.jobs.remove(job)
         if len(self.jobs) <= 1:
             self.recalled = False
@@ -249,7 +251,7 @@ class Posts:
         pace = None if self._backend.worn_out(post.keeper) else self._paces.get(post.need)
         room = post.room(pace, short, now)
         until, caps, since = self._until(head), shape_of(head).caps, started_at(head)
-        return Slot(post.keeper, head.id, post.need, post.device_ids, until, room, caps, since)
+        return Slot(post.keeper, head.id, post.need, post.device_ids, until, room, caps, since, post.peak)
 
     def _until(self, head: Job) -> float | None:
         """When the running attempt will end, where a limit or experience tells."""

@@ -205,3 +205,11 @@ def test_others_load_counts_too() -> None:
         a_queue(kindred(1)), [], snapshot, [lease], Policy(), 0.0, foresee=lambda shape: resolved(shape, known, 15)
     )
     assert not busy.starts
+
+
+def test_who_holds_more_than_was_set_aside_is_believed_to_do_so_again() -> None:
+    """What is left is counted with the peak that was seen, though the neighbour has not yet taken all of its part."""
+    devices = simulated(24)
+    snapshot = Snapshot(0.0, devices, {devices[0].id: Reading(used=13 * GIB)})
+    slots = [Slot("k", 8, Need(memory=2 * GIB), ("0",), peak=12 * GIB), Slot("l", 9, Need(memory=11 * GIB), ("0",))]
+    assert not plan(a_queue(kindred(1, Need(memory=2 * GIB))), slots, snapshot, [], Policy(), 0.0).starts

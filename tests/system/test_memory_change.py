@@ -65,3 +65,10 @@ def test_nonsense(need: Need, text: str, before: LastTime, words: str) -> None:
     """What cannot be meant is refused, with what to type instead."""
     with pytest.raises(UsageError, match=words):
         changed_need(need, text, before)
+
+
+def test_more_than_it_is_known_to_need() -> None:
+    """What an end for want of memory showed is more than what was declared, and grows in its place."""
+    need, said = changed_need(Need(memory=2 * GIB), "+50%", LastTime(2 * GIB, GIB, needed=8 * GIB))
+    assert need.memory == 12 * GIB
+    assert "the 8.0G that it needs at least" in said

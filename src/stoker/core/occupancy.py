@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.lease import OURS, Claim, Lease, compatible
@@ -43,6 +44,8 @@ class Slot(Struct, frozen=True):
     """The limits that the running attempt counts for."""
     since: float | None = None
     """When the running attempt began, where it has begun."""
+    peak: int = 0
+    """The most bytes that it was seen to hold on one of the devices; it may be more than was set aside."""
 
 
 def claims_on(device: Device, need: Need) -> tuple[Claim, ...]:
@@ -117,7 +120,7 @@ class Occupancy:
             self._note_lease(lease)
         for slot in slots:
             until, sure = _end(slot, policy, now)
-            self.hold(slot.job, slot.need, slot.devices, until, sure=sure)
+            self.hold(slot.job, slot.need, slot.devices, until, sure=sure, peak=slot.peak)
         for view in self.views:
             if view.device.measured and view.closed is None:
                 self._look(view, snapshot, policy, freed)
@@ -138,14 +141,22 @@ class Occupancy:
         return {name for name in free if not self._ours.get(name) and not self._others.get(name)}
 
     def hold(
-        self, job_id: int, need: Need, device_ids: Sequence[str], until: float, *, sure: bool | None = None
+        self,
+        job_id: int,
+        need: Need,
+        device_ids: Sequence[str],
+        until: float,
+        *,
+        sure: bool | None = None,
+        peak: int = 0,
     ) -> None:
         """Note that an attempt of ours has these devices; it is sure until when unless that is never."""
         sure = until != inf if sure is None else sure
         for device_id in device_ids:
             if view := self._by_id.get(device_id):
                 for name in _names(view.device):
-                    holding = Holding(device_id, job_id, _claim(name, view.device, need), until, sure)
+                    claim = _exceeded(_claim(name, view.device, need), peak)
+                    holding = Holding(device_id, job_id, claim, until, sure)
                     self._ours.setdefault(name, []).append(holding)
                     self._forget(name)
 
@@ -304,6 +315,11 @@ def _claim(name: str, device: Device, need: Need) -> Claim:
     if amount is None:
         return Claim(name, share=device.share, mps=server_of(need))
     return Claim(name, amount, ANY_NUMBER, load_on(need, device), server_of(need))
+
+
+def _exceeded(claim: Claim, peak: int) -> Claim:
+    """The claim of somebody who was seen to hold more: it may do so again."""
+    return claim if claim.memory is None or peak <= claim.memory else replace(claim, memory=peak)
 
 
 def _stays(holding: Holding, at: float) -> bool:

@@ -22,6 +22,8 @@ class LastTime(NamedTuple):
 
     set_aside: int | None = None
     peak: int | None = None
+    needed: int = 0
+    """Bytes that it needs at least, as an end for want of memory showed."""
 
 
 class Base(NamedTuple):
@@ -35,11 +37,11 @@ def last_time(store: Reading, job: Job, devices: Sequence[Device]) -> LastTime:
     """What a job had the last time, by the devices that are known."""
     attempts, uses = store.attempts(job.id), store.uses(job.id)
     if not attempts:
-        return LastTime()
+        return LastTime(needed=job.floor)
     had = [device for device in devices if device.id in attempts[-1].devices]
     need = needs_of_attempts(store.events(job.id), job.terms.need)[-1]
     peak = uses[max(uses)].peak if uses else 0
-    return LastTime(amount_now(need, had), peak or None)
+    return LastTime(amount_now(need, had), peak or None, job.floor)
 
 
 def changed_need(need: Need, text: str, before: LastTime) -> tuple[Need, str]:
@@ -58,6 +60,8 @@ def changed_need(need: Need, text: str, before: LastTime) -> tuple[Need, str]:
 def _base(need: Need, before: LastTime) -> Base:
     """What was asked for; more where it had more, or what it had where that was learnt."""
     set_aside, peak = before.set_aside or 0, before.peak or 0
+    if need.shares and before.needed > max(need.memory or 0, set_aside, peak):
+        return Base(before.needed, f"the {size_text(before.needed)} that it needs at least")
     if need.memory is not None and need.memory >= set_aside:
         return Base(need.memory, "")
     if not need.shares:

@@ -444,6 +444,15 @@ def test_full_disk(lab: Lab) -> None:
         assert "cannot write to temp_folder" in lab.python("script.py")[2]
 
 
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
+def test_script_without_standard_error(lab: Lab, closed: str) -> None:
+    """Files that take the numbers of closed ones are not mistaken for them."""
+    lab.run_tasks("print('x')", '"scheduler_config": {"gpu": ["0"], "force_rerun": True}, "test_config": [{"a": [1]}]')
+    assert lab.typed(f"{sys.executable} script.py {closed}").returncode == 0
+    assert (lab.text("results/a-1,/worker.log"), lab.unfinished()) == ("x\n", [])
+    assert lab.text("scheduler.log").count("finishes task") == 2
+
+
 # -- the same scheduler several times ------------------------------------------------------------------
 
 

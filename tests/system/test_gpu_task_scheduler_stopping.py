@@ -174,7 +174,9 @@ def test_many_interrupts(lab: Lab) -> None:
         started.process.send_signal(signal.SIGINT)
         time.sleep(0.002)
     code, said = started.end()
-    assert (code, said.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt"), said
+    assert code == -signal.SIGINT, said
+    assert "KeyboardInterrupt" in said
+    assert "StokerError" not in said
     wait_until(lambda: not processes_of(lab))
     goes_on(lab, "012")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import subprocess
@@ -79,10 +80,20 @@ def _started(*, apart: bool) -> subprocess.Popen[bytes]:
             [sys.executable, "-P", "-c", _PROGRAM, _PACKAGE_PARENT],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=_errors(),
             start_new_session=apart,
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _errors() -> int | None:
+    """Our standard error; where the script has none, a file that was opened later may have its number."""
+    try:
+        ours = os.get_inheritable(2)
+    except OSError:
+        ours = False
+    return None if ours else subprocess.DEVNULL
 
 
 def _listen(

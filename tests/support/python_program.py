@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -36,6 +38,7 @@ class Programs(Background):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         self._scripts.append(process)
         return process
@@ -48,9 +51,10 @@ class Programs(Background):
         return out
 
     def end_scripts(self) -> None:
-        """End the programs that are left, as where a test failed."""
+        """End the programs that are left, as where a test failed, with all that they forked."""
         for process in self._scripts:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
 

@@ -404,6 +404,26 @@ class TestLater:
         """)
         assert said == "8\n16 True\n"
 
+    def test_programs_that_fork_at_any_moment(self, queue: Programs) -> None:
+        """What the watcher does with SQLite just then never leaves a lock shut in the child."""
+        said = queue.run_script("""
+            import os, signal, time, stoker
+            from stoker.python.watcher import leave_all
+            waits = stoker.Executor(vram="1G").submit(time.sleep, 60)
+
+            def fork(pause):
+                leave_all()
+                stoker.job(waits.id)  # a new watcher
+                time.sleep(pause)
+                if os.fork() == 0:
+                    signal.alarm(5)
+                    os._exit(len(stoker.jobs()) == 0)
+                return os.wait()[1]
+
+            print([fork(0.0001 * number) for number in range(20)], waits.cancel())
+        """)
+        assert said == f"{[0] * 20} True\n"
+
     def test_many_threads(self, executor: stoker.Executor) -> None:
         """Threads share an Executor."""
         results: list[int] = []

@@ -7,13 +7,14 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from stoker.core.errors import StokerError
 from stoker.core.job import Job
 from stoker.presence import QUEUE, engine_lives
 from stoker.python.link import Link
+from stoker.queue import open_store
 from stoker.store import Store, choosing
 
 SHORTEST_PAUSE = 0.004
@@ -76,7 +77,7 @@ class Watcher:
         self._well = time.monotonic()
         while True:
             try:
-                with self._link.opened() as store:
+                with _opened(self._link) as store:
                     return _Round(self._link, store, self).go_on()
             except StokerError as error:
                 if self._leaving or time.monotonic() > self._well + TROUBLE_SECONDS:
@@ -109,7 +110,8 @@ class Watcher:
 
     def tell(self, ended: Sequence[int], store: Store) -> None:
         """Tell those who wait for these."""
-        jobs = {job.id: job for job in choosing.jobs_of(store, ended)}
+        with _no_fork:
+            jobs = {job.id: job for job in choosing.jobs_of(store, ended)}
         for job_id in ended:
             with self._lock:
                 handles = self._waiting.pop(job_id, [])
@@ -151,11 +153,12 @@ class _Round:
         return max(min(max(idle, SHORTEST_PAUSE), LONGEST_PAUSE), self._took / SHARE)
 
     def _look(self, ids: Sequence[int]) -> bool:
-        version, self._version = self._version, self._store.version_of_data()
-        if version == self._version:
-            return False
-        began = time.monotonic()
-        still = set(choosing.open_among(self._store, ids))
+        version, began = self._version, time.monotonic()
+        with _no_fork:
+            self._version = self._store.version_of_data()
+            if version == self._version:
+                return False
+            still = set(choosing.open_among(self._store, ids))
         ended = [job_id for job_id in ids if job_id not in still]
         self._watcher.tell(ended, self._store)
         self._took = time.monotonic() - began
@@ -176,6 +179,8 @@ class _Round:
         self._engine_at = time.monotonic() + 10 * ENGINE_INTERVAL
 
 
+_no_fork = threading.Lock()
+"""Held by a watcher that uses the queue, and by whoever forks: SQLite's own locks would stay shut in the child."""
 _watchers: dict[Link, Watcher] = {}
 _left_behind: list[object] = []
 """Watchers of the process that we were forked from: closing what they have open is that one's matter."""
@@ -192,10 +197,23 @@ def leave_all() -> None:
         _watchers.popitem()[1].leave()
 
 
+@contextlib.contextmanager
+def _opened(link: Link) -> Iterator[Store]:
+    """The queue's file; a watcher has it open all the time, and uses it where nobody forks."""
+    with _no_fork:
+        store = open_store(link.places)
+    try:
+        yield store
+    finally:
+        with _no_fork:
+            store.close()
+
+
 def _forget_all() -> None:
+    _no_fork.release()
     _left_behind.append(dict(_watchers))
     _watchers.clear()
 
 
 atexit.register(leave_all)
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(before=_no_fork.acquire, after_in_parent=_no_fork.release, after_in_child=_forget_all)

@@ -27,6 +27,7 @@ from stoker.python.keywords import with_variables
 from stoker.python.link import Link
 
 LABEL = "python"
+Undo = Callable[[], object]
 _PLACEHOLDER = Command((sys.executable,))
 """Stands for the command of a call until there is one; it runs the same Python."""
 
@@ -42,14 +43,13 @@ def submit_calls(
     """A job for each call; several are the tasks of an array."""
     wish = msgspec.structs.replace(_named(options, function), array=array)
     commands = [calls.command_of(link.places, function, call) for call in given]
-    with calls.written(link.places, function, given) as folder, contextlib.ExitStack() as undoing:
+    with calls.written(link.places, function, given) as folder:
 
-        def settle(ids: range) -> None:
+        def settle(ids: range) -> Undo:
             place = calls.settle(folder, link.places, ids[0])
-            undoing.callback(place.rename, folder)
+            return lambda: place.rename(folder)
 
         entered = _hand_in(link, wish, commands[0], partial(_with_commands, commands=commands), settle)
-        undoing.pop_all()
     _make_durable(link.places.functions)
     return entered[0].ids
 
@@ -82,9 +82,12 @@ def _hand_in(
     options: JobOptions,
     command: Command,
     finished: Callable[[Part], Part] = lambda part: part,
-    settle: Callable[[range], None] = lambda _: None,
+    settle: Callable[[range], Undo] = lambda _: lambda: None,
 ) -> list[Entered]:
-    """`finished` has the last word on the jobs; `settle` is called with their ids before anybody else can see them."""
+    """`finished` has the last word on the jobs; `settle` is called with their ids before anybody else can see them.
+
+    What it did is undone where they do not get into the queue, and stays once they are there, whatever comes then.
+    """
     desk = _desk(link, options)
     items = [Listed(command, COMMAND_LINE)]
     desk.read(items)
@@ -92,9 +95,11 @@ def _hand_in(
     with link.opened() as store:
         with engine.not_for_nothing():
             parts = desk.settle(items, store, engine.machine() if desk.needs_devices else None)
-        with store.writing():
-            entered = desk.enter(store, [finished(part) for part in parts], LABEL, held="")
-            settle(entered[0].ids)
+        with contextlib.ExitStack() as undoing:
+            with store.writing():
+                entered = desk.enter(store, [finished(part) for part in parts], LABEL, held="")
+                undoing.callback(settle(entered[0].ids))
+            undoing.pop_all()
     engine.wake()
     for note in desk.notes:
         warnings.warn(note, RuntimeWarning, stacklevel=5)

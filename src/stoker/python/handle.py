@@ -157,7 +157,7 @@ class Job(Future[Any]):
                 NoSuchJob(f"job {self.shown_id} is not in the queue any more", "see keep in the configuration")
             )
             return
-        self._record = job
+        self._note(job)
         with contextlib.suppress(InvalidStateError):  # somebody else has told it before
             self.set_result(None)
 
@@ -182,8 +182,14 @@ class Job(Future[Any]):
             if isinstance(record.state, Ended):
                 self.is_over(record)
             else:
-                self._record = record
+                self._note(record)
         return self._record
+
+    def _note(self, record: Record) -> None:
+        """Whoever watches may have seen its end while somebody else looked it up; then that is what counts."""
+        with self._condition:
+            if not isinstance(self._record.state, Ended):
+                self._record = record
 
     def _attempts(self) -> list[AttemptRow]:
         with self.link.opened() as store:

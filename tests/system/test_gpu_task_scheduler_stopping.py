@@ -47,9 +47,14 @@ import threading, time
 from task import Task
 from gpu_task_scheduler.gpu_task_scheduler import GPUTaskScheduler
 config = {"scheduler_config": {"gpu": ["0"]}, "test_config": [{"i": [0, 1, 2]}]}
-thread = threading.Thread(target=GPUTaskScheduler(config=config, gpu_task_class=Task).start)
-thread.start()
-while thread.is_alive():
+over = threading.Event()
+def work():
+    try:
+        GPUTaskScheduler(config=config, gpu_task_class=Task).start()
+    finally:
+        over.set()
+threading.Thread(target=work).start()
+while not over.is_set():  # not is_alive(): an interrupted one takes the thread for dead in Python 3.11
     time.sleep(0.01)
 """
 

@@ -6,12 +6,11 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 
-from stoker.core.submission import NewJob
-from stoker.core.terms import Command, Terms
-from stoker.places import Places
-from stoker.presence import QUEUE, ring
-from stoker.queue import Submission, open_store, submit
-from stoker.store import Store
+from stoker.core.spec import Command, NewJob, Terms
+from stoker.queue.control import Submission, submit
+from stoker.store.engine_lock import QUEUE, ring
+from stoker.store.paths import Places
+from stoker.store.writer import Store, open_store
 
 NOTHING = Command(("true",))
 

@@ -18,7 +18,7 @@ from machine import queue_parser, say, workshop
 from programs import GFLOW, HYPERQUEUE, TASK_SPOOLER
 from rounds import Incomplete
 from servers import Server, StokerServer, gflow, hyperqueue, present, stoker, task_spooler
-from stoker.presence import QUEUE, process_of
+from stoker.store.engine_lock import QUEUE, process_of
 
 CPU_PERCENT = 0.3
 MEMORY_MEGABYTES = 60.0

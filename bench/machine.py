@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rounds import keep_apart
-from stoker.places import file_system_of
+from stoker.store.paths import file_system_of
 
 
 def parser(description: str) -> argparse.ArgumentParser:

@@ -12,17 +12,14 @@ from statistics import mean
 
 from bars import Bar, bars_shown, table
 from machine import parser, say
+from stoker.core.device import device_sizes
 from stoker.core.errors import UsageError
-from stoker.core.replay.bound import best_possible
-from stoker.core.replay.conduct import BOUND, CONDUCTS, SENTENCES
-from stoker.core.replay.drawing import draw
-from stoker.core.replay.machine import replay, virtual_devices
-from stoker.core.replay.models import Models
-from stoker.core.replay.outcome import Figures, figures
-from stoker.core.replay.speeds import by_pairs
-from stoker.core.replay.work import Row, Work, capped, extract, paced
-from stoker.devices.simulator import device_sizes
-from stoker.trace import read_models, read_trace
+from stoker.simulation.bound import best_possible
+from stoker.simulation.machine import replay, virtual_devices
+from stoker.simulation.policies import BOUND, CONDUCTS, SENTENCES, by_pairs
+from stoker.simulation.report import Figures, figures
+from stoker.simulation.trace import read_models, read_trace
+from stoker.simulation.workload import Models, Row, Work, capped, draw, extract, paced
 
 TRACE, MODELS = "philly.csv", "gavel_throughputs.json"
 SOURCES = (

@@ -11,8 +11,8 @@ from pathlib import Path
 from cost import spend
 from handing_in import hand_in, wait_until_over
 from programs import OURS, SHELL, SLOTS
-from stoker.core.terms import Command
-from stoker.places import Places, find_places
+from stoker.core.spec import Command
+from stoker.store.paths import Places, find_places
 
 
 def main(commands: list[str]) -> float:

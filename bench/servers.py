@@ -32,7 +32,7 @@ from programs import (
     program_named,
 )
 from rounds import Incomplete
-from stoker.places import Places, find_places
+from stoker.store.paths import Places, find_places
 
 FOREVER = ("sleep", "100000")
 """A job that keeps a slot until the run is over."""

@@ -19,8 +19,8 @@ from machine import milliseconds, queue_parser, say, workshop
 from programs import GFLOW, HYPERQUEUE, STOKER_QUEUE
 from rounds import Incomplete
 from servers import StokerServer, gflow, hyperqueue, present, stoker
-from stoker.presence import QUEUE
-from stoker.queue import open_store
+from stoker.store.engine_lock import QUEUE
+from stoker.store.writer import open_store
 
 CALL = "stoker, queue.submit()"
 PAUSE = 0.02

@@ -19,13 +19,14 @@ from rounds import Incomplete
 from servers import Server, StokerServer, gflow, hyperqueue, present, stoker
 from stoker.core.device import Device, Snapshot
 from stoker.core.job import Job, Waiting
-from stoker.core.plan import Slot, plan
-from stoker.core.policy import Policy
-from stoker.core.terms import Command, Need, Terms
+from stoker.core.planner.occupancy import Slot
+from stoker.core.planner.plan import plan
+from stoker.core.planner.policy import Policy
+from stoker.core.planner.queue import WaitingJobs
+from stoker.core.spec import Command, Need, Terms
 from stoker.core.units import count_text
-from stoker.core.waiting import WaitingJobs
-from stoker.presence import QUEUE, process_of
-from stoker.published import read_view
+from stoker.store.engine_lock import QUEUE, process_of
+from stoker.store.status_file import read_view
 
 STATUS_MILLISECONDS = 150.0
 PLAN_MILLISECONDS = 2.0

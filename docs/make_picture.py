@@ -13,19 +13,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stoker.changes import Happening
-from stoker.cli.foreground.batch import Batch, Request
-from stoker.cli.foreground.demo import Demonstration, demo_jobs
-from stoker.cli.foreground.frame import frame
-from stoker.cli.foreground.live import drawing
-from stoker.cli.foreground.recent import Recent
-from stoker.cli.foreground.scene import Scene, scene_of
-from stoker.cli.screens.pieces import Line
+from stoker.cli.commands.demo import Demonstration, demo_jobs
+from stoker.cli.foreground import Batch, Request
+from stoker.cli.views.run import Recent, Scene, frame, scene_of
+from stoker.cli.views.run_live import drawing
+from stoker.cli.views.text import Line
+from stoker.core.job import Happening
 from stoker.devices.detect import simulate
-from stoker.foreground import Foreground, Setup
+from stoker.engine.foreground import Foreground, Setup
 from stoker.ledger import prepare_ledger
-from stoker.options import JobOptions
-from stoker.places import find_places
+from stoker.queue.options import JobOptions
+from stoker.store.paths import find_places
 
 WIDTH, HEIGHT = 110, 30
 _OUTSIDE_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-_FIRST = ("system/test_storm", "system/", "adapters/")
+_FIRST = ("system/test_storm", "system/", "devices/", "runner/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -54,8 +54,7 @@ class StokerLauncher(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run a job for each list of overrides, and return what they returned, in the same order."""
-        from stoker.hydra.launching import launch
-        from stoker.hydra.task import Sweep
+        from stoker.python.hydra import Sweep, launch
 
         return launch(Sweep(*self._parts), job_overrides, initial_job_idx)
 

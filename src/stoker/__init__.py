@@ -3,10 +3,10 @@
 __version__ = "0.1.0"
 
 _PLACES = {
-    **dict.fromkeys(("params", "progress", "report", "should_stop", "work_dir"), "stoker.python.inside"),
+    **dict.fromkeys(("params", "progress", "report", "should_stop", "work_dir"), "stoker.python.in_job"),
     **dict.fromkeys(("as_completed", "job", "jobs", "submit", "submit_array", "wait"), "stoker.python.api"),
     "Executor": "stoker.python.executor",
-    "Job": "stoker.python.handle",
+    "Job": "stoker.python.job",
     **dict.fromkeys(("JobFailed", "StokerError"), "stoker.core.errors"),
 }
 """What Python programs find here, and the modules it comes from when it is first asked for."""

@@ -28,7 +28,7 @@ from stoker.core.job import (
     advance,
     result_of,
 )
-from stoker.core.terms import Command, Terms
+from stoker.core.spec import Command, Terms
 from support.build import a_job
 
 ASSIGNED = Assigned("k1", ("0",), "1.log", at=1.0)

@@ -28,7 +28,7 @@ from stoker.core.job import (
     Waiting,
     advance,
 )
-from stoker.core.terms import Terms
+from stoker.core.spec import Terms
 from support.build import a_job
 
 QUIET = settings(max_examples=60, derandomize=True, deadline=None)

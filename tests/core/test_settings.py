@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.core.errors import UsageError
-from stoker.core.policy import Policy
+from stoker.core.planner.policy import Policy
 from stoker.core.settings import KEYS, EngineSettings, read_setting, setting_text
 
 QUIET = settings(max_examples=300, derandomize=True, deadline=None)

@@ -28,12 +28,11 @@ from typing import Any
 import pytest
 
 from stoker.core.job import Ended, Job, state_word
-from stoker.core.submission import NewJob
-from stoker.core.terms import Command, Terms
-from stoker.places import find_places
-from stoker.presence import QUEUE, engine_lives, process_of, ring
-from stoker.queue import Submission, open_store, submit
-from stoker.store import Store
+from stoker.core.spec import Command, NewJob, Terms
+from stoker.queue.control import Submission, submit
+from stoker.store.engine_lock import QUEUE, engine_lives, process_of, ring
+from stoker.store.paths import find_places
+from stoker.store.writer import Store, open_store
 from support.cli import Stoker
 from support.wait import wait_until
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from stoker.core.device import Device, Process, Reading, Snapshot
 from stoker.core.job import Job, State, Waiting
 from stoker.core.lease import Claim, Lease
-from stoker.core.plan import Plan, Slot
-from stoker.core.terms import Command, Need, Terms
-from stoker.core.waiting import WaitingJobs
+from stoker.core.planner.occupancy import Slot
+from stoker.core.planner.plan import Plan
+from stoker.core.planner.queue import WaitingJobs
+from stoker.core.spec import Command, Need, Terms
 
 GIB = 2**30
 

@@ -10,18 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from stoker.backends.local import LocalBackend
-from stoker.changes import Happening
-from stoker.core.job import Ended, Job
-from stoker.core.plan import Policy
-from stoker.core.submission import NewJob
-from stoker.core.terms import Command, Need, Terms
+from stoker.core.job import Ended, Happening, Job
+from stoker.core.planner.policy import Policy
+from stoker.core.spec import Command, Need, NewJob, Terms
 from stoker.devices.declared import DeclaredDevices
-from stoker.devices.kind import Devices
-from stoker.engine import Engine
-from stoker.equipment import Equipment, steady_clock
+from stoker.devices.interface import Devices
+from stoker.engine.loop import Engine
 from stoker.ledger import Ledger, prepare_ledger
-from stoker.store import Store
+from stoker.runner.local import LocalBackend
+from stoker.sites.machine.resources import Equipment, steady_clock
+from stoker.store.writer import Store
 
 PATIENCE = 30.0
 

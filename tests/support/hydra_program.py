@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from stoker.core.job import Assigned, Job
-from stoker.store import choosing
+from stoker.store import queries
 from support.python_program import TIMEOUT_SECONDS, Programs
 
 PROGRAM = """
@@ -61,7 +61,7 @@ def train(config):
     while sum(name.startswith("began") for name in os.listdir(here)) < config.together:
         time.sleep(0.01)
     if config.act == "use":
-        os.execv(sys.executable, [sys.executable, "-m", "stoker.simjob", "--memory", "2G", "--seconds", "1"])
+        os.execv(sys.executable, [sys.executable, "-m", "stoker.devices.demo_job", "--memory", "2G", "--seconds", "1"])
     if config.act == "keep":
         return threading.Lock()
     return {
@@ -184,7 +184,7 @@ class Studio:
     def jobs(self) -> list[Job]:
         """All jobs that were submitted here."""
         with self.queue.open_store() as store:
-            return list(choosing.jobs_of(store, range(self._last + 1, (store.last_job() or 0) + 1)))
+            return list(queries.jobs_of(store, range(self._last + 1, (store.last_job() or 0) + 1)))
 
     def assigned(self, job: Job) -> Assigned:
         """How a job got its GPUs."""

@@ -12,7 +12,8 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from stoker.core.lease import Claim
-from stoker.ledger import SIZE_LIMIT, HeldLease, Ledger
+from stoker.ledger import HeldLease, Ledger
+from stoker.ledger.files import SIZE_LIMIT
 
 GOOD = '{"version":1,"claims":[{"name":"A"}],"pid":1,"what":"work","since":1.0}'
 BAD = {

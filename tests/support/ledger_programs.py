@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from stoker.core.lease import Claim
-from stoker.core.share import Want
+from stoker.core.planner.fairshare import Want
 from stoker.ledger import Ledger, find_ledger
 from support.users import User, run_as
 

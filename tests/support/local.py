@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 
-from stoker.backends.journal import Back, Began, Fact, Over
-from stoker.backends.local import Gone, LocalBackend
-from stoker.core.attempt import Order
+from stoker.core.launch import Order
+from stoker.runner.journal import Back, Began, Fact, Over
+from stoker.runner.local import Gone, LocalBackend
 from support.wait import wait_until
 
 VARIABLES = {"PATH": os.environ["PATH"]}

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from stoker.cli.screens.pieces import Line
-from stoker.cli.screens.queue_scene import Counts, DeviceLine, EngineLine, JobLine, Status, exactly
+from stoker.cli.views.text import Line
+from stoker.queue.view_model import Counts, DeviceLine, EngineLine, JobLine, Status, exactly
 
 GIB = 2**30
 NOW = 1_800_000_000.0

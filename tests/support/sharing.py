@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from stoker.core.share import Offers, Want, ahead_of_me, decayed, steps_back, usage_of
+from stoker.core.planner.fairshare import Offers, Want, ahead_of_me, decayed, steps_back, usage_of
 
 TICK = 0.05
 LOOK_INTERVAL = 0.25

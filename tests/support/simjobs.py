@@ -55,7 +55,7 @@ def simulated_machine(spec: str, directory: Path) -> Iterator[SimulatedMachine]:
 
 def start_simjob(*options: str, environment: dict[str, str]) -> subprocess.Popen[str]:
     """Start the shipped job program with exactly this environment."""
-    command = [sys.executable, "-m", "stoker.simjob", *options]
+    command = [sys.executable, "-m", "stoker.devices.demo_job", *options]
     return subprocess.Popen(
         command,
         env=environment,

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from stoker.core.device import Device
 from stoker.core.job import Job
 from stoker.core.lease import Claim, Lease
-from stoker.core.occupancy import claims_on
-from stoker.core.plan import Plan, Policy, Slot, Start, plan
-from stoker.core.terms import Need
-from stoker.core.waiting import WaitingJobs
+from stoker.core.planner.occupancy import Slot, claims_on
+from stoker.core.planner.plan import Plan, Start, plan
+from stoker.core.planner.policy import Policy
+from stoker.core.planner.queue import WaitingJobs
+from stoker.core.spec import Need
 from support.build import a_job, a_snapshot
 
 

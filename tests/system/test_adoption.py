@@ -8,13 +8,13 @@ from pathlib import Path
 
 from stoker.core.device import Snapshot
 from stoker.core.job import Exited, Job, Running
-from stoker.core.terms import Need
+from stoker.core.spec import Need
 from stoker.devices.simulated import SimulatedDevices
 from support.build import GIB
 from support.engines import Workshop
 
 SIM = "1x24G"
-SIMJOB = f"{shlex.quote(sys.executable)} -m stoker.simjob"
+SIMJOB = f"{shlex.quote(sys.executable)} -m stoker.devices.demo_job"
 
 
 class LateSimulated(SimulatedDevices):

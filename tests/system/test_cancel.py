@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.control.deeds import Report
+from stoker.cli.views.plain import Report
 from stoker.core.job import Cancelled, advance
-from stoker.core.request import Cancel
-from stoker.core.terms import Need
-from stoker.queue import ask
-from stoker.store import Change
-from stoker.store.choosing import unanswered
+from stoker.core.requests import Cancel
+from stoker.core.spec import Need
+from stoker.queue.control import ask
+from stoker.store.queries import unanswered
+from stoker.store.schema import Change
 from support.background import Background
 from support.cli import until
 from support.wait import wait_until

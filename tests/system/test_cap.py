@@ -17,7 +17,7 @@ from support.torch import with_torch
 SHOW = "import os; print(os.environ.get('PYTORCH_CUDA_ALLOC_CONF'))"
 CAPPED = "per_process_memory_fraction:0.0833\n"
 """2 of 24 GiB."""
-TRAIN = f"{shlex.quote(sys.executable)} -m stoker.simjob --cap"
+TRAIN = f"{shlex.quote(sys.executable)} -m stoker.devices.demo_job --cap"
 """A job that keeps to the limits that its environment sets, as PyTorch does."""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli.room.completion import SHELLS, script_path
+from stoker.cli.commands.engine_completion import SHELLS, script_path
 from support.background import Background
 from support.cli import PROGRAM, Stoker
 

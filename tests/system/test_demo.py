@@ -9,10 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.changes import Happening
-from stoker.cli.foreground.demo import SCRIPT, Act, Demonstration, demo_jobs, difference
-from stoker.cli.foreground.lines import LineView
-from stoker.core.job import Ended, Exited, Result
+from stoker.cli.commands.demo import SCRIPT, Act, Demonstration, demo_jobs, difference
+from stoker.cli.views.run_lines import LineView
+from stoker.core.job import Ended, Exited, Happening, Result
 from support.build import a_job
 from support.terminal import isolated
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.core.dependency import Dependency
-from stoker.core.terms import Need
+from stoker.core.spec import Dependency, Need
 from support.background import Background
 from support.cli import until
 

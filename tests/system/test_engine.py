@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from stoker.core.job import Assigned, Cancelled, Ended, Exited, Lost, Returned, Running, Started, Stopping, Waiting
-from stoker.core.plan import Policy
-from stoker.core.reasons import Crowded, Leased
-from stoker.core.terms import Need
+from stoker.core.planner.policy import Policy
+from stoker.core.planner.reasons import Crowded, Leased
+from stoker.core.spec import Need
 from stoker.devices.declared import DeclaredDevices
 from stoker.devices.simulated import SimulatedDevices
 from stoker.ledger import Ledger
@@ -215,7 +215,7 @@ def test_an_attempt_that_never_started_is_queued_again(tmp_path: Path) -> None:
         (job_id,) = shop.submit("echo once >> ran")
         job = shop.job(job_id)
         from stoker.core.job import advance
-        from stoker.store import Change
+        from stoker.store.schema import Change
 
         shop.engine.turn(0)  # takes the job in, and starts it
         shop.finish()

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from stoker import __version__
-from stoker.cli.room.status import EngineStatus
-from stoker.presence import QUEUE, engine_lives, lock_path
+from stoker.cli.commands.engine_status import EngineStatus
+from stoker.store.engine_lock import QUEUE, engine_lives, lock_path
 from support.background import Background
 from support.cli import PROGRAM, until
 from support.terminal import open_terminal

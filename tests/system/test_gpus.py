@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.screens.gpu_list import Gpus
 from stoker.core.lease import Claim
-from stoker.core.terms import Need
+from stoker.core.spec import Need
 from stoker.ledger import Ledger, prepare_ledger
-from stoker.mail import drained_key
+from stoker.queue.gpu_view import Gpus
+from stoker.store.queries import drained_key
 from support.background import Background
 from support.cli import Stoker, until
 from support.nvml import GPU_IS_LOST, Bench, FakeGpu, FakeMachine, FakeProcess, compiled
@@ -39,7 +39,7 @@ def gpus(queue: Stoker, *words: str) -> Gpus:
 def a_stranger(queue: Background, device: int, size: str) -> Iterator[int]:
     """A process on a simulated GPU that is no job."""
     told = {"STOKER_SIM_DIR": str(queue.places.simulator), "CUDA_VISIBLE_DEVICES": str(device)}
-    command = [sys.executable, "-m", "stoker.simjob", "--seconds", "60", "--memory", size]
+    command = [sys.executable, "-m", "stoker.devices.demo_job", "--seconds", "60", "--memory", size]
     with subprocess.Popen(command, env={**queue.environment, **told}) as process:
         try:
             yield process.pid

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.screens.history_frame import history_frame
-from stoker.cli.screens.past_lines import History, PastLine
-from stoker.cli.screens.pieces import line_cells
+from stoker.cli.views.history import history_frame
+from stoker.cli.views.text import line_cells
 from stoker.core.job import Assigned, Event, Exited, Started, advance
-from stoker.core.terms import Need
-from stoker.presence import QUEUE
-from stoker.store import Change
+from stoker.core.spec import Need
+from stoker.queue.history_view import History, PastLine
+from stoker.store.engine_lock import QUEUE
+from stoker.store.schema import Change
 from support.background import Background
 from support.scenes import texts
 from support.terminal import open_terminal

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 import stoker
 from stoker.core.job import state_word
-from stoker.options import JobOptions
+from stoker.queue.options import JobOptions
 from support.build import GIB
 from support.hydra_program import Studio
 from support.python_program import Programs, programs_in

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from stoker.cli.foreground.live import LiveView
-from stoker.cli.foreground.scene import Counts, Occupant, Row, Scene
+from stoker.cli.views.run import Counts, Occupant, Row, Scene
+from stoker.cli.views.run_live import LiveView
 from support.terminal import Terminal, open_terminal
 from support.wait import wait_until
 

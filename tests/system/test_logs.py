@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.output.log_output import LogLine
-from stoker.core.terms import Need
+from stoker.cli.views.logs import LogLine
+from stoker.core.spec import Need
 from support.background import Background
 from support.cli import PROGRAM, until
 from support.wait import wait_until

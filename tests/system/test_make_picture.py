@@ -6,7 +6,7 @@ import runpy
 from pathlib import Path
 from xml.etree import ElementTree
 
-from stoker.cli.screens.pieces import Piece
+from stoker.cli.views.text import Piece
 
 DOCUMENTS = Path(__file__).parents[2] / "docs"
 

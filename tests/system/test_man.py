@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stoker.cli.engine import ROOMS
+from stoker.cli.commands.engine import ROOMS
 from stoker.cli.main import VERBS
 from support.cli import Stoker
 

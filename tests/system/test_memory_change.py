@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.cli.control.memory_change import LastTime, changed_need
 from stoker.core.errors import UsageError
-from stoker.core.terms import Need
+from stoker.core.spec import Need
+from stoker.queue.edit import LastTime, changed_need
 from support.build import GIB
 
 AUTO, SIZED, WHOLE = Need(auto=True), Need(memory=10 * GIB), Need()

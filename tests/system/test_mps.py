@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from stoker.core.job import Ended
-from stoker.mps.control import Control
-from stoker.mps.place import place_of
+from stoker.devices.mps.control import Control
+from stoker.devices.mps.daemon import place_of
 from support.background import Background
 from support.cli import PROGRAM, Stoker, until
 from support.mps import NAME, client_words, log_of, real, scripted, scripted_smi

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 from stoker.core.job import Exited, Running
-from stoker.core.terms import Need
+from stoker.core.spec import Need
 from stoker.devices.simulated import SimulatedDevices
 from support.build import GIB
 from support.engines import Workshop
 
-SIMJOB = f"{shlex.quote(sys.executable)} -m stoker.simjob"
+SIMJOB = f"{shlex.quote(sys.executable)} -m stoker.devices.demo_job"
 
 
 def workshop(directory: Path, name: str) -> Workshop:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from stoker.core.job import Ended
-from stoker.core.terms import Need
+from stoker.core.spec import Need
 from support.background import Background
 from support.cli import until
 from support.wait import wait_until

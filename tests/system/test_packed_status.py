@@ -6,18 +6,18 @@ import sys
 
 import msgspec
 
-from stoker.cli.screens.gpu_list import Gpus
-from stoker.cli.screens.job_story import Stories, Story
-from stoker.cli.screens.past_lines import History, PastLine
-from stoker.cli.screens.queue_scene import JobLine, Status
-from stoker.core.terms import Need
+from stoker.core.spec import Need
 from stoker.core.units import size_text
+from stoker.queue.gpu_view import Gpus
+from stoker.queue.history_view import History, PastLine
+from stoker.queue.job_view import Stories, Story
+from stoker.queue.view_model import JobLine, Status
 from support.background import Background
 from support.terminal import open_terminal
 from support.wait import wait_until
 
 GIB = 2**30
-SIMJOB = f"exec {sys.executable} -m stoker.simjob"
+SIMJOB = f"exec {sys.executable} -m stoker.devices.demo_job"
 AUTO = Need(auto=True, allowed=("SIM-0",))
 PREDICTED = 4.625 * GIB
 """What is set aside for work that held 4G: 15 % more, in steps of 64M."""

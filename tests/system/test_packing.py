@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from stoker.core.job import Assigned, Exited, need_of
-from stoker.core.memory import Learnt
-from stoker.core.use import Use
+from stoker.core.learning import Learnt, Use
 from support.background import Background
 from support.build import GIB
 from support.wait import wait_until
 
-SIMJOB = f"{shlex.quote(sys.executable)} -m stoker.simjob"
+SIMJOB = f"{shlex.quote(sys.executable)} -m stoker.devices.demo_job"
 
 
 def told(background: Background, job_id: int) -> dict[str, Any]:

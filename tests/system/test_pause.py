@@ -7,8 +7,8 @@ import json
 import pytest
 
 from stoker.core.job import OnHold
-from stoker.core.terms import Need
-from stoker.presence import QUEUE, living_engines
+from stoker.core.spec import Need
+from stoker.store.engine_lock import QUEUE, living_engines
 from support.background import Background
 from support.cli import until
 from support.wait import wait_until

@@ -35,7 +35,8 @@ def note(word):
     with open("runs", "a") as runs:
         runs.write(f"{word} {epochs} {os.environ['STOKER_GPU_IDS']}\\n")
 note("begin")
-job = [sys.executable, "-m", "stoker.simjob", "--memory", memory, "--load", "70", "--seconds", str(0.4 * epochs)]
+options = ["--memory", memory, "--load", "70", "--seconds", str(0.4 * epochs)]
+job = [sys.executable, "-m", "stoker.devices.demo_job", *options]
 code = subprocess.call(job)
 note("end")
 sys.exit(code)

@@ -15,8 +15,8 @@ import pytest
 
 import stoker
 from stoker.core.errors import NoSuchJob, UsageError
-from stoker.options import JobOptions
 from stoker.python.keywords import Keywords, read_keywords, with_variables
+from stoker.queue.options import JobOptions
 from support.cli import until
 from support.python_program import Programs, programs_in
 from support.wait import wait_until
@@ -167,7 +167,7 @@ class TestFinding:
 
     def test_peak_of_memory(self, queue: Programs) -> None:
         """What the engine has measured is known of a job."""
-        words = [sys.executable, "-m", "stoker.simjob", "--memory", "3G", "--seconds", "1"]
+        words = [sys.executable, "-m", "stoker.devices.demo_job", "--memory", "3G", "--seconds", "1"]
         job = stoker.submit(words, vram="4G")
         assert job.peak_vram is None
         assert job.result(30) == 0
@@ -285,7 +285,7 @@ def test_importing_is_cheap() -> None:
     script = "import sys; before = set(sys.modules); import stoker; {}; print(*sorted(set(sys.modules) - before))"
     assert run_python(script.format("None")).stdout.split() == ["stoker"]
     loaded = run_python(script.format("stoker.report(loss=1); stoker.should_stop()")).stdout.split()
-    assert loaded == ["__future__", "stoker", "stoker.python", "stoker.python.inside"]
+    assert loaded == ["__future__", "stoker", "stoker.python", "stoker.python.in_job"]
 
 
 def test_importing_takes_no_time(tmp_path: Path) -> None:

@@ -12,14 +12,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import stoker
-from stoker.core.dependency import Dependency
 from stoker.core.job import Ended, Lost
-from stoker.core.request import Cancel
-from stoker.core.terms import Need
+from stoker.core.requests import Cancel
+from stoker.core.spec import Dependency, Need
 from stoker.ledger import Ledger
-from stoker.mail import paused_key
-from stoker.presence import QUEUE, version_of
-from stoker.queue import ask
+from stoker.queue.control import ask
+from stoker.store.engine_lock import QUEUE, version_of
+from stoker.store.queries import paused_key
 from support.background import Background
 from support.cli import until
 from support.wait import wait_until

@@ -7,9 +7,9 @@ import signal
 import time
 from pathlib import Path
 
-from stoker.core.dependency import Dependency
 from stoker.core.job import Cancelled, Exited, Retried, Running, Skipped, Started, Stopping
-from stoker.core.request import Again, Cancel, Edit, Hold, Release, Request
+from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
+from stoker.core.spec import Dependency
 from stoker.devices.declared import DeclaredDevices
 from support.engines import Workshop
 

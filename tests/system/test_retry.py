@@ -8,10 +8,9 @@ import sys
 import pytest
 from msgspec.structs import replace
 
-from stoker.cli.retry import rounds
-from stoker.core.dependency import Dependency
-from stoker.core.terms import Need, Terms
-from stoker.presence import QUEUE, living_engines
+from stoker.cli.commands.retry import rounds
+from stoker.core.spec import Dependency, Need, Terms
+from stoker.store.engine_lock import QUEUE, living_engines
 from support.background import Background
 from support.build import a_job
 from support.cli import until
@@ -98,7 +97,7 @@ def test_more_memory(background: Background) -> None:
 
 def test_more_memory_than_was_learnt(background: Background) -> None:
     """What was measured grows where nobody named a size; a job can also be made to learn, or to have whole GPUs."""
-    line = f"exec {sys.executable} -m stoker.simjob --memory 4G --seconds 1.5"
+    line = f"exec {sys.executable} -m stoker.devices.demo_job --memory 4G --seconds 1.5"
     (job,) = background.submit(line, need=Need(auto=True))
     background.wait_over(job)
     wait_until(lambda: measured(background, job))

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.foreground.summary import RunResult
+from stoker.cli.views.run_summary import RunResult
 from support.cli import Stoker, until
 from support.wait import wait_until
 
@@ -359,5 +359,5 @@ def test_the_start_is_light(stoker: Stoker) -> None:
         words = [*command[:-1], *arguments, command[-1]]
         told = subprocess.run(words, cwd=stoker.cwd, env=stoker.environment, capture_output=True, text=True, check=True)
         loaded = set(re.findall(r"\| +([\w.]+)$", told.stderr, re.MULTILINE))
-        assert "stoker.cli.foreground.batch" in loaded
+        assert "stoker.cli.foreground" in loaded
         assert not loaded & {"rich", "psutil", "pynvml", "asyncio", "textual", "numpy"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stoker.core.job import Assigned, advance
 from stoker.devices.declared import DeclaredDevices
-from stoker.store import Change
+from stoker.store.schema import Change
 from support.cli import Stoker, until
 from support.engines import Workshop
 from support.wait import wait_until

@@ -626,9 +626,8 @@ def test_leaving_while_it_waits(desk: ScheduleDesk, number: signal.Signals, code
     task.wait_printed("is waiting for GPU 0.")
     task.press(number)
     assert task.end()[0] == code
-    queue = (
-        "import sys, pathlib; from stoker.store import Store; [path] = pathlib.Path(sys.argv[1]).glob('*/queue.db');"
-    )
+    queue = "import sys, pathlib; from stoker.store.writer import Store; "
+    queue += "[path] = pathlib.Path(sys.argv[1]).glob('*/queue.db');"
     left = subprocess.run(
         [sys.executable, "-c", queue + "print(len(Store(path).engines_with_open_jobs()))", str(desk.home / "state")],
         capture_output=True,

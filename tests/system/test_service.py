@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.request import Again
-from stoker.places import Places
-from stoker.presence import QUEUE, engine_lives, living_engines
-from stoker.published import read_view
-from stoker.queue import ask
-from stoker.starting import ensure_engine
+from stoker.core.requests import Again
+from stoker.queue.control import ask
+from stoker.queue.engine_process import ensure_engine
+from stoker.store.engine_lock import QUEUE, engine_lives, living_engines
+from stoker.store.paths import Places
+from stoker.store.status_file import read_view
 from support.background import Background
 from support.cli import until
 from support.nvml import DRIVER_NOT_LOADED, Bench, FakeGpu, FakeMachine, compiled

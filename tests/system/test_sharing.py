@@ -15,13 +15,13 @@ from msgspec import Struct
 
 from stoker.core.job import Ended
 from stoker.core.lease import Claim
-from stoker.core.plan import Policy
-from stoker.core.reasons import GivesWay, Leased, MaxUse, Occupied
-from stoker.core.share import GIVE_WAY
-from stoker.core.terms import Need
+from stoker.core.planner.fairshare import GIVE_WAY
+from stoker.core.planner.policy import Policy
+from stoker.core.planner.reasons import GivesWay, Leased, MaxUse, Occupied
+from stoker.core.spec import Need
 from stoker.devices.declared import DeclaredDevices
 from stoker.ledger import HeldLease, Ledger, prepare_ledger
-from stoker.options import current_user
+from stoker.queue.options import current_user
 from support.cli import PROGRAM, Stoker, stoker
 from support.engines import Workshop
 from support.simjobs import GIB, SimulatedMachine, simulated_machine

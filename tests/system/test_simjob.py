@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import stoker
-from stoker.simjob.curve import Memory, Point, Spike, memory_at
-from stoker.simjob.gpus import visible_devices
+from stoker.devices.demo_job import Memory, Point, Spike, memory_at, visible_devices
 from support.simjobs import GIB, SimulatedMachine, finish, simulated_machine, start_simjob
 from support.wait import wait_until
 
@@ -182,6 +181,6 @@ def test_visible_devices_are_read_as_cuda_does(words: str | None, seen: list[int
 def test_it_needs_nothing_but_the_standard_library() -> None:
     """It runs where no installed package can be imported, so a start costs next to nothing."""
     source = str(Path(str(stoker.__file__)).parents[1])
-    command = [sys.executable, "-S", "-m", "stoker.simjob", "--seconds", "0"]
+    command = [sys.executable, "-S", "-m", "stoker.devices.demo_job", "--seconds", "0"]
     ended = subprocess.run(command, env=PLAIN | {"PYTHONPATH": source}, capture_output=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, b"")

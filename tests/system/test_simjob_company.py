@@ -10,11 +10,8 @@ from pathlib import Path
 import pytest
 
 from stoker.core.interference import slowdown
-from stoker.devices.simulator import switch_accounting
-from stoker.devices.simulator_presence import Presence
-from stoker.simjob.gpus import Gpus
-from stoker.simjob.options import parse
-from stoker.simjob.progress import Bar, bar_text
+from stoker.devices.demo_job import Bar, Gpus, bar_text, parse
+from stoker.devices.simulator import Presence, switch_accounting
 from support.simjobs import GIB, SimulatedMachine, finish, simulated_machine
 
 SIZES = [24 * GIB, 24 * GIB]

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.shortage import find_shortage
-from stoker.simjob.framework import Limits, UnknownOption, grab, limits
-from stoker.simjob.options import TEXTS
+from stoker.core.logs.oom import find_shortage
+from stoker.devices.demo_job import TEXTS, Limits, UnknownOption, grab, limits
 from support.simjobs import GIB, SimulatedMachine, finish, simulated_machine
 from support.wait import PATIENCE_SECONDS, wait_until
 
@@ -55,7 +54,7 @@ def test_last_words_can_come_in_pieces(machine: SimulatedMachine) -> None:
     """With --split-oom the same text takes many small writes."""
     whole = finish(machine.start("--memory", "30G"))[2]
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-m", "stoker.simjob", "--memory", "30G", "--split-oom"]
+    command = [sys.executable, "-m", "stoker.devices.demo_job", "--memory", "30G", "--split-oom"]
     with mine, theirs:
         mine.settimeout(PATIENCE_SECONDS)
         with subprocess.Popen(command, env=machine.environment, stdout=subprocess.DEVNULL, stderr=theirs.fileno()):

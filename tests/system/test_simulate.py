@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from stoker.cli.simulation.replays import POLICIES, Simulation
+from stoker.simulation.replay import POLICIES, Simulation
 from support.cli import Stoker
 from support.terminal import open_terminal
 

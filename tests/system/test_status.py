@@ -13,12 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.cli.screens.job_story import Stories
-from stoker.cli.screens.queue_scene import Status
-from stoker.core.dependency import Dependency
-from stoker.core.terms import Need
-from stoker.mail import drained_key, paused_key
-from stoker.presence import QUEUE
+from stoker.core.spec import Dependency, Need
+from stoker.queue.job_view import Stories
+from stoker.queue.view_model import Status
+from stoker.store.engine_lock import QUEUE
+from stoker.store.queries import drained_key, paused_key
 from support.background import Background
 from support.cli import until
 from support.terminal import open_terminal
@@ -28,7 +27,13 @@ SCHEMAS = Path(__file__).parents[2] / "docs/schema"
 GIB = 2**30
 NOT_LOADED = {
     *("rich", "textual", "numpy", "pynvml", "psutil", "asyncio", "statistics"),
-    *("stoker.engine", "stoker.core.plan", "stoker.experience", "stoker.core.progress", "stoker.core.shortage"),
+    *(
+        "stoker.engine.loop",
+        "stoker.core.planner.plan",
+        "stoker.experience",
+        "stoker.core.logs.progress",
+        "stoker.core.logs.oom",
+    ),
 }
 
 
@@ -89,11 +94,11 @@ def test_every_waiting_job_says_why(background: Background) -> None:
 
 def test_devices_tell_who_has_what(background: Background) -> None:
     """What a job uses, what it reserved, and a stranger by name."""
-    simjob = f"exec {sys.executable} -m stoker.simjob --seconds 60"
+    simjob = f"exec {sys.executable} -m stoker.devices.demo_job --seconds 60"
     (job_id,) = background.submit(f"{simjob} --memory 3G", need=Need(memory=6 * GIB, allowed=("SIM-0",)))
     background.wait_word("running", job_id)
     stranger = subprocess.Popen(
-        [sys.executable, "-m", "stoker.simjob", "--seconds", "60", "--memory", "5G"],
+        [sys.executable, "-m", "stoker.devices.demo_job", "--seconds", "60", "--memory", "5G"],
         env={
             **background.environment,
             "STOKER_SIM_DIR": str(background.places.simulator),

@@ -11,11 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.submission.plan import SubmitPlan
-from stoker.cli.submission.report import SubmitResult
-from stoker.core.dependency import Dependency
+from stoker.cli.commands.submit import SubmitResult
+from stoker.cli.views.dry_run import SubmitPlan
 from stoker.core.job import Job, OnHold
-from stoker.core.terms import Need
+from stoker.core.spec import Dependency, Need
 from support.background import Background
 from support.cli import until
 
@@ -286,8 +285,8 @@ def test_what_is_not_needed_is_not_loaded(background: Background) -> None:
     background.environment["PYTHONPROFILEIMPORTTIME"] = "1"
     outcome = background("submit", "true")
     loaded = {line.rpartition("|")[2].strip() for line in outcome.err.splitlines()}
-    assert "stoker.cli.submission.handing_in" in loaded
-    assert loaded.isdisjoint({"rich", "pynvml", "psutil", "asyncio", "subprocess", "stoker.engine", "tomllib"})
+    assert "stoker.cli.commands.submit" in loaded
+    assert loaded.isdisjoint({"rich", "pynvml", "psutil", "asyncio", "subprocess", "stoker.engine.loop", "tomllib"})
 
 
 def repository(path: Path) -> None:

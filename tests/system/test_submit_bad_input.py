@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.places import find_places
+from stoker.store.paths import find_places
 from support.background import Background
 from support.cli import Outcome, Stoker
 from support.disk import fill, small_disk

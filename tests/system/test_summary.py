@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.cli.foreground.summary import RunResult
+from stoker.cli.views.run_summary import RunResult
 from support.cli import Stoker
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.run-1.json"
@@ -29,7 +29,7 @@ def test_every_promised_field_is_there(stoker: Stoker) -> None:
     assert run["jobs"][0]["started"].endswith("+00:00")
 
 
-SIMJOB = f"exec {sys.executable} -m stoker.simjob"
+SIMJOB = f"exec {sys.executable} -m stoker.devices.demo_job"
 
 
 def test_memory_in_a_run(stoker: Stoker) -> None:

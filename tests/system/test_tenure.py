@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from stoker import tenure
 from stoker.core.job import Running
 from stoker.core.lease import Claim
 from stoker.devices.declared import DeclaredDevices
-from stoker.ledger import Ledger, owner_name
+from stoker.ledger import Ledger
+from stoker.ledger.files import owner_name
+from stoker.sites.machine import allocations
 from support.cli import until
 from support.engines import Workshop
 
@@ -23,7 +24,7 @@ CLAIM = (Claim("name:0"),)
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at every turn."""
-    monkeypatch.setattr(tenure, "INTERVAL", 0.0)
+    monkeypatch.setattr(allocations, "INTERVAL", 0.0)
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ class TestRemovedLease:
 
 def test_leases_stay_young(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cleaners that go by age leave them."""
-    monkeypatch.setattr(tenure, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(allocations, "FRESH_SECONDS", 0.0)
     with Workshop(tmp_path, DeclaredDevices(["0"])) as shop:
         at_work(shop)
         path = lease_file(shop)

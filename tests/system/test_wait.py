@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.wait import Waited
-from stoker.core.terms import Need
+from stoker.cli.commands.wait import Waited
+from stoker.core.spec import Need
 from support.background import Background
 from support.cli import until
 from support.wait import wait_until

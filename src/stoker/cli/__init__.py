@@ -15,7 +15,7 @@ def main() -> None:
     if impatient is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if "_STOKER_COMPLETE" in os.environ:
-        from stoker.cli.room.completing import complete_at_once
+        from stoker.cli.completion import complete_at_once
 
         if complete_at_once():
             return

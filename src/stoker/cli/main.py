@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from stoker import __version__
+from stoker.cli.console import leave, open_missing_streams, silence_output
 from stoker.cli.lazy import LazyGroup
 from stoker.core.errors import StokerError, UsageError
-from stoker.streams import leave, open_missing_streams, silence_output
 
 VERBS = {
     "run": "Run a list of commands, or one command, on the GPUs of this machine.",
@@ -44,7 +44,7 @@ ALIASES = {
 @click.group(
     cls=LazyGroup,
     sentences=VERBS,
-    modules="stoker.cli.",
+    modules="stoker.cli.commands.",
     aliases=ALIASES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -123,7 +123,7 @@ def _report(error: StokerError, *, as_json: bool) -> int:
 
 
 def _complain(error: StokerError) -> None:
-    from stoker.words import printable  # help needs neither this nor all that it brings along
+    from stoker.core.text import printable  # help needs neither this nor all that it brings along
 
     print(f"stoker: {printable(error.message)}", file=sys.stderr)
     if error.hint:

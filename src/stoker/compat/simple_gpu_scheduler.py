@@ -9,25 +9,21 @@ import signal
 import socket
 from collections.abc import Sequence
 
-from stoker.changes import Happening
-from stoker.complaints import Complaints
-from stoker.core.attempt import INHERIT
+from stoker.cli.console import open_missing_streams, write_past_buffer
 from stoker.core.errors import StokerError
-from stoker.core.job import Assigned, Ended, Job, Lost
-from stoker.core.policy import Policy
-from stoker.core.submission import NewJob
-from stoker.core.terms import Terms
+from stoker.core.job import Assigned, Ended, Happening, Job, Lost
+from stoker.core.launch import INHERIT
+from stoker.core.planner.policy import Policy
+from stoker.core.spec import NewJob, Terms
+from stoker.core.text import outcome, printable
 from stoker.core.units import count_text
 from stoker.devices.detect import declare
-from stoker.devices.kind import Devices
-from stoker.foreground import Foreground, Setup
-from stoker.joblist import Lines, Unusable
+from stoker.devices.interface import Devices
+from stoker.engine.foreground import Complaints, Foreground, Setup
 from stoker.ledger import find_ledger
-from stoker.options import current_umask, current_user
-from stoker.places import find_places
-from stoker.sources import StreamSource
-from stoker.streams import open_missing_streams, write_past_buffer
-from stoker.words import outcome, printable
+from stoker.queue.job_files import Lines, StreamSource, Unusable
+from stoker.queue.options import current_umask, current_user
+from stoker.store.paths import find_places
 
 PROGRAM = "simple_gpu_scheduler"
 

@@ -7,16 +7,20 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from stoker.core.memory import kind_of
-from stoker.core.terms import Command, Need, Terms
+from stoker.core.device import Device
+from stoker.core.learning import kind_of
+from stoker.core.spec import Command, Need, Terms
 
 LOSSES_ALLOWED = 3
 """How often a job may lose its keeper before it is no longer queued again."""
+
 SHORTAGES_IN_COMPANY = 2
 """How often company may cost a job its attempt before it runs alone."""
 
 Result = Literal["done", "failed", "oom", "timeout", "cancelled", "skipped", "lost"]
+
 Why = Literal["exited", "timeout", "stopped", "refused"]
+
 Cause = Literal["", "oom", "fault"]
 """What a log says of a failure: no memory left on the GPU, or an error that MPS tells to all its clients."""
 
@@ -80,8 +84,10 @@ class Ended(Struct, frozen=True, tag="ended"):
 
 
 State = Waiting | OnHold | Starting | Running | Stopping | Ended
+
 Active = Starting | Running | Stopping
 """What a keeper has."""
+
 Queued = Waiting | OnHold
 """What no keeper has yet."""
 
@@ -399,3 +405,15 @@ def _lost(job: Job, event: Lost) -> Job:
         return msgspec.structs.replace(job, state=Waiting(event.at), losses=losses)
     note = "its keeper was killed or the machine went down"
     return msgspec.structs.replace(job, state=Ended("lost", event.at, note=note), losses=losses)
+
+
+class Happening(Struct, frozen=True):
+    """Something that happened to a job and is safely recorded; the job is as it was right after."""
+
+    job: Job
+    event: Event
+    devices: tuple[Device, ...]
+    log: str = ""
+    """Where the errors of the attempt can be read; "-" is the terminal."""
+    started: float | None = None
+    """When the attempt that this happened to was started, if it was."""

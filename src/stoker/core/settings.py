@@ -9,10 +9,10 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from stoker.core.errors import UsageError
-from stoker.core.policy import Policy
-from stoker.core.secrets import PATTERNS
+from stoker.core.planner.policy import Policy
+from stoker.core.planner.queue import CPU_JOBS
+from stoker.core.text import PATTERNS
 from stoker.core.units import parse_duration, parse_size
-from stoker.core.waiting import CPU_JOBS
 
 MIB = 2**20
 

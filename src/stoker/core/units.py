@@ -1,15 +1,21 @@
-"""Sizes, durations and counts: from what people type to numbers, and back to what they read."""
+"""Sizes, durations and moments: parse what users type, format what screens show."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from datetime import date, datetime, time, timedelta, tzinfo
 
 from stoker.core.errors import UsageError
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE | re.ASCII)
+
 _FACTOR = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
 _WORDS = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?[smhdw])+", re.IGNORECASE | re.ASCII)
+
 _WORD = re.compile(r"(\d+(?:\.\d+)?)([smhdw])", re.IGNORECASE | re.ASCII)
 
 
@@ -72,3 +78,155 @@ def duration_text(seconds: float) -> str:
 def count_text(count: int, singular: str, plural: str = "") -> str:
     """`1 job`, `3 jobs`."""
     return f"{count} {singular if count == 1 else plural or singular + 's'}"
+
+
+_BEGIN_HINT = "write it as now+1hour, 22:00, tomorrow or 2026-11-15T22:00"
+
+_SINCE_HINT = "write it as 2h, 1d, 08:00, yesterday or 2026-11-15"
+
+_YEARS = range(1970, 9987)
+"""Outside of these not every zone can be asked about a date."""
+
+_LATEST = 253_000_000_000.0
+"""Late in those years; what comes after it cannot be shown as a date in every zone."""
+
+_RELATIVE_UNIT_SECONDS = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600),
+    **dict.fromkeys(("d", "day", "days"), 86400),
+    **dict.fromkeys(("w", "week", "weeks"), 604800),
+}
+
+_NAMED_TIMES = {"midnight": time(0), "noon": time(12), "fika": time(15), "teatime": time(16)}
+
+_NAMED_DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
+
+_STEP = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]+)\s*", re.ASCII)
+
+_CLOCK = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?\s*([ap]m)?", re.ASCII)
+
+_DAY = re.compile(r"([a-z]+|\d{4}-\d\d-\d\d)(?:(?:t|\s)\s*(\S.*))?", re.ASCII)
+
+_ISO = re.compile(r"\d{4}-?\d\d-?\d\d(?:(?:t|\s)[\d:.,]+\s*(?:z|[+-][\d:]+)?)?", re.ASCII)
+
+
+def parse_moment(text: str, now: float, zone: tzinfo) -> float:
+    """Seconds since the epoch of `now+1hour`, `+2h`, `22:00`, `tomorrow`, `tomorrow noon` or an ISO 8601 date or time.
+
+    A time of day is the next such time, and a day begins at midnight.
+    """
+    typed = text.strip().lower()
+    moment = _from_now(typed, now)
+    if moment is None:
+        moment = _next_time(typed, now, zone)
+    return _checked(_on_a_day(typed, now, zone) if moment is None else moment, text, _BEGIN_HINT)
+
+
+def parse_since(text: str, now: float, zone: tzinfo) -> float:
+    """The moment of `2h` or `1d` ago, of a time of day that has passed, or of an ISO 8601 date or time."""
+    typed = text.strip().lower()
+    moment = _before_now(typed, now)
+    if moment is None:
+        moment = _previous_time(typed, now, zone)
+    return _checked(_on_a_day(typed, now, zone) if moment is None else moment, text, _SINCE_HINT)
+
+
+def _checked(moment: float | None, text: str, hint: str) -> float:
+    if moment is None:
+        raise UsageError(f"{text[:60]!r} is not a time", hint)
+    if not 0 <= moment <= _LATEST:
+        raise UsageError(f"{text[:60]!r} is too far away", hint)
+    return moment
+
+
+def _from_now(typed: str, now: float) -> float | None:
+    """`now`, `now+1hour` or `+2h`; a number without a unit is seconds, as in Slurm."""
+    sign, plus, rest = typed.partition("+")
+    if sign.strip() not in ("", "now") or not (sign or plus):
+        return None
+    seconds = _seconds(f"{rest}s" if rest.strip().isdecimal() else rest) if plus else 0.0
+    return None if seconds is None else now + seconds
+
+
+def _before_now(typed: str, now: float) -> float | None:
+    """`2h`, `2 hours ago` or Slurm's `now-2hours`."""
+    seconds = _seconds(re.sub(r"^now\s*-|\sago$", "", typed))
+    return None if seconds is None else max(0.0, now - seconds)
+
+
+def _seconds(steps: str) -> float | None:
+    """The sum of `1h30m` or `2 days`; None where it is something else."""
+    found = _STEP.findall(steps)
+    if not found or _STEP.sub("", steps).strip() or any(unit not in _RELATIVE_UNIT_SECONDS for _, unit in found):
+        return None
+    return sum(float(count) * _RELATIVE_UNIT_SECONDS[unit] for count, unit in found)
+
+
+def _next_time(typed: str, now: float, zone: tzinfo) -> float | None:
+    return min((moment for moment in _times_around(typed, now, zone) if moment >= now), default=None)
+
+
+def _previous_time(typed: str, now: float, zone: tzinfo) -> float | None:
+    return max((moment for moment in _times_around(typed, now, zone) if moment <= now), default=None)
+
+
+def _times_around(typed: str, now: float, zone: tzinfo) -> Iterator[float]:
+    """When it is, was and will be that time of day, from yesterday to tomorrow."""
+    clock = _time_of_day(typed)
+    if clock is not None:
+        for days in (-1, 0, 1):
+            yield from _moments(_day(now, zone, days), clock, zone)
+
+
+def _on_a_day(typed: str, now: float, zone: tzinfo) -> float | None:
+    """A day by name or date, with or without a time; or any other form of ISO 8601."""
+    match = _DAY.fullmatch(typed)
+    day = _day_named(match[1], now, zone) if match else None
+    clock = _time_of_day(match[2] or "midnight") if match else None
+    if day is not None and clock is not None:
+        return next(_moments(day, clock, zone))
+    found = _iso(typed)
+    return None if found is None else (found if found.tzinfo else found.replace(tzinfo=zone)).timestamp()
+
+
+def _day_named(word: str, now: float, zone: tzinfo) -> date | None:
+    if word in _NAMED_DAYS:
+        return _day(now, zone, _NAMED_DAYS[word])
+    found = _iso(word)
+    return None if found is None else found.date()
+
+
+def _day(now: float, zone: tzinfo, days: int) -> date:
+    return datetime.fromtimestamp(now, zone).date() + timedelta(days=days)
+
+
+def _time_of_day(typed: str) -> time | None:
+    if typed in _NAMED_TIMES:
+        return _NAMED_TIMES[typed]
+    match = _CLOCK.fullmatch(typed)
+    if not match:
+        return None
+    hour, minute, second = int(match[1]), int(match[2]), int(match[3] or 0)
+    if match[4]:
+        hour = hour % 12 + (12 if match[4] == "pm" else 0) if 1 <= hour <= 12 else 24
+    return time(hour, minute, second) if hour < 24 and minute < 60 and second < 60 else None
+
+
+def _moments(day: date, clock: time, zone: tzinfo) -> Iterator[float]:
+    """When it is that time on that day: twice in the hour that is repeated when summer time ends.
+
+    In the hour that is left out when it begins, it is as much later as the clocks were put forward.
+    """
+    first, second = (datetime.combine(day, clock, zone).replace(fold=fold).timestamp() for fold in (0, 1))
+    yield first
+    if second > first:
+        yield second
+
+
+def _iso(typed: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(typed.upper()) if _ISO.fullmatch(typed) else None
+    except ValueError:
+        return None
+    return found if found and found.year in _YEARS else None

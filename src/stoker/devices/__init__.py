@@ -1,1 +1,1 @@
-"""What is in this machine, seen as a snapshot: one module per kind of device."""
+"""Devices."""

@@ -8,9 +8,7 @@ import time
 import msgspec
 import pynvml
 
-from stoker.devices.nvml_accounts import AccountBook
-from stoker.devices.nvml_answer import Answer
-from stoker.devices.nvml_reading import Driver
+from stoker.devices.nvml_reading import AccountBook, Answer, Driver
 
 _LIBRARY = "libnvidia-ml.so.1"
 _MISMATCH = f"the NVIDIA driver and {_LIBRARY} are of different versions; a restart of the machine mends that"

@@ -1,26 +1,160 @@
-"""Reads the NVIDIA driver's library into a snapshot; only in the probe's process, as any call may hang."""
+"""Read devices through NVML."""
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pynvml
-from msgspec import structs
+from msgspec import Struct, structs
 
-from stoker.core.device import Device, Process, Reading, Snapshot
-from stoker.devices.nvml_accounts import AccountBook
-from stoker.devices.nvml_answer import nameless
-from stoker.devices.nvml_call import told
-from stoker.devices.owners import owner_name
+from stoker.core.device import Account, Device, Process, Reading, Snapshot
+from stoker.devices.interface import owner_name
+
+_NAMELESS = "nvidia:"
+
+
+class Answer(Struct, frozen=True):
+    """A snapshot, or the sentence that says why there is none."""
+
+    snapshot: Snapshot | None = None
+    absent: str = ""
+
+
+def nameless(index: int) -> Device:
+    """A GPU that the driver counts but does not identify."""
+    name = f"{_NAMELESS}{index}"
+    return Device(id=name, label=str(index), visible=str(index), claims=(name,), kind="nvidia")
+
+
+def recalled(snapshot: Snapshot, earlier: Snapshot) -> Snapshot:
+    """The snapshot with what an earlier one knew of the GPUs that are in trouble now."""
+    present = {device.id for device in snapshot.devices}
+    devices: list[Device] = []
+    readings = dict(snapshot.readings)
+    for device in snapshot.devices:
+        reading = snapshot.reading(device.id)
+        known = list(_known(device, earlier, present)) if reading.problem else []
+        devices += known or [device]
+        readings.update({found.id: reading for found in known})
+    kept = {device.id: readings[device.id] for device in devices if device.id in readings}
+    return structs.replace(snapshot, devices=tuple(devices), readings=kept)
+
+
+def unknown(snapshot: Snapshot, problem: str) -> Snapshot:
+    """The same devices, about which nothing is known now: none of them is free."""
+    readings = {device.id: Reading(problem=problem) for device in snapshot.devices}
+    return structs.replace(snapshot, readings=readings, note=problem)
+
+
+def _known(device: Device, earlier: Snapshot, present: set[str]) -> Iterable[Device]:
+    if not device.id.startswith(_NAMELESS):
+        return [known for known in earlier.devices if known.id == device.id]
+    # Indices can have moved, so one whose UUID is still reported elsewhere is not the one in trouble.
+    return [known for known in earlier.devices if _board(known) == device.label and known.id not in present]
+
+
+def _board(device: Device) -> str:
+    """The index of the card that a GPU or a slice is on: `0` of both `0` and `0:1`."""
+    return device.label.partition(":")[0]
+
+
+# What fails in one of these ways is unknown, and the rest of the device is fine.
+_UNTOLD = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_NOT_FOUND,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+}
+
+
+def told(call: Callable[..., Any], *arguments: Any) -> Any:
+    """The driver's answer, None where it does not have or does not give one."""
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in _UNTOLD:
+            return None
+        raise
+
+
+_SECONDS_BETWEEN_MODES = 30.0
+
+_KEPT_SECONDS = 60.0
+"""How long the account of a process is told after its end: an engine may look late."""
+
+_UTILISATION_UNKNOWN = 0xFFFFFFFF
+
+
+class AccountBook:
+    """The accounts of one GPU from look to look.
+
+    The driver keeps thousands of processes, most of them long gone. Only those are asked for that run, that
+    ran at the last look, or that appeared since.
+    """
+
+    def __init__(self) -> None:
+        self._mode_asked: float | None = None
+        self._on = False
+        self._listed: Set[int] | None = None
+        """Of whom the driver had something at the last look; None before the first one."""
+        self._ran: Set[int] = frozenset()
+        self._ended: dict[int, tuple[float, Account]] = {}
+
+    def read(self, handle: Any, running: Iterable[int], now: float) -> tuple[Account, ...] | None:
+        """The accounts of processes that run or ended lately, by number; None where accounting is off."""
+        listed = told(pynvml.nvmlDeviceGetAccountingPids, handle) if self._is_on(handle, now) else None
+        if listed is None:
+            self._listed, self._ran, self._ended = None, frozenset(), {}
+            return None
+        asked = [_account(handle, pid) for pid in sorted(self._wanted(frozenset(listed), frozenset(running)))]
+        found = [account for account in asked if account]
+        self._listed = frozenset(listed)
+        return self._kept(found, now)
+
+    def _is_on(self, handle: Any, now: float) -> bool:
+        if self._mode_asked is None or abs(now - self._mode_asked) >= _SECONDS_BETWEEN_MODES:
+            self._mode_asked = now
+            self._on = told(pynvml.nvmlDeviceGetAccountingMode, handle) == pynvml.NVML_FEATURE_ENABLED
+        return self._on
+
+    def _wanted(self, listed: Set[int], running: Set[int]) -> Set[int]:
+        new = frozenset() if self._listed is None else listed - self._listed
+        return new | (listed & (running | self._ran))
+
+    def _kept(self, found: Iterable[Account], now: float) -> tuple[Account, ...]:
+        live = {account.pid: account for account in found if account.running}
+        self._ran = frozenset(live)
+        self._ended |= {account.pid: (now, account) for account in found if not account.running}
+        self._ended = {
+            pid: (at, account)
+            for pid, (at, account) in self._ended.items()
+            if abs(now - at) <= _KEPT_SECONDS and pid not in live  # a number that came again is a new process
+        }
+        ended = {pid: account for pid, (_, account) in self._ended.items()}
+        return tuple(account for _, account in sorted((ended | live).items()))
+
+
+def _account(handle: Any, pid: int) -> Account | None:
+    try:
+        stats = told(pynvml.nvmlDeviceGetAccountingStats, handle, pid)
+    except TypeError:  # the way in which nvidia-ml-py fails where the driver does not know the peak
+        return None
+    if stats is None:
+        return None
+    utilisation = None if stats.gpuUtilization == _UTILISATION_UNKNOWN else stats.gpuUtilization
+    return Account(pid, stats.maxMemoryUsage, utilisation, bool(stats.isRunning))
+
 
 _PROBLEMS = {
     pynvml.NVML_ERROR_GPU_IS_LOST: "lost: it has fallen off the bus and needs a reset or a reboot",
     pynvml.NVML_ERROR_RESET_REQUIRED: "it must be reset before it can be used again",
     pynvml.NVML_ERROR_NO_PERMISSION: "this user may not use it",
 }
+
 _COMMAND_LENGTH = 200
 
 

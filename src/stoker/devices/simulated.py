@@ -6,18 +6,10 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
-from stoker.core.device import Account, Device, Process, Reading, Snapshot
+from stoker.core.device import Account, Device, Process, Reading, Snapshot, device_sizes, parse_sim
 from stoker.core.units import size_text
-from stoker.devices.owners import user_name
-from stoker.devices.simulator import (
-    Holding,
-    accounting_is_on,
-    device_sizes,
-    ended,
-    holdings,
-    make_directory,
-    parse_sim,
-)
+from stoker.devices.interface import user_name
+from stoker.devices.simulator import Holding, accounting_is_on, ended, holdings, make_directory
 
 __all__ = ["SimulatedDevices", "parse_sim"]
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.lease import Claim, Lease
-from stoker.core.share import Want
+from stoker.core.planner.fairshare import Want
 from stoker.ledger import leases, wants
 from stoker.ledger.files import (
     SIZE_LIMIT,

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from stoker.core.errors import UsageError
-from stoker.core.share import Want
+from stoker.core.planner.fairshare import Want
 from stoker.ledger.files import Odd, owner_name, purpose, within_limit
 
 KIND = "want"

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.core.errors import NoSuchJob, UsageError
-from stoker.finding import find
-from stoker.python.handle import Job, handles_of
+from stoker.python.connection import find_link
+from stoker.python.job import Job, handles_of
 from stoker.python.keywords import read_keywords
-from stoker.python.link import find_link
 from stoker.python.submitting import submit_command
+from stoker.queue.select import find
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -13,10 +13,10 @@ from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple
 
 from stoker.core.errors import StokerError, UsageError
-from stoker.core.terms import Command
-from stoker.places import UNFINISHED, Places
+from stoker.core.spec import Command
 from stoker.python import function_child
 from stoker.python.function_child import CALLS, LENGTH
+from stoker.store.paths import UNFINISHED, Places
 
 MOST_TOLD = 20
 """Arguments that are shown in the command..."""

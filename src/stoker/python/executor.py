@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stoker.core.errors import UsageError
 from stoker.python import submitting
 from stoker.python.calls import Call
+from stoker.python.connection import find_link
 from stoker.python.function_child import run_chunk
-from stoker.python.handle import Job, cancel_all, handles_of
+from stoker.python.job import Job, cancel_all, handles_of
 from stoker.python.keywords import read_keywords
-from stoker.python.link import find_link
 
 if TYPE_CHECKING:
     from typing import Unpack

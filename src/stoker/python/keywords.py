@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import msgspec
 
 from stoker.core.errors import UsageError
-from stoker.joblist import read_options
-from stoker.options import TOLD_TO_JOBS, JobOptions
+from stoker.queue.job_files import read_options
+from stoker.queue.options import TOLD_TO_JOBS, JobOptions
 
 if TYPE_CHECKING:
-    from stoker.python.handle import Job
+    from stoker.python.job import Job
 
 
 class Keywords(TypedDict, total=False):

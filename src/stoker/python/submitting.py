@@ -14,17 +14,17 @@ from typing import Any
 
 import msgspec
 
-from stoker.cli.submission.desk import Desk, Entered, Part
-from stoker.cli.submission.handing_in import Background
-from stoker.config import load_config
 from stoker.core.errors import StokerError, UsageError
-from stoker.core.terms import Command
-from stoker.joblist import COMMAND_LINE, Listed
-from stoker.options import JobOptions, merged, working_directory
+from stoker.core.spec import Command
 from stoker.python import calls
 from stoker.python.calls import Call
+from stoker.python.connection import Link
 from stoker.python.keywords import with_variables
-from stoker.python.link import Link
+from stoker.queue.config import load_config
+from stoker.queue.engine_process import Background
+from stoker.queue.job_files import COMMAND_LINE, Listed
+from stoker.queue.options import JobOptions, merged, working_directory
+from stoker.queue.submit import Desk, Entered, Part
 
 LABEL = "python"
 Undo = Callable[[], object]
@@ -119,7 +119,7 @@ def _desk(link: Link, options: JobOptions) -> Desk:
 
 def _named(options: JobOptions, function: Callable[..., Any]) -> JobOptions:
     """With the function's name, where the job has none and that can be one."""
-    from stoker.options import check_name
+    from stoker.queue.options import check_name
 
     if options.name is not None:
         return options

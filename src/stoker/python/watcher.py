@@ -12,10 +12,10 @@ from typing import Protocol
 
 from stoker.core.errors import StokerError
 from stoker.core.job import Job
-from stoker.presence import QUEUE, engine_lives
-from stoker.python.link import Link
-from stoker.queue import open_store
-from stoker.store import Store, choosing
+from stoker.python.connection import Link
+from stoker.store import queries
+from stoker.store.engine_lock import QUEUE, engine_lives
+from stoker.store.writer import Store, open_store
 
 SHORTEST_PAUSE = 0.004
 LONGEST_PAUSE = 0.5
@@ -111,7 +111,7 @@ class Watcher:
     def tell(self, ended: Sequence[int], store: Store) -> None:
         """Tell those who wait for these."""
         with _no_fork:
-            jobs = {job.id: job for job in choosing.jobs_of(store, ended)}
+            jobs = {job.id: job for job in queries.jobs_of(store, ended)}
         for job_id in ended:
             with self._lock:
                 handles = self._waiting.pop(job_id, [])
@@ -158,7 +158,7 @@ class _Round:
             self._version = self._store.version_of_data()
             if version == self._version:
                 return False
-            still = set(choosing.open_among(self._store, ids))
+            still = set(queries.open_among(self._store, ids))
         ended = [job_id for job_id in ids if job_id not in still]
         self._watcher.tell(ended, self._store)
         self._took = time.monotonic() - began
@@ -172,7 +172,7 @@ class _Round:
         self._engine_at = now + ENGINE_INTERVAL
         if engine_lives(self._link.places, QUEUE):
             return
-        from stoker.cli.room.background import start_engine
+        from stoker.queue.engine_process import start_engine
 
         with contextlib.suppress(StokerError, OSError):
             start_engine(self._link.places, self._link.sim)

@@ -7,8 +7,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stoker.store.preserving import is_beheaded
-from stoker.store.rows import OPEN
+from stoker.store.damage import is_beheaded
+from stoker.store.schema import OPEN
 
 LIMIT = 60
 """Nobody reads more of them in a shell."""

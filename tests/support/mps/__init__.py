@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.mps.place import Place
+from stoker.devices.mps.daemon import Place
 
 NAME = "nvidia-cuda-mps-control"
 GPU = "GPU-11111111-2222-3333-4444-555555555555"

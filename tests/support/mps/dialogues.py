@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.mps.clients import join
-from stoker.mps.control import Control, Patience
-from stoker.mps.place import MpsTrouble, Place, prepare
-from stoker.mps.warden import main as warden
+from stoker.devices.mps.control import Control, Patience
+from stoker.devices.mps.daemon import MpsTrouble, Place, join, prepare
+from stoker.devices.mps.supervisor import main as warden
 from support.mps import GPU, log_of
 from support.wait import wait_until
 

@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stoker.devices.simulator_presence import Shortage
-from stoker.simjob.curve import memory_at
-from stoker.simjob.dying import oom_message
-from stoker.simjob.options import Options, parse
+from stoker.devices.demo_job import Options, memory_at, oom_message, parse
+from stoker.devices.simulator import Shortage
 
 TICK_SECONDS = 0.05
 

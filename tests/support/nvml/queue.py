@@ -5,9 +5,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from stoker.core.memory import Learnt
-from stoker.core.use import Use
-from stoker.places import find_places
+from stoker.core.learning import Learnt, Use
+from stoker.store.paths import find_places
 from support.background import Background
 from support.nvml import Bench, FakeMachine
 from support.nvml.job import turn

@@ -13,7 +13,7 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from stoker.places import find_places
+from stoker.store.paths import find_places
 from support.storm.book import CANCEL, Book
 from support.storm.checker import Evidence, faults_of_runs
 from support.storm.claims import overfull

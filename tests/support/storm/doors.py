@@ -12,12 +12,11 @@ from typing import Any
 
 import msgspec
 
-from stoker.core.dependency import Dependency
-from stoker.core.request import Again, Cancel, Edit, Hold, Release, Request
-from stoker.core.submission import NewJob
-from stoker.core.terms import Command, Need, Terms
-from stoker.places import Places
-from stoker.queue import Submission, ask, open_store, submit
+from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
+from stoker.core.spec import Command, Dependency, Need, NewJob, Terms
+from stoker.queue.control import Submission, ask, submit
+from stoker.store.paths import Places
+from stoker.store.writer import open_store
 from support.storm.book import AGAIN, CANCEL, EDIT, HOLD, RELEASE, Book, Entry, Wish
 from support.storm.jobs import FIRST_EDITION, GRACE, Work
 from support.storm.witness import command

@@ -26,7 +26,7 @@ def children(pid: int) -> list[int]:
 
 def is_forked(pid: int) -> bool:
     """Whether it is a forkserver or a keeper, of anybody."""
-    return b"stoker.backends.forkserver" in _content(pid, "cmdline")
+    return b"stoker.runner.forkserver" in _content(pid, "cmdline")
 
 
 def marked(word: str) -> list[int]:

@@ -10,9 +10,8 @@ import os
 import sys
 from types import ModuleType
 
-from stoker.compat.gpu_task.bundle import Bundle, read_bundle
+from stoker.compat.gpu_task.bundle import Bundle, read_bundle, read_up_to_the_scheduler
 from stoker.compat.gpu_task.folder import finish, occupy, remove
-from stoker.compat.gpu_task.loading import read_up_to_the_scheduler
 
 try:
     from _pickle import dump, load, loads  # a third of the time that the whole of pickle takes

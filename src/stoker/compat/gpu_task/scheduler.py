@@ -1,4 +1,4 @@
-"""The older GPUTaskScheduler: runs every test instance of a configuration on the next free GPU, through the queue."""
+"""GPUTaskScheduler: run all instances of a task configuration."""
 
 from __future__ import annotations
 
@@ -7,23 +7,82 @@ import itertools
 import os
 import signal
 import sys
+import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TextIO
 
+from stoker.compat.gpu_task.bundle import Packer, stop_if_only_read
 from stoker.compat.gpu_task.config import ConfigManager
-from stoker.compat.gpu_task.errand import Ending, Errand, Failure, Instance, Note
 from stoker.compat.gpu_task.folder import folder_state
-from stoker.compat.gpu_task.loading import stop_if_only_read
-from stoker.compat.gpu_task.log import SchedulerLog, say
-from stoker.compat.gpu_task.packing import Packer
-from stoker.compat.gpu_task.session import Relay, carry_out
+from stoker.compat.gpu_task.process import Ending, Errand, Failure, Instance, Note, Relay, carry_out
 from stoker.compat.gpu_task.task import GPUTask
 from stoker.core.errors import StokerError
 from stoker.core.units import count_text
 
+PROGRAM = "gpu_task_scheduler"
+
+_DATE = "%a, %d %b %Y %H:%M:%S"
+
+_LINES = {"finished": 46, "receives": 53, "skips": 56, "finishes": 93}
+"""Where the older library wrote of each deed: scripts that read its log know the whole beginning of a line."""
+
+
+class SchedulerLog:
+    """Appends to the file, if there is one; what cannot be written does not keep instances from running."""
+
+    def __init__(self, path: str | None) -> None:
+        self._file: TextIO | None = None
+        if path is not None:
+            self._file = open(path, "a", buffering=1, encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
+        self._has_file = path is not None
+
+    def note(self, slot: str, deed: str, text: str = "", at: float | None = None) -> None:
+        """One line: what the worker of a slot does with which instance."""
+        moment = time.time() if at is None else at
+        message = f"INFO gpu{slot} {deed}" + (f" task {text}" if deed != "finished" else "")
+        date = time.strftime(_DATE, time.localtime(moment))
+        if self._has_file:
+            self._append(f"{date} {PROGRAM}.py[line:{_LINES[deed]}] {message}\n")
+            date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment)) + f",{int(moment * 1000) % 1000:03d}"
+        show(f"{date} {message}")
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            _quietly(file.close)
+
+    def _append(self, line: str) -> None:
+        if self._file is not None and not _quietly(self._file.write, line):
+            say(f"{self._file.name} cannot be written any more; the instances run on")
+            self.close()
+
+
+def say(text: str) -> None:
+    """A sentence to the person."""
+    show(f"{PROGRAM}: {text}")
+
+
+def show(line: str) -> None:
+    """A line on standard error, wherever that leads by now; a reader who left does not end the run."""
+    if sys.stderr is not None and _quietly(sys.stderr.write, line.encode(errors="backslashreplace").decode() + "\n"):
+        _quietly(sys.stderr.flush)
+
+
+def _quietly(do: Callable[..., object], *arguments: str) -> bool:
+    """Whether it could be done."""
+    try:
+        do(*arguments)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 SHOWN_FAILURES = 10
+
 NOTHING_DONE = Ending((), (), (), 0)
+
 Given = dict[str, Any]
 """An instance as ConfigManager gives it out."""
 
@@ -183,16 +242,6 @@ def _label() -> str:
     return f"GPUTaskScheduler {os.path.basename(sys.argv[0])}".strip()
 
 
-def _refuse_in_unready_process() -> None:
-    """As multiprocessing does: a script without its guard would else start a scheduler in every worker it spawns."""
-    multiprocessing = sys.modules.get("multiprocessing.process")
-    if multiprocessing and getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise StokerError(
-            "a scheduler cannot be started while a spawned process reads the script",
-            'put the start under if __name__ == "__main__":',
-        )
-
-
 def _tell_collisions(takers: dict[str, list[Given]], *, force: bool) -> None:
     for folder, given in ((folder, given) for folder, given in takers.items() if len(given) > 1):
         names = {repr(sorted(one["config"].items(), key=lambda item: str(item[0]))) for one in given}
@@ -218,3 +267,13 @@ def _report(ending: Ending) -> None:
         say(f"{count_text(failed, 'instance')} failed{more}; the next run of this script runs what failed again")
     if ending.left:
         say(f"{count_text(len(ending.left), 'instance')} not started; the next run of this script goes on with them")
+
+
+def _refuse_in_unready_process() -> None:
+    """As multiprocessing does: a script without its guard would else start a scheduler in every worker it spawns."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing and getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise StokerError(
+            "a scheduler cannot be started while a spawned process reads the script",
+            'put the start under if __name__ == "__main__":',
+        )

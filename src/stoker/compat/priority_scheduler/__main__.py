@@ -17,30 +17,25 @@ from typing import NoReturn
 
 from msgspec.structs import replace
 
-from stoker.changes import Happening
-from stoker.compat.priority_scheduler.batches import Batches
-from stoker.compat.priority_scheduler.file import TaskFile
-from stoker.compat.priority_scheduler.numbers import Tickets, find_counter
-from stoker.compat.priority_scheduler.rows import Rows
-from stoker.compat.priority_scheduler.work import PROFILES, Bench
-from stoker.complaints import Complaints
-from stoker.config import load_config
-from stoker.core.device_name import resolve
+from stoker.cli.console import open_missing_streams, to_stderr, write_past_buffer
+from stoker.compat.priority_scheduler.stages import PROFILES, Batches, Bench
+from stoker.compat.priority_scheduler.task_file import Rows, TaskFile, Tickets, find_counter
+from stoker.core.device import resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
-from stoker.core.job import Ended
-from stoker.core.policy import Policy
+from stoker.core.job import Ended, Happening
+from stoker.core.planner.policy import Policy
 from stoker.core.settings import EngineSettings, policy_of
+from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.devices.detect import detect, simulate
-from stoker.devices.kind import Devices
-from stoker.foreground import Foreground, Setup
+from stoker.devices.interface import Devices
+from stoker.devices.mps.control import PROGRAM as MPS_CONTROL
+from stoker.engine.foreground import Complaints, Foreground, Setup
 from stoker.ledger import find_ledger, prepare_ledger
-from stoker.mps.control import PROGRAM as MPS_CONTROL
-from stoker.options import Surroundings, current_umask, current_user, working_directory
-from stoker.places import Places, find_places
-from stoker.runlogs import RUNS, new_log_directory
-from stoker.streams import open_missing_streams, to_stderr, write_past_buffer
-from stoker.words import printable
+from stoker.queue.config import load_config
+from stoker.queue.options import Surroundings, current_umask, current_user, working_directory
+from stoker.queue.submit import RUNS, new_log_directory
+from stoker.store.paths import Places, find_places
 
 PROGRAM = "priority_scheduler"
 STANDARD_OUTPUT = 1

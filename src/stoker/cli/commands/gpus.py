@@ -1,0 +1,73 @@
+"""`stoker gpus`: the devices, how much of each is free, and who is on it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.cli.views.gpus import gpus_frame
+from stoker.cli.views.plain import devices_plain
+from stoker.cli.views.text import terminal_size, write_lines
+from stoker.core.errors import UsageError
+from stoker.core.spec import Need
+from stoker.core.text import printable
+from stoker.queue.gpu_view import Gpus, gpus_of, known_devices
+from stoker.queue.options import parse_vram, vram_word
+from stoker.store.paths import places_here
+
+
+@click.command(name="gpus")
+@click.option("--pick", type=click.IntRange(1), metavar="N", help="Print N that are free, for $(...); exit 1 if none.")
+@click.option("-m", "--vram", metavar="SIZE", help="With --pick: so much free memory on each. Default: all of it.")
+@click.option("--gpu-type", metavar="NAME", help="With --pick: only GPUs with this in their name, for example a100.")
+@screen_options
+def command(*, pick: int | None, vram: str | None, gpu_type: str | None, screen: Screen) -> int:
+    """The devices of this machine, their memory, and who is on them.
+
+    \b
+      stoker gpus
+      CUDA_VISIBLE_DEVICES=$(stoker gpus --pick 2 --vram 10G) python train.py
+      stoker gpus --json
+    """
+    if pick is None and (vram or gpu_type):
+        raise UsageError("--vram and --gpu-type are for --pick", "write it as --pick 1 --vram 10G")
+    need = _need(pick, vram, gpu_type)
+    with known_devices(places_here(screen.sim), simulated=screen.sim) as knowledge:
+        if need is None:
+            _show(gpus_of(knowledge), screen)
+            return 0
+        from stoker.queue.gpu_view import picked
+
+        names = [device.visible for device in picked(knowledge, need)]
+        if screen.form == "json":
+            write_json(gpus_of(knowledge, names))
+        else:
+            print(",".join(names))
+    return 0
+
+
+def _need(pick: int | None, vram: str | None, gpu_type: str | None) -> Need | None:
+    if pick is None:
+        return None
+    return Need(pick, None if vram is None else _picked_size(vram), model=(gpu_type or "").lower())
+
+
+def _picked_size(vram: str) -> int | None:
+    word = vram_word(vram)
+    if word == "auto":
+        raise UsageError("--vram auto is learnt of a job, and there is none", "write it as --pick 1 --vram 10G")
+    return None if word else parse_vram(vram)
+
+
+def _show(gpus: Gpus, screen: Screen) -> None:
+    if screen.form == "json":
+        write_json(gpus)
+    elif screen.form == "plain":
+        write_plain(devices_plain(gpus.devices))
+        for note in gpus.notes:
+            print(f"stoker: {printable(note)}", file=sys.stderr)
+    else:
+        write_lines(gpus_frame(gpus, terminal_size(os.environ)[0]), screen.color)

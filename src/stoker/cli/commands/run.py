@@ -1,0 +1,142 @@
+"""`stoker run`: run a list of commands, or one command, in the foreground."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stoker.cli.console import to_stderr
+from stoker.cli.job_options import JobCommand, job_options, option, options_from
+from stoker.core.errors import UsageError
+from stoker.core.spec import parse_array
+from stoker.core.text import printable
+from stoker.queue.config import Config, load_config
+from stoker.queue.job_files import Lines, Listed, Unusable, command_of, read_list, spread
+from stoker.queue.options import JobOptions, merged, working_directory
+from stoker.runner.forkserver_client import Forkserver
+
+DASHES = "stoker.dashes"
+TYPED = "stoker.typed"
+
+
+class RunCommand(JobCommand):
+    """Remembers whether the command was set apart with `--`: then it is never the name of a list."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click, with a note of the dashes and of what was typed."""
+        ctx.meta[DASHES] = "--" in args
+        ctx.meta[TYPED] = tuple(args)
+        return super().parse_args(ctx, args)
+
+
+@click.command(name="run", cls=RunCommand, context_settings={"allow_interspersed_args": False})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[FILE | - | COMMAND...]")
+@job_options
+@option("--devices", metavar="IDS", help="Use these devices only; names of your own where there is no driver.")
+@option("--sim", metavar="SPEC", help="Use simulated GPUs, for example 4x24G or 2x80G,4x24G.")
+@option("-j", "--jobs", type=int, metavar="N", help="Run at most N jobs at once.")
+@option("--max-use", type=int, metavar="N", help="Use at most N GPUs at once, your other runs counted.")
+@option("--min-free", type=int, metavar="N", help="Leave N of the free GPUs to others.")
+@option("--halt", metavar="WHEN", help="Stop early: soon,fail=1 lets running jobs end, now,fail=20% does not.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Skip commands that succeeded here before; go on with what a dead run left.",
+)
+@option("--results", metavar="DIR", help="Directory for the logs, default ./stoker-runs/<time>.")
+@option("--joblog", metavar="FILE", help="Append a line per job, in GNU parallel's columns.")
+@click.option("--dry-run", is_flag=True, help="Show what would run where, and run nothing.")
+@click.option("--json", "as_json", is_flag=True, help="At the end print everything as one JSON value.")
+@click.option("--no-bar", is_flag=True, help="No live display; one line per event.")
+@click.option("--demo", is_flag=True, help="Show what it looks like on four simulated GPUs, in about 20 seconds.")
+@click.pass_context
+def command(context: click.Context, /, words: tuple[str, ...], demo: bool, **values: Any) -> int:
+    """Run a list of commands, one per line, each on GPUs of its own; or run one command.
+
+    \b
+      stoker run jobs.txt                       all lines of a file, as GPUs become free
+      tail -f -n 0 queue | stoker run -         lines as they arrive
+      stoker run -G 2 -t 1h -- python train.py  one command; its exit code is ours
+
+    A line goes through your shell; several words are executed as they are. A list that ends in .jsonl,
+    .toml or .csv holds the options of each job too. Ctrl-C lets running jobs finish, a second one stops them,
+    a third kills them.
+    """
+    options = options_from(values)
+    values["as_json"] = values["as_json"] or os.environ.get("STOKER_OUTPUT") == "json"
+    values |= {"options": options, "demo": demo, "typed": context.meta[TYPED]}
+    if demo:
+        if words or options != JobOptions():
+            raise UsageError("--demo brings its own jobs", "leave out the list and the options of jobs")
+        from stoker.cli.commands.demo import demo_jobs
+
+        return _run(values, "--demo", demo_jobs())
+    kind, items = _jobs(words, dashes=context.meta[DASHES])
+    if kind == "help":
+        click.echo(context.get_help())
+        return 2
+    config = _configured()
+    options = values["options"] = merged(JobOptions(**config.defaults), options)
+    values["settings"] = config.engine
+    if options.array and kind == "--":
+        kind = "array"
+    return _run(values, kind, _spread(items, options))
+
+
+def _configured() -> Config:
+    """What is configured for all jobs here, and for all engines of this user."""
+    config = load_config(os.environ, Path(working_directory()))
+    for warning in config.warnings:
+        to_stderr(f"stoker: {printable(warning)}\n")
+    return config
+
+
+def _spread(items: list[Listed | Unusable] | Lines, options: JobOptions) -> Sequence[Listed | Unusable] | Lines:
+    """A job for every task of an array."""
+    if not isinstance(items, Lines):
+        return spread(items, options)
+    items.tasks = () if options.array is None else parse_array(options.array).indices
+    return items
+
+
+def _run(values: dict[str, Any], label: str, items: Sequence[Listed | Unusable] | Lines) -> int:
+    """Load what a run needs, which takes as long as the forkserver takes to start: both at once."""
+    with contextlib.ExitStack() as closing:
+        forkserver = None if values["dry_run"] else closing.enter_context(contextlib.closing(Forkserver()))
+        from stoker.cli.foreground import Request, run
+
+        return run(Request(**values), label, items, forkserver)
+
+
+def _jobs(words: tuple[str, ...], *, dashes: bool) -> tuple[str, list[Listed | Unusable] | Lines]:
+    """What the words mean: a name for the batch, and its jobs or the stream they will come from."""
+    shell = os.environ.get("SHELL") or "/bin/sh"
+    if dashes and not words:
+        raise UsageError("there is no command after --", "write it there, or give a file or - before it")
+    if not words or (words == ("-",) and not dashes):
+        if not words and sys.stdin.isatty():
+            return "help", []
+        return "-", Lines("stdin", shell)
+    if not dashes and _looks_like_a_list(words):
+        raise UsageError(f"{words[0]} is a list, and more words follow it", "write the options before it")
+    if dashes or len(words) > 1 or _looks_like_a_command(words[0]):
+        return "--", [Listed(command_of(words, shell), "command line")]
+    if not words[0]:
+        raise UsageError("the name of the job list is empty", "give a file, or - for stdin")
+    return words[0], read_list(Path(words[0]), shell)
+
+
+def _looks_like_a_list(words: tuple[str, ...]) -> bool:
+    """Whether somebody wrote options behind a list: it is a file that nobody could execute."""
+    return len(words) > 1 and os.path.isfile(words[0]) and shutil.which(words[0]) is None
+
+
+def _looks_like_a_command(word: str) -> bool:
+    return not os.path.exists(word) and any(blank in word for blank in " \t\n")

@@ -1,0 +1,80 @@
+"""`stoker status`: the GPUs, what runs on them, what waits and why."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from stoker.cli.completion import complete_jobs
+from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.cli.views.plain import jobs_plain
+from stoker.queue.view_builder import known, status_of
+from stoker.queue.view_model import Status
+from stoker.store.engine_lock import version_notice
+from stoker.store.paths import Places, host_name, places_here
+
+MOST_LINES = 200
+"""How many waiting jobs are read where nobody asked for all."""
+
+
+@click.command(name="status")
+@click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=complete_jobs)
+@click.option("-a", "--all", "everything", is_flag=True, help="Every job, and every task of an array.")
+@click.option("--hooks", is_flag=True, help="Hook commands too.")
+@click.option("--environment", is_flag=True, help="With ids: the variables that the jobs get, without secrets.")
+@screen_options
+def command(ids: tuple[str, ...], everything: bool, hooks: bool, environment: bool, screen: Screen) -> int:
+    """The GPUs, what runs on them, what waits and why; of jobs that are named, everything.
+
+    \b
+      stoker status          the first screen; so does stoker alone
+      stoker status 12       everything about job 12
+      stoker status --json   for programs
+    """
+    places = places_here(screen.sim)
+    if notice := version_notice(places):
+        print(f"stoker: {notice}", file=sys.stderr)
+    if ids:
+        from stoker.cli.views.job import show_jobs
+
+        return show_jobs(places, ids, screen, everything=everything, environment=environment)
+    limit = None if everything else MOST_LINES
+    status = read_status(places, limit, screen, each_task=everything, hooks=hooks)
+    if screen.form == "json":
+        write_json(status)
+    elif screen.form == "plain":
+        write_plain(jobs_plain(status.jobs))
+        _tell_hidden(status, screen)
+        if status.engine.silence:
+            print(f"stoker: {status.engine.silence}", file=sys.stderr)
+    else:
+        _draw(status, screen, everything=everything)
+    return 0
+
+
+def _draw(status: Status, screen: Screen, *, everything: bool) -> None:
+    from stoker.cli.views.status import status_frame
+    from stoker.cli.views.text import (
+        terminal_size,
+        write_lines,  # what draws is not for programs to load
+    )
+
+    width, height = terminal_size(os.environ)
+    write_lines(status_frame(status, width, None if everything else height, screen.typed), screen.color)
+
+
+def _tell_hidden(status: Status, screen: Screen) -> None:
+    """The lines are for a program, so what they leave out is told beside them."""
+    if status.hidden.waiting or status.hidden.held:
+        hidden = status.hidden.waiting + status.hidden.held
+        print(f"stoker: {hidden} more waiting (stoker status{screen.typed} -a)", file=sys.stderr)
+
+
+def read_status(
+    places: Places, limit: int | None, screen: Screen, *, each_task: bool = False, hooks: bool = False
+) -> Status:
+    """The queue now."""
+    with known(places, simulated=screen.sim) as knowledge:
+        return status_of(knowledge, host_name(), limit, each_task=each_task, hooks=hooks)

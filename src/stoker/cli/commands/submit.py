@@ -1,0 +1,288 @@
+"""`stoker submit`: add jobs to the background queue."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from msgspec import Struct
+
+from stoker.cli.console import flush_output, silence_output
+from stoker.cli.job_options import JobCommand, job_options, option, options_from
+from stoker.core.errors import StokerError, UsageError
+from stoker.core.job import Job, Waiting
+from stoker.core.launch import output_paths
+from stoker.core.spec import Command
+from stoker.core.text import printable, shortened, text_for_json
+from stoker.queue.config import load_config
+from stoker.queue.engine_process import Background
+from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list
+from stoker.queue.options import JobOptions, current_user, merged, working_directory
+from stoker.queue.submit import Desk, Entered
+from stoker.store.engine_lock import QUEUE, version_notice
+from stoker.store.paths import Places, find_places
+from stoker.store.queries import paused_key
+from stoker.store.status_file import read_machine
+from stoker.store.writer import open_store
+
+WIDTH = 200
+
+
+class SubmittedJob(Struct, frozen=True):
+    """A job that was submitted, or an array of them."""
+
+    id: int
+    tasks: str | None
+    """The indices of an array as they were typed; null for a job that is none."""
+    count: int
+    """How many tasks; 1 for a job that is no array."""
+    name: str
+    command: str
+    log: str | None
+    """Where the output of its first attempt will be; null for an array, which has a file for each task."""
+
+
+class SubmitResult(Struct, frozen=True):
+    """All that was submitted: `stoker submit --json`."""
+
+    schema: str
+    held: bool
+    jobs: list[SubmittedJob]
+    problem: str | None
+    """Why there is no engine to run them, though they are safe in the queue; null where there is one."""
+
+
+def submit_result(entered: Sequence[Entered], problem: str | None, *, held: bool) -> SubmitResult:
+    """What was submitted, as data."""
+    return SubmitResult("stoker.submit/1", held, [job for one in entered for job in _jobs(one)], problem)
+
+
+def show_result(result: SubmitResult) -> None:
+    """One JSON value."""
+    sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
+
+
+def show_ids(entered: Sequence[Entered]) -> None:
+    """An id on each line; an array has one."""
+    for one in entered:
+        sys.stdout.write("".join(f"{job_id}\n" for job_id in (one.ids[:1] if one.part.array else one.ids)))
+
+
+def show_lines(entered: Sequence[Entered]) -> None:
+    """A line for a job, an array, or many jobs."""
+    for one in entered:
+        single = f": {_title(one)}" if one.part.array or len(one.ids) == 1 else ""
+        print(f"submitted {_ids_text(one)}{single}")
+
+
+def unprinted_text(entered: Sequence[Entered]) -> str:
+    """Where the jobs are that nobody could be told of: `job 3 is in the queue, but its id`."""
+    if len(entered) == 1 and (len(entered[0].ids) == 1 or entered[0].part.array):
+        return f"job {entered[0].ids[0]} is in the queue, but its id"
+    return f"jobs {', '.join(map(_ids_text, entered))} are in the queue, but their ids"
+
+
+def _ids_text(one: Entered) -> str:
+    if one.part.array:
+        return f"{one.ids[0]} (tasks {one.part.array})"
+    return str(one.ids[0]) if len(one.ids) == 1 else f"{one.ids[0]}-{one.ids[-1]} ({len(one.ids)} jobs)"
+
+
+def _title(one: Entered) -> str:
+    text = one.part.jobs[0].command.text.strip().replace("\\\n", " ").replace("\n", "; ")
+    return shortened(printable(text), WIDTH)
+
+
+def _jobs(one: Entered) -> Iterator[SubmittedJob]:
+    if one.part.array:
+        first = one.part.jobs[0]
+        command, name = text_for_json(first.command.text), text_for_json(first.name)
+        yield SubmittedJob(one.ids[0], one.part.array, len(one.ids), name, command, None)
+        return
+    user = current_user()
+    for job_id, new in zip(one.ids, one.part.jobs, strict=True):
+        job = Job(job_id, 0, new.command, new.terms, Waiting(0.0), 0.0, new.name)
+        log = text_for_json(output_paths(job, user)[0])
+        yield SubmittedJob(job_id, None, 1, text_for_json(new.name), text_for_json(new.command.text), log)
+
+
+NOT_SERVED = 3
+
+HELD = "held at submit"
+
+
+class Request(Struct, frozen=True):
+    """The options of `stoker submit`, as typed."""
+
+    options: JobOptions
+    label: str
+    sim: str | None = None
+    hold: bool = False
+    parsable: bool = False
+    dry_run: bool = False
+    as_json: bool = False
+
+
+def hand_in(request: Request, items: Sequence[Listed]) -> int:
+    """Submit the jobs and return the exit code."""
+    places = _places(request)
+    desk = _desk(request, places)
+    desk.read(items)
+    engine = Background(places, request.sim)
+    with contextlib.closing(open_store(places)) as store:
+        if request.dry_run:
+            from stoker.cli.views.dry_run import show_plan
+
+            parts = desk.settle(items, store, read_machine(places.bulletin(QUEUE)))
+            _say_all(desk.notes)
+            return show_plan(parts, store, places, as_json=request.as_json)
+        with engine.not_for_nothing():
+            parts = desk.settle(items, store, engine.machine() if desk.needs_devices else None)
+        entered = desk.enter(store, parts, request.label, held=HELD if request.hold else "")
+        paused = store.settings().get(paused_key(QUEUE))
+    engine.wake()
+    _say_all([*desk.notes, *filter(None, [version_notice(places)])])
+    code = _report(request, entered, engine.failure)
+    if paused:
+        _say(
+            f"the queue is {paused['note']}; nothing starts before: stoker resume --queue{' --sim' * bool(request.sim)}"
+        )
+    return code
+
+
+def _places(request: Request) -> Places:
+    if request.sim:
+        _check_simulation(request.sim)
+    places = find_places(os.environ, os.uname().nodename, simulated=bool(request.sim))
+    if places.note:
+        _say(places.note)
+    return places
+
+
+def _desk(request: Request, places: Places) -> Desk:
+    """With what is configured here, before which goes what was typed."""
+    config = load_config(os.environ, Path(working_directory()))
+    for warning in config.warnings:
+        _say(warning)
+    options = merged(JobOptions(**config.defaults), request.options)
+    return Desk(places, config, options, time.time(), os.environ)
+
+
+def _report(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> int:
+    """Tell what became of it: jobs that are in the queue are told of even where nobody runs them yet."""
+    try:
+        _show(request, entered, failure)
+        flush_output()
+    except OSError as error:
+        silence_output()
+        _say(f"{unprinted_text(entered)} could not be printed: {error.strerror}")
+        _say("do not submit again; stoker status shows what is there")
+        return StokerError.exit_code
+    if failure is None:
+        return 0
+    _say(f"this is safe in the queue, but no engine could be started: {failure.message}")
+    _say(failure.hint)
+    return NOT_SERVED
+
+
+def _show(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> None:
+    if request.as_json:
+        show_result(submit_result(entered, failure.message if failure else None, held=request.hold))
+    elif request.parsable:
+        show_ids(entered)
+    else:
+        show_lines(entered)
+
+
+def _say_all(notes: Sequence[str]) -> None:
+    for note in notes:
+        _say(note)
+
+
+def _say(text: str) -> None:
+    print(f"stoker: {printable(text)}", file=sys.stderr)
+
+
+def _check_simulation(spec: str) -> None:
+    """Refuse what no engine could simulate."""
+    from stoker.core.device import parse_sim
+
+    parse_sim(spec)
+
+
+@click.command(name="submit", cls=JobCommand, context_settings={"allow_interspersed_args": False})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")
+@job_options
+@click.option("-f", "--file", metavar="FILE", help="All jobs of a file: lines, .jsonl, .toml or .csv; - is stdin.")
+@click.option("-s", "--shell", is_flag=True, help="Give the words to your shell, as one line.")
+@option("--sim", metavar="SPEC", help="Simulated GPUs, for example 4x24G.")
+@click.option("--hold", is_flag=True, help="Keep the jobs from starting until they are released.")
+@click.option("--parsable", is_flag=True, help="Print only the ids.")
+@click.option("--dry-run", is_flag=True, help="Show what would be submitted and where it would run.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")
+@click.pass_context
+def command(context: click.Context, /, words: tuple[str, ...], file: str | None, shell: bool, **values: Any) -> int:
+    """Put a command into the queue and print its id; the engine in the background starts by itself.
+
+    \b
+      stoker submit -- python train.py --lr 1e-3            one job on one GPU
+      stoker submit -a 0-9%4 'python train.py --seed {i}'   ten tasks, four at once
+      stoker submit -d 12 -G 0 -- python evaluate.py        when job 12 has succeeded
+
+    Several words are executed as they are; one quoted word with blanks goes through your shell, and so do
+    the lines of a file. {i}, {id}, {gpu} and {name} in the command stand for what they name. The job gets the
+    environment and the directory that it was submitted from.
+    """
+
+    options = options_from(values)
+    values["as_json"] = values["as_json"] or os.environ.get("STOKER_OUTPUT") == "json"
+    if not words and file is None and sys.stdin.isatty():
+        click.echo(context.get_help())
+        return 2
+    items = _items(words, file, as_line=shell)
+    return hand_in(Request(options=options, label=file or "submit", **values), items)
+
+
+def _items(words: tuple[str, ...], file: str | None, *, as_line: bool) -> list[Listed]:
+    """The jobs that the words or the file mean."""
+    shell = os.environ.get("SHELL") or "/bin/sh"
+    if file is not None:
+        if words:
+            raise UsageError("there is both a file and a command", "leave one of them out")
+        return _usable(_from_stdin(shell) if file == "-" else read_list(Path(file), shell), file)
+    if not words:
+        raise UsageError("there is no command", "write it after --, or name a file of commands with -f")
+    if len(words) == 1 and _looks_like_a_list(words[0]):
+        raise UsageError(f"{words[0]} is a file that cannot be executed", f"did you mean -f {words[0]}?")
+    line = Command((" ".join(words),), shell)
+    return [Listed(line if as_line and words[0].strip() else command_of(words, shell), COMMAND_LINE)]
+
+
+def _from_stdin(shell: str) -> list[Listed | Unusable]:
+    lines = Lines("stdin", shell)
+    return [*lines.feed(sys.stdin.buffer.read()), *lines.end()]
+
+
+def _usable(items: list[Listed | Unusable], file: str) -> list[Listed]:
+    """All of them, or an error: a part of a list is not what somebody wanted in the queue."""
+    if not items:
+        raise UsageError(f"there is no job in {'stdin' if file == '-' else file}", "write one command on each line")
+    for item in items:
+        if isinstance(item, Unusable):
+            raise UsageError(f"{item.where}: {item.sentence}", "nothing was submitted; mend or remove that line")
+    return [item for item in items if isinstance(item, Listed)]
+
+
+def _looks_like_a_list(word: str) -> bool:
+    if not os.path.isfile(word):
+        return False
+    import shutil
+
+    return not os.access(word, os.X_OK) and shutil.which(word) is None

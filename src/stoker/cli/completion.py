@@ -1,0 +1,128 @@
+"""Shell completion of commands, options, job ids and names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from stoker.core.errors import StokerError
+from stoker.core.text import printable
+from stoker.store.hints import hints, names
+from stoker.store.paths import Places, find_places
+
+if TYPE_CHECKING:
+    import click
+    from click.shell_completion import CompletionItem
+
+
+OPEN_ONLY = frozenset("cancel kill pause hold resume release edit".split())  # noqa: SIM905
+"""Verbs that are about jobs which are not over."""
+
+ALL = frozenset("status st ls logs follow wait retry".split())  # noqa: SIM905
+"""Verbs that are about any job."""
+
+_WORDS = ("last", "all")
+
+_PLAIN = re.compile(r"[\w.@%+/=-]+")
+"""Names that a shell takes as they are; others need quotes, and are typed."""
+
+
+class Offer(NamedTuple):
+    """A word to complete to, and what it stands for."""
+
+    word: str
+    meaning: str
+
+
+def complete_jobs(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What click offers for an argument of ids."""
+    from click.shell_completion import CompletionItem
+
+    offered = offers(incomplete, simulated=bool(context.params.get("sim")), ended=context.info_name not in OPEN_ONLY)
+    return [CompletionItem(offer.word, help=offer.meaning) for offer in offered]
+
+
+def offers(incomplete: str, *, simulated: bool, ended: bool) -> list[Offer]:
+    """Ids, names and words that begin so; of a list with commas, for its last part."""
+    places = _places(simulated=simulated)
+    if places is None:
+        return []
+    before, comma, part = incomplete.rpartition(",")
+    return [Offer(before + comma + word, meaning) for word, meaning in _found(places, part, ended=ended)]
+
+
+def _found(places: Places, part: str, *, ended: bool) -> Iterator[Offer]:
+    for hint in hints(places.database, part, ended=ended):
+        yield Offer(hint.word, printable(hint.meaning))
+    if part:  # with nothing typed, ids are enough
+        for name in names(places.database, part, ended=ended):
+            if _PLAIN.fullmatch(name):
+                yield Offer(name, "")
+        yield from (Offer(word, "") for word in _WORDS if word.startswith(part))
+
+
+def _places(*, simulated: bool) -> Places | None:
+    try:
+        is_simulated = simulated or bool(os.environ.get("STOKER_SIM"))
+        return find_places(os.environ, os.uname().nodename, simulated=is_simulated)
+    except (StokerError, OSError):
+        return None
+
+
+VARIABLE = "_STOKER_COMPLETE"
+"""By which a shell says that it wants words, as click's scripts have it."""
+
+
+class Line(NamedTuple):
+    """A command line as far as it is typed."""
+
+    shell: str
+    words: list[str]
+    """Those before the word that is being typed."""
+    incomplete: str
+
+
+def complete_at_once() -> bool:
+    """Print what fits, where ids are wanted and nothing else can be; False leaves it to click."""
+    line = _typed()
+    if line is None or not _wants_ids(line):
+        return False
+    for offer in offers(line.incomplete, simulated="--sim" in line.words, ended=line.words[1] in ALL):
+        print(_answer(line.shell, offer))
+    return True
+
+
+def _typed() -> Line | None:
+    """The line, unless it has quotes, which only click reads."""
+    shell, _, instruction = os.environ.get(VARIABLE, "").partition("_")
+    text, place = os.environ.get("COMP_WORDS", ""), os.environ.get("COMP_CWORD", "")
+    if instruction != "complete" or shell not in ("bash", "zsh", "fish") or set(text) & set("\\\"'$`"):
+        return None
+    words = text.split()
+    if shell == "fish":  # it tells the word itself
+        return Line(shell, words[:-1] if place else words, place)
+    if not place.isdecimal():
+        return None
+    return Line(shell, words[: int(place)], words[int(place)] if int(place) < len(words) else "")
+
+
+def _wants_ids(line: Line) -> bool:
+    """Whether it is a verb with ids, and neither an option nor the value of one is being typed."""
+    if len(line.words) < 2 or line.words[1] not in ALL | OPEN_ONLY:
+        return False
+    if line.shell == "fish" and "," in line.incomplete:  # click's script cuts words there
+        return False
+    return not line.incomplete.startswith("-") and (len(line.words) == 2 or not line.words[-1].startswith("-"))
+
+
+def _answer(shell: str, offer: Offer) -> str:
+    """As click's scripts read it."""
+    match shell:
+        case "bash":
+            return f"plain,{offer.word}"
+        case "zsh":
+            return f"plain\n{offer.word}\n{offer.meaning or '_'}"
+        case _:
+            return f"plain,{offer.word}\t{offer.meaning}" if offer.meaning else f"plain,{offer.word}"

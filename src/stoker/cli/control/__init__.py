@@ -1,1 +1,0 @@
-"""What lies behind the verbs that change jobs or wait for them."""

@@ -1,0 +1,475 @@
+"""What `stoker run` does after its options are parsed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from functools import cache, partial
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from stoker.cli.commands.demo import Demonstration
+from stoker.cli.console import to_stderr
+from stoker.cli.views.run_lines import LineView, QuietView
+from stoker.cli.views.run_summary import run_result, summary_lines
+from stoker.core.device import resolve
+from stoker.core.errors import Impossible, StokerError, UsageError
+from stoker.core.job import Ended, Exited, Happening, Lost
+from stoker.core.launch import INHERIT
+from stoker.core.planner.fairshare import never_modest
+from stoker.core.planner.placement import never_fits
+from stoker.core.planner.policy import Policy
+from stoker.core.planner.queue import CPU_JOBS
+from stoker.core.settings import EngineSettings, policy_of
+from stoker.core.spec import Dependency, NewJob, Terms, digest_of
+from stoker.core.text import printable
+from stoker.devices.detect import NoDevices, detect, simulate
+from stoker.devices.interface import Devices
+from stoker.devices.mps.daemon import without_given
+from stoker.engine.adoption import Supply
+from stoker.engine.foreground import Foreground, Setup, Source, View
+from stoker.engine.run_result import parse_halt
+from stoker.ledger import find_ledger, prepare_ledger
+from stoker.queue.job_files import Lines, Listed, ListSource, StreamSource, Unusable
+from stoker.queue.options import (
+    JobOptions,
+    Surroundings,
+    check_directory,
+    current_umask,
+    current_user,
+    merged,
+    terms_of,
+    working_directory,
+)
+from stoker.queue.preflight import Caps, Checkouts, Clientele
+from stoker.queue.submit import RUNS, new_log_directory
+from stoker.runner.forkserver_client import Forkserver
+from stoker.store.paths import Places, find_places
+from stoker.store.writer import open_store
+
+Items = Sequence[Listed | Unusable] | Lines
+
+ONE_COMMAND = "--"
+
+_PLAIN = JobOptions()
+
+
+class Request(Struct, frozen=True):
+    """The options of `stoker run`, as typed."""
+
+    options: JobOptions
+    settings: EngineSettings = EngineSettings()
+    """What is configured for all engines of this user."""
+    devices: str | None = None
+    sim: str | None = None
+    jobs: int | None = None
+    max_use: int | None = None
+    min_free: int | None = None
+    halt: str | None = None
+    resume: bool = False
+    results: str | None = None
+    joblog: str | None = None
+    dry_run: bool = False
+    as_json: bool = False
+    no_bar: bool = False
+    demo: bool = False
+    typed: tuple[str, ...] = ()
+    """The words after `stoker run`."""
+
+    @property
+    def simulation(self) -> str:
+        """The simulated GPUs asked for, empty for real ones."""
+        return self.sim or ("4x24G" if self.demo else "")
+
+
+class Batch:
+    """The jobs of one run: how each of them is made from what was typed."""
+
+    def __init__(self, request: Request, label: str, devices: Devices, places: Places) -> None:
+        self.request = request
+        self.label = label
+        self.one_command = label == ONE_COMMAND
+        self.user = current_user()
+        self.logs = ""
+        self._plain_terms: Terms | None = None
+        self._caps = Caps(os.environ, _say)
+        self._clientele = Clientele(os.environ, _say)
+        self._snapshot = devices.look(time.time())
+        self._around = Surroundings(
+            cwd=working_directory(),
+            umask=current_umask(),
+            environment="",
+            default_out=INHERIT if self.one_command else os.devnull,
+            resolve=lambda word: resolve(self._snapshot, word),
+            earlier=cache(partial(_earlier, places)),
+            commit=Checkouts(os.environ).commit,
+            now=time.time(),
+        )
+
+    def policy(self) -> Policy:
+        """How the plan should weigh things."""
+        request = self.request
+        configured = policy_of(request.settings, os.cpu_count() or 1)
+        # Somebody who says how many shall run at once means jobs without GPU too.
+        limits = dict(configured.limits) if request.jobs is None else {**configured.limits, CPU_JOBS.name: request.jobs}
+        return msgspec.structs.replace(
+            configured,
+            max_running=request.jobs,
+            max_use=configured.max_use if request.max_use is None else request.max_use,
+            min_free=configured.min_free if request.min_free is None else request.min_free,
+            limits=limits,
+        )
+
+    def check(self, items: Items) -> None:
+        """Refuse what cannot be understood or can never run, before anything has started."""
+        terms = terms_of(self.request.options, self._around)
+        if self.request.options.chdir:
+            check_directory(terms.cwd)
+        wishes = {str(item.options): item for item in reversed(self._listed(items))}
+        if not wishes:
+            self._check_wish(self.request.options)
+        for item in wishes.values():
+            try:
+                self._check_wish(merged(self.request.options, item.options))
+            except StokerError as error:
+                where = "" if item.options == _PLAIN else f"{item.where}: "
+                raise type(error)(where + error.message, error.hint) from None
+
+    def _check_wish(self, options: JobOptions) -> None:
+        terms = self._terms(options)
+        devices, policy = self._snapshot.devices, self.policy()
+        impossible = never_fits(terms.need, devices) or never_modest(terms.need.gpus, devices, policy)
+        if impossible:
+            labels = ", ".join(dict.fromkeys(device.label for device in self._snapshot.devices))
+            raise Impossible(impossible, f"ask for less; there are {labels}" if labels else "give it devices")
+
+    def make_log_directory(self, places: Places) -> str:
+        """The directory for the logs, made now, so that a place that cannot be written is known at once."""
+        if self.one_command or self.request.options.out:
+            return ""
+        try:
+            chosen = self._log_directory(places)
+        except OSError as error:
+            raise UsageError(
+                f"cannot make the log directory: {error.strerror}" + (f" ({error.filename})" if error.filename else ""),
+                "choose another with --results DIR",
+            ) from error
+        if not os.access(chosen, os.W_OK | os.X_OK):
+            raise UsageError(f"cannot write to the log directory {chosen}", "choose another with --results DIR")
+        self.logs = str(chosen)
+        return self.logs
+
+    def _log_directory(self, places: Places) -> Path:
+        """A directory that was named may be there already; else it is a new one, in a place that is nobody else's."""
+        if self.request.results:
+            chosen = Path(self._around.cwd, self.request.results)
+            chosen.mkdir(parents=True, exist_ok=True)
+            return chosen
+        return new_log_directory(places.logs if self.request.demo else Path(self._around.cwd, RUNS))
+
+    def settle(self, environment: str) -> None:
+        """From now on jobs can be made for good: their environment is kept, their logs have a place."""
+        out = self.logs.replace("%", "%%") + "/%j.log" if self.logs else self._around.default_out
+        self._around = msgspec.structs.replace(self._around, environment=environment, default_out=out)
+        self._plain_terms = None
+
+    def make(self, item: Listed) -> NewJob:
+        """A job as it is submitted."""
+        if item.options == _PLAIN:  # by far the most, and they share everything
+            options = self.request.options
+            terms = self._plain_terms = self._plain_terms or self._terms(options)
+        else:
+            options = merged(self.request.options, item.options)
+            terms = self._terms(options)
+        terms = self._caps.settled(item.command, terms)
+        return NewJob(item.command, terms, options.name or "", item.task, item.array)
+
+    def _terms(self, options: JobOptions) -> Terms:
+        return self._clientele.settled(terms_of(options, self._around), self._snapshot.devices)
+
+    def jobs_of(self, items: Items) -> list[NewJob]:
+        """All jobs at once, for a dry run; a stream is read to its end."""
+        self.settle(digest_of(os.environ))
+        if isinstance(items, Lines):
+            items = [*items.feed(sys.stdin.buffer.read()), *items.end()]
+        return [self.make(item) for item in self._listed(items)]
+
+    def source(self, items: Items, foreground: Foreground, view: View) -> Source:
+        """The jobs as the run takes them."""
+
+        def refuse(item: Unusable) -> None:
+            foreground.tally.unusable += 1
+            view.say(f"{item.where} is left out: {item.sentence}")
+
+        self._caps.say = view.say
+        if isinstance(items, Lines):
+            return StreamSource(sys.stdin.fileno(), items, self.make, refuse)
+        foreground.tally.expected = len(items)
+        return ListSource(items, self.make, refuse)
+
+    def shares_output(self, items: Items) -> bool:
+        """Whether a job writes to the terminal we have."""
+        wishes = [self.request.options, *(item.options for item in self._listed(items))]
+        named = any(INHERIT in (options.out, options.err) for options in wishes)
+        return named or (self.one_command and not self.request.options.out)
+
+    @staticmethod
+    def _listed(items: Items) -> list[Listed]:
+        return [] if isinstance(items, Lines) else [item for item in items if isinstance(item, Listed)]
+
+
+def _say(text: str) -> None:
+    to_stderr(f"stoker: {printable(text)}\n")
+
+
+def _earlier(places: Places, text: str) -> tuple[Dependency, ...]:
+    from stoker.queue.select import resolve_after
+
+    with contextlib.closing(open_store(places)) as store:
+        return resolve_after(store, text)
+
+
+HEADER = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n"
+
+
+class JobLog:
+    """Appends to a file; each line is one write, so that a crash leaves whole lines only."""
+
+    def __init__(self, path: str, host: str) -> None:
+        self._host = host
+        try:
+            self._file = _open(path)
+        except OSError as error:
+            raise UsageError(f"cannot write the job log {path}: {error.strerror}", "give another --joblog") from error
+
+    def note(self, happening: Happening) -> None:
+        """Write the line of an attempt that ended."""
+        event = happening.event
+        if not isinstance(event, Exited | Lost):
+            return
+        job = happening.job
+        started = event.at if happening.started is None else happening.started
+        code, number = _ending(event)
+        command = job.command.text.replace("\n", " ").replace("\t", " ")
+        ran = f"{event.at - started:10.3f}"
+        fields = [job.id, self._host, f"{started:.3f}", ran, 0, _size(happening.log), code, number, command]
+        os.write(self._file, ("\t".join(map(str, fields)) + "\n").encode(errors="surrogateescape"))
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+def _open(path: str) -> int:
+    """The file, with the header in a new one."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        if os.fstat(file).st_size == 0:
+            os.write(file, HEADER.encode())
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def _size(log: str) -> int:
+    if not log or log == INHERIT:
+        return 0
+    try:
+        return os.stat(log).st_size
+    except OSError:
+        return 0
+
+
+def _ending(event: Exited | Lost) -> tuple[int, int]:
+    """Exit value and signal as parallel tells them; a keeper that was killed counts as SIGKILL."""
+    if isinstance(event, Lost):
+        return 0, signal.SIGKILL
+    return (0, event.signal) if event.signal else (event.code, 0)
+
+
+def run(request: Request, label: str, items: Items, forkserver: Forkserver | None = None) -> int:
+    """Run the jobs and return the exit code."""
+    if request.jobs is not None and request.jobs < 1:
+        raise UsageError(f"-j {request.jobs} lets nothing run", "give -j 1 or more")
+    if request.max_use is not None and request.max_use < 1:
+        raise UsageError(f"--max-use {request.max_use} lets nothing run", "give --max-use 1 or more")
+    if request.min_free is not None and request.min_free < 0:
+        raise UsageError(f"--min-free {request.min_free} is less than none", "give --min-free 0 or more")
+    places = find_places(os.environ, socket.gethostname(), simulated=bool(request.simulation))
+    devices = _find_devices(request, items, places)
+    with contextlib.closing(devices):
+        batch = Batch(request, label, devices, places)
+        batch.check(items)
+        if request.dry_run:
+            return _show_plan(batch, items, places, devices)
+        return _run_batch(batch, items, places, devices, forkserver)
+
+
+def _show_plan(batch: Batch, items: Items, places: Places, devices: Devices) -> int:
+    from stoker.cli.views.run_dry_run import show_plan
+
+    with contextlib.closing(open_store(places)) as store:
+        succeeded = Supply(store.times_done).spend if batch.request.resume else lambda _: False
+        jobs = batch.jobs_of(items)
+        return show_plan(batch.policy(), devices, jobs, succeeded, as_json=batch.request.as_json)
+
+
+def _run_batch(batch: Batch, items: Items, places: Places, devices: Devices, forkserver: Forkserver | None) -> int:
+    request = batch.request
+    batch.make_log_directory(places)
+    setup = Setup(
+        places=places,
+        ledger=prepare_ledger(places.state / "ledger") if _private_ledger(request) else find_ledger(os.environ),
+        devices=devices,
+        policy=batch.policy(),
+        user=batch.user,
+        label=f"stoker run {batch.label}",
+        share_output=batch.shares_output(items),
+        halt=parse_halt(request.halt) if request.halt else None,
+        resume=request.resume,
+        forkserver=forkserver,
+    )
+    with contextlib.ExitStack() as closing:
+        view = closing.enter_context(contextlib.closing(_view(batch, items)))
+        recorder = Recorder(view, _joblog(request, closing), keep_ids=request.as_json)
+        foreground = closing.enter_context(contextlib.closing(Foreground(setup, recorder)))
+        batch.settle(foreground.store.add_environment(without_given(os.environ)))
+        if request.options.vram and not any(device.memory for device in foreground.engine.snapshot.devices):
+            view.say("the memory of these devices is not known, so each runs one job at a time")
+        foreground.run(batch.source(items, foreground, view))
+        view.close()
+        _sum_up(foreground, batch, recorder.ids)
+        if isinstance(view, Demonstration) and foreground.stopped_by is None:
+            return _judge(view)
+        return exit_code(foreground, one_command=batch.one_command)
+
+
+def _private_ledger(request: Request) -> bool:
+    """Simulated GPUs are the user's own, unless a ledger is named to share them."""
+    return bool(request.simulation) and not os.environ.get("STOKER_LEDGER")
+
+
+def _joblog(request: Request, closing: contextlib.ExitStack) -> JobLog | None:
+    if not request.joblog:
+        return None
+    return closing.enter_context(contextlib.closing(JobLog(request.joblog, socket.gethostname())))
+
+
+def _find_devices(request: Request, items: Items, places: Places) -> Devices:
+    now = time.time()
+    pool = "" if request.simulation else request.settings.devices
+    named = request.devices.split(",") if request.devices is not None else pool.split(",") if pool else []
+    if request.devices is not None and not all(word.strip() for word in named):
+        raise UsageError(f"--devices {request.devices!r} has an empty name in it", "write it as --devices 0,1")
+    if not all(word.isprintable() for word in named):
+        raise UsageError(f"--devices {request.devices!r} has a name that cannot be shown", "use plainer names")
+    if request.simulation:
+        return simulate(request.simulation, str(places.simulator), named, now)
+    own = [item.options.gpus for item in items if isinstance(item, Listed)] if not isinstance(items, Lines) else []
+    wanted = [request.options.gpus if gpus is None else gpus for gpus in own] or [request.options.gpus]
+    if not named and all(gpus == 0 for gpus in wanted):
+        return NoDevices()
+    return detect(named, now)
+
+
+class Recorder:
+    """Passes a run's news on to the view, and to the job log where there is one."""
+
+    def __init__(self, view: View, joblog: JobLog | None, *, keep_ids: bool) -> None:
+        self._view = view
+        self._joblog = joblog
+        self._keep_ids = keep_ids
+        self.interval = view.interval
+        self.ids: dict[int, None] = {}
+
+    def happened(self, happening: Happening) -> None:
+        """Tell everybody."""
+        if self._keep_ids:
+            self.ids[happening.job.id] = None
+        if self._joblog is not None:
+            try:
+                self._joblog.note(happening)
+            except OSError as error:  # the jobs matter more than their list
+                self._view.say(f"the job log cannot be written any more: {error.strerror}")
+                self._joblog = None
+        self._view.happened(happening)
+
+    def refresh(self, run: Foreground) -> None:
+        """Only the view draws."""
+        self._view.refresh(run)
+
+    def say(self, text: str) -> None:
+        """Only the view speaks."""
+        self._view.say(text)
+
+    def close(self) -> None:
+        """The view is closed by whoever made it."""
+
+
+def exit_code(run: Foreground, *, one_command: bool) -> int:
+    """The job's own code for one command; else 1 where something failed, or by the signal that stopped us."""
+    last = run.tally.last_ended
+    if one_command and last is not None and isinstance(last.state, Ended) and last.state.code is not None:
+        return last.state.code
+    if run.stopped_by is not None:
+        return 128 + run.stopped_by
+    return 1 if run.tally.failed else 0
+
+
+def _sum_up(run: Foreground, batch: Batch, ids: dict[int, None]) -> None:
+    if batch.request.as_json:
+        import msgspec
+
+        sys.stdout.write(msgspec.json.encode(run_result(run, sorted(ids))).decode() + "\n")
+    elif batch.one_command and run.tally.skipped:
+        to_stderr("stoker: this command succeeded here before; leave out --resume to run it again\n")
+    elif not batch.one_command:
+        logs = "stoker logs --sim" if batch.request.simulation else "stoker logs"
+        for line in summary_lines(run, _again(batch), logs):
+            to_stderr(line + "\n")
+
+
+def _again(batch: Batch) -> str:
+    """What to type to run what is missing; a stream cannot be read twice."""
+    if batch.label in ("-", "--demo"):
+        return ""
+    typed = [word for word in batch.request.typed if word != "--resume"]
+    return printable(shlex.join(["stoker", "run", "--resume", *typed]))
+
+
+def _judge(demonstration: Demonstration) -> int:
+    differences = demonstration.differences()
+    for difference in differences:
+        to_stderr(f"stoker: not as the demonstration should go: {difference}\n")
+    if not differences:
+        to_stderr("stoker: everything went as the demonstration should, failures included\n")
+    return 1 if differences else 0
+
+
+def _view(batch: Batch, items: Items) -> View:
+    if batch.one_command:
+        return QuietView()
+    view = _live_view(batch, items) if _can_draw(batch, items) else LineView()
+    return Demonstration(view) if batch.request.demo else view
+
+
+def _can_draw(batch: Batch, items: Items) -> bool:
+    """Whether there is a terminal that can be drawn on, and no job writes to it as well."""
+    able = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    readable = sys.stderr.encoding.lower().startswith("utf")
+    return able and readable and not batch.request.no_bar and not batch.shares_output(items)
+
+
+def _live_view(batch: Batch, items: Items) -> View:
+    from stoker.cli.views.run_live import LiveView
+
+    return LiveView(expected=None if isinstance(items, Lines) else len(items), logs=batch.logs)

@@ -1,1 +1,0 @@
-"""What lies behind `stoker run`: its jobs, its display, its summary."""

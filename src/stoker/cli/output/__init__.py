@@ -1,1 +1,0 @@
-"""What lies behind `stoker logs`: files of output, and how they are shown."""

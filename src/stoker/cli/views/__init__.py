@@ -1,0 +1,1 @@
+"""Text output; the data comes from stoker.queue."""

@@ -1,0 +1,273 @@
+"""Print and follow log files."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from stoker.core.job import Active, Ended, Job
+from stoker.core.launch import INHERIT
+from stoker.core.text import printable
+from stoker.queue.control import Control, warn
+from stoker.queue.wait import WHY_DELAY, Watch, why_waits
+from stoker.store.logs import Tail
+from stoker.store.schema import AttemptRow
+
+LONGEST_PIECE = 65_536
+"""Bytes of one piece that are held back at most; longer ones are shown as they are."""
+
+
+class Collapser:
+    """Takes bytes in parts of any size, and gives back those that no later carriage return could take away."""
+
+    def __init__(self) -> None:
+        self._piece = b""
+        self._returned = False
+        """Whether a carriage return came after the piece, so that what follows replaces it."""
+
+    def feed(self, data: bytes) -> bytes:
+        """What is certain by now."""
+        shown = bytearray()
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            self._take(line, shown)
+            shown += self._piece + b"\n"
+            self._piece, self._returned = b"", False
+        self._take(rest, shown)
+        return bytes(shown)
+
+    def end(self) -> bytes:
+        """What was held back: the last line, as it stands."""
+        piece, self._piece = self._piece, b""
+        return piece
+
+    def _take(self, part: bytes, shown: bytearray) -> None:
+        """A part of a line: all but its last piece that says something is gone."""
+        first, *others = part.split(b"\r")
+        self._add(first)
+        for piece in others:
+            self._returned = True
+            self._add(piece)
+        if len(self._piece) > LONGEST_PIECE:
+            shown += self._piece
+            self._piece = b""
+
+    def _add(self, piece: bytes) -> None:
+        if not piece:
+            return
+        self._piece = piece if self._returned else self._piece + piece
+        self._returned = False
+
+
+SCHEMA = "stoker.log/1"
+
+LONGEST = 2**20
+"""Bytes of a line that become one value at most; the rest of it follows in others."""
+
+
+class Source(NamedTuple):
+    """Where bytes come from."""
+
+    run: int
+    """The first, second... run of the job."""
+    stream: Literal["out", "err"]
+    """err only where errors have a file of their own."""
+
+
+class LogLine(Struct, frozen=True):
+    """One line of `stoker logs --jsonl`."""
+
+    schema: str
+    id: int
+    shown: str
+    """The id as people type it: `12`, `12.3`."""
+    run: int
+    stream: str
+    text: str
+
+
+class Output(Protocol):
+    """Takes what a job wrote."""
+
+    def show(self, source: Source, block: bytes) -> None:
+        """Show some bytes, of which a line may go on in the next ones."""
+
+    def end(self) -> None:
+        """Nothing more comes."""
+
+
+class Raw:
+    """The bytes as they are."""
+
+    def show(self, source: Source, block: bytes) -> None:
+        """Show some bytes."""
+        del source
+        sys.stdout.buffer.write(block)
+
+    def end(self) -> None:
+        """Nothing was held back."""
+        sys.stdout.buffer.flush()
+
+
+class Collapsed:
+    """Progress bars as they stood in the end."""
+
+    def __init__(self) -> None:
+        self._collapser = Collapser()
+
+    def show(self, source: Source, block: bytes) -> None:
+        """Show what no later byte can change."""
+        del source
+        sys.stdout.buffer.write(self._collapser.feed(block))
+
+    def end(self) -> None:
+        """Show the last line."""
+        sys.stdout.buffer.write(self._collapser.end())
+        sys.stdout.buffer.flush()
+
+
+class JsonLines:
+    """A value for each line."""
+
+    def __init__(self, job_id: int, shown: str) -> None:
+        self._id = job_id
+        self._shown = shown
+        self._rests: dict[Source, bytes] = {}
+
+    def show(self, source: Source, block: bytes) -> None:
+        """Show the lines that are complete, and those of the runs before this one."""
+        for earlier in [known for known in self._rests if known.run < source.run]:
+            self._finish(earlier)
+        *lines, rest = (self._rests.pop(source, b"") + block).split(b"\n")
+        for line in lines:
+            self._write(source, line)
+        while len(rest) > LONGEST:
+            self._write(source, rest[:LONGEST])
+            rest = rest[LONGEST:]
+        if rest:
+            self._rests[source] = rest
+
+    def end(self) -> None:
+        """Show what had no end."""
+        for source in list(self._rests):
+            self._finish(source)
+        sys.stdout.buffer.flush()
+
+    def _finish(self, source: Source) -> None:
+        self._write(source, self._rests.pop(source))
+
+    def _write(self, source: Source, line: bytes) -> None:
+        text = line.decode(errors="backslashreplace")
+        value = LogLine(SCHEMA, self._id, self._shown, source.run, source.stream, text)
+        sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+
+
+def output_for(job_id: int, shown: str, *, as_json: bool, follows: bool) -> Output:
+    """What suits the reader: a terminal draws progress bars itself while they come."""
+    if as_json:
+        return JsonLines(job_id, shown)
+    return Collapsed() if sys.stdout.isatty() and not follows else Raw()
+
+
+WHY_INTERVAL = 2.0
+"""Seconds between two looks why a job waits."""
+
+
+def runs_of(attempts: Sequence[AttemptRow]) -> list[AttemptRow]:
+    """The attempts that have files of their own: one that was given back before it started shares the next one's."""
+    return [attempt for attempt in attempts if attempt.why != "returned"]
+
+
+def files_of(run: AttemptRow, number: int) -> dict[Source, str]:
+    """What a run wrote to; the terminal of a foreground run is no file."""
+    named = {Source(number, "out"): run.log, Source(number, "err"): run.errors}
+    return {source: path for source, path in named.items() if path and path != INHERIT}
+
+
+class Follower:
+    """One job, and how far its output has been shown."""
+
+    def __init__(self, control: Control, job_id: int, lines: int | None, output: Output) -> None:
+        self._control = control
+        self._id = job_id
+        self._lines = lines
+        self._output = output
+        self._tails: dict[Source, Tail] = {}
+        self._run = 0
+        """Which of the job's runs is being shown, from 1."""
+        self._said = ""
+        self._why_at = time.monotonic() + WHY_DELAY
+
+    def follow(self) -> Job:
+        """Show all that comes until the job is over; returns it as it ended."""
+        watch = Watch(self._control, [self._id])
+        while True:
+            watch.look()
+            job = self._job()
+            runs = runs_of(self._control.store.attempts(self._id))  # looked up before the files, which may grow on
+            if self._catch_up(runs):
+                watch.hurry()
+            if isinstance(job.state, Ended):
+                self._close()
+                self._output.end()
+                return job
+            if not isinstance(job.state, Active):
+                self._say_why(job)
+            watch.sleep()
+
+    def _job(self) -> Job:
+        job = self._control.store.job(self._id)
+        assert job is not None
+        return job
+
+    def _catch_up(self, runs: Sequence[AttemptRow]) -> bool:
+        """Show what is new in the files of the runs; whether there was anything."""
+        self._run = self._run or max(1, len(runs))
+        came = self._drain()
+        while self._run <= len(runs):
+            if not self._tails:
+                files = files_of(runs[self._run - 1], self._run)
+                self._tails = {source: Tail(path, self._lines) for source, path in files.items()}
+                self._lines = None
+            came = self._drain() or came
+            if self._run == len(runs):
+                break
+            self._next_run()
+        return came
+
+    def _next_run(self) -> None:
+        self._close()
+        self._run += 1
+        self._say(f"{self._run}. run")
+
+    def _drain(self) -> bool:
+        came = False
+        for source, tail in self._tails.items():
+            for block in tail.read():
+                self._output.show(source, block)
+                came = True
+        sys.stdout.buffer.flush()
+        return came
+
+    def _close(self) -> None:
+        for tail in self._tails.values():
+            tail.close()
+        self._tails = {}
+
+    def _say_why(self, job: Job) -> None:
+        now = time.monotonic()
+        if now < self._why_at:
+            return
+        self._why_at = now + WHY_INTERVAL
+        self._say(why_waits(self._control, job))
+
+    def _say(self, text: str) -> None:
+        """A word beside the output, once."""
+        if text != self._said:
+            self._said = text
+            warn(printable(text))

@@ -1,0 +1,216 @@
+"""The command, variables and output files of an attempt, and the on-finish job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from msgspec import Struct
+
+from stoker.core.device import Device
+from stoker.core.job import Ended, Job, id_text, need_of
+from stoker.core.spec import Command, Need, NewJob, Terms, amount_on
+
+
+def fill(words: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
+    """The words with every `{name}` among the values replaced; what a value brings in is not looked at again.
+
+    A shell's `${name}` and all other braces stay, so JSON and scripts pass as they are.
+    """
+    if not values:
+        return tuple(words)
+    known = _known(tuple(values))
+    return tuple(known.sub(lambda match: values[match[1]], word) if "{" in word else word for word in words)
+
+
+@lru_cache(maxsize=16)
+def _known(names: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(r"(?<!\$)\{(" + "|".join(map(re.escape, names)) + r")\}")
+
+
+INHERIT = "-"
+
+_MODEST = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""What keeps frameworks from taking the whole card, or most of it, as soon as they start."""
+
+_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Where PyTorch reads how to allocate: which goes first differs by version, and the older name is in more programs."""
+
+_FRACTION = "per_process_memory_fraction"
+
+_PARTS = 10_000
+
+_PLACEHOLDER = re.compile("%([jAaxu%])")
+
+
+class Order(Struct, frozen=True):
+    """Everything a keeper must know to run one attempt."""
+
+    attempt: str
+    words: tuple[str, ...]
+    shell: str
+    cwd: str
+    umask: int
+    environment: str
+    extra: dict[str, str]
+    out: str
+    err: str
+    limit: float | None
+    grace: float
+    farewell: tuple[str, ...] = ()
+    """A program to run before anything of the attempt is killed; the numbers of its processes are further words."""
+
+
+def attempt_key(job_id: int, number: int) -> str:
+    """The name under which a keeper knows an attempt."""
+    return f"{job_id}.{number}"
+
+
+def parse_key(key: str) -> tuple[int, int]:
+    """Job id and attempt number of a key."""
+    job, _, number = key.partition(".")
+    return int(job), int(number)
+
+
+def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> dict[str, str]:
+    """What is added to the environment of the submitter, who has the last word on everything but the devices."""
+    given = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **(_MODEST if job.terms.need.shares else {})}
+    return {
+        **{name: value for name, value in given.items() if name not in base},
+        **dict(job.terms.extra_env),
+        **(_capped(job, devices, {**base, **dict(job.terms.extra_env)}) if job.terms.cap else {}),
+        **_found_by(devices),
+        "STOKER_JOB_ID": str(job.id),
+        "STOKER_JOB_NAME": job.name,
+        "STOKER_ATTEMPT": str(job.tries + 1),
+        "STOKER_GPU_IDS": ",".join(device.label for device in devices),
+        "STOKER_WORK_DIR": job.terms.cwd,
+        **({"STOKER_GROUP": job.terms.group} if job.terms.group else {}),
+        **_set_aside(job, devices),
+        **array_variables(job),
+    }
+
+
+def _set_aside(job: Job, devices: Sequence[Device]) -> dict[str, str]:
+    """How much memory the job may count on, where it shares its GPUs."""
+    amounts = [amount for device in devices if (amount := amount_on(need_of(job), device)) is not None]
+    return {"STOKER_VRAM": str(min(amounts))} if amounts else {}
+
+
+def _capped(job: Job, devices: Sequence[Device], own: Mapping[str, str]) -> dict[str, str]:
+    """How PyTorch hears that it may take no more than is set aside: beside what else the user tells its allocator."""
+    parts = [_part(need_of(job), device) for device in devices]
+    told = {name: own[name] for name in _ALLOCATOR if name in own} or {_ALLOCATOR[0]: ""}
+    if not parts or 0 in parts or any(_FRACTION in value for value in told.values()):
+        return {}
+    cap = f"{_FRACTION}:{min(parts) / _PARTS:.4f}"
+    return {name: f"{kept},{cap}" if (kept := value.strip(", ")) else cap for name, value in told.items()}
+
+
+def _part(need: Need, device: Device) -> int:
+    """How many ten-thousandths of a device are set aside; none where all of it is."""
+    amount = amount_on(need, device)
+    return 0 if amount is None or not device.memory else max(1, amount * _PARTS // device.memory)
+
+
+def array_variables(job: Job) -> dict[str, str]:
+    """Which task of which array it is, for a job that is one."""
+    return {} if job.task is None else {"STOKER_ARRAY_ID": str(job.array), "STOKER_ARRAY_INDEX": str(job.task)}
+
+
+def _found_by(devices: Sequence[Device]) -> dict[str, str]:
+    """How a job finds its devices: under names that they have of their own, else as CUDA wants it."""
+    if not devices or not devices[0].variables:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(device.visible for device in devices)}
+    names = [name for name, _ in devices[0].variables]
+    return {name: ",".join(dict(device.variables)[name] for device in devices) for name in names}
+
+
+def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devices: Sequence[Device] = ()) -> Order:
+    """The order for the job's newest attempt, with its files, the variables it is given and its devices' own words."""
+    return Order(
+        attempt=attempt_key(job.id, job.attempts),
+        words=device_words(_words(job, extra) if job.terms.fill else job.command.words, devices),
+        shell=job.command.shell,
+        cwd=job.terms.cwd,
+        umask=job.terms.umask,
+        environment=job.terms.environment,
+        extra=dict(extra),
+        out=outputs[0],
+        err=outputs[1],
+        limit=job.terms.limit,
+        grace=job.terms.grace,
+    )
+
+
+def device_words(words: tuple[str, ...], devices: Sequence[Device]) -> tuple[str, ...]:
+    """The words of a command, with what some of them mean on these devices."""
+    if not devices or not devices[0].words:
+        return words
+    meanings = dict(devices[0].words)
+    return tuple([meanings.get(word, word) for word in words])
+
+
+def _words(job: Job, extra: Mapping[str, str]) -> tuple[str, ...]:
+    """The command with what its placeholders stand for."""
+    values = {"id": str(job.id), "name": job.name, "gpu": extra["STOKER_GPU_IDS"]}
+    if job.task is not None:
+        values["i"] = str(job.task)
+    return fill(job.command.words, values)
+
+
+def output_paths(job: Job, user: str) -> tuple[str, str]:
+    """Files for standard output and error; retries get files of their own."""
+    out = _output_path(job.terms.out, job, user)
+    return out, _output_path(job.terms.err, job, user) if job.terms.err else out
+
+
+def _output_path(pattern: str, job: Job, user: str) -> str:
+    if pattern == INHERIT or pattern.startswith("/dev/"):
+        return pattern
+    names = {"j": str(job.id), "A": str(job.array or job.id), "a": str(job.task or 0), "u": user, "%": "%"}
+    path = _PLACEHOLDER.sub(lambda match: _file_name(job.name) if match[1] == "x" else names[match[1]], pattern)
+    before = job.tries
+    return f"{path}.{before}" if before else path
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^\w.,=+-]", "_", name)[:120].lstrip(".") or "job"
+
+
+LIMIT_SECONDS = 600.0
+"""A hook that hangs must not keep the engine for ever."""
+
+
+def hook_of(job: Job, log: str, line: str, shell: str, out: str) -> NewJob | None:
+    """The job that runs a line on behalf of one that has ended; hooks have none of their own.
+
+    What it is told stands in its command, so that the hooks of a batch share their terms.
+    """
+    if job.terms.role == "hook" or not isinstance(job.state, Ended):
+        return None
+    told = (
+        f"STOKER_JOB_ID={job.id}",
+        f"STOKER_JOB_NAME={job.name}",
+        f"STOKER_RESULT={job.state.result}",
+        f"STOKER_EXIT_CODE={'' if job.state.code is None else job.state.code}",
+        f"STOKER_LOG={log}",
+        *(f"{name}={value}" for name, value in array_variables(job).items()),
+    )
+    return NewJob(
+        Command(("/usr/bin/env", *told, shell, "-c", line)), _terms(job.terms, out), f"on_finish {id_text(job)}"
+    )
+
+
+def _terms(ended: Terms, out: str) -> Terms:
+    return Terms(
+        need=Need(gpus=0),
+        cwd=ended.cwd,
+        environment=ended.environment,
+        extra_env=ended.extra_env,
+        umask=ended.umask,
+        limit=LIMIT_SECONDS,
+        out=out,
+        role="hook",
+    )

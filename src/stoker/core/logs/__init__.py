@@ -1,0 +1,1 @@
+"""Understand the text of job logs."""

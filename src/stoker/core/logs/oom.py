@@ -1,0 +1,288 @@
+"""Recognise out-of-memory errors and CUDA faults in log text."""
+
+from __future__ import annotations
+
+import re
+from math import prod
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from stoker.core.logs.text import LogText, last_match, pattern, read_log_text, sentence
+
+Framework = Literal["torch", "jax", "tensorflow", "cupy", "cublas", "cudnn", "nccl", "cuda"]
+
+_MARGIN = 1.15
+
+_GROWTH = 1.5
+
+_STEP = 64 * 2**20
+
+_WINDOW = 6000
+"""Characters of a message, without blanks: torch names every process on the GPU, and MPS allows 48 of them."""
+
+
+class Shortage(Struct, frozen=True):
+    """An allocation that failed; None where the message does not say."""
+
+    framework: Framework
+    wanted: int | None
+    """Bytes it tried to allocate."""
+    own: int | None
+    """Bytes that the process itself had."""
+    total: int | None
+    free: int | None
+    neighbours: tuple[tuple[int, int], ...]
+    """Other processes on the GPU, as (process number, bytes)."""
+    capped: bool
+    """It ran into a limit that was set for it, whatever the others had."""
+    text: str
+    """The message as a person should read it, shortened."""
+
+
+def find_shortage(text: str) -> Shortage | None:
+    """The last such message of a log; None where no framework ran out of GPU memory."""
+    log = read_log_text(text)
+    found = [(match, form) for form in _FORMS if (match := last_match(form.expression, log.packed, form.marks))]
+    if not found:
+        return None
+    match, form = max(found, key=lambda each: each[0].end())  # of equals the first, which is the more telling one
+    return _shortage(log, match, form)
+
+
+def is_own_fault(shortage: Shortage, reserved: int | None, seen_peak: int | None = None) -> bool:
+    """Whether the job itself needed more than was reserved for it, rather than others having taken too much.
+
+    None is the whole card. What was measured counts where the message is silent, or tells of one process of several.
+    """
+    held = max((size for size in (shortage.own, seen_peak) if size is not None), default=None)
+    if reserved is None or shortage.capped or held is None:
+        return True
+    return held + (shortage.wanted or 0) > reserved
+
+
+def floor_after(shortage: Shortage, reserved: int | None, seen_peak: int | None) -> int:
+    """Bytes to reserve the next time, after a shortage of the job's own making."""
+    held = shortage.own if shortage.own is not None else seen_peak or 0
+    needed = int((held + (shortage.wanted or 0)) * _MARGIN)
+    return _rounded_up(max(needed, int((reserved or 0) * _GROWTH), seen_peak or 0))
+
+
+def _rounded_up(size: int) -> int:
+    return -(-size // _STEP) * _STEP
+
+
+class _Form(NamedTuple):
+    """A way to say it; all expressions are for texts without blanks."""
+
+    framework: Framework
+    marks: tuple[str, ...]
+    """Words of which one is in every such message: looking for them is cheap."""
+    expression: str
+
+
+_SIZE = r"(\d[\d,]{0,20}(?:\.\d{1,6})?)([KMGTP]i?B?|bytes|B)"
+
+_OOM = "outofmemory"
+
+_GPU = "(?:CUDA|HIP|XPU)"
+
+_SPOKEN = r"""(?:(?<!["'`])|(?<=[(:]["']))"""
+"""Not the text that a program compares with, but that of an exception, also as its repr or in JSON."""
+
+_EXHAUSTED = "(?:RESOURCE_EXHAUSTED|Resourceexhausted|ResourceExhaustedError):"
+
+_FORMS = (
+    _Form("torch", (_OOM,), rf"{_GPU}outofmemory\.Triedtoallocate{_SIZE}"),
+    _Form("torch", (_OOM,), rf"(?<=Error:){_GPU}outofmemory"),
+    _Form("torch", ("Allocationondevice",), r"Allocationondevice\d{0,3}wouldexceedallowedmemory"),
+    _Form("torch", ("Allocationondevice",), r"OutOfMemoryError:Allocationondevice"),
+    _Form("jax", ("Outofmemory",), rf"{_EXHAUSTED}:?Outofmemory(?:whiletryingtoallocate|allocating)"),
+    _Form("jax", ("allocaterequest",), rf"{_EXHAUSTED}:?Failedtoallocaterequestfor{_SIZE}"),
+    _Form(
+        "tensorflow",
+        ("OOMwhen",),
+        # The same is said of the host's memory, with another device.
+        r"OOMwhenallocatingtensorwithshape\[[\d,]{0,120}\](?!andtype\w{1,20}on/[\w:/]{0,60}?(?:device:CPU|/cpu):)",
+    ),
+    _Form("tensorflow", ("allocatememory",), rf"{_EXHAUSTED}(?:\{{\{{[^}}]{{0,300}}\}}\}})?failedtoallocatememory"),
+    _Form("tensorflow", ("Dsttensor",), r"Dsttensorisnotinitialized\."),
+    _Form("cupy", ("Outofmemory",), rf"Outofmemoryallocating{_SIZE}\(allocatedsofar:{_SIZE}"),
+    _Form("cupy", (_OOM,), rf"outofmemorytoallocate{_SIZE}\(total{_SIZE}"),
+    _Form("cupy", ("cudaErrorMemory",), r"CUDARuntimeError:cudaErrorMemoryAllocation(?::outofmemory)?"),
+    _Form("cublas", ("CUBLAS_STATUS",), r"(?<=:)CUBLAS_STATUS_ALLOC_FAILED"),
+    _Form("cublas", ("theresource",), r"(?i:cublas)[^'\"]{0,80}?:theresourceallocationfailed"),
+    _Form("cudnn", ("CUDNN_STATUS",), r"(?<=:)CUDNN_STATUS_(?:ALLOC|INTERNAL_ERROR_DEVICE_ALLOCATION)_FAILED"),
+    _Form("nccl", (_OOM,), r"Cudafailure:?2?'outofmemory'"),
+    _Form("nccl", ("FailedtoCUDA",), rf"FailedtoCUDA[a-z]{{1,20}}{_SIZE}"),
+    _Form(
+        "cuda",
+        (_OOM,),
+        rf"{_SPOKEN}(?i:cuda|hip)(?:driver|runtime)?error(?:\(?2\)?)?(?:at[\w./:-]{{1,120}}?)?:outofmemory",
+    ),
+    _Form(
+        "cuda",
+        (_OOM,),
+        r"(?:CUDAfailedwitherror|CUDAfailure2:|(?:cudaMalloc|cuMemAlloc)\w{0,8}failed:|TritonError\[CUDA\]:|GPUassert:|error=2:)"
+        "outofmemory",
+    ),
+    _Form("cuda", ("cudaErrorMemory",), r"cudaErrorMemoryAllocation:?outofmemory|\d\(cudaErrorMemoryAllocation\)"),
+    _Form(
+        "cuda",
+        ("ERROR_OUT_OF",),
+        rf"(?:failedtoallocate{_SIZE}\(\d{{1,20}}bytes\))?(?:fromdevice:(?:RESOURCE_EXHAUSTED::?)?|resultsin|:|\d\()"
+        r"CUDA_ERROR_OUT_OF_MEMORY(?::outofmemory)?",
+    ),
+    _Form("cuda", ("_ALLOC_FAILED",), r"(?<=:)(?:CU(?:SOLVER|SPARSE)_STATUS|CUFFT)_ALLOC_FAILED"),
+)
+
+_WANTED = (
+    rf"(?:[Tt]r(?:ied|ying)toallocate|Requested:|emoryallocating|emorytoallocate|requestfor|failedtoallocate"
+    rf"|FailedtoCUDA[a-z]{{1,20}}){_SIZE}"
+)
+
+_TOTAL = rf"(?:totalcapaci?tyof|Devicelimit:){_SIZE}|{_SIZE}totalcapacity"
+
+_FREE = rf"(?:ofwhich|Free\(accordingtoCUDA\):){_SIZE}|{_SIZE}free[;)]"
+
+_OWN = rf"(?:thisprocesshas|Currentlyallocated:|allocatedsofar:){_SIZE}|{_SIZE}reservedintotalbyPyTorch"
+
+_ALLOCATED = rf"Oftheallocatedmemory{_SIZE}|{_SIZE}alreadyallocated"
+
+_SPARE = rf"and{_SIZE}isreservedbyPyTorch|{_SIZE}cached"
+
+_OLD_CUPY = rf"outofmemorytoallocate{_SIZE}\(total{_SIZE}"
+
+_LIMIT = rf"(?:memoryfraction\)|limitsetto):?{_SIZE}|{_SIZE}allowed;"
+
+_PROCESS = rf"Process(\d{{1,10}})has{_SIZE}memoryinuse"
+
+_IN_USE = r"InUse:(\d{1,18})MaxInUse:"
+
+_TENSOR = r"withshape\[([\d,]{1,120})\]andtype(\w{1,12}?)on/"
+
+_UNITS = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
+
+_WIDTHS = {"half": 2, "bfloat16": 2, "float": 4, "double": 8, "int64": 8, "int32": 4, "uint8": 1, "int8": 1, "bool": 1}
+
+
+def _shortage(log: LogText, match: re.Match[str], form: _Form) -> Shortage:
+    said = log.packed[match.start() : match.start() + _WINDOW]
+    own, neighbours = _shares(said)
+    wanted = _wanted(said)
+    return Shortage(
+        framework=form.framework,
+        wanted=wanted,
+        own=own if own is not None else _in_use(log.packed[: match.start()], form.framework),
+        total=_size(_TOTAL, said),
+        free=_size(_FREE, said),
+        neighbours=neighbours,
+        capped=_is_capped(said, (own or 0) + (wanted or 0)),
+        text=sentence(log, match.start(), match.end()),
+    )
+
+
+def _wanted(said: str) -> int | None:
+    tensor = pattern(_TENSOR).search(said)
+    if tensor is None:
+        return _size(_WANTED, said)
+    width = _WIDTHS.get(tensor[2])
+    return width * prod(int(side) for side in tensor[1].split(",") if side) if width else None
+
+
+def _shares(said: str) -> tuple[int | None, tuple[tuple[int, int], ...]]:
+    """What the process had, and what others had."""
+    others = [(int(found[1]), _bytes(found[2], found[3])) for found in pattern(_PROCESS).finditer(said)]
+    own = _size(_OWN, said)
+    if own is not None:
+        return own, tuple(others)
+    allocated = _size(_ALLOCATED, said)
+    if allocated is None:
+        return _old_cupy(said), tuple(others)
+    own = allocated + (_size(_SPARE, said) or 0)
+    return _in_a_container(own, others)
+
+
+def _in_a_container(held: int, others: list[tuple[int, int]]) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """There, torch does not know itself among the processes: it is one with what its allocator holds, or a bit more."""
+    near = [each for each in others if held <= each[1] <= held + 2 * 2**30]
+    itself = min(near, key=lambda each: each[1], default=None)
+    return itself[1] if itself else held, tuple(each for each in others if each != itself)
+
+
+def _old_cupy(said: str) -> int | None:
+    """Up to CuPy 6 the total has the failed allocation in it."""
+    found = pattern(_OLD_CUPY).match(said)
+    return max(0, _bytes(found[3], found[4]) - _bytes(found[1], found[2])) if found else None
+
+
+def _in_use(before: str, framework: Framework) -> int | None:
+    """What the allocator of TensorFlow and JAX had, as it writes shortly before the exception."""
+    found = last_match(_IN_USE, before) if framework in ("tensorflow", "jax") else None
+    return int(found[1]) if found else None
+
+
+def _is_capped(said: str, needed: int) -> bool:
+    limit = _size(_LIMIT, said)
+    return "preemptivelyrejected" in said or (limit is not None and needed > limit)
+
+
+def _size(expression: str, said: str) -> int | None:
+    found = pattern(expression).search(said)
+    if found is None:
+        return None
+    number, unit = (group for group in found.groups() if group)
+    return _bytes(number, unit)
+
+
+def _bytes(number: str, unit: str) -> int:
+    plain = number.replace(",", "")
+    return int(plain) * _UNITS[unit[0].lower()] if plain.isdecimal() else int(float(plain) * _UNITS[unit[0].lower()])
+
+
+_SAID = (
+    "anillegalmemoryaccesswasencountered|anillegalinstructionwasencountered|device-sideasserttriggered"
+    "|unspecifiedlaunchfailure|misalignedaddress|invalidprogramcounter|hardwarestackerror"
+    "|operationnotsupportedonglobal/sharedaddressspace|thelaunchtimedoutandwasterminated"
+    "|uncorrectable(?:ECC|NVLink)errorencountered"
+)
+
+_OF_MPS = (
+    "MPSclientfailedtoconnecttotheMPScontroldaemon|theremoteproceduralcallbetweentheMPSserverandtheMPSclientfailed"
+    "|MPSserverisnotready|thehardwareresourcesrequiredto(?:createMPSclient|(?:support)?deviceconnections)havebeenexhausted"
+    "|theMPSclienthasbeenterminatedbytheserver"
+)
+
+_NAMED = (
+    "CUDA_ERROR_(?:ILLEGAL_ADDRESS|ILLEGAL_INSTRUCTION|ASSERT|LAUNCH_FAILED|LAUNCH_TIMEOUT|MISALIGNED_ADDRESS|INVALID_PC"
+    "|INVALID_ADDRESS_SPACE|HARDWARE_STACK_ERROR|ECC_UNCORRECTABLE|NVLINK_UNCORRECTABLE|CONTAINED|MPS_)"
+    "|cudaError(?:IllegalAddress|IllegalInstruction|Assert|LaunchFailure|LaunchTimeout|MisalignedAddress|InvalidPc"
+    "|InvalidAddressSpace|HardwareStackError|ECCUncorrectable|NvlinkUncorrectable|Contained|Mps)"
+)
+
+_FAULT = (
+    # After a colon or as NCCL quotes it: not what a program compares with.
+    rf"(?:(?<=:)|(?<=failure')|(?<=\d'))(?:{_SAID})|{_OF_MPS}"
+    # After a colon, as the end of `results in`, or after the number of the error.
+    rf"|(?:(?<=:)|(?<=resultsin)|(?<=\d\())(?:{_NAMED})"
+)
+
+_MARKS = (
+    "encountered",
+    "assert",
+    "launch",
+    "address",
+    "counter",
+    "stackerror",
+    "connections",
+    "MPS",
+    "CUDA_ERROR_",
+    "cudaError",
+)
+
+
+def find_fault(text: str) -> str | None:
+    """The line with the last such error of a log; None where there is none."""
+    log = read_log_text(text)
+    found = last_match(_FAULT, log.packed, _MARKS)
+    return sentence(log, found.start(), found.end()) if found else None

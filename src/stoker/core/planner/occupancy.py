@@ -1,0 +1,363 @@
+"""What is held and what is open on every device, while one plan is being made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from types import MappingProxyType
+from typing import NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from stoker.core.device import Device, Reading, Snapshot
+from stoker.core.lease import OURS, Claim, Lease, compatible
+from stoker.core.planner.policy import Policy
+from stoker.core.planner.queue import Cap
+from stoker.core.planner.reasons import Drained, Draining, GivesWay, Occupied, Unusable
+from stoker.core.spec import Need, amount_on, load_on
+from stoker.core.units import size_text
+
+NOW = -inf
+"""The moment before any of our attempts has ended, however overdue."""
+FOREVER = inf
+"""The moment after all of our attempts have ended."""
+ANY_NUMBER = 2**20
+"""The share of a claim that reserves memory: memory limits the company, not their number."""
+WHOLE_CARD = 2**62
+"""How tight a whole device fits: looser than any part of one."""
+NOTHING_LEFT: Mapping[str, GivesWay] = MappingProxyType({})
+
+
+class Slot(Struct, frozen=True):
+    """What one of our keepers is doing."""
+
+    keeper: str
+    job: int
+    need: Need
+    devices: tuple[str, ...]
+    until: float | None = None
+    """When it will be free at the latest, where a limit or experience tells."""
+    room: int = 0
+    """How many attempts with the very same need and caps may be handed over to wait behind the running one."""
+    caps: tuple[Cap, ...] = ()
+    """The limits that the running attempt counts for."""
+    since: float | None = None
+    """When the running attempt began, where it has begun."""
+    peak: int = 0
+    """The most bytes that it was seen to hold on one of the devices; it may be more than was set aside."""
+
+
+def claims_on(device: Device, need: Need) -> tuple[Claim, ...]:
+    """What an attempt with this need claims of a device in the ledger."""
+    return tuple([_claim(name, device, need) for name in device.claims])
+
+
+class Holding(NamedTuple):
+    """A claim of one of our own attempts, until infinity where nobody knows its end."""
+
+    device: str
+    job: int
+    claim: Claim
+    until: float
+    sure: bool
+    """Whether a limit or experience tells the end; else it is a guess."""
+
+
+class Room(NamedTuple):
+    """What one more sharer may have of a device."""
+
+    memory: int
+    load: int | None
+    """Percent that is left until it is too busy; None where nobody is on it, and so nobody minds."""
+
+
+class View(Struct):
+    """How one device looks to this plan, apart from who holds it."""
+
+    device: Device
+    order: int
+    closed: Unusable | Draining | Drained | Occupied | GivesWay | None = None
+    """What keeps everybody off it."""
+    gone: int = 0
+    """Bytes in use beyond what is reserved..."""
+    who: str = "somebody"
+    """... and by whom, where that can be told."""
+    open_whole: dict[float, bool] = field(default_factory=dict)
+    """Moment -> whether a whole job could have it then; worked out once, until somebody else gets a part."""
+    room: dict[tuple[float, str], Room] = field(default_factory=dict)
+    """Moment and MPS server -> what there is for one more sharer; likewise."""
+
+
+class Occupancy:
+    """All claims on all devices: others' from the ledger, ours from the slots and the starts of this plan."""
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        snapshot: Snapshot,
+        leases: Sequence[Lease],
+        *,
+        policy: Policy,
+        now: float,
+        freed: Mapping[str, float],
+        left: Mapping[str, GivesWay] = NOTHING_LEFT,
+    ) -> None:
+        """`left` are names of devices that are left free, each with a word for whom."""
+        self.now = now
+        self._reserve = policy.reserve
+        self.busy = policy.busy
+        self._ours: dict[str, list[Holding]] = {}
+        self._others: dict[str, list[Claim]] = {}
+        self._lessors: dict[str, Lease] = {}
+        self.views = _views(snapshot, policy, freed)
+        self._by_id = {view.device.id: view for view in self.views}
+        self._by_name: dict[str, list[View]] = {}
+        for view in self.views:
+            for name in _names(view.device):
+                self._by_name.setdefault(name, []).append(view)
+        for lease in leases:
+            self._note_lease(lease)
+        for slot in slots:
+            until, sure = _end(slot, policy, now)
+            self.hold(slot.job, slot.need, slot.devices, until, sure=sure, peak=slot.peak)
+        for view in self.views:
+            if view.device.measured and view.closed is None:
+                self._look(view, snapshot, policy, freed)
+            elif view.closed is None and (problem := snapshot.reading(view.device.id).problem):
+                view.closed = Unusable(view.device.label, problem)
+        for name, whom in left.items():
+            self._leave(name, whom)
+
+    @property
+    def names_in_use(self) -> set[str]:
+        """Names in the ledger of the devices that our attempts have."""
+        return {name for view in self.views for name in view.device.claims if self._ours.get(name)}
+
+    @property
+    def untouched(self) -> set[str]:
+        """Names in the ledger of the devices that are free and on which nobody has anything."""
+        free = {name for view in self.views if view.closed is None for name in view.device.claims}
+        return {name for name in free if not self._ours.get(name) and not self._others.get(name)}
+
+    def hold(
+        self,
+        job_id: int,
+        need: Need,
+        device_ids: Sequence[str],
+        until: float,
+        *,
+        sure: bool | None = None,
+        peak: int = 0,
+    ) -> None:
+        """Note that an attempt of ours has these devices; it is sure until when unless that is never."""
+        sure = until != inf if sure is None else sure
+        for device_id in device_ids:
+            if view := self._by_id.get(device_id):
+                for name in _names(view.device):
+                    claim = _exceeded(_claim(name, view.device, need), peak)
+                    holding = Holding(device_id, job_id, claim, until, sure)
+                    self._ours.setdefault(name, []).append(holding)
+                    self._forget(name)
+
+    def fit(self, view: View, need: Need, at: float = NOW) -> int | None:
+        """How tight a job fits on a device at a moment, less being tighter; None when it cannot go there."""
+        if view.closed is not None and (at == NOW or not isinstance(view.closed, Draining)):
+            return None
+        amount = amount_on(need, view.device) if need.shares else None
+        if amount is None:
+            return WHOLE_CARD if self._is_open_whole(view, at) else None
+        room = self.room(view, need, at)
+        if amount > room.memory or (room.load is not None and load_on(need, view.device) > room.load):
+            return None
+        return room.memory
+
+    def fit_both(self, device: Device, need: Need, other: Need, at: float) -> bool:
+        """Whether two jobs that share would go on a device together at a moment."""
+        mine, theirs = amount_on(need, device), amount_on(other, device)
+        if mine is None or theirs is None or server_of(need) != server_of(other):
+            return False
+        room = self.room(self._by_id[device.id], need, at)
+        memory = min(room.memory, (device.memory or 0) - self._reserve)
+        load = self.busy if room.load is None else room.load
+        return mine + theirs <= memory and load_on(need, device) + load_on(other, device) <= load
+
+    def ready(self, view: View, need: Need) -> float | None:
+        """When a device will be open for a need: infinity where nobody knows, None where others decide."""
+        if self.fit(view, need) is not None:
+            return NOW
+        if self.fit(view, need, FOREVER) is None:
+            return None
+        ends = {max(self.now, holding.until) for holding in self.holdings(view)}
+        moments = sorted(ends | {self.now})
+        return next((moment for moment in moments if self.fit(view, need, moment) is not None), inf)
+
+    def room(self, view: View, need: Need, at: float = NOW) -> Room:
+        """What one more sharer may have; no memory on a device that somebody holds whole."""
+        key = at, server_of(need)
+        room = view.room.get(key)
+        if room is None:
+            room = view.room[key] = self._count_room(view, at, key[1])
+        return room
+
+    def holdings(self, view: View) -> Iterator[Holding]:
+        """Our own claims on a device or on another that overlaps it."""
+        return (holding for name in _names(view.device) for holding in self._ours.get(name, ()))
+
+    def lease(self, view: View) -> Lease | None:
+        """A lease of somebody else on the device."""
+        return next((self._lessors[name] for name in view.device.claims if name in self._lessors), None)
+
+    def _held(self, name: str, at: float) -> list[Claim]:
+        ours = self._ours.get(name, ())
+        return [holding.claim for holding in ours if _stays(holding, at)] + self._others.get(name, [])
+
+    def _held_on(self, view: View, at: float) -> list[Claim]:
+        return [claim for name in _names(view.device) for claim in self._held(name, at)]
+
+    def _is_open_whole(self, view: View, at: float) -> bool:
+        is_open = view.open_whole.get(at)
+        if is_open is None:
+            is_open = view.open_whole[at] = self._would_be_open_whole(view, at)
+        return is_open
+
+    def _would_be_open_whole(self, view: View, at: float) -> bool:
+        device = view.device
+        if any(holding.device == device.id and _stays(holding, at) for holding in self.holdings(view)):
+            return False
+        for name in device.claims:
+            held = self._held(name, at)
+            if any(claim.memory is not None for claim in held):
+                return False
+            if not compatible(Claim(name, share=device.share), held):
+                return False
+        return True
+
+    def _count_room(self, view: View, at: float, server: str) -> Room:
+        held = self._held_on(view, at)
+        load = self.busy - sum(claim.load for claim in held) if held else None
+        return Room(self._count_free(view, held, at, server), load)
+
+    def _count_free(self, view: View, held: list[Claim], at: float, server: str) -> int:
+        memory = view.device.memory
+        if memory is None or any(claim.memory is None for claim in held):
+            return 0
+        # What our own attempts use beyond their reservations goes when the last of them goes.
+        ours = list(self.holdings(view))
+        gone = 0 if ours and not any(_stays(holding, at) for holding in ours) else view.gone
+        if not held and not gone:
+            return memory
+        if not compatible(Claim(view.device.id, 0, ANY_NUMBER, mps=server), held):
+            return 0
+        return max(0, memory - self._reserve - gone - sum(claim.memory or 0 for claim in held))
+
+    def _forget(self, name: str) -> None:
+        for view in self._by_name[name]:
+            view.open_whole.clear()
+            view.room.clear()
+
+    def _leave(self, name: str, whom: GivesWay) -> None:
+        for view in self._by_name.get(name, ()):
+            if view.closed is None and not any(self._ours.get(each) for each in _names(view.device)):
+                view.closed = whom
+
+    def _note_lease(self, lease: Lease) -> None:
+        for claim in lease.claims:
+            self._others.setdefault(claim.name, []).append(claim)
+            self._lessors.setdefault(claim.name, lease)
+
+    def _look(self, view: View, snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> None:
+        """Compare what a device shows with what is known to be on it."""
+        device = view.device
+        reading = snapshot.readings.get(device.id)
+        if reading is None:
+            view.closed = Unusable(device.label, "nobody could read its state")
+        elif reading.problem:
+            view.closed = Unusable(device.label, reading.problem)
+        elif snapshot.at <= freed.get(device.id, -inf):
+            view.closed = Draining(device.label)
+        else:
+            held = self._held_on(view, NOW)
+            if not held and policy.strangers == "avoid":
+                since = snapshot.at - freed[device.id] if device.id in freed else None
+                view.closed = _stranger(device, reading, policy, since)
+            else:
+                beyond = (reading.used or 0) - sum(claim.memory or 0 for claim in held)
+                view.gone = beyond if beyond > policy.tolerance else 0
+                view.who = view.who if held else _owners(reading)
+
+
+def _end(slot: Slot, policy: Policy, now: float) -> tuple[float, bool]:
+    """When an attempt will end, and whether that is more than a guess.
+
+    One that has gone on for longer than it should is taken to be late by as much again: of runs that are hours late few
+    end within minutes, and whoever waits for them need not keep devices idle meanwhile.
+    """
+    if slot.until is None and slot.since is None:
+        return inf, False
+    until = slot.until if slot.until is not None else (slot.since or 0.0) + policy.unknown
+    late = now - until
+    return (now + late, False) if late > 0 and slot.since is not None else (until, slot.until is not None)
+
+
+def _names(device: Device) -> tuple[str, ...]:
+    # A slot without GPUs has no name in the ledger; here its own id stands in.
+    return device.claims or (device.id,)
+
+
+def server_of(need: Need) -> str:
+    """Whose MPS server a need wants to be a client of."""
+    return "" if need.mps is None else OURS
+
+
+def _claim(name: str, device: Device, need: Need) -> Claim:
+    amount = amount_on(need, device) if need.shares else None
+    if amount is None:
+        return Claim(name, share=device.share, mps=server_of(need))
+    return Claim(name, amount, ANY_NUMBER, load_on(need, device), server_of(need))
+
+
+def _exceeded(claim: Claim, peak: int) -> Claim:
+    """The claim of somebody who was seen to hold more: it may do so again."""
+    return claim if claim.memory is None or peak <= claim.memory else replace(claim, memory=peak)
+
+
+def _stays(holding: Holding, at: float) -> bool:
+    return at == NOW or holding.until > at
+
+
+def _views(snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> list[View]:
+    """The devices in the order in which equal ones are taken."""
+    devices = list(snapshot.devices)
+    if policy.newest_first:
+        devices.reverse()
+        devices.sort(key=lambda device: -freed.get(device.id, -inf))
+    return [View(device, order, _drained(device, policy)) for order, device in enumerate(devices)]
+
+
+def _drained(device: Device, policy: Policy) -> Drained | None:
+    note = policy.closed.get(device.id)
+    return None if note is None else Drained(device.label, note)
+
+
+def _stranger(
+    device: Device, reading: Reading, policy: Policy, since_ours: float | None
+) -> Draining | Unusable | Occupied | None:
+    """Who or what is on a device that nobody holds; `since_ours` are the seconds since an attempt of ours was."""
+    computing = [process for process in reading.processes if not process.graphics]
+    if not computing and (reading.used or 0) <= policy.tolerance:
+        return None
+    if since_ours is not None and not reading.processes:
+        return _remains(device, reading, expected=since_ours < policy.quarantine)
+    return Occupied(device.label, _owners(reading), reading.used)
+
+
+def _owners(reading: Reading) -> str:
+    return ", ".join(sorted({process.owner for process in reading.processes if process.owner})) or "somebody"
+
+
+def _remains(device: Device, reading: Reading, *, expected: bool) -> Draining | Unusable:
+    """Memory that a job of ours left behind: the driver gives it back soon, or something is wrong."""
+    if expected:
+        return Draining(device.label)
+    return Unusable(device.label, f"{size_text(reading.used)} are still held, but no process is visible")

@@ -1,0 +1,167 @@
+"""Which devices fit a job, and which attempts may be prefetched behind a running one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heapreplace
+from typing import NamedTuple
+
+from stoker.core.device import Device
+from stoker.core.planner.occupancy import Occupancy, Slot
+from stoker.core.planner.queue import Cap
+from stoker.core.planner.reasons import Drained, Unusable
+from stoker.core.spec import Need
+from stoker.core.units import count_text, size_text
+
+
+class Offer(NamedTuple):
+    """A device that a job could have; the smaller the rank, then the order, the better. Orders are unique."""
+
+    rank: tuple[float, ...]
+    order: int
+    device: Device
+
+
+def suits(device: Device, need: Need) -> bool:
+    """Whether a job with this need could ever run on the device."""
+    if (need.allowed and device.id not in need.allowed) or need.model not in device.model.lower():
+        return False
+    return need.memory is None or device.memory is None or need.memory <= device.memory
+
+
+def preference(device: Device, need: Need) -> int:
+    """The place of a device among the required and the preferred ones; all others come after them."""
+    wanted = need.required + need.preferred
+    return wanted.index(device.id) if device.id in wanted else len(wanted)
+
+
+def choose(offers: list[Offer], count: int, required: Sequence[str] = ()) -> tuple[Device, ...] | None:
+    """The best `count` devices that have no claim in common, near each other among equals; the required go first."""
+    if len(offers) < count or (required and not {offer.device.id for offer in offers}.issuperset(required)):
+        return None
+    if count == 1:
+        return (min(offers).device,)
+    offers = sorted(offers)
+    equals = [offer for offer in offers if offer.rank == offers[0].rank]
+    seeds = equals if any(offer.device.near for offer in equals) else equals[:1]
+    sets = [*(_grow(seed, offers, count) for seed in seeds), _most(offers, count)]
+    best = min((chosen for chosen in sets if len(chosen) == count), key=_badness, default=None)
+    return tuple(offer.device for offer in sorted(best)) if best else None
+
+
+def most_at_once(devices: Iterable[Device]) -> int:
+    """How many of the devices one job could hold together."""
+    offers = [Offer((), order, device) for order, device in enumerate(devices)]
+    return len(_most(offers, len(offers)))
+
+
+def never_fits(need: Need, devices: Sequence[Device]) -> str | None:
+    """Why a need can never be met by these devices, in one sentence; None when it can."""
+    allowed = [device for device in devices if not need.allowed or device.id in need.allowed]
+    suited = [device for device in allowed if suits(device, need)]
+    there = {device.id for device in suited}.issuperset(need.required)
+    if there and (need.gpus <= min(1, len(suited)) or most_at_once(suited) >= need.gpus):
+        return None
+    known = {device.id for device in devices}
+    if unknown := [name for name in need.allowed + need.required if name not in known]:
+        return f"no device {', '.join(unknown)} here; there are {_labels(devices)}"
+    if allowed and not any(need.model in device.model.lower() for device in allowed):
+        models = sorted({device.model for device in allowed if device.model})
+        return f"needs a GPU of the type {need.model!r}; there are {', '.join(models) or 'none whose type is known'}"
+    if allowed and not suited:
+        largest = max(device.memory or 0 for device in allowed)
+        return f"needs {size_text(need.memory)} on a GPU; the largest has {size_text(largest)}"
+    return _too_few(need, most_at_once(suited))
+
+
+def _too_few(need: Need, there: int) -> str:
+    size = f" of {size_text(need.memory)}" if need.memory is not None else ""
+    has = "is allowed" if there == 1 else "are allowed"
+    where = f"{there or 'none'} {has}" if need.allowed else f"this machine has {there or 'none'}"
+    return f"needs {count_text(need.gpus, 'GPU')}{size}; {where}"
+
+
+def _labels(devices: Sequence[Device]) -> str:
+    return ", ".join(dict.fromkeys(device.label for device in devices)) or "none"
+
+
+def _most(offers: Sequence[Offer], count: int) -> list[Offer]:
+    """Those that stand least in each other's way, where a slot of several GPUs competes with single ones."""
+    modest = sorted(offers, key=lambda offer: (len(offer.device.claims), offer))
+    chosen: list[Offer] = []
+    claimed: set[str] = set()
+    for offer in modest:
+        if len(chosen) < count and claimed.isdisjoint(offer.device.claims):
+            chosen.append(offer)
+            claimed.update(offer.device.claims)
+    return chosen
+
+
+def _grow(seed: Offer, offers: Sequence[Offer], count: int) -> list[Offer]:
+    """Add to the seed the best offer that is left, until there are enough or nothing more goes with them."""
+    chosen = [seed]
+    left = list(offers)
+    while len(chosen) < count:
+        newest = chosen[-1]
+        left = [offer for offer in left if offer is not newest and _apart(offer.device, newest.device)]
+        if not left:
+            break
+        chosen.append(min(left, key=lambda offer: (offer.rank, _distance(offer, chosen), offer.order)))
+    return chosen
+
+
+def _apart(device: Device, other: Device) -> bool:
+    return not any(claim in other.claims for claim in device.claims)
+
+
+def _badness(chosen: list[Offer]) -> tuple[list[tuple[float, ...]], int]:
+    return sorted(offer.rank for offer in chosen), sum(_distance(offer, chosen) for offer in chosen)
+
+
+def _distance(offer: Offer, others: Sequence[Offer]) -> int:
+    near = offer.device.near
+    return sum(near.index(other.device.id) if other.device.id in near else len(near) for other in others)
+
+
+class HandOver:
+    """Gives room out evenly, and none on a device that an earlier job waits for.
+
+    That keeps the order of the queue: whoever is handed over has the device before anybody else can.
+    """
+
+    def __init__(self, slots: Sequence[Slot], occupancy: Occupancy) -> None:
+        self._occupancy = occupancy
+        self._wanted: set[str] = set()
+        self._roomy: dict[tuple[Need, tuple[Cap, ...]], list[tuple[int, int, Slot]]] = {}
+        sound = {view.device.id for view in occupancy.views if not isinstance(view.closed, Unusable | Drained)}
+        for index, slot in enumerate(slots):
+            if slot.room > 0 and sound.issuperset(slot.devices):
+                self._roomy.setdefault((slot.need, slot.caps), []).append((-slot.room, index, slot))
+        for line in self._roomy.values():
+            heapify(line)
+
+    def take(self, need: Need, caps: tuple[Cap, ...]) -> Slot | None:
+        """The slot with the most room left among those that run the very same need.
+
+        What counts for the same limits runs after the other, never beside it, so that no limit speaks.
+        """
+        line = self._roomy.get((need, caps), [])
+        while line and not self._wanted.isdisjoint(line[0][2].devices):
+            heappop(line)
+        if not line:
+            return None
+        minus_room, index, slot = line[0]
+        if minus_room == -1:
+            heappop(line)
+        else:
+            heapreplace(line, (minus_room + 1, index, slot))
+        return slot
+
+    def close_all(self) -> None:
+        """Keep later jobs from every slot."""
+        self._roomy.clear()
+
+    def close(self, need: Need) -> None:
+        """Keep later jobs from every device that one with this need waits for."""
+        if need.gpus:
+            self._wanted.update(view.device.id for view in self._occupancy.views if suits(view.device, need))

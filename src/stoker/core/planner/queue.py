@@ -1,0 +1,209 @@
+"""Waiting jobs grouped by what they ask for, and what blocks a job besides devices."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from stoker.core.job import Job, OnHold, is_better_alone
+from stoker.core.learning import Learnt, foreseen
+from stoker.core.planner.reasons import Behind, HeldBack, NotBefore
+from stoker.core.spec import Blocked, Dependency, Doomed, Need, Outcome, judge
+
+SLACK = 64
+"""Dead entries that a group may carry before it is worth tidying."""
+
+
+class Cap(NamedTuple):
+    """A limit on how many jobs of some kind run at once."""
+
+    name: str
+    """What people call it: `group vision`, `array 12`, `CPU jobs`."""
+    limit: int | None = None
+    """None where the policy knows it."""
+
+
+class Shape(NamedTuple):
+    """What makes waiting jobs interchangeable to the plan, but for their age."""
+
+    need: Need
+    priority: int
+    caps: tuple[Cap, ...] = ()
+    kind: str = ""
+    """What work it is, where what was learnt of it counts."""
+    floor: int = 0
+    """Bytes that it needs at least, as an end of the same job showed."""
+    alone: bool = False
+    """Whether company has cost it too much already."""
+
+
+CPU_JOBS = Cap("CPU jobs")
+
+HOOKS = Cap("hooks", 4)
+"""Hooks are short, and somebody waits for what they tell; they do not queue behind long jobs."""
+
+
+def shape_of(job: Job) -> Shape:
+    """The shape of a job, which names its group."""
+    terms = job.terms
+    if terms.group or terms.at_once is not None or not terms.need.gpus or job.kind:
+        return Shape(terms.need, terms.priority, caps_of(job), job.kind, job.floor, is_better_alone(job))
+    return Shape(terms.need, terms.priority)
+
+
+def caps_of(job: Job) -> tuple[Cap, ...]:
+    """The limits that a job counts for."""
+    terms = job.terms
+    caps = [Cap(f"group {terms.group}")] if terms.group else []
+    if terms.at_once is not None:
+        caps.append(Cap(f"array {job.array}", terms.at_once))
+    if not terms.need.gpus:
+        caps.append(HOOKS if terms.role == "hook" else CPU_JOBS)
+    return tuple(caps)
+
+
+class Group:
+    """The waiting jobs of one shape; iterating gives them oldest first.
+
+    Ids are kept sorted and die in place: one counts while the table of jobs has a job of this shape for it.
+    """
+
+    __slots__ = ("_head", "_ids", "_jobs", "_size", "shape")
+
+    def __init__(self, shape: Shape, jobs: dict[int, Job]) -> None:
+        self.shape = shape
+        self._jobs = jobs
+        self._ids: list[int] = []
+        self._head = 0
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Job]:
+        for job_id in islice(self._ids, self._head, None):
+            if job := self._job(job_id):
+                yield job
+
+    def place(self, job_id: int) -> int:
+        """How many jobs of the group come before this one."""
+        position = bisect_left(self._ids, job_id, self._head)
+        if len(self._ids) - self._head == self._size:
+            return position - self._head
+        return sum(self._job(other) is not None for other in islice(self._ids, self._head, position))
+
+    def enter(self, job_id: int) -> None:
+        """Take in an id that the table of jobs already has."""
+        self._size += 1
+        ids, head = self._ids, self._head
+        if not ids or job_id > ids[-1]:
+            ids.append(job_id)
+        elif head and job_id < ids[head]:
+            # A retried job is mostly older than all that wait: the gap that its own start left takes it back.
+            self._head = head - 1
+            ids[head - 1] = job_id
+        else:
+            position = bisect_left(ids, job_id, head)
+            if ids[position] != job_id:
+                ids.insert(position, job_id)
+
+    def leave(self) -> None:
+        """Note that one id is no longer in the table of jobs."""
+        self._size -= 1
+        ids = self._ids
+        while self._head < len(ids) and self._job(ids[self._head]) is None:
+            self._head += 1
+        if self._head > SLACK and self._head * 2 > len(ids):
+            del ids[: self._head]
+            self._head = 0
+        if len(ids) - self._head > 2 * self._size + SLACK:
+            self._ids = [job.id for job in self]
+            self._head = 0
+
+    def _job(self, job_id: int) -> Job | None:
+        job = self._jobs.get(job_id)
+        return job if job is not None and shape_of(job) == self.shape else None
+
+
+class WaitingJobs:
+    """All jobs that wait, each in the group of its shape at the place of its id."""
+
+    __slots__ = ("_groups", "_jobs")
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, Job] = {}
+        self._groups: dict[Shape, Group] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._jobs
+
+    def add(self, job: Job) -> None:
+        """Queue a job by its age; one with the same id gives way to it."""
+        self.remove(job.id)
+        shape = shape_of(job)
+        group = self._groups.get(shape)
+        if group is None:
+            group = self._groups[shape] = Group(shape, self._jobs)
+        self._jobs[job.id] = job
+        group.enter(job.id)
+
+    def remove(self, job_id: int) -> Job | None:
+        """Take a job out, if it waits here."""
+        job = self._jobs.pop(job_id, None)
+        if job is None:
+            return None
+        shape = shape_of(job)
+        group = self._groups[shape]
+        group.leave()
+        if not group:
+            del self._groups[shape]
+        return job
+
+    def get(self, job_id: int) -> Job | None:
+        """A job that waits here, or None."""
+        return self._jobs.get(job_id)
+
+    def groups(self) -> Collection[Group]:
+        """Every group that has a job."""
+        return self._groups.values()
+
+    def place(self, job: Job) -> int:
+        """How many jobs of the same shape come before this one."""
+        return self._groups[shape_of(job)].place(job.id)
+
+
+Hindrance = HeldBack | NotBefore | Behind
+
+
+def is_gated(job: Job) -> bool:
+    """Whether a job may have to wait for something that is no device; most never do."""
+    return bool(job.terms.after) or job.terms.begin is not None or isinstance(job.state, OnHold)
+
+
+def hindrance(job: Job, now: float, outcome: Callable[[Dependency], Outcome]) -> Hindrance | Doomed | None:
+    """What keeps a queued job from being planned; Doomed where nothing will ever let it start."""
+    verdict = judge(job.terms.after, outcome)
+    if isinstance(verdict, Doomed):
+        return verdict
+    if isinstance(job.state, OnHold):
+        return HeldBack(job.state.note)
+    if isinstance(verdict, Blocked):
+        return Behind(verdict.dependencies)
+    begin = job.terms.begin
+    return NotBefore(begin) if begin is not None and begin > now else None
+
+
+def resolved(shape: Shape, learnt: Learnt, margin: int) -> Need:
+    """What to set aside for jobs of a shape; all of a GPU where company has cost one of them too much."""
+    if not shape.need.shares:
+        return shape.need
+    if shape.alone:
+        return replace(shape.need, memory=None, auto=False)
+    return foreseen(shape.need, learnt, margin, shape.floor)

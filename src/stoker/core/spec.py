@@ -1,0 +1,364 @@
+"""What a job asks for: command, resources, dependencies, array."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from stoker.core.device import Device
+from stoker.core.errors import UsageError
+from stoker.core.selectors import parse_selection
+
+Kind = Literal["ok", "any", "notok"]
+
+Outcome = Literal["open", "ok", "notok"]
+"""What a target came to. An array is ok when all its tasks are done, notok when all ended and one is not done."""
+
+Name = Callable[[int], str]
+"""From a job's number to the id that people type, which is another one for a task of an array."""
+
+_KINDS: dict[str, Kind] = {
+    "ok": "ok",
+    "any": "any",
+    "notok": "notok",
+    "afterok": "ok",
+    "afterany": "any",
+    "afternotok": "notok",
+}
+
+_AFTER_HINT = "write it as 12, any:12, notok:12, ok:12:13 or several of these with commas"
+
+
+class Dependency(Struct, frozen=True):
+    """A job waits until another one, or a whole array, has come to its end in a certain way."""
+
+    target: int
+    kind: Kind = "ok"
+    array: bool = False
+    """Whether the whole array is meant that starts with the target."""
+
+
+class Ready(Struct, frozen=True):
+    """Nothing is left to wait for."""
+
+
+class Blocked(Struct, frozen=True):
+    """Some targets have not ended yet."""
+
+    dependencies: tuple[Dependency, ...]
+
+
+class Doomed(Struct, frozen=True):
+    """A target ended in the wrong way, so that the job can never start."""
+
+    dependency: Dependency
+
+
+Verdict = Ready | Blocked | Doomed
+
+
+def judge(after: Sequence[Dependency], outcome: Callable[[Dependency], Outcome]) -> Verdict:
+    """Whether a job with these dependencies may start; doomed as soon as one of them is, whatever the others do."""
+    outcomes = [(dependency, outcome(dependency)) for dependency in after]
+    for dependency, came_to in outcomes:
+        if came_to not in ("open", dependency.kind) and dependency.kind != "any":
+            return Doomed(dependency)
+    still_open = tuple(dependency for dependency, came_to in outcomes if came_to == "open")
+    return Blocked(still_open) if still_open else Ready()
+
+
+def target_text(dependency: Dependency, name: Name = str) -> str:
+    """The target in words: `job 12`, `job 12.3`, `array 12`."""
+    return f"array {dependency.target}" if dependency.array else f"job {name(dependency.target)}"
+
+
+def dependency_text(dependency: Dependency, name: Name = str) -> str:
+    """The dependency as a screen shows it: `12 (ok)`, `array 12 (any)`."""
+    target = target_text(dependency) if dependency.array else name(dependency.target)
+    return f"{target} ({dependency.kind})"
+
+
+def parse_after(text: str) -> tuple[tuple[Kind, str], ...]:
+    """The kinds and the ids, as they were typed, of `12,any:13` or of Slurm's `afterok:1:2,afterany:3`."""
+    if re.search(r"\?after", text):
+        raise UsageError(f"{text!r} waits for one of several jobs", "a job waits for all; join them with commas")
+    found: list[tuple[Kind, str]] = []
+    before: Kind = "ok"
+    for item in text.split(","):
+        kind, words = _parse_item(item.strip(), text)
+        if kind is None and before != "ok":
+            raise _unclear(text, before, words[0])
+        before = kind or "ok"
+        found += [(before, word) for word in words]
+    return tuple(dict.fromkeys(found))
+
+
+def _parse_item(item: str, text: str) -> tuple[Kind | None, list[str]]:
+    """The kind of `kind:id:id`, None where it has none, and the ids."""
+    head, *rest = item.split(":")
+    if not rest:
+        return None, [_checked_word(head, text)]
+    if head.lower() not in _KINDS:
+        raise UsageError(f"in {text!r}, {head!r} is no kind of dependency", _AFTER_HINT)
+    return _KINDS[head.lower()], [_checked_word(word, text) for word in rest]
+
+
+def _checked_word(word: str, text: str) -> str:
+    """The word, if it can be an id or a name; a kind without an id is neither."""
+    if not word or word.lower() in _KINDS:
+        raise UsageError(f"in {text!r} an id is missing", _AFTER_HINT)
+    parse_selection([word])
+    return word
+
+
+def _unclear(text: str, kind: Kind, word: str) -> UsageError:
+    """Some would read `any:12,13` as any:13 and some as ok:13, and a wrong guess starts a job too early."""
+    return UsageError(
+        f"{text!r} does not tell whether {kind} is meant for {word} too",
+        f"write {kind}:{word} or ok:{word}",
+    )
+
+
+def doom_text(doomed: Doomed, name: Name = str) -> str:
+    """Why a job can never start."""
+    target = target_text(doomed.dependency, name)
+    if doomed.dependency.kind == "ok":
+        return f"{target} did not succeed"
+    return f"{target} succeeded, and this job was to start only if it did not"
+
+
+Role = Literal["job", "hook"]
+
+
+class Need(Struct, frozen=True):
+    """What a job asks for. Jobs with equal needs are interchangeable to the plan."""
+
+    gpus: int = 1
+    memory: int | None = None
+    """Bytes on each GPU, which may then be shared; None is the whole card, alone, unless they are learnt."""
+    allowed: tuple[str, ...] = ()
+    """Device ids; empty is any."""
+    preferred: tuple[str, ...] = ()
+    model: str = ""
+    """A part of the name that the GPU must have, in small letters."""
+    required: tuple[str, ...] = ()
+    """Device ids that must be among them, whatever the others are."""
+    auto: bool = False
+    """Whether the bytes are learnt from earlier runs."""
+    mps: int | None = None
+    """Percent of a GPU's threads that it may use as a client of MPS; None is no client."""
+    predicted: tuple[tuple[str, int], ...] = ()
+    """Bytes that were learnt, by the model of the GPU; where there are none, the first run is alone and measured."""
+    loads: tuple[tuple[str, int], ...] = ()
+    """Percent of a GPU that it keeps busy, likewise."""
+    floor: int = 0
+    """Bytes that it needs at least, as an attempt showed, whatever was declared or learnt."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether it suffers company."""
+        return self.memory is not None or self.auto
+
+
+def amount_on(need: Need, device: Device) -> int | None:
+    """The bytes that are set aside for a need on a device; None is all of it."""
+    if device.memory is None:
+        return None
+    amount = dict(need.predicted).get(device.model) if need.auto else need.memory
+    if amount is None:
+        return None
+    amount = max(amount, need.floor)
+    return None if amount > device.memory else amount
+
+
+def load_on(need: Need, device: Device) -> int:
+    """The percent of a device that a need keeps busy, as far as that was learnt."""
+    return dict(need.loads).get(device.model, 0) if need.loads else 0
+
+
+class Terms(Struct, frozen=True):
+    """The conditions a job runs under; most jobs of a batch have the same ones and share this object."""
+
+    need: Need = Need()
+    priority: int = 0
+    cwd: str = "/"
+    environment: str = ""
+    """Digest of the environment kept in the store."""
+    extra_env: tuple[tuple[str, str], ...] = ()
+    umask: int = 0o022
+    limit: float | None = None
+    """Seconds of running time."""
+    grace: float = 30.0
+    """Seconds between TERM and KILL."""
+    retries: int = 0
+    requeue: bool = True
+    """Whether a lost attempt may be run again."""
+    out: str = ""
+    """Path pattern of standard output; "-" is the caller's own, empty the log file of the attempt."""
+    err: str = ""
+    """Path pattern of standard error; empty follows standard output."""
+    group: str = ""
+    """Jobs of a group share a limit on how many run at once, where one is configured."""
+    begin: float | None = None
+    """The moment before which it does not start."""
+    after: tuple[Dependency, ...] = ()
+    retry_on: tuple[str, ...] = ()
+    """Results and exit codes that a retry may mend; empty is any failure."""
+    at_once: int | None = None
+    """How many tasks of its array may run at once."""
+    tags: tuple[tuple[str, str], ...] = ()
+    commit: str = ""
+    """The commit that was checked out in its directory at submit, with a `*` where files differed from it."""
+    fill: bool = False
+    """Whether {i}, {id}, {gpu} and {name} in the command stand for what they name."""
+    cap: bool = False
+    """Whether PyTorch is told to take no more of a GPU than is set aside for the job."""
+    mps_optional: bool = False
+    """Whether it may run without MPS where there is none."""
+    role: Role = "job"
+    """A hook is run on behalf of a job that ended, and is not shown among the jobs."""
+
+
+class Command(Struct, frozen=True):
+    """Words to execute, or one line for a shell."""
+
+    words: tuple[str, ...]
+    shell: str = ""
+    """The shell that reads the single word; empty executes the words as they are."""
+
+    @property
+    def text(self) -> str:
+        """The command as a person would type it."""
+        if self.shell:
+            return self.words[0]
+        import shlex
+
+        return shlex.join(self.words)
+
+
+class NewJob(Struct, frozen=True):
+    """A job that has no id yet."""
+
+    command: Command
+    terms: Terms
+    name: str = ""
+    task: int | None = None
+    """Its index, where it is a task of an array."""
+    array: int = 0
+    """A number that tasks of one array have in common, where several arrays are handed in together."""
+
+
+def content_of(command: Command, terms: Terms, task: int | None = None) -> bytes:
+    """What makes two jobs the same work: the command, the place, the variables given to it and its index."""
+    import hashlib  # loading it costs more than a door that only looks can afford
+
+    parts = [command.shell and "shell", terms.cwd, str(len(command.words)), *command.words]
+    parts += [f"{key}={value}" for key, value in sorted(terms.extra_env)]
+    if task is not None:
+        parts.append(f"task {task}")
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).digest()[:16]
+
+
+def digest_of(variables: Mapping[str, str]) -> str:
+    """The name under which an environment is kept."""
+    import hashlib
+
+    text = "\0".join(f"{key}={value}" for key, value in sorted(variables.items()))
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+MOST_TASKS = 1_000_000
+
+_ARRAY_HINT = "write it as 0-9, 0-15:4, 1,3,7-9 or 0-99%8"
+
+_PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+
+_LIMIT = re.compile(r"\d{1,9}", re.ASCII)
+
+
+class ArraySpec(Struct, frozen=True):
+    """The tasks of an array, in the order they were asked for."""
+
+    indices: tuple[int, ...]
+    at_once: int | None = None
+    """How many of them may run at the same time; None is as many as find a place."""
+
+
+def parse_array(text: str) -> ArraySpec:
+    """The tasks of `0-9`, `0-15:4`, `1,3,7-9`, and of `0-99%8`, of which eight may run at once."""
+    listed, percent, limit = text.strip().partition("%")
+    ranges = [_parse_part(part.strip(), text) for part in listed.split(",")]
+    count = sum(map(len, ranges))
+    if count > MOST_TASKS:
+        raise UsageError(f"an array of {count} tasks is too large", f"{MOST_TASKS} are the most; submit several")
+    indices = tuple(index for each in ranges for index in each)
+    _refuse_duplicates(indices, text)
+    return ArraySpec(indices, _parse_limit(limit, text) if percent else None)
+
+
+def array_text(spec: ArraySpec) -> str:
+    """The array as it can be typed, as short as its steps allow."""
+    limit = "" if spec.at_once is None else f"%{spec.at_once}"
+    return ",".join(_range_text(run) for run in _runs(spec.indices)) + limit
+
+
+def _parse_part(part: str, text: str) -> range:
+    match = _PART.fullmatch(part)
+    if not match:
+        raise UsageError(f"{_shown(text)} is not an array", _ARRAY_HINT)
+    first, last, step = match.groups()
+    if last and int(last) < int(first):
+        raise UsageError(f"{part} ends before it begins", f"write it as {last}-{first}")
+    if step and int(step) == 0:
+        raise UsageError(f"{part} never gets on", f"write the step as {first}-{last}:1 or more")
+    return range(int(first), int(last or first) + 1, int(step or 1))
+
+
+def _parse_limit(limit: str, text: str) -> int:
+    if not _LIMIT.fullmatch(limit.strip()):
+        raise UsageError(f"{_shown(text)} has no number behind the %", _ARRAY_HINT)
+    if int(limit) == 0:
+        raise UsageError("%0 would let no task run", "leave it out to let as many run as find a place")
+    return int(limit)
+
+
+def _refuse_duplicates(indices: Sequence[int], text: str) -> None:
+    if len(set(indices)) == len(indices):
+        return
+    [(twice, _)] = Counter(indices).most_common(1)
+    raise UsageError(f"{_shown(text)} has task {twice} twice", "name each index once")
+
+
+def _runs(indices: Sequence[int]) -> Iterator[range]:
+    """The indices cut into pieces with equal steps."""
+    start = 0
+    while start < len(indices):
+        end = _end_of_run(indices, start)
+        step = indices[start + 1] - indices[start] if end > start + 1 else 1
+        yield range(indices[start], indices[end - 1] + 1, step)
+        start = end
+
+
+def _end_of_run(indices: Sequence[int], start: int) -> int:
+    """Where the equal steps that begin at the start end; two tasks make a run only when they are neighbours."""
+    end = start + 1
+    if end == len(indices):
+        return end
+    step = indices[end] - indices[start]
+    while step > 0 and end < len(indices) and indices[end] - indices[end - 1] == step:
+        end += 1
+    return end if end - start > 2 or step == 1 else start + 1
+
+
+def _range_text(run: range) -> str:
+    if len(run) == 1:
+        return str(run[0])
+    return f"{run[0]}-{run[-1]}" + (f":{run.step}" if run.step > 1 else "")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:39]}…")

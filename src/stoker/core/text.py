@@ -1,0 +1,83 @@
+"""Text that is safe for a terminal and JSON; secrets in variables; jobs in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from stoker.core.job import Ended, Job
+from stoker.core.units import duration_text
+
+PATTERNS = (
+    "*TOKEN*",
+    "*SECRET*",
+    "*PASSWORD*",
+    "*PASSWD*",
+    "*PASSPHRASE*",
+    "*API_KEY*",
+    "*APIKEY*",
+    "*ACCESS_KEY*",
+    "*PRIVATE_KEY*",
+    "*CREDENTIAL*",
+    "*_AUTH",
+    "AWS_*KEY*",
+    "*_DSN",
+    "DATABASE_URL",
+    "PGPASS*",
+)
+
+HIDDEN = "********"
+"""What is shown in place of a value; always of this length, because the length of a secret tells something too."""
+
+
+def looks_secret(name: str, patterns: Iterable[str] = PATTERNS) -> bool:
+    """Whether a variable's name matches one of the patterns, in capital or small letters."""
+    return any(fnmatchcase(name.upper(), pattern.upper()) for pattern in patterns)
+
+
+def shown_value(name: str, value: str, patterns: Iterable[str] = PATTERNS) -> str:
+    """The value as a screen may show it."""
+    return HIDDEN if looks_secret(name, patterns) else value
+
+
+_HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """The text with everything that could move a cursor or hide something shown as an escape."""
+    if text.isprintable():
+        return text
+    return _HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def text_for_json(text: str) -> str:
+    """Bytes that are not UTF-8 are shown as escapes: JSON has no place for them."""
+    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def shortened(text: str, width: int) -> str:
+    """At most that many characters, with a sign that there was more."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def title(job: Job, width: int = 60) -> str:
+    """The job's name, or its command where it has none, on one line."""
+    text = job.name or job.command.text.strip().replace("\\\n", " ").replace("\n", "; ")
+    return shortened(printable(text), width)
+
+
+def outcome(state: Ended) -> str:
+    """How a job ended: `exit 1`, `signal 9 (SIGKILL)`, `timeout`."""
+    if state.result == "done":
+        return "done"
+    if state.result in ("timeout", "cancelled", "skipped", "lost", "oom"):
+        return state.result
+    return f"signal {state.signal}" if state.signal else f"exit {state.code}"
+
+
+def after(job: Job, started: float | None) -> str:
+    """How long it ran, in words."""
+    if started is None or not isinstance(job.state, Ended):
+        return ""
+    return f" after {duration_text(job.state.at - started)}"

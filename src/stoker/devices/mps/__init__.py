@@ -1,0 +1,1 @@
+"""NVIDIA MPS: one daemon per GPU and user."""

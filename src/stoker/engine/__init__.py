@@ -1,0 +1,1 @@
+"""The engine: one loop for every site."""

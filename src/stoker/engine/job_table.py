@@ -1,0 +1,283 @@
+"""The jobs of an engine: waiting, blocked, active."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from types import UnionType
+from typing import Any
+
+import msgspec
+
+from stoker.core.job import Active, Assigned, Ended, Event, Happening, Job, Queued, Skipped, Waiting
+from stoker.core.launch import parse_key
+from stoker.core.planner.queue import Hindrance, WaitingJobs, hindrance, is_gated
+from stoker.core.planner.reasons import Behind, NotBefore
+from stoker.core.planner.reservation import waiting_since
+from stoker.core.spec import Dependency, Doomed, Outcome, doom_text, target_text
+from stoker.engine.recorder import Changes, Sequel
+from stoker.sites.machine.observation import Sight
+from stoker.store.writer import Store
+
+
+class Parked:
+    """Such jobs, each with what it waits for, found by that when it comes."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, tuple[Job, Hindrance]] = {}
+        self._begins: list[tuple[float, int]] = []
+        self._behind: dict[Dependency, set[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._jobs
+
+    def add(self, job: Job, why: Hindrance) -> None:
+        """Park a job; it stays until it is removed."""
+        self.remove(job.id)
+        self._jobs[job.id] = job, why
+        if isinstance(why, NotBefore):
+            heappush(self._begins, (why.at, job.id))
+        elif isinstance(why, Behind):
+            for dependency in why.dependencies:
+                self._behind.setdefault(dependency, set()).add(job.id)
+
+    def remove(self, job_id: int) -> Job | None:
+        """Take a job out, if it is parked here."""
+        job, why = self._jobs.pop(job_id, (None, None))
+        for dependency in why.dependencies if isinstance(why, Behind) else ():
+            waiting = self._behind[dependency]
+            waiting.discard(job_id)
+            if not waiting:
+                del self._behind[dependency]
+        return job
+
+    def get(self, job_id: int) -> Job | None:
+        """A parked job, or None."""
+        return self._jobs.get(job_id, (None, None))[0]
+
+    def reason(self, job_id: int) -> Hindrance | None:
+        """What a job waits for."""
+        return self._jobs.get(job_id, (None, None))[1]
+
+    @property
+    def next_begin(self) -> float | None:
+        """When the next job that was too early may begin."""
+        while self._begins and not self._is_too_early(*self._begins[0]):
+            heappop(self._begins)
+        return self._begins[0][0] if self._begins else None
+
+    def due(self, now: float) -> Iterator[Job]:
+        """Jobs that are no longer too early."""
+        while (begin := self.next_begin) is not None and begin <= now:
+            yield self._jobs[heappop(self._begins)[1]][0]
+
+    @property
+    def targets(self) -> list[Dependency]:
+        """All that jobs are behind of."""
+        return list(self._behind)
+
+    def behind(self, dependency: Dependency) -> list[Job]:
+        """The jobs that wait for this, in the order of their ids."""
+        return [self._jobs[job_id][0] for job_id in sorted(self._behind.get(dependency, ()))]
+
+    def _is_too_early(self, begin: float, job_id: int) -> bool:
+        return self._jobs.get(job_id, (None, None))[1] == NotBefore(begin)
+
+
+class Roster:
+    """Jobs that wait, are parked or at work, and guests: jobs of dead engines, of which only the end matters."""
+
+    def __init__(self) -> None:
+        self.waiting = WaitingJobs()
+        self.parked = Parked()
+        self._active: dict[int, Job] = {}
+        self._guests: set[int] = set()
+
+    def place(self, job: Job) -> None:
+        """Put a job where it now belongs; what is over is forgotten, and so is a guest that would wait."""
+        if isinstance(job.state, Active):
+            self._active[job.id] = job
+            return
+        self._active.pop(job.id, None)
+        self.withdraw(job.id)
+        if isinstance(job.state, Waiting) and job.id not in self._guests:
+            self.waiting.add(job)
+        self._guests.discard(job.id)
+
+    def park(self, job: Job, why: Hindrance) -> None:
+        """Put a job aside that waits for no device; a guest that would wait is forgotten."""
+        self._active.pop(job.id, None)
+        self.withdraw(job.id)
+        if job.id not in self._guests:
+            self.parked.add(job, why)
+        self._guests.discard(job.id)
+
+    def withdraw(self, job_id: int) -> Job | None:
+        """Take a job out of the queue, whatever it waits for."""
+        return self.waiting.remove(job_id) or self.parked.remove(job_id)
+
+    def queued(self, job_id: int) -> Job | None:
+        """A job that no keeper holds, or None."""
+        return self.waiting.get(job_id) or self.parked.get(job_id)
+
+    def knows(self, job_id: int) -> bool:
+        """Whether a job is here and not over."""
+        return job_id in self._active or job_id in self.waiting or job_id in self.parked
+
+    def welcome(self, job: Job) -> None:
+        """From now on the job is a guest."""
+        self._guests.add(job.id)
+
+    def promote(self, job_id: int, batch: int) -> bool:
+        """Make a guest one of ours, in a batch of ours; False where no keeper holds it any more."""
+        job = self._active.get(job_id)
+        if job is None:
+            return False
+        self._guests.discard(job_id)
+        self._active[job_id] = msgspec.structs.replace(job, batch=batch)
+        return True
+
+    def is_guest(self, job_id: int) -> bool:
+        """Whether a job is not ours to start or stop."""
+        return job_id in self._guests
+
+    def active(self, job_id: int) -> Job | None:
+        """A job that a keeper holds, or None."""
+        return self._active.get(job_id)
+
+    def attempt(self, key: str) -> Job | None:
+        """The job of an attempt, unless that attempt is known to be over (a journal may be read twice)."""
+        job_id, number = parse_key(key)
+        job = self._active.get(job_id)
+        return job if job is not None and job.attempts == number else None
+
+    @property
+    def ours(self) -> list[Job]:
+        """Our jobs that keepers hold."""
+        return [job for job in self._active.values() if job.id not in self._guests]
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a keeper holds anything, be it a guest."""
+        return bool(self._active)
+
+    @property
+    def at_our_work(self) -> bool:
+        """Whether a keeper holds a job of ours."""
+        return len(self._active) > len(self._guests)
+
+    @property
+    def waiting_since(self) -> float:
+        """Since when the oldest waiting job waits."""
+        return min(waiting_since(next(iter(group))) for group in self.waiting.groups())
+
+    @property
+    def next_waiting(self) -> Job | None:
+        """The job that has waited longest among the most important ones."""
+        heads = [next(iter(group)) for group in self.waiting.groups()]
+        return min(heads, key=lambda job: (-job.terms.priority, job.id), default=None)
+
+
+_SO = "; so "
+
+
+class Book:
+    """Every job in its place, and what happened to it, from the note to the record."""
+
+    def __init__(
+        self,
+        store: Store,
+        sight: Sight,
+        clock: Callable[[], float],
+        tell: Callable[[Happening], None],
+        sequel: Sequel | None = None,
+    ) -> None:
+        self.clock = clock
+        self.roster = Roster()
+        self.changes = Changes(store, self._recorded, sequel)
+        self.plan_due = True
+        """Whether something happened since the last plan that may change it."""
+        self._store = store
+        self._sight = sight
+        self._tell = tell
+        self._ended: list[Job] = []
+        """Jobs whose end is recorded, and for which others may have waited."""
+
+    def happen(self, job: Job, event: Event) -> Job:
+        """Note what happened, and put the job where it now belongs."""
+        place = event if isinstance(event, Assigned) else job.state
+        devices = self._sight.devices(place.devices) if isinstance(place, Assigned | Active) else ()
+        after = self.changes.note(job, event, devices)
+        self.settle(after)
+        return after
+
+    def settle(self, job: Job) -> None:
+        """Put a job where it belongs: at work, in the queue, aside for a while, or nowhere any more."""
+        why = None
+        if isinstance(job.state, Queued):
+            self.plan_due = True
+            why = hindrance(job, self.clock(), self._outcome) if is_gated(job) else None
+        if isinstance(why, Doomed):
+            self.roster.withdraw(job.id)
+            self.happen(job, Skipped(self.clock(), self._why_skipped(why)))
+        elif why is not None:
+            self.roster.park(job, why)
+        else:
+            self.roster.place(job)
+
+    def change_queued(self, job_id: int, states: type[Any] | UnionType, event: Event) -> None:
+        """Let something happen to a job that is in the queue, in one of these states; else it is too late for it."""
+        job = self.roster.queued(job_id)
+        if job is not None and isinstance(job.state, states):
+            self.happen(job, event)
+
+    def stored(self, job_id: int) -> Job | None:
+        """A job as it is by now, if it is none of those at hand; its end may not be recorded yet."""
+        if self.roster.knows(job_id):
+            return None
+        return self.changes.unwritten(job_id) or self._store.job(job_id)
+
+    def free_those_due(self, now: float) -> None:
+        """Let jobs go on whose moment has come."""
+        for job in list(self.roster.parked.due(now)):
+            self.settle(job)
+
+    def free_those_behind_others(self) -> None:
+        """Let jobs go on that were behind jobs of other engines which have ended."""
+        self._free_those_behind(lambda dependency: not self.roster.knows(dependency.target))
+
+    def release(self) -> None:
+        """Let jobs go on that were behind jobs of ours which have ended, now that the end is recorded."""
+        ended, self._ended = self._ended, []
+        if ended and self.roster.parked:
+            targets = {job.id for job in ended} | {job.array for job in ended}
+            self._free_those_behind(lambda dependency: dependency.target in targets)
+
+    def _free_those_behind(self, which: Callable[[Dependency], bool]) -> None:
+        parked = self.roster.parked
+        for dependency in [one for one in parked.targets if which(one)]:
+            if self._outcome(dependency) != "open":
+                for job in parked.behind(dependency):
+                    self.settle(job)
+
+    def _outcome(self, dependency: Dependency) -> Outcome:
+        """What a target has come to; an end counts when it is recorded."""
+        if self.roster.knows(dependency.target) and not dependency.array:
+            return "open"
+        return self._store.outcome(dependency)
+
+    def _why_skipped(self, doomed: Doomed) -> str:
+        """What went wrong; at the end of a long chain that is what its first job came to."""
+        before = None if doomed.dependency.array else self.stored(doomed.dependency.target)
+        if before is None or not isinstance(before.state, Ended) or before.state.result != "skipped":
+            return doom_text(doomed, self._store.shown_id)
+        root = before.state.note.partition(_SO)[0]
+        return f"{root}{_SO}{target_text(doomed.dependency, self._store.shown_id)} was skipped"
+
+    def _recorded(self, happening: Happening) -> None:
+        if isinstance(happening.job.state, Ended):
+            self._ended.append(happening.job)
+        self._tell(happening)

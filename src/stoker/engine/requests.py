@@ -1,0 +1,100 @@
+"""Read requests of front ends from the store and handle them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from stoker.core.job import Edited, Ended, Job, OnHold, Paused, Queued, Resumed, Retried, Waiting
+from stoker.core.planner.policy import Policy
+from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
+from stoker.engine.job_table import Book
+from stoker.store.queries import _DRAINED, paused_key
+from stoker.store.writer import Store
+
+INTERVAL = 1.0
+"""Seconds after which an engine looks for itself whether anybody has written; a poke only makes it faster."""
+
+
+class Mail:
+    """Finds out cheaply whether there is something new, and reads each request once."""
+
+    def __init__(self, store: Store, engine: str) -> None:
+        self.due = True
+        self.opened = False
+        """Whether it was ever read."""
+        self._store = store
+        self._engine = engine
+        self._version = -1
+        self._looked_at = 0.0
+        self._read_up_to = 0
+
+    def has_come(self, now: float) -> bool:
+        """Whether somebody else has written since the last time; asked now and then only."""
+        if now - self._looked_at < INTERVAL:
+            return False
+        self._looked_at = now
+        version, self._version = self._version, self._store.version_of_data()
+        self.due = self.due or version != self._version
+        return version != self._version
+
+    def requests(self) -> list[tuple[int, Request]]:
+        """What has not been read before; a request stays in the store until its answer is recorded."""
+        self.due = False
+        self.opened = True
+        found = [(number, request) for number, request in self._store.requests(self._engine) if self._is_new(number)]
+        self._read_up_to = max((number for number, _ in found), default=self._read_up_to)
+        return found
+
+    def overlaid(self, policy: Policy) -> Policy:
+        """The policy with what users have set."""
+        settings = self._store.settings()
+        paused = settings.get(paused_key(self._engine), {}).get("note", "")
+        drained = {key.removeprefix(_DRAINED): value for key, value in settings.items() if key.startswith(_DRAINED)}
+        closed = {device: value.get("note", "drained") for device, value in drained.items()}
+        return msgspec.structs.replace(policy, paused=paused, closed=closed)
+
+    def _is_new(self, number: int) -> bool:
+        return number > self._read_up_to
+
+
+class Servant(Protocol):
+    """What an engine can do for a request beside changing its book."""
+
+    @property
+    def now(self) -> float:
+        """The moment by its own clock."""
+
+    def cancel(self, job_id: int, grace: float | None, note: str, number: int = 0) -> None:
+        """End one job, whatever it is doing."""
+
+    def adopt(self, job: Job, *, guest: bool) -> None:
+        """Take over a job of a dead engine."""
+
+
+def answer(request: Request, engine: Servant, book: Book) -> None:
+    """Do what was asked, where the job is still in a state for it."""
+    if isinstance(request, Again):
+        _run_again(request, engine.now, book)
+        return
+    left = book.stored(request.job)
+    if left is not None and not isinstance(left.state, Ended):  # a dead engine left it, and somebody gave it to us
+        engine.adopt(left, guest=False)
+    match request:
+        case Cancel():
+            engine.cancel(request.job, request.grace, request.note, request.signal)
+        case Hold():
+            book.change_queued(request.job, Waiting, Paused(engine.now, request.note))
+        case Release():
+            book.change_queued(request.job, OnHold, Resumed(engine.now))
+        case Edit():
+            book.change_queued(request.job, Queued, Edited(engine.now, request.terms, request.name))
+
+
+def _run_again(request: Again, now: float, book: Book) -> None:
+    job = book.stored(request.job)
+    if job is not None and isinstance(job.state, Ended):
+        book.happen(job, Retried(now))
+        if request.terms is not None:
+            book.change_queued(job.id, Queued, Edited(now, request.terms, job.name))

@@ -1,0 +1,175 @@
+"""An engine with all that it works with, opened in the one right order and closed in the other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from msgspec import Struct
+
+from stoker.core.errors import StokerError
+from stoker.core.job import Happening
+from stoker.core.launch import hook_of
+from stoker.core.planner.policy import Policy
+from stoker.core.settings import EngineSettings
+from stoker.devices.interface import Devices
+from stoker.engine.loop import Engine
+from stoker.engine.recorder import Sequel
+from stoker.engine.status_writer import Bulletin
+from stoker.ledger import Ledger
+from stoker.runner.forkserver_client import Forkserver
+from stoker.runner.local import LocalBackend
+from stoker.sites.machine.resources import Equipment, steady_clock
+from stoker.store.engine_lock import Bell, Presence
+from stoker.store.ownership import forgotten_keepers, sweep_locks
+from stoker.store.paths import Places
+from stoker.store.writer import Store, open_store
+
+
+class Closable(Protocol):
+    """Anything that holds something."""
+
+    def close(self) -> None:
+        """Give it back."""
+
+
+Resource = TypeVar("Resource", bound=Closable)
+
+
+class Site(Struct, frozen=True):
+    """Where an engine works, with what, and for whom."""
+
+    places: Places
+    ledger: Path
+    devices: Devices
+    policy: Policy
+    user: str
+    label: str
+    share_output: bool = False
+    share_input: bool = False
+    on_finish: str = ""
+    """A line for the shell, to be run whenever a job has ended; empty is none."""
+    settings: EngineSettings | None = None
+    """All that was configured, for others to see."""
+    forkserver: Forkserver | None = None
+    """One that was started before, where there was something else to do meanwhile."""
+
+
+class Workplace:
+    """The resources of an engine."""
+
+    def __init__(
+        self,
+        site: Site,
+        tell: Callable[[Happening], None],
+        owner: str = "",
+        heartbeat: float | None = None,
+        rung: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`owner` is a name that jobs were given to; without one, the engine owns what it is given itself.
+
+        `rung` is called whenever somebody has rung, before the engine looks why.
+        """
+        self._site = site
+        self._heed = rung
+        self._closing = contextlib.ExitStack()
+        try:
+            self._open(tell, owner, heartbeat)
+        except BaseException:
+            self._closing.close()
+            raise
+
+    def _open(self, tell: Callable[[Happening], None], owner: str, heartbeat: float | None) -> None:
+        """The keepers' forkserver comes first: it must not carry a copy of anything that follows."""
+        places, site = self._site.places, self._site
+        owned = self.keep(Presence(places, owner)) if owner else None
+        self.presence = self.keep(Presence(places))
+        self._presences = [presence for presence in (owned, self.presence) if presence]
+        name = self.presence.name
+        self.backend = self.keep(
+            LocalBackend(
+                places.keepers,
+                name,
+                share_output=site.share_output,
+                share_input=site.share_input,
+                forkserver=site.forkserver,
+            )
+        )
+        self.store: Store = self.keep(open_store(places))
+        equipment = Equipment(
+            self.store,
+            Ledger(site.ledger),
+            site.devices,
+            self.backend,
+            site.user,
+            steady_clock(),
+            lambda job_id: str(places.report(job_id)),
+        )
+        name = owner or name
+        engine = Engine(
+            name,
+            equipment,
+            site.policy,
+            tell,
+            label=site.label,
+            heartbeat=heartbeat,
+            sequel=_sequel(site, name),
+        )
+        self.engine = self.keep(engine)
+        self._bell = self.keep(Bell(places, name))
+        self.engine.watch(self._bell, self._rung)
+        self._bulletin = self.keep(Bulletin(places.bulletin(name), stays=bool(owner)))
+        self._bulletin.settings = site.settings
+
+    def keep(self, resource: Resource) -> Resource:
+        """Close a resource when the workplace is closed, before all that was there earlier."""
+        self._closing.callback(resource.close)
+        return resource
+
+    def adapt(self, site: Site) -> None:
+        """Go by another policy and other settings from now on; place and devices stay what they are."""
+        self._site = site
+        self._bulletin.settings = site.settings
+        self.engine.govern(site.policy, _sequel(site, self.engine.name))
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the state directory is still the one that others find at its path."""
+        return all(presence.in_place for presence in self._presences)
+
+    def publish(self) -> None:
+        """Show others what the engine is doing, now and then."""
+        self._bulletin.post(self.engine)
+
+    def sweep(self) -> None:
+        """Remove what dead engines left and nobody needs any more."""
+        sweep_locks(self._site.places, self.store)
+        for keeper in forgotten_keepers(self._site.places, self.store):
+            if self.backend.is_dead(keeper):
+                self.backend.forget(keeper)
+
+    def close(self) -> None:
+        """Give everything back; jobs that still run go on under their keepers."""
+        with contextlib.suppress(StokerError):  # those whose last job was taken over by us own nothing any more
+            sweep_locks(self._site.places, self.store)
+        self._closing.close()
+
+    def _rung(self) -> None:
+        self._bell.silence()
+        self._heed()
+        self._bulletin.hurry()
+        self.engine.poke()
+
+
+def _sequel(site: Site, engine: str) -> Sequel | None:
+    """What follows when a job ends, where something was configured."""
+    if not site.on_finish:
+        return None
+    shell = os.environ.get("SHELL") or "/bin/sh"
+    out = str(site.places.logs).replace("%", "%%") + "/%j.log"
+    with contextlib.suppress(OSError):  # on a full disk the command has nowhere to write, which it tells itself
+        site.places.logs.mkdir(mode=0o700, exist_ok=True)
+    return Sequel(engine, lambda job, log: hook_of(job, log, site.on_finish, shell, out))

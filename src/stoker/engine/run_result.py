@@ -1,0 +1,153 @@
+"""Count how the jobs of a run ended and how long GPUs were busy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from stoker.core.errors import UsageError
+from stoker.core.job import Ended, Exited, Happening, Job, Lost, Result, Started
+
+KEPT = 500
+"""Attempts in company of which enough is kept to tell how fast they were."""
+
+
+class Companion(NamedTuple):
+    """An attempt that did not have its devices to itself."""
+
+    kind: str
+    models: frozenset[str]
+    seconds: float
+    """Of all its devices."""
+    log: str
+
+
+class BusyTime:
+    """Counts a moment of a device once, whoever was on it; attempts are told in the order in which they end."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """Of all devices together, while anything of the run was on them."""
+        self.companions: list[Companion] = []
+        self.forgotten = 0
+        """Attempts in company that are not among them."""
+        self._since: dict[str, float] = {}
+        self._jobs: dict[str, set[int]] = {}
+
+    def note(self, happening: Happening) -> None:
+        """Take in what happened."""
+        match happening.event:
+            case Started(at=at):
+                self._begin(happening, at)
+            case Exited(at=at) | Lost(at=at) if happening.started is not None:
+                self._begin(happening, happening.started)  # unless it was told, as for one that was taken over
+                self._end(happening, at)
+                if isinstance(happening.event, Exited) and happening.event.company:
+                    self._keep(happening, (at - happening.started) * len(happening.devices))
+
+    def _begin(self, happening: Happening, at: float) -> None:
+        for device in happening.devices:
+            self._since[device.id] = min(at, self._since.get(device.id, at))
+            self._jobs.setdefault(device.id, set()).add(happening.job.id)
+
+    def _end(self, happening: Happening, at: float) -> None:
+        for device in happening.devices:
+            self._jobs[device.id].discard(happening.job.id)
+            if not self._jobs[device.id]:
+                self.seconds += max(0.0, at - self._since.pop(device.id))
+
+    def _keep(self, happening: Happening, seconds: float) -> None:
+        if len(self.companions) >= KEPT:
+            self.forgotten += 1
+            return
+        models = frozenset(device.model for device in happening.devices)
+        self.companions.append(Companion(happening.job.kind, models, seconds, happening.log))
+
+
+KEPT_FAILURES = 1000
+
+
+class Tally(Struct):
+    """Everything a summary needs; the jobs themselves are not kept, save the ones that failed."""
+
+    given: int = 0
+    skipped: int = 0
+    """Not run because they had succeeded before."""
+    elsewhere: int = 0
+    """Left to another run that has them in hand."""
+    unusable: int = 0
+    """Lines that could not become a job."""
+    results: Counter[Result] = field(default_factory=Counter)
+    retried: int = 0
+    gpu_seconds: float = 0.0
+    """Of all attempts; where several share a GPU, of each of them..."""
+    busy: BusyTime = field(default_factory=BusyTime)
+    """... and here only once."""
+    failures: list[Job] = field(default_factory=list)
+    last_ended: Job | None = None
+    expected: int | None = None
+    """How many jobs there will be in all, once that is known."""
+
+    @property
+    def ended(self) -> int:
+        """Jobs that are over."""
+        return self.results.total()
+
+    @property
+    def failed(self) -> int:
+        """Jobs that are over and did not succeed, and lines that could not become one."""
+        return self.ended - self.results["done"] + self.unusable
+
+    def note(self, happening: Happening) -> None:
+        """Take in what happened."""
+        job = happening.job
+        event = happening.event
+        self.busy.note(happening)
+        if isinstance(event, Exited | Lost):
+            ran = 0.0 if happening.started is None else event.at - happening.started
+            self.gpu_seconds += ran * len(happening.devices)
+            self.retried += not isinstance(job.state, Ended)
+        if isinstance(job.state, Ended):
+            self._note_end(job, job.state)
+
+    def _note_end(self, job: Job, state: Ended) -> None:
+        self.results[state.result] += 1
+        self.last_ended = job
+        if state.result != "done" and len(self.failures) < KEPT_FAILURES:
+            self.failures.append(job)
+
+
+class Halt(Struct, frozen=True):
+    """When to stop early: after so many failures, successes or ends, or such a share of all jobs."""
+
+    now: bool
+    why: str
+    number: float
+    percent: bool
+
+    def reached(self, tally: Tally) -> bool:
+        """Whether it is time."""
+        counts = {"fail": tally.failed, "success": tally.results["done"], "done": tally.ended}
+        count = counts[self.why]
+        if not self.percent:
+            return count >= self.number
+        return tally.expected is not None and count > 0 and 100 * count >= self.number * tally.expected
+
+
+def parse_halt(text: str) -> Halt | None:
+    """GNU parallel's `now|soon,fail|success|done=N[%]`, or `never`."""
+    if text == "never":
+        return None
+    when, _, rest = text.partition(",")
+    why, _, amount = rest.partition("=")
+    number = amount.removesuffix("%")
+    if (
+        when not in ("now", "soon")
+        or why not in ("fail", "success", "done")
+        or not number.isdecimal()
+        or not int(number)
+    ):
+        raise UsageError(f"--halt {text!r} is not understood", "write it as soon,fail=1 or now,fail=20%")
+    return Halt(when == "now", why, float(number), amount.endswith("%"))

@@ -1,0 +1,44 @@
+"""Where the queue is, and how it is reached: opened for each deed, so that threads and forks share nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from stoker.core.errors import NoSuchJob
+from stoker.core.job import Job
+from stoker.store.paths import Places, find_places
+from stoker.store.writer import Store, open_store
+
+
+class Link(NamedTuple):
+    """A queue, and the simulated GPUs that its engine is to have, if any."""
+
+    places: Places
+    sim: str | None
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Store]:
+        """The queue's file."""
+        with contextlib.closing(open_store(self.places)) as store:
+            yield store
+
+    def job(self, job_id: int) -> Job:
+        """A job as it is now."""
+        with self.opened() as store:
+            return known(store.job(job_id), job_id)
+
+
+def find_link() -> Link:
+    """The queue that the environment means."""
+    sim = os.environ.get("STOKER_SIM") or None
+    return Link(find_places(os.environ, os.uname().nodename, simulated=sim is not None), sim)
+
+
+def known(job: Job | None, job_id: int) -> Job:
+    """The job, or an error where it is not there, or no more."""
+    if job is None:
+        raise NoSuchJob(f"there is no job {job_id}", "stoker status and stoker history show what there is")
+    return job

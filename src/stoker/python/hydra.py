@@ -1,0 +1,259 @@
+"""The Hydra launcher."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import copy
+import functools
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hydra import version
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn, JobStatus, configure_log, filter_overrides, run_job, setup_globals
+from hydra.errors import CompactHydraException
+from msgspec.structs import replace
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
+
+from stoker.core.errors import StokerError
+from stoker.core.units import count_text
+from stoker.python import submitting
+from stoker.python.calls import Call
+from stoker.python.connection import Link, find_link
+from stoker.python.job import Job, cancel_all, handles_of
+from stoker.python.keywords import read_keywords
+from stoker.queue.options import JobOptions, working_directory
+
+if TYPE_CHECKING:
+    from hydra.types import HydraContext, TaskFunction
+
+
+def set_id(config: DictConfig, shown_id: str) -> None:
+    """Let Hydra know a job by the id that it has in the queue."""
+    with read_write(config.hydra.job):
+        config.hydra.job.id = shown_id
+
+
+@contextlib.contextmanager
+def current(config: DictConfig) -> Iterator[None]:
+    """While ${hydra:...} means this configuration."""
+    hydra = HydraConfig.instance()
+    before = hydra.cfg
+    hydra.set_config(config)
+    try:
+        yield
+    finally:
+        hydra.cfg = before
+
+
+class Sweep(NamedTuple):
+    """All that Hydra tells a launcher of a multirun."""
+
+    context: HydraContext
+    function: TaskFunction
+    config: DictConfig
+
+
+class Task:
+    """The function, once for all jobs of a multirun, under the name of the program."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        functools.update_wrapper(self, sweep.function)
+        self.__name__ = self.__module__ = str(sweep.config.hydra.job.name)  # every program calls itself __main__
+        self._function = sweep.function
+        self._context = sweep.context
+        self._state = Singleton.get_state()
+        self._program = os.path.abspath(sys.argv[0])
+
+    def __call__(self, config: DictConfig, /, **_shown: str) -> JobReturn:
+        """In the job: what the function returned; raises what it raised. All that is shown is in the configuration."""
+        Singleton.set_state(self._state)
+        setup_globals()
+        sys.argv = [self._program, *config.hydra.overrides.task]  # as if it ran alone; some programs start themselves
+        set_id(config, f"{os.environ['STOKER_ARRAY_ID']}.{os.environ['STOKER_ARRAY_INDEX']}")
+        returned = run_job(self._function, config, "hydra.sweep.dir", "hydra.sweep.subdir", self._context)
+        _ = returned.return_value  # raises: the queue has to see that, to tell of it and to try again
+        return returned
+
+
+def failure_of(config: DictConfig, shown_id: str, error: Exception) -> JobReturn:
+    """The failure, in which the error is raised for whoever asks for the job's value."""
+    set_id(config, shown_id)
+    failure = JobReturn(
+        overrides=list(config.hydra.overrides.task),
+        cfg=_without_hydra(config),
+        working_dir=_settle_directory(config),
+        hydra_cfg=OmegaConf.masked_copy(config, "hydra"),
+        task_name=config.hydra.job.name,
+        status=JobStatus.FAILED,
+    )
+    failure.return_value = error.with_traceback(None)  # how it came to us tells nobody anything
+    return failure
+
+
+def _without_hydra(config: DictConfig) -> DictConfig:
+    own = copy.deepcopy(config)
+    with read_write(own), open_dict(own):
+        del own["hydra"]
+    return own
+
+
+def _settle_directory(config: DictConfig) -> str | None:
+    """Enter the job's folder into its configuration, and return where it worked; None where only the job could tell."""
+    try:
+        with current(config):
+            folder = os.path.join(str(config.hydra.sweep.dir), str(config.hydra.sweep.subdir))
+    except OmegaConfBaseException:
+        return None
+    with read_write(config.hydra.runtime), open_dict(config.hydra.runtime):
+        config.hydra.runtime.output_dir = os.path.abspath(folder)
+    is_moved = config.hydra.job.chdir
+    return folder if is_moved or (is_moved is None and not version.base_at_least("1.2")) else os.getcwd()
+
+
+log = logging.getLogger(__name__)
+
+
+class Run(NamedTuple):
+    """One job of a multirun."""
+
+    number: int
+    overrides: Sequence[str]
+    config: DictConfig
+
+
+class Batch(NamedTuple):
+    """Jobs of a multirun with the same options: the tasks of an array."""
+
+    options: JobOptions
+    at_once: int | None
+    runs: list[Run]
+
+    @property
+    def array(self) -> str:
+        """The array, as it would be typed."""
+        return f"0-{len(self.runs) - 1}" + ("" if self.at_once is None else f"%{self.at_once}")
+
+
+def launch(sweep: Sweep, job_overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
+    """Run a job for each list of overrides, numbered from `first`; one that fails does not keep the others from it."""
+    setup_globals()
+    configure_log(sweep.config.hydra.hydra_logging, sweep.config.hydra.verbose)
+    Path(str(sweep.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
+    try:
+        returned = _run_all(sweep, [_composed(sweep, *each) for each in enumerate(job_overrides, first)])
+    except StokerError as error:  # which Hydra is to show without a traceback
+        raise CompactHydraException("\n".join(filter(None, (error.message, error.hint)))) from error
+    return [returned[number] for number in sorted(returned)]
+
+
+def _composed(sweep: Sweep, number: int, overrides: Sequence[str]) -> Run:
+    """Now, so that a change of the files while a job waits does not change the job."""
+    config = sweep.context.config_loader.load_sweep_config(sweep.config, list(overrides))
+    with open_dict(config):
+        config.hydra.job.num = number
+        config.hydra.job.id = str(number)  # until it has one
+    return Run(number, filter_overrides(overrides), config)
+
+
+def _run_all(sweep: Sweep, runs: Sequence[Run]) -> dict[int, JobReturn]:
+    link = find_link()
+    batches = _batches(runs)
+    for batch in batches:
+        submitting.check(link, replace(batch.options, array=batch.array))
+    submitted: dict[Job, Run] = {}
+    try:
+        for batch in batches:
+            submitted |= _submit(link, sweep, batch)
+        return dict(_wait(submitted))
+    except BaseException:  # Ctrl-C, above all
+        _stop(link, list(submitted))
+        raise
+
+
+def _batches(runs: Sequence[Run]) -> list[Batch]:
+    """By the options, which may depend on what is overridden."""
+    found: dict[str, Batch] = {}
+    for run in runs:
+        words = _words(run.config)
+        if (key := repr(words)) not in found:
+            found[key] = Batch(*_read(words), [])
+        found[key].runs.append(run)
+    return list(found.values())
+
+
+def _words(config: DictConfig) -> dict[str, Any]:
+    with current(config):
+        words = OmegaConf.to_container(config.hydra.launcher, resolve=True)
+    assert isinstance(words, dict)
+    return {str(key): value for key, value in words.items() if key != "_target_"}
+
+
+def _read(words: dict[str, Any]) -> tuple[JobOptions, int | None]:
+    """Hydra's folders are told from here, so jobs begin here, whatever is configured for others."""
+    given = {key: value for key, value in words.items() if key != "max_parallel"}
+    return read_keywords({**given, "chdir": working_directory()}), words["max_parallel"]
+
+
+def _submit(link: Link, sweep: Sweep, batch: Batch) -> dict[Job, Run]:
+    calls = [Call((run.config,), _shown(run)) for run in batch.runs]
+    jobs = handles_of(link, submitting.submit_calls(link, Task(sweep), calls, batch.options, batch.array))
+    log.info(f"Launching {_count(jobs)} in Stoker's queue; stoker logs -f {jobs[0].shown_id} shows what one writes")
+    for job, run in zip(jobs, batch.runs, strict=True):
+        log.info(f"\t#{run.number} (job {job.shown_id}) : {' '.join(run.overrides)}")
+    return dict(zip(jobs, batch.runs, strict=True))
+
+
+def _shown(run: Run) -> dict[str, str]:
+    """The overrides, by which people and what is learnt tell one job from another."""
+    return {key.lstrip("+"): value for key, _, value in (override.partition("=") for override in run.overrides)}
+
+
+def _wait(submitted: Mapping[Job, Run]) -> Iterator[tuple[int, JobReturn]]:
+    for job in concurrent.futures.as_completed(submitted):
+        assert isinstance(job, Job)
+        run = submitted[job]
+        returned = _returned(job, run)
+        log.info(f"\t#{run.number} (job {job.shown_id}) : {_ending(job, returned)}")
+        yield run.number, returned
+
+
+def _returned(job: Job, run: Run) -> JobReturn:
+    try:
+        returned = job.result()
+    except StokerError as error:  # says itself where to look
+        return failure_of(run.config, job.shown_id, error)
+    except Exception as error:
+        error.add_note(f"in job {job.shown_id}, whose log is {job.log}")
+        return failure_of(run.config, job.shown_id, error)
+    assert isinstance(returned, JobReturn)
+    return returned
+
+
+def _ending(job: Job, returned: JobReturn) -> str:
+    if returned.status is JobStatus.COMPLETED:
+        return job.state
+    error = returned._return_value  # asking for it as one should would raise it
+    first_line, _, _ = traceback.format_exception_only(error)[0].partition("\n")
+    return f"{job.state}: {first_line}"
+
+
+def _stop(link: Link, jobs: Sequence[Job]) -> None:
+    """As the end of a program ends what it runs in the foreground; a second Ctrl-C leaves that to the queue."""
+    left = [job for job in jobs if not job.done()]
+    if left:
+        log.warning(f"Stopping {_count(left)}; Ctrl-C again leaves before that is over")
+        cancel_all(link, left)
+        concurrent.futures.wait(left)
+
+
+def _count(jobs: Sequence[Job]) -> str:
+    return count_text(len(jobs), "job")

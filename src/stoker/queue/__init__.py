@@ -1,0 +1,1 @@
+"""What every front end needs: options, job files, submit, control, views."""

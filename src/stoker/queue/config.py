@@ -1,0 +1,461 @@
+"""Configuration files, defaults and STOKER_* variables."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import pwd
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+from msgspec import Struct
+
+from stoker.core.errors import StokerError, UsageError
+from stoker.core.settings import KEYS, EngineSettings, read_setting, setting_text
+from stoker.core.text import shown_value
+from stoker.core.units import parse_duration
+from stoker.queue.options import JobOptions, parse_grace, parse_mps, parse_retry_on, parse_vram, vram_word
+
+_MENTIONED = re.compile(rb"""tool['"\s]*\.[\s'"]*stoker""")
+
+
+class Settings(Struct, frozen=True):
+    """What a file says."""
+
+    path: Path
+    table: dict[str, Any]
+    project: bool = False
+    """Whether it belongs to a directory of jobs rather than to a user or a machine."""
+
+
+class Ignored(Struct, frozen=True):
+    """A file that is there and must not be believed, or cannot be read."""
+
+    path: Path
+    why: str
+
+    @property
+    def warning(self) -> str:
+        """A sentence for the user."""
+        return f"{self.path} is ignored: {self.why}"
+
+
+def user_file(environment: Mapping[str, str]) -> Path | None:
+    """The user's own file; as the XDG rules have it, a relative path counts as none."""
+    chosen, home = (Path(environment.get(name, "")) for name in ("XDG_CONFIG_HOME", "HOME"))
+    if chosen.is_absolute():
+        return chosen / "stoker/config.toml"
+    return home / ".config/stoker/config.toml" if home.is_absolute() else None
+
+
+def read_settings(path: Path) -> Iterator[Settings | Ignored]:
+    """What the file says, or why it is ignored; nothing where there is none."""
+    data = _read_trusted(path)
+    if isinstance(data, Ignored):
+        yield data
+    elif data is not None:
+        yield Settings(path, _parsed(data, path))
+
+
+def read_project(directory: Path) -> Iterator[Settings | Ignored]:
+    """The nearest stoker.toml or [tool.stoker] from the directory upwards, and what had to be ignored on the way."""
+    start = directory.absolute()
+    for above in (start, *start.parents):
+        for found in (*_stoker_toml(above / "stoker.toml"), *_pyproject(above / "pyproject.toml")):
+            yield found
+            if isinstance(found, Settings):
+                return
+
+
+def _stoker_toml(path: Path) -> Iterator[Settings | Ignored]:
+    for found in read_settings(path):
+        yield Settings(path, found.table, project=True) if isinstance(found, Settings) else found
+
+
+def _pyproject(path: Path) -> Iterator[Settings | Ignored]:
+    """Most of these files are not about us, whoever they belong to and whatever is wrong with them."""
+    data = _read_trusted(path, _MENTIONED)
+    if isinstance(data, Ignored):
+        yield data
+    elif data is not None and b"stoker" in data:
+        table = _tool_table(data, path)
+        if table is not None:
+            yield Settings(path, table, project=True)
+
+
+def _tool_table(data: bytes, path: Path) -> dict[str, Any] | None:
+    try:
+        tools = _parsed(data, path).get("tool")
+    except UsageError:
+        if _MENTIONED.search(data):
+            raise
+        return None
+    table = tools.get("stoker") if isinstance(tools, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise UsageError(f"{path}: tool.stoker is not a table", "write [tool.stoker.defaults] above the options")
+    return table
+
+
+def _parsed(data: bytes, path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(data.removeprefix(codecs.BOM_UTF8).decode())
+    except (ValueError, RecursionError) as error:
+        hint = 'write lines such as reserve = "512M", and job options under [defaults]'
+        raise UsageError(f"{path} is not TOML: {error}", hint) from None
+
+
+def _read_trusted(path: Path, only_with: re.Pattern[bytes] | None = None) -> bytes | Ignored | None:
+    """The contents, if nobody but this user and root could have written them; None where there is no such file.
+
+    With a pattern, a file that cannot be trusted is told of only if its contents match.
+    """
+    try:
+        with open(path, "rb", opener=_open_at_once) as file:
+            found = os.fstat(file.fileno())
+            data = file.read() if stat.S_ISREG(found.st_mode) else b""
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return Ignored(path, f"it cannot be read ({error.strerror})") if _is_there(path) and not only_with else None
+    why = _distrust(found)
+    if not why:
+        return data
+    return Ignored(path, why) if only_with is None or only_with.search(data) else None
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Somebody may have put a pipe there, on which opening would wait for ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _distrust(found: os.stat_result) -> str:
+    """Why the file might say what somebody else wants; empty where it cannot."""
+    if not stat.S_ISREG(found.st_mode):
+        return "it is not a file"
+    if found.st_uid not in (0, os.geteuid()):
+        return f"it belongs to {_user_name(found.st_uid)}, who could have your jobs run anything"
+    if found.st_mode & stat.S_IWOTH:
+        return "everybody may write to it (chmod o-w would help)"
+    return ""
+
+
+def _is_there(path: Path) -> bool:
+    """False also in a directory that cannot be entered, where nobody can tell."""
+    try:
+        path.lstat()
+    except OSError:
+        return False
+    return True
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+OF_ONE_JOB = ("name", "begin", "after", "array")
+"""Options that make sense for a job or a batch, and never for all."""
+
+NAMES = tuple(JobOptions.__struct_fields__)
+
+BUILT_IN: Mapping[str, object] = {"gpus": 1, "vram": "all", "priority": 0, "grace": "30s", "retries": 0}
+"""What holds when nobody says anything, as one would write it."""
+
+
+def _at_least_zero(number: int) -> None:
+    if number < 0:
+        raise UsageError(f"{number} is less than nothing", "give 0 or more")
+
+
+_CHECKS: Mapping[str, Callable[[Any], object]] = {
+    "gpus": _at_least_zero,
+    "retries": _at_least_zero,
+    "vram": lambda text: vram_word(text) or parse_vram(text),
+    "mps": parse_mps,
+    "time": parse_duration,
+    "grace": parse_grace,
+    "retry_on": parse_retry_on,
+}
+
+_KINDS = {"str": "text", "int": "a whole number", "bool": "true or false", "object": "a table", "array": "a list"}
+
+
+def checked_defaults(table: object, place: str) -> dict[str, Any]:
+    """The options, with numbers as text where text is wanted; the place says in an error which file it was."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{place}: defaults is not a table", "write [defaults] on a line above the options")
+    return {name: _checked(name, value, f"{place}: {name} under [defaults]") for name, value in table.items()}
+
+
+def _checked(name: str, raw: object, place: str) -> object:
+    if name not in NAMES or name in OF_ONE_JOB:
+        _refuse(name, place)
+    value = _converted(name, raw, place)
+    try:
+        _CHECKS.get(name, lambda _: None)(value)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error.message}", error.hint) from None
+    return value
+
+
+def _converted(name: str, raw: object, place: str) -> object:
+    """A number may stand where the command line takes text, as in job lists."""
+    problem: msgspec.ValidationError | None = None
+    for candidate in (raw, _as_text(raw)):
+        try:
+            return getattr(msgspec.convert({name: candidate}, JobOptions), name)
+        except msgspec.ValidationError as error:
+            problem = problem or error
+    match = re.search(r"Expected `(\w+)", str(problem))
+    kind = _KINDS.get(match[1], match[1]) if match else "what it takes"
+    raise UsageError(f"{place} is {setting_text(raw)!r}, not {kind}", "see stoker submit --help for what it takes")
+
+
+def _as_text(raw: object) -> object:
+    if isinstance(raw, dict):
+        return {name: _as_text(value) for name, value in raw.items()}
+    return str(raw) if isinstance(raw, int | float) and not isinstance(raw, bool) else raw
+
+
+def _refuse(name: str, place: str) -> NoReturn:
+    if name in OF_ONE_JOB:
+        raise UsageError(f"{place} would be the same for all jobs", f"give --{name} to the jobs it is meant for")
+    if name in KEYS:
+        raise UsageError(f"{place} is not a job option", f"{name} is a setting of the engine: put it above [defaults]")
+    import difflib
+
+    known = [each for each in NAMES if each not in OF_ONE_JOB]
+    near = difflib.get_close_matches(name, known, 1)
+    raise UsageError(f"{place} is unknown", f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}")
+
+
+SYSTEM_FILE = Path("/etc/stoker/config.toml")
+
+_BUILT_IN = "built in"
+
+Name = tuple[str, ...]
+"""The parts of a dotted key: ("reserve",), ("groups", "big"), ("defaults", "env", "SEED")."""
+
+
+class Value(Struct, frozen=True):
+    """What was written for a key, and where: a path, a variable, a flag, or built in."""
+
+    raw: object
+    origin: str
+
+
+class Row(Struct, frozen=True):
+    """A value as `stoker engine config` shows it."""
+
+    key: str
+    value: str
+    origin: str
+
+
+class Config(Struct, frozen=True):
+    """All that was configured."""
+
+    engine: EngineSettings
+    defaults: dict[str, Any]
+    """Job options from files, for JobOptions; those of STOKER_* variables come with the command line's own."""
+    values: dict[Name, Value]
+    files: tuple[Path, ...] = ()
+    """The files that were read, the weakest first."""
+    warnings: tuple[str, ...] = ()
+
+    def origins(self) -> list[Row]:
+        """Every value with its origin, those of the engine first; secrets are not shown."""
+        order = {name: place for place, name in enumerate([*KEYS, "defaults"])}
+        names = sorted(self.values, key=lambda name: order[name[0]])
+        return [Row(".".join(name), self._shown(name), self.values[name].origin) for name in names]
+
+    def _shown(self, name: Name) -> str:
+        text = setting_text(self.values[name].raw)
+        is_variable = name[:2] == ("defaults", "env")
+        return shown_value(name[-1], text, self.engine.secrets) if is_variable else text
+
+
+def load_config(
+    environment: Mapping[str, str],
+    cwd: Path | None,
+    *,
+    system: Path = SYSTEM_FILE,
+    flags: Mapping[str, object] | None = None,
+) -> Config:
+    """The configuration that holds in a directory; with None the one that holds in none, as for the engine itself."""
+    found = list(_found(environment, cwd, system))
+    files = [each for each in found if isinstance(each, Settings)]
+    written = _overlaid([_built_in(), *map(_of_file, files)])
+    values = _overlaid([written, _of_environment(environment), _of_flags(flags or {})])
+    return Config(
+        engine=_engine_settings(values),
+        defaults=_nested(written).get("defaults", {}),
+        values=_with_built_in_options(values),
+        files=tuple(each.path for each in files),
+        warnings=tuple(each.warning for each in found if isinstance(each, Ignored)),
+    )
+
+
+def _found(environment: Mapping[str, str], cwd: Path | None, system: Path) -> Iterator[Settings | Ignored]:
+    """All files, the weakest first."""
+    yield from read_settings(system)
+    user = user_file(environment)
+    if user is not None:
+        yield from read_settings(user)
+    if cwd is not None:
+        yield from read_project(cwd)
+
+
+def _overlaid(layers: Iterable[dict[Name, Value]]) -> dict[Name, Value]:
+    return {name: value for layer in layers for name, value in layer.items()}
+
+
+def _built_in() -> dict[Name, Value]:
+    return _flat({name: key.built_in for name, key in KEYS.items()}, _BUILT_IN)
+
+
+def _of_file(settings: Settings) -> dict[Name, Value]:
+    """The values of a file, each of them checked, also where a stronger file sets another."""
+    place = str(settings.path)
+    for key, value in settings.table.items():
+        if key not in KEYS and key != "defaults":
+            _refuse_unknown(key, settings)
+        if key in KEYS and settings.project:
+            _refuse_in_project(key, settings)
+        if key in KEYS:
+            read_setting(key, value, f"{place}: {key}")
+    defaults = checked_defaults(settings.table.get("defaults", {}), place)
+    return _flat({**settings.table, "defaults": defaults}, place)
+
+
+def _of_environment(environment: Mapping[str, str]) -> dict[Name, Value]:
+    """STOKER_<KEY> of every setting and job option; an empty one counts as not set."""
+    found: dict[Name, Value] = {}
+    for name in KEYS:
+        variable = f"STOKER_{name.upper()}"
+        if raw := environment.get(variable):
+            found |= _flat({name: _plain(name, raw, variable)}, variable)
+    for name in NAMES:
+        variable = f"STOKER_{name.upper()}"
+        if name != "env" and (raw := environment.get(variable)):
+            found[("defaults", name)] = Value(raw, variable)
+    return found
+
+
+def _of_flags(flags: Mapping[str, object]) -> dict[Name, Value]:
+    """Settings given on the command line; None is not given."""
+    found: dict[Name, Value] = {}
+    for name, raw in flags.items():
+        if raw is not None:
+            flag = f"--{name.replace('_', '-')}"
+            found |= _flat({name: _plain(name, raw, flag)}, flag)
+    return found
+
+
+def _plain(name: str, raw: object, place: str) -> object:
+    """The text, if it can be read; of a table its entries, so that each can be overlaid by itself."""
+    value = read_setting(name, raw, place)
+    return value if isinstance(value, dict) else raw
+
+
+def _flat(table: Mapping[str, Any], origin: str) -> dict[Name, Value]:
+    found: dict[Name, Value] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            found |= {(key, *rest): each for rest, each in _flat(value, origin).items()}
+        else:
+            found[(key,)] = Value(value, origin)
+    return found
+
+
+def _nested(values: Mapping[Name, Value]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = table
+        for part in name[:-1]:
+            inner = inner.setdefault(part, {})
+        inner[name[-1]] = value.raw
+    return table
+
+
+def _engine_settings(values: Mapping[Name, Value]) -> EngineSettings:
+    """From values that were checked one by one."""
+    table = _nested(values)
+    return EngineSettings(**{name: read_setting(name, table.get(name, {}), name) for name in KEYS})
+
+
+def _with_built_in_options(values: dict[Name, Value]) -> dict[Name, Value]:
+    """For the eye only: an option that nobody set is not given to JobOptions, which knows what that means."""
+    return _flat({"defaults": BUILT_IN}, _BUILT_IN) | values
+
+
+def _refuse_unknown(key: str, settings: Settings) -> NoReturn:
+    import difflib
+
+    known = ["defaults"] if settings.project else [*KEYS, "defaults"]
+    near = difflib.get_close_matches(key, known, 1)
+    if key in NAMES:
+        hint = f"{key} is a job option: put it under {_defaults_header(settings)}"
+    else:
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+    raise UsageError(f"{settings.path}: unknown key {key!r}", hint)
+
+
+def _refuse_in_project(key: str, settings: Settings) -> NoReturn:
+    raise UsageError(
+        f"{settings.path}: {key} cannot be set for one project, because one engine serves all of yours",
+        f"set it in ~/.config/stoker/config.toml; here only job options under {_defaults_header(settings)} count",
+    )
+
+
+def _defaults_header(settings: Settings) -> str:
+    return "[tool.stoker.defaults]" if settings.path.name == "pyproject.toml" else "[defaults]"
+
+
+Stamp = tuple[tuple[int, ...], ...]
+
+
+class Rereading:
+    """Reads the configuration again when a file of it is not what it was; where that fails, the old one holds on."""
+
+    def __init__(self, environment: Mapping[str, str], load: Callable[[], Config], say: Callable[[str], None]) -> None:
+        """What `load` reads by the same environment is as new as the files are now."""
+        own = user_file(environment)
+        self._files = [SYSTEM_FILE, *([own] if own else [])]
+        self._load = load
+        self._say = say
+        self._stamp = self._seen()
+
+    def news(self) -> Config | None:
+        """The configuration, if a file has changed since the last time and all of them can be read."""
+        stamp = self._seen()
+        if stamp == self._stamp:
+            return None
+        self._stamp = stamp  # also where it cannot be read: that is told once
+        try:
+            config = self._load()
+        except StokerError as error:
+            self._say(f"{error.message}; {error.hint}; the settings stay as they were")
+            return None
+        for warning in config.warnings:
+            self._say(warning)
+        return config
+
+    def _seen(self) -> Stamp:
+        return tuple(map(_stamp, self._files))
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    with contextlib.suppress(OSError):
+        found = os.stat(path)
+        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+    return ()

@@ -1,0 +1,195 @@
+"""Send requests about jobs to engines and wait for the result."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from stoker.core.errors import StokerError
+from stoker.core.job import Job
+from stoker.core.launch import INHERIT
+from stoker.core.requests import Release, Request
+from stoker.core.spec import Dependency, Doomed, NewJob, Outcome, Terms, judge
+from stoker.store import queries
+from stoker.store.engine_lock import QUEUE, engine_lives, ring
+from stoker.store.ownership import (
+    is_served,
+)
+from stoker.store.paths import Places
+from stoker.store.schema import TakeOver
+from stoker.store.writer import Store, open_store
+
+
+class Submission(NamedTuple):
+    """What one call hands in."""
+
+    label: str
+    environment: Mapping[str, str]
+    jobs: Callable[[str], Sequence[NewJob]]
+    """The jobs, made with the digest of their environment."""
+    array: bool = False
+    held: str = ""
+    """Why they shall not start yet, in words; empty when they may."""
+
+
+def submit(store: Store, submission: Submission, now: float) -> range:
+    """Put jobs into the queue of the background, all or none; returns their ids."""
+    with store.writing():
+        jobs = submission.jobs(store.add_environment(submission.environment))
+        batch = store.add_batch(submission.label, now)
+        return store.add_jobs(batch, QUEUE, jobs, now, array=submission.array, held=submission.held)
+
+
+def ask(places: Places, store: Store, requests: Sequence[Request], now: float) -> list[int]:
+    """Leave requests for the engines that own the jobs, wake those, and return the requests' numbers.
+
+    What a dead run left is given to the engine of the queue, which may have to be started for it.
+    """
+    with store.writing():
+        wishes = [wish for request in requests for wish in _wishes(places, store, request)]
+        numbers = store.ask(wishes, now)
+    for engine in {engine for engine, _ in wishes}:
+        ring(places, engine)
+    return numbers
+
+
+def _wishes(places: Places, store: Store, request: Request) -> list[tuple[str, Request]]:
+    owner = store.owner(request.job)
+    if is_served(places, owner):
+        return [(owner, request)]
+    left = store.jobs_with_keeper_of(request.job)
+    store.take_over([TakeOver(job_id, owner) for job_id in (*left, request.job)], QUEUE)
+    return [*((QUEUE, Release(job_id)) for job_id in left), (QUEUE, request)]
+
+
+ANSWER_SECONDS = 2.0
+"""How long a verb waits for the engine's answer..."""
+
+ANSWERS_PER_SECOND = 2000
+"""... and more, where it asks for much at once."""
+
+
+class Unheard(StokerError):
+    """A wish is recorded, but there is no engine that carries it out now."""
+
+    exit_code = 3
+
+
+class Control(NamedTuple):
+    """The queue, and how to start its engine."""
+
+    places: Places
+    store: Store
+    sim: str | None
+
+
+@contextlib.contextmanager
+def opened(sim: bool) -> Iterator[Control]:
+    """The queue of this user, or that of the simulated GPUs."""
+    from stoker.store.paths import places_for
+
+    given = os.environ.get("STOKER_SIM")
+    simulated = sim or bool(given)
+    places = places_for("simulated" if simulated else None)
+    with contextlib.closing(open_store(places)) as store:
+        yield Control(places, store, (given or _sim_before(places)) if simulated else None)
+
+
+def carry_out(control: Control, requests: Sequence[Request]) -> None:
+    """Leave the requests, and wait until the engines have answered them; one for the queue is started if needed."""
+
+    if not requests:
+        return
+    numbers = ask(control.places, control.store, requests, time.time())
+    if queries.is_expected(control.store, QUEUE):
+        start_for(control, "your wish is recorded and will be carried out by the next engine")
+    _wait_answered(control.store, numbers)
+
+
+def start_for(control: Control, otherwise: str) -> None:
+    """Start the engine of the queue unless it lives; `otherwise` is what to know where it cannot be started."""
+    if engine_lives(control.places, QUEUE):
+        return
+    from stoker.queue.engine_process import start_engine
+
+    try:
+        start_engine(control.places, control.sim)
+    except StokerError as error:
+        raise Unheard(f"{error.message}; {otherwise}", error.hint) from error
+
+
+def warn(text: str) -> None:
+    """A word beside the data."""
+    print(f"stoker: {text}", file=sys.stderr, flush=True)
+
+
+def _wait_answered(store: Store, numbers: Sequence[int]) -> None:
+    deadline = time.monotonic() + ANSWER_SECONDS + len(numbers) / ANSWERS_PER_SECOND
+    pause = 0.002
+    while queries.unanswered(store, numbers):
+        if time.monotonic() > deadline:
+            raise Unheard(
+                "the engine has not answered yet; your wish is recorded and will be carried out",
+                "see stoker engine status",
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+
+
+def _sim_before(places: Places) -> str:
+    """The simulated GPUs that the last engine had."""
+    from stoker.store.status_file import read_view
+
+    view = read_view(places.bulletin(QUEUE))
+    sizes = [device.memory for device in view.devices if device.memory] if view else []
+    return ",".join(f"1x{size // 2**20}M" for size in sizes) or "1x24G"
+
+
+def abandoned(control: Control, jobs: Sequence[Job]) -> set[int]:
+    """Ids of those jobs whose foreground run is gone."""
+    owners = queries.owners_of(control.store, [job.id for job in jobs])
+    gone = [owner for owner in owners if not is_served(control.places, owner)]
+    return {job_id for owner in gone for job_id in owners[owner]}
+
+
+def terms_in_the_queue(control: Control, terms: Terms) -> Terms:
+    """The same terms, with a log file in place of the terminal that the run had."""
+    if INHERIT not in (terms.out, terms.err):
+        return terms
+    control.places.logs.mkdir(mode=0o700, exist_ok=True)
+    log = default_log(control)
+    out = log if terms.out == INHERIT else terms.out
+    return msgspec.structs.replace(terms, out=out, err="" if terms.err == INHERIT else terms.err)
+
+
+def default_log(control: Control) -> str:
+    """Where the output of a job goes that says nothing about it."""
+    return str(control.places.logs).replace("%", "%%") + "/%j.log"
+
+
+def skipped_because(store: Store, jobs: Sequence[Job]) -> list[Job]:
+    """Jobs that were skipped because of these, or of others that were; but for those that would be skipped again."""
+    ids = {job.id for job in jobs}
+    again = {target for job in jobs for target in _as_targets(job)}
+    along = []
+
+    def outcome(dependency: Dependency) -> Outcome:
+        return "open" if (dependency.target, dependency.array) in again else store.outcome(dependency)
+
+    for job in queries.skipped_after(store, min(ids, default=0)):  # nobody waits for a job that came later
+        targets = {(one.target, one.array) for one in job.terms.after}
+        if job.id not in ids and targets & again and not isinstance(judge(job.terms.after, outcome), Doomed):
+            along.append(job)
+            again |= _as_targets(job)
+    return along
+
+
+def _as_targets(job: Job) -> set[tuple[int, bool]]:
+    """What others may wait for: the job, and the array that it is a task of."""
+    return {(job.id, False), (job.array, True)} if job.array else {(job.id, False)}

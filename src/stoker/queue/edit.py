@@ -1,0 +1,323 @@
+"""Change the spec of waiting jobs."""
+
+from __future__ import annotations
+
+import os
+import time
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from stoker.core.device import Device, resolve
+from stoker.core.errors import Impossible, UsageError
+from stoker.core.job import Job, id_text
+from stoker.core.launch import INHERIT
+from stoker.core.planner.placement import never_fits
+from stoker.core.spec import Dependency, Name, Need, Terms
+from stoker.core.text import shown_value, text_for_json
+from stoker.core.units import size_text
+from stoker.queue.control import Control, default_log, warn
+from stoker.queue.local_time import LocalZone
+from stoker.queue.options import JobOptions, Surroundings, check_mps, parse_vram, terms_of, vram_word
+from stoker.queue.preflight import Caps
+from stoker.queue.select import resolve_after
+from stoker.queue.view_model import amount_now, needs_of_attempts
+from stoker.store.engine_lock import QUEUE
+from stoker.store.reader import Reading
+from stoker.store.status_file import View, read_view
+
+
+class LastTime(NamedTuple):
+    """What the last attempt of a job had of each GPU; None is all of it, or what nobody has seen."""
+
+    set_aside: int | None = None
+    peak: int | None = None
+    needed: int = 0
+    """Bytes that it needs at least, as an end for want of memory showed."""
+
+
+class Base(NamedTuple):
+    """What is to grow, and what that was."""
+
+    size: int
+    words: str
+
+
+def last_time(store: Reading, job: Job, devices: Sequence[Device]) -> LastTime:
+    """What a job had the last time, by the devices that are known."""
+    attempts, uses = store.attempts(job.id), store.uses(job.id)
+    if not attempts:
+        return LastTime(needed=job.floor)
+    had = [device for device in devices if device.id in attempts[-1].devices]
+    need = needs_of_attempts(store.events(job.id), job.terms.need)[-1]
+    peak = uses[max(uses)].peak if uses else 0
+    return LastTime(amount_now(need, had), peak or None, job.floor)
+
+
+def changed_need(need: Need, text: str, before: LastTime) -> tuple[Need, str]:
+    """The need with another amount of memory on each GPU, and how that came about in words."""
+    if word := vram_word(text):
+        said = "memory as learnt" if word == "auto" else "whole GPUs"
+        return replace(need, memory=None, auto=word == "auto"), said
+    if not text.startswith("+"):
+        size, why = parse_vram(text), ""
+    else:
+        base = _base(need, before)
+        size, why = _grown(base.size, text[1:]), f", {text[1:]} more than {base.words}" if base.words else ""
+    return replace(need, memory=size, auto=False), f"{size_text(size)} on each GPU{why}"
+
+
+def _base(need: Need, before: LastTime) -> Base:
+    """What was asked for; more where it had more, or what it had where that was learnt."""
+    set_aside, peak = before.set_aside or 0, before.peak or 0
+    if need.shares and before.needed > max(need.memory or 0, set_aside, peak):
+        return Base(before.needed, f"the {size_text(before.needed)} that it needs at least")
+    if need.memory is not None and need.memory >= set_aside:
+        return Base(need.memory, "")
+    if not need.shares:
+        raise UsageError("it has whole GPUs already, so there is nothing to add to", "give a size, such as --vram 12G")
+    if not set_aside and not peak:
+        raise UsageError("nobody knows how much memory it took", "give a size, such as --vram 12G")
+    if set_aside >= peak:
+        return Base(set_aside, f"the {size_text(set_aside)} set aside last time")
+    return Base(peak, f"the {size_text(peak)} it held at most last time")
+
+
+def _grown(size: int, more: str) -> int:
+    if not more.endswith("%"):
+        return size + parse_vram(more)
+    try:
+        return parse_vram(f"{int(size * (1 + float(more[:-1]) / 100))}B")
+    except (ValueError, OverflowError):
+        raise UsageError(f"--vram +{more} is not understood", "write it as +20%, +2G or 12G") from None
+
+
+Wish = Mapping[str, Any]
+"""Options with their new values; an empty text is the default, and None in a table takes a name out of it."""
+
+_OF_THE_NEED = {"gpus": "gpus", "vram": "memory", "on": "allowed", "prefer": "preferred", "gpu_type": "model"}
+
+_OF_THE_TERMS = {
+    "priority": "priority",
+    "time": "limit",
+    "grace": "grace",
+    "retries": "retries",
+    "retry_on": "retry_on",
+    "no_requeue": "requeue",
+    "cap": "cap",
+    "group": "group",
+    "begin": "begin",
+    "after": "after",
+    "chdir": "cwd",
+    "out": "out",
+    "err": "err",
+}
+
+_TABLES = {"env": "extra_env", "tag": "tags"}
+
+
+class Rewriter:
+    """Gives jobs other terms; checks them by what the engine saw last."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._view = read_view(control.places.bulletin(QUEUE))
+        self._now = time.time()
+        self._caps_by_environment: dict[str, Caps] = {}
+
+    def terms(self, job: Job, wish: Wish) -> Terms:
+        """The terms of a job with what is wished, all of it checked."""
+        if "array" in wish:
+            raise UsageError("the tasks of an array cannot be changed", "cancel it and submit another one")
+        given = {name: value for name, value in wish.items() if name not in _TABLES and value != ""}
+        read = terms_of(JobOptions(**given), self._around(job, wish))
+        if INHERIT in (read.out, read.err):
+            raise UsageError("-o - is this terminal, which a job of the queue does not have", "name a file")
+        need = {field: getattr(read.need, field) for option, field in _OF_THE_NEED.items() if option in wish}
+        if "vram" in wish:
+            need["auto"] = read.need.auto
+        changed = {field: getattr(read, field) for option, field in _OF_THE_TERMS.items() if option in wish}
+        changed |= {_TABLES[name]: _table(job, name, wish[name]) for name in _TABLES if wish.get(name)}
+        terms = msgspec.structs.replace(job.terms, need=msgspec.structs.replace(job.terms.need, **need), **changed)
+        if need:
+            check_mps(terms.need)
+            self.refuse_impossible(job, terms.need)
+        return self._caps(job).settled(job.command, terms) if wish.get("cap") else terms
+
+    def _caps(self, job: Job) -> Caps:
+        digest = job.terms.environment
+        if digest not in self._caps_by_environment:
+            self._caps_by_environment[digest] = Caps(self._control.store.environment(digest), warn)
+        return self._caps_by_environment[digest]
+
+    def refuse_impossible(self, job: Job, need: Need) -> None:
+        """Refuse what no device here could ever meet."""
+        if self._view is not None and need.gpus and (why := never_fits(need, self._view.devices)):
+            raise Impossible(f"{id_text(job)} {why}", "ask for less; stoker gpus shows what there is")
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """What the engine saw last."""
+        return self._view.devices if self._view else ()
+
+    def label(self, device_id: str) -> str:
+        """What people call a device."""
+        return next((device.label for device in self.devices if device.id == device_id), device_id)
+
+    def job(self, job_id: int) -> str:
+        """What people call a job."""
+        return self._control.store.shown_id(job_id)
+
+    def _around(self, job: Job, wish: Wish) -> Surroundings:
+        """A directory is meant from here, and a file from the job's directory, as when it was submitted."""
+        logs = default_log(self._control)
+        return Surroundings(
+            cwd=os.getcwd() if wish.get("chdir") else job.terms.cwd,
+            umask=job.terms.umask,
+            environment=job.terms.environment,
+            default_out=logs.replace("%j", "%A/%a") if job.task is not None else logs,
+            resolve=_resolver(self._view),
+            earlier=lambda text: resolve_after(self._control.store, text, job),
+            now=self._now,
+        )
+
+
+def _resolver(view: View | None) -> Callable[[str], str]:
+    def resolved(word: str) -> str:
+        if view is None:
+            raise UsageError(f"no engine has told which device {word!r} is", "stoker engine start")
+        return resolve(view.snapshot, word)
+
+    return resolved
+
+
+def _table(job: Job, name: str, wish: Mapping[str, str | None]) -> tuple[tuple[str, str], ...]:
+    before: tuple[tuple[str, str], ...] = getattr(job.terms, _TABLES[name])
+    merged = {**dict(before), **wish}
+    return tuple(sorted((key, value) for key, value in merged.items() if value is not None))
+
+
+TABLES = ("env", "tag")
+
+_UNITS = ((2**40, "T"), (2**30, "G"), (2**20, "M"))
+
+_COMMENTS = {
+    "gpus": "0 is a job without GPU",
+    "vram": "on each GPU, for example 12G; auto is learnt, all is the whole card",
+    "cap": "whether PyTorch keeps to that",
+    "on": "only these devices, for example 0,2",
+    "prefer": "these first",
+    "priority": "higher starts first",
+    "time": "limit, for example 2h",
+    "grace": "between TERM and KILL",
+    "begin": "not before: 22:00, now+1hour",
+    "after": "after these jobs succeeded; any:ID, notok:ID",
+    "retry_on": "for example oom,timeout,75; empty is any failure",
+}
+
+
+def options_of(job: Job, label: Callable[[str], str], name: Name = str) -> dict[str, Any]:
+    """Every option that can be changed, with its value; empty texts where there is none, stars for secrets."""
+    terms, need = job.terms, job.terms.need
+    return {
+        "name": text_for_json(job.name),
+        "priority": terms.priority,
+        "gpus": need.gpus,
+        "vram": "auto" if need.auto else "all" if need.memory is None else _size(need.memory),
+        "cap": terms.cap,
+        "on": ",".join(map(label, need.allowed)),
+        "prefer": ",".join(map(label, need.preferred)),
+        "gpu_type": need.model,
+        "time": "" if terms.limit is None else _seconds(terms.limit),
+        "grace": _seconds(terms.grace),
+        "begin": "" if terms.begin is None else _moment(terms.begin),
+        "after": ",".join(_dependency(one, name) for one in terms.after),
+        "retries": terms.retries,
+        "retry_on": ",".join(terms.retry_on),
+        "no_requeue": not terms.requeue,
+        "group": terms.group,
+        "chdir": text_for_json(terms.cwd),
+        "out": text_for_json(terms.out),
+        "err": text_for_json(terms.err),
+        "env": {text_for_json(name): text_for_json(shown_value(name, value)) for name, value in terms.extra_env},
+        "tag": dict(terms.tags),
+    }
+
+
+def write_toml(options: Mapping[str, Any], heading: str) -> str:
+    """The options as a text that one can edit."""
+    plain = [_line(name, value) for name, value in options.items() if name not in TABLES]
+    tables = [line for name in TABLES for line in ("", f"[{name}]", *_lines(options[name]))]
+    return "\n".join([*(f"# {line}" for line in heading.splitlines()), "", *plain, *tables, ""])
+
+
+def changes(before: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """What is different in the text; a line that was removed changes nothing, but a variable is taken away."""
+    try:
+        after = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"that is no TOML: {error}", "write KEY = VALUE on each line") from error
+    wish = {name: value for name, value in after.items() if value != before.get(name)}
+    for name, value in wish.items():
+        _check(name, before, value)
+    for name in TABLES:
+        if name in wish:
+            gone = dict.fromkeys(before[name].keys() - wish[name].keys())
+            wish[name] = {**gone, **{key: wish[name][key] for key in wish[name]}}
+    return wish
+
+
+def _check(name: str, before: Mapping[str, Any], value: Any) -> None:
+    if name not in before:
+        import difflib
+
+        near = difflib.get_close_matches(name, before, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(before)}"
+        raise UsageError(f"{name} is nothing that a job has", hint)
+    wanted = type(before[name])
+    if type(value) is not wanted or (wanted is dict and not all(isinstance(each, str) for each in value.values())):
+        kinds = {int: "a number", str: "a text in quotes", bool: "true or false", dict: "a table of texts"}
+        raise UsageError(f"{name} = {value!r} is not {kinds[wanted]}", f"it was {name} = {_value(before[name])}")
+
+
+def _line(name: str, value: Any) -> str:
+    comment = f"  # {_COMMENTS[name]}" if name in _COMMENTS else ""
+    return f"{name} = {_value(value)}{comment}"
+
+
+def _lines(table: Mapping[str, str]) -> list[str]:
+    return [f"{_quoted(name)} = {_quoted(value)}" for name, value in table.items()]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "{" + ", ".join(_lines(value)) + "}"
+    return str(value) if isinstance(value, int) else _quoted(value)
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML, in which every control character is an escape."""
+    plain = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in plain) + '"'
+
+
+def _size(size: int) -> str:
+    return next((f"{size // unit}{letter}" for unit, letter in _UNITS if size % unit == 0), f"{size}B")
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:g}s" if seconds < 1e6 else f"{seconds:.0f}s"
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, LocalZone()).isoformat(timespec="seconds")
+
+
+def _dependency(dependency: Dependency, name: Name) -> str:
+    return f"{dependency.kind}:{dependency.target if dependency.array else name(dependency.target)}"

@@ -1,0 +1,212 @@
+"""Start the background engine and read its log."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from stoker.core.errors import Impossible, StokerError
+from stoker.store.engine_lock import QUEUE, engine_lives, process_of, ring, signal_engine
+from stoker.store.paths import Places
+from stoker.store.status_file import Machine, read_machine
+
+LIMIT = 10 * 2**20
+"""Bytes at which a new log is begun; one old one is kept."""
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """The log, to be added to; what has grown too long is put aside."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > LIMIT:
+            _put_aside(path)
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab")
+
+
+def log(path: Path, text: str) -> None:
+    """A line in the log of the engine that this process is, wherever that goes: to the file, or to systemd."""
+    with contextlib.suppress(OSError):  # a full disk must not keep jobs from running
+        turn_over(path)
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
+
+
+def turn_over(path: Path, limit: int = LIMIT) -> None:
+    """Begin a new log where this process writes to one that has grown too long."""
+    written = os.fstat(sys.stderr.fileno())
+    if written.st_size <= limit or not path.exists() or not os.path.samestat(written, path.stat()):
+        return
+    _put_aside(path)
+    with open_log(path) as new:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(new.fileno(), stream.fileno())
+
+
+def _put_aside(path: Path) -> None:
+    path.replace(path.with_suffix(".log.1"))
+
+
+READY_SECONDS = 60.0
+"""How long an engine may take until it works; a driver may need 20 s for its first answer."""
+
+READY = b"ready\n"
+
+
+class EngineFailed(StokerError):
+    """The engine could not be started."""
+
+    exit_code = 3
+
+
+def ensure_engine(places: Places, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Start the engine of the queue unless one runs; True where it was started. Jobs wait safely if it fails."""
+    if engine_lives(places, QUEUE):
+        return False
+    read_end, write_end = os.pipe()
+    try:
+        process = _spawn(places, [*arguments, "--ready-fd", str(write_end)], environment, write_end)
+    finally:
+        os.close(write_end)
+    with open(read_end, "rb", buffering=0) as answers:
+        answer = _answer(answers.fileno())
+    if answer != READY:
+        there = _still_there(process)  # before the look at the lock: one that is dying may have it to the last
+        if not engine_lives(places, QUEUE):  # else another was faster, which is just as well
+            raise _failure(places, answer, process, there=there)
+    elif process.poll():
+        raise _failure(places, b"", process, there=False)
+    process.returncode = 0  # it outlives us, and nobody waits for it
+    return True
+
+
+def tell_ready(descriptor: int | None) -> None:
+    """Let whoever started the engine go on."""
+    if descriptor is not None:
+        os.write(descriptor, READY)
+        os.close(descriptor)
+
+
+def tell_failure(descriptor: int | None, error: StokerError) -> None:
+    """Let whoever started the engine know why there is none."""
+    if descriptor is not None:
+        body = {"message": error.message, "hint": error.hint, "code": error.exit_code}
+        os.write(descriptor, json.dumps(body).encode())
+        os.close(descriptor)
+
+
+def _spawn(
+    places: Places, arguments: Sequence[str], environment: Mapping[str, str], descriptor: int
+) -> subprocess.Popen[bytes]:
+    """A process in a session of its own, with no terminal and no descriptor of ours but the log and the pipe."""
+    with open_log(places.log) as log:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "stoker", "engine", "run", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=dict(environment),
+            umask=0o077,
+            start_new_session=True,
+            pass_fds=[descriptor],
+        )
+
+
+def _answer(descriptor: int) -> bytes:
+    """What the new engine has to say, until it has said all or time is up."""
+    said = b""
+    while select.select([descriptor], [], [], READY_SECONDS)[0]:
+        part = os.read(descriptor, 65_536)
+        said += part
+        if not part or said == READY:
+            break
+    return said
+
+
+def _failure(places: Places, answer: bytes, process: subprocess.Popen[bytes], *, there: bool) -> StokerError:
+    try:
+        body = json.loads(answer)
+    except ValueError:
+        how = "did not get ready in time" if there else f"ended with {process.returncode}"
+        return EngineFailed(f"the engine {how}", f"see {places.log}; the queue is as it was")
+    kind = Impossible if body["code"] == Impossible.exit_code else EngineFailed
+    return kind(body["message"], body["hint"])
+
+
+def _still_there(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it lives on; one that has just closed its end of the pipe gets a moment to be gone."""
+    try:
+        process.wait(1.0)
+    except subprocess.TimeoutExpired:
+        process.returncode = 0  # it is left to itself
+        return True
+    return False
+
+
+LEAVING_SECONDS = 3.0
+"""How long an engine that nobody needs is waited for."""
+
+
+class Background:
+    """The engine of the queue as a door needs it; that it cannot be started is told when the jobs are safe."""
+
+    def __init__(self, places: Places, sim: str | None) -> None:
+        self.failure: StokerError | None = None
+        self._places = places
+        self._sim = sim
+        self._started = False
+
+    @contextlib.contextmanager
+    def not_for_nothing(self) -> Iterator[None]:
+        """Let an engine that was started only to hear that there is no GPU leave again.
+
+        It would stay without GPUs, whatever the next call says about devices. What others have submitted meanwhile
+        keeps it.
+        """
+        try:
+            yield
+        except Impossible:
+            machine = read_machine(self._places.bulletin(QUEUE))
+            if self._started and not (machine and machine.devices):
+                self._see_off()
+            raise
+
+    def machine(self) -> Machine | None:
+        """What the machine has, as a living engine says; else what the last one said, if there was one."""
+        self._ensure()
+        return read_machine(self._places.bulletin(QUEUE))
+
+    def wake(self) -> None:
+        """There is something new in the queue."""
+        if not ring(self._places, QUEUE) and self.failure is None:
+            self._ensure()
+
+    def _ensure(self) -> None:
+        if engine_lives(self._places, QUEUE):
+            return
+
+        try:
+            self._started = start_engine(self._places, self._sim)
+        except StokerError as error:
+            self.failure = error
+        except OSError as error:
+            hint = f"see whether {self._places.state} can be written to, then stoker engine start"
+            self.failure = StokerError(f"{error.strerror} ({error.filename})", hint)
+
+    def _see_off(self) -> None:
+        pid = signal_engine(self._places, QUEUE, signal.SIGUSR2)
+        deadline = time.monotonic() + LEAVING_SECONDS
+        while pid is not None and process_of(self._places, QUEUE) == pid and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
+def start_engine(places: Places, sim: str | None, arguments: Sequence[str] = ()) -> bool:
+    """Start the engine of the queue unless it runs; True where it was started."""
+    return ensure_engine(places, [*(["--sim", sim] if sim else []), *arguments], os.environ)

@@ -1,0 +1,137 @@
+"""Jobs that are over, as plain data: what `stoker history` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from msgspec import Struct
+
+from stoker.core.device import Device
+from stoker.core.job import Ended, Result, id_text
+from stoker.core.launch import INHERIT
+from stoker.core.text import text_for_json
+from stoker.queue.view_model import VramMode, amount_now, exactly, mode_of, moment, needs_of_attempts
+from stoker.store.queries import Listing, Past, Period
+
+SCHEMA = "stoker.history/1"
+
+
+class PastLine(Struct, frozen=True):
+    """A job that is over."""
+
+    id: int
+    label: str
+    name: str
+    state: Result
+    exit_code: int | None
+    signal: int | None
+    note: str
+    group: str
+    gpus: int
+    devices: list[str]
+    vram_bytes: int | None
+    """Asked for on each GPU; null is all of it, or what is learnt."""
+    submitted: datetime
+    started: datetime | None
+    """Its last attempt, as the following."""
+    ended: datetime
+    wait_seconds: float | None
+    run_seconds: float | None
+    gpu_hours: float
+    """Of all attempts."""
+    attempts: int
+    peak_memory_bytes: int | None
+    """Host memory of the largest process."""
+    directory: str
+    commit: str
+    tags: dict[str, str]
+    log: str | None
+    command: str
+    vram_mode: VramMode = "all"
+    """How much was asked for on each GPU: a size, the whole card, or what is learnt."""
+    reserved_bytes: int | None = None
+    """Set aside on each GPU for its last attempt; null is all of it."""
+    peak_vram_bytes: int | None = None
+    """The most that its last attempt held on one of its GPUs, where that was measured..."""
+    utilisation_percent: int | None = None
+    """... and how busy it kept them on average while it had them to itself."""
+
+
+class History(Struct, frozen=True):
+    """Jobs that are over: `stoker history --json`."""
+
+    schema: str
+    at: datetime
+    host: str
+    simulated: bool
+    since: datetime | None
+    jobs: list[PastLine]
+    """Newest last."""
+    counts: dict[str, int]
+    hidden: int
+    """Those of the counts that are older than the jobs."""
+    gpu_hours: float
+
+
+def past_lines(store: Listing, period: Period, limit: int, devices: Mapping[str, Device]) -> Iterator[PastLine]:
+    """The jobs that ended last, oldest of them first; `devices` are those that are known, by their ids."""
+    return (past_line(past, store, devices) for past in reversed(store.past(period, limit)))
+
+
+def past_line(past: Past, store: Listing, devices: Mapping[str, Device]) -> PastLine:
+    """One job that is over."""
+    job, last = past.job, past.last
+    ended = job.state
+    assert isinstance(ended, Ended)
+    started = last.started if last else None
+    terms = job.terms
+    return PastLine(
+        id=job.id,
+        label=id_text(job),
+        name=text_for_json(job.name),
+        state=ended.result,
+        exit_code=None if ended.signal else ended.code,
+        signal=ended.signal or None,
+        note=text_for_json(ended.note),
+        group=text_for_json(terms.group),
+        gpus=terms.need.gpus,
+        devices=[_label(device, devices) for device in last.devices] if last else [],
+        vram_bytes=terms.need.memory,
+        submitted=exactly(job.submitted),
+        started=moment(started),
+        ended=exactly(ended.at),
+        wait_seconds=None if started is None else _seconds(started - job.submitted),
+        run_seconds=None if started is None else _seconds(ended.at - started),
+        gpu_hours=round(past.gpu_seconds / 3600, 6),
+        attempts=job.attempts,
+        peak_memory_bytes=last.peak_memory or None if last else None,
+        directory=text_for_json(terms.cwd),
+        commit=text_for_json(terms.commit),
+        tags={text_for_json(name): text_for_json(value) for name, value in terms.tags},
+        log=text_for_json(last.log) if last and last.log and last.log != INHERIT else None,
+        command=text_for_json(job.command.text),
+        vram_mode=mode_of(terms.need),
+        reserved_bytes=_set_aside(past, store, devices),
+        peak_vram_bytes=past.peak or None,
+        utilisation_percent=past.utilisation,
+    )
+
+
+def _label(device_id: str, devices: Mapping[str, Device]) -> str:
+    return text_for_json(devices[device_id].label if device_id in devices else device_id)
+
+
+def _set_aside(past: Past, store: Listing, devices: Mapping[str, Device]) -> int | None:
+    """What its last attempt had; of most jobs that is what they asked for, and nobody has to look."""
+    job, had = past.job, past.last.devices if past.last else ()
+    if not had or not job.kind:
+        return None
+    asked = job.terms.need
+    changed = asked.auto or job.floor or job.shortages
+    need = needs_of_attempts(store.events(job.id), asked)[-1] if changed else asked
+    return amount_now(need, [devices[one] for one in had if one in devices])
+
+
+def _seconds(span: float) -> float:
+    return round(max(0.0, span), 3)

@@ -1,0 +1,325 @@
+"""Read job lists: lines of shell commands, JSON lines, TOML or CSV."""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from stoker.core.errors import UsageError
+from stoker.core.spec import Command, NewJob, parse_array
+from stoker.queue.options import JobOptions
+
+if TYPE_CHECKING:
+    from stoker.queue.task_list import BadRow, Record, Sheet, Task
+
+
+PLAIN = JobOptions()
+"""What a job has that wishes nothing of its own; most share it, which makes them quick to tell."""
+
+COMMAND_LINE = "command line"
+
+_LISTS = ("on", "prefer", "after", "array", "retry_on")
+
+_TEXTS = ("vram", "mps", "time", "grace", *_LISTS)
+
+_TABLES = ("env", "tag")
+
+
+class Listed(Struct, frozen=True):
+    """One job of a list, and where it stands there."""
+
+    command: Command
+    where: str
+    options: JobOptions = PLAIN
+    task: int | None = None
+    """Its index, where it is a task of an array..."""
+    array: int = 0
+    """... and which array of the list that is, counted from 1."""
+
+
+class Unusable(Struct, frozen=True):
+    """A line that cannot be a job, and why."""
+
+    where: str
+    sentence: str
+
+
+class Lines:
+    """Cuts a stream of bytes into jobs as they arrive: one a line, going on after a backslash at its end."""
+
+    def __init__(self, name: str, shell: str) -> None:
+        self._name = name
+        self._shell = shell
+        self._rest = b""
+        self._gathered: list[bytes] = []
+        self._line = 0
+        self.tasks: Sequence[int] = ()
+        """Indices of the tasks that every line is to be an array of; none where it is one job."""
+
+    def feed(self, data: bytes) -> Iterator[Listed | Unusable]:
+        """The jobs that are complete now."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            yield from self._take(line)
+
+    def end(self) -> Iterator[Listed | Unusable]:
+        """The job of a last line that has no newline."""
+        if self._rest:
+            yield from self._take(self._rest)
+        if self._gathered:
+            yield from self._job()
+
+    def _take(self, line: bytes) -> Iterator[Listed | Unusable]:
+        self._line += 1
+        stripped = line.rstrip()
+        if not self._gathered and (not stripped or stripped.lstrip().startswith(b"#")):
+            return
+        if _goes_on(line.removesuffix(b"\r")):
+            self._gathered.append(line.removesuffix(b"\r"))
+            return
+        self._gathered.append(stripped)
+        yield from self._job()
+
+    def _job(self) -> Iterator[Listed | Unusable]:
+        text, self._gathered = b"\n".join(self._gathered), []
+        where = f"{self._name} line {self._line}"
+        if b"\0" in text:
+            yield Unusable(where, "it contains a NUL byte, which no program can be given")
+        else:
+            job = Listed(Command((os.fsdecode(text),), self._shell), where)
+            yield from as_tasks(job, self.tasks, self._line) if self.tasks else (job,)
+
+
+def as_tasks(job: Listed, tasks: Sequence[int], array: int) -> Iterator[Listed]:
+    """A job once for each index."""
+    return (Listed(job.command, job.where, job.options, task, array) for task in tasks)
+
+
+def spread(items: Sequence[Listed | Unusable], batch: JobOptions) -> Sequence[Listed | Unusable]:
+    """The list with a job for every task of the arrays in it."""
+    if batch.array is None and all(item.options.array is None for item in items if isinstance(item, Listed)):
+        return items
+    return [each for array, item in enumerate(items, 1) for each in _spread_one(item, batch, array)]
+
+
+def _spread_one(item: Listed | Unusable, batch: JobOptions, array: int) -> Iterable[Listed | Unusable]:
+    text = None if isinstance(item, Unusable) else item.options.array or batch.array
+    if isinstance(item, Unusable) or text is None:
+        return (item,)
+    return as_tasks(item, parse_array(text).indices, array)
+
+
+def read_list(path: Path, shell: str) -> list[Listed | Unusable]:
+    """All jobs of a file; how it is written is told by its ending."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        hint = "give a file, - for stdin, or write a command behind --"
+        raise UsageError(f"cannot read the job list {path}: {error.strerror}", hint) from error
+    match path.suffix.lower():
+        case ".jsonl" | ".ndjson":
+            return list(_json_jobs(data, path.name, shell))
+        case ".toml":
+            return list(_toml_jobs(data, path.name, shell))
+        case ".csv":
+            return list(_csv_jobs(data, path.name, shell))
+    data = data.removeprefix(codecs.BOM_UTF8)
+    lines = Lines(path.name, shell)
+    return [*lines.feed(data), *lines.end()]
+
+
+def _json_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
+    for number, line in enumerate(data.splitlines(), 1):
+        if line.strip():
+            where = f"{name} line {number}"
+            try:
+                table = msgspec.json.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise UsageError(f"{where} is not JSON: {error}", 'write {"command": "..."} on each line') from None
+            yield _job_of(table, where, shell)
+
+
+def _toml_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
+    import tomllib
+
+    try:
+        document = tomllib.loads(data.decode())
+    except ValueError as error:
+        raise UsageError(f"{name} is not TOML: {error}", 'write [[job]] tables with command = "..."') from None
+    tables = document.get("job")
+    if not isinstance(tables, list) or len(document) != 1:
+        raise UsageError(
+            f"{name} has no [[job]] tables, or other things beside them", "write one [[job]] table per job"
+        )
+    for number, table in enumerate(tables, 1):
+        yield _job_of(table, f"{name} job {number}", shell)
+
+
+def _csv_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed | Unusable]:
+    """A column `command` and columns named as options; without one, the columns of the older tool."""
+    from stoker.queue.task_list import read_sheet, refuse_doubled, tasks_of
+
+    sheet = read_sheet(data, name)
+    if "command" in sheet.columns:
+        columns = {column: "" for column in sheet.columns if column}
+        refuse_doubled(sheet, columns, name)
+        _refuse_unknown({column: "" for column in columns if column != "command"}, name)
+        return (_row_job(sheet, record, f"{name} line {record.line}", shell) for record in sheet.records)
+    return (_task_job(row, place, name) for place, row in enumerate(tasks_of(sheet, name)))
+
+
+def _row_job(sheet: Sheet, record: Record, where: str, shell: str) -> Listed | Unusable:
+    from stoker.queue.task_list import cells_of, options_of
+
+    try:
+        cells = cells_of(sheet, record)
+        command = _command(cells.pop("command"), where, shell)
+        cells.pop("", None)
+        return Listed(command, where, options_of(cells))
+    except UsageError as error:
+        return Unusable(where, error.message.removeprefix(f"{where}: "))
+
+
+def _task_job(row: Task | BadRow, place: int, name: str) -> Listed | Unusable:
+    """Its number is its place in the list, so that it is the same work whenever the list is run again."""
+    from stoker.queue.task_list import BadRow
+
+    where = f"{name} line {row.line}"
+    if isinstance(row, BadRow):
+        return Unusable(where, row.sentence)
+    options = msgspec.structs.replace(row.options, chdir=row.directory or None, priority=-row.priority)
+    return Listed(Command(row.words(row.epochs, place)), where, options)
+
+
+def _job_of(table: Any, where: str, shell: str) -> Listed:
+    if not isinstance(table, dict) or "command" not in table:
+        raise UsageError(f"{where} has no command", 'give it one: "command": "python train.py"')
+    try:
+        command = msgspec.convert(table["command"], str | list[str])
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {error}", "give it a command as text, or a list of words") from None
+    options = read_options({key: value for key, value in table.items() if key != "command"}, where)
+    return Listed(_command(command, where, shell), where, options)
+
+
+def read_options(table: dict[str, Any], where: str) -> JobOptions:
+    """Job options as a file or a program has them: numbers and lists may stand where the command line has text."""
+    _refuse_unknown(table, where)
+    try:
+        return msgspec.convert(_with_text(table), JobOptions)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {error}", "see stoker run --help for what each option takes") from None
+
+
+def _refuse_unknown(table: dict[str, Any], where: str) -> None:
+    for key in table:
+        if key not in JobOptions.__struct_fields__:
+            import difflib
+
+            near = difflib.get_close_matches(key, ["command", *JobOptions.__struct_fields__], 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(JobOptions.__struct_fields__)}"
+            raise UsageError(f"{where}: unknown key {key!r}", hint)
+
+
+def _with_text(table: dict[str, Any]) -> dict[str, Any]:
+    """Numbers are fine where the command line takes text, and for variables."""
+    return {key: _loose(key, value) for key, value in table.items()}
+
+
+def _loose(key: str, value: Any) -> Any:
+    if key in _TABLES and isinstance(value, dict):
+        return {name: _text(each) for name, each in value.items()}
+    if key in _LISTS and isinstance(value, list):
+        return ",".join(map(_text, value))
+    return _text(value) if key in _TEXTS and isinstance(value, int) else value
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def command_of(words: Sequence[str], shell: str) -> Command:
+    """A command as typed: several words are executed, one with blanks in it is a line for the shell."""
+    if not words[0].strip():
+        raise UsageError("the command is empty", "write it after --")
+    single = len(words) == 1 and any(blank in words[0] for blank in " \t\n")
+    return Command(tuple(words), shell if single else "")
+
+
+def _command(words: str | list[str], where: str, shell: str) -> Command:
+    parts = [words] if isinstance(words, str) else words
+    if not parts or not parts[0].strip() or any("\0" in part for part in parts):
+        raise UsageError(f"{where}: the command is empty or contains a NUL byte", "give it a command")
+    return Command((words,), shell) if isinstance(words, str) else Command(tuple(words))
+
+
+def _goes_on(line: bytes) -> bool:
+    """Whether a line ends in a backslash that is not itself escaped."""
+    return (len(line) - len(line.rstrip(b"\\"))) % 2 == 1
+
+
+_READ_SIZE = 65_536
+
+Make = Callable[[Listed], NewJob]
+
+Refuse = Callable[[Unusable], None]
+
+
+class ListSource:
+    """Jobs that are all known from the start."""
+
+    def __init__(self, items: Sequence[Listed | Unusable], make: Make, refuse: Refuse) -> None:
+        self._items = iter(items)
+        self._make = make
+        self._refuse = refuse
+        self.exhausted = not items
+
+    def fileno(self) -> int:
+        """The jobs are at hand."""
+        return -1
+
+    def take(self, limit: int) -> Sequence[NewJob]:
+        """The next of them."""
+        items = list(islice(self._items, limit))
+        self.exhausted = len(items) < limit
+        return made(items, self._make, self._refuse)
+
+
+class StreamSource:
+    """Jobs that arrive as lines on a descriptor."""
+
+    def __init__(self, descriptor: int, lines: Lines, make: Make, refuse: Refuse) -> None:
+        self._descriptor = descriptor
+        self._lines = lines
+        self._make = make
+        self._refuse = refuse
+        self.exhausted = False
+
+    def fileno(self) -> int:
+        """The descriptor the lines come from."""
+        return self._descriptor
+
+    def take(self, limit: int) -> Sequence[NewJob]:
+        """What has arrived, however much one read gives."""
+        data = os.read(self._descriptor, _READ_SIZE)
+        self.exhausted = not data
+        items = self._lines.feed(data) if data else self._lines.end()
+        return made(items, self._make, self._refuse)
+
+
+def made(items: Iterable[Listed | Unusable], make: Make, refuse: Refuse) -> list[NewJob]:
+    """The jobs among the items; what cannot be one is told."""
+    jobs = []
+    for item in items:
+        if isinstance(item, Unusable):
+            refuse(item)
+        else:
+            jobs.append(make(item))
+    return jobs

@@ -1,0 +1,302 @@
+"""Build the details of one job: attempts, events, reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stoker.core.job import (
+    Active,
+    Assigned,
+    Cancelled,
+    Ended,
+    Event,
+    Exited,
+    InvalidTransition,
+    Job,
+    Lost,
+    OnHold,
+    Paused,
+    Resumed,
+    Returned,
+    Skipped,
+    Waiting,
+    advance,
+    event_word,
+    id_text,
+    result_of,
+)
+from stoker.core.launch import INHERIT
+from stoker.core.learning import MIB, Use, reached
+from stoker.core.spec import Need, dependency_text
+from stoker.core.text import PATTERNS, outcome, shown_value, text_for_json
+from stoker.core.units import size_text
+from stoker.queue.view_builder import Knowledge, job_line, oom_advice, sparing_text
+from stoker.queue.view_model import JobLine, amount_now, exactly, moment, needs_of_attempts
+from stoker.store.reports import Latest
+from stoker.store.schema import AttemptRow
+
+
+class AttemptLine(Struct, frozen=True):
+    """One run of a job."""
+
+    number: int
+    devices: list[str]
+    assigned: datetime
+    started: datetime | None
+    ended: datetime | None
+    seconds: float | None
+    exit_code: int | None
+    signal: int | None
+    why: str
+    """How it came to its end: exited, timeout, stopped, refused, returned, lost."""
+    peak_memory_bytes: int | None
+    """Host memory of its largest process."""
+    note: str
+    log: str | None
+    errors: str | None
+    reserved_bytes: int | None = None
+    """Set aside for it on each GPU; null is all of it."""
+    peak_vram_bytes: int | None = None
+    """The most that it held on one of its GPUs, where that was measured..."""
+    utilisation_percent: int | None = None
+    """... and how busy it kept them on average while it had them to itself."""
+    vram_curve: list[tuple[float, int]] = []
+    """Seconds since its start, and bytes on the GPU of which it held most."""
+
+
+def attempt_lines(job: Job, events: Sequence[Event], knowledge: Knowledge) -> list[AttemptLine]:
+    """All attempts, oldest first."""
+    store = knowledge.store
+    uses = store.uses(job.id)
+    live = knowledge.live(job.id) if isinstance(job.state, Active) else None
+    if live is not None:  # what is written down is up to a minute old
+        uses[job.attempts] = reached(uses.get(job.attempts, Use()), live.peak)
+    needs = dict(enumerate(needs_of_attempts(events, job.terms.need), 1))
+    rows = store.attempts(job.id)
+    return [_line(row, needs.get(row.number), uses.get(row.number), knowledge) for row in rows]
+
+
+def _line(row: AttemptRow, need: Need | None, use: Use | None, knowledge: Knowledge) -> AttemptLine:
+    return AttemptLine(
+        number=row.number,
+        devices=[text_for_json(label) for label in knowledge.labels(row.devices)],
+        assigned=exactly(row.assigned),
+        started=moment(row.started),
+        ended=moment(row.ended),
+        seconds=_seconds(row, knowledge.now),
+        exit_code=None if row.signal else row.code,
+        signal=row.signal or None,
+        why=row.why or "",
+        peak_memory_bytes=row.peak_memory or None,
+        note=text_for_json(row.note or ""),
+        log=_path(row.log),
+        errors=_path(row.errors),
+        reserved_bytes=amount_now(need, knowledge.devices_of(row.devices)) if row.devices else None,
+        peak_vram_bytes=use.peak or None if use else None,
+        utilisation_percent=use.utilisation if use else None,
+        vram_curve=[(seconds, size * MIB) for seconds, size in use.curve] if use else [],
+    )
+
+
+def _seconds(row: AttemptRow, now: float) -> float | None:
+    """How long it ran, or runs; None where it never did, or was lost or given back and nobody knows when."""
+    if row.started is None or (row.ended is None and row.why is not None):
+        return None
+    return round(max(0.0, (row.ended or now) - row.started), 3)
+
+
+def _path(path: str) -> str | None:
+    return text_for_json(path) if path and path != INHERIT else None
+
+
+class EventLine(Struct, frozen=True):
+    """Something that happened to a job."""
+
+    at: datetime
+    event: str
+    detail: str
+
+
+def event_lines(job: Job, events: Sequence[Event], knowledge: Knowledge) -> list[EventLine]:
+    """All that happened since it was submitted."""
+    needs = iter(needs_of_attempts(events, job.terms.need))
+    return [
+        EventLine(exactly(event.at), event_word(event), text_for_json(_detail(event, after, needs, knowledge)))
+        for event, after in zip(events, _lived(job, events), strict=True)
+    ]
+
+
+def _lived(job: Job, events: Sequence[Event]) -> Iterator[Job | None]:
+    """The job after each event; None from where on it is not known under which terms it ran."""
+    turns = [event for event in events if isinstance(event, Assigned | Paused | Resumed)]
+    held = bool(turns) and isinstance(turns[0], Resumed)
+    begun = OnHold(job.submitted) if held else Waiting(job.submitted)
+    after: Job | None = replace(job, state=begun, attempts=0, failures=0, losses=0, tries=0, shortages=0, floor=0)
+    for event in events:
+        try:
+            after = None if after is None else advance(after, event)
+        except InvalidTransition:
+            after = None
+        yield after
+
+
+def _detail(event: Event, after: Job | None, needs: Iterator[Need | None], knowledge: Knowledge) -> str:
+    match event:
+        case Assigned():
+            return _place(event, next(needs), knowledge)
+        case Exited():
+            return _end(event, after)
+        case Cancelled() | Paused() | Skipped():
+            return event.note
+        case Returned():
+            return "before it started"
+        case Lost():
+            return "its keeper was killed, or the machine went down"
+        case _:
+            return ""
+
+
+def _place(event: Assigned, need: Need | None, knowledge: Knowledge) -> str:
+    if not event.devices:
+        return "no GPU"
+    place = f"GPU {','.join(knowledge.labels(event.devices))}"
+    amount = amount_now(need, knowledge.devices_of(event.devices))
+    if amount is not None:
+        return f"{place}, {size_text(amount)} set aside"
+    return f"{place}, alone" if event.need is not None or (need is not None and need.auto) else place
+
+
+def _end(event: Exited, after: Job | None) -> str:
+    if after is not None and event.cause and event.company and isinstance(after.state, Waiting):
+        return sparing_text(after, event)
+    if after is not None and isinstance(after.state, Ended):
+        return outcome(after.state)
+    return outcome(Ended(result_of(event), event.at, event.code, event.signal))
+
+
+SCHEMA = "stoker.jobs/1"
+
+
+class Story(JobLine, frozen=True, kw_only=True):
+    """A job with all that is known of it."""
+
+    directory: str
+    shell: str
+    tags: dict[str, str]
+    allowed: list[str]
+    preferred: list[str]
+    gpu_type: str
+    after: list[str]
+    begin: datetime | None
+    grace_seconds: float
+    retries: int
+    retry_on: list[str]
+    requeue: bool
+    at_once: int | None
+    commit: str
+    ended: datetime | None
+    exit_code: int | None
+    signal: int | None
+    note: str
+    attempts: list[AttemptLine]
+    events: list[EventLine]
+    variables: dict[str, str]
+    """Those given with --env; what looks like a secret is hidden."""
+    environment: dict[str, str] | None = None
+    """All others, where somebody asked for them."""
+    advice: str = ""
+    """What may help one that ran out of GPU memory."""
+    reported: Latest | None = None
+    """What its last run has told of itself by `stoker.report()`, where it did."""
+
+
+class Stories(Struct, frozen=True):
+    """Some jobs: `stoker status ID... --json`."""
+
+    schema: str
+    at: datetime
+    simulated: bool
+    jobs: list[Story]
+
+
+def story_of(job: Job, knowledge: Knowledge, secrets: Sequence[str] = PATTERNS, *, environment: bool = False) -> Story:
+    """The whole story of a job."""
+    terms, store = job.terms, knowledge.store
+    happened = store.events(job.id)
+    attempts = attempt_lines(job, happened, knowledge)
+    ended = job.state if isinstance(job.state, Ended) else None
+    return Story(
+        **msgspec.structs.asdict(known_line(job, attempts, knowledge)),
+        directory=text_for_json(terms.cwd),
+        shell=job.command.shell,
+        tags=_texts(dict(terms.tags)),
+        allowed=_labels(terms.need.allowed + terms.need.required, knowledge),
+        preferred=_labels(terms.need.preferred, knowledge),
+        gpu_type=text_for_json(terms.need.model),
+        after=[dependency_text(one, store.shown_id) for one in terms.after],
+        begin=moment(terms.begin),
+        grace_seconds=terms.grace,
+        retries=terms.retries,
+        retry_on=list(terms.retry_on),
+        requeue=terms.requeue,
+        at_once=terms.at_once,
+        commit=text_for_json(terms.commit),
+        ended=moment(ended.at) if ended else None,
+        exit_code=ended.code if ended else None,
+        signal=(ended.signal or None) if ended else None,
+        note=text_for_json(ended.note) if ended else "",
+        attempts=attempts,
+        events=[EventLine(exactly(job.submitted), "submitted", ""), *event_lines(job, happened, knowledge)],
+        variables=_shown(dict(terms.extra_env), secrets),
+        environment=_environment(job, knowledge, secrets) if environment else None,
+        advice=text_for_json(_advice(job, happened, knowledge)),
+    )
+
+
+def known_line(job: Job, attempts: list[AttemptLine], knowledge: Knowledge) -> JobLine:
+    """The line of a job; one that is over has what its last attempt knows."""
+    line = job_line(job, knowledge.store.owner(job.id), knowledge)
+    if not isinstance(job.state, Ended) or not attempts:
+        return line
+    last = attempts[-1]
+    return msgspec.structs.replace(
+        line,
+        devices=last.devices,
+        started=last.started,
+        seconds=last.seconds,
+        reserved_bytes=last.reserved_bytes,
+        peak_vram_bytes=last.peak_vram_bytes,
+        utilisation_percent=last.utilisation_percent,
+    )
+
+
+def _advice(job: Job, events: Sequence[Event], knowledge: Knowledge) -> str:
+    """For one that ran out of GPU memory for good."""
+    ends = [event for event in events if isinstance(event, Exited)]
+    if not isinstance(job.state, Ended) or job.state.result != "oom" or not ends:
+        return ""
+    had = knowledge.devices_of(knowledge.store.attempts(job.id)[-1].devices)
+    sim = " --sim" if knowledge.simulated else ""
+    return oom_advice(job, ends[-1], had, knowledge.devices.values(), f"{sim} {id_text(job)}")
+
+
+def _labels(ids: tuple[str, ...], knowledge: Knowledge) -> list[str]:
+    return [text_for_json(label) for label in knowledge.labels(ids)]
+
+
+def _environment(job: Job, knowledge: Knowledge, secrets: Sequence[str]) -> dict[str, str]:
+    digest = job.terms.environment
+    return _shown(knowledge.store.environment(digest), secrets) if digest else {}
+
+
+def _shown(variables: Mapping[str, str], secrets: Sequence[str]) -> dict[str, str]:
+    return _texts({name: shown_value(name, value, secrets) for name, value in sorted(variables.items())})
+
+
+def _texts(values: Mapping[str, str]) -> dict[str, str]:
+    return {text_for_json(name): text_for_json(value) for name, value in values.items()}

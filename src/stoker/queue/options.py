@@ -1,0 +1,317 @@
+"""What a user asks for a job, in the same words on the command line and in job files, and the terms it becomes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from stoker.core.errors import StokerError, UsageError
+from stoker.core.selectors import Named, parse_selection
+from stoker.core.spec import Dependency, Need, Terms, parse_array
+from stoker.core.units import parse_duration, parse_size, size_text
+
+RETRY_RESULTS = ("failed", "oom", "timeout")
+"""Ends that a retry may mend; what is lost is queued again anyway."""
+LONGEST_NAME = 1000
+LARGEST_NUMBER = 10**9
+LEAST_VRAM = 2**20
+TOLD_TO_JOBS = ("vram",)
+"""Options whose variables also tell a job what it was given, which is no wish for the jobs that it submits."""
+_YES = ("true", "yes", "on")
+_NO = ("false", "no", "off")
+_WITHOUT_MPS = "leave out --mps; where it is configured, --mps=off"
+_CODE = re.compile(r"\d{1,3}", re.ASCII)
+
+
+class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """Options as typed; None means not given, so that a job's own wish can go before that of its batch."""
+
+    gpus: int | None = None
+    vram: str | None = None
+    on: str | None = None
+    prefer: str | None = None
+    priority: int | None = None
+    time: str | None = None
+    grace: str | None = None
+    retries: int | None = None
+    chdir: str | None = None
+    env: dict[str, str] = {}
+    out: str | None = None
+    err: str | None = None
+    name: str | None = None
+    gpu_type: str | None = None
+    group: str | None = None
+    begin: str | None = None
+    after: str | None = None
+    array: str | None = None
+    tag: dict[str, str] = {}
+    retry_on: str | None = None
+    no_requeue: bool | None = None
+    cap: bool | None = None
+    mps: str | bool | None = None
+    mps_optional: bool | None = None
+
+
+def _no_earlier_jobs(text: str) -> tuple[Dependency, ...]:
+    raise UsageError(f"--after {text} cannot be used here", "submit the job with stoker submit")
+
+
+class Surroundings(Struct, frozen=True):
+    """Where a job was submitted from, and how device names are understood there."""
+
+    cwd: str
+    umask: int
+    environment: str
+    """Digest of the submitter's environment."""
+    default_out: str
+    resolve: Callable[[str], str]
+    """From a device's label to its id."""
+    array_out: str = ""
+    """The log of a task of an array; empty where it is like that of any job."""
+    earlier: Callable[[str], tuple[Dependency, ...]] = _no_earlier_jobs
+    """From ids as typed to what a job waits for."""
+    commit: Callable[[str], str] = lambda _: ""
+    """The commit that is checked out in a directory."""
+    now: float = 0.0
+    fill: bool = False
+    """Whether placeholders in commands are filled."""
+
+
+def merged(base: JobOptions, own: JobOptions) -> JobOptions:
+    """The options of a batch with those that one of its jobs has of its own."""
+    given = {name: getattr(own, name) for name in own.__struct_fields__ if getattr(own, name) is not None}
+    tables = {"env": {**base.env, **own.env}, "tag": {**base.tag, **own.tag}}
+    return msgspec.structs.replace(base, **{**given, **tables})
+
+
+def terms_of(options: JobOptions, around: Surroundings) -> Terms:
+    """The terms of a job, with every value checked."""
+    check_name(options.name or "")
+    _refuse_nul(options)
+    cwd = os.path.normpath(os.path.join(around.cwd, options.chdir or ""))
+    return Terms(
+        need=need_of(options, around.resolve),
+        priority=_priority(options.priority or 0),
+        cwd=cwd,
+        environment=around.environment,
+        extra_env=tuple(sorted(_checked_env(options.env).items())),
+        umask=around.umask,
+        limit=None if options.time is None else parse_duration(options.time),
+        grace=30.0 if options.grace is None else parse_grace(options.grace),
+        retries=_at_least_zero(options.retries or 0, "--retries"),
+        requeue=not options.no_requeue,
+        out=_output(options.out, cwd) or (options.array and around.array_out) or around.default_out,
+        err=_output(options.err, cwd),
+        group=_checked_group(options.group or ""),
+        begin=None if options.begin is None else _moment(options.begin, around.now),
+        after=() if options.after is None else around.earlier(options.after),
+        retry_on=() if options.retry_on is None else parse_retry_on(options.retry_on),
+        at_once=None if options.array is None else parse_array(options.array).at_once,
+        tags=tuple(sorted(options.tag.items())),
+        commit=around.commit(cwd),
+        fill=around.fill or options.array is not None,
+        cap=bool(options.cap),
+        mps_optional=bool(options.mps_optional),
+    )
+
+
+def tasks_of(options: JobOptions) -> Sequence[int | None]:
+    """The indices of the tasks that the options make of a command; a job that is no array has none."""
+    return (None,) if options.array is None else parse_array(options.array).indices
+
+
+def need_of(options: JobOptions, resolve: Callable[[str], str]) -> Need:
+    """What the job needs of the machine."""
+    need = Need(
+        gpus=_at_least_zero(1 if options.gpus is None else options.gpus, "-G"),
+        memory=None if options.vram is None or vram_word(options.vram) else parse_vram(options.vram),
+        auto=vram_word(options.vram or "") == "auto",
+        allowed=_device_ids(options.on, "--on", resolve),
+        preferred=_device_ids(options.prefer, "--prefer", resolve),
+        model=(options.gpu_type or "").strip().lower(),
+        mps=None if options.mps is None else parse_mps(options.mps),
+    )
+    check_mps(need)
+    return need
+
+
+def parse_mps(value: str | bool) -> int | None:
+    """Percent of the threads of a GPU, all of them where nobody says how many; None is without MPS."""
+    text = str(value).strip().lower()
+    if text in _YES or text in _NO:
+        return 100 if text in _YES else None
+    if not re.fullmatch(r"\d{1,3}%?", text, re.ASCII) or not 1 <= (percent := int(text.rstrip("%"))) <= 100:
+        raise UsageError(f"--mps={text} is not a percentage from 1 to 100", "write it as --mps=50, or as --mps alone")
+    return percent
+
+
+def check_mps(need: Need) -> None:
+    """Refuse a client of MPS that could not be one, or would be for nothing."""
+    if need.mps is None:
+        return
+    if need.gpus != 1:
+        what = f"-G {need.gpus} wants {need.gpus}" if need.gpus else "-G 0 wants none"
+        raise UsageError(f"a client of MPS belongs to the daemon of one GPU, and {what}", _WITHOUT_MPS)
+    if not need.shares:
+        what = "--mps is for jobs that share a GPU, and this one has its GPU to itself"
+        raise UsageError(what, f"add --vram 6G or --vram auto, or {_WITHOUT_MPS}")
+
+
+def parse_grace(text: str) -> float:
+    """Seconds between TERM and KILL; unlike a time limit it may be nothing at all."""
+    return 0.0 if text.strip() in ("0", "0s") else parse_duration(text)
+
+
+def vram_word(text: str) -> str:
+    """`all` or `auto`, however it was written; empty where it is neither."""
+    word = text.strip().lower()
+    return word if word in ("all", "auto") else ""
+
+
+def parse_vram(text: str) -> int:
+    """Bytes on each GPU; a number without a unit would be bytes, which nobody means, and pack all jobs on one card."""
+    try:
+        size = parse_size(text)
+    except UsageError as error:
+        raise UsageError(error.message, "write it as 6G, 512M or 1.5G, or as auto or all") from None
+    if size <= 0:
+        raise UsageError("--vram must be more than nothing", "write it as --vram 6G")
+    if text.strip()[-1:].isdigit():
+        number = text.strip()
+        meant = f"{number}G" if size < 1024 else f"{number}M" if size < LEAST_VRAM else size_text(size)
+        raise UsageError(f"--vram {number} has no unit", f"write {meant}")
+    if size < LEAST_VRAM:
+        raise UsageError(f"--vram {text.strip()} is less than any program uses", "1M is the least; write it as 6G")
+    return size
+
+
+def parse_assignment(text: str, option: str = "--env") -> tuple[str, str]:
+    """Name and value of K=V."""
+    name, equals, value = text.partition("=")
+    if not equals or not name or "\0" in text:
+        raise UsageError(f"{option} {text!r} is not of the form NAME=VALUE", f"write it as {option} SEED=1")
+    return name, value
+
+
+def parse_retry_on(text: str) -> tuple[str, ...]:
+    """Results and exit codes that a retry may mend: `oom,timeout,75`."""
+    words = [word.strip().lower() for word in text.split(",")]
+    for word in words:
+        if word not in RETRY_RESULTS and not (_CODE.fullmatch(word) and 1 <= int(word) <= 255):
+            what = f"{word!r} is neither a result nor an exit code" if word else f"{text!r} has an empty word in it"
+            raise UsageError(f"--retry-on: {what}", f"name {', '.join(RETRY_RESULTS)} or codes from 1 to 255")
+    return tuple(dict.fromkeys(words))
+
+
+def working_directory() -> str:
+    """Where we are, if that is still somewhere."""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise UsageError(f"the current directory cannot be used: {error.strerror}", "cd to another one") from error
+
+
+def check_directory(path: str) -> None:
+    """Refuse a directory that no job could enter."""
+    try:
+        os.stat(os.path.join(path, "."))  # only who may enter it can see what is in it
+    except OSError as error:
+        raise UsageError(f"cannot enter {path}: {error.strerror}", "give another directory with -D") from error
+
+
+def current_user() -> str:
+    """The user's name, or number where the system has no name for it."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def current_umask() -> int:
+    """The umask of this process, which older kernels tell only who sets it, and threads would notice that."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/status", "rb") as status:
+        return int(status.read().partition(b"\nUmask:")[2].split()[0], 8)
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _device_ids(text: str | None, option: str, resolve: Callable[[str], str]) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    ids = [resolve(word) for word in text.split(",")]
+    if len(set(ids)) < len(ids):
+        raise UsageError(f"{option} {text} names a device twice", "name each device once")
+    return tuple(ids)
+
+
+def _checked_env(env: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise UsageError(f"{name!r} cannot be the name of a variable", "write it as --env SEED=1")
+    return env
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that no variable could carry to the job; whatever else it contains is shown escaped."""
+    if "\0" in name:
+        raise UsageError("a name with a NUL byte cannot be told to the job", "use a plainer name")
+    if name and _reads_as_ids(name):
+        raise UsageError(
+            f"{name!r} cannot be a name: as an id it means other jobs", f"use another one, such as job-{name}"
+        )
+    if len(name) > LONGEST_NAME:
+        raise UsageError(f"a name of {len(name)} characters is too long", f"{LONGEST_NAME} are the most")
+
+
+def _reads_as_ids(name: str) -> bool:
+    try:
+        return not all(isinstance(pick, Named) for pick in parse_selection([name]))
+    except StokerError:  # neither ids nor a name to verbs, but harmless
+        return False
+
+
+def _checked_group(name: str) -> str:
+    if name and (not name.isprintable() or len(name) > LONGEST_NAME):
+        raise UsageError(f"--group {name[:40]!r} cannot be shown", "use a plainer name")
+    return name
+
+
+def _moment(text: str, now: float) -> float:
+    from stoker.core.units import parse_moment
+    from stoker.queue.local_time import LocalZone
+
+    return parse_moment(text, now, LocalZone())
+
+
+def _refuse_nul(options: JobOptions) -> None:
+    for name in ("chdir", "out", "err", "group", "gpu_type"):
+        if "\0" in (getattr(options, name) or ""):
+            raise UsageError(f"--{name.replace('_', '-')} contains a NUL byte", "leave that out")
+
+
+def _priority(number: int) -> int:
+    if abs(number) > LARGEST_NUMBER:
+        raise UsageError(f"--priority {number} is out of all proportion", f"{LARGEST_NUMBER} is the most")
+    return number
+
+
+def _at_least_zero(number: int, option: str) -> int:
+    if number < 0:
+        raise UsageError(f"{option} {number} is less than nothing", f"give {option} 0 or more")
+    if number > LARGEST_NUMBER:
+        raise UsageError(f"{option} {number} is out of all proportion", f"{LARGEST_NUMBER} is the most")
+    return number
+
+
+def _output(pattern: str | None, cwd: str) -> str:
+    """A path pattern made absolute; "-" stays the caller's own output."""
+    if not pattern or pattern == "-":
+        return pattern or ""
+    return os.path.join(cwd, os.path.expanduser(pattern))

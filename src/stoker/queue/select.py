@@ -1,0 +1,148 @@
+"""Find jobs by id, name or glob, and resolve --after."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from stoker.core.errors import NoSuchJob, UsageError
+from stoker.core.job import Job
+from stoker.core.selectors import All, Last, Named, Numbers, Pick, Task, parse_selection, pick_text
+from stoker.core.spec import Dependency, parse_after
+from stoker.core.text import printable
+from stoker.store import queries
+from stoker.store.queries import arrays_of, tasks_in
+from stoker.store.writer import Store
+
+Scope = Literal["open", "ended"]
+"""Which jobs a verb is about: `all` is all of these. What is named by its number is found in any case."""
+
+_STATUS = "stoker status shows what there is"
+
+
+def find(store: Store, words: Sequence[str], scope: Scope = "open") -> list[int]:
+    """Ids of the jobs that the words choose, in their order and each once; every word must choose something.
+
+    The first id of an array stands for all its tasks. A name stands for all jobs of that name that are not over, and
+    where there is none, for the newest of that name; `all` may stand for nothing.
+    """
+    picks = parse_selection(words)
+    return list(dict.fromkeys(job_id for pick in picks for job_id in _find_pick(store, pick, scope)))
+
+
+def find_last(store: Store) -> list[int]:
+    """The job submitted last, with all tasks where it is an array."""
+    found = queries.newest(store)
+    if found is None:
+        raise NoSuchJob("the queue is empty", "stoker submit COMMAND puts a job into it")
+    job_id, array = found
+    return queries.ids_between(store, array, array) if array else [job_id]
+
+
+def jobs_in_order(store: Store, ids: Sequence[int]) -> list[Job]:
+    """The jobs in the order of the ids."""
+    found = {job.id: job for job in queries.jobs_of(store, ids)}
+    return [found[job_id] for job_id in ids]
+
+
+def _find_pick(store: Store, pick: Pick, scope: Scope) -> list[int]:
+    match pick:
+        case All():
+            return queries.open_ids(store) if scope == "open" else queries.ended_ids(store)
+        case Last():
+            return find_last(store)
+        case Numbers(first, last):
+            return queries.ids_between(store, first, last) or _no_number(store, pick)
+        case Task(array, first, last):
+            return queries.ids_of_tasks(store, array, first, last) or _no_task(store, pick)
+        case Named():
+            return _find_name(store, pick, scope) or _no_name(store, pick)
+
+
+def _find_name(store: Store, pick: Named, scope: Scope) -> list[int]:
+    """A name that is a pattern too is first taken as it is."""
+    for glob in (False, True) if pick.is_glob else (False,):
+        meant = queries.ids_named(store, pick.pattern, scope, glob=glob)
+        if meant and (scope == "open" or glob):
+            return meant
+        if found := queries.ids_named(store, pick.pattern, "any", glob=glob):
+            return _with_its_array(store, found[-1])
+    return []
+
+
+def _with_its_array(store: Store, job_id: int) -> list[int]:
+    job = store.job(job_id)
+    return queries.ids_between(store, job.array, job.array) if job is not None and job.array else [job_id]
+
+
+def _no_number(store: Store, pick: Numbers) -> list[int]:
+    newest = queries.newest(store)
+    if newest is None:
+        raise NoSuchJob(f"there is no job {pick_text(pick)}: the queue is empty", "stoker submit puts a job into it")
+    raise NoSuchJob(f"there is no job {pick_text(pick)}", f"the newest is {newest[1] or newest[0]}; {_STATUS}")
+
+
+def _no_task(store: Store, pick: Task) -> list[int]:
+    tasks = queries.range_of_tasks(store, pick.array)
+    if tasks is not None:
+        raise NoSuchJob(f"array {pick.array} has no task {pick_text(pick)}", f"its tasks are {tasks[0]} to {tasks[1]}")
+    if store.job(pick.array) is not None:
+        raise NoSuchJob(f"job {pick.array} is not an array", f"write it as {pick.array}")
+    return _no_number(store, Numbers(pick.array, pick.array))
+
+
+def _no_name(store: Store, pick: Named) -> list[int]:
+    import difflib
+
+    near = difflib.get_close_matches(pick.pattern, queries.names(store), 1)
+    what = "no job has a name like" if pick.is_glob else "no job is named"
+    hint = f"did you mean {printable(near[0])}?" if near else _STATUS
+    raise NoSuchJob(f"{what} '{printable(pick.pattern)}'", hint)
+
+
+MOST = 10_000
+"""Targets that one job may have; more are better made an array of."""
+
+
+def resolve_after(store: Store, text: str, own: Job | None = None) -> tuple[Dependency, ...]:
+    """The dependencies that are meant; those of a job that is in the queue already must be older than it is.
+
+    A job that is submitted can only name jobs that are there, so nothing ever waits for itself by way of others.
+    """
+    found = [
+        Dependency(target, kind, whole) for kind, word in parse_after(text) for target, whole in _meant(store, word)
+    ]
+    if len(found) > MOST:
+        raise UsageError(f"{text!r} waits for {len(found)} jobs", f"{MOST} are the most; submit them as an array")
+    if own is not None:
+        for dependency in found:
+            _refuse_younger(dependency, own)
+    return tuple(dict.fromkeys(found))
+
+
+def _meant(store: Store, word: str) -> Iterator[tuple[int, bool]]:
+    """Targets of one word, arrays as a whole where all of their tasks are meant."""
+    _refuse_open_ends(store, word)
+    arrays = arrays_of(store, find(store, [word]))
+    counts = Counter(arrays.values())
+    whole = {array for array, count in counts.items() if array and count == tasks_in(store, array)}
+    yield from ((array, True) for array in sorted(whole))
+    yield from ((job_id, False) for job_id, array in arrays.items() if array not in whole)
+
+
+def _refuse_open_ends(store: Store, word: str) -> None:
+    """A range may have gaps, where old jobs have left the history, but not reach beyond what there is."""
+    for pick in parse_selection([word]):
+        if isinstance(pick, Numbers) and pick.first != pick.last:
+            for end in (pick.first, pick.last):
+                if store.job(end) is None:
+                    raise NoSuchJob(f"there is no job {end}", "stoker status shows what there is")
+
+
+def _refuse_younger(dependency: Dependency, own: Job) -> None:
+    if dependency.target >= own.id or (dependency.array and dependency.target == own.array):
+        raise UsageError(
+            f"job {own.id} cannot wait for {dependency.target}, which is itself or came later",
+            "name jobs that were submitted before it",
+        )

@@ -1,0 +1,244 @@
+"""Read CSV tables, with the columns of priority_scheduler."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import os
+import re
+import shlex
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from stoker.core.errors import UsageError
+from stoker.queue.options import LARGEST_NUMBER, JobOptions, parse_assignment
+
+_SEPARATORS = {";": "semicolons", "\t": "tabs"}
+
+
+class BadRow(Struct, frozen=True):
+    """A record that says nothing usable, and why."""
+
+    line: int
+    text: str
+    sentence: str
+
+
+class Record(Struct, frozen=True):
+    """One record, which may go over several lines where something in it is quoted."""
+
+    line: int
+    """Where it begins, counted from 1."""
+    written: str
+    """As it stands in the file, with its line end."""
+    fields: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """What tells it from other records, wherever in the file it stands."""
+        return self.written.rstrip("\r\n")
+
+
+class Sheet(Struct, frozen=True):
+    """The columns of a file, and the records below them."""
+
+    columns: tuple[str, ...]
+    """Their names in small letters, with _ for blanks and dashes."""
+    records: tuple[Record, ...]
+
+
+def read_sheet(data: bytes, name: str, header: int | None = 0, columns: Sequence[str] = ()) -> Sheet:
+    """The records below the row that names the columns; a file without such a row (None) has the columns given."""
+    filled = [record for record in split_records(text_of(data, name), name) if any(map(str.strip, record.fields))]
+    if header is None:
+        return Sheet(tuple(map(column_name, columns)), tuple(filled))
+    if header >= len(filled):
+        what = "is empty" if not filled else f"has no row {header}"
+        raise UsageError(f"{name} {what}", f"name its columns in row {header}, counted from 0")
+    names = tuple(map(column_name, filled[header].fields))
+    _refuse_other_separators(names, name)
+    return Sheet(names, tuple(filled[header + 1 :]))
+
+
+def text_of(data: bytes, name: str) -> str:
+    """The text without the mark that some programs put before it; bytes that are not UTF-8 pass."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UsageError(f"{name} is written in UTF-16", "save it as UTF-8")
+    return data.removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape")
+
+
+def split_records(text: str, name: str) -> Iterator[Record]:
+    """All records, blank ones too: together they are the text."""
+    lines = list(io.StringIO(text, newline=""))
+    reader = csv.reader(lines, skipinitialspace=True)
+    begin = 0
+    try:
+        for fields in reader:
+            record = Record(begin + 1, "".join(lines[begin : reader.line_num]), tuple(fields))
+            if reader.line_num == len(lines) > begin + 1 and record.written.count('"') % 2:
+                raise UsageError(f"{name} has a quote in line {begin + 1} that nothing closes", "close it there")
+            yield record
+            begin = reader.line_num
+    except csv.Error as error:
+        raise UsageError(f"{name} cannot be read from line {begin + 1} on: {error}", "see to its quotes") from None
+
+
+def column_name(text: str) -> str:
+    """The name of a column as it is compared with others."""
+    return text.strip().casefold().replace(" ", "_").replace("-", "_")
+
+
+def cells_of(sheet: Sheet, record: Record) -> dict[str, str]:
+    """What a record has in each column, without the blanks around it."""
+    fields = [field.strip() for field in record.fields]
+    if any(fields[len(sheet.columns) :]):
+        fault = f"it has {len(fields)} fields, and there are {len(sheet.columns)} columns"
+        raise UsageError(fault, "put what contains commas into double quotes")
+    missing = len(sheet.columns) - len(fields)
+    return dict(zip(sheet.columns, fields + [""] * missing, strict=False))
+
+
+def refuse_doubled(sheet: Sheet, known: Collection[str], name: str) -> None:
+    """Refuse two columns of the same name, where that name counts."""
+    doubled = [each for each in known if sheet.columns.count(column_name(each)) > 1]
+    if doubled:
+        raise UsageError(f"{name} has the column {doubled[0]} twice", "name each column once")
+
+
+def _refuse_other_separators(names: Sequence[str], name: str) -> None:
+    for sign, word in _SEPARATORS.items():
+        if len(names) == 1 and sign in names[0]:
+            raise UsageError(f"the fields of {name} are separated by {word}", "separate them by commas")
+
+
+COLUMNS = ("Directory", "Executable", "Filename", "Epochs", "Priority")
+
+THIS_PYTHON = "-1"
+
+_WHOLE = re.compile(r"([-+]?\d+)(?:\.0*)?", re.ASCII)
+
+_TABLES = ("env", "tag")
+
+_OPTIONS = frozenset(JobOptions.__struct_fields__) - {"priority", "chdir"}
+"""Further columns that count; of the rest the tool has columns of its own."""
+
+
+class Task(Struct, frozen=True):
+    """One row: a script to be trained."""
+
+    line: int
+    text: str
+    """The row as it is written, which tells it from others."""
+    directory: str
+    executable: tuple[str, ...]
+    filename: str
+    epochs: int
+    priority: int
+    """Lower goes first."""
+    script: tuple[str, ...]
+    """The words of the file name, and whatever arguments it has."""
+    options: JobOptions = JobOptions()
+    """What else was asked for in columns of ours."""
+
+    def words(self, epochs: int, number: int) -> tuple[str, ...]:
+        """The command that trains it for so many epochs under a number of its own."""
+        return (*self.executable, *self.script, f"--epochs={epochs}", f"--id={number}")
+
+
+def read_tasks(data: bytes, name: str, header: int | None = 0) -> list[Task | BadRow]:
+    """The tasks of a file in its order; a row that cannot be one is told, and the others count."""
+    return tasks_of(read_sheet(data, name, header, COLUMNS), name)
+
+
+def tasks_of(sheet: Sheet, name: str) -> list[Task | BadRow]:
+    """The tasks of a file that was read."""
+    absent = [column for column in COLUMNS if column_name(column) not in sheet.columns]
+    if absent:
+        what = "has no header" if len(absent) == len(COLUMNS) else f"has no column {absent[0]}"
+        raise UsageError(f"{name} {what}", f"name the columns in its first row: {','.join(COLUMNS)}")
+    refuse_doubled(sheet, [*COLUMNS, *_OPTIONS], name)
+    return list(_tasks(sheet))
+
+
+def options_of(cells: Mapping[str, str]) -> JobOptions:
+    """The job options among the cells of a row; an empty cell says nothing."""
+    given: dict[str, object] = {name: text for name, text in cells.items() if text}
+    for name in _TABLES:
+        if text := cells.get(name):
+            given[name] = dict(parse_assignment(word, name) for word in split_words(text, f"its {name}"))
+    try:
+        return msgspec.convert(given, JobOptions, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(str(error), "see stoker run --help for what each option takes") from None
+
+
+def split_words(text: str, what: str) -> list[str]:
+    """The words of a text as a shell would see them."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{what} cannot be taken apart: {str(error).lower()}", "see to its quotes") from None
+
+
+def _tasks(sheet: Sheet) -> Iterator[Task | BadRow]:
+    for record in sheet.records:
+        try:
+            yield _task(record.line, record.text, cells_of(sheet, record))
+        except UsageError as error:
+            yield BadRow(record.line, record.text, error.message)
+
+
+def _task(line: int, text: str, cells: Mapping[str, str]) -> Task:
+    if "\0" in text:
+        raise UsageError("it contains a NUL byte, which no program can be given")
+    directory = os.path.expanduser(cells["directory"])
+    filename = _present(cells, "Filename")
+    return Task(
+        line=line,
+        text=text,
+        directory=directory,
+        executable=_executable(_present(cells, "Executable"), directory),
+        filename=filename,
+        epochs=_whole(cells, "Epochs", 0),
+        priority=_whole(cells, "Priority", -LARGEST_NUMBER),
+        script=_words(filename, directory, "its file name"),
+        options=options_of({name: cell for name, cell in cells.items() if name in _OPTIONS}),
+    )
+
+
+def _present(cells: Mapping[str, str], column: str) -> str:
+    text = cells[column_name(column)]
+    if not text:
+        hint = f" ({THIS_PYTHON} is the Python of the scheduler)" if column == "Executable" else ""
+        raise UsageError(f"it has no {column}{hint}")
+    return text
+
+
+def _executable(text: str, directory: str) -> tuple[str, ...]:
+    if text == THIS_PYTHON:
+        return (sys.executable,)
+    return tuple(_words(os.path.expanduser(text), directory, "its executable"))
+
+
+def _words(text: str, directory: str, what: str) -> tuple[str, ...]:
+    """The words of a command line, unless it is the name of a file that has blanks in it."""
+    if os.path.isfile(os.path.join(directory, text)):
+        return (text,)
+    words: Sequence[str] = split_words(text, what)
+    if not words or not words[0]:
+        raise UsageError(f"{what} is empty")
+    return tuple(words)
+
+
+def _whole(cells: Mapping[str, str], column: str, least: int) -> int:
+    text = _present(cells, column)
+    number = _WHOLE.fullmatch(text)
+    if number is None:
+        raise UsageError(f"its {column} is {text!r}, which is no whole number")
+    if not least <= int(number[1][:20]) <= LARGEST_NUMBER:
+        raise UsageError(f"its {column} {text} is out of all proportion")
+    return int(number[1])

@@ -1,0 +1,64 @@
+"""The engine's end of the forkserver: light to import, so that it can be started before all the rest is loaded."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from stoker.core.errors import StokerError
+
+_PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from stoker.runner.forkserver import main; main()"
+_PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
+
+
+class Shared(NamedTuple):
+    """Which of our standard streams the jobs of a keeper have too."""
+
+    input: bool
+    output: bool
+
+
+class Forkserver:
+    """A process that forks keepers."""
+
+    def __init__(self) -> None:
+        self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = _start()
+
+    def fork(self, folder: Path, descriptors: list[int], shared: Shared) -> None:
+        """Ask for a keeper; a forkserver that was killed is replaced once."""
+        message = bytes([shared.input, shared.output]) + os.fsencode(folder)
+        for _ in range(2):
+            if self._running is None:
+                self._running = _start()
+            try:
+                socket.send_fds(self._running[1], [message], descriptors)
+            except OSError:
+                self.close()
+            else:
+                return
+        raise StokerError("the process that starts jobs keeps dying", "see whether something kills it (ulimit, OOM)")
+
+    def close(self) -> None:
+        """Let it end; keepers live on."""
+        if self._running is not None:
+            process, control = self._running
+            control.close()
+            process.wait()
+            self._running = None
+
+
+def _start() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """It inherits all streams, since nobody knows yet what jobs will need; keepers leave those that theirs do not."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, _PACKAGE_PARENT, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            env={},
+        )
+    return process, ours

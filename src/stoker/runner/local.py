@@ -1,0 +1,308 @@
+"""Runs attempts as processes of this machine, through keepers that survive the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import selectors
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from stoker.core.errors import StokerError
+from stoker.core.launch import Order
+from stoker.runner import journal, processes
+from stoker.runner.forkserver_client import Forkserver, Shared
+from stoker.runner.worker_link import Link, locked
+
+MARKER = "STOKER_KEEPER"
+"""Variable in every job's environment by which what a dead keeper left behind is found."""
+
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+class Gone(Struct, frozen=True):
+    """The keeper is dead and nothing that it started is left; what it has to say was said before."""
+
+
+class LocalBackend:
+    """The keepers of one engine."""
+
+    def __init__(
+        self,
+        directory: Path,
+        engine: str,
+        *,
+        share_output: bool = False,
+        share_input: bool = False,
+        forkserver: Forkserver | None = None,
+    ) -> None:
+        self._directory = directory
+        self._engine = engine
+        self._shared = Shared(input=share_input, output=share_output)
+        self._count = 0
+        self._forkserver = forkserver or Forkserver()
+        self._links: dict[str, Link] = {}
+        self._ended: dict[str, Link] = {}
+        """Keepers that hung up: dead, or about to be."""
+        self._unsent: dict[str, Link] = {}
+        self._selector = selectors.EpollSelector()
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def fileno(self) -> int:
+        """Readable when a keeper has something to say."""
+        return self._selector.fileno()
+
+    @property
+    def next_burial(self) -> float | None:
+        """Seconds after which somebody must look again although no keeper will call; None for never."""
+        now = time.monotonic()
+        return min((max(0.0, link.look_at - now) for link in self._ended.values()), default=None)
+
+    # -- verbs -----------------------------------------------------------------------------------
+
+    def hire(self) -> str:
+        """Start a keeper and return its name."""
+        self._count += 1
+        folder = self._directory / f"{self._engine}-{self._count}"
+        try:
+            folder.mkdir(mode=0o700)
+            self._watch(self._establish(folder))
+        except StokerError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise StokerError(
+                f"cannot prepare a keeper in {self._directory}: {error.strerror}",
+                "see whether the disk is full, or a limit on processes or open files is reached",
+            ) from error
+        return folder.name
+
+    def equip(self, keeper: str, path: str, descriptor: int) -> None:
+        """Hand a lease over; from now on it lives as long as the keeper wants, whatever happens to us."""
+        self._tell(keeper, {"do": "lease", "path": path}, descriptor)
+
+    def start(self, keeper: str, order: Order, variables: Mapping[str, str]) -> None:
+        """Give the keeper an attempt to run, behind what it may already have; sent with the next flush.
+
+        A keeper that is dead hears nothing, and will be noticed anyway.
+        """
+        if link := self._links.get(keeper):
+            link.teach(order.environment, variables)
+            extra = {**order.extra, MARKER: keeper}
+            link.put({"do": "run", **msgspec.structs.asdict(order), "extra": extra})
+            self._unsent[keeper] = link
+
+    def flush(self) -> None:
+        """Send what was put up: several starts for one keeper are one message."""
+        for link in self._unsent.values():
+            link.flush()
+            self._mind(link)
+        self._unsent.clear()
+
+    def stop(self, keeper: str, attempt: str, grace: float, number: int = 0) -> None:
+        """TERM now, or another signal, and KILL after the grace, for everything the attempt started."""
+        self._tell(keeper, {"do": "stop", "attempt": attempt, "grace": grace, "signal": number})
+
+    def recall(self, keeper: str) -> None:
+        """Ask for the attempts back that were handed over ahead and not started."""
+        self._tell(keeper, {"do": "recall"})
+
+    def release(self, keeper: str) -> None:
+        """Let an idle keeper give its leases up."""
+        self._tell(keeper, {"do": "release"})
+
+    def dismiss(self, keeper: str) -> None:
+        """Let the keeper leave when it is idle."""
+        self._tell(keeper, {"do": "leave"})
+
+    def account(self, keeper: str, attempt: str) -> None:
+        """Ask for an attempt that may never have been sent: a keeper that does not know it gives it back."""
+        self._tell(keeper, {"do": "account", "attempt": attempt})
+
+    def poll(self) -> Iterator[tuple[str, journal.Fact | Gone]]:
+        """What happened since the last look, in each keeper's own order."""
+        self.flush()
+        for key, _ in self._selector.select(0):
+            yield from self._hear(key.data)
+        now = time.monotonic()
+        for link in [link for link in self._ended.values() if link.look_at <= now]:
+            yield from self._bury(link)
+
+    def process_of(self, keeper: str, attempt: str) -> int | None:
+        """The number of the process of a keeper's newest attempt, if that is the one asked for and it was told."""
+        link = self._links.get(keeper) or self._ended.get(keeper)
+        born = link.born if link is not None else None
+        return born.pid if born is not None and born.attempt == attempt else None
+
+    def root_of(self, keeper: str) -> int | None:
+        """The number of a keeper's own process, from which all comes that it runs, once it has run something."""
+        link = self._links.get(keeper) or self._ended.get(keeper)
+        return link.born.keeper or None if link is not None and link.born is not None else None
+
+    def worn_out(self, keeper: str) -> bool:
+        """Whether the keeper's journal is nearly full, so that a fresh one should take over."""
+        return keeper in self._links and self._links[keeper].reader.nearly_full
+
+    def adopt(self, keeper: str) -> bool:
+        """Take over a keeper of an engine that died; its journal is told from the start. False if it left no trace."""
+        try:
+            link = Link(self._directory / keeper, None)
+        except FileNotFoundError:
+            return False
+        self._ended[keeper] = link
+        if link.alive():
+            self._reconnect(link)
+        return True
+
+    def is_dead(self, keeper: str) -> bool:
+        """Whether a keeper of any engine is dead, or was never there."""
+        try:
+            return not locked(self._directory / keeper)
+        except FileNotFoundError:
+            return True
+
+    def forget(self, keeper: str) -> None:
+        """Remove a dead keeper's folder, once all it said is safely recorded."""
+        shutil.rmtree(self._directory / keeper, ignore_errors=True)
+
+    def close(self) -> None:
+        """Leave: keepers that still work go on without us, idle ones follow."""
+        for link in [*self._links.values(), *self._ended.values()]:
+            link.close()
+        self._selector.close()
+        self._forkserver.close()
+
+    # -- speaking and listening ------------------------------------------------------------------
+
+    def _tell(self, keeper: str, order: Mapping[str, Any], descriptor: int | None = None) -> None:
+        """Tell a keeper something; one that hung up cannot hear it any more."""
+        link = self._links.get(keeper)
+        if link is not None:
+            link.put(order, descriptor)
+            link.flush()
+            self._mind(link)
+        elif descriptor is not None:
+            os.close(descriptor)
+
+    def _mind(self, link: Link) -> None:
+        """Be woken when a keeper speaks, and when it can take the rest of what was too much for the socket."""
+        if link.connection is not None and link.congested != link.pressed:
+            link.pressed = link.congested
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.congested else 0)
+            self._selector.modify(link.connection, events, link)
+
+    def _watch(self, link: Link) -> None:
+        self._links[link.name] = link
+        if link.connection is not None:
+            self._selector.register(link.connection, selectors.EVENT_READ, link)
+
+    def _hear(self, link: Link) -> Iterator[tuple[str, journal.Fact]]:
+        connection = link.connection
+        if connection is None:
+            return
+        try:
+            said = connection.recv(4096)
+        except BlockingIOError:
+            said = b"?"
+        except OSError:
+            said = b""
+        yield from ((link.name, record) for record in link.news())
+        if not said:
+            self._selector.unregister(connection)
+            link.hang_up()
+            self._ended[link.name] = self._links.pop(link.name)
+            return
+        link.flush()
+        self._mind(link)
+
+    def _bury(self, link: Link) -> Iterator[tuple[str, journal.Fact | Gone]]:
+        """A keeper that hung up counts as dead when its lock is free, and is gone when its jobs are too."""
+        link.look_later()
+        if link.alive():
+            self._reconnect(link)
+            return
+        yield from ((link.name, record) for record in link.news())
+        orphans = processes.marked(f"{MARKER}={link.name}".encode()) if link.left_something else []
+        if orphans:
+            processes.send(orphans, 9)
+            return
+        del self._ended[link.name]
+        link.close()
+        yield link.name, Gone()
+
+    def _reconnect(self, link: Link) -> None:
+        """A keeper that lives should be heard; one that is just leaving does not answer."""
+        with contextlib.suppress(OSError):
+            link.connection = _connect(link.folder)
+            del self._ended[link.name]
+            self._watch(link)
+
+    # -- hiring --------------------------------------------------------------------------
+
+    def _establish(self, folder: Path) -> Link:
+        """Make a keeper's lock, journal and socket, connect to it, and only then have it forked.
+
+        All of it is made here and inherited, so there is no moment at which a keeper lives without its lock.
+        """
+        with contextlib.ExitStack() as inherited:
+            lock = _inherited(inherited, os.open(folder / "lock", _NEW_FILE, 0o600))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            record = _inherited(inherited, journal.create(str(folder / "journal")))
+            listener = inherited.enter_context(_listen(folder))
+            link = Link(folder, None)
+            try:
+                link.connection = _connect(folder)
+                self._forkserver.fork(folder, [listener.fileno(), lock, record], self._shared)
+            except BaseException:
+                link.close()
+                raise
+        return link
+
+
+def _inherited(stack: contextlib.ExitStack, descriptor: int) -> int:
+    """The descriptor, which is closed here once the keeper has it."""
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _listen(folder: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _short_path(folder) as short:
+            listener.bind(f"{short}/socket")
+        listener.listen(4)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _connect(folder: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(False)  # a keeper that was stopped must not stop us
+    try:
+        with _short_path(folder) as short:
+            connection.connect(f"{short}/socket")
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+@contextlib.contextmanager
+def _short_path(folder: Path) -> Iterator[str]:
+    """A name of the folder that fits into a socket address (107 bytes), however long its path is."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,357 @@
+"""A keeper: runs attempts one after the other, survives the engine, and remembers how each of them ended.
+
+Standard library only: keepers are forked from a process that must stay small. A keeper owns an flock for
+its whole life (the proof that it lives), a journal (the truth about its attempts) and a listening socket
+(through which the engine, or the engine after that, gives orders). A byte sent to the engine means "the
+journal has grown". No dataclasses here: their import alone takes a quarter of the forkserver's start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import time
+from collections import deque
+from typing import Any
+
+from stoker.runner import journal, processes
+from stoker.runner.spawn import Refused, launch, spawn_silently
+
+LINGER = 1.0
+"""Seconds that what a finished command left behind may take to end by itself."""
+LINGER_GRACE = 5.0
+KILL_INTERVAL = 0.05
+KILL_INTERVAL_LIMIT = 2.0
+FAREWELL_PATIENCE = 8.0
+"""Seconds for the program that an order wants to be run before anything of it is killed."""
+LONGEST_WAIT = 3600.0
+"""Seconds; what comes later is waited for in parts, since poll cannot count beyond 24 days."""
+QUIET_START = 0.01
+"""Seconds before the engine is told of a start: most very short attempts end earlier, and one word is enough."""
+PIECE = 1 << 16
+"""Bytes of orders taken at once; a buffer beyond 128 KiB would be mapped, cleared and unmapped every time."""
+HINT_INTERVAL = 0.02
+"""Seconds within which several ends are told together while more work is at hand."""
+
+
+class Attempt:
+    """The attempt that runs now, and what is known of its end."""
+
+    status: int | None = None
+    peak = 0
+    why = "exited"
+    note = ""
+    linger_at: float | None = None
+    kill_at: float | None = None
+    kill_interval = KILL_INTERVAL
+    told = False
+    parting: int | None = None
+    """The process of the farewell, while it runs..."""
+    parting_until = 0.0
+    """... and when that is over."""
+
+    def __init__(
+        self, key: str, pid: int, limit_at: float | None, grace: float, farewell: list[str] | None = None
+    ) -> None:
+        self.key = key
+        self.pid = pid
+        self.limit_at = limit_at
+        self.grace = grace
+        self.farewell = farewell
+        self.began = time.monotonic()
+
+
+class Keeper:
+    """The loop of one keeper process."""
+
+    def __init__(self, listener: socket.socket, journal_descriptor: int) -> None:
+        self._listener = listener
+        self._journal = journal_descriptor
+        self._offset = 0
+        self._engine: socket.socket | None = None
+        self._inbox = b""
+        self._descriptors: deque[int] = deque()
+        self._leases: list[tuple[str, int]] = []
+        self._environments: dict[str, dict[str, str]] = {}
+        self._queue: deque[dict[str, Any]] = deque()
+        self._given: set[str] = set()
+        """Every attempt that ever arrived; a journal's length bounds it."""
+        self._current: Attempt | None = None
+        self._childless = True
+        """Whether the last look found no process of ours, alive or not."""
+        self._leaving = False
+        self._untold_since: float | None = None
+        self._listener.setblocking(False)
+        self._alarm, alarm_end = socket.socketpair()
+        self._alarm.setblocking(False)
+        alarm_end.setblocking(False)
+        self._alarm_end = alarm_end
+        self._poller = select.poll()
+        self._poller.register(self._listener, select.POLLIN)
+        self._poller.register(self._alarm, select.POLLIN)
+        signal.set_wakeup_fd(alarm_end.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def serve(self) -> None:
+        """Work until told to leave, or until nobody is left to work for."""
+        self._greet()
+        while self._wanted():
+            self._start_next()
+            self._listen(self._patience())
+            self._reap()
+            self._keep_time()
+            self._finish()
+            self._tell_overdue()
+        self._release_leases()
+
+    def _wanted(self) -> bool:
+        busy = self._current is not None or bool(self._queue)
+        return busy or (self._engine is not None and not self._leaving)
+
+    # -- orders from the engine ------------------------------------------------------------------
+
+    def _greet(self) -> None:
+        """Take the newest connection: a new engine replaces one that died, whose last orders still count."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                connection, _ = self._listener.accept()
+                while self._engine is not None and self._receive(self._engine):
+                    pass
+                self._part()
+                connection.setblocking(False)
+                self._engine = connection
+                self._poller.register(connection, select.POLLIN)
+                self._hint()
+
+    def _part(self) -> None:
+        """Forget the engine, and what it had not said to the end: half an order, and the lease sent along with it."""
+        if self._engine is not None:
+            self._poller.unregister(self._engine)
+            self._engine.close()
+        self._engine, self._inbox = None, b""
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+
+    def _listen(self, patience: float | None) -> None:
+        ready = {descriptor for descriptor, _ in self._poller.poll(None if patience is None else patience * 1000)}
+        if self._alarm.fileno() in ready:
+            self._alarm.recv(4096)
+        if self._engine is not None and self._engine.fileno() in ready:
+            self._receive(self._engine)
+        if self._listener.fileno() in ready:
+            self._greet()
+
+    def _receive(self, engine: socket.socket) -> bool:
+        """Obey what the engine has said; False when there is no more of it for now."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(engine, PIECE, 8)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data, descriptors = b"", []
+        self._descriptors.extend(descriptors)
+        if not data:
+            self._part()
+            return False
+        *lines, self._inbox = (self._inbox + data).split(b"\n")
+        for line in lines:
+            self._obey(json.loads(line))
+        return True
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        match order["do"]:
+            case "run":
+                self._given.add(order["attempt"])
+                self._queue.append(order)
+            case "account" if order["attempt"] not in self._given:
+                self._write(journal.Back(order["attempt"], time.time()))
+                self._hint()
+            case "environment":
+                self._environments[order["digest"]] = order["variables"]
+            case "lease":
+                descriptor = self._descriptors.popleft()
+                os.set_inheritable(descriptor, True)
+                self._leases.append((order["path"], descriptor))
+            case "stop":
+                self._stop(order["attempt"], order["grace"], order.get("signal") or signal.SIGTERM)
+            case "recall":
+                self._recall()
+            case "release" if self._current is None and not self._queue:
+                self._release_leases()
+            case "leave":
+                self._leaving = True
+
+    def _recall(self) -> None:
+        while self._queue:
+            self._write(journal.Back(self._queue.popleft()["attempt"], time.time()))
+        self._hint()
+
+    def _stop(self, key: str, grace: float, number: int) -> None:
+        for order in [order for order in self._queue if order["attempt"] == key]:
+            self._queue.remove(order)
+            self._write(journal.Back(key, time.time()))
+            self._hint()
+        if self._current is not None and self._current.key == key:
+            if self._current.why == "exited" and self._current.status is None:
+                self._current.why = "stopped"
+            self._terminate(self._current, grace, number)
+
+    # -- the attempt -----------------------------------------------------------------------------
+
+    def _start_next(self) -> None:
+        while self._queue and self._current is None:
+            order = self._queue.popleft()
+            self._write(journal.Began(order["attempt"], time.time()))
+            try:
+                self._current = self._spawn(order)
+            except Refused as refusal:
+                self._over(journal.Over(order["attempt"], time.time(), refusal.code, 0, "refused", 0, refusal.note))
+
+    def _spawn(self, order: dict[str, Any]) -> Attempt:
+        pid = launch(order, {**self._environments[order["environment"]], **order["extra"]})
+        self._write(journal.Born(order["attempt"], pid, os.getpid()))
+        limit = order["limit"]
+        limit_at = None if limit is None else _boot_clock() + limit
+        self._childless = False
+        return Attempt(order["attempt"], pid, limit_at, order["grace"], order.get("farewell"))
+
+    def _reap(self) -> None:
+        """Collect every child that ended, the command itself and orphans of it alike."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._childless = True
+                return
+            if pid == 0:
+                return
+            if self._current is not None and pid == self._current.parting:
+                self._current.parting, self._current.kill_at = None, _boot_clock()
+            elif self._current is not None:
+                self._current.peak = max(self._current.peak, usage.ru_maxrss * 1024)
+                if pid == self._current.pid:
+                    self._current.status, self._current.limit_at = status, None
+
+    def _finish(self) -> None:
+        """Close the attempt when its command has ended and nothing that came from it is left."""
+        attempt = self._current
+        if attempt is None or attempt.status is None:
+            return
+        if not self._childless:
+            if attempt.linger_at is None and attempt.kill_at is None:
+                attempt.linger_at = _boot_clock() + LINGER
+            return
+        self._current = None
+        code, number = _exit_of(attempt.status)
+        end = journal.Over(attempt.key, time.time(), code, number, attempt.why, attempt.peak, attempt.note)
+        self._over(end)
+
+    def _keep_time(self) -> None:
+        attempt = self._current
+        if attempt is None:
+            return
+        now = _boot_clock()
+        if attempt.kill_at is not None and now >= attempt.kill_at:
+            if self._takes_leave(attempt, now):
+                return
+            processes.send(processes.descendants(os.getpid()), signal.SIGKILL)
+            attempt.kill_at = now + attempt.kill_interval
+            attempt.kill_interval = min(2 * attempt.kill_interval, KILL_INTERVAL_LIMIT)
+        elif attempt.linger_at is not None and now >= attempt.linger_at:
+            attempt.linger_at = None
+            left = processes.descendants(os.getpid())
+            attempt.note = _leftover_note(len(left))
+            self._terminate(attempt, LINGER_GRACE)
+        elif attempt.limit_at is not None and now >= attempt.limit_at:
+            attempt.why = "timeout"
+            self._terminate(attempt, attempt.grace)
+
+    def _takes_leave(self, attempt: Attempt, now: float) -> bool:
+        """Whether what is about to be killed is first told so, in the way that its order wants."""
+        if attempt.farewell:
+            doomed = [str(process.pid) for process in processes.descendants(os.getpid())]
+            words, attempt.farewell = [*attempt.farewell, *doomed], None
+            attempt.parting = spawn_silently(words) if doomed else None
+            attempt.parting_until = now + FAREWELL_PATIENCE
+        if attempt.parting is None or now >= attempt.parting_until:
+            return False
+        attempt.kill_at = attempt.parting_until
+        return True
+
+    def _terminate(self, attempt: Attempt, grace: float, number: int = signal.SIGTERM) -> None:
+        """TERM to all of it now, KILL to whatever is left after the grace; a second order only shortens that."""
+        kill_at = _boot_clock() + grace
+        attempt.limit_at = None  # what ended it first stays the reason
+        if attempt.kill_at is None and grace > 0:
+            processes.send(processes.descendants(os.getpid()), number)
+        attempt.kill_at = kill_at if attempt.kill_at is None else min(kill_at, attempt.kill_at)
+        self._keep_time()
+
+    # -- telling ---------------------------------------------------------------------------------
+
+    def _over(self, end: journal.Over) -> None:
+        self._write(end)
+        now = time.monotonic()
+        self._untold_since = self._untold_since or now
+        if not self._queue or now - self._untold_since >= HINT_INTERVAL:
+            self._hint()
+
+    def _tell_overdue(self) -> None:
+        attempt = self._current
+        if attempt is not None and not attempt.told and time.monotonic() - attempt.began >= QUIET_START:
+            attempt.told = True
+            self._hint()
+
+    def _write(self, record: journal.Record) -> None:
+        line = journal.line_of(record)
+        os.pwrite(self._journal, line, self._offset)
+        self._offset += len(line)
+
+    def _hint(self) -> None:
+        self._untold_since = None
+        if self._engine is not None:
+            with contextlib.suppress(OSError):  # full: it has hints enough; closed: the next read will say so
+                self._engine.send(b"!")
+
+    def _patience(self) -> float | None:
+        attempt = self._current
+        if attempt is None:
+            return None if self._engine is not None else 0.0
+        moments = [at for at in (attempt.kill_at, attempt.linger_at, attempt.limit_at) if at is not None]
+        patience = min(max(0.0, min(moments) - _boot_clock()), LONGEST_WAIT) if moments else None
+        if not attempt.told:
+            return QUIET_START if patience is None else min(patience, QUIET_START)
+        return patience
+
+    def _release_leases(self) -> None:
+        for path, descriptor in self._leases:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            os.close(descriptor)
+        self._leases.clear()
+
+
+def _leftover_note(count: int) -> str:
+    if count == 0:  # the last of them ended at this very moment
+        return ""
+    return (
+        f"left {count} processes behind, which were stopped"
+        if count > 1
+        else "left 1 process behind, which was stopped"
+    )
+
+
+def _exit_of(status: int) -> tuple[int, int]:
+    """Exit code as a shell tells it, and the signal (0 for none)."""
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status), os.WTERMSIG(status)
+    return os.WEXITSTATUS(status), 0
+
+
+def _boot_clock() -> float:
+    """Seconds that no clock change moves and that count while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,278 @@
+"""A virtual machine that runs a trace through the planner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+from stoker.core.device import Device, Reading, Snapshot
+from stoker.core.job import Assigned, Ended, Exited, Job, Started, Waiting, advance
+from stoker.core.learning import Learnt, expected_seconds, observe, observe_use
+from stoker.core.logs.oom import Shortage, floor_after, is_own_fault
+from stoker.core.planner.fairshare import ALONE
+from stoker.core.planner.occupancy import Slot
+from stoker.core.planner.plan import Start, plan
+from stoker.core.planner.queue import Shape, WaitingJobs, resolved, shape_of
+from stoker.core.spec import Command, Need, Terms, amount_on
+from stoker.simulation.policies import Conduct, Speeds
+from stoker.simulation.report import Life, Outcome, Stay
+from stoker.simulation.workload import YOUNG_SHARE, Work, ripens_after
+
+
+class Run:
+    """An attempt under way. Its progress is brought up to date whenever its speed changes, and only then."""
+
+    __slots__ = (
+        "company", "devices", "held", "job", "left", "left_when_ripe", "need", "since", "speed", "started", "until",
+        "work",
+    )  # fmt: skip
+
+    def __init__(self, work: Work, job: Job, start: Start, now: float, seconds: float | None) -> None:
+        """`seconds` is how long somebody who plans believes that it takes."""
+        self.work = work
+        self.job = job
+        self.devices = start.devices
+        self.need = start.need
+        self.started = now
+        self.until = None if seconds is None else now + seconds
+        self.company = False
+        """Whether somebody else was on its devices at any time."""
+        self.held = int(YOUNG_SHARE * work.peak)
+        """Bytes on each device."""
+        self.speed = 1.0
+        self.since = now
+        self.left = work.seconds
+        """Seconds that it would take alone, from `since` on."""
+        self.left_when_ripe = work.seconds - ripens_after(work)
+        """The same at the moment when it takes all its memory; 0 once it has."""
+
+    @property
+    def due(self) -> float:
+        """When the next thing happens to it, if its company stays."""
+        return self.since + max(0.0, self.left - self.left_when_ripe) / self.speed
+
+    @property
+    def wanted(self) -> int:
+        """Bytes on each device when it has taken all."""
+        return int(self.work.peak * self.work.swell) if self.company else self.work.peak
+
+    @property
+    def is_ripe(self) -> bool:
+        """Whether it has taken all its memory."""
+        return not self.left_when_ripe
+
+    def proceed(self, now: float) -> None:
+        """Note how far it got."""
+        self.left -= (now - self.since) * self.speed
+        self.since = now
+
+    def change_speed(self, speed: float, now: float) -> None:
+        """Go on at another speed."""
+        if speed != self.speed:
+            self.proceed(now)
+            self.speed = speed
+
+    def ripen(self) -> None:
+        """Take all the memory that it needs."""
+        self.held = self.wanted
+        self.left_when_ripe = 0.0
+
+
+LEAST_SPEED = 0.01
+"""However crowded a GPU is, a job goes on."""
+
+CLOSE = 1e-6
+"""Seconds; what lies nearer together than this happens at the same time."""
+
+MODEL = "virtual"
+
+_COMMAND = Command(("train",))
+
+_NOTHING = Learnt()
+
+_NEVER_FREED: Mapping[str, float] = {}
+
+
+def virtual_devices(sizes: Sequence[int]) -> list[Device]:
+    """One GPU for each size in bytes."""
+    names = [str(number) for number in range(len(sizes))]
+    return [
+        Device(name, name, name, (name,), "simulated", model=MODEL, memory=size)
+        for name, size in zip(names, sizes, strict=True)
+    ]
+
+
+def replay(works: Sequence[Work], devices: Sequence[Device], conduct: Conduct, speeds: Speeds) -> Outcome:
+    """What comes of the jobs on these devices when they are run so."""
+    return _Machine(works, devices, conduct, speeds).play()
+
+
+class _Machine:
+    """Devices, a clock, and the jobs that wait and run."""
+
+    def __init__(self, works: Sequence[Work], devices: Sequence[Device], conduct: Conduct, speeds: Speeds) -> None:
+        self._arrivals = sorted(works, key=lambda work: (-work.arrival, -work.id))
+        self._works = {work.id: work for work in works}
+        self._devices = {device.id: device for device in devices}
+        self._conduct = conduct
+        self._speeds = speeds
+        self._now = 0.0
+        self._waiting = WaitingJobs()
+        self._runs: dict[int, Run] = {}
+        self._on: dict[str, list[Run]] = {device.id: [] for device in devices}
+        self._learnt: dict[str, Learnt] = {}
+        self._terms: dict[int, Terms] = {}
+        self._blocked: set[Shape] = set()
+        """Shapes of which the last plan left jobs waiting; more of them cannot start before something is freed."""
+        self._lives = {work.id: Life(work.id, work.arrival, work.gpus) for work in works}
+        self._stays: list[Stay] = []
+        self._changed = dict.fromkeys(self._devices, 0.0)
+        self._busy = self._shared = 0.0
+        self._plans = 0
+
+    def play(self) -> Outcome:
+        """Live through all of it."""
+        while self._arrivals or self._runs:
+            self._now = self._next_moment()
+            news = self._arrive()
+            if self._happen() or news:
+                self._decide()
+        lives = [self._lives[job_id] for job_id in sorted(self._lives)]
+        return Outcome(lives, self._stays, len(self._devices), self._busy, self._shared, self._plans)
+
+    def _next_moment(self) -> float:
+        arrival = self._arrivals[-1].arrival if self._arrivals else inf
+        return max(self._now, min(arrival, min([run.due for run in self._runs.values()], default=inf)))
+
+    # -- jobs come
+
+    def _arrive(self) -> bool:
+        """Queue what arrives now; whether any of it could start."""
+        news = False
+        while self._arrivals and self._arrivals[-1].arrival <= self._now:
+            job = self._job(self._arrivals.pop())
+            self._waiting.add(job)
+            news = news or shape_of(job) not in self._blocked
+        return news
+
+    def _job(self, work: Work) -> Job:
+        packing = self._conduct.packing
+        terms = self._terms.get(work.gpus)
+        if terms is None:
+            terms = self._terms[work.gpus] = Terms(need=Need(work.gpus, auto=packing))
+        kind = work.kind if packing else ""
+        return Job(work.id, 1, _COMMAND, terms, Waiting(work.arrival), work.arrival, kind=kind)
+
+    # -- things happen to those that run
+
+    def _happen(self) -> bool:
+        """Let grow and end what is due; whether anything was freed."""
+        freed = False
+        for run in [run for run in self._runs.values() if run.due <= self._now + CLOSE]:
+            run.proceed(self._now)
+            if run.is_ripe:
+                self._finish(run)
+            elif self._is_short(run):
+                self._run_out(run)
+            else:
+                run.ripen()
+                continue
+            freed = True
+        return freed
+
+    def _is_short(self, run: Run) -> bool:
+        """Whether one of its devices has not the memory that it now takes."""
+        return any(
+            sum(other.held for other in self._on[device_id] if other is not run) + run.wanted
+            > (self._devices[device_id].memory or 0)
+            for device_id in run.devices
+        )
+
+    def _run_out(self, run: Run) -> None:
+        """Let it die of want of memory, and then do with it what the product does."""
+        shortage = Shortage("torch", run.wanted - run.held, run.held, None, None, (), capped=False, text="")
+        amounts = [amount_on(run.need, self._devices[device_id]) for device_id in run.devices]
+        reserved = min((amount for amount in amounts if amount is not None), default=None)
+        floor = floor_after(shortage, reserved, None) if is_own_fault(shortage, reserved) else 0
+        exited = Exited(run.job.attempts, 1, 0, self._now, cause="oom", company=run.company, floor=floor)
+        job = advance(run.job, exited)
+        self._vacate(run)
+        self._lives[job.id].shortages += 1
+        if not isinstance(job.state, Ended):
+            self._waiting.add(job)
+
+    def _finish(self, run: Run) -> None:
+        self._vacate(run)
+        self._lives[run.work.id].end = self._now
+        kind = run.work.kind
+        learnt = observe(self._learnt.get(kind, _NOTHING), self._now - run.started)
+        load = None if run.company else run.work.load
+        self._learnt[kind] = observe_use(learnt, MODEL, peak=run.held, load=load)
+
+    def _vacate(self, run: Run) -> None:
+        del self._runs[run.work.id]
+        for device_id in run.devices:
+            self._account(device_id)
+            self._on[device_id].remove(run)
+            self._stays.append(Stay(device_id, run.work.id, run.started, self._now))
+        self._meet(run.devices)
+
+    # -- the plan decides
+
+    def _decide(self) -> None:
+        self._plans += 1
+        slots = [self._slot(run) for run in self._runs.values()]
+        seen, policy = self._snapshot(), self._conduct.policy
+        known = self._expects, self._foresee
+        decided = plan(self._waiting, slots, seen, (), policy, self._now, _NEVER_FREED, ALONE, *known)
+        for start in decided.starts:
+            self._start(start)
+        self._blocked = set(decided.waits)
+
+    def _slot(self, run: Run) -> Slot:
+        return Slot("", run.work.id, run.need, run.devices, run.until, since=run.started)
+
+    def _snapshot(self) -> Snapshot:
+        readings = {device_id: Reading(used=sum([run.held for run in runs])) for device_id, runs in self._on.items()}
+        return Snapshot(self._now, tuple(self._devices.values()), readings)
+
+    def _expects(self, job: Job) -> float | None:
+        work = self._works[job.id]
+        return work.seconds if self._conduct.exact else expected_seconds(self._learnt.get(work.kind, _NOTHING))
+
+    def _foresee(self, shape: Shape) -> Need:
+        return resolved(shape, self._learnt.get(shape.kind, _NOTHING), self._conduct.policy.margin)
+
+    def _start(self, start: Start) -> None:
+        job = start.job
+        self._waiting.remove(job.id)
+        assigned = advance(job, Assigned("", start.devices, "", self._now, need=start.need))
+        started = advance(assigned, Started(assigned.attempts, self._now))
+        run = self._runs[job.id] = Run(self._works[job.id], started, start, self._now, self._expects(job))
+        life = self._lives[job.id]
+        life.start = self._now if life.start is None else life.start
+        for device_id in run.devices:
+            self._account(device_id)
+            self._on[device_id].append(run)
+        self._meet(run.devices)
+
+    # -- what company does
+
+    def _meet(self, device_ids: Sequence[str]) -> None:
+        """Give all that are on these devices the speed that their company leaves them."""
+        for run in {run.work.id: run for device_id in device_ids for run in self._on[device_id]}.values():
+            run.company = run.company or any(len(self._on[device_id]) > 1 for device_id in run.devices)
+            run.change_speed(min([self._speed(run, self._on[device_id]) for device_id in run.devices]), self._now)
+
+    def _speed(self, run: Run, members: Sequence[Run]) -> float:
+        if len(members) == 1:
+            return 1.0
+        return max(LEAST_SPEED, self._speeds(run.work, [member.work for member in members]))
+
+    def _account(self, device_id: str) -> None:
+        """Note how a device was used until now, before that changes."""
+        members = len(self._on[device_id])
+        seconds = self._now - self._changed[device_id]
+        self._changed[device_id] = self._now
+        self._busy += seconds if members else 0.0
+        self._shared += seconds if members > 1 else 0.0

@@ -1,0 +1,191 @@
+"""Reads traces of jobs (CSV) and tables of measured models (Gavel's JSON)."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from stoker.core.errors import UsageError
+from stoker.core.units import parse_size
+from stoker.simulation.policies import scaled_name
+from stoker.simulation.workload import FAMILIES, MEASURED_PEAKS, Models, Row, family_model
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "arrival": ("timestamp", "submit", "arrival", "submit_time"),
+    "duration": ("duration",),
+    "gpus": ("gpus", "num_gpus", "gpu_num"),
+    "user": ("user", "cluster"),
+    "memory": ("vram", "memory"),
+    "load": ("load", "utilisation", "utilization"),
+    "kind": ("name", "kind"),
+}
+"""What a trace tells of a job, and the words that may stand above it."""
+NEEDED = ("arrival", "duration")
+GAVEL_GPU = "v100"
+_MODEL = re.compile(r"(\S+)(?: \(batch size (\d+)\))?")
+
+Value = TypeVar("Value")
+
+
+class Place(Struct, frozen=True):
+    """Where in a file something stands, for whoever has to mend it."""
+
+    file: str
+    line: int
+
+    def wrong(self, column: str, value: str, expected: str) -> UsageError:
+        """The error that says what stands there."""
+        return UsageError(
+            f"{self.file}:{self.line}: {column} is {value!r}, not {expected}", "mend the line, or leave it out"
+        )
+
+
+def read_trace(path: Path) -> list[Row]:
+    """All jobs of a file, in its order."""
+    with _opened(path) as file:
+        table = csv.reader(file)
+        header = next(_lines(table, path), None)
+        if header is None:
+            raise UsageError(f"{path} is empty", "a trace begins with a line of column names")
+        columns = _columns(header, path)
+        return [_row(cells, columns, Place(str(path), table.line_num)) for cells in _lines(table, path) if cells]
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return path.open(newline="", encoding="utf-8-sig", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", "name a CSV file with a trace of jobs") from error
+
+
+def _lines(table: Any, path: Path) -> Iterator[list[str]]:
+    try:
+        yield from table
+    except (csv.Error, OSError) as error:
+        raise UsageError(f"{path}:{table.line_num}: {error}", "a trace is a CSV file") from error
+
+
+def _columns(header: Sequence[str], path: Path) -> dict[str, int]:
+    titles = [title.strip().lower() for title in header]
+    found = {
+        name: next(titles.index(word) for word in words if word in titles)
+        for name, words in COLUMNS.items()
+        if any(word in titles for word in words)
+    }
+    for name in NEEDED:
+        if name not in found:
+            hint = f"one of {', '.join(COLUMNS[name])}; there are {', '.join(filter(None, titles)) or 'none'}"
+            raise UsageError(f"{path} has no column for the {name}", hint)
+    return found
+
+
+def _row(cells: Sequence[str], columns: Mapping[str, int], place: Place) -> Row:
+    def cell(name: str, read: Callable[[str], Value], missing: Value, expected: str) -> Value:
+        text = cells[columns[name]].strip() if name in columns and columns[name] < len(cells) else ""
+        if not text and name not in NEEDED:
+            return missing
+        try:
+            return read(text)
+        except (ValueError, OverflowError, UsageError):
+            raise place.wrong(name, text, expected) from None
+
+    return Row(
+        arrival=cell("arrival", _moment, 0.0, "a moment in seconds or as YYYY-MM-DD HH:MM:SS"),
+        seconds=cell("duration", _seconds, 0.0, "a number of seconds"),
+        gpus=cell("gpus", _gpus, 1, "a number of GPUs"),
+        user=cell("user", str, "", ""),
+        memory=cell("memory", _memory, None, "a size such as 6G"),
+        load=cell("load", _load, None, "a load in percent"),
+        kind=cell("kind", str, "", ""),
+    )
+
+
+def _moment(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    if not isfinite(seconds):
+        raise ValueError(text)
+    return seconds
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < inf:
+        raise ValueError(text)
+    return seconds
+
+
+def _gpus(text: str) -> int:
+    gpus = float(text)
+    if gpus < 0 or gpus != int(gpus):
+        raise ValueError(text)
+    return int(gpus)
+
+
+def _memory(text: str) -> int:
+    size = parse_size(text)
+    if size <= 0:
+        raise ValueError(text)
+    return size
+
+
+def _load(text: str) -> int:
+    load = round(float(text.removesuffix("%")))
+    if not 0 <= load <= 100:
+        raise ValueError(text)
+    return load
+
+
+def read_models(path: Path) -> Models:
+    """Models and speeds of pairs from a file of Gavel's form: GPU, model and scale, neighbour -> steps a second."""
+    try:
+        raw = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, dict[str, Any]]])
+        solo = raw[GAVEL_GPU]
+        names = {key: _parsed(key) for key in solo}
+        return Models((*_models(list(names.values())), *MEASURED_PEAKS), dict(_pairs(solo, names)))
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}", "name a file such as gavel_throughputs.json"
+        ) from error
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError, SyntaxError) as error:
+        hint = f"it should be a file such as gavel_throughputs.json, with a table for {GAVEL_GPU}"
+        raise UsageError(f"{path} tells no throughputs: {error}", hint) from error
+
+
+def _parsed(key: str) -> tuple[str, int]:
+    """Model and number of GPUs of `('LM (batch size 5)', 2)`."""
+    name, scale = ast.literal_eval(key)
+    return str(name), int(scale)
+
+
+def _models(names: Sequence[tuple[str, int]]) -> Iterator[Any]:
+    batches: dict[str, list[int]] = defaultdict(list)
+    for name, scale in names:
+        if scale == 1 and (match := _MODEL.fullmatch(name)) and match[1] in FAMILIES:
+            batches[match[1]].append(int(match[2] or 0))
+    for family, sizes in batches.items():
+        yield from (family_model(family, tuple(sorted(sizes)), size) for size in sorted(sizes))
+
+
+def _pairs(
+    solo: Mapping[str, Mapping[str, Any]], names: Mapping[str, tuple[str, int]]
+) -> Iterator[tuple[tuple[str, str], float]]:
+    """The speed of the first of each pair; nothing where it could not be run on the card that was measured."""
+    for key, neighbours in solo.items():
+        alone = neighbours["null"]
+        for other, together in neighbours.items():
+            if other in names and together[0] > 0 and alone > 0:
+                yield (scaled_name(*names[key]), scaled_name(*names[other])), min(1.0, together[0] / alone)

@@ -1,0 +1,186 @@
+"""GPU time used lately, and whether this engine yields to others."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from msgspec.structs import replace
+
+from stoker.core.lease import Lease
+from stoker.core.planner.fairshare import (
+    ALONE,
+    GRAIN,
+    HALF_LIFE,
+    NO_OFFERS,
+    Courtesy,
+    Longing,
+    Offers,
+    Want,
+    ahead_of_me,
+    decayed,
+    held_elsewhere,
+    steps_back,
+    usage_of,
+    way_given,
+)
+from stoker.devices.declared import NO_GPU
+from stoker.ledger import Ledger
+from stoker.ledger.files import owner_name
+from stoker.ledger.wants import HeldWant
+from stoker.sites.machine.allocations import Post
+from stoker.sites.machine.observation import Sight
+from stoker.store.writer import Store
+
+MEMORY = 6 * HALF_LIFE
+"""Seconds after which what was used is forgotten."""
+
+MOST_ROWS = 20_000
+"""How many attempts are read at most, the newest ones, so that a queue with a long history starts as fast."""
+
+READ_INTERVAL = 5.0
+"""Seconds between looks at what other engines of the same user have recorded."""
+
+
+class Usage:
+    """One number that ages; attempts are added to it when they are over."""
+
+    def __init__(self, store: Store, engine: str) -> None:
+        self._store = store
+        self._engine = engine
+        self._total = 0.0
+        self._at = 0.0
+        self._read_at: float | None = None
+        """When others' attempts were last read; None where nothing was read because nobody asked yet."""
+
+    def spent(self, devices: tuple[str, ...], began: float, ended: float) -> None:
+        """An attempt of this engine is over."""
+        if self._read_at is not None:
+            self._age(max(self._at, ended))
+            self._total += usage_of([(_gpus(devices), began, ended)], self._at)
+
+    def until(self, now: float, running: Iterable[tuple[tuple[str, ...], float]]) -> float:
+        """GPU-seconds up to now, with those of attempts that still run (devices and beginning)."""
+        self._read(now)
+        self._age(now)
+        return self._total + usage_of([(_gpus(devices), began, None) for devices, began in running], now)
+
+    def _read(self, now: float) -> None:
+        if self._read_at is None:  # until now the store knows of ours as well
+            rows = self._store.spent(now - MEMORY, "", MOST_ROWS)
+        elif now - self._read_at >= READ_INTERVAL:
+            rows = self._store.spent(self._read_at, self._engine, MOST_ROWS)
+        else:
+            return
+        self._read_at = now
+        self._age(now)
+        self._total += usage_of([(_written_gpus(text), began, ended) for text, began, ended in rows], now)
+
+    def _age(self, now: float) -> None:
+        self._total, self._at = decayed(self._total, now - self._at), now
+
+
+def _gpus(devices: Iterable[str]) -> int:
+    """How many devices are GPUs: slots without one are not what users compete for."""
+    return sum(device.partition("#")[0] != NO_GPU for device in devices)
+
+
+@functools.lru_cache(maxsize=1024)
+def _written_gpus(text: str) -> int:
+    return _gpus(json.loads(text))
+
+
+TELL_INTERVAL = 0.25
+"""Seconds between two changes of what we tell; others look no more often."""
+
+REFRESH_INTERVAL = 60.0
+"""Seconds after which it is told again, in case somebody cleaned the ledger up."""
+
+
+class Sharing:
+    """Our want in the ledger, and what is remembered of those who go before us."""
+
+    def __init__(self, ledger: Ledger, usage: Usage, label: str) -> None:
+        self._ledger = ledger
+        self._usage = usage
+        self._owner = owner_name(os.geteuid())
+        self._label = label
+        self._told: HeldWant | None = None
+        self._told_at = 0.0
+        self._offers: Offers = NO_OFFERS
+        self._promised: Collection[str] = ()
+        """Names of devices that somebody who goes first would get if they were free."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether others were told that we wait for them."""
+        return self._told is not None
+
+    def is_promised(self, post: Post) -> bool:
+        """Whether somebody who goes first waits for the devices of a post."""
+        return any(name in self._promised for device in post.devices for name in device.claims)
+
+    def consider(self, sight: Sight, posts: Iterable[Post], since: Callable[[], float], now: float) -> Courtesy:
+        """What the plan has to know of others; `since` tells when the oldest of our jobs began to wait."""
+        others = {name: want for name, want in sight.wants.items() if not self._is_ours(name)}
+        self._promised = ()
+        if not others:
+            self._offers = NO_OFFERS
+            elsewhere = held_elsewhere(sight.leases, self._owner)
+            return Courtesy(elsewhere=elsewhere, company=True) if sight.leases else ALONE
+        busy = [post for post in posts if post.jobs]
+        mine = self._mine(busy, since, now)
+        ahead = ahead_of_me(others, self._told.name if self._told else "", mine)
+        names = list(dict.fromkeys(name for device in sight.snapshot.devices for name in device.claims))
+        step = steps_back(ahead, _free(names, busy, sight.leases), self._offers, now)
+        self._promised = steps_back(ahead, names, step.offers, now).left.keys()
+        self._offers = step.offers
+        left = {name: way_given(want, mine) for name, want in step.left.items()}
+        return Courtesy(left, held_elsewhere(sight.leases, self._owner), company=True)
+
+    def tell(self, longing: Longing | None, posts: Iterable[Post], now: float) -> None:
+        """Let others know what we wait for, if that has changed."""
+        if longing is None:
+            self.withdraw()
+        elif now - self._told_at >= TELL_INTERVAL:
+            usage = self._used([post for post in posts if post.jobs], now)
+            want = Want(0, "", usage, longing.since, longing.gpus, longing.least, longing.claims, what=self._label)
+            if self._told is None or now - self._told_at >= REFRESH_INTERVAL or _differ(want, self._told.want):
+                self._told = self._ledger.want(want, self._told)
+                self._told_at = now
+
+    def withdraw(self) -> None:
+        """We wait for nobody."""
+        if self._told is not None:
+            self._ledger.unwant(self._told)
+            self._told = None
+
+    def _is_ours(self, name: str) -> bool:
+        return self._told is not None and name == self._told.name
+
+    def _mine(self, busy: Sequence[Post], since: Callable[[], float], now: float) -> Want:
+        """What others know of us, or would if we told them."""
+        if self._told is not None:
+            return self._told.want
+        return Want(os.geteuid(), self._owner, self._used(busy, now), since())
+
+    def _used(self, busy: Sequence[Post], now: float) -> float:
+        return self._usage.until(now, [(post.device_ids, post.head_since) for post in busy])
+
+
+def _free(names: Iterable[str], busy: Sequence[Post], leases: Sequence[Lease]) -> list[str]:
+    """The names of devices on which nobody has anything."""
+    taken = {name for post in busy for device in post.devices for name in device.claims}
+    taken.update(claim.name for lease in leases for claim in lease.claims)
+    return [name for name in names if name not in taken]
+
+
+def _differ(want: Want, told: Want) -> bool:
+    """Whether a want says anything else than what was told, as far as it matters to anybody."""
+    return _essence(want) != _essence(told)
+
+
+def _essence(want: Want) -> Want:
+    return replace(want, uid=0, owner="", pid=0, what="", usage=want.usage // GRAIN)

@@ -1,0 +1,83 @@
+"""What the engine sees: the devices, when ours were freed, and what other engines have leased."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from stoker.core.device import Device, Snapshot
+from stoker.core.lease import Lease
+from stoker.core.planner.fairshare import Want
+from stoker.devices.interface import Devices
+from stoker.ledger import Ledger
+
+LOOK_INTERVAL = 1.0
+"""Seconds between looks when nothing calls for one."""
+LEASE_INTERVAL = 0.25
+"""Seconds for which the leases of others are believed; a claim looks for itself anyway."""
+SHORTEST_INTERVAL = 0.05
+"""The same where attempts follow each other fast and others wait in between..."""
+_PART_OF_THE_WAIT = 0.05
+"""... and how much of the time since our last attempt may be lost by looking late."""
+
+
+class Sight:
+    """The newest view of the outside, and how old it may get."""
+
+    def __init__(self, devices: Devices, ledger: Ledger, now: float) -> None:
+        self._devices = devices
+        self._ledger = ledger
+        self._read_at = 0.0
+        self._known: dict[str, Device] = {}
+        self.freed: dict[str, float] = {}
+        """When our last attempt on a device ended."""
+        self.leases: Sequence[Lease] = ()
+        """Those that are not ours."""
+        self.wants: Mapping[str, Want] = {}
+        """All of them, with our own."""
+        self.warnings: tuple[str, ...] = ()
+        self.snapshot = Snapshot(0.0, ())
+        self._see(devices.look(now))
+
+    def due_in(self, now: float, interval: float = LOOK_INTERVAL) -> float:
+        """Seconds until it is time for a look, none or less when it is."""
+        return self._read_at + interval - now
+
+    def hurried_interval(self, now: float) -> float:
+        """Seconds between looks while we wait for others: the less, the shorter everybody's attempts are."""
+        waited = now - max(self.freed.values(), default=0.0)
+        return min(LEASE_INTERVAL, max(SHORTEST_INTERVAL, _PART_OF_THE_WAIT * waited))
+
+    def expire(self) -> None:
+        """Something outside has changed: look again at the next occasion."""
+        self._read_at = 0.0
+
+    def look(
+        self, now: float, ours: Iterable[str], *, waiting: bool, interval: float = LEASE_INTERVAL, young: float = 0.0
+    ) -> None:
+        """Look at the devices and, when they are older than the interval, at the leases that are not ours.
+
+        For jobs that wait, a device freed since the last snapshot needs a newer one to count as free. Somebody who
+        measures may want one that is not much older than `young`.
+        """
+        newer_than = max(self.freed.values(), default=0.0) if waiting else 0.0
+        self._see(self._devices.look(now, max(newer_than, young)))
+        if now - self._read_at >= min(interval, LEASE_INTERVAL):
+            view = self._ledger.live()
+            names = set(ours)
+            self.leases = tuple(lease for name, lease in view.leases.items() if name not in names)
+            self.wants = view.wants
+            self.warnings = view.warnings
+            self._read_at = now
+
+    def leave(self, device_ids: Iterable[str], now: float) -> None:
+        """Our attempt on these devices is over."""
+        self.freed.update((device_id, now) for device_id in device_ids)
+
+    def devices(self, device_ids: Sequence[str]) -> tuple[Device, ...]:
+        """The devices with these ids, as far as they are still known."""
+        return tuple([self._known[device_id] for device_id in device_ids if device_id in self._known])
+
+    def _see(self, snapshot: Snapshot) -> None:
+        if snapshot.devices is not self.snapshot.devices:
+            self._known.update((device.id, device) for device in snapshot.devices)
+        self.snapshot = snapshot

@@ -1,0 +1,248 @@
+"""Measures what our attempts use of their GPUs, from what the devices show of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct, field
+
+from stoker.core.device import Account, Device, Process, Reading, Snapshot
+from stoker.core.job import Active, Job, Placed, Running
+from stoker.core.launch import attempt_key
+from stoker.core.learning import Live, Use, reached, seen
+from stoker.engine.job_table import Roster
+from stoker.runner.local import LocalBackend
+from stoker.runner.processes import parent_of
+from stoker.sites.machine.allocations import Post, Posts
+from stoker.store.writer import Store
+
+YOUNG = 3.0
+"""Seconds for which an attempt is young: much happens to its memory..."""
+YOUNG_INTERVAL = 0.25
+"""... and it is looked at so often."""
+KEEP_INTERVAL = 60.0
+"""Seconds after which what was seen of a running attempt is written down, lest an engine's death costs more of it."""
+_LATE = 3.0
+"""Seconds for which the driver's account of an attempt that is over is waited for."""
+_DEEPEST = 64
+"""Parents of a process that are asked for until nobody is believed to be among them."""
+_MANY = 4096
+"""Processes of one attempt after which those that are gone are forgotten."""
+
+
+Closed = tuple[str, Account]
+"""A device, and what its driver keeps of a process that ended."""
+
+
+class Watched(Struct):
+    """What is known of one attempt."""
+
+    job: Job
+    number: int
+    devices: tuple[Device, ...]
+    use: Use
+    log: str = ""
+    void: frozenset[Closed] = frozenset()
+    """Accounts that were closed before it began: the numbers of their processes may have come again."""
+    memory: int = 0
+    pids: set[int] = field(default_factory=set)
+    """Its processes that were seen on its GPUs, and its first one."""
+    together: dict[str, frozenset[int]] = field(default_factory=dict)
+    """By device, the processes that had it at the same time when that was last seen."""
+    kept: float = 0.0
+    ended: float | None = None
+    company: bool = False
+
+
+class Measuring:
+    """The attempts that are watched: those that run, and those that ended without the driver's last word on them."""
+
+    def __init__(self, posts: Posts, backend: LocalBackend, roster: Roster, store: Store) -> None:
+        self._posts = posts
+        self._backend = backend
+        self._roster = roster
+        self._store = store
+        self._watched: dict[str, Watched] = {}
+        self._late: list[Watched] = []
+        self._seen_at = 0.0
+        self._keepers: dict[int, str] = {}
+        """Process -> the keeper that it comes from, empty where from none of ours."""
+        self._roots: dict[int, str] = {}
+        """Process of a keeper -> its name."""
+        self._closed: frozenset[Closed] = frozenset()
+        """Accounts that were closed at the last look."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the driver has not yet had the last word on an attempt that is over."""
+        return bool(self._late)
+
+    def interval(self, now: float, usual: float) -> float:
+        """Seconds until somebody should look again."""
+        young = (post.jobs and post.measured and now - post.head_since < YOUNG for post in self._posts)
+        return min(YOUNG_INTERVAL, usual) if self.waits or any(young) else usual
+
+    def look(self, snapshot: Snapshot, now: float) -> None:
+        """Take in what the devices show of our attempts, if that is newer than the last."""
+        if snapshot.at == self._seen_at:
+            return
+        self._seen_at = snapshot.at
+        self._identify(snapshot)
+        heads = [(post, self._roster.active(post.jobs[0])) for post in self._posts if post.jobs and post.measured]
+        for post, job in heads:
+            if job is not None:
+                self._look_at(post, job, snapshot, now)
+        self._closed = frozenset(_closed(snapshot))
+        running = {attempt_key(job.id, job.attempts) for _, job in heads if job is not None}
+        self._watched = {key: one for key, one in self._watched.items() if key in running}  # without those lost
+
+    def live(self) -> dict[int, Live]:
+        """What the running attempts hold, by job."""
+        return {one.job.id: Live(one.memory, one.use.peak, one.use.utilisation) for one in self._watched.values()}
+
+    def peak(self, job: Job) -> int | None:
+        """The most that a running attempt held so far, where it was seen at all."""
+        watched = self._watched.get(attempt_key(job.id, job.attempts))
+        return watched.use.peak or None if watched is not None else None
+
+    def processes(self, job: Job) -> set[int]:
+        """The processes of a running attempt that were seen on its GPUs, and its first one."""
+        watched = self._watched.get(attempt_key(job.id, job.attempts))
+        return watched.pids if watched is not None else set()
+
+    def running(self) -> list[Watched]:
+        """The attempts that go on, as far as they were seen."""
+        return [one for one in self._watched.values() if one.use.looks]
+
+    def end(self, job: Job, after: Job, company: bool, now: float) -> None:
+        """An attempt is over; what was seen of it is told once the driver had the time to say its last word.
+
+        That may be all there is to one that nobody has seen, since it was over so soon.
+        """
+        key = attempt_key(job.id, job.attempts)
+        post = self._posts[job.state.keeper] if isinstance(job.state, Active) else None
+        if post is not None and post.measured:
+            self._watch(post, job, now)
+        watched = self._watched.pop(key, None)
+        if watched is not None:
+            watched.job, watched.ended, watched.company = after, now, company
+            self._late.append(watched)
+
+    def finished(self, snapshot: Snapshot, now: float) -> Iterator[Watched]:
+        """The attempts that are over and of which no more will be heard; each is told once."""
+        late, self._late = self._late, []
+        for one in late:
+            assert one.ended is not None
+            accounts = [snapshot.reading(device.id).accounts for device in one.devices]
+            if snapshot.at > one.ended:
+                self._account(one, snapshot)
+            elif any(account is not None for account in accounts) and now - one.ended < _LATE:
+                self._late.append(one)
+                continue
+            yield one
+
+    def left(self) -> list[Watched]:
+        """The attempts that are over, whether or not more could be heard of them."""
+        late, self._late = self._late, []
+        return late
+
+    def overdue(self, now: float) -> Iterator[Watched]:
+        """Running attempts of which nothing was written down for a while."""
+        for one in self._watched.values():
+            if now - one.kept >= KEEP_INTERVAL and one.use.looks:
+                one.kept = now
+                yield one
+
+    def _look_at(self, post: Post, job: Job, snapshot: Snapshot, now: float) -> None:
+        shown = [snapshot.readings.get(device.id) for device in post.devices]
+        if not isinstance(job.state, Running):
+            return
+        one = self._watch(post, job, now)
+        readings = [reading for reading in shown if reading is not None and not reading.problem]
+        if len(readings) < len(shown):  # one of its GPUs has vanished, or nobody knows anything about it
+            return
+        one.memory = max((self._held(post, reading, one) for reading in readings), default=0)
+        one.use = seen(one.use, max(0.0, now - job.state.since), one.memory, self._load(post, readings))
+        self._account(one, snapshot)
+        post.peak = one.use.peak
+
+    def _watch(self, post: Post, job: Job, now: float) -> Watched:
+        """What is known of an attempt; another engine may have begun to measure it."""
+        key = attempt_key(job.id, job.attempts)
+        one = self._watched.get(key)
+        if one is None:
+            use = self._store.uses(job.id).get(job.attempts, Use()) if post.adopted else Use()
+            log = job.state.log if isinstance(job.state, Placed) else ""
+            one = self._watched[key] = Watched(job, job.attempts, post.devices, use, log, self._closed, kept=now)
+        if len(one.pids) > _MANY:
+            one.pids &= self._keepers.keys()
+        if born := self._backend.process_of(post.keeper, key):  # told a moment after the start
+            one.pids.add(born)
+        return one
+
+    def _held(self, post: Post, reading: Reading, one: Watched) -> int:
+        """Bytes that an attempt holds on a device: what its processes hold, else what nobody else does."""
+        ours = [process for process in reading.processes if self._is_of(post, process)]
+        others = [process for process in reading.processes if not self._is_of(post, process)]
+        one.pids.difference_update(process.pid for process in others)  # a number may come again
+        one.pids.update(process.pid for process in ours)
+        if any(process.memory is None for process in ours) or (not reading.processes and reading.used):
+            return 0 if post.company else _rest(reading, others)
+        return sum(process.memory or 0 for process in ours)
+
+    def _load(self, post: Post, readings: list[Reading]) -> int | None:
+        """How busy its GPUs are on average, where only itself can be the cause."""
+        loads = [reading.utilisation for reading in readings if reading.utilisation is not None]
+        computing = (process for reading in readings for process in reading.processes if not process.graphics)
+        if not loads or post.company or not all(self._is_of(post, process) for process in computing):
+            return None
+        return round(sum(loads) / len(loads))
+
+    def _is_of(self, post: Post, process: Process) -> bool:
+        return self._keepers.get(process.pid) == post.keeper
+
+    def _account(self, one: Watched, snapshot: Snapshot) -> None:
+        """Peaks as the driver kept them: of processes that ran together all of them, of others the largest."""
+        for device in one.devices:
+            accounts = snapshot.reading(device.id).accounts or ()
+            own = {each.pid: each for each in accounts if each.pid in one.pids and (device.id, each) not in one.void}
+            if running := frozenset(pid for pid, account in own.items() if account.running):
+                one.together[device.id] = running
+            together = sum(own[pid].peak for pid in one.together.get(device.id, ()) if pid in own)
+            one.use = reached(one.use, max([together, *(account.peak for account in own.values())]))
+
+    def _identify(self, snapshot: Snapshot) -> None:
+        """Find the keeper of every process that was not there before; the numbers of those that left are void."""
+        roots = {root: post.keeper for post in self._posts if (root := self._backend.root_of(post.keeper))}
+        shown = {process.pid for process in _processes(snapshot)}
+        # Who was a stranger may come from a keeper that is known only now.
+        believed = {*roots.values(), *([""] if roots == self._roots else [])}
+        known = {pid: keeper for pid, keeper in self._keepers.items() if pid in shown and keeper in believed}
+        self._keepers = known | {pid: _keeper_of(pid, roots) for pid in shown - known.keys()}
+        self._roots = roots
+
+
+def _processes(snapshot: Snapshot) -> Iterable[Process]:
+    return (process for reading in snapshot.readings.values() for process in reading.processes)
+
+
+def _closed(snapshot: Snapshot) -> Iterator[Closed]:
+    for device, reading in snapshot.readings.items():
+        yield from ((device, account) for account in reading.accounts or () if not account.running)
+
+
+def _rest(reading: Reading, others: list[Process]) -> int:
+    """What is in use on a device beyond what others hold, as far as all of that is known."""
+    known = [process.memory for process in others if process.memory is not None]
+    return max(0, (reading.used or 0) - sum(known)) if len(known) == len(others) else 0
+
+
+def _keeper_of(pid: int, roots: dict[int, str]) -> str:
+    for _ in range(_DEEPEST):
+        if pid in roots:
+            return roots[pid]
+        parent = parent_of(pid)
+        if not parent:
+            return ""
+        pid = parent
+    return ""

@@ -1,0 +1,88 @@
+"""What an engine knows from earlier runs, and learns from those that end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stoker.core.job import Job, limit_of
+from stoker.core.learning import Learnt, expected_seconds, observe, observe_use, signature_of
+from stoker.core.planner.queue import Shape, resolved
+from stoker.core.spec import Need
+from stoker.store.writer import Store
+
+WORTH_LEARNING = 1.0
+"""Seconds; what takes less is over before anybody could ask when."""
+_REMEMBERED = 10_000
+News = tuple[str, Learnt]
+"""A kind of work, and what is now known of it."""
+
+
+class Experience:
+    """How long work of each kind took and what it used; news is kept until it is recorded with what it came from."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._learnt: dict[str, Learnt] = {}
+        self._signatures: dict[int, str] = {}
+        self._has_learnt = store.has_learnt()
+
+    def expected(self, job: Job) -> float | None:
+        """How many seconds a run of the job takes: as the last ones did, and no more than its limit."""
+        limit = limit_of(job)
+        if not self._has_learnt:
+            return limit
+        seconds = expected_seconds(self._known(self._signature(job)))
+        return limit if seconds is None or (limit is not None and limit < seconds) else seconds
+
+    def foresee(self, shape: Shape, margin: int) -> Need:
+        """What to set aside for jobs of a shape, with a margin on what was learnt."""
+        return resolved(shape, self._known(shape.kind), margin) if shape.kind else shape.need
+
+    def learn(self, job: Job, seconds: float) -> News | None:
+        """A run that succeeded took so long; what is now known of such work, where that is worth a record."""
+        if seconds < WORTH_LEARNING:
+            return None
+        signature = self._signature(job)
+        return self._keep(signature, observe(self._known(signature), seconds))
+
+    def learn_use(
+        self, job: Job, models: Iterable[str], *, peak: int | None, load: int | None = None, pace: float | None = None
+    ) -> News | None:
+        """A run on GPUs of these models was measured; None is what nobody could tell."""
+        if peak is None and load is None and pace is None:
+            return None
+        signature = self._signature(job)
+        known = self._known(signature)
+        for model in set(models):
+            known = observe_use(known, model, peak=peak, load=load, pace=pace)
+        return self._keep(signature, known)
+
+    def knows_less(self, job: Job, models: Iterable[str], peak: int) -> bool:
+        """Whether such work is known, but not that it can hold so much on a GPU of these models."""
+        known = self._known(self._signature(job)).models
+        runs = [known[model].peaks for model in models if model in known]
+        return any(peaks and max(peaks) < peak for peaks in runs)
+
+    def _keep(self, signature: str, known: Learnt) -> News:
+        self._has_learnt = True
+        self._learnt[signature] = known
+        return signature, known
+
+    def _known(self, signature: str) -> Learnt:
+        if signature not in self._learnt:
+            _make_room(self._learnt)
+            self._learnt[signature] = self._store.learnt(signature)
+        return self._learnt[signature]
+
+    def _signature(self, job: Job) -> str:
+        if job.kind:
+            return job.kind
+        if job.id not in self._signatures:
+            _make_room(self._signatures)
+            self._signatures[job.id] = signature_of(job.command, job.terms.cwd)
+        return self._signatures[job.id]
+
+
+def _make_room(remembered: dict[int, str] | dict[str, Learnt]) -> None:
+    if len(remembered) >= _REMEMBERED:
+        remembered.clear()

@@ -1,0 +1,152 @@
+"""Log files of attempts: where they are and how they end."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import stat
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from stoker.core.text import printable
+
+_TAIL_BYTES = 16_384
+
+_ESCAPE_SEQUENCE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+
+
+def last_line(path: str) -> str:
+    """The last line of a log that says something; empty where there is none or it cannot be read."""
+    try:
+        with open(path, "rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - _TAIL_BYTES))
+            tail = _ESCAPE_SEQUENCE.sub(b"", log.read())
+    except OSError:
+        return ""
+    lines = [part.strip() for line in tail.splitlines() for part in line.split(b"\r")]
+    said = [line for line in lines if line]
+    return printable(said[-1].decode(errors="backslashreplace")) if said else ""
+
+
+_LIMIT = 128 * 1024
+
+_CONTINUATION = bytes(range(0x80, 0xC0))
+"""Bytes that cannot begin a character in UTF-8."""
+
+
+def size_of(path: str) -> int:
+    """How many bytes a log has; none where it is no file."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return 0
+    return status.st_size if path != "-" and stat.S_ISREG(status.st_mode) else 0
+
+
+def read_tail(path: str, limit: int = _LIMIT, since: int = 0) -> str:
+    """The last bytes of a file as text; nothing where there is none, or where it is a pipe, a device or a directory.
+
+    What it had before `since` counts only if it has been written anew, and so has become shorter than that.
+    """
+    try:
+        return _text(*_last_bytes(path, limit, since))
+    except (OSError, ValueError):  # a path with a null byte is the latter
+        return ""
+
+
+def _last_bytes(path: str, limit: int, since: int) -> tuple[bytes, bool]:
+    """The bytes, and whether there are others before them."""
+    # Even to open a pipe would let its writer go on, to nobody; and what it was a moment ago it may be no longer.
+    if path == "-" or not stat.S_ISREG(os.stat(path).st_mode):
+        return b"", False
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        start = max(0, status.st_size - limit, since if since <= status.st_size else 0)
+        return (_read(descriptor, start, limit), start > 0) if stat.S_ISREG(status.st_mode) else (b"", False)
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, start: int, limit: int) -> bytes:
+    """Up to so many bytes from there on; fewer where the file has shrunk since."""
+    blocks = []
+    while limit > 0 and (block := os.pread(descriptor, limit, start)):
+        blocks.append(block)
+        start += len(block)
+        limit -= len(block)
+    return b"".join(blocks)
+
+
+def _text(data: bytes, cut: bool) -> str:
+    """The characters that are there as a whole: the first may have been cut off, and the last may still be written."""
+    if cut:
+        data = data[:3].lstrip(_CONTINUATION) + data[3:]
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(data)
+
+
+_BLOCK = 65_536
+
+
+class Tail:
+    """A file that may not be there yet and may grow; gives each byte once."""
+
+    def __init__(self, path: str, lines: int | None = None) -> None:
+        """`lines` is how many of its last lines are wanted; None is all."""
+        self.path = path
+        self._lines = lines
+        self._file: BinaryIO | None = None
+
+    def read(self) -> Iterator[bytes]:
+        """What has come since the last time, in blocks; nothing where there is no file yet."""
+        if self._file is None:
+            self._file = self._open()
+        if self._file is None:
+            return
+        if os.fstat(self._file.fileno()).st_size < self._file.tell():  # somebody has emptied it
+            self._file.seek(0)
+        while block := self._file.read(_BLOCK):
+            yield block
+
+    def close(self) -> None:
+        """No longer needed."""
+        if self._file is not None:
+            self._file.close()
+
+    def _open(self) -> BinaryIO | None:
+        try:
+            file = open_log(self.path)
+        except FileNotFoundError:
+            return None
+        if self._lines is not None:
+            file.seek(start_of_last_lines(file, self._lines))
+        return file
+
+
+def open_log(path: str) -> BinaryIO:
+    """A log to be read; what is no file, such as /dev/null or a pipe, would be read for ever or is nobody's to read."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    return open(descriptor, "rb")
+
+
+def start_of_last_lines(file: BinaryIO, count: int) -> int:
+    """Where the last lines begin, found from the end so that a large file costs nothing."""
+    position = end = file.seek(0, os.SEEK_END)
+    if count == 0:
+        return end
+    while position > 0:
+        size = min(_BLOCK, position)
+        position -= size
+        file.seek(position)
+        block = file.read(size)
+        place = len(block) - (position + size == end)  # the newline at the very end begins no line
+        while (place := block.rfind(b"\n", 0, place)) >= 0:
+            count -= 1
+            if count == 0:
+                return position + place + 1
+    return 0

@@ -1,0 +1,176 @@
+"""Where this user's state lives on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from stoker.core.errors import StokerError
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    "nfs nfs4 cifs smb3 smbfs lustre gpfs beegfs ceph glusterfs fuse.glusterfs fuse.sshfs afs 9p pvfs2".split()  # noqa: SIM905
+)
+
+UNFINISHED = ".new-"
+"""Beginning of the name of a folder in `functions` whose job is not in the queue yet."""
+
+
+class Places(Struct, frozen=True):
+    """Every path of one user's state; nothing else joins paths below the state directory."""
+
+    state: Path
+    note: str = ""
+    """What a person should know about the choice of the directory."""
+
+    @property
+    def database(self) -> Path:
+        """The queue."""
+        return self.state / "queue.db"
+
+    @property
+    def keepers(self) -> Path:
+        """One folder for each living keeper."""
+        return self.state / "keepers"
+
+    @property
+    def engines(self) -> Path:
+        """Locks and wake-up sockets of engines."""
+        return self.state / "engines"
+
+    def bulletin(self, engine: str) -> Path:
+        """What an engine shows of itself."""
+        return self.engines / f"{engine}.view"
+
+    @property
+    def log(self) -> Path:
+        """What the engine in the background has to say."""
+        return self.state / "engine.log"
+
+    @property
+    def logs(self) -> Path:
+        """Output of jobs that have no directory of their own."""
+        return self.state / "logs"
+
+    @property
+    def functions(self) -> Path:
+        """Functions that Python programs submitted, and what came of them: a folder for each job or array."""
+        return self.state / "functions"
+
+    def function(self, job_id: int) -> Path:
+        """The folder of a job that runs a function, or of an array by the id of its first task."""
+        return self.functions / str(job_id)
+
+    @property
+    def reports(self) -> Path:
+        """What jobs told of themselves: a file for each that did."""
+        return self.state / "reports"
+
+    def report(self, job_id: int) -> Path:
+        """What a job told of itself."""
+        return self.reports / f"{job_id}.jsonl"
+
+    def tasklist(self, name: str) -> Path:
+        """What the older tool priority_scheduler has in hand of one of its files."""
+        return self.state / "tasklists" / name
+
+    @property
+    def simulator(self) -> Path:
+        """What simulated jobs tell of themselves."""
+        return self.state / "simulator"
+
+
+def find_places(
+    environment: Mapping[str, str],
+    host: str,
+    *,
+    simulated: bool,
+    mountinfo: str = "/proc/self/mountinfo",
+    spare: Path = Path("/var/tmp"),
+) -> Places:
+    """The state directory, made private; simulated GPUs have one of their own."""
+    leaf = f"{host}-simulated" if simulated else host
+    if chosen := environment.get("STOKER_STATE"):
+        state = Path(chosen).absolute() / leaf
+        _make_private(state)
+        return Places(state)
+    state = _home_of_state() / leaf
+    kind = file_system_of(state, mountinfo)
+    if kind not in NETWORK_FILE_SYSTEMS:
+        _make_private(state)
+        return Places(state)
+    local = spare / f"stoker-{os.getuid()}" / leaf
+    _make_private(local.parent)  # anybody could have put one of his own there
+    _make_private(local)
+    return Places(local, f"{state} is on {kind}, where a queue is not safe; the queue is in {local}")
+
+
+def _home_of_state() -> Path:
+    from platformdirs import user_state_path
+
+    return user_state_path("stoker", appauthor=False)
+
+
+def file_system_of(path: Path, mountinfo: str = "/proc/self/mountinfo") -> str:
+    """The type of the file system that holds the path, or would hold it once it exists."""
+    wanted = _existing(path).resolve()
+    best, kind = -1, ""
+    with open(mountinfo, encoding="utf-8", errors="surrogateescape") as mounts:
+        for line in mounts:
+            before, _, after = line.partition(" - ")
+            mount_point = Path(_unescape(before.split(" ")[4]))
+            if wanted.is_relative_to(mount_point) and len(mount_point.parts) >= best:
+                best, kind = len(mount_point.parts), after.split()[0]
+    return kind
+
+
+def _existing(path: Path) -> Path:
+    while not os.path.exists(path) and path != path.parent:
+        path = path.parent
+    return path
+
+
+def _unescape(text: str) -> str:
+    """The kernel writes blanks and backslashes of a path as three octal digits."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+def _make_private(state: Path) -> None:
+    try:
+        state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state.mkdir(mode=0o700, exist_ok=True)
+        found = state.lstat()
+    except OSError as error:
+        raise StokerError(
+            f"cannot make the state directory {state}: {error.strerror}",
+            "set STOKER_STATE to a local directory of yours",
+        ) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise StokerError(
+            f"{state} belongs to somebody else, or is not a directory",
+            "set STOKER_STATE to a directory of yours",
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        state.chmod(0o700)
+
+
+def places_here(sim: bool) -> Places:
+    """The state directory, that of simulated GPUs where they are meant."""
+    return find_places(os.environ, host_name(), simulated=sim)
+
+
+def host_name() -> str:
+    """The name of this machine, as socket.gethostname() has it, but without loading that."""
+    return os.uname().nodename
+
+
+def places_for(simulated: object) -> Places:
+    """Where the state is, by whether GPUs are simulated."""
+    import socket
+
+    is_simulated = bool(simulated) or bool(os.environ.get("STOKER_SIM"))
+    return find_places(os.environ, socket.gethostname(), simulated=is_simulated)

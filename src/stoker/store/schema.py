@@ -1,0 +1,274 @@
+"""The tables, the statements on them, and how jobs, attempts and events are written in rows."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from stoker.core.job import (
+    Assigned,
+    Edited,
+    Ended,
+    Event,
+    Exited,
+    Job,
+    Lost,
+    Returned,
+    Started,
+    State,
+    event_word,
+    state_word,
+)
+from stoker.core.learning import Use
+from stoker.core.requests import Request
+from stoker.core.spec import NewJob, Terms
+
+VERSION = 3
+
+_FIRST = """
+CREATE TABLE batches (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, label TEXT NOT NULL, created REAL NOT NULL
+) STRICT;
+CREATE TABLE environments (digest TEXT PRIMARY KEY, variables TEXT NOT NULL) STRICT;
+CREATE TABLE terms (id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE) STRICT;
+CREATE TABLE jobs (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, batch INTEGER NOT NULL, engine TEXT NOT NULL, content BLOB NOT NULL,
+  name TEXT NOT NULL, words BLOB NOT NULL, shell TEXT NOT NULL, terms INTEGER NOT NULL, submitted REAL NOT NULL,
+  state TEXT NOT NULL, detail BLOB NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
+  failures INTEGER NOT NULL DEFAULT 0, losses INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX jobs_open ON jobs(engine, id) WHERE state NOT IN (
+  'done', 'failed', 'oom', 'timeout', 'cancelled', 'skipped', 'lost');
+CREATE INDEX jobs_held ON jobs(engine, id) WHERE state IN ('starting', 'running', 'stopping');
+CREATE INDEX jobs_content ON jobs(content);
+CREATE TABLE attempts (
+  job INTEGER NOT NULL, number INTEGER NOT NULL, keeper TEXT NOT NULL, devices TEXT NOT NULL, log BLOB NOT NULL,
+  errors BLOB NOT NULL, assigned REAL NOT NULL, started REAL, ended REAL, code INTEGER, signal INTEGER, why TEXT,
+  peak_memory INTEGER, note TEXT, PRIMARY KEY (job, number)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE events (
+  id INTEGER PRIMARY KEY, job INTEGER NOT NULL, at REAL NOT NULL, body BLOB NOT NULL
+) STRICT;
+CREATE INDEX events_job ON events(job);
+"""
+# Not with IN: for every row written, SQLite would first make a table of the words, which takes longer than the row.
+OPEN = (
+    "(state != 'done' AND state != 'failed' AND state != 'oom' AND state != 'timeout' AND state != 'cancelled'"
+    " AND state != 'skipped' AND state != 'lost')"
+)
+ACTIVE = "(state = 'starting' OR state = 'running' OR state = 'stopping')"
+HELD = "state = 'held'"
+IN_ARRAY = "array != 0"
+ENDED = "ended IS NOT NULL"
+OF_HOOKS = "json_extract(body, '$.role') = 'hook'"
+"""Conditions word for word as in the indexes: only then does SQLite use them."""
+
+_QUEUE = f"""
+DROP INDEX jobs_open;
+DROP INDEX jobs_held;
+CREATE INDEX jobs_open ON jobs(engine, id) WHERE {OPEN};
+CREATE INDEX jobs_active ON jobs(engine, id) WHERE {ACTIVE};
+ALTER TABLE jobs ADD COLUMN tries INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN array INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN task INTEGER;
+ALTER TABLE jobs ADD COLUMN ended REAL;
+UPDATE jobs SET tries = failures + losses + (state = 'done');
+UPDATE jobs SET ended = json_extract(CAST(detail AS TEXT), '$.at') WHERE state IN (
+  'done', 'failed', 'oom', 'timeout', 'cancelled', 'skipped', 'lost');
+CREATE INDEX jobs_array ON jobs(array, id) WHERE array != 0;
+CREATE INDEX jobs_on_hold ON jobs(engine, id) WHERE state = 'held';
+CREATE INDEX jobs_ended ON jobs(ended, state) WHERE ended IS NOT NULL;
+CREATE INDEX terms_of_hooks ON terms(id) WHERE {OF_HOOKS};
+CREATE TABLE requests (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, engine TEXT NOT NULL, job INTEGER NOT NULL, at REAL NOT NULL,
+  body BLOB NOT NULL
+) STRICT;
+CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE learnt (signature TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT;
+"""
+_PACKING = """
+ALTER TABLE jobs ADD COLUMN shortages INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN floor INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE measures (
+  job INTEGER NOT NULL, number INTEGER NOT NULL, peak INTEGER NOT NULL, utilisation INTEGER, body TEXT NOT NULL,
+  PRIMARY KEY (job, number)
+) STRICT, WITHOUT ROWID;
+"""
+MIGRATIONS = (_FIRST, _QUEUE, _PACKING)
+"""What leads from each version of the tables to the next."""
+
+JOB = (
+    "SELECT id, batch, name, words, shell, terms, submitted, detail, attempts, failures, losses, tries, array, task,"
+    " shortages, floor FROM jobs WHERE "
+)
+
+JOBS_AT_ONCE = 100
+"""Rows that one statement inserts: each statement has a price of its own, above all for the numbers given out."""
+_INSERT_JOBS = (
+    "INSERT INTO jobs (id, batch, engine, content, name, words, shell, terms, submitted, state, detail, array, task)"
+    " VALUES "
+)
+UPDATE_JOB = (
+    "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ?, tries = ?, shortages = ?,"
+    " floor = ?, ended = ? WHERE id = ?"
+)
+EDIT_JOB = "UPDATE jobs SET name = ?, terms = ?, content = ? WHERE id = ?"
+INSERT_ATTEMPT = (
+    "INSERT INTO attempts (keeper, devices, log, errors, assigned, job, number) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+START_ATTEMPT = "UPDATE attempts SET started = ? WHERE job = ? AND number = ?"
+END_ATTEMPT = (
+    "UPDATE attempts SET ended = ?, code = ?, signal = ?, why = ?, peak_memory = ?, note = ?"
+    " WHERE job = ? AND number = ?"
+)
+MEASURE = "INSERT OR REPLACE INTO measures VALUES (?, ?, ?, ?, ?)"
+LEAVE_ATTEMPT = "UPDATE attempts SET why = ? WHERE job = ? AND number = ?"
+
+Kept = TypeVar("Kept")
+_encoder = msgspec.json.Encoder()
+
+
+class Change(Struct, frozen=True):
+    """A job as it is now, and what happened to it since it was written last."""
+
+    job: Job
+    events: Sequence[tuple[int, Event]]
+    """Each event with the number of the attempt it belongs to."""
+
+
+class Measured(NamedTuple):
+    """What was seen of an attempt on its GPUs."""
+
+    job: int
+    number: int
+    use: Use
+
+
+class Sequels(Struct, frozen=True):
+    """Jobs that follow from the end of others, and are put into the queue together with it."""
+
+    engine: str
+    jobs: Sequence[NewJob]
+    at: float
+    label: str = "on_finish"
+
+
+class TakeOver(Struct, frozen=True):
+    """A job of a dead engine that another one wants, and what becomes different for it."""
+
+    job: int
+    owner: str
+    batch: int | None = None
+    terms: Terms | None = None
+
+
+class AttemptRow(Struct, frozen=True):
+    """What is kept of one run of a job."""
+
+    job: int
+    number: int
+    keeper: str
+    devices: tuple[str, ...]
+    log: str
+    errors: str
+    """File of the standard error, where it is apart from the log."""
+    assigned: float
+    started: float | None
+    ended: float | None
+    code: int | None
+    signal: int | None
+    why: str | None
+    peak_memory: int | None
+    note: str | None
+
+
+@cache
+def states() -> msgspec.json.Decoder[State]:
+    """Made when first used, as the others: making one takes longer than reading a thousand rows with it."""
+    return msgspec.json.Decoder(State)
+
+
+@cache
+def requests() -> msgspec.json.Decoder[Request]:
+    return msgspec.json.Decoder(Request)
+
+
+@cache
+def events() -> msgspec.json.Decoder[Event]:
+    return msgspec.json.Decoder(Event)
+
+
+def insert_jobs(count: int) -> str:
+    """The statement that inserts so many jobs."""
+    return _INSERT_JOBS + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * count)
+
+
+def job_row(job: Job) -> tuple[Any, ...]:
+    ended = job.state.at if isinstance(job.state, Ended) else None
+    counts = job.attempts, job.failures, job.losses, job.tries, job.shortages, job.floor
+    return state_word(job), encode(job.state), *counts, ended, job.id
+
+
+def edits(change: Change) -> bool:
+    """Whether the job has become another than it was submitted as."""
+    return any(isinstance(event, Edited) for _, event in change.events)
+
+
+def attempt_row(event: Event) -> tuple[str, tuple[Any, ...]] | None:
+    """The statement that an event means for its attempt, and its values but for job and number, which come last."""
+    match event:
+        case Assigned():
+            devices, log, errors = json.dumps(event.devices), os.fsencode(event.log), os.fsencode(event.errors)
+            return INSERT_ATTEMPT, (event.keeper, devices, log, errors, event.at)
+        case Started():
+            return START_ATTEMPT, (event.at,)
+        case Exited():
+            return END_ATTEMPT, (event.at, event.code, event.signal, event.why, event.peak_memory, text_of(event.note))
+        case Returned() | Lost():
+            return LEAVE_ATTEMPT, (event_word(event),)
+        case _:
+            return None
+
+
+def measure_row(measured: Measured) -> tuple[Any, ...]:
+    job, number, use = measured
+    return job, number, use.peak, use.utilisation, _encoder.encode(use).decode()
+
+
+def attempt_of(row: tuple[Any, ...]) -> AttemptRow:
+    job, number, keeper, devices, log, errors, *rest = row
+    return AttemptRow(job, number, keeper, tuple(json.loads(devices)), os.fsdecode(log), os.fsdecode(errors), *rest)
+
+
+def encode(value: State | Event | Request) -> bytes:
+    """JSON; names that are no UTF-8 need escapes that only the standard library writes and reads."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value)).encode()
+
+
+def decode(decoder: msgspec.json.Decoder[Kept], body: bytes) -> Kept:
+    try:
+        return decoder.decode(body)
+    except msgspec.DecodeError:
+        return msgspec.convert(json.loads(body), decoder.type)
+
+
+def text_of(words: str) -> str:
+    """Words for people, in a form that a TEXT column takes."""
+    return words.encode(errors="backslashreplace").decode()
+
+
+def join(words: Sequence[str]) -> bytes:
+    return "\0".join(words).encode(errors="surrogateescape")
+
+
+def split(words: bytes) -> tuple[str, ...]:
+    return tuple(words.decode(errors="surrogateescape").split("\0"))

@@ -1,0 +1,432 @@
+"""What `engine check` finds: every matter in the states it can be in, made for the test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import resource
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stoker.cli.doctor import (
+    Subject,
+    Verdict,
+    cards,
+    examine,
+    judge_absence,
+    judge_files,
+    judge_processes,
+    kills_user_processes,
+    look_at_clock,
+    look_at_config,
+    look_at_engine,
+    look_at_ledger,
+    look_at_leftovers,
+    look_at_place,
+    look_at_queue,
+    look_at_session,
+    look_at_space,
+    look_at_unit,
+    look_at_variables,
+)
+from stoker.core.lease import Claim
+from stoker.core.spec import Command, NewJob, Terms
+from stoker.ledger import Ledger, prepare_ledger
+from stoker.queue.systemd_unit import unit_path, unit_text, write_unit
+from stoker.store.engine_lock import QUEUE, Presence, lock_path
+from stoker.store.paths import Places
+from stoker.store.schema import VERSION
+from stoker.store.status_file import View
+from stoker.store.writer import Store
+from support.nvml import DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH, Bench, FakeGpu, FakeMachine, compiled
+
+_LOOK_AT_GPUS = """
+import json, pathlib, time
+import msgspec
+from stoker.cli.doctor import Subject
+from stoker.cli.doctor import look_at_gpus
+from stoker.store.paths import Places
+subject = Subject(Places(pathlib.Path("/")), {}, simulated=False, now=time.time())
+print(msgspec.json.encode(list(look_at_gpus(subject))).decode())
+"""
+
+
+@pytest.fixture
+def subject(tmp_path: Path) -> Subject:
+    """A queue of its own, with a ledger of its own."""
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "engines").mkdir()
+    environment = {"STOKER_LEDGER": str(tmp_path / "ledger"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    return Subject(
+        Places(state), environment, simulated=False, now=time.time(), known_variables=frozenset({"STOKER_GPUS"})
+    )
+
+
+@contextlib.contextmanager
+def queue_of(subject: Subject, engine: str = QUEUE) -> Iterator[Store]:
+    """The queue, with one job that waits for an engine."""
+    with contextlib.closing(Store(subject.places.database)) as store:
+        terms = Terms(environment=store.add_environment({}))
+        store.add_jobs(store.add_batch("test", 0.0), engine, [NewJob(Command(("true",), ""), terms)], 0.0)
+        yield store
+
+
+def only(verdicts: Iterable[Verdict]) -> Verdict:
+    """The one verdict that there is."""
+    (verdict,) = verdicts
+    return verdict
+
+
+def levels(verdicts: Iterable[Verdict]) -> list[str]:
+    """How bad each of them is."""
+    return [verdict.level for verdict in verdicts]
+
+
+def test_a_well_machine_has_no_problem(subject: Subject) -> None:
+    """Every matter is looked at, and each problem and note that asks for something says what."""
+    simulated = msgspec.structs.replace(subject, simulated=True)
+    found = list(examine(simulated, answers=False))
+    topics = {verdict.topic for verdict in found}
+    assert {"state", "disk", "queue", "engine", "ledger", "gpus", "config", "variables", "logout", "limits"} <= topics
+    assert [verdict for verdict in found if verdict.level == "problem"] == []
+
+
+def test_one_matter_that_cannot_be_seen_hides_no_other(subject: Subject) -> None:
+    """Without its state directory the rest is still told."""
+    gone = msgspec.structs.replace(subject, simulated=True, places=Places(subject.places.state / "gone"))
+    found = list(examine(gone, answers=False))
+    assert "this cannot be looked at" in next(each.text for each in found if each.topic == "disk")
+    assert "limits" in {verdict.topic for verdict in found}
+
+
+class TestPlace:
+    """The state directory."""
+
+    def test_a_local_one_is_well(self, subject: Subject) -> None:
+        """Its file system is named, and how much is free."""
+        assert only(look_at_place(subject)).level == "ok"
+        assert "free for" in only(look_at_space(subject)).text
+
+    def test_one_that_was_moved_off_a_network(self, subject: Subject) -> None:
+        """Where it is now is said."""
+        moved = msgspec.structs.replace(subject, places=Places(subject.places.state, "/home/x is on nfs4"))
+        verdict = only(look_at_place(moved))
+        assert (verdict.level, verdict.text) == ("note", "/home/x is on nfs4")
+
+    def test_one_that_was_chosen_on_a_network(self, subject: Subject, tmp_path: Path) -> None:
+        """STOKER_STATE has the last word, and is told to be wrong."""
+        mounts = tmp_path / "mountinfo"
+        mounts.write_text("20 1 0:20 / / rw - nfs4 server:/ rw\n")
+        verdict = only(look_at_place(subject, str(mounts)))
+        assert (verdict.level, "STOKER_STATE" in verdict.advice) == ("problem", True)
+
+
+class TestQueue:
+    """The file of the queue."""
+
+    def test_none_and_a_whole_one(self, subject: Subject) -> None:
+        """Both are well."""
+        assert only(look_at_queue(subject)).level == "ok"
+        with queue_of(subject):
+            assert only(look_at_queue(subject)).level == "ok"
+
+    def test_a_damaged_one(self, subject: Subject) -> None:
+        """What SQLite finds is told, and the file is left as it is."""
+        with queue_of(subject):
+            pass
+        body = bytearray(subject.places.database.read_bytes())
+        body[4096 * 2 : 4096 * 4] = b"\xaa" * 8192
+        subject.places.database.write_bytes(body)
+        assert only(look_at_queue(subject)).level == "problem"
+        assert subject.places.database.read_bytes() == bytes(body)
+
+    def test_one_that_is_none(self, subject: Subject) -> None:
+        """Something else lies under its name."""
+        subject.places.database.write_text("no database " * 1000)
+        assert only(look_at_queue(subject)).level == "problem"
+
+    def test_one_of_a_newer_version(self, subject: Subject) -> None:
+        """It is left to the newer program."""
+        with contextlib.closing(sqlite3.connect(subject.places.database)) as database:
+            database.execute(f"PRAGMA user_version = {VERSION + 1}")
+        verdict = only(look_at_queue(subject))
+        assert (verdict.level, "upgrade Stoker" in verdict.advice) == ("problem", True)
+
+
+class TestEngine:
+    """Whether somebody serves the queue."""
+
+    def test_none_is_needed(self, subject: Subject) -> None:
+        """An empty queue needs no engine."""
+        assert only(look_at_engine(subject, answers=False)).level == "ok"
+
+    def test_jobs_without_an_engine(self, subject: Subject) -> None:
+        """They wait for nobody."""
+        with queue_of(subject):
+            verdict = only(look_at_engine(subject, answers=False))
+        assert (verdict.level, verdict.advice) == ("problem", "stoker engine start")
+
+    def test_one_that_lives(self, subject: Subject) -> None:
+        """It answers or not, is of this version or another, and has trouble or none."""
+        with contextlib.closing(Presence(subject.places, QUEUE)):
+            assert levels(look_at_engine(subject, answers=True)) == ["ok"]
+            assert levels(look_at_engine(subject, answers=False)) == ["problem"]
+            lock_path(subject.places, QUEUE).write_text(f"{os.getpid()}\n0.0.1\n")
+            assert levels(look_at_engine(subject, answers=True)) == ["note", "ok"]
+            show(subject, trouble="the disk is full")
+            assert "the disk is full" in list(look_at_engine(subject, answers=True))[-1].text
+
+    def test_leftovers(self, subject: Subject) -> None:
+        """Jobs of a dead run, and leases of ours that no job has, while no engine lives."""
+        ledger = Ledger(prepare_ledger(Path(subject.environment["STOKER_LEDGER"])))
+        with queue_of(subject):
+            assert levels(look_at_leftovers(subject)) == ["ok"]
+        held = ledger.claim((Claim("GPU-1"),), "test", subject.now)
+        assert held is not None
+        with queue_of(subject, engine="4711-dead"):
+            texts = [verdict.text for verdict in look_at_leftovers(subject)]
+        ledger.release(held)
+        assert texts[0] == "1 job of a run that died, left waiting"
+        assert "GPU-1" in texts[1]
+
+
+def show(subject: Subject, **changes: object) -> None:
+    """Write what an engine would show of itself."""
+    view = View(
+        engine=QUEUE,
+        label="stoker",
+        pid=os.getpid(),
+        version="",
+        since=0.0,
+        at=time.time(),
+        waiting=0,
+        parked=0,
+        devices=(),
+        readings={},
+        note="",
+        trouble="",
+        draining=False,
+        leases=(),
+        waits=(),
+    )
+    changed = msgspec.structs.replace(view, **changes)
+    subject.places.bulletin(QUEUE).write_bytes(msgspec.json.encode(changed))
+
+
+class TestLedger:
+    """What users tell each other."""
+
+    def test_one_of_its_own_for_simulated_gpus(self, subject: Subject) -> None:
+        """Nobody else has them."""
+        alone = msgspec.structs.replace(subject, environment={}, simulated=True)
+        assert only(look_at_ledger(alone, [])).level == "ok"
+
+    def test_one_that_is_open_to_all(self, subject: Subject) -> None:
+        """It is made where there is none."""
+        assert only(look_at_ledger(subject, [])).level == "ok"
+
+    def test_none_can_be_made(self, subject: Subject, tmp_path: Path) -> None:
+        """A file is in the way, or a directory without the sticky bit."""
+        (tmp_path / "ledger").touch()
+        assert only(look_at_ledger(subject, [])).level == "problem"
+        (tmp_path / "ledger").unlink()
+        (tmp_path / "ledger").mkdir()
+        (tmp_path / "ledger").chmod(0o777)
+        verdict = only(look_at_ledger(subject, []))
+        assert (verdict.level, "chmod 1777" in verdict.advice) == ("problem", True)
+
+    def test_one_that_is_not_shared(self, subject: Subject, tmp_path: Path) -> None:
+        """Only its owner can write there."""
+        (tmp_path / "ledger").mkdir(mode=0o755)
+        verdict = only(look_at_ledger(subject, []))
+        assert (verdict.level, "other users cannot tell" in verdict.text) == ("problem", True)
+
+    def test_others_use_another_one(self, subject: Subject, tmp_path: Path) -> None:
+        """Their leases are not seen by us, nor ours by them."""
+        other = Ledger(prepare_ledger(tmp_path / "other"))
+        assert levels(look_at_ledger(subject, [other.path])) == ["ok"]
+        held = other.claim((Claim("GPU-1"),), "test", subject.now)
+        assert held is not None
+        assert levels(look_at_ledger(subject, [other.path])) == ["ok", "problem"]
+        other.release(held)
+
+
+class TestSettings:
+    """Files and variables."""
+
+    def test_files(self, subject: Subject, tmp_path: Path) -> None:
+        """Those that were read are named; what cannot be read is told as its verb would."""
+        assert only(look_at_config(subject)).text == "all as built in"
+        folder = tmp_path / "config/stoker"
+        folder.mkdir(parents=True)
+        (folder / "config.toml").write_text('patience = "10s"\n')
+        assert str(folder / "config.toml") in only(look_at_config(subject)).text
+        (folder / "config.toml").write_text("patiense = 10\n")
+        verdict = only(look_at_config(subject))
+        assert (verdict.level, "did you mean patience" in verdict.advice) == ("problem", True)
+
+    @pytest.mark.parametrize(
+        ("variables", "expected"),
+        [
+            ({}, [("ok", "")]),
+            ({"STOKER_GPUS": "1"}, [("ok", "")]),
+            ({"STOKER_GPU": "1"}, [("note", "did you mean STOKER_GPUS?")]),
+            ({"STOKER_ZZZ": "1"}, [("note", "")]),
+            ({"STOKER_JOB_ID": "7", "STOKER_ATTEMPT": "1"}, [("note", ""), ("ok", "")]),
+        ],
+    )
+    def test_variables(self, subject: Subject, variables: dict[str, str], expected: list[tuple[str, str]]) -> None:
+        """Unknown ones are told with a near one; those of a job say that one is inside."""
+        given = msgspec.structs.replace(subject, environment=variables)
+        assert [(each.level, each.advice) for each in look_at_variables(given)] == expected
+
+
+class TestSession:
+    """What happens at logout."""
+
+    @pytest.mark.parametrize(
+        ("texts", "expected"),
+        [
+            ([], None),
+            (["[Login]\n#KillUserProcesses=yes\n"], None),
+            (["[Login]\nKillUserProcesses=yes\n"], True),
+            (["[Login]\nKillUserProcesses=yes\n", "[Login]\nKillUserProcesses=no\n"], False),
+            (["[Login]\nKillUserProcesses=no\n", "[Login]\nNAutoVTs=6\n"], False),
+            (["nonsense", "[Login]\nKillUserProcesses=1\n"], True),
+        ],
+    )
+    def test_files_of_the_login_manager(self, texts: list[str], expected: bool | None) -> None:
+        """The last one that says something counts; what cannot be read says nothing."""
+        assert kills_user_processes(texts) == expected
+
+    def test_without_systemd(self, subject: Subject, tmp_path: Path) -> None:
+        """Nothing ends anybody's processes."""
+        assert only(look_at_session(subject, tmp_path)).level == "ok"
+
+    def test_what_to_type(self, subject: Subject, tmp_path: Path) -> None:
+        """By what the login manager does, whether the user lingers, and whether there is a unit."""
+        (tmp_path / "run/systemd/system").mkdir(parents=True)
+        (tmp_path / "var/lib/systemd/linger").mkdir(parents=True)
+        pieces = tmp_path / "etc/systemd/logind.conf.d"
+        pieces.mkdir(parents=True)
+        linger = tmp_path / "var/lib/systemd/linger" / pwd.getpwuid(os.getuid()).pw_name
+        unit = Path(subject.environment["XDG_CONFIG_HOME"]) / "systemd/user/stoker.service"
+        unit.parent.mkdir(parents=True)
+
+        def told() -> tuple[str, str]:
+            verdict = only(look_at_session(subject, tmp_path))
+            return verdict.level, verdict.advice
+
+        assert told()[0] == "note"
+        (pieces / "kill.conf").write_text("[Login]\nKillUserProcesses=yes\n")
+        assert told() == ("problem", "loginctl enable-linger && stoker engine install")
+        linger.touch()
+        assert told() == ("problem", "stoker engine install")
+        unit.touch()
+        assert told() == ("ok", "")
+        linger.unlink()
+        (pieces / "kill.conf").unlink()
+        assert told() == ("problem", "loginctl enable-linger")
+
+    def test_a_unit_whose_program_is_gone(self, subject: Subject, tmp_path: Path) -> None:
+        """It is to be written again; without a unit there is nothing to say."""
+        assert list(look_at_unit(subject)) == []
+        path = unit_path(subject.environment)
+        write_unit(path, unit_text(["/bin/sh"], {}))
+        assert only(look_at_unit(subject)).level == "ok"
+        write_unit(path, unit_text([str(tmp_path / "gone")], {}))
+        verdict = only(look_at_unit(subject))
+        assert (verdict.level, verdict.advice) == ("problem", "stoker engine install")
+
+
+class TestClock:
+    """The date."""
+
+    def test_a_clock_that_was_never_set(self, subject: Subject) -> None:
+        """As after a boot without a battery."""
+        assert only(look_at_clock(msgspec.structs.replace(subject, now=1000.0))).level == "problem"
+
+    def test_a_clock_that_was_set_while_the_engine_ran(self, subject: Subject) -> None:
+        """What the engine calls now is not what the machine calls so."""
+        with contextlib.closing(Presence(subject.places, QUEUE)):
+            show(subject, at=time.time() - 3600)
+            found = list(look_at_clock(subject))
+        assert "set forward by 1:00:00" in found[0].text
+        assert levels(look_at_clock(subject))[0] in ("ok", "note")
+
+
+class TestLimits:
+    """`ulimit`."""
+
+    def test_files(self) -> None:
+        """Few are a problem."""
+        assert judge_files(1024).level == "ok"
+        assert judge_files(resource.RLIM_INFINITY).level == "ok"
+        assert judge_files(64).level == "problem"
+
+    def test_processes(self) -> None:
+        """What counts is how many more there may be; root has no limit."""
+        rooms = [(10_000, 100), (300, 150), (300, 290), (resource.RLIM_INFINITY, 10**6)]
+        assert levels(judge_processes(*room, uid=1000) for room in rooms) == ["ok", "note", "problem", "ok"]
+        assert judge_processes(10, 9, uid=0).level == "ok"
+
+
+class TestGpus:
+    """The driver."""
+
+    @pytest.fixture
+    def bench(self, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Bench:
+        """A machine with the stand-in driver."""
+        return Bench(compiled(tmp_path_factory.getbasetemp()), tmp_path / "nvml")
+
+    def look(self, bench: Bench, machine: FakeMachine) -> list[Verdict]:
+        """What is found on a machine."""
+        bench.write(machine)
+        command = [sys.executable, "-c", _LOOK_AT_GPUS]
+        done = subprocess.run(command, env=bench.environment, capture_output=True, check=True, timeout=60)
+        return msgspec.json.decode(done.stdout, type=list[Verdict])
+
+    def test_two_that_are_well(self, bench: Bench) -> None:
+        """They are counted."""
+        found = self.look(bench, FakeMachine((FakeGpu("GPU-a"), FakeGpu("GPU-b"))))
+        assert [(each.level, each.text) for each in found] == [("ok", "the NVIDIA driver shows 2 GPUs")]
+
+    def test_one_that_is_lost(self, bench: Bench) -> None:
+        """It is named, with what to do."""
+        lost = FakeGpu(
+            "GPU-b", faults={"nvmlDeviceGetMemoryInfo_v2": GPU_IS_LOST, "nvmlDeviceGetMemoryInfo": GPU_IS_LOST}
+        )
+        found = self.look(bench, FakeMachine((FakeGpu("GPU-a"), lost)))
+        assert levels(found)[:2] == ["ok", "problem"]
+        assert "lost" in found[1].text
+
+    @pytest.mark.parametrize("code", [DRIVER_NOT_LOADED, VERSION_MISMATCH])
+    def test_a_driver_that_cannot_be_asked(self, bench: Bench, code: int) -> None:
+        """A library without a driver, or of another version, is to be mended."""
+        assert only(self.look(bench, FakeMachine(init=code))).level == "problem"
+
+    def test_no_driver_at_all(self, tmp_path: Path) -> None:
+        """Without a card that is as it may be; with one, the driver is missing."""
+        reason = "no NVIDIA driver is installed: libnvidia-ml.so.1 was not found"
+        assert judge_absence(reason, 0).level == "note"
+        assert judge_absence(reason, 2).level == "problem"
+        for name, vendor, kind in (
+            ("a", "0x10de", "0x030200"),
+            ("b", "0x10de", "0x040300"),
+            ("c", "0x8086", "0x030000"),
+        ):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "vendor").write_text(f"{vendor}\n")
+            (tmp_path / name / "class").write_text(f"{kind}\n")
+        (tmp_path / "d").mkdir()
+        assert cards(tmp_path) == 1
+        assert cards(tmp_path / "none") == 0

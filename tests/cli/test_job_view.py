@@ -1,0 +1,129 @@
+"""The story of a job in text, from one written down by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from stoker.cli.views.job import story_lines
+from stoker.cli.views.text import line_cells
+from stoker.queue.job_view import AttemptLine, EventLine, Story
+from stoker.queue.view_model import exactly
+from support.scenes import GIB, NOW, a_line, texts
+
+EVIL = "a\x1b[31mb\nc\x07\u202ed"
+ATTEMPT = AttemptLine(
+    number=1,
+    devices=["0", "1"],
+    assigned=exactly(NOW - 100),
+    started=exactly(NOW - 100),
+    ended=exactly(NOW - 40),
+    seconds=60.0,
+    exit_code=None,
+    signal=9,
+    why="exited",
+    peak_memory_bytes=GIB,
+    note=EVIL,
+    log="/state/logs/1.log",
+    errors=None,
+    reserved_bytes=10 * GIB,
+    peak_vram_bytes=8 * GIB,
+    utilisation_percent=87,
+    vram_curve=[(0.0, GIB), (30.0, 4 * GIB), (60.0, 8 * GIB)],
+)
+STORY = Story(
+    **msgspec.structs.asdict(
+        a_line(
+            1,
+            name=EVIL,
+            command=f"python train.py {EVIL} " + "x" * 500,
+            why=EVIL,
+            vram_bytes=10 * GIB,
+            vram_mode="size",
+            reserved_bytes=12 * GIB,
+            limit_seconds=3600.0,
+            expected_start=exactly(NOW + 60),
+        )
+    ),
+    directory=f"/home/{EVIL}",
+    shell="/bin/sh",
+    tags={"kind": EVIL},
+    allowed=["0"],
+    preferred=["1"],
+    gpu_type="a100",
+    after=["5 (ok)", "array 6 (any)"],
+    begin=exactly(NOW + 30),
+    grace_seconds=30.0,
+    retries=2,
+    retry_on=["oom", "3"],
+    requeue=False,
+    at_once=8,
+    commit="3f2a1c*",
+    ended=None,
+    exit_code=None,
+    signal=None,
+    note="",
+    attempts=[ATTEMPT],
+    events=[EventLine(exactly(NOW - 100), "assigned", f"GPU {EVIL}")],
+    variables={"SEED": "4", "MY_TOKEN": "********"},
+    environment={"HOME": f"/home/{EVIL}"},
+)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_long_values_go_on_in_the_next_line(width: int) -> None:
+    """Values go on in the next line, so that all of them can be read and copied."""
+    heading, *lines = story_lines(STORY, NOW, width, simulated=True)
+    assert all(line_cells(line) <= width for line in lines[:20])
+    shown = "".join(line.strip() for line in texts(lines))
+    assert "x" * 500 in shown
+    assert heading[0].text == " SIM "
+
+
+def test_nothing_can_move_the_cursor() -> None:
+    """Whatever the job's own words are."""
+    assert all(text.isprintable() for text in texts(story_lines(STORY, NOW, 80)))
+
+
+def test_everything_is_told() -> None:
+    """Needs, limits, dependencies, attempts and how to see the output."""
+    shown = "\n".join(texts(story_lines(STORY, NOW, 200, " --sim")))
+    assert "1 GPU, 10.0G on each, of the type a100, only 0, 1 first" in shown
+    assert "12.0G will be set aside" in shown
+    assert "8.0/10G   87%  1.0G" in shown
+    assert "▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄█ up to 8.0G in 0:01:00" in shown
+    assert "1:00:00 of running time, 8 of its array at once, 2 retries (on oom, 3), not run again when lost" in shown
+    assert "5 (ok), array 6 (any)" in shown
+    assert "start ~" in shown
+    assert "3f2a1c*" in shown
+    assert "SEED=4, MY_TOKEN=********" in shown
+    assert "signal 9" in shown
+    assert "1.0G" in shown
+    assert "/state/logs/1.log" in shown
+    assert "stoker logs --sim 1" in shown
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"vram_mode": "auto", "reserved_bytes": None}, "unknown yet: runs alone first, and is measured"),
+        ({"vram_mode": "auto", "reserved_bytes": 7 * GIB}, "7.0G will be set aside"),
+        ({"devices": ["0"], "reserved_bytes": 7 * GIB, "held_bytes": 5 * GIB}, "7.0G are set aside, uses 5.0G now"),
+        ({"devices": ["0"], "reserved_bytes": None, "peak_vram_bytes": GIB}, "alone on its GPU, at most 1.0G"),
+        ({"devices": ["0"], "utilisation_percent": 40}, "12.0G are set aside, kept its GPU 40% busy"),
+        ({"devices": ["0"], "ended": exactly(NOW), "peak_vram_bytes": GIB}, "12.0G were set aside, at most 1.0G"),
+        ({"speed": 0.85}, "speed      0.85 of alone"),
+        ({"ended": exactly(NOW), "advice": "there are larger GPUs"}, "advice     there are larger GPUs"),
+    ],
+)
+def test_what_is_told_of_memory(fields: dict[str, Any], words: str) -> None:
+    """What is or will be set aside, what is used, and what helps where that was too little."""
+    assert words in "\n".join(texts(story_lines(msgspec.structs.replace(STORY, **fields), NOW, 120)))
+
+
+def test_without_a_gpu_there_is_no_memory() -> None:
+    """Nothing is told of it."""
+    told = texts(story_lines(msgspec.structs.replace(STORY, vram_mode="none", gpus=0), NOW, 120))
+    assert not [line for line in told if "set aside" in line]

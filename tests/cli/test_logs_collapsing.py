@@ -1,0 +1,52 @@
+"""Progress bars as a terminal would show them in the end."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.cli.views.logs import LONGEST_PIECE, Collapser
+
+
+def collapsed(*parts: bytes) -> bytes:
+    collapser = Collapser()
+    return b"".join(collapser.feed(part) for part in parts) + collapser.end()
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        (b"", b""),
+        (b"plain\nlines", b"plain\nlines"),
+        (b"10%\r20%\r30%", b"30%"),
+        (b"\r10%\r\r20%\r\nnext\n", b"20%\nnext\n"),
+        (b"dos\r\nlines\r\n", b"dos\nlines\n"),
+        (b"\n\n\r\n", b"\n\n\n"),
+        (b"\x1b[31mred\x1b[0m\xff\x00\n", b"\x1b[31mred\x1b[0m\xff\x00\n"),
+    ],
+)
+def test_what_is_left(written: bytes, shown: bytes) -> None:
+    """Of a line only the last piece that says something is left; other bytes pass untouched."""
+    assert collapsed(written) == shown
+
+
+@given(
+    st.binary(max_size=200).map(lambda data: data.translate(bytes(b"\r\nab"[byte % 4] for byte in range(256)))),
+    st.data(),
+)
+def test_parts_of_any_size(written: bytes, data: st.DataObject) -> None:
+    """However the bytes arrive, the same is shown."""
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(written)), max_size=5)))
+    places = [0, *cuts, len(written)]
+    parts = [written[start:end] for start, end in pairwise(places)]
+    assert collapsed(*parts) == collapsed(written)
+
+
+def test_huge_lines_are_not_held_back() -> None:
+    """A line without end is shown in parts, so that memory stays small."""
+    collapser = Collapser()
+    shown = sum(len(collapser.feed(b"x" * 10_000)) for _ in range(100))
+    assert shown >= 1_000_000 - LONGEST_PIECE - 10_000

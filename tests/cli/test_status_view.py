@@ -1,0 +1,225 @@
+"""The first screen of the queue, from scenes written down by hand."""
+
+from __future__ import annotations
+
+import io
+from datetime import timedelta
+
+import pytest
+
+from stoker.cli.views.status import status_frame
+from stoker.cli.views.text import Piece, line_cells, painted, terminal_size, wants_colour
+from stoker.queue.view_model import Counts, EngineLine, LeaseLine, Mark, Status, Stranger, exactly
+from support.scenes import GIB, NOW, a_device, a_line, a_running_line, a_status, texts
+
+ALICE = Stranger(pid=9911, owner="alice", command="python x.py", memory_bytes=26 * GIB)
+BOB = LeaseLine("bob", 77, "stoker", None, exactly(NOW - 60))
+BUSY = a_device("0", used_bytes=34 * GIB, ours_bytes=34 * GIB, reserved_bytes=37 * GIB, jobs=["41", "43"])
+FULL = a_status(
+    [
+        a_running_line(41, name="vit-b lr=3e-4", reserved_bytes=14 * GIB, held_bytes=12 * GIB, limit_seconds=9000.0),
+        a_running_line(42, name="名前" * 40, expected_end=exactly(NOW + 3720)),
+        a_line(
+            46, reserved_bytes=24 * GIB, why="needs 24.0G; most free is 21.0G (GPU 1)", expected_start=exactly(NOW + 60)
+        ),
+        a_line(47, state="blocked", why="after 46 (ok)"),
+        a_line(48, state="held", why="held by you"),
+        a_line(50, label="50.[3-99]", tasks=97, why="needs 1 GPU; none free"),
+    ],
+    [
+        BUSY,
+        a_device("1", used_bytes=26 * GIB, others_bytes=26 * GIB, strangers=[ALICE]),
+        a_device("2", others_bytes=40 * GIB, leases=[BOB]),
+        a_device("3", drained=Mark("drained by you", exactly(NOW - 7300))),
+        a_device("4", memory_bytes=None, used_bytes=None, problem="fell off the bus"),
+    ],
+    today={"done": 212, "failed": 3},
+    expected_empty=exactly(NOW + 600),
+)
+
+
+def shown(status: Status, width: int = 80, height: int | None = 40) -> str:
+    return "\n".join(texts(status_frame(status, width, height)))
+
+
+@pytest.mark.parametrize("width", range(20, 201, 3))
+@pytest.mark.parametrize("height", [4, 10, 24, None])
+def test_nothing_is_wider_or_taller_than_the_terminal(width: int, height: int | None) -> None:
+    """Whatever is on the screen, no line wraps and the first one stays in sight."""
+    lines = status_frame(FULL, width, height)
+    assert all(line_cells(line) <= width for line in lines)
+    assert height is None or len(lines) < height
+
+
+@pytest.mark.parametrize("width", [30, 40, 60])
+def test_a_narrow_terminal_shows_states(width: int) -> None:
+    """Whatever has to go, id and state of a job stay."""
+    lines = shown(FULL, width).splitlines()
+    assert any("50.[3-99]" in line and "queued" in line for line in lines)
+    assert any("blocked" in line for line in lines)
+
+
+def test_the_first_screen() -> None:
+    """It tells of the machine, of every GPU and of every job."""
+    screen = shown(FULL)
+    assert "stoker on lab7 · engine up 3d 2h · 5 × A100-SXM4-40GB" in screen
+    assert "█████████████████████▒▒░░ 34.0/40G   97%  71°C  41 43" in screen
+    assert "alice pid 9911 (not ours)" in screen
+    assert "bob: stoker" in screen
+    assert "drained by you, 2h ago" in screen
+    assert "fell off the bus" in screen
+    assert "41         running  0    12.0/14G  1:12:03   ≤1:17  vit-b lr=3e-4" in screen
+    assert "after 46 (ok)" in screen
+    assert "50.[3-99]" in screen
+    assert "97 tasks: needs" in screen
+    assert "today 212 done, 3 failed (stoker history)" in screen
+
+
+def test_jobs_that_share_a_gpu() -> None:
+    """Each tells what it holds of what is set aside for it; a wide screen tells how fast they are together."""
+    packed = [
+        a_running_line(1, vram_mode="auto", reserved_bytes=int(6.94 * GIB), held_bytes=6 * GIB, used_bytes=12 * GIB),
+        a_running_line(2, vram_mode="size", reserved_bytes=14 * GIB, held_bytes=GIB),
+        a_running_line(3, devices=["1"], vram_mode="auto", held_bytes=3 * GIB),
+        a_line(4, vram_mode="auto", reserved_bytes=7 * GIB, why="needs 7.0G; most free is 4.0G (GPU 0)"),
+        a_line(5, vram_mode="auto", why="needs 1 GPU; none free"),
+    ]
+    amounts = {"used_bytes": 8 * GIB, "ours_bytes": 7 * GIB, "reserved_bytes": 21 * GIB, "others_bytes": GIB}
+    status = a_status(packed, [a_device("0", jobs=["1", "2"], combined_speed=1.68, **amounts)])
+    narrow, wide = shown(status), shown(status, 120)
+    assert "████▒▒▒▒▒▒▒▒▒▓░░░░░░░░░░░ 8.0/40G" in narrow
+    assert "together" not in narrow
+    assert "1 2 (together 1.7x)" in wide
+    for memory in ("6.0/6.9G", "1.0/14G", "3.0G", " 7G ", "auto"):
+        assert memory in narrow
+
+
+def test_a_guess_has_a_sign() -> None:
+    """`~` before what is guessed, `≤` before a limit, `?` where nobody knows."""
+    screen = shown(FULL, 120)
+    assert "~1:02" in screen
+    assert "≤1:17" in screen
+    assert "  ?  " in screen
+
+
+def test_the_last_line_tells_what_is_hidden() -> None:
+    """And the command that shows it, in words that fit."""
+    many = a_status([a_running_line(n) for n in range(1, 31)] + [a_line(n) for n in range(31, 61)], [BUSY])
+    assert shown(many, height=20).splitlines()[-1].strip() == "… 22 more running, 26 more waiting (stoker status -a)"
+    assert shown(many, width=40, height=10).splitlines()[-1].strip() == "… 56 more (stoker status -a)"
+
+
+def test_all_is_shown_where_it_is_wanted() -> None:
+    """Without a height nothing is hidden."""
+    many = a_status([a_line(n) for n in range(1, 501)])
+    assert "more" not in shown(many, height=None)
+    assert len(shown(many, height=None).splitlines()) > 500
+
+
+def test_something_that_waits_is_always_seen() -> None:
+    """However much runs."""
+    many = a_status([*(a_running_line(n) for n in range(1, 90)), a_line(99, why="needs 4 GPUs")])
+    assert "needs 4 GPUs" in shown(many, height=16)
+
+
+def test_an_empty_queue_says_what_to_type() -> None:
+    """One line and the next command."""
+    assert "the queue is empty; put something into it: stoker submit" in shown(a_status([], [BUSY]))
+
+
+def test_without_an_engine_the_numbers_are_old() -> None:
+    """It says so, and how an engine is started."""
+    gone = EngineLine(running=False, seen=exactly(NOW) - timedelta(hours=2))
+    screen = shown(a_status([a_line()], [BUSY], engine=gone))
+    assert "no engine runs; it starts with the next submit, or: stoker engine start" in screen
+    assert "the GPUs are shown as they were 2h ago" in screen
+
+
+def test_a_paused_queue_is_told_first() -> None:
+    """In the heading, with since when."""
+    paused = EngineLine(running=True, paused=Mark("paused by you", exactly(NOW - 300)))
+    assert shown(a_status([], engine=paused)).startswith("stoker on lab7 · the queue is paused by you, 5m ago")
+
+
+def test_simulated_devices_are_told() -> None:
+    """Nobody takes them for real ones, and other commands are typed for the same queue."""
+    status = a_status([a_line(n) for n in range(99)], simulated=True)
+    lines = texts(status_frame(status, 80, 10, " --sim"))
+    assert lines[0].startswith(" SIM ")
+    assert "(stoker status --sim -a)" in lines[-1]
+
+
+def test_what_could_move_the_cursor_is_escaped() -> None:
+    """Names, commands, reasons, hosts and strangers are somebody's own words."""
+    evil = "a\x1b[31mb\nc\x07\u202ed"
+    job = a_running_line(1, name=evil, command=evil, why=evil)
+    stranger = Stranger(1, evil, evil, None)
+    status = a_status(
+        [job, a_line(2, why=evil)], [a_device(strangers=[stranger], problem=evil)], host=evil, notes=[evil]
+    )
+    for width in (60, 120):
+        assert shown(status, width).replace("\n", "").isprintable()
+
+
+def test_notes_are_shown() -> None:
+    """What keeps the engine from working is told."""
+    assert "the disk is full" in shown(a_status([], notes=["the disk is full"]))
+
+
+def test_many_devices_leave_room_for_jobs() -> None:
+    """Some are told of in one line."""
+    status = a_status([a_line(why="needs 1 GPU")], [a_device(str(n)) for n in range(16)])
+    screen = shown(status, height=12)
+    assert "more GPUs, 0 with jobs (stoker gpus)" in screen
+    assert "needs 1 GPU" in screen
+
+
+def test_hidden_tasks_are_counted() -> None:
+    """A line of an array stands for all its tasks."""
+    status = a_status([a_line(9, label="9.[0-99]", tasks=100)], counts=Counts(0, 150, 0))
+    assert "… 50 more waiting" in shown(status)
+
+
+class TestPaint:
+    """From pieces to characters."""
+
+    LINES = ((Piece("█▒▓░", "good"), Piece(" é … 名")),)
+
+    def test_colour(self) -> None:
+        """Codes around what has a look, and none elsewhere."""
+        assert painted(self.LINES, colour=True, encoding="utf-8") == "\x1b[32m█▒▓░\x1b[0m é … 名\n"
+        assert painted(self.LINES, colour=False, encoding="UTF-8") == "█▒▓░ é … 名\n"
+
+    def test_without_utf8(self) -> None:
+        """Bars stay bars, and what cannot be said is a question mark."""
+        assert painted(self.LINES, colour=False, encoding="ascii") == "#=x. ? > ?\n"
+
+    @pytest.mark.parametrize(
+        ("choice", "environment", "expected"),
+        [
+            ("auto", {"TERM": "xterm"}, False),
+            ("always", {"NO_COLOR": "1"}, True),
+            ("never", {"FORCE_COLOR": "1"}, False),
+            ("auto", {"FORCE_COLOR": "1"}, True),
+            ("auto", {"FORCE_COLOR": "0"}, False),
+            ("auto", {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+        ],
+    )
+    def test_when_to_use_colour(self, choice: str, environment: dict[str, str], expected: bool) -> None:
+        """The option goes first, then what all programs heed; a stream that is no terminal has none."""
+        assert wants_colour(choice, environment, io.StringIO()) is expected
+
+    def test_a_terminal_has_colour_unless_it_is_dumb(self) -> None:
+        """By the name of the terminal."""
+
+        class Terminal(io.StringIO):
+            def isatty(self) -> bool:
+                return True
+
+        assert wants_colour("auto", {"TERM": "xterm"}, Terminal())
+        assert not wants_colour("auto", {"TERM": "dumb"}, Terminal())
+
+    def test_the_size_can_be_set(self) -> None:
+        """By the variables that shells set, and nonsense in them is passed over."""
+        assert terminal_size({"COLUMNS": "33", "LINES": "7"}) == (33, 7)
+        assert min(terminal_size({"COLUMNS": "wide", "LINES": ""})) > 0

@@ -1,0 +1,284 @@
+"""Rows that are taken, numbered and removed, with a crash wherever one may come."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stoker.compat.priority_scheduler.task_file import (
+    Leaving,
+    Row,
+    Rows,
+    TaskFile,
+    Ticket,
+    Tickets,
+    find_counter,
+    reserve,
+)
+from stoker.core.errors import StokerError, UsageError
+from stoker.queue.task_list import Task
+
+HEADER = "Directory,Executable,Filename,Epochs,Priority\n"
+
+
+class Killed(Exception):
+    """The scheduler is no more."""
+
+
+class DeadlyBefore(TaskFile):
+    """A file at which the scheduler dies when it is about to change it."""
+
+    def remove(self, text: str, leaving: Leaving = lambda *_: None) -> None:
+        leaving(self.path.stat().st_ino, self.path.read_bytes())
+        raise Killed
+
+
+class DeadlyAfter(TaskFile):
+    """A file at which the scheduler dies when it has just changed it."""
+
+    def remove(self, text: str, leaving: Leaving = lambda *_: None) -> None:
+        super().remove(text, leaving)
+        raise Killed
+
+
+class Scheduler:
+    """One run over a file, which may die without a word."""
+
+    def __init__(self, directory: Path, *, size: int = 20, keep: bool = False, kind: type[TaskFile] = TaskFile) -> None:
+        file = kind(str(directory / "tasks.csv"), 0)
+        self.tickets = Tickets(directory / "state" / "tickets", file.path)
+        self.rows = Rows(file, self.tickets, directory / "counter.txt", size=size, keep=keep)
+        self.said: list[str] = []
+
+    def batch(self, fault: Callable[[Task], str] = lambda _: "") -> list[Row]:
+        return self.rows.next_batch(fault, self.said.append)
+
+    def names(self) -> list[str]:
+        return [row.task.filename for row in self.batch()]
+
+    def die(self) -> None:
+        """As kill -9 does it: locks are gone, and nothing else happens."""
+        os.close(self.tickets._file)
+
+    def end(self, *, interrupted: bool = False) -> None:
+        self.rows.close(interrupted=interrupted)
+        self.tickets.close()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    write(tmp_path, ("a", 3), ("b", 1), ("c", 2), ("d", 1), ("e", 0))
+    return tmp_path
+
+
+def write(directory: Path, *tasks: tuple[str, int]) -> None:
+    lines = [f".,-1,{name},1,{priority}\n" for name, priority in tasks]
+    (directory / "tasks.csv").write_text(HEADER + "".join(lines))
+
+
+def left(directory: Path) -> list[str]:
+    """The names in the file."""
+    return [line.split(",")[2] for line in (directory / "tasks.csv").read_text().splitlines()[1:]]
+
+
+# -- batches ---------------------------------------------------------------------------------------
+
+
+def test_batches_are_in_file_order_and_sorted_inside(directory: Path) -> None:
+    """A batch is the next rows of the file; within it lower priorities go first, equal ones as they stand."""
+    scheduler = Scheduler(directory, size=4)
+    assert scheduler.names() == ["b", "d", "c", "a"]
+
+
+def test_the_next_batch_is_what_is_left_by_then(directory: Path) -> None:
+    """Rows that succeeded are gone, those that failed are not taken again, and appended ones are."""
+    scheduler = Scheduler(directory, size=2)
+    good, bad = scheduler.batch()
+    scheduler.rows.succeeded(good)
+    scheduler.rows.failed(bad, "exit 1")
+    with (directory / "tasks.csv").open("a") as file:
+        file.write(".,-1,f,1,9\n")
+    assert [scheduler.names(), left(directory)] == [["d", "c"], ["a", "c", "d", "e", "f"]]
+
+
+def test_a_row_without_sense_is_passed_over_once(directory: Path) -> None:
+    """It is told of once, takes no place in a batch and stays in the file."""
+    scheduler = Scheduler(directory, size=2)
+    first = scheduler.batch(lambda task: "no" if task.filename == "a" else "")
+    assert [row.task.filename for row in first] == ["b", "c"]
+    for row in first:
+        scheduler.rows.succeeded(row)
+    assert scheduler.names() == ["e", "d"]
+    assert scheduler.said == [f"{directory}/tasks.csv line 2 is left out: no"]
+    assert left(directory) == ["a", "d", "e"]
+
+
+def test_the_file_is_kept(directory: Path) -> None:
+    """With keep the file stays as it is, and each row is run once in a run, and again in the next."""
+    for _ in range(2):
+        scheduler = Scheduler(directory, keep=True)
+        for row in scheduler.batch():
+            scheduler.rows.succeeded(row)
+        assert scheduler.names() == []
+        scheduler.end()
+    assert left(directory) == ["a", "b", "c", "d", "e"]
+    assert (directory / "counter.txt").read_text() == "10"
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+
+def test_numbers_go_on_from_the_counter(directory: Path) -> None:
+    """They are positions after sorting, from what the counter says; it is moved before any of them is used."""
+    (directory / "counter.txt").write_text("41\n")
+    scheduler = Scheduler(directory, size=3)
+    assert [(row.task.filename, row.ticket.number) for row in scheduler.batch()] == [("b", 41), ("c", 42), ("a", 43)]
+    assert (directory / "counter.txt").read_text() == "44"
+
+
+@pytest.mark.parametrize("text", ["many", "-3", "1.5", "1" * 40])
+def test_a_counter_that_holds_no_number(tmp_path: Path, text: str) -> None:
+    """It is refused rather than begun anew: its numbers may be in use."""
+    (tmp_path / "counter.txt").write_text(text)
+    with pytest.raises(UsageError, match="does not hold a number"):
+        reserve(tmp_path / "counter.txt", 1)
+
+
+def test_a_counter_that_cannot_be_written(tmp_path: Path) -> None:
+    """It is said which file that is."""
+    (tmp_path / "counter.txt").mkdir()
+    with pytest.raises(StokerError, match=r"counter\.txt: Is a directory"):
+        reserve(tmp_path / "counter.txt", 1)
+
+
+def test_which_counter(tmp_path: Path) -> None:
+    """The tool's own where there is one, else one beside the file."""
+    spare = tmp_path / "spare"
+    assert find_counter(tmp_path, tmp_path / "lists" / "tasks.csv", spare) == spare
+    (tmp_path / "lists").mkdir()
+    assert find_counter(tmp_path, tmp_path / "lists" / "tasks.csv", spare) == tmp_path / "lists" / "counter.txt"
+    (tmp_path / "scheduler_files").mkdir()
+    own = tmp_path / "scheduler_files" / "counter.txt"
+    own.write_text("3")
+    assert find_counter(tmp_path, tmp_path / "lists" / "tasks.csv", spare) == own
+
+
+# -- crashes ---------------------------------------------------------------------------------------
+
+
+def test_a_dead_run_leaves_numbers_to_the_next(directory: Path) -> None:
+    """After kill -9 the same rows have the same tickets, and new rows get new numbers."""
+    first = Scheduler(directory, size=3)
+    before = {row.task.filename: row.ticket for row in first.batch()}
+    first.die()
+    second = Scheduler(directory)
+    after = {row.task.filename: row.ticket for row in second.batch()}
+    assert {name: after[name] for name in before} == before
+    assert {after["d"].number, after["e"].number} == {3, 4}
+
+
+def test_an_interrupted_run_goes_on_and_a_finished_one_does_not(directory: Path) -> None:
+    """What a signal stopped goes on under its number; after an end, numbers are new."""
+    numbers = []
+    for interrupted in (True, False, False):
+        scheduler = Scheduler(directory)
+        numbers.append([row.ticket.number for row in scheduler.batch()])
+        scheduler.end(interrupted=interrupted)
+    assert numbers == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert os.listdir(directory / "state") == []
+
+
+def test_a_row_in_the_hands_of_another_engine(directory: Path) -> None:
+    """It is not taken again, all is not well, and the next run knows it by its ticket."""
+    first = Scheduler(directory, size=1)
+    (row,) = first.batch()
+    first.rows.left_to_others(row)
+    assert first.names() == ["b"]
+    first.end()
+    assert not first.rows.all_well
+    assert [each.ticket for each in Scheduler(directory).batch() if not each.new] == [row.ticket]
+
+
+def test_a_failed_row_begins_anew(directory: Path) -> None:
+    """The next run gives it another number, even if this one is killed."""
+    first = Scheduler(directory, size=1)
+    (row,) = first.batch()
+    first.rows.failed(row, "exit 1")
+    first.die()
+    (again,) = Scheduler(directory, size=1).batch()
+    assert (again.task.filename, again.ticket.number, again.new) == ("a", 1, True)
+
+
+def succeed_and_die(directory: Path, kind: type[TaskFile]) -> tuple[Ticket, Ticket]:
+    """Let the first of two equal rows succeed, and die over its removal: its ticket, and the other's."""
+    write(directory, ("a", 1), ("a", 1))
+    scheduler = Scheduler(directory, kind=kind)
+    done, other = scheduler.batch()
+    with pytest.raises(Killed):
+        scheduler.rows.succeeded(done)
+    scheduler.die()
+    return done.ticket, other.ticket
+
+
+@pytest.mark.parametrize("appended", ["", ".,-1,a,1,1\n"])
+def test_a_crash_before_a_row_is_removed(directory: Path, appended: str) -> None:
+    """The next run knows that the row is still there, and by its ticket that it succeeded, whatever was appended."""
+    tickets = succeed_and_die(directory, DeadlyBefore)
+    with (directory / "tasks.csv").open("a") as file:
+        file.write(appended)
+    rows = Scheduler(directory).batch()
+    assert tuple(row.ticket for row in rows if not row.new) == tickets
+    assert len(rows) == (3 if appended else 2)
+
+
+@pytest.mark.parametrize("appended", ["", ".,-1,a,1,1\n"])
+def test_a_crash_after_a_row_was_removed(directory: Path, appended: str) -> None:
+    """The next run knows that the row is gone, and takes no other row with the same text for it."""
+    _, other = succeed_and_die(directory, DeadlyAfter)
+    with (directory / "tasks.csv").open("a") as file:
+        file.write(appended)
+    rows = Scheduler(directory).batch()
+    assert [row.ticket for row in rows if not row.new] == [other]
+    assert len(rows) == (2 if appended else 1)
+
+
+def test_a_line_of_tickets_that_was_cut_off(directory: Path) -> None:
+    """What a crash left unfinished counts for nothing, and what follows it does."""
+    first = Scheduler(directory, size=1)
+    (row,) = first.batch()
+    first.die()
+    with (directory / "state" / "tickets").open("ab") as file:
+        file.write(b'\n{"dropped":"' + row.ticket.token.encode())
+    second = Scheduler(directory, size=1)
+    assert second.batch()[0].ticket == row.ticket
+    second.rows.failed(second_row := Row(row.task, row.ticket, new=False), "exit 1")
+    second.die()
+    assert Scheduler(directory, size=1).batch()[0].ticket != second_row.ticket
+
+
+def test_one_scheduler_for_a_file(directory: Path) -> None:
+    """A second one is refused while the first works, and welcome afterwards."""
+    first = Scheduler(directory)
+    with pytest.raises(UsageError, match="another priority_scheduler works on tasks"):
+        Scheduler(directory)
+    first.end()
+    Scheduler(directory).end()
+
+
+def test_a_row_that_cannot_be_removed(directory: Path) -> None:
+    """It is not run again in this run nor in the next, which is told of it; and the trouble is told."""
+    first = Scheduler(directory, size=1)
+    (row,) = first.batch()
+    text = (directory / "tasks.csv").read_text()
+    (directory / "tasks.csv").unlink()
+    first.rows.succeeded(row)
+    (directory / "tasks.csv").mkdir()
+    first.end()
+    assert [each.task.filename for each in first.rows.unremoved] == ["a"]
+    assert "cannot be kept up to date: No such file" in first.rows.troubles[0]
+    (directory / "tasks.csv").rmdir()
+    (directory / "tasks.csv").write_text(text)
+    assert Scheduler(directory, size=1).batch() == [Row(row.task, row.ticket, new=False)]

@@ -1,0 +1,561 @@
+"""Out of GPU memory is recognised by what frameworks print, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+import textwrap
+from time import perf_counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core.logs.oom import Shortage, find_shortage, floor_after, is_own_fault
+
+QUIET = settings(max_examples=200, derandomize=True, deadline=None)
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+
+def gib(number: float) -> int:
+    return int(number * GIB)
+
+
+def mib(number: float) -> int:
+    return int(number * MIB)
+
+
+def found(text: str) -> Shortage:
+    shortage = find_shortage(text)
+    assert shortage is not None
+    return shortage
+
+
+ADVICE = (
+    "If reserved but unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid "
+    "fragmentation.  See documentation for Memory Management  "
+    "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+)
+WITH_NEIGHBOUR = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.95 GiB. GPU 0 has a total capacity of 14.57 GiB "
+    "of "
+    "which 1.58 GiB is free. Process 2493055 has 12.02 GiB memory in use. Including non-PyTorch memory, this process "
+    "has "
+    "966.00 MiB memory in use. Of the allocated memory 734.07 MiB is allocated by PyTorch, and 33.93 MiB is reserved "
+    "by "
+    f"PyTorch but unallocated. {ADVICE}"
+)
+
+# (text, wanted, own, total, free)
+TORCH = {
+    "1.1, with what is cached beside what is allocated": (
+        "RuntimeError: CUDA out of memory. Tried to allocate 1024.00 KiB (GPU 0; 11.17 GiB total capacity; 10.90 GiB "
+        "already allocated; 576.00 KiB free; 30.96 MiB cached)",
+        MIB,
+        gib(10.90) + mib(30.96),
+        gib(11.17),
+        576 * KIB,
+    ),
+    "1.5, with what is reserved": (
+        "RuntimeError: CUDA out of memory. Tried to allocate 2.26 GiB (GPU 0; 6.00 GiB total capacity; 781.59 MiB "
+        "already "
+        "allocated; 3.03 GiB free; 1.24 GiB reserved in total by PyTorch)",
+        gib(2.26),
+        gib(1.24),
+        gib(6),
+        gib(3.03),
+    ),
+    "1.13, with a name of its own and nothing free": (
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 192.00 MiB (GPU 3; 4.00 GiB total "
+        "capacity; "
+        "3.08 GiB already allocated; 0 bytes free; 3.47 GiB reserved in total by PyTorch) If reserved memory is >> "
+        "allocated memory try setting max_split_size_mb to avoid fragmentation.",
+        192 * MIB,
+        gib(3.47),
+        gib(4),
+        0,
+    ),
+    "2.1, with its spelling of capacity": (
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 32.00 MiB. GPU 0 has a total capacty of "
+        "4.00 "
+        "GiB of which 41.56 MiB is free. Including non-PyTorch memory, this process has 3.44 GiB memory in use. Of the "
+        "allocated memory 2.58 GiB is allocated by PyTorch, and 1.90 MiB is reserved by PyTorch but unallocated.",
+        32 * MIB,
+        gib(3.44),
+        gib(4),
+        mib(41.56),
+    ),
+    "2.3": (
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 226.00 MiB. GPU 1 has a total capacity of "
+        "15.70 GiB of which 210.38 MiB is free. Including non-PyTorch memory, this process has 15.48 GiB memory in "
+        "use.",
+        226 * MIB,
+        gib(15.48),
+        gib(15.70),
+        mib(210.38),
+    ),
+    "2.5, with a neighbour": (WITH_NEIGHBOUR, gib(1.95), 966 * MIB, gib(14.57), gib(1.58)),
+    "ROCm, which tells of no other processes": (
+        "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 1.88 GiB. GPU 0 has a total capacity of 23.98 "
+        "GiB of "
+        "which 1.70 GiB is free. Of the allocated memory 21.65 GiB is allocated by PyTorch, and 279.78 MiB is "
+        "reserved by "
+        f"PyTorch but unallocated. {ADVICE}",
+        gib(1.88),
+        gib(21.65) + mib(279.78),
+        gib(23.98),
+        gib(1.70),
+    ),
+    "the allocator of CUDA instead of its own": (
+        "torch.cuda.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)\n"
+        "Currently allocated     : 6.89 GiB\n"
+        "Requested               : 320.00 MiB\n"
+        "Device limit            : 23.69 GiB\n"
+        "Free (according to CUDA): 2.94 MiB\n"
+        "PyTorch limit (set by user-supplied memory fraction)\n"
+        "                        : 17179869184.00 GiB",
+        320 * MIB,
+        gib(6.89),
+        gib(23.69),
+        mib(2.94),
+    ),
+    "the same without figures": ("torch.OutOfMemoryError: Allocation on device \n", None, None, None, None),
+    "cut off in the middle": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allo", None, None, None, None),
+}
+
+
+@pytest.mark.parametrize("version", TORCH)
+def test_torch_tells_all_figures(version: str) -> None:
+    """Every version of PyTorch says what it wanted, what it had, and what the GPU has."""
+    text, wanted, own, total, free = TORCH[version]
+    shortage = found(text)
+    assert shortage.framework == "torch"
+    assert (shortage.wanted, shortage.own, shortage.total, shortage.free) == (wanted, own, total, free)
+    assert not shortage.capped
+
+
+def test_torch_names_its_neighbours() -> None:
+    """From 2.1 on, other processes on the GPU are told with what they have."""
+    assert found(WITH_NEIGHBOUR).neighbours == ((2493055, gib(12.02)),)
+    many = "".join(f"Process {pid} has 300.00 MiB memory in use. " for pid in range(1000, 1048))
+    assert len(found(WITH_NEIGHBOUR.replace("Process 2493055 has 12.02 GiB memory in use. ", many)).neighbours) == 48
+
+
+def test_in_a_container_torch_is_found_among_the_processes() -> None:
+    """There it knows its own number under another name, and lists itself like a neighbour."""
+    shortage = found(
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 496.00 MiB. GPU 0 has a total capacty of "
+        "24.75 "
+        "GiB of which 235.06 MiB is free. Process 777 has 10.00 GiB memory in use. Process 20398 has 14.52 GiB "
+        "memory in "
+        "use. Of the allocated memory 14.06 GiB is allocated by PyTorch, and 330.42 MiB is reserved by PyTorch but "
+        "unallocated."
+    )
+    assert shortage.own == gib(14.52)
+    assert shortage.neighbours == ((777, gib(10)),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of "
+        "23.65 GiB "
+        "of which 20.10 GiB is free. Allocation was preemptively rejected because it would exceed "
+        "per_process_memory_fraction limit. Including non-PyTorch memory, this process has 3.54 GiB memory in use.",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of "
+        "23.65 GiB "
+        "of which 20.10 GiB is free. Including non-PyTorch memory, this process has 3.54 GiB memory in use. 3.60 GiB "
+        "allowed; Of the allocated memory 3.10 GiB is allocated by PyTorch, and 10.00 MiB is reserved by PyTorch but "
+        "unallocated.",
+        "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 2,000,000,000 bytes (allocated so far: "
+        "1,024,000,000 "
+        "bytes, limit set to: 2,147,483,648 bytes).",
+    ],
+)
+def test_a_limit_that_was_set_is_no_neighbours_fault(text: str) -> None:
+    """A process that was allowed a part of the card and wanted more is told apart."""
+    shortage = found(text)
+    assert shortage.capped
+    assert is_own_fault(shortage, reserved=100 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (
+            "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate "
+            "4770354232 "
+            "bytes.\nBufferAssignment OOM Debugging.\nBufferAssignment stats:\n"
+            "             parameter allocation:  372.76MiB\n",
+            4770354232,
+        ),
+        ("jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1.25TiB.", 5 * 2**38),
+        (
+            "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate request for 2.99GiB "
+            "(3206250496B) "
+            "on device ordinal 0",
+            gib(2.99),
+        ),
+        (
+            "RuntimeError: Resource exhausted: Failed to allocate request for 32.00MiB (33554432B) on device ordinal 0",
+            32 * MIB,
+        ),
+        (
+            "2019-06-13 01:17:08.886805: E external/org_tensorflow/tensorflow/compiler/xla/python/local_client.cc:672] "
+            "Execution of replica 0 failed: Resource exhausted: Out \nof memory while trying to allocate 5520758552 "
+            "bytes.",
+            5520758552,
+        ),
+        ("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 20029400304 bytes.", 20029400304),
+    ],
+)
+def test_jax(text: str, wanted: int) -> None:
+    """XLA says what it wanted, as bytes or with a unit."""
+    shortage = found(text)
+    assert (shortage.framework, shortage.wanted, shortage.own) == ("jax", wanted, None)
+
+
+STATS = (
+    "I tensorflow/core/common_runtime/bfc_allocator.cc:702] Stats: \n"
+    "Limit:                 12049707828\n"
+    "InUse:                 11984328960\n"
+    "MaxInUse:              12038083584\n"
+    "NumAllocs:               248036306\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "own"),
+    [
+        (
+            "ResourceExhaustedError: OOM when allocating tensor with shape[128,128,109,109] and type float on "
+            "/job:localhost/replica:0/task:0/device:GPU:1 by allocator GPU_1_bfc\n\t [[Node: replica_1/xception]]",
+            128 * 128 * 109 * 109 * 4,
+            None,
+        ),
+        (
+            f"{STATS}\nResourceExhaustedError (see above for traceback): OOM when allocating tensor with "
+            f"shape[256,832,7,7]\n",
+            None,
+            11984328960,
+        ),
+        (
+            "  (1) RESOURCE_EXHAUSTED:  OOM when allocating tensor with shape[16,112] and type half on "
+            "/job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc",
+            16 * 112 * 2,
+            None,
+        ),
+        ("ResourceExhaustedError: failed to allocate memory [Op:AddV2]", None, None),
+        (
+            "tensorflow.python.framework.errors_impl.ResourceExhaustedError: {{function_node __wrapped__AddV2_device_/"
+            "job:localhost/replica:0/task:0/device:GPU:0}} failed to allocate memory [Op:AddV2] name: ",
+            None,
+            None,
+        ),
+        ("  (1) Resource exhausted: failed to allocate memory\n         [[{{node mul_89}}]]", None, None),
+        (
+            "InternalError: Failed copying input tensor from /job:localhost/replica:0/task:0/device:CPU:0 to "
+            "/job:localhost/replica:0/task:0/device:GPU:0 in order to run _EagerConst: Dst tensor is not initialized.",
+            None,
+            None,
+        ),
+    ],
+)
+def test_tensorflow(text: str, wanted: int | None, own: int | None) -> None:
+    """What a tensor takes follows from its shape and type, what the process had from the allocator's figures before."""
+    shortage = found(text)
+    assert (shortage.framework, shortage.wanted, shortage.own) == ("tensorflow", wanted, own)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "own"),
+    [
+        (
+            "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 25,600,000 bytes (allocated so far: "
+            "3,635,267,072 "
+            "bytes).",
+            25_600_000,
+            3_635_267_072,
+        ),
+        (
+            "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 512 bytes (allocated so far: 6,789 bytes, "
+            "limit "
+            "set to: 8,589,934,592 bytes).",
+            512,
+            6789,
+        ),
+        (
+            "cupy.cuda.memory.OutOfMemoryError: out of memory to allocate 200000000000 bytes (total 200000004096 "
+            "bytes)",
+            200000000000,
+            4096,
+        ),
+        ("cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorMemoryAllocation: out of memory", None, None),
+    ],
+)
+def test_cupy(text: str, wanted: int | None, own: int | None) -> None:
+    """CuPy says both; its older total has the failed allocation in it."""
+    shortage = found(text)
+    assert (shortage.framework, shortage.wanted, shortage.own) == ("cupy", wanted, own)
+    assert not shortage.capped
+
+
+@pytest.mark.parametrize(
+    ("framework", "text"),
+    [
+        ("cublas", "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        (
+            "cublas",
+            "E tensorflow/stream_executor/cuda/cuda_blas.cc:238] failed to create cublas handle: "
+            "CUBLAS_STATUS_ALLOC_FAILED",
+        ),
+        ("cublas", "cupy_backends.cuda.libs.cublas.CUBLASError: CUBLAS_STATUS_ALLOC_FAILED"),
+        ("cublas", "E0000 00:00:17.1 cuda_blas.cc:199] failed to create cublas handle: the resource allocation failed"),
+        ("cudnn", "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        ("cudnn", "E cuda_dnn.cc:329] Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED"),
+        ("cudnn", "init.lua:118: Error in CuDNN: CUDNN_STATUS_ALLOC_FAILED (cudnnFindConvolutionForwardAlgorithm)"),
+        ("cudnn", "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+        ("nccl", "node03:3018451:3018451 [0] enqueue.cc:1085 NCCL WARN Cuda failure 'out of memory'"),
+        ("nccl", "node03:301:301 [0] include/alloc.h:178 NCCL WARN Cuda failure 2 'out of memory'"),
+        (
+            "nccl",
+            "[rank7]: torch.distributed.DistBackendError: NCCL error in: "
+            "../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, "
+            "unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.20.5\n"
+            "[rank7]: ncclUnhandledCudaError: Call to CUDA function failed.\n"
+            "[rank7]: Last error:\n"
+            "[rank7]: Cuda failure 2 'out of memory'\n",
+        ),
+        ("cuda", "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        (
+            "cuda",
+            "torch.AcceleratorError: CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in https://",
+        ),
+        ("cuda", "RuntimeError('CUDA error: out of memory\\nCUDA kernel errors might be')"),
+        ("cuda", '{"level": "error", "error": "CUDA error: out of memory"}'),
+        ("cuda", "RuntimeError: cuda runtime error (2) : out of memory at /tmp/torch/lib/THC/generic/THCStorage.cu:66"),
+        ("cuda", "THCudaCheck FAIL file=/tmp/torch/lib/THC/generic/THCStorage.cu line=66 error=2 : out of memory"),
+        ("cuda", "CUDA error 2 at ggml-cuda.cu:7233: out of memory"),
+        (
+            "cuda",
+            "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 4096.00 MiB on device 0: cudaMalloc failed: "
+            "out of memory",
+        ),
+        ("cuda", "RuntimeError: CUDA failed with error out of memory"),
+        ("cuda", "onnxruntime: CUDA failure 2: out of memory ; GPU=0 ; hostname=box"),
+        ("cuda", "RuntimeError: Triton Error [CUDA]: out of memory"),
+        ("cuda", "GPUassert: out of memory kernel.cu 23"),
+        ("cuda", "pycuda._driver.MemoryError: cuMemAlloc failed: out of memory"),
+        ("cuda", "numba.cuda.cudadrv.driver.CudaAPIError: [2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY"),
+        (
+            "cuda",
+            "MemoryError: std::bad_alloc: out_of_memory: CUDA error at: rmm/cuda_memory_resource.hpp:60: "
+            "cudaErrorMemoryAllocation out of memory",
+        ),
+        ("cuda", 'CUDA error at vectorAdd.cu:97 code=2(cudaErrorMemoryAllocation) "cudaMalloc((void **)&d_A, size)"'),
+        ("cuda", "RuntimeError: cuFFT error: CUFFT_ALLOC_FAILED"),
+    ],
+)
+def test_what_lies_below_the_frameworks(framework: str, text: str) -> None:
+    """The libraries of CUDA say it without figures, each with its own name for it."""
+    shortage = found(f"step 12\n{text}\nbye\n")
+    assert (shortage.framework, shortage.own) == (framework, None)
+
+
+def test_figures_of_the_libraries() -> None:
+    """NCCL and the driver's wrapper in TensorFlow say what they wanted."""
+    assert found("Last error:\nFailed to CUDA calloc async 10485760 bytes").wanted == 10 * MIB
+    refused = (
+        "E tensorflow/stream_executor/cuda/cuda_driver.cc:828] failed to allocate 32.00M (33554432 bytes) from device: "
+    )
+    assert found(f"{refused}CUDA_ERROR_OUT_OF_MEMORY: out of memory").wanted == 32 * MIB
+    assert found(f"{refused}RESOURCE_EXHAUSTED: : CUDA_ERROR_OUT_OF_MEMORY").wanted == 32 * MIB
+
+
+EVERYWHERE = [
+    WITH_NEIGHBOUR,
+    *(text for text, *_ in list(TORCH.values())[:7]),
+    "RuntimeError: CUDA error: out of memory",
+    "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4770354232 "
+    "bytes.",
+]
+
+
+@pytest.mark.parametrize("text", EVERYWHERE)
+@pytest.mark.parametrize("width", [20, 40, 79, 80])
+@pytest.mark.parametrize("prefix", ["", "[rank1]: ", "[default0]:", "[1,0]<stderr>:", "3: ", "(train pid=2657296) "])
+def test_wrapping_changes_nothing(text: str, width: int, prefix: str) -> None:
+    """Lines that were broken anywhere or between words, with a rank's name before each, are the same message."""
+    whole = found(text)
+    pieces = [text[at : at + width] for at in range(0, len(text), width)]
+    for lines in (pieces, textwrap.wrap(text, width, break_on_hyphens=False)):
+        wrapped = found("\n".join(prefix + line for line in lines))
+        assert (wrapped.wanted, wrapped.own, wrapped.total, wrapped.free, wrapped.neighbours) == (
+            *(whole.wanted, whole.own, whole.total, whole.free, whole.neighbours),
+        )
+
+
+def test_colours_change_nothing() -> None:
+    """Colours may stand anywhere in a message."""
+    text = WITH_NEIGHBOUR.replace("memory", "\x1b[1;31mmemory\x1b[0m").replace("CUDA", "\x1b[36mCUDA")
+    assert found(text) == found(WITH_NEIGHBOUR)
+
+
+def test_the_last_message_counts() -> None:
+    """Programs that caught one and went on died of another."""
+    first = "RuntimeError: CUDA out of memory. Tried to allocate 1.00 GiB (GPU 0; 6.00 GiB total capacity; 2.00 GiB"
+    assert found(f"{first}\nsmaller batch\n{WITH_NEIGHBOUR}\n").wanted == gib(1.95)
+    assert found(f"{WITH_NEIGHBOUR}\nsmaller batch\n{first}\n").wanted == GIB
+    assert found(f"{WITH_NEIGHBOUR}\nRuntimeError: CUDA error: out of memory\n").framework == "cuda"
+
+
+def test_a_person_reads_one_short_line() -> None:
+    """The line is shown from its beginning, without colours, shortened."""
+    shown = found(f"epoch 3\n{WITH_NEIGHBOUR}\nbye").text
+    assert shown.startswith("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.95 GiB. GPU 0 has")
+    assert shown.endswith("…")
+    assert len(shown) <= 200
+    assert (
+        found("\x1b[31mRuntimeError: CUDA error: out of memory\x07\n").text == "RuntimeError: CUDA error: out of memory"
+    )
+    assert found("RuntimeError: CUDA er\nror: out of memory\nbye").text == "RuntimeError: CUDA er ror: out of memory"
+    assert found(f"{'x' * 300} RuntimeError: CUDA error: out of memory").text == "CUDA error: out of memory"
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/ann/train.py", line 40, in step
+    except torch.cuda.OutOfMemoryError: raise RuntimeError("CUDA error: out of memory")
+    ~~~~~~~~~~~~^^^^^^^^^^^^^^^^^
+  File "/home/ann/train.py", line 41, in other
+    if ":CUDNN_STATUS_ALLOC_FAILED" in str(error) or "x: CUDA error: out of memory" in str(error):
+ValueError: shapes do not match
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "except torch.cuda.OutOfMemoryError:\n    continue\n",
+        "except tf.errors.ResourceExhaustedError:\n    continue\n",
+        TRACEBACK,
+        "\n".join(f"[rank1]: {line}" for line in TRACEBACK.splitlines()),
+        "│ ❱ 40 │   raise RuntimeError('CUDA error: out of memory')   │\nValueError: no\n",
+        '----> 1 raise RuntimeError("CUDA error: out of memory")\n\nValueError: no',
+        'if "CUDA error: out of memory" in str(error):',
+        "INFO no CUDA out of memory so far",
+        "peak memory 3.2 GiB, CUDA out of memory avoided",
+        "MemoryError",
+        "numpy.core._exceptions.MemoryError: Unable to allocate 184. MiB for an array with shape (64, 26, 26, 3, 371)",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:75] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+        "tried to "
+        "allocate 1073741824 bytes. Error code 12 (Cannot allocate memory)",
+        "Resource exhausted: MemoryError: Unable to allocate 184. MiB for an array",
+        "ResourceExhaustedError: OOM when allocating tensor with shape[1,416,416,3] and type float on "
+        "/job:localhost/replica:0/task:0/device:CPU:0 by allocator cpu",
+        "slurmstepd: error: Detected 1 oom-kill event(s) in step 7.0. Some of your processes may have been killed",
+        "Killed",
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        'Exception in thread "main" java.lang.OutOfMemoryError: Java heap space',
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "what():  NCCL Error 1: unhandled cuda error",
+        "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 1 'invalid argument'",
+        "2020-03-13 01:30:26.764321: W tensorflow/core/common_runtime/bfc_allocator.cc:243] Allocator (GPU_0_bfc) "
+        "ran out of "
+        "memory trying to allocate 16.39MiB with freed_by_count=0. The caller indicates that this is not a failure",
+        "2020-03-13 01:30:26.765089: I tensorflow/stream_executor/cuda/cuda_driver.cc:801] failed to allocate 1.00G "
+        "(1073741824 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+        "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+    ],
+)
+def test_what_is_none(text: str) -> None:
+    """Source code, memory of the host, other errors of CUDA, and attempts that a framework can do without."""
+    assert find_shortage(text) is None
+
+
+def test_what_follows_quoted_source_is_still_read() -> None:
+    """The exception below a traceback is the program's own word."""
+    assert found(TRACEBACK.replace("ValueError: shapes do not match", WITH_NEIGHBOUR)).own == 966 * MIB
+
+
+def shortage(wanted: int | None = None, own: int | None = None, *, capped: bool = False) -> Shortage:
+    return Shortage("torch", wanted, own, None, None, (), capped, "")
+
+
+@pytest.mark.parametrize(
+    ("said", "reserved", "peak", "own_fault"),
+    [
+        (shortage(GIB, 3 * GIB), None, None, True),
+        (shortage(GIB, 3 * GIB), 3 * GIB, None, True),
+        (shortage(GIB, 3 * GIB), 4 * GIB, None, False),
+        (shortage(GIB, 3 * GIB, capped=True), 4 * GIB, None, True),
+        (shortage(GIB, 3 * GIB), 4 * GIB, 5 * GIB, True),
+        (shortage(), 4 * GIB, None, True),
+        (shortage(GIB), 4 * GIB, None, True),
+        (shortage(GIB), 4 * GIB, GIB, False),
+        (shortage(), 4 * GIB, 0, False),
+        (shortage(), 4 * GIB, 5 * GIB, True),
+    ],
+)
+def test_whose_fault(said: Shortage, reserved: int | None, peak: int | None, own_fault: bool) -> None:
+    """Own is what does not fit into the reservation, and whatever nobody can tell."""
+    assert is_own_fault(said, reserved, peak) is own_fault
+
+
+@pytest.mark.parametrize(
+    ("said", "reserved", "peak", "floor"),
+    [
+        (shortage(GIB, 3 * GIB), None, None, 4736 * MIB),
+        (shortage(GIB, 3 * GIB), 4 * GIB, None, 6 * GIB),
+        (shortage(64 * MIB, 64 * MIB), None, 10 * GIB, 10 * GIB),
+        (shortage(), 2 * GIB, None, 3 * GIB),
+        (shortage(GIB), None, 3 * GIB, 4736 * MIB),
+        (shortage(), None, None, 0),
+        (shortage(1, 0), None, None, 64 * MIB),
+    ],
+)
+def test_floor(said: Shortage, reserved: int | None, peak: int | None, floor: int) -> None:
+    """The next reservation holds what was needed with 15 %, half as much again as before, and all that was seen."""
+    assert floor_after(said, reserved, peak) == floor
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "C" * 2**20,
+        " " * 2**20,
+        "7" * 2**20,
+        "\n" * 2**20,
+        "CUDA out of memory. Tried to allocate " * 2**15,
+        "CUDA out of memory. Tried to allocate " + "7" * 2**20,
+        "ResourceExhaustedError: {{" + "a" * 2**20 + "OOM when allocating tensor failed to allocate memory",
+        "cuda error at " + "a:" * 2**19 + "out of memory",
+        "cublas" * 2**17 + "the resource allocation failed",
+        'File "' * 2**17,
+        "\x1b[" * 2**19,
+        "(" * 2**20 + "1,024 bytes out of memory",
+    ],
+    ids=lambda text: text[:24],
+)
+def test_long_texts_take_no_time(text: str) -> None:
+    """The cost grows with the length and no faster; a megabyte of anything takes a fraction of a second."""
+    begun = perf_counter()
+    find_shortage(text)
+    assert perf_counter() - begun < 2.0
+
+
+@QUIET
+@given(
+    st.text(alphabet="CUDA out of memory. Tried to allocate 2.5GiB(;)\n\x1b[1m:'", max_size=200) | st.text(max_size=200)
+)
+def test_no_text_is_too_strange(text: str) -> None:
+    """Whatever a log holds, the answer is a shortage or None."""
+    find_shortage(text)
+    find_shortage(f"{WITH_NEIGHBOUR[:90]}{text}")
+
+
+@QUIET
+@given(st.binary(max_size=200), st.binary(max_size=200))
+def test_what_stands_around_a_message_does_not_hide_it(before: bytes, after: bytes) -> None:
+    """A message on lines of its own is found in any log."""
+    text = f"{before.decode(errors='replace')}\n{WITH_NEIGHBOUR}\n{after.decode(errors='replace')}"
+    assert found(text).own == 966 * MIB

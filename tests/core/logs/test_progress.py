@@ -1,0 +1,188 @@
+"""Progress lines of common programs tell how far a job is and how fast it goes."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core.logs.progress import Pace, pace_between, read_pace
+
+QUIET = settings(max_examples=300, derandomize=True, deadline=None)
+
+
+def rounded(pace: Pace | None) -> tuple[int | None, int | None, float | None, str] | None:
+    if pace is None:
+        return None
+    return pace.done, pace.total, None if pace.per_second is None else round(pace.per_second, 3), pace.unit
+
+
+@pytest.mark.parametrize(
+    ("line", "pace"),
+    [
+        ("45%|####   | 45/100 [00:10<00:12,  4.50it/s]", (45, 100, 4.5, "it")),
+        ("  0%|          | 0/18 [00:00<?, ?it/s]", (0, 18, None, "")),
+        ("45it [00:10, 4.50it/s]", (45, None, 4.5, "it")),
+        ("45%|████▌     | 45/100 [00:10<00:12,  1.25s/it]", (45, 100, 0.8, "it")),
+        ("train:  24%|██▍  | 1.20k/5.00k [00:10<00:12, 33.0batch/s, loss=0.3]", (1200, 5000, 33.0, "batch")),
+        ("12.3kit [00:01, 9.50kit/s]", (12300, None, 9500.0, "it")),
+        ("45%|####   | 45/100 [00:10<00:12,  4.50it/s, tok/s=900]", (45, 100, 4.5, "it")),
+        ("100%|██████████| 100/100 [00:22<00:00,  4.50it/s]", (100, 100, 4.5, "it")),
+    ],
+)
+def test_tqdm(line: str, pace: object) -> None:
+    """Both ways to write a rate, any unit, scaled numbers, and bars without an end or without a rate yet."""
+    assert rounded(read_pace(line)) == pace
+
+
+@pytest.mark.parametrize(
+    ("line", "pace"),
+    [
+        ("120/500 [====>.........................] - ETA: 10s - loss: 0.3042", (120, 500, 38.0, "step")),
+        ("821/1000 [=======================>......] - ETA: 3:35 - loss: 1.0181", (821, 1000, 0.833, "step")),
+        ("10/1000 [>......] - ETA: 1:00:00 - loss: 1.0181", (10, 1000, 0.275, "step")),
+        ("60000/60000 [==============================] - ETA: 0s - loss: 0.3375", (60000, 60000, None, "")),
+        ("500/500 [==============================] - 3s 5ms/step - loss: 0.3437", (500, 500, 200.0, "step")),
+        ("  200/Unknown - 5s 250us/step - loss: 0.3281", (200, None, 4000.0, "step")),
+        ("1875/1875 ━━━━━━━━━━━━━━━━━━━━ 5s 2ms/step - accuracy: 0.9", (1875, 1875, 500.0, "step")),
+        ("  45/1875 ━━━━━━━━━━━━━━━━━━━━ 1:02 34ms/step - accuracy: 0.9", (45, 1875, 29.412, "step")),
+        ("1/1 [==============================] - 1s 1s/step", (1, 1, 1.0, "step")),
+    ],
+)
+def test_keras(line: str, pace: object) -> None:
+    """The time of a step is only told at the end of an epoch; before, the rate follows from how long the rest takes."""
+    assert rounded(read_pace(line)) == pace
+
+
+@pytest.mark.parametrize(
+    ("line", "pace"),
+    [
+        ("Epoch 0:  22%|██▏       | 4/18 [00:17<01:02,  4.00s/it, loss=10.0, v_num=193]", (4, 18, 0.25, "it")),
+        ("Epoch 3/9  ━━━━━━━━━━━ 45/100 0:00:10 • 0:00:12 4.50it/s v_num: 0", (45, 100, 4.5, "it")),
+        ("step 45/100", (45, 100, None, "")),
+        ("Step: 45 of 100, loss 0.3, 4.5 it/s", (45, 100, 4.5, "it")),
+        ("Epoch 3/10", (3, 10, None, "")),
+        ("Epoch [3/10], Step [45/100], Loss: 0.3", (45, 100, None, "")),
+        ("Epoch: [0][ 45/100]  Time 1.209  Data 0.000", (45, 100, None, "")),
+        ("[ 45/100]", (45, 100, None, "")),
+        ("Train Epoch: 3 [1280/60000 (2%)]  Loss: 0.3", (1280, 60000, None, "")),
+        ("4.5 it/s", (None, None, 4.5, "it")),
+        ("throughput: 812 samples/s", (None, None, 812.0, "samples")),
+        ("samples/sec: 812.5", (None, None, 812.5, "samples")),
+        ("ep 13 train, step 95, ctc 4.363, mem_usage:cuda:0 8.9GB, 0.750 sec/step", (95, None, 1.333, "step")),
+        (" iteration       45/     100 | elapsed time per iteration (ms): 800.0 |", (45, 100, 1.25, "iteration")),
+        ("eta: 0:12:03  iter: 19  total_loss: 3.1  time: 0.3", (19, None, None, "")),
+        (
+            "{'train_runtime': 12.3, 'train_samples_per_second': 12.3, 'train_steps_per_second': 0.41}",
+            (None, None, 0.41, "steps"),
+        ),
+        ("\x1b[32mstep 45/100\x1b[0m \x1b[1m4.5 it/s\x1b[0m", (45, 100, 4.5, "it")),
+    ],
+)
+def test_other_programs(line: str, pace: object) -> None:
+    """Lightning, the examples of PyTorch, Megatron, detectron2, the summary of transformers, and plain words."""
+    assert rounded(read_pace(line)) == pace
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{'loss': 0.5, 'grad_norm': 1.2, 'learning_rate': 5e-05, 'epoch': 0.1}",
+        "2024/05/11 12:00:01 reading /data/1/2 from 10.0.0.1/24",
+        "model.safetensors: 45%|████▌     | 1.2G/2.7G [00:10<00:12, 120MB/s]",
+        "3 iterations done, 312.5 TFLOP/s",
+        "step 9/3",
+        "loss 0/0s/step ?it/s it/s",
+    ],
+)
+def test_what_is_none(text: str) -> None:
+    """Losses, dates, paths, downloads and floating-point operations are nobody's steps."""
+    assert read_pace(text) is None
+
+
+def test_the_last_line_with_a_rate_counts() -> None:
+    """Of nested bars the one that was written last; a line that is still being written has no rate yet."""
+    outer = "epochs:  10%|█  | 1/10 [01:00<09:00, 60.00s/it]"
+    inner = "batches: 50%|██ | 50/100 [00:10<00:10,  5.00it/s]"
+    assert rounded(read_pace(f"{outer}\n{inner}\x1b[A\r")) == (50, 100, 5.0, "it")
+    assert rounded(read_pace(f"{inner}\n{outer}\nsaved step 3/4\n")) == (1, 10, 0.017, "it")
+    assert rounded(read_pace(f"{inner}\rbatches: 51%|██ | 51/100 [00:10<00:1")) == (50, 100, 5.0, "it")
+    assert rounded(read_pace("step 3/10\nstep 4/10\nhello\n")) == (4, 10, None, "")
+
+
+def test_half_a_line_is_not_read() -> None:
+    """Where a long log is cut, the number at the cut could be the end of another."""
+    line = "1145/2000 [00:10<00:12, 14.50it/s]"
+    assert read_pace(line + "\n" + "x" * 65_530) is None
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "seconds", "rate"),
+    [
+        (Pace(10, 100), Pace(30, 100), 10.0, 2.0),
+        (Pace(10, None), Pace(10, None), 10.0, 0.0),
+        (Pace(90, 100), Pace(5, 100), 10.0, None),
+        (Pace(1, 10), Pace(5, 100), 10.0, None),
+        (Pace(None), Pace(5), 10.0, None),
+        (Pace(1), Pace(None), 10.0, None),
+        (Pace(1), Pace(5), 0.0, None),
+    ],
+)
+def test_pace_between_two_looks(earlier: Pace, later: Pace, seconds: float, rate: float | None) -> None:
+    """Where both count the same thing, the difference tells the rate; after an epoch nothing does."""
+    assert pace_between(earlier, later, seconds) == rate
+
+
+@pytest.mark.parametrize(
+    "text", ["C" * 2**20, " " * 2**20, "7" * 2**20, "7/" * 2**19, "step " * 2**18, "step 7/\n" * 2**17]
+)
+def test_long_texts_take_no_time(text: str) -> None:
+    """Only the end of a text is looked at, and only so much of a line."""
+    begun = perf_counter()
+    read_pace(text)
+    assert perf_counter() - begun < 1.0
+
+
+PIECES = st.sampled_from(
+    [
+        "\r",
+        "\n",
+        "45/100 [",
+        "|",
+        " ",
+        "s/s",
+        "it/s",
+        "4.5",
+        "0",
+        "ETA: ",
+        "0:0:0s",
+        "step ",
+        "[",
+        "]",
+        "/",
+        "ms/step",
+        "k",
+        "µs/",
+        "?",
+    ]
+)
+
+
+@QUIET
+@given(st.text(max_size=200) | st.lists(PIECES, max_size=30).map("".join))
+def test_no_text_is_too_strange(text: str) -> None:
+    """Whatever a log holds, the answer is a pace or None, and a rate is no less than nothing."""
+    pace = read_pace(text)
+    assert pace is None or pace.per_second is None or pace.per_second >= 0
+
+
+@QUIET
+@given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 10**5))
+def test_every_bar_is_read_as_it_was_written(done: int, more: int, hundredths: int) -> None:
+    """All numbers that tqdm can write come back."""
+    rate = hundredths / 100
+    line = f"train: {100 * done // (done + more):3d}%|██   | {done}/{done + more} [00:10<00:12, {rate:5.2f}it/s]"
+    assert read_pace(f"hello\n{line}\r") == Pace(done, done + more, rate, "it")

@@ -1,0 +1,221 @@
+"""The fair order between users, and stepping back for those who go first."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core.planner.fairshare import (
+    ASSEMBLY,
+    GIVE_WAY,
+    GRAIN,
+    HALF_LIFE,
+    NO_OFFERS,
+    REST,
+    Want,
+    ahead_of_me,
+    decayed,
+    fair_order,
+    steps_back,
+    usage_of,
+)
+from support.sharing import Machine, Waiter
+
+
+def want(uid: int = 1, usage: float = 0.0, since: float = 0.0, **more: object) -> Want:
+    """A want of a user."""
+    return Want(uid, f"user {uid}", usage, since, **more)  # type: ignore[arg-type]
+
+
+moments = st.floats(0, 1e6)
+wants = st.dictionaries(
+    st.sampled_from("abcdefgh"),
+    st.builds(want, st.integers(1, 4), st.sampled_from([0.0, 0.4, 1.2, 5.0, 1e300]), st.sampled_from([0.0, 1.0, 2.0])),
+    min_size=1,
+)
+runs = st.lists(st.tuples(st.integers(0, 8), moments, moments).map(lambda run: (run[0], *sorted(run[1:]))))
+
+
+class TestUsage:
+    """What somebody has used."""
+
+    def test_counts_half_after_the_half_life(self) -> None:
+        """A usage counts half after one half-life and a quarter after two; the future does not make it grow."""
+        assert decayed(8.0, HALF_LIFE) == pytest.approx(4.0)
+        assert decayed(8.0, 20.0, half_life=10.0) == pytest.approx(2.0)
+        assert decayed(8.0, -100.0) == 8.0
+
+    def test_recent_runs_count_in_full(self) -> None:
+        """What runs or has just ended counts as GPUs times seconds."""
+        assert usage_of([(2, 0.0, 10.0), (1, 5.0, None), (0, 0.0, 10.0)], 10.0) == pytest.approx(25.0, rel=0.01)
+
+    def test_nothing_is_counted_before_it_happens(self) -> None:
+        """A run that ends or begins after now, by another clock, counts up to now."""
+        assert usage_of([(1, 0.0, 99.0)], 10.0) == usage_of([(1, 0.0, None)], 10.0)
+        assert usage_of([(1, 50.0, 99.0), (1, 50.0, None)], 10.0) == 0.0
+
+    @given(runs, st.floats(1e6, 2e6), st.floats(0, 1e5))
+    def test_ages_as_a_whole(self, runs: list[tuple[int, float, float]], now: float, later: float) -> None:
+        """The usage of finished runs at a later time is what it was, decayed: it may be kept as one number."""
+        aged = decayed(usage_of(runs, now), later)
+        assert usage_of(runs, now + later) == pytest.approx(aged, rel=1e-3, abs=1e-9)
+
+    @given(runs, moments)
+    def test_never_more_than_it_was(self, runs: list[tuple[int, float, float]], now: float) -> None:
+        """Usage is never negative and never more than what the runs had."""
+        had = sum(gpus * (ended - began) for gpus, began, ended in runs)
+        assert 0.0 <= usage_of(runs, now) <= had * 1.001 + 1e-6
+
+
+class TestOrder:
+    """Who goes first."""
+
+    def test_least_usage_goes_first(self) -> None:
+        """Who has used less goes before who has waited longer."""
+        assert fair_order({"a": want(1, usage=50.0, since=0.0), "b": want(2, usage=3.0, since=9.0)}) == ["b", "a"]
+
+    def test_equals_go_by_age(self) -> None:
+        """Users who differ by less than the grain are served in the order of their waiting."""
+        first, second = want(1, usage=0.9 * GRAIN, since=0.0), want(2, usage=0.1 * GRAIN, since=9.0)
+        assert fair_order({"b": second, "a": first}) == ["a", "b"]
+
+    def test_one_user_is_served_by_age_alone(self) -> None:
+        """Engines of one user are served first come first served, whatever each knows of his usage."""
+        older, newer = want(1, usage=50.0, since=0.0), want(1, usage=0.0, since=1.0)
+        assert fair_order({"a": newer, "b": older}) == ["b", "a"]
+
+    def test_user_counts_as_the_most_he_admits(self) -> None:
+        """A second engine that knows of no usage does not bring its user to the front."""
+        engines = {"a": want(1, usage=50.0), "b": want(1, usage=0.0), "c": want(2, usage=10.0, since=9.0)}
+        assert fair_order(engines)[0] == "c"
+
+    @given(wants)
+    def test_everybody_works_out_the_same_order(self, wants: dict[str, Want]) -> None:
+        """From the same wants every engine sees itself behind exactly those that see themselves before it."""
+        ahead = {
+            name: {each for each, _ in ahead_of_me({k: v for k, v in wants.items() if k != name}, name, mine)}
+            for name, mine in wants.items()
+        }
+        for name in wants:
+            for other in wants:
+                assert name == other or (name in ahead[other]) != (other in ahead[name])
+        assert sorted(len(each) for each in ahead.values()) == list(range(len(wants)))
+
+
+class TestSteppingBack:
+    """What is left for those who go first."""
+
+    def test_as_many_as_they_want(self) -> None:
+        """To each of those ahead is left as much as it wants; what remains is mine, the best of it."""
+        ahead = [("a", want(1, gpus=1)), ("b", want(2, gpus=2))]
+        assert set(steps_back(ahead, ["0", "1", "2", "3"], NO_OFFERS, 0.0).left) == {"1", "2", "3"}
+
+    def test_only_what_they_would_take(self) -> None:
+        """Devices that nobody ahead could use stay mine."""
+        step = steps_back([("a", want(1, gpus=8, claims=("1", "7")))], ["0", "1", "2"], NO_OFFERS, 0.0)
+        assert {device: each.owner for device, each in step.left.items()} == {"1": "user 1"}
+
+    def test_nobody_ahead(self) -> None:
+        """Who is first steps back for nobody."""
+        step = steps_back([], ["0"], {("gone", "0"): 0.0}, 1.0)
+        assert (step.left, step.offers) == ({}, {})
+
+    def test_what_is_not_taken_is_mine(self) -> None:
+        """A device that one ahead does not take in time is mine, for a while; then it is offered again."""
+        ahead = [("stuck", want(1))]
+        step = steps_back(ahead, ["0"], NO_OFFERS, 0.0)
+        step = steps_back(ahead, ["0"], step.offers, GIVE_WAY)
+        assert list(step.left) == ["0"]
+        step = steps_back(ahead, ["0"], step.offers, GIVE_WAY + 0.1)
+        assert step.left == {}
+        step = steps_back(ahead, [], step.offers, GIVE_WAY + 10)  # taken by me
+        step = steps_back(ahead, ["0"], step.offers, GIVE_WAY + 20)
+        assert step.left == {}
+        step = steps_back(ahead, ["0"], step.offers, GIVE_WAY + REST + 1)
+        step = steps_back(ahead, ["0"], step.offers, GIVE_WAY + REST + 2)
+        assert list(step.left) == ["0"]
+
+    def test_what_was_taken_is_offered_anew(self) -> None:
+        """A device that somebody held in between has not been free all the time."""
+        ahead = [("a", want(1))]
+        step = steps_back(ahead, ["0"], NO_OFFERS, 0.0)
+        step = steps_back(ahead, [], step.offers, 1.0)
+        step = steps_back(ahead, ["0"], step.offers, GIVE_WAY + 1)
+        step = steps_back(ahead, ["0"], step.offers, GIVE_WAY + 2)
+        assert list(step.left) == ["0"]
+
+    def test_next_in_line_gets_what_the_first_does_not_take(self) -> None:
+        """When one ahead of me lets a device go, it is left to the next one ahead of me."""
+        ahead = [("stuck", want(1)), ("b", want(2))]
+        step = steps_back(ahead, ["0"], NO_OFFERS, 0.0)
+        assert step.left["0"].uid == 1
+        assert steps_back(ahead, ["0"], step.offers, GIVE_WAY + 0.1).left["0"].uid == 2
+
+    def test_several_at_once_take_longer(self) -> None:
+        """For one that needs several devices at once they are kept together longer, but not for ever."""
+        ahead = [("wide", want(1, gpus=2, least=2))]
+        step = steps_back(ahead, ["0"], NO_OFFERS, 0.0)
+        assert list(steps_back(ahead, ["0", "1"], step.offers, GIVE_WAY * 2).left) == ["1", "0"]
+        assert list(steps_back(ahead, ["0", "1"], step.offers, ASSEMBLY + 1).left) == ["1"]
+
+    @given(wants, st.lists(st.sampled_from("01234567"), unique=True))
+    def test_never_all_step_back(self, wants: dict[str, Want], free: list[str]) -> None:
+        """Whoever wants what, the first in the order steps back for nobody, so a free device is always taken."""
+        first = fair_order(wants)[0]
+        others = {name: each for name, each in wants.items() if name != first}
+        assert steps_back(ahead_of_me(others, first, wants[first]), free, NO_OFFERS, 0.0).left == {}
+
+
+def waiters(random: Random, count: int, jobs: int) -> list[Waiter]:
+    """Users whose jobs differ in length by up to ten times, and whose demand differs by up to four times."""
+    longest = [random.choice([0.2, 0.5, 1.0, 2.0]) for _ in range(count)]
+    return [
+        Waiter(uid, [random.uniform(0.1, 1.0) * longest[uid] for _ in range(jobs * random.randint(1, 4))])
+        for uid in range(count)
+    ]
+
+
+class TestOverTime:
+    """What the order comes to when many jobs have run."""
+
+    @settings(max_examples=15, deadline=None)
+    @given(st.integers(0, 2**32), st.integers(2, 5), st.integers(1, 6))
+    def test_everybody_gets_an_equal_share(self, seed: int, count: int, devices: int) -> None:
+        """While all wait, each user gets within 15 % of an equal share, however short or long his jobs are."""
+        random = Random(seed)
+        machine = Machine(waiters(random, count, jobs=300), devices, random)
+        machine.run(2.0)
+        began = machine.now
+        machine.run_while_all_wait()
+        served = [waiter.served(began, machine.now) for waiter in machine.waiters]
+        equal = sum(served) / count
+        assert all(abs(each - equal) <= 0.15 * equal for each in served), served
+
+    def test_idle_share_is_used(self) -> None:
+        """When one has nothing more to do, the others have the whole machine in equal parts."""
+        random = Random(1)
+        lengths = [random.uniform(0.2, 0.4) for _ in range(2000)]
+        machine = Machine([Waiter(1, lengths[:50]), Waiter(2, list(lengths)), Waiter(3, list(lengths))], 4, random)
+        machine.run_while_all_wait()
+        began = machine.now + 5.0
+        machine.run(60.0)
+        served = [waiter.served(began, machine.now) for waiter in machine.waiters]
+        assert served[0] == 0.0
+        assert served[1] == pytest.approx(served[2], rel=0.1)
+        assert sum(served) > 0.5 * 4 * (machine.now - began)
+
+    def test_stuck_engine_costs_little(self) -> None:
+        """One that is ahead for ever and takes nothing keeps the others from a tenth of the machine at most."""
+        random = Random(2)
+        machine = Machine([Waiter(1, [0.3] * 9), Waiter(2, [0.3] * 9000), Waiter(3, [0.3] * 9000)], 4, random)
+        stuck, *_ = machine.waiters
+        machine.told[stuck.name] = stuck.want(0.0, 4)
+        stuck.stuck = True
+        machine.run(130.0)
+        alone = Machine([Waiter(2, [0.3] * 9000), Waiter(3, [0.3] * 9000)], 4, random)
+        alone.run(130.0)
+        served, possible = (sum(each.served(0.0, 130.0) for each in one.waiters) for one in (machine, alone))
+        assert served > 0.85 * possible

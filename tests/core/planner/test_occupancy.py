@@ -1,0 +1,136 @@
+"""When a device is open: what readings, leases and our own attempts say of it."""
+
+from __future__ import annotations
+
+from math import inf
+
+from stoker.core.device import Snapshot
+from stoker.core.lease import Claim
+from stoker.core.planner.occupancy import ANY_NUMBER, NOW, Occupancy, Slot, claims_on
+from stoker.core.planner.plan import Plan, plan
+from stoker.core.planner.policy import Policy
+from stoker.core.planner.reasons import Draining, Occupied, Reason, Unusable
+from stoker.core.spec import Need
+from support.build import GIB, a_job, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot, where
+
+CARD = simulated(24)
+COUNT = Policy(strangers="count")
+
+
+def decide(snapshot: Snapshot, policy: Policy | None = None, freed: float | None = None, **need: float) -> Plan:
+    """The plan for one job on a machine with one device."""
+    queue = a_queue(a_job(1, a_need(gib=need.get("gib"))))
+    return plan(queue, [], snapshot, [], policy or Policy(), 20.0, {} if freed is None else {"0": freed})
+
+
+def reason(decided: Plan) -> Reason:
+    """The only reason in the plan."""
+    (only,) = decided.waits.values()
+    return only
+
+
+def test_an_idle_device_may_show_a_little_memory_as_used() -> None:
+    """The driver itself takes some; that is not a stranger."""
+    assert where(decide(a_snapshot(CARD, gpu0=a_reading(0.25)))) == {1: "0"}
+
+
+def test_a_device_with_a_problem_is_unusable() -> None:
+    """The problem is shown in the probe's own words."""
+    decided = decide(a_snapshot(CARD, gpu0=a_reading(problem="GPU is lost")))
+    assert reason(decided) == Unusable("0", "GPU is lost")
+
+
+def test_a_device_that_is_only_a_name_may_have_a_problem_too() -> None:
+    """Nothing is measured there, but somebody may want it left alone."""
+    decided = decide(a_snapshot(declared("0"), gpu0=a_reading(problem="marked unavailable")))
+    assert (where(decided), reason(decided)) == ({}, Unusable("0", "marked unavailable"))
+
+
+def test_a_device_that_nobody_could_read_is_not_free() -> None:
+    """No answer means unknown, never free; declared devices have nothing to be read."""
+    assert reason(decide(Snapshot(0.0, CARD))) == Unusable("0", "nobody could read its state")
+    assert where(decide(Snapshot(0.0, declared("0")))) == {1: "0"}
+
+
+def test_a_device_drains_until_it_was_seen_after_its_last_job() -> None:
+    """A reading from before the end says nothing about what is left."""
+    assert reason(decide(a_snapshot(CARD, at=10.0), freed=10.0)) == Draining("0")
+    assert where(decide(a_snapshot(CARD, at=10.1), freed=10.0)) == {1: "0"}
+
+
+def test_memory_that_our_last_job_left_behind_drains() -> None:
+    """No process is there, we were the last: the driver has not yet given it back."""
+    assert reason(decide(a_snapshot(CARD, at=11.0, gpu0=a_reading(3)), freed=10.0)) == Draining("0")
+
+
+def test_memory_that_does_not_come_back_closes_the_device() -> None:
+    """After a minute it is not expected any more: the device is shown as unusable until the memory is free."""
+    stuck = a_reading(18)
+    assert reason(decide(a_snapshot(CARD, at=69.9, gpu0=stuck), freed=10.0)) == Draining("0")
+    closed = Unusable("0", "18.0G are still held, but no process is visible")
+    assert reason(decide(a_snapshot(CARD, at=70.0, gpu0=stuck), freed=10.0)) == closed
+    assert reason(decide(a_snapshot(CARD, at=15.0, gpu0=stuck), Policy(quarantine=5.0), freed=10.0)) == closed
+    assert where(decide(a_snapshot(CARD, at=71.0), freed=10.0)) == {1: "0"}
+
+
+def test_a_process_explains_the_memory() -> None:
+    """However long ago our last job was: where a process is to be seen, the memory is its own."""
+    crowd = a_snapshot(CARD, at=90.0, gpu0=a_reading(18, "bob"))
+    assert reason(decide(crowd, freed=10.0)) == Occupied("0", "bob", 18 * GIB)
+
+
+def test_strangers_are_avoided() -> None:
+    """Processes or memory that no lease announced keep us off, with the owners' names where known."""
+    assert reason(decide(a_snapshot(CARD, gpu0=a_reading(3)))) == Occupied("0", "somebody", 3 * GIB)
+    crowd = a_snapshot(CARD, gpu0=a_reading(0, "bob", "alice", "bob"))
+    assert reason(decide(crowd)) == Occupied("0", "alice, bob", 0)
+
+
+def test_strangers_memory_can_be_counted_instead() -> None:
+    """Sharers then get what is left, those who find too little are told whose it is, and whole jobs start beside."""
+    snapshot = a_snapshot(CARD, gpu0=a_reading(10, "bob"))
+    assert where(decide(snapshot, COUNT, gib=13)) == {1: "0"}
+    assert reason(decide(snapshot, COUNT, gib=14)) == Occupied("0", "bob", 10 * GIB)
+    assert where(decide(snapshot, COUNT)) == {1: "0"}
+
+
+def test_processes_on_a_device_of_ours_are_no_strangers() -> None:
+    """What runs beside a running attempt of ours is taken for a part of it."""
+    snapshot = a_snapshot(CARD, gpu0=a_reading(4, "me"))
+    queue = a_queue(a_job(1, a_need(gib=4)))
+    decided = plan(queue, [slot(9, "0", need=a_need(gib=4))], snapshot, [], Policy(), 0.0)
+    assert where(decided) == {1: "0"}
+
+
+def test_a_whole_claim_tells_how_much_company_it_bears() -> None:
+    """A device listed twice bears two leases; a sharer's claim is limited by memory alone."""
+    assert claims_on(declared("0", "0")[0], Need()) == (Claim("0", share=2),)
+    assert claims_on(CARD[0], a_need(gib=1)) == (Claim("0", GIB, ANY_NUMBER),)
+    assert claims_on(declared("0")[0], a_need(gib=1)) == (Claim("0"),)
+
+
+def ready(need: Need, *slots: Slot, used_gib: float = 0.0) -> float | None:
+    """When the only device will be open for a need, seen at 20."""
+    snapshot = a_snapshot(CARD, gpu0=a_reading(used_gib))
+    occupancy = Occupancy(slots, snapshot, [], policy=Policy(), now=20.0, freed={})
+    return occupancy.ready(occupancy.views[0], need)
+
+
+def test_a_device_is_ready_when_enough_sharers_have_ended() -> None:
+    """The first end that makes room counts, an overdue end is expected at any moment."""
+    small, large = a_need(gib=4), a_need(gib=12)
+    held = [slot(7, "0", need=large, until=50.0), slot(8, "0", need=small, until=30.0)]
+    assert ready(small, *held) == NOW
+    assert ready(a_need(gib=10), *held) == 30.0
+    assert ready(large, *held) == 50.0
+    assert ready(Need(), *held) == 50.0
+    assert ready(Need(), slot(7, "0", until=10.0)) == 20.0
+    assert ready(Need(), slot(7, "0")) == inf
+
+
+def test_what_a_greedy_attempt_takes_goes_with_it() -> None:
+    """Memory beyond its reservation is gone while it runs, and back when it ends."""
+    greedy = slot(7, "0", need=a_need(gib=4), until=30.0)
+    assert ready(a_need(gib=10), greedy, used_gib=4) == NOW
+    assert ready(a_need(gib=10), greedy, used_gib=18) == 30.0
+    assert ready(a_need(gib=10), slot(7, "0", until=40.0), used_gib=18) == 40.0

@@ -1,0 +1,103 @@
+"""Which needs a machine can meet at all, and which set of devices is the best."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from stoker.core.device import Device
+from stoker.core.planner.placement import Offer, choose, most_at_once, never_fits
+from stoker.core.spec import Need
+from support.build import a_need, declared, simulated
+
+FOUR = simulated(24, 24, 24, 24)
+MIXED = simulated(24, 8)
+
+
+def near(devices: tuple[Device, ...], *pairs: str) -> tuple[Device, ...]:
+    """The devices, each closest to the other of its pair."""
+    partner = {pair[0]: pair[1] for pair in pairs} | {pair[1]: pair[0] for pair in pairs}
+    ids = [device.id for device in devices]
+
+    def order(own: str) -> tuple[str, ...]:
+        return tuple(sorted((other for other in ids if other != own), key=lambda other: other != partner[own]))
+
+    return tuple(msgspec.structs.replace(device, near=order(device.id)) for device in devices)
+
+
+def chosen(devices: tuple[Device, ...], count: int, *ranks: float) -> list[str] | None:
+    """Ids of the best set, where the devices are listed in order and have these ranks."""
+    offers = [Offer((ranks[index] if ranks else 0,), index, device) for index, device in enumerate(devices)]
+    best = choose(offers, count)
+    return None if best is None else [device.id for device in best]
+
+
+@pytest.mark.parametrize(
+    ("need", "devices", "sentence"),
+    [
+        (a_need(5), FOUR, "needs 5 GPUs; this machine has 4"),
+        (a_need(1), (), "needs 1 GPU; this machine has none"),
+        (a_need(1, gib=48), MIXED, "needs 48.0G on a GPU; the largest has 24.0G"),
+        (a_need(2, gib=20), MIXED, "needs 2 GPUs of 20.0G; this machine has 1"),
+        (a_need(1, allowed=["7"]), simulated(24, 24, 24), "no device 7 here; there are 0, 1, 2"),
+        (a_need(3, allowed=["0", "1"]), FOUR, "needs 3 GPUs; 2 are allowed"),
+        (a_need(2, allowed=["0"]), FOUR, "needs 2 GPUs; 1 is allowed"),
+        (a_need(2), declared("0", "0"), "needs 2 GPUs; this machine has 1"),
+        (Need(model="a100"), declared("0"), "needs a GPU of the type 'a100'; there are none whose type is known"),
+        (
+            Need(model="a100"),
+            (msgspec.structs.replace(FOUR[0], model="NVIDIA A40"),),
+            "needs a GPU of the type 'a100'; there are NVIDIA A40",
+        ),
+    ],
+)
+def test_why_a_need_can_never_be_met(need: Need, devices: tuple[Device, ...], sentence: str) -> None:
+    """The sentence tells what is asked for and what there is."""
+    assert never_fits(need, devices) == sentence
+
+
+@pytest.mark.parametrize(
+    ("need", "devices"),
+    [
+        (a_need(0), ()),
+        (a_need(4), FOUR),
+        (a_need(1, gib=24), MIXED),
+        (a_need(1, gib=48), declared("0")),
+        (a_need(1, allowed=["0", "7"]), MIXED),
+        (a_need(2), declared("0", "0", "1")),
+    ],
+)
+def test_a_need_that_can_be_met_has_no_sentence(need: Need, devices: tuple[Device, ...]) -> None:
+    """A card of exactly the size will do, unknown memory is not held against a device, one allowed is enough."""
+    assert never_fits(need, devices) is None
+
+
+def test_the_lowest_rank_then_the_first_listed_is_taken() -> None:
+    """Rank says how good a device is, order breaks ties."""
+    assert chosen(FOUR, 1, 1, 0, 0, 1) == ["1"]
+    assert chosen(FOUR, 3, 1, 0, 1, 0) == ["1", "3", "0"]
+
+
+def test_neighbours_are_taken_together() -> None:
+    """Among equals the set with the shortest ways wins over the order of listing."""
+    assert chosen(near(FOUR, "02", "13"), 2) == ["0", "2"]
+    assert chosen(near(FOUR, "01", "23")[1:], 2) == ["2", "3"]
+
+
+def test_rank_counts_more_than_nearness() -> None:
+    """A preferred device is worth a longer way."""
+    assert chosen(near(FOUR, "01", "23"), 2, 0, 1, 0, 1) == ["0", "2"]
+
+
+def test_a_job_never_gets_the_same_claim_twice() -> None:
+    """A GPU that is listed twice is still one GPU to a job."""
+    assert chosen(declared("0", "0", "1"), 2) == ["0", "1"]
+    assert chosen(declared("0", "0"), 2) is None
+
+
+def test_slots_of_several_gpus_do_not_hide_the_single_ones() -> None:
+    """Where wide slots come first in the list, as many devices are found as there are."""
+    words = ["0,1", "2,3", "0", "1", "2", "3"]
+    devices = tuple(Device(word, word, word, tuple(word.split(",")), "declared", share=2) for word in words)
+    assert most_at_once(devices) == 4
+    assert chosen(devices, 4) == ["0", "1", "2", "3"]

@@ -1,0 +1,93 @@
+"""What is remembered of a need is what would be worked out anew, and it is worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core.device import Device, Snapshot
+from stoker.core.lease import Lease
+from stoker.core.planner.occupancy import NOW, Occupancy, View
+from stoker.core.planner.placement import never_fits
+from stoker.core.planner.plan import Prospects, why_blocked
+from stoker.core.planner.policy import Policy
+from stoker.core.planner.reasons import NeverFits
+from stoker.core.planner.reservation import reserve
+from stoker.core.spec import Need
+from support.build import a_job, a_lease, a_need, a_snapshot, declared, simulated, slot
+
+WORDS = st.lists(st.sampled_from("0123"), min_size=1, max_size=5).map(lambda words: declared(*words))
+SIZES = st.lists(st.sampled_from([8, 24]), min_size=1, max_size=4).map(lambda sizes: simulated(*sizes))
+IDS = st.lists(st.sampled_from("01234"), max_size=2, unique=True)
+NEEDS = st.builds(a_need, st.integers(1, 3), st.sampled_from([None, 2, 5, 12, 30]), IDS, IDS)
+LEASES = st.lists(st.builds(a_lease, st.sampled_from("0123"), gib=st.sampled_from([None, 4])), max_size=1)
+STARTS = st.lists(st.tuples(NEEDS, st.sampled_from("0123"), st.sampled_from([5.0, 50.0])), max_size=4)
+
+
+class CountingOccupancy(Occupancy):
+    """Counts how often a device is looked at."""
+
+    looks = 0
+
+    def fit(self, view: View, need: Need, at: float = NOW) -> int | None:
+        """One look more."""
+        self.looks += 1
+        return super().fit(view, need, at)
+
+
+def occupied(snapshot: Snapshot, leases: Sequence[Lease] = ()) -> CountingOccupancy:
+    """A machine of which others have something and we nothing yet."""
+    return CountingOccupancy((), snapshot, leases, policy=Policy(), now=10.0, freed={})
+
+
+def check(prospects: Prospects, occupancy: Occupancy, need: Need, devices: Sequence[Device]) -> None:
+    """All answers about a need are those of the functions that work them out."""
+    job, never = a_job(1, need), never_fits(need, devices)
+    fresh = Prospects(occupancy, Snapshot(10.0, tuple(devices)), Policy())
+    assert prospects.never(need) == (NeverFits(never) if never else None)
+    assert prospects.offers(need) == fresh.offers(need)
+    if never is None:
+        assert prospects.why_blocked(need) == why_blocked(need, occupancy)
+        assert prospects.reserve(job, need) == reserve(job, need, occupancy)
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(WORDS | SIZES, LEASES, st.lists(NEEDS, min_size=1, max_size=4), STARTS)
+def test_every_answer_is_that_of_the_moment(
+    devices: tuple[Device, ...], leases: list[Lease], needs: list[Need], starts: list[tuple[Need, str, float]]
+) -> None:
+    """However often it was asked before, and whatever started since."""
+    occupancy = occupied(a_snapshot(devices, at=10.0), leases)
+    prospects = Prospects(occupancy, Snapshot(10.0, devices), Policy())
+    for number, (need, device, until) in enumerate(starts):
+        for asked in needs * 2:
+            check(prospects, occupancy, asked, devices)
+        prospects.hold(100 + number, need, (device,), until)
+    for asked in needs * 2:
+        check(prospects, occupancy, asked, devices)
+
+
+def test_a_need_is_worked_out_once() -> None:
+    """A thousand kinds of jobs with one need cost as many looks at the devices as one kind."""
+    snapshot = a_snapshot(simulated(24, 24), at=10.0)
+    occupancy = occupied(snapshot, [a_lease("0", "1")])
+    prospects, job = Prospects(occupancy, snapshot, Policy()), a_job(1, a_need())
+    looks = []
+    for _ in range(1000):
+        prospects.never(job.terms.need)
+        prospects.offers(job.terms.need)
+        prospects.why_blocked(job.terms.need)
+        assert prospects.reserve(job, job.terms.need) is None
+        looks.append(occupancy.looks)
+    assert looks[-1] == looks[0]
+
+
+def test_a_start_is_seen() -> None:
+    """What a job got is on offer to nobody else."""
+    snapshot = a_snapshot(declared("0", "1"))
+    prospects = Prospects(occupied(snapshot), snapshot, Policy())
+    assert [offer.device.id for offer in prospects.offers(Need())] == ["0", "1"]
+    prospects.hold(7, Need(), slot(7, "0").devices, 20.0)
+    assert [offer.device.id for offer in prospects.offers(Need())] == ["1"]

@@ -1,0 +1,121 @@
+"""The waiting jobs keep their order and their cost, whatever comes and goes."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core.job import Job
+from stoker.core.planner.queue import SLACK, WaitingJobs, shape_of
+from stoker.core.spec import Terms
+from support.build import a_job, a_need, a_queue
+
+WIDE = a_need(4)
+
+
+def ids_by_shape(waiting: WaitingJobs) -> dict[tuple[int, int], list[int]]:
+    """(GPUs, priority) -> ids in the order in which the plan would take them."""
+    return {(group.shape.need.gpus, group.shape.priority): [job.id for job in group] for group in waiting.groups()}
+
+
+def test_jobs_of_one_need_and_priority_are_one_group() -> None:
+    """Need and priority together make a group; nothing else does."""
+    waiting = a_queue(a_job(1), a_job(2, WIDE), a_job(3), a_job(4, priority=5), a_job(5, limit=60.0))
+    assert ids_by_shape(waiting) == {(1, 0): [1, 3, 5], (4, 0): [2], (1, 5): [4]}
+
+
+def test_a_job_that_comes_back_takes_its_old_place() -> None:
+    """Age is the id, so a retried job stands before those that were submitted after it."""
+    waiting = a_queue(*(a_job(number) for number in range(1, 6)))
+    for number in (1, 2, 3):
+        waiting.remove(number)
+    waiting.add(a_job(2))
+    waiting.add(a_job(1))
+    waiting.add(a_job(3))
+    assert ids_by_shape(waiting) == {(1, 0): [1, 2, 3, 4, 5]}
+
+
+def test_a_removed_job_is_given_back() -> None:
+    """remove() gives the job, or None when it does not wait here."""
+    waiting = a_queue(a_job(1))
+    assert waiting.remove(1) == a_job(1)
+    assert waiting.remove(1) is None
+    assert 1 not in waiting
+
+
+def test_an_empty_group_is_gone() -> None:
+    """Groups are only those with jobs, so that a plan has nothing to skip."""
+    waiting = a_queue(a_job(1), a_job(2, WIDE))
+    waiting.remove(2)
+    assert len(waiting) == 1
+    assert ids_by_shape(waiting) == {(1, 0): [1]}
+
+
+def test_an_edited_job_changes_its_group() -> None:
+    """Adding a job again with another need takes it out of its old group, also when it comes back."""
+    waiting = a_queue(a_job(1), a_job(2), a_job(3))
+    waiting.add(a_job(2, priority=1))
+    assert ids_by_shape(waiting) == {(1, 0): [1, 3], (1, 1): [2]}
+    waiting.add(a_job(2))
+    assert ids_by_shape(waiting) == {(1, 0): [1, 2, 3]}
+
+
+def test_the_place_of_a_job_is_how_many_come_before_it() -> None:
+    """Removed jobs no longer count, wherever they stood."""
+    jobs = [a_job(number) for number in range(1, 7)]
+    waiting = a_queue(*jobs)
+    assert waiting.place(jobs[4]) == 4
+    waiting.remove(1)
+    waiting.remove(3)
+    assert waiting.place(jobs[4]) == 2
+
+
+def test_many_removals_leave_no_ballast() -> None:
+    """A group forgets what was removed from its middle."""
+    count = 50 * SLACK
+    waiting = a_queue(*(a_job(number) for number in range(count)))
+    for number in range(1, count - 1):
+        waiting.remove(number)
+    (group,) = waiting.groups()
+    assert len(group._ids) <= 4 + SLACK
+    assert [job.id for job in group] == [0, count - 1]
+
+
+def test_a_hundred_thousand_jobs_cost_less_than_200_bytes_each() -> None:
+    """What the queue itself needs beside the jobs is small."""
+    terms = Terms()
+    jobs = [a_job(number, terms=terms) for number in range(20_000)]
+    tracemalloc.start()
+    try:
+        waiting = a_queue(*jobs)
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used / len(waiting) < 200
+
+
+Steps = list[tuple[bool, int, int]]
+
+
+@settings(max_examples=80, derandomize=True, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(0, 1)), max_size=60))
+def test_any_coming_and_going_equals_a_sorted_table(steps: Steps) -> None:
+    """However jobs are added, removed and moved, the groups are what sorting all that is left would give."""
+    waiting = WaitingJobs()
+    table: dict[int, Job] = {}
+    for comes, job_id, priority in steps:
+        if comes:
+            table[job_id] = a_job(job_id, priority=priority)
+            waiting.add(table[job_id])
+        else:
+            assert waiting.remove(job_id) == table.pop(job_id, None)
+        expected = {
+            shape: sorted(job.id for job in table.values() if shape_of(job) == shape)
+            for shape in {shape_of(job) for job in table.values()}
+        }
+        assert {group.shape: [job.id for job in group] for group in waiting.groups()} == expected
+        assert {group.shape: len(group) for group in waiting.groups()} == {
+            shape: len(ids) for shape, ids in expected.items()
+        }

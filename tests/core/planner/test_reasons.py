@@ -1,0 +1,96 @@
+"""Every reason for waiting has one sentence, and survives being stored."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from stoker.core.planner.reasons import (
+    AtLimit,
+    Behind,
+    CapFull,
+    Crowded,
+    Drained,
+    Draining,
+    GivesWay,
+    HeldBack,
+    KeptFree,
+    Leased,
+    MaxUse,
+    MemoryShort,
+    MinFree,
+    NeverFits,
+    NotBefore,
+    Occupied,
+    QueuePaused,
+    Reason,
+    TooBusy,
+    Unusable,
+    sentence,
+)
+from stoker.core.spec import Dependency
+from support.build import GIB
+
+SENTENCES: list[tuple[Reason, str]] = [
+    (Crowded(1, 0), "needs 1 GPU; none free"),
+    (Crowded(4, 3, 42), "needs 4 GPUs; 3 free; #42 ends first"),
+    (Crowded(1, 0, unmeasured=True), "needs 1 GPU alone, to be measured; none free"),
+    (MemoryShort(24 * GIB, 21 * GIB, "1", 42), "needs 24.0G; most free is 21.0G (GPU 1); #42 ends first"),
+    (TooBusy("1", 150, 120), "would keep GPU 1 150% busy; 120% is the most"),
+    (TooBusy("1", 150, 120, 9), "would keep GPU 1 150% busy; 120% is the most; #9 ends first"),
+    (KeptFree(7, 4), "what is free is kept for #7, which needs 4 GPUs"),
+    (KeptFree(7, 1), "what is free is kept for #7"),
+    (Leased("0", "alice", "train.py"), "GPU 0 is held by alice (train.py)"),
+    (Leased("0", "alice", "train.py", 4), "4 GPUs are held by alice (train.py)"),
+    (Leased("0", "alice"), "GPU 0 is held by alice"),
+    (Leased("0", "alice", short=TooBusy("0", 130, 120)), "would keep GPU 0 130% busy; 120% is the most; beside alice"),
+    (Occupied("2", "bob", 5 * GIB), "GPU 2 is in use by bob (5.0G)"),
+    (Occupied("2", "bob"), "GPU 2 is in use by bob"),
+    (Draining("3"), "GPU 3 has not yet given back the memory of its last job"),
+    (Unusable("3", "fell off the bus"), "GPU 3: fell off the bus"),
+    (GivesWay("alice"), "gives way to alice, who has used less"),
+    (GivesWay("alice", "waited longer"), "gives way to alice, who has waited longer"),
+    (GivesWay(""), "gives way to an older run of yours"),
+    (MaxUse(1), "1 GPU in use already, as many as --max-use allows"),
+    (MinFree(2), "2 GPUs left free for others, as --min-free asks"),
+    (Drained("3", "drained by you"), "GPU 3 is drained by you"),
+    (CapFull("group vision", 4), "4 of group vision run already, as many as may at once"),
+    (QueuePaused("paused by you"), "the queue is paused by you"),
+    (HeldBack("held by you"), "held by you"),
+    (HeldBack(""), "held"),
+    (NotBefore(12.5), "begins 12.5"),
+    (Behind((Dependency(46), Dependency(12, "any", array=True))), "after 46 (ok), array 12 (any)"),
+    (AtLimit(2), "2 jobs run already, as many as -j allows"),
+    (NeverFits("needs 5 GPUs; this machine has 4"), "needs 5 GPUs; this machine has 4"),
+]
+
+
+@pytest.mark.parametrize(("reason", "words"), SENTENCES)
+def test_a_reason_in_plain_words(reason: Reason, words: str) -> None:
+    """Screens, logs and status show exactly this."""
+    assert sentence(reason) == words
+
+
+@pytest.mark.parametrize("reason", [reason for reason, _ in SENTENCES])
+def test_a_stored_reason_comes_back_the_same(reason: Reason) -> None:
+    """The tag tells the kinds apart, so a reason may be kept as JSON."""
+    assert msgspec.json.decode(msgspec.json.encode(reason), type=Reason) == reason
+
+
+def test_every_kind_of_reason_is_told() -> None:
+    """None of the union's members is missing above."""
+    assert {type(reason) for reason, _ in SENTENCES} == set(Reason.__args__)
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (Crowded(4, 3, 12), "#11.1 ends first"),
+        (MemoryShort(24 * GIB, 21 * GIB, "1", 12), "#11.1 ends first"),
+        (KeptFree(12, 4), "kept for #11.1,"),
+        (Behind((Dependency(12), Dependency(11, array=True))), "after 11.1 (ok), array 11 (ok)"),
+    ],
+)
+def test_jobs_are_called_as_people_type_them(reason: Reason, words: str) -> None:
+    """A task of an array is told by array and index."""
+    assert words in sentence(reason, name={12: "11.1"}.__getitem__)

@@ -1,0 +1,192 @@
+"""What an attempt is given."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from stoker.core.job import Job
+from stoker.core.launch import attempt_key, order_of, output_paths, parse_key, variables
+from stoker.core.spec import Command, Need, Terms
+from support.build import GIB, a_job, declared, simulated
+
+
+def named(name: str, out: str = "", err: str = "", *, tries: int = 0) -> Job:
+    """Job 7 with a name, after so many attempts that failed or were lost."""
+    job = a_job(7, terms=Terms(out=out, err=err))
+    return structs.replace(job, name=name, tries=tries, attempts=tries + 1)
+
+
+@given(st.integers(1), st.integers(1))
+def test_key_round_trip(job_id: int, number: int) -> None:
+    """Job and number come back from a key."""
+    assert parse_key(attempt_key(job_id, number)) == (job_id, number)
+
+
+class TestVariables:
+    """What is added to the environment."""
+
+    def test_all_of_them(self) -> None:
+        """The devices are exported as CUDA wants them, the job's own facts under our name."""
+        assert variables(named("train"), declared("0", "3"), {}) == {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": "0,3",
+            "STOKER_JOB_ID": "7",
+            "STOKER_JOB_NAME": "train",
+            "STOKER_ATTEMPT": "1",
+            "STOKER_GPU_IDS": "0,3",
+            "STOKER_WORK_DIR": "/",
+        }
+
+    def test_no_devices(self) -> None:
+        """A job without devices sees no GPU."""
+        assert variables(named(""), (), {})["CUDA_VISIBLE_DEVICES"] == ""
+
+    def test_devices_with_variables_of_their_own(self) -> None:
+        """Such devices are found under their own names, several as a list, and CUDA_VISIBLE_DEVICES is left alone."""
+        devices = [structs.replace(device, variables=(("GPU", f"cuda{device.id}"),)) for device in declared("0", "3")]
+        given = variables(named(""), devices, {})
+        assert given["GPU"] == "cuda0,cuda3"
+        assert "CUDA_VISIBLE_DEVICES" not in given
+
+    def test_order_of_devices_is_the_users(self) -> None:
+        """Who has chosen an order of devices keeps it."""
+        assert "CUDA_DEVICE_ORDER" not in variables(named(""), (), {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
+
+    def test_own_variables(self) -> None:
+        """Variables given to the job win over ours, except for the devices."""
+        terms = Terms(extra_env=(("CUDA_DEVICE_ORDER", "FASTEST_FIRST"), ("CUDA_VISIBLE_DEVICES", "9"), ("LR", "0.1")))
+        given = variables(a_job(1, terms=terms), declared("0"), {})
+        assert (given["CUDA_DEVICE_ORDER"], given["CUDA_VISIBLE_DEVICES"]) == ("FASTEST_FIRST", "0")
+        assert given["LR"] == "0.1"
+
+    def test_attempt_counts_those_that_ran(self) -> None:
+        """The attempt's number tells how often the job really ran, be it failed or lost."""
+        job = named("", tries=3)
+        assert variables(job, (), {})["STOKER_ATTEMPT"] == "4"
+
+
+class TestCap:
+    """What PyTorch's allocator is told of a limit."""
+
+    @staticmethod
+    def told(base: dict[str, str], *extra: tuple[str, str], need: Need | None = None) -> dict[str, str]:
+        terms = Terms(need=need or Need(memory=8 * GIB), extra_env=extra, cap=True)
+        given = variables(a_job(1, terms=terms), simulated(24, 48), base)
+        return {name: value for name, value in given.items() if name.startswith("PYTORCH")}
+
+    def test_alone(self) -> None:
+        """It is the part of the smallest share, rounded down."""
+        assert self.told({}) == {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.1666"}
+
+    @pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+    def test_beside_the_users_own(self, name: str) -> None:
+        """His settings stay, under the name that he chose, be they from his environment or from --env."""
+        extended = {name: "expandable_segments:True,per_process_memory_fraction:0.1666"}
+        assert self.told({name: "expandable_segments:True"}) == extended
+        assert self.told({}, (name, "expandable_segments:True")) == extended
+        assert self.told({name: "max_split_size_mb:64"}, (name, "expandable_segments:True, ")) == extended
+        assert self.told({name: ""}) == {name: "per_process_memory_fraction:0.1666"}
+
+    def test_under_both_names(self) -> None:
+        """Which of them counts depends on the version."""
+        told = self.told({"PYTORCH_CUDA_ALLOC_CONF": "a:1"}, ("PYTORCH_ALLOC_CONF", "b:2"))
+        assert told == {
+            "PYTORCH_CUDA_ALLOC_CONF": "a:1,per_process_memory_fraction:0.1666",
+            "PYTORCH_ALLOC_CONF": "b:2,per_process_memory_fraction:0.1666",
+        }
+
+    def test_the_users_own_limit_wins(self) -> None:
+        """Nothing is added to it, not even under the other name."""
+        own = {"PYTORCH_ALLOC_CONF": "per_process_memory_fraction: 0.5"}
+        assert self.told(own) == {}
+        assert self.told({"PYTORCH_CUDA_ALLOC_CONF": "a:1", **own}) == {}
+        assert self.told({}, *own.items()) == own
+
+    def test_a_whole_card(self) -> None:
+        """Where nothing less is set aside, be it on one of several GPUs, there is no limit."""
+        assert self.told({}, need=Need(auto=True)) == {}
+        assert self.told({}, need=Need(memory=30 * GIB)) == {}
+        assert (
+            variables(a_job(1, terms=Terms(need=Need(gpus=0), cap=True)), (), {})
+            .keys()
+            .isdisjoint({"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"})
+        )
+
+    def test_the_smallest(self) -> None:
+        """However little it is, it is no limit of nothing."""
+        told = self.told({}, need=Need(memory=2**20))
+        assert told == {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.0001"}
+
+    def test_not_asked_for(self) -> None:
+        """Without the wish PyTorch is left alone."""
+        given = variables(a_job(1, Need(memory=GIB)), simulated(24), {})
+        assert "PYTORCH_CUDA_ALLOC_CONF" not in given
+
+
+class TestOutputPaths:
+    """Where an attempt writes."""
+
+    @pytest.mark.parametrize(
+        ("pattern", "path"),
+        [
+            ("logs/%j.out", "logs/7.out"),
+            ("%A_%a", "7_0"),
+            ("%x-%u.log", "train-ada.log"),
+            ("100%%", "100%"),
+            ("%%j", "%j"),
+            ("%q %", "%q %"),
+            ("-", "-"),
+            ("/dev/null", "/dev/null"),
+        ],
+    )
+    def test_pattern(self, pattern: str, path: str) -> None:
+        """Marks as in Slurm's patterns are filled in, and nothing else is touched."""
+        assert output_paths(named("train", out=pattern), "ada") == (path, path)
+
+    @pytest.mark.parametrize(
+        ("name", "safe"),
+        [
+            ("lr=0.1,bs=8", "lr=0.1,bs=8"),
+            ("a/b c", "a_b_c"),
+            ("../../etc/passwd", "_.._etc_passwd"),
+            ("..", "job"),
+            ("", "job"),
+            ("straße", "straße"),
+            ("\udcff\n\x1b", "___"),
+            ("x" * 200, "x" * 120),
+        ],
+    )
+    def test_name_in_a_path(self, name: str, safe: str) -> None:
+        """A name cannot lead out of its directory, hide a file or put control characters into a name."""
+        assert output_paths(named(name, out="%x"), "ada") == (safe, safe)
+
+    def test_separate_errors(self) -> None:
+        """Standard error has a file of its own where a pattern is given for it."""
+        assert output_paths(named("", out="%j.out", err="%j.err"), "ada") == ("7.out", "7.err")
+
+    def test_retries(self) -> None:
+        """Retries get files of their own, unless the output is not a file of ours."""
+        job = named("", tries=2, out="%j.out", err="/dev/null")
+        assert output_paths(job, "ada") == ("7.out.2", "/dev/null")
+        assert output_paths(named("", tries=1, out="-"), "ada") == ("-", "-")
+
+
+def test_order() -> None:
+    """An order has all of the job's terms, the files and the variables."""
+    terms = Terms(cwd="/there", environment="digest", umask=0o077, limit=60.0, grace=5.0, out="%j", err="%j.err")
+    job = structs.replace(a_job(3, terms=terms), attempts=2)
+    order = order_of(job, ("3", "3.err"), {"STOKER_SIM": "1x8G"})
+    assert (order.attempt, order.words, order.shell) == ("3.2", ("true",), "")
+    assert (order.cwd, order.environment, order.umask) == ("/there", "digest", 0o077)
+    assert (order.limit, order.grace, order.out, order.err) == (60.0, 5.0, "3", "3.err")
+    assert order.extra == {"STOKER_SIM": "1x8G"}
+
+
+def test_words_that_stand_for_a_device() -> None:
+    """A word of the command that means something on a device is replaced as a whole; the first device speaks."""
+    devices = [structs.replace(device, words=(("__num__", f"36{device.id}0"),)) for device in declared("1", "2")]
+    job = structs.replace(a_job(1), command=Command(("serve", "__num__", "x__num__")))
+    assert order_of(job, ("-", "-"), {}, devices).words == ("serve", "3610", "x__num__")

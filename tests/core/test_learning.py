@@ -1,0 +1,135 @@
+"""What earlier runs tell of the next one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from stoker.core.learning import GRAIN, KEPT, Learnt, expected_seconds, foreseen, observe, observe_use, signature_of
+from stoker.core.spec import Command, Need, amount_on
+from support.build import GIB, simulated
+
+LR = Command(("python", "train.py", "--lr", "1e-3"))
+
+
+def test_nothing_is_expected_of_the_unknown() -> None:
+    """Where nothing ran before, nobody guesses."""
+    assert expected_seconds(Learnt()) is None
+
+
+def test_one_odd_run_does_not_change_what_is_expected() -> None:
+    """The middle run counts, not the mean."""
+    learnt = Learnt()
+    for seconds in (60.0, 62.0, 4000.0):
+        learnt = observe(learnt, seconds)
+    assert expected_seconds(learnt) == 62.0
+
+
+@given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=50))
+def test_only_the_newest_runs_count(runs: list[float]) -> None:
+    """What was long ago is forgotten, and what is expected has been seen."""
+    learnt = Learnt()
+    for seconds in runs:
+        learnt = observe(learnt, seconds)
+    assert learnt.seconds == tuple(runs[-KEPT:])
+    expected = expected_seconds(learnt)
+    assert expected is not None
+    assert min(learnt.seconds) <= expected <= max(learnt.seconds)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (LR, Command(("python", "train.py", "--lr", "3e-4"))),
+        (
+            Command(("python train.py --seed 1 > out1.txt",), "/bin/sh"),
+            Command(("python train.py --seed 22 > out2.txt",), "/bin/bash"),
+        ),
+        (LR, Command(("python train.py --lr '2e-3'",), "/bin/sh")),
+        (Command(("echo 'a 1",), "/bin/sh"), Command(("echo 'a 2",), "/bin/sh")),
+    ],
+)
+def test_numbers_do_not_make_another_kind_of_work(one: Command, other: Command) -> None:
+    """A sweep over rates and seeds is one kind of work, however it was typed."""
+    assert signature_of(one, "/home/ada") == signature_of(other, "/home/ada")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (Command(("python", "eval.py", "--lr", "1e-3")), "/home/ada"),
+        (Command(("python3", "train.py", "--lr", "1e-3")), "/home/ada"),
+        (Command(("python", "train.py", "--model", "vit")), "/home/ada"),
+        (LR, "/home/bob"),
+        (Command(("",)), "/home/ada"),
+    ],
+)
+def test_another_program_script_option_or_place_is_other_work(other: tuple[Command, str]) -> None:
+    """What decides how long it takes tells kinds apart."""
+    assert signature_of(LR, "/home/ada") != signature_of(*other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("--batch-size 32", "--batch-size 64"),
+        ("--bs=32", "--bs=64"),
+        ("batch=32", "batch=64"),
+        ("--model resnet18", "--model resnet152"),
+        ("--hidden 128", "--hidden 256"),
+        ("--model-name vit", "--model-name bert"),
+        ("--memory 6.5G", "--memory 13.5G"),
+        ("--memory 6G", "--memory 8G"),
+    ],
+)
+def test_what_decides_the_memory_makes_another_kind_of_work(one: str, other: str) -> None:
+    """A batch twice as large, or another model, says nothing of how much this one takes."""
+    first, second = (Command((f"python train.py {words} --lr 0.1",), "/bin/sh") for words in (one, other))
+    assert signature_of(first, "/home/ada") != signature_of(second, "/home/ada")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("--out runs/7/a1", "--out runs/8/a2"),
+        ("--log log_1.txt", "--log log_2.txt"),
+        ("--name a", "--name b"),
+        ("run_name=x", "run_name=y"),
+        ("--exp-id a1", "--exp-id b2"),
+    ],
+)
+def test_where_results_go_does_not(one: str, other: str) -> None:
+    """Paths that are counted up are no other work."""
+    first, second = (Command((f"python train.py {words}",), "/bin/sh") for words in (one, other))
+    assert signature_of(first, "/home/ada") == signature_of(second, "/home/ada")
+
+
+def test_the_largest_of_the_last_peaks_counts_with_a_margin() -> None:
+    """It is rounded up, so that small differences do not make different needs."""
+    learnt = Learnt()
+    for peak in (2 * GIB, 3 * GIB, GIB):
+        learnt = observe_use(learnt, "A100", peak=peak)
+    ((model, size),) = foreseen(Need(auto=True), learnt, 15).predicted
+    assert model == "A100"
+    assert 3.45 * GIB <= size < 3.45 * GIB + GRAIN
+    assert size % GRAIN == 0
+
+
+def test_another_model_of_gpu_is_not_known() -> None:
+    """There the next run is alone, and measured."""
+    need = foreseen(Need(auto=True), observe_use(Learnt(), "A100", peak=GIB), 15)
+    known, unknown = (structs.replace(simulated(24)[0], model=model) for model in ("A100", "T4"))
+    assert amount_on(need, known) is not None
+    assert amount_on(need, unknown) is None
+
+
+def test_what_was_declared_stays_unless_an_end_showed_that_it_is_too_little() -> None:
+    """The user's word is not padded; what a job ran out of memory with is."""
+    learnt = observe_use(Learnt(), "A100", peak=20 * GIB, load=70)
+    (device,) = simulated(24)
+    assert amount_on(foreseen(Need(memory=6 * GIB), learnt, 15), device) == 6 * GIB
+    assert amount_on(foreseen(Need(memory=6 * GIB), learnt, 15, floor=9 * GIB), device) == 9 * GIB
+    assert amount_on(foreseen(Need(memory=6 * GIB), learnt, 15, floor=30 * GIB), device) is None
+    assert foreseen(Need(memory=6 * GIB), learnt, 15).loads == (("A100", 70),)

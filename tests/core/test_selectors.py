@@ -1,0 +1,117 @@
+"""Ids are read as people type them, and nothing that might be a slip of the finger is guessed at."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core.errors import NoSuchJob, UsageError
+from stoker.core.selectors import LARGEST, All, Last, Named, Numbers, Pick, Task, parse_selection, pick_text
+
+QUIET = settings(max_examples=200, derandomize=True, deadline=None)
+IDS = st.integers(0, LARGEST)
+RANGES = st.tuples(IDS, IDS).map(sorted)
+PICKS: st.SearchStrategy[Pick] = st.one_of(
+    RANGES.map(lambda ends: Numbers(*ends)),
+    st.tuples(IDS, RANGES).map(lambda parts: Task(parts[0], *parts[1])),
+    st.sampled_from([Last(), All(), Task(3, 0, LARGEST)]),
+)
+NAMES = st.text(alphabet="abz*?[]=,.-0139 ", min_size=1).map(lambda text: f"n{text}".strip())
+
+
+@pytest.mark.parametrize(
+    ("word", "picks"),
+    [
+        ("3", [Numbers(3, 3)]),
+        ("1,4-9", [Numbers(1, 1), Numbers(4, 9)]),
+        ("4-4", [Numbers(4, 4)]),
+        ("last", [Last()]),
+        ("all", [All()]),
+        ("last,3", [Last(), Numbers(3, 3)]),
+        ("12.3", [Task(12, 3, 3)]),
+        ("12.3-7,5", [Task(12, 3, 7), Numbers(5, 5)]),
+        ("12.*", [Task(12, 0, LARGEST)]),
+        ("12.0", [Task(12, 0, 0)]),
+        (" 1, 2 ", [Numbers(1, 1), Numbers(2, 2)]),
+        (str(LARGEST), [Numbers(LARGEST, LARGEST)]),
+    ],
+)
+def test_ids(word: str, picks: list[Pick]) -> None:
+    """Numbers, ranges, tasks of an array, and lists of them."""
+    assert parse_selection([word]) == tuple(picks)
+
+
+@pytest.mark.parametrize(
+    "word", ["vit-b", "vit*", "*", "3d-unet", "1e-3", "lr=1,2", "lr=1,,2", "vit,3", "lasting", "Last", "1*", "٣", "a-"]
+)
+def test_names(word: str) -> None:
+    """A word that does not begin with an id is one name, commas and all: `lr=1,2` never means job 2."""
+    assert parse_selection([word]) == (Named(word),)
+
+
+def test_names_and_globs_differ() -> None:
+    """A name can be looked up; only a glob has to be compared with every name."""
+    assert [Named(word).is_glob for word in ("vit-b", "vit*", "v?t", "v[ia]t")] == [False, True, True, True]
+
+
+def test_words_keep_their_order() -> None:
+    """Several words are picks one after the other, and no words pick nothing."""
+    assert parse_selection(["9", "vit", "1-2"]) == (Numbers(9, 9), Named("vit"), Numbers(1, 2))
+    assert parse_selection([]) == ()
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("", " ", ",", "4-", "-4", "9-4", "1,,2", "1,", ",1", "1-2-3", "1..3", "1.2.3", "12.", ".3", "12.7-3"),
+        *("+3", "1,-2", "3,vit", "12.3-13.4", "-", "."),
+    ],
+)
+def test_malformed_ids_are_refused_with_a_hint(word: str) -> None:
+    """Half a range, a range backwards, less than nothing, too much: the error says how an id is written."""
+    with pytest.raises(UsageError) as refused:
+        parse_selection([word])
+    assert refused.value.hint
+    assert len(refused.value.message) < 120
+
+
+def test_hint_for_a_range_backwards() -> None:
+    """It is what the user meant."""
+    with pytest.raises(UsageError) as refused:
+        parse_selection(["9-4"])
+    assert (refused.value.message, refused.value.hint) == ("9-4 ends before it begins", "write it as 4-9")
+
+
+@QUIET
+@given(st.lists(PICKS, min_size=1))
+def test_picks_read_back(picks: list[Pick]) -> None:
+    """What is written of a pick can be typed again, alone and in a list."""
+    texts = [pick_text(pick) for pick in picks]
+    assert parse_selection(texts) == tuple(picks) == parse_selection([",".join(texts)])
+
+
+@QUIET
+@given(NAMES)
+def test_names_read_back(name: str) -> None:
+    """A name that begins with a letter is taken as it is."""
+    assert [pick_text(pick) for pick in parse_selection([name])] == [name]
+
+
+@QUIET
+@given(st.text(alphabet="0129.,-+*last ") | st.text())
+def test_any_word_is_picks_or_a_usage_error(word: str) -> None:
+    """Whatever somebody types, nothing else comes out, and no range is empty."""
+    with suppress(UsageError):
+        for pick in parse_selection([word]):
+            assert not isinstance(pick, Numbers | Task) or 0 <= pick.first <= pick.last <= LARGEST
+
+
+@pytest.mark.parametrize("word", [str(LARGEST + 1), f"1-{LARGEST + 1}", f"{'9' * 26}.1", "9" * 5000])
+def test_no_job_has_such_a_number(word: str) -> None:
+    """A number that no id can be is like any other id that is not there."""
+    with pytest.raises(NoSuchJob) as missing:
+        parse_selection([word])
+    assert len(missing.value.message) < 120

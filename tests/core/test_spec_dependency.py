@@ -1,0 +1,141 @@
+"""Dependencies are read in our words and in Slurm's, and judged from what their targets came to."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core.errors import UsageError
+from stoker.core.spec import (
+    Blocked,
+    Dependency,
+    Doomed,
+    Kind,
+    Outcome,
+    Ready,
+    Verdict,
+    dependency_text,
+    doom_text,
+    judge,
+    parse_after,
+)
+
+QUIET = settings(max_examples=200, derandomize=True, deadline=None)
+KINDS: tuple[Kind, ...] = get_args(Kind)
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+DOOMED = {("ok", "notok"), ("notok", "ok")}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("12", [("ok", "12")]),
+        ("12,13", [("ok", "12"), ("ok", "13")]),
+        ("ok:12,13", [("ok", "12"), ("ok", "13")]),
+        ("any:12", [("any", "12")]),
+        ("notok:12:13", [("notok", "12"), ("notok", "13")]),
+        ("12,notok:13,ok:14", [("ok", "12"), ("notok", "13"), ("ok", "14")]),
+        ("last", [("ok", "last")]),
+        ("any:12.3", [("any", "12.3")]),
+        ("4-6", [("ok", "4-6")]),
+        ("train vit", [("ok", "train vit")]),
+        ("afterok:1:2", [("ok", "1"), ("ok", "2")]),
+        ("afterok:1:2,afterany:3,afternotok:4", [("ok", "1"), ("ok", "2"), ("any", "3"), ("notok", "4")]),
+        ("AfterAny:3", [("any", "3")]),
+        (" 12 , 13 ", [("ok", "12"), ("ok", "13")]),
+        ("12,12", [("ok", "12")]),
+    ],
+)
+def test_after(text: str, found: list[tuple[Kind, str]]) -> None:
+    """Without a kind it is ok; the ids stay words, because only the queue knows what they stand for."""
+    assert parse_after(text) == tuple(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", ",", "12,", "ok:", "any", "afterok", "ok::12", "after:12", "aftercorr:3", "oks:12", "4-", "ok:9-4"),
+        *("afterok:1?afterok:2", "afterok:12+5", "-3"),
+    ],
+)
+def test_malformed_ones_are_refused_with_a_hint(text: str) -> None:
+    """A kind without an id, an unknown kind, a malformed id, and what only Slurm can do."""
+    with pytest.raises(UsageError) as refused:
+        parse_after(text)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("kind", ["any", "notok"])
+def test_an_id_without_a_kind_after_one_with_it(kind: str) -> None:
+    """Whether the kind counts on is not guessed: a wrong guess would start a job too early, or never."""
+    with pytest.raises(UsageError) as refused:
+        parse_after(f"{kind}:12,13")
+    assert refused.value.hint == f"write {kind}:13 or ok:13"
+
+
+@QUIET
+@given(st.text(alphabet="okany:notfer123,.-? ") | st.text())
+def test_any_text_is_dependencies_or_a_usage_error(text: str) -> None:
+    """Whatever somebody types, nothing else comes out, and never an empty list."""
+    with suppress(UsageError):
+        assert all(kind in KINDS and word for kind, word in parse_after(text) or [("", "")])
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome", "verdict"),
+    [
+        ("ok", "ok", Ready()),
+        ("ok", "notok", Doomed(Dependency(12))),
+        ("any", "ok", Ready()),
+        ("any", "notok", Ready()),
+        ("notok", "notok", Ready()),
+        ("notok", "ok", Doomed(Dependency(12, "notok"))),
+    ],
+)
+def test_an_ended_target(kind: Kind, outcome: Outcome, verdict: Verdict) -> None:
+    """It lets the job start, or makes sure that it never does, and then it says why."""
+    assert judge([Dependency(12, kind)], lambda _: outcome) == verdict
+
+
+def test_open_targets_are_named() -> None:
+    """What is still waited for is told, and what has ended is not."""
+    open_one, ended = Dependency(12), Dependency(13, "any")
+    came_to: dict[Dependency, Outcome] = {open_one: "open", ended: "notok"}
+    assert judge([open_one, ended], came_to.__getitem__) == Blocked((open_one,))
+
+
+def test_no_dependencies() -> None:
+    """A job that waits for nobody is ready."""
+    assert judge([], lambda _: "open") == Ready()
+
+
+def test_a_wrong_end_in_words() -> None:
+    """It says what the target came to, and calls a task as people do."""
+    assert doom_text(Doomed(Dependency(12))) == "job 12 did not succeed"
+    assert doom_text(Doomed(Dependency(12)), lambda _: "11.1") == "job 11.1 did not succeed"
+    said = "job 12 succeeded, and this job was to start only if it did not"
+    assert doom_text(Doomed(Dependency(12, "notok"))) == said
+
+
+def test_arrays_are_called_so() -> None:
+    """A sentence about an array does not speak of a job."""
+    assert doom_text(Doomed(Dependency(12, array=True)), "11.{}".format) == "array 12 did not succeed"
+    assert dependency_text(Dependency(12, "any", array=True)) == "array 12 (any)"
+    assert dependency_text(Dependency(46)) == "46 (ok)"
+
+
+@QUIET
+@given(st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from(OUTCOMES))))
+def test_one_wrong_end_is_enough(pairs: list[tuple[Kind, Outcome]]) -> None:
+    """Doomed comes before blocked, blocked before ready, in whatever order the targets are named."""
+    after = [Dependency(number, kind) for number, (kind, _) in enumerate(pairs)]
+    verdict = judge(after, lambda dependency: pairs[dependency.target][1])
+    if DOOMED & set(pairs):
+        assert isinstance(verdict, Doomed)
+    else:
+        waits = tuple(one for one in after if pairs[one.target][1] == "open")
+        assert verdict == (Blocked(waits) if waits else Ready())

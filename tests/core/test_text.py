@@ -1,0 +1,100 @@
+"""Jobs in words: short, on one line, and harmless to a terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.core.job import Ended
+from stoker.core.spec import Command
+from stoker.core.text import after, outcome, printable, shortened, title
+from stoker.store.logs import last_line
+from support.build import a_job
+
+
+def test_plain_text_stays_as_it_is() -> None:
+    """Letters of any language, signs and emoji are shown."""
+    text = "lr=1e-3 µ 日本 ✓ 🙂 'x'"
+    assert printable(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[2J", "\\x1b[2J"),
+        ("a\nb\tc\r", "a\\nb\\tc\\r"),
+        ("\x9b2J\x7f", "\\x9b2J\\x7f"),
+        ("\u202eevil\u2066", "\\u202eevil\\u2066"),
+        ("\udcff", "\\udcff"),
+    ],
+)
+def test_what_steers_a_terminal_is_escaped(text: str, shown: str) -> None:
+    """Escapes, line ends, direction marks and bytes that are no text are shown as such."""
+    assert printable(text) == shown
+
+
+@given(st.text(st.characters(codec=None)))
+def test_anything_can_be_written(text: str) -> None:
+    """Whatever a name contains, the result can be encoded and stays on one line."""
+    shown = printable(text)
+    assert len(shown.encode().splitlines()) <= 1
+
+
+def test_shortening_shows_that_there_was_more() -> None:
+    """A long text is cut to the width, with a sign at its end."""
+    assert [shortened("abcdef", width) for width in (6, 4, 1)] == ["abcdef", "abc…", "…"]
+
+
+def test_a_title_is_one_line() -> None:
+    """A script becomes one line; a name goes before it."""
+    job = msgspec.structs.replace(a_job(1), command=Command(("\nset -e\npython \\\n  a.py\n",), "/bin/sh"))
+    assert title(job) == "set -e; python    a.py"
+    assert title(msgspec.structs.replace(job, name="night")) == "night"
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (Ended("done", 1.0, 0), "done"),
+        (Ended("failed", 1.0, 3), "exit 3"),
+        (Ended("failed", 1.0, 137, 9), "signal 9"),
+        (Ended("timeout", 1.0, 143, 15), "timeout"),
+        (Ended("lost", 1.0), "lost"),
+    ],
+)
+def test_ends(state: Ended, words: str) -> None:
+    """An end is told by what a person would ask first."""
+    assert outcome(state) == words
+
+
+def test_how_long_it_ran() -> None:
+    """The time is told where the start is known and the job is over."""
+    over = a_job(1, state=Ended("done", 101.0))
+    assert (after(over, 60.0), after(over, None), after(a_job(1), 60.0)) == (" after 00:41", "", "")
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (b"", ""),
+        (b"one\ntwo\n\n  \n", "two"),
+        (b"10%\r50%\r100%\r\n", "100%"),
+        (b"\x1b[31mred\x1b[0m \x1b]0;title\x07end\x1b[K\n\x1b[0m\n", "red end"),
+        (b"bytes \xff\n", "bytes \\xff"),
+        (b"x" * 50_000 + b"\nlast", "last"),
+    ],
+)
+def test_the_last_line_that_says_something(tmp_path: Path, log: bytes, said: str) -> None:
+    """Blank lines, progress bars, colours and titles do not hide the last words of a log."""
+    path = tmp_path / "log"
+    path.write_bytes(log)
+    assert last_line(str(path)) == said
+
+
+def test_a_log_that_is_not_there_says_nothing(tmp_path: Path) -> None:
+    """A missing log, or a directory in its place, is no reason to fail."""
+    assert last_line(str(tmp_path / "no")) == last_line(str(tmp_path)) == ""

@@ -1,0 +1,188 @@
+"""How a daemon is made ready for a client without anybody waiting, and stopped when the last client is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from stoker.devices.mps.client import Client, Inquiry
+from stoker.devices.mps.control import Control
+from stoker.devices.mps.daemon import MpsTrouble, Place, join, prepare, take_office, wait_last
+from support.mps import GPU, client_words, log_of, scripted, scripted_smi
+from support.users import reachable_directory
+from support.wait import wait_until
+
+
+class Bench:
+    """One GPU's daemon, and inquiries for it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.place = Place(str(directory / "mps/gpu"))
+        prepare(self.place)
+        self.program = scripted(directory)
+        self.environment = {**os.environ, "PATH": f"{directory}{os.pathsep}{os.environ['PATH']}"}
+        self.control = Control(self.program, self.place, self.environment)
+
+    def inquire(self, mood: str = "", *, exclusive: bool = False) -> Inquiry:
+        """An inquiry that nobody has answered yet."""
+        environment = {**self.environment, "SCRIPTED_MPS": mood}
+        return Inquiry(self.program, self.place, GPU, environment, exclusive=exclusive)
+
+    def client(self, mood: str = "", *, exclusive: bool = False) -> Client:
+        """A client that was admitted."""
+        inquiry = self.inquire(mood, exclusive=exclusive)
+        found: list[Client] = []
+
+        def answered() -> bool:
+            found.extend(filter(None, [inquiry.answer(time.monotonic())]))
+            return bool(found)
+
+        wait_until(answered)
+        return found[0]
+
+    def wait_stopped(self) -> None:
+        """Wait until the daemon has left and nobody watches over it."""
+        wait_until(lambda: self.control.holder() is None)
+        wait_until(self._is_free)
+
+    def _is_free(self) -> bool:
+        office = take_office(self.place)
+        if office is not None:
+            os.close(office)
+        return office is not None
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with reachable_directory() as directory:
+        made = Bench(directory)
+        yield made
+        if (holder := made.control.holder()) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(holder, signal.SIGKILL)
+        os.close(wait_last(made.place))
+
+
+def test_first_and_last(bench: Bench) -> None:
+    """The daemon starts for the first client, serves all, and leaves after the last, in whatever order they go."""
+    clients = [bench.client() for _ in range(3)]
+    assert log_of(bench.place).count("Starting control daemon") == 1
+    for client in clients[1:]:
+        os.close(client.membership)
+        assert bench.control.alive()
+    os.close(clients[0].membership)
+    bench.wait_stopped()
+
+
+def test_killed(bench: Bench) -> None:
+    """A daemon that was killed is started again for the next client, and stopped after the last all the same."""
+    first = bench.client()
+    holder = bench.control.holder()
+    assert holder is not None
+    os.kill(holder, signal.SIGKILL)
+    second = bench.client()
+    assert bench.control.alive()
+    os.close(first.membership)
+    os.close(second.membership)
+    bench.wait_stopped()
+
+
+def test_holder_is_killed(bench: Bench) -> None:
+    """A client that dies by any signal counts no more: the kernel lets go for it."""
+    client = bench.client()
+    with subprocess.Popen(["sleep", "1000"], pass_fds=[client.membership]) as process:
+        os.close(client.membership)
+        assert bench.control.alive()
+        process.kill()
+    bench.wait_stopped()
+
+
+def test_not_wanted_any_more(bench: Bench) -> None:
+    """An inquiry that is given up leaves no daemon behind."""
+    inquiry = bench.inquire()
+    inquiry.answer(time.monotonic())
+    inquiry.close()
+    bench.wait_stopped()
+
+
+def test_while_one_is_being_stopped(bench: Bench) -> None:
+    """Who comes while a daemon is stopped waits until that is over."""
+    stopping = wait_last(bench.place)
+    inquiry = bench.inquire()
+    assert inquiry.answer(0.0) is None
+    assert inquiry.answer(1.0) is None
+    assert join(bench.place) is None
+    os.close(stopping)
+    inquiry.close()
+
+
+def test_refused(bench: Bench) -> None:
+    """Where a daemon does not start, that is told after a few tries, and meanwhile what the trouble is."""
+    inquiry = bench.inquire("refuse")
+    with pytest.raises(MpsTrouble, match="does not start: Cannot access"):
+        wait_until(lambda: inquiry.answer(time.monotonic()) and False)
+    assert inquiry.trouble is not None
+    bench.wait_stopped()
+
+
+def test_exclusive(bench: Bench) -> None:
+    """The compute mode is changed while there is a daemon, and changed back when that has left."""
+    scripted_smi(bench.directory)
+    client = bench.client(exclusive=True)
+    assert client.note == ""
+    os.close(client.membership)
+    bench.wait_stopped()
+    asked = (bench.directory / "asked").read_text().splitlines()
+    assert [line.split()[2:] for line in asked] == [
+        ["--query-gpu=compute_mode", "--format=csv,noheader"],
+        ["-c", "EXCLUSIVE_PROCESS"],
+        ["-c", "DEFAULT"],
+    ]
+    assert all(line.startswith(f"-i {GPU} ") for line in asked)
+
+
+def test_exclusive_by_somebody_else(bench: Bench) -> None:
+    """A mode that was chosen before is left alone."""
+    scripted_smi(bench.directory, "echo Exclusive_Process")
+    client = bench.client(exclusive=True)
+    os.close(client.membership)
+    bench.wait_stopped()
+    assert len((bench.directory / "asked").read_text().splitlines()) == 1
+
+
+def test_not_permitted(bench: Bench) -> None:
+    """Where the mode cannot be changed, that is noted, and all else goes on."""
+    scripted_smi(
+        bench.directory, 'case "$*" in *query*) echo Default;; *) echo "Insufficient Permissions"; exit 4;; esac'
+    )
+    client = bench.client(exclusive=True)
+    assert client.note == f"the compute mode of {GPU} stays as it is: Insufficient Permissions"
+    os.close(client.membership)
+    bench.wait_stopped()
+    assert "DEFAULT" not in (bench.directory / "asked").read_text()
+
+
+def test_farewell(bench: Bench) -> None:
+    """The farewell of a client ends its work, and that of nobody else."""
+    client = bench.client()
+    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": bench.place.pipe}
+    paths = [bench.directory / "one", bench.directory / "two"]
+    working = [subprocess.Popen(client_words(path), env=environment, stdout=subprocess.DEVNULL) for path in paths]
+    for path in paths:
+        wait_until(path.exists)
+    subprocess.run([*client.farewell, str(working[0].pid), "1"], check=True, env={}, timeout=20)
+    terminated = [line.split()[-1] for line in log_of(bench.place).splitlines() if "terminate_client" in line]
+    assert terminated == [str(working[0].pid)]
+    for process in working:
+        process.kill()
+        process.wait()
+    os.close(client.membership)
+    bench.wait_stopped()

@@ -1,0 +1,216 @@
+"""Wants between processes and between users, honest and hostile."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from stoker.core.errors import UsageError
+from stoker.core.planner.fairshare import Want
+from stoker.ledger import Ledger, LedgerUnusable, prepare_ledger
+from stoker.ledger.files import SIZE_LIMIT
+from support import ledger_programs as programs
+from support.ledger_files import is_free, lease_name, planted, taken
+from support.users import User, made_users, next_line, reachable_directory, running_as
+
+GOOD = '{"version":1,"usage":2.5,"since":1.0,"gpus":2,"pid":1,"what":"work","claims":["A"],"least":1}'
+BAD = {
+    "empty": "",
+    "broken": "{",
+    "list": "[]",
+    "null": "null",
+    "cut": GOOD[:-1],
+    "doubled": GOOD + GOOD,
+    "newer version": GOOD.replace('"version":1', '"version":2'),
+    "negative usage": GOOD.replace("2.5", "-2.5"),
+    "infinite usage": GOOD.replace("2.5", "1e999"),
+    "no usage": GOOD.replace('"usage":2.5,', ""),
+    "text as number": GOOD.replace('"gpus":2', '"gpus":"2"'),
+    "wants nothing": GOOD.replace('"gpus":2', '"gpus":0'),
+    "wants everything": GOOD.replace('"gpus":2', '"gpus":1000000'),
+    "needs nothing": GOOD.replace('"least":1', '"least":0'),
+    "claims something else": GOOD.replace('["A"]', "[1]"),
+    "says who it is": GOOD.replace('"pid":1', '"pid":1,"uid":0'),
+    "too large": GOOD.replace("work", "w" * SIZE_LIMIT),
+}
+MINE = Want(uid=0, owner="", usage=1.0, since=5.0, gpus=2, claims=("A", "B"), what="waits")
+
+
+def want_name() -> str:
+    """A name such as the ledger itself would give."""
+    return lease_name().replace(".lease", ".want")
+
+
+@pytest.fixture(scope="module")
+def user() -> Iterator[User]:
+    """Another user of this machine."""
+    with made_users(1) as (made,):
+        yield made
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    """A ledger that all users can reach."""
+    with reachable_directory() as directory:
+        yield Ledger(prepare_ledger(directory / "ledger"))
+
+
+def test_everybody_reads_what_is_wanted(ledger: Ledger) -> None:
+    """A want tells usage, age, number and devices, and the owner of its file is its owner whatever it says."""
+    held = ledger.want(replace(MINE, uid=77, owner="somebody else"))
+    (want,) = ledger.live().wants.values()
+    assert ledger.live().wants == {held.name: held.want}
+    assert (want.usage, want.since, want.gpus, want.claims) == (1.0, 5.0, 2, ("A", "B"))
+    assert (want.uid, want.pid) == (os.geteuid(), os.getpid())
+    assert stat.S_IMODE(held.path.stat().st_mode) == 0o644
+    ledger.unwant(held)
+    assert (ledger.live().wants, list(ledger.path.iterdir())) == ({}, [])
+
+
+def test_newer_want_replaces_the_older(ledger: Ledger) -> None:
+    """A want told anew keeps its name, and the older one is gone."""
+    older = ledger.want(MINE)
+    newer = ledger.want(replace(MINE, usage=9.0), older)
+    assert newer.name == older.name
+    assert {name: want.usage for name, want in ledger.live().wants.items()} == {newer.name: 9.0}
+    ledger.unwant(newer)
+    assert list(ledger.path.iterdir()) == []
+
+
+def test_wants_take_nothing(ledger: Ledger) -> None:
+    """A want on a device neither keeps anybody from claiming it, nor hides a lease."""
+    held = ledger.want(MINE)
+    with taken(ledger, "A") as lease:
+        view = ledger.live()
+        assert (list(view.leases), list(view.wants), view.warnings) == ([lease.name], [held.name], ())
+    assert is_free(ledger)
+    ledger.unwant(held)
+
+
+def test_reader_always_finds_one(ledger: Ledger) -> None:
+    """While a want is told anew over and over, and leases are claimed beside it, every look finds it whole."""
+    held = ledger.want(MINE)
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            view = ledger.live()
+            seen.append((len(view.wants), view.warnings))
+
+    seen: list[tuple[int, tuple[str, ...]]] = []
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        for number in range(500):
+            held = ledger.want(replace(MINE, usage=float(number)), held)
+            assert is_free(ledger)
+    finally:
+        done.set()
+        reader.join()
+    assert set(seen) == {(1, ())}
+    ledger.unwant(held)
+
+
+def test_kill_ends_the_want(ledger: Ledger, user: User) -> None:
+    """When a waiting process is killed its want is over at once, and the file that is left says whose it was."""
+    with running_as(user, programs.wait_for_gpus, ledger.path, "3.5", "2") as waiter:
+        name = next_line(waiter)
+        want = ledger.live().wants[name]
+        assert (want.owner, want.uid, want.usage, want.gpus) == (user.name, user.uid, 3.5, 2)
+        waiter.kill()
+        waiter.wait()
+    view = ledger.live()
+    assert view.wants == {}
+    assert view.warnings == (f"ignored {ledger.path / name}: left behind by {user.name}, nobody holds it",)
+
+
+def test_own_leftovers_are_removed(ledger: Ledger) -> None:
+    """A want of ours that nobody holds any more is removed by the next look."""
+    (ledger.path / want_name()).write_text(GOOD)
+    view = ledger.live()
+    assert (view.wants, view.warnings, list(ledger.path.iterdir())) == ({}, (), [])
+
+
+@pytest.mark.parametrize("contents", BAD.values(), ids=BAD.keys())
+def test_bad_contents_are_no_want(ledger: Ledger, contents: str) -> None:
+    """A locked file with anything but a want inside is ignored with one warning."""
+    with planted(ledger, want_name(), contents.encode()) as path:
+        view = ledger.live()
+    assert view.wants == {}
+    assert [str(path) in warning for warning in view.warnings] == [True]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.binary(), st.sampled_from([b"", GOOD.encode()]), st.binary())
+def test_random_contents_do_no_harm(before: bytes, middle: bytes, after: bytes) -> None:
+    """Whatever bytes a file has, it is a want or a printable warning."""
+    with tempfile.TemporaryDirectory() as directory:
+        ledger = Ledger(prepare_ledger(Path(directory) / "ledger"))
+        with planted(ledger, want_name(), before + middle + after):
+            view = ledger.live()
+        assert len(view.wants) + len(view.warnings) == 1
+        assert all(warning.isprintable() for warning in view.warnings)
+
+
+def test_special_files_are_not_followed(ledger: Ledger, tmp_path: Path) -> None:
+    """A link to a perfect want, a pipe, a directory, a socket and a second name are ignored with a warning each."""
+    (tmp_path / "elsewhere").write_text(GOOD)
+    (ledger.path / want_name()).symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(ledger.path / want_name())
+    (ledger.path / want_name()).mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(ledger.path / want_name()))
+    with planted(ledger, want_name(), GOOD.encode()) as path:
+        os.link(path, tmp_path / "second")
+        view = ledger.live()
+    assert (len(view.wants), len(view.warnings)) == (0, 5)
+
+
+def test_nobody_can_want_for_another(ledger: Ledger, user: User) -> None:
+    """A want named after one user but owned by another is ignored, and the warning names the owner."""
+    with running_as(user, programs.plant, ledger.path, want_name(), GOOD) as forger:
+        next_line(forger)
+        view = ledger.live()
+    assert view.wants == {}
+    assert f"belongs to {user.name}" in view.warnings[0]
+
+
+def test_purpose_is_made_harmless(ledger: Ledger) -> None:
+    """Control characters in the purpose are escaped when it is told, and again when it is read."""
+    held = ledger.want(replace(MINE, what="\x1b[2J"))
+    assert held.want.what == r"\x1b[2J"
+    ledger.unwant(held)
+    with planted(ledger, want_name(), GOOD.replace("work", r"\u001b[2J").encode()):
+        (want,) = ledger.live().wants.values()
+    assert want.what == r"\x1b[2J"
+
+
+@pytest.mark.parametrize("want", [replace(MINE, usage=-1.0), replace(MINE, gpus=0), replace(MINE, claims=("\udcff",))])
+def test_unreadable_want_is_refused(ledger: Ledger, want: Want) -> None:
+    """What readers would not accept is never written."""
+    with pytest.raises(UsageError, match="cannot be wanted"):
+        ledger.want(want)
+    assert list(ledger.path.iterdir()) == []
+
+
+def test_unwritable_ledger_is_said(ledger: Ledger) -> None:
+    """Where the want cannot be written the error is the ledger's own, and the older one still stands."""
+    held = ledger.want(MINE)
+    ledger.path.rename(away := ledger.path.with_name("away"))
+    ledger.path.write_text("a file in its place")
+    with pytest.raises(LedgerUnusable):
+        ledger.want(replace(MINE, usage=9.0), held)
+    ledger.path.unlink()
+    away.rename(ledger.path)
+    assert ledger.live().wants == {held.name: held.want}
+    ledger.unwant(held)

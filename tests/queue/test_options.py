@@ -1,0 +1,196 @@
+"""Options as typed, and the terms they become."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from stoker.core.errors import Impossible, StokerError, UsageError
+from stoker.core.spec import Dependency, Need
+from stoker.queue.options import (
+    JobOptions,
+    Surroundings,
+    merged,
+    need_of,
+    parse_assignment,
+    parse_grace,
+    tasks_of,
+    terms_of,
+)
+
+GIB = 2**30
+
+
+def resolve(word: str) -> str:
+    """Devices of this test have the ids GPU-0 and GPU-1."""
+    if word not in ("0", "1"):
+        raise Impossible(f"no device {word!r}", "there are 0, 1")
+    return f"GPU-{word}"
+
+
+AROUND = Surroundings(cwd="/here", umask=0o022, environment="abc", default_out="/logs/%j.log", resolve=resolve)
+
+
+def test_nothing_given_is_one_whole_gpu() -> None:
+    """The default is one GPU alone, no limit, half a minute of grace, and the place and log of the batch."""
+    terms = terms_of(JobOptions(), AROUND)
+    assert terms.need == Need(gpus=1, memory=None)
+    assert (terms.cwd, terms.out, terms.err) == ("/here", "/logs/%j.log", "")
+    assert (terms.limit, terms.grace, terms.retries, terms.priority) == (None, 30.0, 0, 0)
+
+
+def test_needs() -> None:
+    """Sizes, counts and devices are understood; all is the whole card."""
+    options = JobOptions(gpus=2, vram="1.5G", on="1,0", prefer="0")
+    assert need_of(options, resolve) == Need(2, GIB * 3 // 2, ("GPU-1", "GPU-0"), ("GPU-0",))
+    assert need_of(JobOptions(gpus=0, vram="all"), resolve) == Need(0, None)
+    assert need_of(JobOptions(vram=" AUTO"), resolve) == Need(auto=True)
+    assert need_of(JobOptions(vram="All "), resolve) == Need()
+
+
+@pytest.mark.parametrize(
+    ("chdir", "out", "expected"),
+    [
+        (None, "x.log", ("/here", "/here/x.log")),
+        ("sub/..", "x.log", ("/here", "/here/x.log")),
+        ("sub", "x.log", ("/here/sub", "/here/sub/x.log")),
+        ("/abs", "/y.log", ("/abs", "/y.log")),
+        (None, "-", ("/here", "-")),
+        (None, "", ("/here", "/logs/%j.log")),
+    ],
+)
+def test_paths_are_made_absolute(chdir: str | None, out: str, expected: tuple[str, str]) -> None:
+    """Outputs are seen from the job's directory, and that from the batch's; a dash stays the caller's output."""
+    terms = terms_of(JobOptions(chdir=chdir, out=out), AROUND)
+    assert (terms.cwd, terms.out) == expected
+
+
+def test_what_a_job_waits_for() -> None:
+    """Moments count from now, in the zone of this machine; ids are found by whoever knows the queue."""
+    around = msgspec.structs.replace(AROUND, now=1000.0, earlier=lambda text: (Dependency(int(text), "any"),))
+    terms = terms_of(JobOptions(begin="now+1hour", after="12"), around)
+    assert (terms.begin, terms.after) == (4600.0, (Dependency(12, "any"),))
+    with pytest.raises(UsageError):
+        terms_of(JobOptions(after="12"), AROUND)
+
+
+def test_what_is_noted_and_limited() -> None:
+    """Groups, tags, what a retry may mend, the type of a GPU, and the commit of the job's own directory."""
+    options = JobOptions(group="g", tag={"b": "2", "a": "1"}, retry_on="OOM, 75", no_requeue=True, gpu_type="A100")
+    terms = terms_of(options, msgspec.structs.replace(AROUND, commit=lambda cwd: f"commit of {cwd}"))
+    assert (terms.group, terms.tags, terms.retry_on) == ("g", (("a", "1"), ("b", "2")), ("oom", "75"))
+    assert (terms.requeue, terms.need.model, terms.commit) == (False, "a100", "commit of /here")
+
+
+def test_arrays() -> None:
+    """Their tasks have logs of their own and placeholders, and only as many run at once as was said."""
+    around = msgspec.structs.replace(AROUND, array_out="/logs/%A/%a.log")
+    options = JobOptions(array="0-6:3%2")
+    terms = terms_of(options, around)
+    assert (terms.at_once, terms.fill, terms.out) == (2, True, "/logs/%A/%a.log")
+    assert tasks_of(options) == (0, 3, 6)
+    assert tasks_of(JobOptions()) == (None,)
+    assert terms_of(JobOptions(array="1", out="x"), around).out == "/here/x"
+    assert terms_of(JobOptions(), around).fill is False
+
+
+def test_a_jobs_own_wish_goes_first() -> None:
+    """What a job says replaces what its batch says, a zero included; variables are put together."""
+    batch = JobOptions(gpus=2, retries=3, env={"A": "1", "B": "1"}, tag={"a": "1"}, no_requeue=True)
+    own = JobOptions(gpus=0, env={"B": "2"}, tag={"b": "2"}, no_requeue=False)
+    env, tag = {"A": "1", "B": "2"}, {"a": "1", "b": "2"}
+    assert merged(batch, own) == JobOptions(gpus=0, retries=3, no_requeue=False, env=env, tag=tag)
+
+
+@pytest.mark.parametrize(("number", "meant"), [("8", "8G"), ("1.5", "1.5G"), ("8000", "8000M"), ("8589934592", "8.0G")])
+def test_memory_without_unit(number: str, meant: str) -> None:
+    """A bare number is refused with what was meant: eight bytes for each job would pack all of them on one card."""
+    with pytest.raises(UsageError) as refused:
+        need_of(JobOptions(vram=number), str)
+    assert refused.value.hint == f"write {meant}"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        JobOptions(gpus=-1),
+        JobOptions(vram="lots"),
+        JobOptions(vram="0"),
+        JobOptions(vram="8"),
+        JobOptions(vram="512K"),
+        JobOptions(mps="0", vram="4G"),
+        JobOptions(mps="101", vram="4G"),
+        JobOptions(mps="-5", vram="4G"),
+        JobOptions(mps="12.5", vram="4G"),
+        JobOptions(mps="ten", vram="4G"),
+        JobOptions(mps="9" * 50, vram="4G"),
+        JobOptions(mps=True),
+        JobOptions(mps="50", vram="all"),
+        JobOptions(mps="50", vram="4G", gpus=2),
+        JobOptions(mps="50", gpus=0),
+        JobOptions(on="0,0"),
+        JobOptions(on="7"),
+        JobOptions(on=""),
+        JobOptions(prefer="1,1"),
+        JobOptions(time="never"),
+        JobOptions(time="0"),
+        JobOptions(grace="-1"),
+        JobOptions(retries=-1),
+        JobOptions(name="a\0b"),
+        JobOptions(name="all"),
+        JobOptions(name="last"),
+        JobOptions(name="12"),
+        JobOptions(name="1,4-9"),
+        JobOptions(name="x" * 1001),
+        JobOptions(priority=10**19),
+        JobOptions(priority=-(10**19)),
+        JobOptions(retries=10**19),
+        JobOptions(chdir="a\0b"),
+        JobOptions(out="a\0b"),
+        JobOptions(err="a\0b"),
+        JobOptions(gpu_type="a\0b"),
+        JobOptions(begin="never"),
+        JobOptions(array="1-"),
+        JobOptions(group="a\nb"),
+        JobOptions(retry_on=""),
+        JobOptions(retry_on="done"),
+        JobOptions(retry_on="256"),
+        JobOptions(env={"": "x"}),
+        JobOptions(env={"A=B": "x"}),
+        JobOptions(env={"A": "x\0y"}),
+    ],
+)
+def test_wrong_values_say_what_to_write(options: JobOptions) -> None:
+    """Every value that cannot be is refused with a hint."""
+    with pytest.raises(StokerError) as refused:
+        terms_of(options, AROUND)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("value", "percent"), [(True, 100), ("true", 100), ("50", 50), ("50%", 50), ("1", 1), (False, None), ("off", None)]
+)
+def test_mps(value: str | bool, percent: int | None) -> None:
+    """The share of the threads, all of them where nobody says how many, and a way to say that it is not wanted."""
+    need = terms_of(JobOptions(mps=value, vram="4G"), AROUND).need
+    assert (need.mps, need.memory) == (percent, 4 * 2**30)
+
+
+def test_assignments() -> None:
+    """The first equals sign parts name and value; a value may be empty."""
+    assert parse_assignment("A=b=c") == ("A", "b=c")
+    assert parse_assignment("A=") == ("A", "")
+    for text in ("A", "=1", "", "A=\0"):
+        with pytest.raises(UsageError):
+            parse_assignment(text)
+
+
+def test_grace_may_be_nothing() -> None:
+    """A grace of zero kills at once."""
+    assert [parse_grace(text) for text in ("0", "0s", "5s", "1m")] == [0.0, 0.0, 5.0, 60.0]
+
+
+def test_unknown_options_are_refused_in_data() -> None:
+    """A job file cannot carry an option that is not there."""
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"gpu": 1}, JobOptions)

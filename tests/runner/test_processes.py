@@ -1,0 +1,154 @@
+"""Finding and signalling whole trees of real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from stoker.runner.processes import Seen, descendants, marked, send
+from support.local import end, engine_process, lives, wait_pid
+from support.wait import wait_until
+
+LINE_OF_FOUR = "sh -c 'sh -c \"sleep 1000 & echo \\$! > pid; wait\" & wait' & wait"
+
+SUBREAPER = """
+import os, subprocess
+from stoker.runner.processes import become_subreaper
+become_subreaper()
+subprocess.run(["sh", "-c", "setsid sleep 1000 & echo $! > pid"])
+print(open(f"/proc/{open('pid').read().strip()}/stat").read().split()[3] == str(os.getpid()))
+os.kill(int(open("pid").read()), 9)
+"""
+
+OLD_PYTHON = """
+import os, signal, subprocess
+del os.pidfd_open, signal.pidfd_send_signal
+from stoker.runner.processes import descendants, send
+child = subprocess.Popen(["sleep", "1000"])
+send(descendants(os.getpid()), signal.SIGTERM)
+print(child.wait())
+"""
+
+
+@contextmanager
+def tree(script: str, directory: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A shell that runs the script, and whose whole tree is ended afterwards."""
+    environment = {"PATH": os.environ["PATH"], **variables}
+    with subprocess.Popen(["/bin/sh", "-c", script], cwd=directory, env=environment) as shell:
+        root = psutil.Process(shell.pid)
+        try:
+            yield shell
+        finally:
+            if shell.poll() is None:
+                end([*root.children(recursive=True), root])
+
+
+def numbers(found: list[Seen]) -> list[int]:
+    return [process.pid for process in found]
+
+
+class TestDescendants:
+    """All that is below a process."""
+
+    def test_every_generation(self, tmp_path: Path) -> None:
+        """Children's children are found too, parents first."""
+        with tree(LINE_OF_FOUR, tmp_path) as shell:
+            youngest = wait_pid(tmp_path / "pid")
+            found = descendants(shell.pid)
+            assert len(found) == 3
+            assert [process.parent for process in found] == [shell.pid, *numbers(found)[:-1]]
+            assert found[-1].pid == youngest
+
+    def test_other_sessions(self, tmp_path: Path) -> None:
+        """A child that left the session is still below its parent."""
+        with tree("setsid sleep 1000 & echo $! > pid; wait", tmp_path) as shell:
+            assert wait_pid(tmp_path / "pid") in numbers(descendants(shell.pid))
+
+    def test_hostile_name(self, tmp_path: Path) -> None:
+        """A program whose name looks like the fields behind it is read right."""
+        program = tmp_path / "a) Z 1 (b"
+        program.symlink_to("/bin/sleep")
+        with tree(f"'{program}' 1000 & echo $! > pid; wait", tmp_path) as shell:
+            wait_pid(tmp_path / "pid")
+            wait_until(lambda: b"a) Z 1" in Path(f"/proc/{numbers(descendants(shell.pid))[0]}/comm").read_bytes())
+            assert [process.parent for process in descendants(shell.pid)] == [shell.pid]
+
+    def test_dead_are_not_found(self, tmp_path: Path) -> None:
+        """A process that ended and was not yet collected is not among the living."""
+        with tree("true & echo $! > pid; exec sleep 1000", tmp_path) as shell:
+            wait_until(lambda: not lives(wait_pid(tmp_path / "pid")))
+            assert descendants(shell.pid) == []
+
+    def test_subreaper_gets_orphans(self, tmp_path: Path) -> None:
+        """Orphans of a subreaper become its children."""
+        with engine_process(f"import os; os.chdir({str(tmp_path)!r})\n{SUBREAPER}") as process:
+            assert process.communicate(timeout=30) == ("True\n", "")
+
+
+class TestMarked:
+    """What a dead keeper left behind."""
+
+    def test_marker(self, tmp_path: Path) -> None:
+        """Processes with the very marker are found, and no others."""
+        with tree("exec sleep 1000", tmp_path, MARK="one") as one, tree("exec sleep 1000", tmp_path, MARK="one2"):
+            wait_until(lambda: numbers(marked(b"MARK=one")) == [one.pid])
+            assert marked(b"MARK=on") == []
+
+    def test_cleared_environment(self, tmp_path: Path) -> None:
+        """A child that cleared its environment is found below a parent that did not."""
+        with tree("env -i /bin/sh -c 'echo $$ > pid; exec sleep 1000' & wait", tmp_path, MARK="two") as shell:
+            bare = wait_pid(tmp_path / "pid")
+            assert numbers(marked(b"MARK=two")) == [shell.pid, bare]
+
+
+class TestSend:
+    """Signals."""
+
+    def test_all_of_them(self, tmp_path: Path) -> None:
+        """Each process gets the signal."""
+        with tree(LINE_OF_FOUR, tmp_path) as shell:
+            wait_pid(tmp_path / "pid")
+            found = descendants(shell.pid)
+            send(found, signal.SIGKILL)
+            wait_until(lambda: not any(map(lives, numbers(found))))
+
+    def test_stopped_process(self, tmp_path: Path) -> None:
+        """A stopped process is woken, so that it can act on the signal."""
+        with tree("exec sleep 1000", tmp_path) as shell:
+            wait_until(lambda: psutil.Process(shell.pid).name() == "sleep")
+            shell.send_signal(signal.SIGSTOP)
+            wait_until(lambda: psutil.Process(shell.pid).status() == psutil.STATUS_STOPPED)
+            send([seen(shell.pid)], signal.SIGTERM)
+            assert shell.wait(30) == -signal.SIGTERM
+
+    def test_number_that_was_given_away(self, tmp_path: Path) -> None:
+        """A process that only has the number of the one seen, and not its start time, is left alone."""
+        with tree("exec sleep 1000", tmp_path) as shell:
+            now = seen(shell.pid)
+            send([now._replace(started=now.started - 1)], signal.SIGKILL)
+            send([now], signal.SIGTERM)
+            assert shell.wait(30) == -signal.SIGTERM
+
+    def test_dead_process(self) -> None:
+        """A process that is gone does not keep the others from their signal."""
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+            last = seen(process.pid)
+        send([last], signal.SIGKILL)
+
+    def test_python_without_pidfds(self) -> None:
+        """A Python that was built for older kernels, as conda's is, can signal too."""
+        with engine_process(OLD_PYTHON) as process:
+            assert process.communicate(timeout=30) == (f"{-signal.SIGTERM}\n", "")
+
+
+def seen(pid: int) -> Seen:
+    """The child of ours as it is seen."""
+    (found,) = [process for process in descendants(os.getpid()) if process.pid == pid]
+    return found

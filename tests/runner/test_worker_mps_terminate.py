@@ -1,0 +1,95 @@
+"""The farewell of a keeper: what is run before anything of an attempt is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stoker.runner.worker import FAREWELL_PATIENCE
+from support.local import Yard, lives, wait_pid, yard
+from support.wait import wait_until
+
+STUBBORN = "trap '' TERM; echo $$ > pid; while :; do sleep 0.01; done"
+TELLS = "#!/bin/sh\nfor pid in $*; do kill -0 $pid && echo $pid >> {0}/doomed; done\necho $# > {0}/said\n"
+
+
+@pytest.fixture
+def works(tmp_path: Path) -> Iterator[Yard]:
+    with yard(tmp_path) as made:
+        yield made
+
+
+def test_comes_before_the_kill(works: Yard) -> None:
+    """After TERM and the grace, the program is told the processes while they all live, and then they are killed."""
+    keeper = works.begin(STUBBORN, shell="/bin/sh", farewell=_program(works, TELLS))
+    pid = wait_pid(works.directory / "pid")
+    works.backend.stop(keeper, "1.1", 0.2)
+    over = works.wait_over()
+    assert (over.signal, over.why) == (signal.SIGKILL, "stopped")
+    assert str(pid) in (works.directory / "doomed").read_text().split()
+
+
+def test_comes_before_a_kill_without_grace(works: Yard) -> None:
+    """A stop that gives no time at all leaves time for the farewell."""
+    keeper = works.begin(STUBBORN, shell="/bin/sh", farewell=_program(works, TELLS))
+    pid = wait_pid(works.directory / "pid")
+    works.backend.stop(keeper, "1.1", 0.0)
+    assert works.wait_over().signal == signal.SIGKILL
+    assert str(pid) in (works.directory / "doomed").read_text().split()
+
+
+def test_holds_without_an_engine(tmp_path: Path) -> None:
+    """At a time limit it is said too, also where no engine is left."""
+    works = Yard(tmp_path)
+    works.begin(STUBBORN, shell="/bin/sh", limit=0.3, grace=0.1, farewell=_program(works, TELLS))
+    pid = wait_pid(works.directory / "pid")
+    works.backend.close()
+    wait_until(lambda: not lives(pid))
+    assert str(pid) in (works.directory / "doomed").read_text().split()
+
+
+def test_not_needed(works: Yard) -> None:
+    """Who ends at TERM needs no farewell."""
+    keeper = works.begin("echo $$ > pid; exec sleep 1000", shell="/bin/sh", farewell=_program(works, TELLS))
+    wait_pid(works.directory / "pid")
+    works.backend.stop(keeper, "1.1", 30.0)
+    assert works.wait_over().signal == signal.SIGTERM
+    assert not (works.directory / "said").exists()
+
+
+def test_cannot_be_started(works: Yard) -> None:
+    """A program that is not there keeps nothing alive."""
+    keeper = works.begin(STUBBORN, shell="/bin/sh", farewell=("/nowhere/to/be/found",))
+    wait_pid(works.directory / "pid")
+    works.backend.stop(keeper, "1.1", 0.1)
+    assert works.wait_over().signal == signal.SIGKILL
+
+
+def test_hangs(works: Yard) -> None:
+    """A program that hangs is killed together with the rest, an impatient second stop or not; orders are heard."""
+    keeper = works.begin(STUBBORN, shell="/bin/sh", farewell=_program(works, TELLS + "exec sleep 1000\n"))
+    wait_pid(works.directory / "pid")
+    asked = time.time()
+    works.backend.stop(keeper, "1.1", 0.0)
+    wait_until((works.directory / "said").exists)
+    works.backend.stop(keeper, "1.1", 0.0)
+    works.start(keeper, "2.1", "true")
+    works.backend.recall(keeper)
+    works.wait_back("2.1")
+    assert time.time() - asked < FAREWELL_PATIENCE
+    over = works.wait_over()
+    assert over.signal == signal.SIGKILL
+    assert FAREWELL_PATIENCE - 0.1 <= over.at - asked < FAREWELL_PATIENCE + 5
+
+
+def _program(works: Yard, text: str) -> tuple[str, ...]:
+    path = works.directory / "farewell"
+    path.write_text(text.format(works.directory))
+    path.chmod(0o755)
+    assert os.access(path, os.X_OK)
+    return (str(path),)

@@ -1,0 +1,335 @@
+"""What is made of the processes and accounts that devices show."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from stoker.core.device import Account, Process, Reading, Snapshot
+from stoker.core.job import Ended, Job, Running
+from stoker.core.learning import Use
+from stoker.core.spec import Need, Terms
+from stoker.sites.machine.allocations import Post
+from stoker.sites.machine.telemetry import Measuring, Watched
+from support.build import GIB, a_job, simulated
+from support.wait import wait_until
+
+GPUS = simulated(40, 40)
+
+
+class Stage:
+    """The attempts that an engine has, as far as somebody who measures asks about them."""
+
+    def __init__(self) -> None:
+        self.posts: dict[str, Post] = {}
+        self.roots: dict[str, int] = {}
+        self.born: dict[str, int] = {}
+        self.jobs: dict[int, Job] = {}
+        self.written: dict[int, dict[int, Use]] = {}
+        anybody: Any = self
+        self.measuring = Measuring(anybody, anybody, anybody, anybody)
+        self.at = 100.0
+
+    def __iter__(self) -> Iterator[Post]:
+        return iter(self.posts.values())
+
+    def __getitem__(self, keeper: str) -> Post:
+        return self.posts[keeper]
+
+    def root_of(self, keeper: str) -> int | None:
+        return self.roots.get(keeper)
+
+    def process_of(self, keeper: str, attempt: str) -> int | None:
+        return self.born.get(keeper)
+
+    def active(self, job_id: int) -> Job | None:
+        return self.jobs.get(job_id)
+
+    def uses(self, job_id: int) -> Mapping[int, Use]:
+        return self.written.get(job_id, {})
+
+    def begin(self, job_id: int, root: int = 0, born: int = 0, gpus: int = 1) -> Job:
+        """An attempt starts, under a keeper with this process."""
+        keeper = f"k{job_id}"
+        state = Running(1, keeper, tuple(device.id for device in GPUS[:gpus]), self.at)
+        job = a_job(job_id, terms=Terms(need=Need(gpus=gpus, auto=True)), state=state)
+        self.jobs[job_id] = Job(**{name: getattr(job, name) for name in job.__struct_fields__} | {"attempts": 1})
+        self.posts[keeper] = Post(keeper, job.terms.need, GPUS[:gpus])
+        self.posts[keeper].take(job_id, self.at)
+        self.roots |= {keeper: root} if root else {}
+        self.born |= {keeper: born} if born else {}
+        return self.jobs[job_id]
+
+    def look(self, *readings: Reading, at: float | None = None) -> Snapshot:
+        """The devices show this now."""
+        self.at = self.at + 1 if at is None else at
+        snapshot = Snapshot(self.at, GPUS, {device.id: one for device, one in zip(GPUS, readings, strict=False)})
+        self.measuring.look(snapshot, self.at)
+        return snapshot
+
+    def end(self, job: Job) -> None:
+        """An attempt is over."""
+        self.at += 0.5
+        ended = a_job(job.id, state=Ended("done", self.at, 0))
+        self.measuring.end(job, ended, company=False, now=self.at)
+        del self.posts[f"k{job.id}"], self.jobs[job.id]
+
+    def finished(self, *readings: Reading) -> Watched:
+        """What is told of the one attempt that is over."""
+        (one,) = self.measuring.finished(self.look(*readings), self.at)
+        return one
+
+
+def reading(
+    *processes: Process, used: int | None = None, accounts: tuple[Account, ...] | None = None, busy: int | None = None
+) -> Reading:
+    """A device with these processes."""
+    return Reading(used, busy, processes=processes, accounts=accounts)
+
+
+def process(pid: int, gib: float | None) -> Process:
+    """A process with so much memory."""
+    return Process(pid, None if gib is None else int(gib * GIB), "somebody")
+
+
+def account(pid: int, gib: float, *, running: bool = False) -> Account:
+    """What the driver keeps of a process."""
+    return Account(pid, int(gib * GIB), None, running)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    """No attempts yet."""
+    return Stage()
+
+
+@pytest.fixture
+def child() -> Iterator[int]:
+    """A process of ours."""
+    with subprocess.Popen(["sleep", "60"]) as sleeping:
+        yield sleeping.pid
+        sleeping.kill()
+
+
+class TestNumbersThatComeAgain:
+    """A process number says little about whose process it is."""
+
+    def test_an_earlier_account(self, stage: Stage, child: int) -> None:
+        """What was kept of a process that ended before an attempt began is not the attempt's."""
+        earlier = reading(accounts=(account(child, 30),))
+        stage.look(earlier)
+        job = stage.begin(1, os.getpid(), child)
+        stage.look(earlier)
+        assert stage.measuring.peak(job) is None
+        stage.end(job)
+        assert stage.finished(earlier).use.peak == 0
+
+    def test_its_own_account(self, stage: Stage, child: int) -> None:
+        """When the number has an account of another process, that is the one that counts."""
+        stage.look(reading(accounts=(account(child, 30),)))
+        job = stage.begin(1, os.getpid(), child)
+        stage.look(reading(process(child, 4), accounts=(account(child, 5, running=True),)))
+        stage.end(job)
+        assert stage.finished(reading(accounts=(account(child, 6),))).use.peak == 6 * GIB
+
+    def test_a_number_that_went_to_a_stranger(self, stage: Stage, child: int) -> None:
+        """What he holds is his own."""
+        job = stage.begin(1, os.getpid())
+        stage.look(reading(process(child, 4), accounts=(account(child, 4, running=True),)))
+        assert stage.measuring.processes(job) == {child}
+        stage.look(reading(accounts=(account(child, 4),)))
+        stage.roots["k1"] = 2**22  # as if it were not below the keeper
+        stage.look(reading(process(child, 30), accounts=(account(child, 30, running=True),)))
+        assert stage.measuring.peak(job) == 4 * GIB
+        assert stage.measuring.processes(job) == set()
+
+    def test_a_keeper_that_is_known_late(self, stage: Stage, child: int) -> None:
+        """Who was taken for a stranger is ours once it is known from which process all of ours come."""
+        job = stage.begin(1)
+        stage.look(reading(process(child, 4)))
+        assert stage.measuring.peak(job) is None
+        stage.roots["k1"] = os.getpid()
+        stage.look(reading(process(child, 4)))
+        assert stage.measuring.peak(job) == 4 * GIB
+
+
+class TestAccounts:
+    """The driver's own peaks."""
+
+    def test_together(self, stage: Stage, child: int) -> None:
+        """Processes that had the device at the same time count together, also by what is told after their end."""
+        with a_child() as other:
+            job = stage.begin(1, os.getpid())
+            running = (account(child, 3, running=True), account(other, 4, running=True))
+            stage.look(reading(process(child, 1), process(other, 1), accounts=running))
+            assert stage.measuring.peak(job) == 7 * GIB
+        stage.end(job)
+        assert stage.measuring.waits is True
+        assert stage.finished(reading(accounts=(account(child, 5), account(other, 6)))).use.peak == 11 * GIB
+        assert stage.measuring.waits is False
+
+    def test_one_after_the_other(self, stage: Stage, child: int) -> None:
+        """Of others the largest counts."""
+        job = stage.begin(1, os.getpid())
+        stage.look(reading(process(child, 1), accounts=(account(child, 3, running=True),)))
+        with a_child() as other:
+            stage.look(reading(process(other, 1), accounts=(account(child, 3), account(other, 2, running=True))))
+        assert stage.measuring.peak(job) == 3 * GIB
+
+    def test_nobody_saw_it(self, stage: Stage, child: int) -> None:
+        """Its first process is known, and so is what the driver kept of it."""
+        job = stage.begin(1, os.getpid(), child)
+        stage.end(job)
+        one = stage.finished(reading(accounts=(account(child, 2),)))
+        assert (one.use.looks, one.use.peak) == (0, 2 * GIB)
+
+    def test_an_account_that_does_not_come(self, stage: Stage, child: int) -> None:
+        """It is not waited for any longer than a moment; where no accounts are kept, not at all."""
+        stage.look(reading(accounts=()))
+        job = stage.begin(1, os.getpid(), child)
+        before = stage.look(reading(accounts=()))
+        stage.end(job)
+        assert list(stage.measuring.finished(before, stage.at)) == []
+        assert len(list(stage.measuring.finished(before, stage.at + 5))) == 1
+        job = stage.begin(2, os.getpid(), child)
+        without = stage.look(reading())
+        stage.end(job)
+        assert len(list(stage.measuring.finished(without, stage.at))) == 1
+
+
+class TestSilence:
+    """What is made of a driver that says little."""
+
+    @pytest.mark.parametrize(("others", "peak"), [((), 10), ((4,), 6), ((None,), 0)])
+    def test_not_available(self, stage: Stage, child: int, others: tuple[float | None, ...], peak: int) -> None:
+        """What a stranger holds is taken off, and where that is not known either, nothing is."""
+        job = stage.begin(1, os.getpid())
+        shown = (process(child, None), *(process(1, size) for size in others))
+        stage.look(reading(*shown, used=10 * GIB))
+        assert (stage.measuring.peak(job) or 0) == peak * GIB
+
+    def test_no_list(self, stage: Stage) -> None:
+        """Where nobody is listed, all that is in use is the attempt's, unless it has company."""
+        job = stage.begin(1, os.getpid())
+        stage.look(reading(used=3 * GIB))
+        assert stage.measuring.peak(job) == 3 * GIB
+        stage.posts["k1"].company = True
+        stage.look(reading(used=9 * GIB))
+        assert stage.measuring.peak(job) == 3 * GIB
+
+    def test_a_load_of_others(self, stage: Stage, child: int) -> None:
+        """How busy a device is says nothing of an attempt while somebody else computes there."""
+        stage.begin(1, os.getpid())
+        stage.look(reading(process(child, 1), busy=20))
+        stage.look(reading(process(child, 1), process(1, 1), busy=90))
+        drawing = Process(1, GIB, "somebody", graphics=True)
+        stage.look(reading(process(child, 1), drawing, busy=40))
+        assert stage.measuring.live()[1].utilisation == 30
+
+    @pytest.mark.parametrize("trouble", [(), (Reading(problem="lost"),)])
+    def test_a_device_in_trouble(self, stage: Stage, child: int, trouble: tuple[Reading, ...]) -> None:
+        """While a device has vanished or is in trouble nothing is known, and what was known stays."""
+        job = stage.begin(1, os.getpid())
+        stage.look(reading(process(child, 4)))
+        stage.look(*trouble)
+        assert stage.measuring.live()[1].memory == 4 * GIB
+        assert stage.measuring.peak(job) == 4 * GIB
+        assert stage.measuring.running()[0].use.looks == 1
+
+    def test_a_clock_that_was_set_back(self, stage: Stage, child: int) -> None:
+        """Looks go on; one and the same look counts once."""
+        stage.begin(1, os.getpid())
+        stage.look(reading(process(child, 4)))
+        stage.look(reading(process(child, 5)), at=50.0)
+        stage.look(reading(process(child, 6)), at=50.0)
+        assert stage.measuring.running()[0].use.looks == 2
+        assert stage.measuring.live()[1].memory == 5 * GIB
+
+
+def test_an_adopted_attempt(stage: Stage, child: int) -> None:
+    """What another engine wrote down is where it goes on from."""
+    job = stage.begin(1, os.getpid())
+    stage.posts["k1"].adopted = True
+    stage.written[1] = {1: Use(peak=9 * GIB, looks=7)}
+    stage.look(reading(process(child, 4)))
+    assert stage.measuring.peak(job) == 9 * GIB
+    assert stage.measuring.running()[0].use.looks == 8
+
+
+def test_nothing_is_left_of_what_is_over(stage: Stage, child: int) -> None:
+    """Thousands of attempts leave nothing behind, whatever became of them."""
+    for number in range(1, 3001):
+        job = stage.begin(number, os.getpid(), child)
+        busy = reading(process(child, 1), accounts=(account(child, 1, running=True),))
+        stage.look(busy)
+        if number % 3:
+            stage.end(job)
+            stage.finished(reading(accounts=()))
+        else:  # lost with its keeper
+            del stage.posts[f"k{number}"], stage.jobs[number]
+        stage.roots.clear()
+    stage.look(reading(accounts=()))
+    kept = [value for value in vars(stage.measuring).values() if isinstance(value, dict | list | frozenset)]
+    assert sum(map(len, kept)) == 0
+
+
+def test_many_processes_of_one_attempt(stage: Stage, child: int) -> None:
+    """The numbers of those that are gone are forgotten at last."""
+    job = stage.begin(1, os.getpid(), child)
+    one = stage.look(reading(process(child, 1)))
+    stage.measuring.running()[0].pids.update(range(10**6, 10**6 + 5000))
+    stage.look(*one.readings.values())
+    assert stage.measuring.processes(job) == {child}
+
+
+@contextlib.contextmanager
+def a_child() -> Iterator[int]:
+    """Another process of ours."""
+    with subprocess.Popen(["sleep", "60"]) as sleeping:
+        yield sleeping.pid
+        sleeping.kill()
+
+
+def test_cost(stage: Stage) -> None:
+    """Sixteen attempts with four processes each, and as many strangers, take far less than the time between looks."""
+    trees = [
+        subprocess.Popen(["sh", "-c", "for i in 1 2 3; do sleep 60 & done; wait"], start_new_session=True)
+        for _ in range(16)
+    ]
+    try:
+        for number, tree in enumerate(trees, 1):
+            stage.begin(number, tree.pid, tree.pid)
+        wait_until(lambda: all(len(children(tree.pid)) == 3 for tree in trees))
+        pids = [pid for tree in trees for pid in (tree.pid, *children(tree.pid))]
+        shown = [process(pid, 1) for pid in [*pids, *strangers(64)]]
+        accounts = tuple(account(one.pid, 1, running=True) for one in shown)
+        busy = reading(*shown, used=40 * GIB, accounts=accounts, busy=50)
+        stage.look(busy)
+        took = []
+        for _ in range(20):
+            began = time.perf_counter()
+            stage.look(busy)
+            took.append(time.perf_counter() - began)
+        assert min(took) < 0.005
+    finally:
+        for tree in trees:
+            os.killpg(tree.pid, signal.SIGKILL)
+            tree.wait()
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(word) for word in file.read().split()]
+
+
+def strangers(count: int) -> list[int]:
+    """Processes that are not ours."""
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()][:count]

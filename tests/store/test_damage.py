@@ -1,0 +1,121 @@
+"""Files of a queue that cannot be read stay as they are, to the byte, whoever tries."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stoker.core.errors import StokerError
+from stoker.core.spec import Command, NewJob, Terms
+from stoker.store.damage import damage
+from stoker.store.hints import hints
+from stoker.store.schema import VERSION
+from stoker.store.writer import Store
+
+PAGE = 4096
+JOBS = [NewJob(Command(("true",)), Terms())] * 200
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A queue whose engine was killed: much is in the file, and what came last only in the log."""
+    living, dead = tmp_path / "living", tmp_path / "dead"
+    living.mkdir()
+    with closing(Store(living / "queue.db")) as store:
+        store.add_jobs(1, "queue", JOBS, 1.0)
+    with closing(Store(living / "queue.db")) as store:
+        store.put_setting("key", "value")
+        shutil.copytree(living, dead)
+    return dead / "queue.db"
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """The file and its log; the third one only tells processes where in the log things are."""
+    return {file.name: file.read_bytes() for file in path.parent.glob("queue.db*") if not file.name.endswith("-shm")}
+
+
+def junk(path: Path, first: int, last: int | None = None) -> None:
+    """Overwrite pages of the file."""
+    body = bytearray(path.read_bytes())
+    where = slice(first * PAGE, None if last is None else last * PAGE)
+    body[where] = b"\xa5" * len(body[where])
+    path.write_bytes(body)
+
+
+def make_newer(path: Path) -> None:
+    """Let the log say that a newer Stoker was here."""
+    copy = path.with_name("copy")
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute(f"PRAGMA user_version = {VERSION + 1}")
+        shutil.copytree(path.parent, copy)
+    for file in copy.iterdir():
+        file.replace(path.with_name(file.name))
+
+
+def use(path: Path) -> None:
+    """Open the queue and look at its jobs."""
+    with closing(Store(path)) as store:
+        store.open_jobs("queue", 0, 1000)
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+@pytest.mark.parametrize(
+    ("harm", "complaint", "hint"),
+    [
+        (lambda path: junk(path, 0, 1), "not a queue", "queue.db-wal, queue.db-shm) aside together"),
+        (lambda path: junk(path, 1), "malformed", "stop the engine, then move queue.db"),
+        (make_newer, "newer Stoker", "upgrade"),
+        (lambda path: os.truncate(path, 0), "gone or empty", "aside together"),
+        (Path.unlink, "gone or empty", "aside together"),
+    ],
+)
+def test_untouched(
+    path: Path, harm: Callable[[Path], object], complaint: str, hint: str, *, shared_memory: bool
+) -> None:
+    """Neither opening nor reading nor closing changes the file or its log, and the advice is to take both away."""
+    harm(path)
+    if not shared_memory:
+        path.with_name("queue.db-shm").unlink()
+    before = contents(path)
+    assert len(before["queue.db-wal"]) > PAGE
+    with pytest.raises(StokerError, match=complaint) as caught:
+        use(path)
+    assert damage(path)
+    hints(path, "", ended=True)
+    assert hint in caught.value.hint
+    assert contents(path) == before
+
+
+def test_writers_leave_it_alone(path: Path) -> None:
+    """What finds damage while it writes changes nothing either, and keeps no file open."""
+    junk(path, 1)
+    before, descriptors = contents(path), os.listdir("/proc/self/fd")
+    with closing(Store(path)) as store, pytest.raises(StokerError, match="damaged"):
+        store.add_jobs(1, "queue", JOBS, 2.0)
+    assert contents(path) == before
+    assert os.listdir("/proc/self/fd") == descriptors
+
+
+def test_a_whole_one_is_tidied(path: Path) -> None:
+    """A queue that can be read has its log moved into the file when the last one closes it."""
+    use(path)
+    assert list(contents(path)) == ["queue.db"]
+
+
+def test_moved_aside(path: Path, tmp_path: Path) -> None:
+    """Where the advice is followed there is a new queue, and the old files are as they were."""
+    junk(path, 0, 1)
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    for file in path.parent.glob("queue.db*"):
+        file.rename(aside / file.name)
+    before = contents(aside / "queue.db")
+    with closing(Store(path)) as store:
+        assert store.last_job() is None
+    assert contents(aside / "queue.db") == before

@@ -1,0 +1,169 @@
+"""Where a user's state lives, and that nobody else can get at it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stoker.core.errors import StokerError
+from stoker.store.paths import file_system_of as file_system
+from stoker.store.paths import find_places
+from support.users import User, made_users
+
+
+@pytest.fixture(scope="session")
+def user() -> Iterator[User]:
+    """A user of this machine."""
+    with made_users(1) as (made,):
+        yield made
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory that XDG_STATE_HOME names."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def a_mount(point: Path | str, kind: str) -> str:
+    """A line of /proc/self/mountinfo."""
+    return f"36 35 98:0 / {point} rw,noatime master:1 - {kind} source rw\n"
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+class TestFindPlaces:
+    """The state directory."""
+
+    def test_environment_decides(self, tmp_path: Path) -> None:
+        """STOKER_STATE names the directory; every host has a place of its own in it."""
+        assert find_places({"STOKER_STATE": str(tmp_path / "s")}, "host", simulated=False).state == tmp_path / "s/host"
+
+    def test_relative_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A relative STOKER_STATE is made absolute, so that a later change of directory does no harm."""
+        monkeypatch.chdir(tmp_path)
+        assert find_places({"STOKER_STATE": "s"}, "host", simulated=False).state == tmp_path / "s/host"
+
+    def test_default(self, home: Path) -> None:
+        """Without it the state is in the XDG state directory."""
+        places = find_places({}, "host", simulated=False)
+        assert (places.state, places.note) == (home / "stoker/host", "")
+
+    def test_simulated_machine(self, home: Path) -> None:
+        """Simulated GPUs have a state of their own."""
+        assert find_places({}, "host", simulated=True).state == home / "stoker/host-simulated"
+
+    def test_everything_is_inside(self, home: Path) -> None:
+        """All other places are below the state directory, each with its own name."""
+        places = find_places({}, "host", simulated=False)
+        inside = [places.database, places.keepers, places.engines, places.logs, places.simulator]
+        assert {path.parent for path in inside} == {places.state}
+        assert len(set(inside)) == len(inside)
+
+    def test_private(self, home: Path) -> None:
+        """The directory is made for the user alone, and one that was open to others is closed."""
+        before = os.umask(0)
+        try:
+            state = find_places({}, "host", simulated=False).state
+        finally:
+            os.umask(before)
+        assert mode_of(state) == 0o700
+        state.chmod(0o755)
+        find_places({}, "host", simulated=False)
+        assert mode_of(state) == 0o700
+
+    @pytest.mark.parametrize("obstacle", ["file", "link", "file above"])
+    def test_something_in_the_way(self, tmp_path: Path, obstacle: str) -> None:
+        """What is not a directory is refused and left alone, and the advice is STOKER_STATE."""
+        match obstacle:
+            case "file":
+                (tmp_path / "host").write_text("precious")
+            case "link":
+                (tmp_path / "host").symlink_to(tmp_path)
+            case _:
+                tmp_path = tmp_path / "above"
+                tmp_path.write_text("precious")
+        with pytest.raises(StokerError) as caught:
+            find_places({"STOKER_STATE": str(tmp_path)}, "host", simulated=False)
+        assert "STOKER_STATE" in caught.value.hint
+
+    def test_directory_of_somebody_else(self, tmp_path: Path, user: User) -> None:
+        """A directory that belongs to somebody else is refused."""
+        (tmp_path / "host").mkdir()
+        os.chown(tmp_path / "host", user.uid, user.gid)
+        with pytest.raises(StokerError, match="somebody else"):
+            find_places({"STOKER_STATE": str(tmp_path)}, "host", simulated=False)
+
+
+class TestNetworkHome:
+    """Homes on network file systems, where a queue is not safe."""
+
+    @pytest.fixture
+    def mounts(self, tmp_path: Path, home: Path) -> str:
+        """A list of mounts in which the home is on NFS."""
+        home.mkdir()
+        (tmp_path / "mountinfo").write_text(a_mount("/", "ext4") + a_mount(home, "nfs4"))
+        return str(tmp_path / "mountinfo")
+
+    def test_local_directory(self, tmp_path: Path, home: Path, mounts: str) -> None:
+        """The state is kept in a private local directory instead, and the user is told."""
+        places = find_places({}, "host", simulated=False, mountinfo=mounts, spare=tmp_path)
+        assert places.state == tmp_path / f"stoker-{os.getuid()}" / "host"
+        assert [mode_of(places.state), mode_of(places.state.parent)] == [0o700, 0o700]
+        assert "is on nfs4" in places.note
+        assert str(places.state) in places.note
+        assert list(home.iterdir()) == []
+
+    def test_chosen_directory(self, home: Path, mounts: str) -> None:
+        """Who names a directory gets it."""
+        assert not find_places({"STOKER_STATE": str(home)}, "host", simulated=False, mountinfo=mounts).note
+
+    def test_planted_directory(self, tmp_path: Path, mounts: str, user: User) -> None:
+        """A directory that somebody else has put in its place is refused, even if it is open to all."""
+        planted = tmp_path / f"stoker-{os.getuid()}"
+        planted.mkdir()
+        planted.chmod(0o777)
+        os.chown(planted, user.uid, user.gid)
+        with pytest.raises(StokerError, match="somebody else"):
+            find_places({}, "host", simulated=False, mountinfo=mounts, spare=tmp_path)
+
+
+class TestFileSystemOf:
+    """The type of a file system, from the kernel's list."""
+
+    def test_this_machine(self) -> None:
+        """The real list is understood."""
+        assert file_system(Path("/proc/self")) == "proc"
+
+    @pytest.mark.parametrize(
+        ("path", "kind"),
+        [
+            ("/usr", "ext4"),
+            ("/dev/null", "xfs"),
+            ("/dev/shm/not/there/yet", "tmpfs"),
+            ("/development", "ext4"),
+        ],
+    )
+    def test_innermost_mount(self, tmp_path: Path, path: str, kind: str) -> None:
+        """The innermost mount above a path counts, also for paths that do not exist yet."""
+        (tmp_path / "mounts").write_text(a_mount("/", "ext4") + a_mount("/dev", "xfs") + a_mount("/dev/shm", "tmpfs"))
+        assert file_system(Path(path), str(tmp_path / "mounts")) == kind
+
+    def test_last_of_two(self, tmp_path: Path) -> None:
+        """Of two mounts on one place the later one hides the earlier."""
+        (tmp_path / "mounts").write_text(a_mount("/", "rootfs") + a_mount("/", "lustre"))
+        assert file_system(tmp_path, str(tmp_path / "mounts")) == "lustre"
+
+    @pytest.mark.parametrize("name", ["a b", "a\\b", "dépôt 一", "no-break\u00a0space"])
+    def test_odd_names(self, tmp_path: Path, name: str) -> None:
+        """Mount points with blanks, backslashes and letters of any script are recognised."""
+        (tmp_path / name).mkdir()
+        written = str(tmp_path / name).replace("\\", "\\134").replace(" ", "\\040")
+        (tmp_path / "mounts").write_text(a_mount("/", "ext4") + a_mount(written, "nfs"))
+        assert file_system(tmp_path / name, str(tmp_path / "mounts")) == "nfs"

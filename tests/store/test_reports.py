@@ -1,0 +1,55 @@
+"""What jobs tell of themselves, read from files that anything may be in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stoker.store.reports import Latest, latest_text, read_latest, read_reports
+
+
+def told(tmp_path: Path, *lines: bytes) -> Path:
+    """A file with these lines, the last of which may not be finished."""
+    path = tmp_path / "7.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    return path
+
+
+def test_what_is_no_report_is_passed_over(tmp_path: Path) -> None:
+    """Halves of lines, other JSON and bytes that are no text do not hide the rest."""
+    good = b'{"at": 1.5, "attempt": 2, "values": {"loss": 0.5}}'
+    path = told(tmp_path, b"", b"nonsense", b"[1]", b'{"values": {}}', b"\xff\xfe", good, b'{"at": 2, "val')
+    (report,) = read_reports(path)
+    assert report.as_told() == {"at": 1.5, "attempt": 2, "loss": 0.5}
+
+
+def test_nothing_was_told(tmp_path: Path) -> None:
+    """No file and an empty one are the same."""
+    assert read_latest(tmp_path / "none.jsonl") is None
+    assert read_latest(told(tmp_path, b"")) is None
+
+
+def test_the_newest_of_each_name_counts(tmp_path: Path) -> None:
+    """Of the last run only: what an earlier one reached is gone."""
+    path = told(
+        tmp_path,
+        b'{"at": 1, "attempt": 1, "values": {"accuracy": 0.9}}',
+        b'{"at": 2, "attempt": 2, "values": {"step": 1, "loss": 0.123456789}}',
+        b'{"at": 3, "attempt": 2, "done": 3, "total": 12}',
+        b'{"at": 4, "attempt": 2, "values": {"step": 2}}',
+        b"",
+    )
+    latest = read_latest(path)
+    assert latest == Latest({"step": 2, "loss": 0.123456789}, 3, 12)
+    assert latest_text(latest) == "25% (3/12), step=2, loss=0.123457"
+
+
+def test_only_the_end_of_a_large_file_is_read(tmp_path: Path) -> None:
+    """It may have grown for weeks."""
+    path = told(tmp_path, *[b'{"at": 1, "values": {"step": %d}}' % step for step in range(100_000)], b"")
+    assert read_latest(path) == Latest({"step": 99_999})
+    assert len(read_reports(path, 1000)) < 50
+
+
+def test_progress_of_nothing(tmp_path: Path) -> None:
+    """A total of nothing has no percentage."""
+    assert latest_text(Latest({"note": "x"}, 1, 0)) == "note=x"

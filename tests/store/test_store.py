@@ -1,0 +1,560 @@
+"""The queue on disk: what is written is there, whole or not at all, and nothing else is touched."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from stoker.core.errors import StokerError
+from stoker.core.job import (
+    Assigned,
+    Cancelled,
+    Ended,
+    Event,
+    Exited,
+    Job,
+    Lost,
+    Returned,
+    Started,
+    Waiting,
+    advance,
+    state_word,
+)
+from stoker.core.learning import kind_of
+from stoker.core.spec import Command, Need, NewJob, Terms, content_of
+from stoker.store.schema import VERSION, AttemptRow, Change, Sequels, TakeOver
+from stoker.store.writer import Store
+from support.disk import fill, small_disk
+from support.local import engine_process
+from support.users import next_line
+from support.wait import wait_until
+
+TRUE = NewJob(Command(("true",)), Terms())
+ODD = os.fsdecode(b"caf\xe9 \xff")
+"""A name that is no UTF-8."""
+STORY: list[Event] = [
+    Assigned("k1", ("GPU-1",), "/logs/1", 1.0),
+    Started(1, 2.0),
+    Exited(1, 3, 0, 4.0, peak_memory=4096, note="a note"),
+]
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from stoker.core.spec import Command, Terms
+from stoker.core.spec import NewJob
+from stoker.store.writer import Store
+store = Store(Path(sys.argv[1]))
+job = NewJob(Command(("true",)), Terms())
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(100):
+    store.add_jobs(1, sys.argv[2], [job], time.time())
+store.close()
+"""
+
+HOLDER = """
+import sys
+from pathlib import Path
+from stoker.store.writer import Store
+with Store(Path(sys.argv[1])).writing():
+    print("inside", flush=True)
+    sys.stdin.readline()
+print("outside", flush=True)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "queue.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    with closing(Store(path)) as opened:
+        yield opened
+
+
+def added(store: Store, *jobs: NewJob, engine: str = "e1") -> list[Job]:
+    """The jobs as they are read back after they were submitted."""
+    return [wanted(store, job_id) for job_id in store.add_jobs(1, engine, jobs or (TRUE,), 10.0)]
+
+
+def wanted(store: Store, job_id: int) -> Job:
+    """A job that must be there."""
+    job = store.job(job_id)
+    assert job
+    return job
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds the file's lock."""
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def after(job: Job, events: list[Event]) -> Change:
+    """What happens to a job, as the engine records it."""
+    numbered = []
+    for event in events:
+        job = advance(job, event)
+        numbered.append((job.attempts, event))
+    return Change(job, numbered)
+
+
+class TestFile:
+    """The file itself."""
+
+    def test_modes(self, store: Store, path: Path) -> None:
+        """Nobody else can read the queue or SQLite's files beside it."""
+        added(store)
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+        assert modes == dict.fromkeys(["queue.db", "queue.db-wal", "queue.db-shm", "queue.lock", "queue.next"], 0o600)
+
+    def test_schema(self, store: Store, path: Path) -> None:
+        """The schema has its version in the file, and all tables check the types of what they hold."""
+        with closing(sqlite3.connect(path)) as database:
+            assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
+            assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+            tables = database.execute("SELECT strict FROM pragma_table_list WHERE name NOT LIKE 'sqlite%'").fetchall()
+        assert len(tables) == 10
+        assert set(tables) == {(1,)}
+
+    def test_commits_reach_the_disk(self, store: Store) -> None:
+        """Every commit waits for the disk."""
+        with store.writing() as database:
+            assert database.execute("PRAGMA synchronous").fetchone() == (2,)
+
+    def test_opened_again(self, store: Store, path: Path) -> None:
+        """Another process finds what was written, while the first has the file open."""
+        (job,) = added(store)
+        with closing(Store(path)) as other:
+            assert other.job(job.id) == job
+
+    def test_newer_schema(self, path: Path) -> None:
+        """A queue that a newer Stoker wrote is refused with advice, and not a byte of it changes."""
+        with closing(sqlite3.connect(path)) as database:
+            database.executescript(f"CREATE TABLE future (x); PRAGMA user_version = {VERSION + 1}")
+        before = path.read_bytes()
+        with pytest.raises(StokerError, match="newer Stoker") as caught:
+            Store(path)
+        assert "upgrade" in caught.value.hint
+        assert path.read_bytes() == before
+
+    @pytest.mark.parametrize("damage", [lambda _: b"not a database" * 1000, lambda good: b"\xff" * 50 + good[50:]])
+    def test_damaged_file(self, path: Path, damage: Callable[[bytes], bytes]) -> None:
+        """A file that cannot be read is refused with advice, and not a byte of it changes."""
+        Store(path).close()
+        path.write_bytes(damage(path.read_bytes()))
+        before = path.read_bytes()
+        with pytest.raises(StokerError, match="not a queue") as caught:
+            Store(path)
+        assert "aside together" in caught.value.hint
+        assert path.read_bytes() == before
+
+    def test_directory_in_its_place(self, path: Path) -> None:
+        """What cannot be opened at all is an error that a user can read, and nothing stays open."""
+        path.mkdir()
+        before = os.listdir("/proc/self/fd")
+        with pytest.raises(StokerError, match="unable to open"):
+            Store(path)
+        assert os.listdir("/proc/self/fd") == before
+
+
+class TestJobs:
+    """Submitting and reading back."""
+
+    def test_round_trip(self, store: Store, path: Path) -> None:
+        """A job comes back as it was submitted, with an id, and waits."""
+        terms = Terms(Need(2, 8 * 2**30, ("GPU-1",), ("GPU-2",)), 5, "/there", "digest", (("LR", "0.1"),), limit=60.0)
+        submitted = NewJob(Command(("python", "train.py", ""), ""), terms, "a name")
+        (job_id,) = store.add_jobs(4, "e1", [submitted], 10.0)
+        with closing(Store(path)) as fresh:
+            job = wanted(fresh, job_id)
+        kind = kind_of(submitted.command, terms)
+        assert job == Job(job_id, 4, submitted.command, terms, Waiting(10.0), 10.0, "a name", kind=kind)
+
+    def test_names_that_are_no_text(self, store: Store, path: Path) -> None:
+        """Commands, directories, logs and notes may be any bytes; for people they are written with escapes."""
+        terms = Terms(cwd=f"/{ODD}", extra_env=(("WHERE", ODD),))
+        (job,) = added(store, NewJob(Command((ODD, f"{ODD}\n")), terms, ODD))
+        events: list[Event] = [
+            Assigned("k1", (), f"/{ODD}", 1.0),
+            Started(1, 2.0),
+            Exited(1, 126, 0, 3.0, "refused", note=ODD),
+        ]
+        store.record([after(job, events)])
+        batch = store.add_batch(ODD, 1.0)
+        with closing(Store(path)) as fresh:
+            read = wanted(fresh, job.id)
+            assert (read.command, read.terms) == (Command((ODD, f"{ODD}\n")), terms)
+            assert read.state == Ended("failed", 3.0, 126, note=ODD)
+            assert fresh.events(job.id) == events
+            assert [(row.log, row.note) for row in fresh.attempts(job.id)] == [(f"/{ODD}", r"caf\udce9 \udcff")]
+        assert read.name == r"caf\udce9 \udcff"
+        assert batch == 1
+
+    def test_environment(self, store: Store) -> None:
+        """An environment is kept once, under a digest of what it holds."""
+        variables = {"PATH": "/bin", "ODD": ODD, "LINES": "a\nb=c"}
+        digest = store.add_environment(variables)
+        assert store.add_environment(dict(reversed(variables.items()))) == digest
+        assert store.environment(digest) == variables
+        assert store.add_environment({**variables, "PATH": ""}) != digest
+
+    def test_ids_are_never_used_again(self, store: Store, path: Path) -> None:
+        """The id of a job that was removed, or rolled back, is not given to another one."""
+        first = added(store, TRUE, TRUE)[-1].id
+        with store.writing() as database:
+            database.execute("DELETE FROM jobs")
+        with closing(Store(path)) as other:
+            assert other.last_job() is None
+            assert added(other)[0].id == first + 1
+            assert other.last_job() == first + 1
+
+    def test_all_or_none(self, store: Store) -> None:
+        """If one job of many cannot be written, none is."""
+        with pytest.raises(TypeError):
+            store.add_jobs(1, "e1", [TRUE, NewJob(Command((None,)), Terms())], 1.0)  # type: ignore[arg-type]
+        assert store.last_job() is None
+
+    def test_terms_of_a_failed_submit(self, store: Store, path: Path) -> None:
+        """Terms that were rolled back are written again with the next job, not confused with somebody else's."""
+        here = NewJob(Command(("true",)), Terms(cwd="/here"))
+        with pytest.raises(TypeError):
+            store.add_jobs(1, "e1", [here, NewJob(Command((None,)), Terms())], 1.0)  # type: ignore[arg-type]
+        with closing(Store(path)) as other:
+            added(other, NewJob(Command(("true",)), Terms(cwd="/elsewhere")))
+            (job,) = added(store, here)
+            assert wanted(other, job.id).terms.cwd == "/here"
+
+    def test_many_at_once(self, store: Store) -> None:
+        """A hundred thousand jobs are submitted in one call."""
+        jobs = [NewJob(Command((f"python train.py --seed {seed}",), "/bin/sh"), Terms()) for seed in range(100_000)]
+        ids = store.add_jobs(1, "e1", jobs, 1.0)
+        assert len(ids) == 100_000
+        assert wanted(store, ids[-1]).command == jobs[-1].command
+
+    def test_several_arrays_at_once(self, store: Store) -> None:
+        """Tasks are named by the first one of theirs, also where that was handed in earlier."""
+        arrays: dict[int, int] = {}
+        first = [NewJob(TRUE.command, TRUE.terms, "", task, array) for array in (1, 2) for task in (0, 1)]
+        ids = [*store.add_jobs(1, "e1", [TRUE, *first], 1.0, arrays=arrays)]
+        ids += store.add_jobs(1, "e1", [NewJob(TRUE.command, TRUE.terms, "", 2, 2)], 1.0, arrays=arrays)
+        assert [wanted(store, job_id).array for job_id in ids] == [0, 2, 2, 4, 4, 4]
+
+    def test_missing(self, store: Store) -> None:
+        """A job that does not exist is None."""
+        assert store.job(1) is None
+
+
+class TestRecord:
+    """What the engine writes."""
+
+    def test_story(self, store: Store) -> None:
+        """Job, attempt and events are written together and tell the same."""
+        (job,) = added(store)
+        change = after(job, STORY)
+        store.record([change])
+        assert store.job(job.id) == change.job
+        assert store.events(job.id) == STORY
+        row = AttemptRow(job.id, 1, "k1", ("GPU-1",), "/logs/1", "", 1.0, 2.0, 4.0, 3, 0, "exited", 4096, "a note")
+        assert store.attempts(job.id) == [row]
+
+    @pytest.mark.parametrize(
+        ("events", "why"),
+        [
+            ([Returned(1, 2.0)], "returned"),
+            ([Started(1, 2.0), Lost(1, 3.0)], "lost"),
+        ],
+    )
+    def test_other_ends(self, store: Store, events: list[Event], why: str) -> None:
+        """An attempt without an exit code says why it has none."""
+        (job,) = added(store)
+        store.record([after(job, [STORY[0], *events])])
+        (row,) = store.attempts(job.id)
+        assert (row.why, row.code, row.ended) == (why, None, None)
+
+    def test_retries(self, store: Store) -> None:
+        """Every attempt has a row of its own, oldest first."""
+        (job,) = added(store, NewJob(Command(("false",)), Terms(retries=1)))
+        second: list[Event] = [Assigned("k2", (), "/logs/1.1", 5.0), Started(2, 6.0), Exited(2, 0, 0, 7.0)]
+        store.record([after(job, [*STORY, *second])])
+        assert [(row.number, row.keeper, row.code) for row in store.attempts(job.id)] == [(1, "k1", 3), (2, "k2", 0)]
+        assert state_word(wanted(store, job.id)) == "done"
+
+    def test_all_or_none(self, store: Store) -> None:
+        """A change that fails takes all others of the same call back with it."""
+        one, other = added(store, TRUE, TRUE)
+        store.record([after(other, STORY)])
+        with pytest.raises(StokerError, match="UNIQUE"):
+            store.record([after(one, STORY), after(other, STORY)])
+        assert store.job(one.id) == one
+        assert store.events(one.id) == []
+        assert store.attempts(one.id) == []
+
+    def test_sequels(self, store: Store) -> None:
+        """Jobs that follow from an end are in the queue together with it, or not at all."""
+        one, other = added(store, TRUE, TRUE)
+        store.record([after(one, STORY)], sequels=Sequels("e2", [TRUE], 5.0))
+        (sequel,) = store.open_jobs("e2", 0, 10)
+        assert (sequel.submitted, sequel.command) == (5.0, TRUE.command)
+        with pytest.raises(StokerError, match="UNIQUE"):
+            store.record([after(one, STORY), after(other, STORY)], sequels=Sequels("e2", [TRUE], 5.0))
+        assert len(store.open_jobs("e2", 0, 10)) == 1
+
+
+class TestOpenJobs:
+    """Jobs that are not over, and whose they are."""
+
+    def test_pages(self, store: Store) -> None:
+        """An engine's jobs come in the order of their ids, page by page, without those that are over."""
+        jobs = added(store, *[TRUE] * 5)
+        added(store, engine="e2")
+        store.record([after(jobs[1], [Cancelled(11.0)]), after(jobs[3], STORY[:2])])
+        assert [job.id for job in store.open_jobs("e1", 0, 2)] == [jobs[0].id, jobs[2].id]
+        assert [job.id for job in store.open_jobs("e1", jobs[2].id, 9)] == [jobs[3].id, jobs[4].id]
+
+    def test_owners(self, store: Store) -> None:
+        """Only engines with jobs that are not over are named; a job can be given to another."""
+        (one,), (other,) = added(store, engine="e1"), added(store, engine="e2")
+        store.record([after(other, [Cancelled(11.0)])])
+        assert store.engines_with_open_jobs() == ["e1"]
+        assert store.take_over([TakeOver(one.id, "e1")], "e3") == {one.id}
+        assert store.engines_with_open_jobs() == ["e3"]
+        assert [job.id for job in store.open_jobs("e3", 0, 9)] == [one.id]
+
+    def test_only_one_takes_over(self, store: Store) -> None:
+        """Of two that want a job of the same dead engine the second gets nothing."""
+        (one,) = added(store, engine="dead")
+        assert store.take_over([TakeOver(one.id, "dead")], "first") == {one.id}
+        assert store.take_over([TakeOver(one.id, "dead")], "second") == set()
+        assert [job.id for job in store.open_jobs("first", 0, 9)] == [one.id]
+
+    def test_a_job_taken_over_gets_new_terms(self, store: Store) -> None:
+        """Batch and terms are those of the run that takes the job up, where it names them."""
+        (one,) = added(store, engine="dead")
+        terms = structs.replace(one.terms, out="-")
+        store.take_over([TakeOver(one.id, "dead", 7, terms)], "heir")
+        taken = store.job(one.id)
+        assert taken is not None
+        assert (taken.batch, taken.terms) == (7, terms)
+
+
+class TestHeldJobs:
+    """Jobs that keepers hold."""
+
+    def held(self, store: Store, engine: str) -> list[Job]:
+        """One job in each state in which a keeper holds it, and beside them one that waits and one that is over."""
+        starting, running, stopping, _, ended = added(store, *[TRUE] * 5, engine=engine)
+        begun: list[Event] = [Assigned(f"{engine}-2", (), "", 1.0), Started(1, 2.0)]
+        changes = [
+            after(starting, [Assigned(f"{engine}-1", (), "", 1.0)]),
+            after(running, begun),
+            after(stopping, [*begun, Cancelled(3.0)]),
+            after(ended, [*begun, Exited(1, 0, 0, 3.0)]),
+        ]
+        store.record(changes)
+        return [change.job for change in changes[:3]]
+
+    def test_jobs(self, store: Store) -> None:
+        """An engine's held jobs are those that are starting, running or stopping."""
+        held = self.held(store, "e1")
+        self.held(store, "e2")
+        assert store.active_jobs("e1") == held
+        assert store.active_jobs("e3") == []
+
+    def test_owners(self, store: Store) -> None:
+        """An engine whose jobs all wait or are over is not named."""
+        self.held(store, "e1")
+        (job,) = added(store, engine="e2")
+        added(store, engine="e3")
+        store.record([after(job, STORY)])
+        assert store.engines_with_active_jobs() == ["e1"]
+
+    def test_keepers(self, store: Store) -> None:
+        """Keepers are needed as long as they hold a job."""
+        self.held(store, "e1")
+        assert store.keepers() == {"e1-1", "e1-2"}
+
+    def test_waiting_jobs_cost_nothing(self, store: Store) -> None:
+        """Every question about held jobs is answered from the index that holds nothing else."""
+        self.held(store, "e1")
+        asked: list[str] = []
+        with store.writing() as database:
+            database.set_trace_callback(asked.append)
+        store.active_jobs("e1")
+        store.engines_with_active_jobs()
+        store.keepers()
+        database.set_trace_callback(None)
+        questions = [statement for statement in asked if "FROM jobs" in statement]
+        plans = [database.execute(f"EXPLAIN QUERY PLAN {question}").fetchall() for question in questions]
+        assert len(plans) == 3
+        for plan in plans:
+            assert ["INDEX jobs_active" in step for *_, step in plan] == [True]
+
+
+class TestContent:
+    """What makes two jobs the same work."""
+
+    COMMAND = Command(("python", "train.py"))
+    TERMS = Terms(cwd="/here", extra_env=(("LR", "1"), ("BS", "2")))
+
+    @pytest.mark.parametrize(
+        "terms",
+        [
+            structs.replace(TERMS, need=Need(4)),
+            structs.replace(TERMS, priority=9, retries=3, requeue=False),
+            structs.replace(TERMS, limit=1.0, grace=1.0, umask=0),
+            structs.replace(TERMS, out="a", err="b", environment="other"),
+            structs.replace(TERMS, extra_env=(("BS", "2"), ("LR", "1"))),
+        ],
+    )
+    def test_the_same(self, terms: Terms) -> None:
+        """Needs, limits, logs and the rest of the environment make no difference, nor does the order of variables."""
+        assert content_of(self.COMMAND, terms) == content_of(self.COMMAND, self.TERMS)
+
+    @pytest.mark.parametrize(
+        ("command", "terms"),
+        [
+            (Command(("python", "train.py", "")), TERMS),
+            (Command(("python train.py",)), TERMS),
+            (Command(("python train.py",), "/bin/sh"), TERMS),
+            (COMMAND, structs.replace(TERMS, cwd="/there")),
+            (COMMAND, structs.replace(TERMS, extra_env=(("LR", "1"), ("BS", "3")))),
+            (COMMAND, structs.replace(TERMS, extra_env=(("LR", "1"),))),
+            (Command(("python", "train.py", "BS=2")), structs.replace(TERMS, extra_env=(("LR", "1"),))),
+        ],
+    )
+    def test_not_the_same(self, command: Command, terms: Terms) -> None:
+        """Every word, the directory and each variable given to the job make a difference."""
+        assert content_of(command, terms) != content_of(self.COMMAND, self.TERMS)
+
+    def test_times_done(self, store: Store) -> None:
+        """Work counts as done as often as it succeeded, and not when it failed."""
+        one, other, third = added(store, TRUE, TRUE, TRUE)
+        succeeded = [*STORY[:2], Exited(1, 0, 0, 3.0)]
+        store.record([after(one, succeeded), after(other, succeeded), after(third, STORY)])
+        assert store.times_done(content_of(TRUE.command, TRUE.terms)) == 2
+        assert store.times_done(content_of(self.COMMAND, self.TERMS)) == 0
+
+
+class TestTroubles:
+    """Full disks and other writers."""
+
+    def test_full_disk(self, tmp_path: Path) -> None:
+        """On a full disk nothing is half written, the error says so, and it works again once there is room."""
+        with small_disk(tmp_path / "disk", "size=1m") as disk, closing(Store(disk / "queue.db")) as store:
+            (job,) = added(store)
+            ballast = fill(disk)
+            large = NewJob(Command(("x" * 100_000,)), Terms(cwd="/new"))
+            with pytest.raises(StokerError, match="disk is full") as caught:
+                store.add_jobs(1, "e1", [large] * 3, 1.0)
+            assert "free some space" in caught.value.hint
+            assert store.last_job() == job.id
+            ballast.unlink()
+            (next_job,) = added(store, large)
+            assert (next_job.id, next_job.terms.cwd) == (job.id + 1, "/new")
+
+    def test_no_room_for_a_queue(self, tmp_path: Path) -> None:
+        """A queue that cannot be made is not called damaged."""
+        with small_disk(tmp_path / "disk", "size=64k") as disk:
+            fill(disk)
+            with pytest.raises(StokerError) as caught:
+                Store(disk / "queue.db")
+            assert "aside" not in caught.value.hint
+
+    def test_two_writers(self, store: Store, path: Path) -> None:
+        """Two processes that write all the time both get on, and nothing of either is lost."""
+        with engine_process(WRITER, path, "one") as one, engine_process(WRITER, path, "other") as other:
+            for writer in (one, other):
+                next_line(writer)
+            for writer in (one, other):
+                assert writer.stdin
+                writer.stdin.write("go\n")
+                writer.stdin.flush()
+            wait_until(lambda: one.poll() is not None or other.poll() is not None)
+            progress = [len(store.open_jobs(engine, 0, 1000)) for engine in ("one", "other")]
+            assert [one.wait(30), other.wait(30)] == [0, 0]
+        assert min(progress) > 0
+        assert [len(store.open_jobs(engine, 0, 1000)) for engine in ("one", "other")] == [100, 100]
+
+    def test_a_writer_stopped_inside(self, store: Store, path: Path) -> None:
+        """Nobody waits without end for one that was stopped; the error names it, and what makes it go on helps."""
+        with engine_process(HOLDER, path) as holder, closing(Store(path, patience=0.1)) as other:
+            next_line(holder)
+            holder.send_signal(signal.SIGSTOP)
+            with pytest.raises(StokerError, match=rf"queue\.lock .* by process {holder.pid}\n") as caught:
+                added(other)
+            assert f"kill -CONT {holder.pid}" in caught.value.hint
+            assert other.last_job() is None
+            holder.send_signal(signal.SIGCONT)
+            holder.communicate("go on\n")
+            added(other)
+
+    def test_one_that_waits_is_not_blamed(self, store: Store, path: Path) -> None:
+        """Who is second in the line hears of the one inside, not of the one before him."""
+        blames_the_holder = pytest.raises(StokerError, match="by process")
+        with engine_process(HOLDER, path) as holder:
+            next_line(holder)
+            with engine_process(HOLDER, path) as waiting:
+                wait_until(lambda: is_locked(path.with_suffix(".next")))
+                with closing(Store(path, patience=0.1)) as other, blames_the_holder as caught:
+                    added(other)
+                assert f"process {holder.pid}" in str(caught.value)
+                holder.communicate("go on\n")
+                assert next_line(waiting) == "inside"
+
+    def test_locked_by_another_program(self, path: Path) -> None:
+        """A lock that is not ours is told as such, and has nothing to do with space."""
+        with closing(Store(path, patience=0.1)) as store, closing(sqlite3.connect(path)) as shell:
+            shell.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StokerError, match=r"cannot write .*queue\.db: database is locked") as caught:
+                added(store)
+            assert "another program" in caught.value.hint
+            assert "space" not in caught.value.hint
+            shell.rollback()
+            added(store)
+
+    @pytest.mark.parametrize(
+        "use",
+        [
+            lambda store: store.job(1),
+            lambda store: store.open_jobs("e1", 0, 9),
+            lambda store: store.add_jobs(1, "e1", [TRUE], 1.0),
+            lambda store: store.record([after(Job(1, 1, TRUE.command, TRUE.terms, Waiting(1.0), 1.0), STORY)]),
+        ],
+    )
+    def test_damaged_inside(self, path: Path, use: Callable[[Store], object]) -> None:
+        """Damage that shows only in use is told with advice, by readers and writers; nothing is overwritten."""
+        with closing(Store(path)) as store:
+            added(store, *[TRUE] * 100)
+        good = path.read_bytes()
+        page = 4096
+        path.write_bytes(good[:page] + b"\xa5" * (len(good) - page))
+        before = path.read_bytes()
+        with closing(Store(path)) as store, pytest.raises(StokerError, match="damaged") as caught:
+            use(store)
+        assert "aside together" in caught.value.hint
+        assert path.read_bytes() == before
+
+    def test_tables_of_somebody_else(self, path: Path) -> None:
+        """A database without our tables is an error that a user can read."""
+        with closing(sqlite3.connect(path)) as database:
+            database.execute(f"PRAGMA user_version = {VERSION}")
+        with closing(Store(path)) as store, pytest.raises(StokerError, match="no such table") as caught:
+            store.last_job()
+        assert "move the file aside" in caught.value.hint

@@ -11,7 +11,7 @@ help:
 	@echo "make demo    run the demonstration on four simulated GPUs (about 20 s)"
 	@echo "make test    run the tests"
 	@echo "make check   format check, lint, types, tests: what CI runs"
-	@echo "make storm   kill engines, keepers and forkservers at random, ten times; SEED=7 SEEDS=1 for one storm"
+	@echo "make storm   kill engines, workers and forkservers at random, ten times; SEED=7 SEEDS=1 for one storm"
 	@echo "make format  let ruff mend layout and imports"
 	@echo "make bench   side-by-side measurements against other programs"
 	@echo "make picture  draw docs/picture.svg anew from a real run"

@@ -6,38 +6,38 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 
-from stoker.core.spec import Command, NewJob, Terms
+from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.queue.control import Submission, submit
-from stoker.store.engine_lock import QUEUE, ring
-from stoker.store.paths import Places
+from stoker.store.engine_lock import QUEUE, wake
+from stoker.store.paths import Paths
 from stoker.store.writer import Store, open_store
 
 NOTHING = Command(("true",))
 
 
-def hand_in(places: Places, commands: Sequence[Command], variables: Mapping[str, str], cwd: str) -> float:
+def hand_in(paths: Paths, commands: Sequence[Command], variables: Mapping[str, str], cwd: str) -> float:
     """Open the queue, put commands into it, wake the engine; the seconds that took."""
     started = time.perf_counter()
-    with contextlib.closing(open_store(places)) as store:
-        enter(store, places, commands, variables, cwd)
+    with contextlib.closing(open_store(paths)) as store:
+        enter(store, paths, commands, variables, cwd)
     return time.perf_counter() - started
 
 
-def enter(store: Store, places: Places, commands: Sequence[Command], variables: Mapping[str, str], cwd: str) -> None:
+def enter(store: Store, paths: Paths, commands: Sequence[Command], variables: Mapping[str, str], cwd: str) -> None:
     """One submit in a queue that is open."""
-    places.logs.mkdir(mode=0o700, exist_ok=True)
-    out = f"{places.logs}/%j.log"
+    paths.logs.mkdir(mode=0o700, exist_ok=True)
+    out = f"{paths.logs}/%j.log"
 
     def jobs(environment: str) -> list[NewJob]:
-        terms = Terms(cwd=cwd, environment=environment, out=out)
-        return [NewJob(command, terms) for command in commands]
+        spec = JobSpec(cwd=cwd, environment=environment, out=out)
+        return [NewJob(command, spec) for command in commands]
 
     submit(store, Submission("bench", variables, jobs), time.time())
-    ring(places, QUEUE)
+    wake(paths, QUEUE)
 
 
-def wait_until_over(places: Places) -> None:
+def wait_until_over(paths: Paths) -> None:
     """Wait until nothing in the queue is left to do."""
-    with contextlib.closing(open_store(places)) as store:
+    with contextlib.closing(open_store(paths)) as store:
         while store.open_jobs(QUEUE, 0, 1):
             time.sleep(0.05)

@@ -48,7 +48,7 @@ def main() -> int:
     chosen = options.parse_args()
     try:
         with workshop(chosen.directory) as directory, contextlib.ExitStack() as running:
-            servers = _servers(directory, running, jobs=chosen.jobs, alone=chosen.alone)
+            servers = _servers(directory, running, jobs=chosen.jobs, exclusive=chosen.exclusive)
             time.sleep(min(SETTLE, chosen.seconds))
             say(f"watching {len(servers)} idle servers for {chosen.seconds:g} s")
             _print(_watch(servers, chosen.seconds), chosen)
@@ -58,9 +58,9 @@ def main() -> int:
     return 0
 
 
-def _servers(directory: Path, running: contextlib.ExitStack, *, jobs: int, alone: bool) -> list[Server]:
+def _servers(directory: Path, running: contextlib.ExitStack, *, jobs: int, exclusive: bool) -> list[Server]:
     kinds = {GFLOW: gflow, HYPERQUEUE: hyperqueue, TASK_SPOOLER: task_spooler}
-    names = [] if alone else present(list(kinds))
+    names = [] if exclusive else present(list(kinds))
     servers: list[Server] = [running.enter_context(kinds[name](directory / name)) for name in names]
     ours = [stoker(directory / "declared", name="stoker, declared devices")]
     ours.append(_worked(directory / "worked", jobs))
@@ -75,8 +75,8 @@ def _servers(directory: Path, running: contextlib.ExitStack, *, jobs: int, alone
 def _worked(directory: Path, jobs: int) -> Iterator[StokerServer]:
     """One that was busy before: whatever it keeps of that counts."""
     with stoker(directory, name=f"stoker, after {jobs:,} jobs") as server:
-        hand_in(server.places, [NOTHING] * jobs, server.environment, str(directory))
-        wait_until_over(server.places)
+        hand_in(server.paths, [NOTHING] * jobs, server.environment, str(directory))
+        wait_until_over(server.paths)
         yield server
 
 
@@ -94,7 +94,7 @@ def _idle(server: Server, share: float) -> Idle:
     pids = server.processes
     if not pids:
         raise Incomplete(f"{server.name} is gone")
-    engine = process_of(server.places, QUEUE) if isinstance(server, StokerServer) else None
+    engine = process_of(server.paths, QUEUE) if isinstance(server, StokerServer) else None
     return Idle(100 * share, memory_of(pids, engine))
 
 

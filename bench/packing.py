@@ -12,8 +12,8 @@ from statistics import mean
 
 from bars import Bar, bars_shown, table
 from machine import parser, say
-from stoker.core.device import device_sizes
 from stoker.core.errors import UsageError
+from stoker.core.units import device_sizes
 from stoker.simulation.bound import best_possible
 from stoker.simulation.machine import replay, virtual_devices
 from stoker.simulation.policies import BOUND, CONDUCTS, SENTENCES, by_pairs

@@ -12,26 +12,26 @@ from cost import spend
 from handing_in import hand_in, wait_until_over
 from programs import OURS, SHELL, SLOTS
 from stoker.core.spec import Command
-from stoker.store.paths import Places, find_places
+from stoker.store.paths import Paths, find_paths
 
 
 def main(commands: list[str]) -> float:
     """The engine starts when all is in the queue, so that submitting takes nothing from it."""
     variables = {**os.environ, "STOKER_DEVICES": ",".join(map(str, range(SLOTS)))}
-    places = find_places(variables, os.uname().nodename, simulated=False)
+    paths = find_paths(variables, os.uname().nodename, simulated=False)
     here = Path.cwd()
-    hand_in(places, [Command((command,), SHELL) for command in commands], variables, str(here))
+    hand_in(paths, [Command((command,), SHELL) for command in commands], variables, str(here))
     stoker = str(OURS / "stoker")
     spend([stoker, "engine", "start"], here, variables)
     try:
-        wait_until_over(places)
+        wait_until_over(paths)
     finally:
         spend([stoker, "engine", "stop"], here, variables)
-    return _seconds(places)
+    return _seconds(paths)
 
 
-def _seconds(places: Places) -> float:
-    with contextlib.closing(sqlite3.connect(places.database)) as database:
+def _seconds(paths: Paths) -> float:
+    with contextlib.closing(sqlite3.connect(paths.database)) as database:
         ((first, last),) = database.execute("SELECT min(started), max(ended) FROM attempts").fetchall()
     return float(last - first)
 

@@ -32,7 +32,7 @@ from programs import (
     program_named,
 )
 from rounds import Incomplete
-from stoker.store.paths import Places, find_places
+from stoker.store.paths import Paths, find_paths
 
 FOREVER = ("sleep", "100000")
 """A job that keeps a slot until the run is over."""
@@ -73,9 +73,9 @@ class StokerServer(Server):
     simulated: bool = False
 
     @property
-    def places(self) -> Places:
+    def paths(self) -> Paths:
         """Where its state is."""
-        return find_places(self.environment, os.uname().nodename, simulated=self.simulated)
+        return find_paths(self.environment, os.uname().nodename, simulated=self.simulated)
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Rivals:
 def main() -> int:
     """Measure and print; 1 where a program did not do its work."""
     options = _options()
-    names = [] if options.alone else present([HYPERQUEUE, GFLOW, TASK_SPOOLER])
+    names = [] if options.exclusive else present([HYPERQUEUE, GFLOW, TASK_SPOOLER])
     try:
         with workshop(options.directory) as directory:
             with _rivals(directory / "single", names) as rivals:
@@ -120,7 +120,7 @@ def _from_file(server: StokerServer, jobs: int) -> Cost:
 
 def _call(server: StokerServer, jobs: int) -> Cost:
     before = time.process_time()
-    seconds = hand_in(server.places, [NOTHING] * jobs, environment(server.directory), str(server.directory))
+    seconds = hand_in(server.paths, [NOTHING] * jobs, environment(server.directory), str(server.directory))
     return Cost(seconds, time.process_time() - before)
 
 

@@ -46,7 +46,7 @@ class Latency:
 def main() -> int:
     """Measure and print; 1 where the queue ran dry before the measuring was over."""
     options = _options()
-    names = [] if options.alone else present([HYPERQUEUE, GFLOW])
+    names = [] if options.exclusive else present([HYPERQUEUE, GFLOW])
     try:
         with workshop(options.directory) as directory:
             found, rate = _ours(directory / "stoker", options)
@@ -70,11 +70,11 @@ def _options() -> argparse.Namespace:
 
 
 def _ours(directory: Path, options: argparse.Namespace) -> tuple[dict[str, Latency], float]:
-    with stoker(directory) as server, contextlib.closing(open_store(server.places)) as store:
+    with stoker(directory) as server, contextlib.closing(open_store(server.paths)) as store:
 
         def call() -> float:
             started = time.perf_counter()
-            enter(store, server.places, [NOTHING], server.environment, str(directory))
+            enter(store, server.paths, [NOTHING], server.environment, str(directory))
             return time.perf_counter() - started
 
         def command() -> float:
@@ -82,7 +82,7 @@ def _ours(directory: Path, options: argparse.Namespace) -> tuple[dict[str, Laten
 
         say("beside an idle engine")
         idle = _many(call, options.calls), _many(command, options.commands)
-        hand_in(server.places, [NOTHING] * options.jobs, server.environment, str(directory))
+        hand_in(server.paths, [NOTHING] * options.jobs, server.environment, str(directory))
         _wait_until_busy(server)
         say("beside a busy engine")
         started = time.time()
@@ -110,7 +110,7 @@ def _wait_until_busy(server: StokerServer) -> None:
 
 def _ends(server: StokerServer, since: float, until: float) -> int:
     """How many jobs ended meanwhile."""
-    with contextlib.closing(sqlite3.connect(server.places.database)) as database:
+    with contextlib.closing(sqlite3.connect(server.paths.database)) as database:
         query = "SELECT count(*) FROM attempts WHERE ended BETWEEN ? AND ?"
         ((count,),) = database.execute(query, (since, until)).fetchall()
     return int(count)

@@ -23,10 +23,10 @@ from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import plan
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import WaitingJobs
-from stoker.core.spec import Command, Need, Terms
+from stoker.core.spec import Command, JobSpec, Resources
 from stoker.core.units import count_text
 from stoker.store.engine_lock import QUEUE, process_of
-from stoker.store.status_file import read_view
+from stoker.store.status_file import read_status
 
 STATUS_MILLISECONDS = 150.0
 PLAN_MILLISECONDS = 2.0
@@ -40,7 +40,7 @@ SHAPES = (1, 100)
 def main() -> int:
     """Measure and print; 1 where a program did not do its work."""
     options = _options()
-    names = [] if options.alone else present([HYPERQUEUE, GFLOW])
+    names = [] if options.exclusive else present([HYPERQUEUE, GFLOW])
     try:
         with workshop(options.directory) as directory:
             looks, memory, busy = _measure(directory, names, options)
@@ -68,7 +68,7 @@ def _measure(
         say(f"{jobs:,} jobs into each queue")
         ours = running.enter_context(stoker(directory / "stoker"))
         ours.occupy()
-        hand_in(ours.places, [NOTHING] * jobs, ours.environment, str(ours.directory))
+        hand_in(ours.paths, [NOTHING] * jobs, ours.environment, str(ours.directory))
         servers: list[Server] = [ours]
         if GFLOW in names:
             servers.append(running.enter_context(gflow(directory / "gflow")))
@@ -94,7 +94,7 @@ def _arrays(jobs: int) -> Iterator[int]:
 
 def _wait_until_accepted(server: StokerServer, jobs: int) -> None:
     deadline = time.monotonic() + 120
-    while (view := read_view(server.places.bulletin(QUEUE))) is None or view.waiting < jobs:
+    while (view := read_status(server.paths.status_file(QUEUE))) is None or view.waiting < jobs:
         if time.monotonic() > deadline:
             raise Incomplete(f"the engine knows {view.waiting if view else 0:,} of {jobs:,} jobs after two minutes")
         time.sleep(0.2)
@@ -127,19 +127,19 @@ def _busy_share(server: StokerServer, seconds: float) -> float:
 
 
 def _memory(server: Server) -> Memory:
-    engine = process_of(server.places, QUEUE) if isinstance(server, StokerServer) else None
+    engine = process_of(server.paths, QUEUE) if isinstance(server, StokerServer) else None
     return memory_of(server.processes, engine)
 
 
 def _planning_seconds(jobs: int, shapes: int) -> float:
     """The median of many plans that each start one job, with all devices but one occupied."""
-    terms = [Terms(need=Need(), priority=number) for number in range(shapes)]
+    spec = [JobSpec(resources=Resources(), priority=number) for number in range(shapes)]
     waiting = WaitingJobs()
     for number in range(jobs):
-        waiting.add(Job(number + 1, 1, Command(("true",)), terms[number % shapes], Waiting(0.0), 0.0))
+        waiting.add(Job(number + 1, 1, Command(("true",)), spec[number % shapes], Waiting(0.0), 0.0))
     names = [str(slot) for slot in range(SLOTS)]
     devices = tuple(Device(name, name, name, (name,), "declared") for name in names)
-    slots = [Slot(f"keeper-{name}", jobs + 1 + int(name), Need(), (name,)) for name in names[1:]]
+    slots = [Slot(f"worker-{name}", jobs + 1 + int(name), Resources(), (name,)) for name in names[1:]]
     return median(_one_plan(waiting, slots, Snapshot(1.0, devices)) for _ in range(100))
 
 

@@ -18,12 +18,12 @@ from stoker.cli.foreground import Batch, Request
 from stoker.cli.views.run import Recent, Scene, frame, scene_of
 from stoker.cli.views.run_live import drawing
 from stoker.cli.views.text import Line
-from stoker.core.job import Happening
+from stoker.core.job import JobEvent
 from stoker.devices.detect import simulate
 from stoker.engine.foreground import Foreground, Setup
 from stoker.ledger import prepare_ledger
 from stoker.queue.options import JobOptions
-from stoker.store.paths import find_places
+from stoker.store.paths import find_paths
 
 WIDTH, HEIGHT = 110, 30
 _OUTSIDE_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
@@ -41,9 +41,9 @@ class Photographer:
         self._best = 0
         self.lines: list[Line] = []
 
-    def happened(self, happening: Happening) -> None:
+    def happened(self, job_event: JobEvent) -> None:
         """Remember it for the next scene."""
-        self._recent.note(happening)
+        self._recent.note(job_event)
 
     def refresh(self, run: Foreground) -> None:
         """Keep the scene if it is better than those before."""
@@ -71,14 +71,14 @@ def worth(scene: Scene) -> int:
 def photograph(state: str) -> list[Line]:
     """The lines of the best frame of a demonstration whose state lives in the directory."""
     request = Request(options=JobOptions(), demo=True)
-    places = find_places({"STOKER_STATE": state}, socket.gethostname(), simulated=True)
+    paths = find_paths({"STOKER_STATE": state}, socket.gethostname(), simulated=True)
     jobs = demo_jobs()
     with ExitStack() as stack:
-        devices = stack.enter_context(closing(simulate(request.simulation, str(places.simulator), [], 0.0)))
-        batch = Batch(request, "--demo", devices, places)
-        batch.make_log_directory(places)
-        ledger = prepare_ledger(places.state / "ledger")
-        setup = Setup(places, ledger, devices, batch.policy(), batch.user, "stoker run --demo")
+        devices = stack.enter_context(closing(simulate(request.simulation, str(paths.simulator), [], 0.0)))
+        batch = Batch(request, "--demo", devices, paths)
+        batch.make_log_directory(paths)
+        ledger = prepare_ledger(paths.state / "ledger")
+        setup = Setup(paths, ledger, devices, batch.policy(), batch.user, "stoker run --demo")
         photographer = Photographer(len(jobs))
         view = Demonstration(photographer)
         run = stack.enter_context(closing(Foreground(setup, view)))

@@ -7,12 +7,12 @@ from stoker.python.api import submit as submit
 from stoker.python.api import submit_array as submit_array
 from stoker.python.api import wait as wait
 from stoker.python.executor import Executor as Executor
-from stoker.python.job import Job as Job
 from stoker.python.in_job import params as params
 from stoker.python.in_job import progress as progress
 from stoker.python.in_job import report as report
 from stoker.python.in_job import should_stop as should_stop
 from stoker.python.in_job import work_dir as work_dir
+from stoker.python.job import Job as Job
 
 __version__: str
 __all__ = [

@@ -20,7 +20,7 @@ from stoker.cli.doctor import (
     Subject,
     Verdict,
     cards,
-    examine,
+    diagnose,
     judge_absence,
     judge_files,
     judge_processes,
@@ -38,11 +38,11 @@ from stoker.cli.doctor import (
     look_at_variables,
 )
 from stoker.core.lease import Claim
-from stoker.core.spec import Command, NewJob, Terms
+from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.ledger import Ledger, prepare_ledger
 from stoker.queue.systemd_unit import unit_path, unit_text, write_unit
-from stoker.store.engine_lock import QUEUE, Presence, lock_path
-from stoker.store.paths import Places
+from stoker.store.engine_lock import QUEUE, EngineLock, lock_path
+from stoker.store.paths import Paths
 from stoker.store.schema import VERSION
 from stoker.store.status_file import View
 from stoker.store.writer import Store
@@ -53,8 +53,8 @@ import json, pathlib, time
 import msgspec
 from stoker.cli.doctor import Subject
 from stoker.cli.doctor import look_at_gpus
-from stoker.store.paths import Places
-subject = Subject(Places(pathlib.Path("/")), {}, simulated=False, now=time.time())
+from stoker.store.paths import Paths
+subject = Subject(Paths(pathlib.Path("/")), {}, simulated=False, now=time.time())
 print(msgspec.json.encode(list(look_at_gpus(subject))).decode())
 """
 
@@ -67,16 +67,16 @@ def subject(tmp_path: Path) -> Subject:
     (state / "engines").mkdir()
     environment = {"STOKER_LEDGER": str(tmp_path / "ledger"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
     return Subject(
-        Places(state), environment, simulated=False, now=time.time(), known_variables=frozenset({"STOKER_GPUS"})
+        Paths(state), environment, simulated=False, now=time.time(), known_variables=frozenset({"STOKER_GPUS"})
     )
 
 
 @contextlib.contextmanager
 def queue_of(subject: Subject, engine: str = QUEUE) -> Iterator[Store]:
     """The queue, with one job that waits for an engine."""
-    with contextlib.closing(Store(subject.places.database)) as store:
-        terms = Terms(environment=store.add_environment({}))
-        store.add_jobs(store.add_batch("test", 0.0), engine, [NewJob(Command(("true",), ""), terms)], 0.0)
+    with contextlib.closing(Store(subject.paths.database)) as store:
+        spec = JobSpec(environment=store.add_environment({}))
+        store.add_jobs(store.add_batch("test", 0.0), engine, [NewJob(Command(("true",), ""), spec)], 0.0)
         yield store
 
 
@@ -94,7 +94,7 @@ def levels(verdicts: Iterable[Verdict]) -> list[str]:
 def test_a_well_machine_has_no_problem(subject: Subject) -> None:
     """Every matter is looked at, and each problem and note that asks for something says what."""
     simulated = msgspec.structs.replace(subject, simulated=True)
-    found = list(examine(simulated, answers=False))
+    found = list(diagnose(simulated, answers=False))
     topics = {verdict.topic for verdict in found}
     assert {"state", "disk", "queue", "engine", "ledger", "gpus", "config", "variables", "logout", "limits"} <= topics
     assert [verdict for verdict in found if verdict.level == "problem"] == []
@@ -102,8 +102,8 @@ def test_a_well_machine_has_no_problem(subject: Subject) -> None:
 
 def test_one_matter_that_cannot_be_seen_hides_no_other(subject: Subject) -> None:
     """Without its state directory the rest is still told."""
-    gone = msgspec.structs.replace(subject, simulated=True, places=Places(subject.places.state / "gone"))
-    found = list(examine(gone, answers=False))
+    gone = msgspec.structs.replace(subject, simulated=True, paths=Paths(subject.paths.state / "gone"))
+    found = list(diagnose(gone, answers=False))
     assert "this cannot be looked at" in next(each.text for each in found if each.topic == "disk")
     assert "limits" in {verdict.topic for verdict in found}
 
@@ -118,7 +118,7 @@ class TestPlace:
 
     def test_one_that_was_moved_off_a_network(self, subject: Subject) -> None:
         """Where it is now is said."""
-        moved = msgspec.structs.replace(subject, places=Places(subject.places.state, "/home/x is on nfs4"))
+        moved = msgspec.structs.replace(subject, paths=Paths(subject.paths.state, "/home/x is on nfs4"))
         verdict = only(look_at_place(moved))
         assert (verdict.level, verdict.text) == ("note", "/home/x is on nfs4")
 
@@ -143,20 +143,20 @@ class TestQueue:
         """What SQLite finds is told, and the file is left as it is."""
         with queue_of(subject):
             pass
-        body = bytearray(subject.places.database.read_bytes())
+        body = bytearray(subject.paths.database.read_bytes())
         body[4096 * 2 : 4096 * 4] = b"\xaa" * 8192
-        subject.places.database.write_bytes(body)
+        subject.paths.database.write_bytes(body)
         assert only(look_at_queue(subject)).level == "problem"
-        assert subject.places.database.read_bytes() == bytes(body)
+        assert subject.paths.database.read_bytes() == bytes(body)
 
     def test_one_that_is_none(self, subject: Subject) -> None:
         """Something else lies under its name."""
-        subject.places.database.write_text("no database " * 1000)
+        subject.paths.database.write_text("no database " * 1000)
         assert only(look_at_queue(subject)).level == "problem"
 
     def test_one_of_a_newer_version(self, subject: Subject) -> None:
         """It is left to the newer program."""
-        with contextlib.closing(sqlite3.connect(subject.places.database)) as database:
+        with contextlib.closing(sqlite3.connect(subject.paths.database)) as database:
             database.execute(f"PRAGMA user_version = {VERSION + 1}")
         verdict = only(look_at_queue(subject))
         assert (verdict.level, "upgrade Stoker" in verdict.advice) == ("problem", True)
@@ -177,10 +177,10 @@ class TestEngine:
 
     def test_one_that_lives(self, subject: Subject) -> None:
         """It answers or not, is of this version or another, and has trouble or none."""
-        with contextlib.closing(Presence(subject.places, QUEUE)):
+        with contextlib.closing(EngineLock(subject.paths, QUEUE)):
             assert levels(look_at_engine(subject, answers=True)) == ["ok"]
             assert levels(look_at_engine(subject, answers=False)) == ["problem"]
-            lock_path(subject.places, QUEUE).write_text(f"{os.getpid()}\n0.0.1\n")
+            lock_path(subject.paths, QUEUE).write_text(f"{os.getpid()}\n0.0.1\n")
             assert levels(look_at_engine(subject, answers=True)) == ["note", "ok"]
             show(subject, trouble="the disk is full")
             assert "the disk is full" in list(look_at_engine(subject, answers=True))[-1].text
@@ -209,7 +209,7 @@ def show(subject: Subject, **changes: object) -> None:
         since=0.0,
         at=time.time(),
         waiting=0,
-        parked=0,
+        blocked=0,
         devices=(),
         readings={},
         note="",
@@ -219,7 +219,7 @@ def show(subject: Subject, **changes: object) -> None:
         waits=(),
     )
     changed = msgspec.structs.replace(view, **changes)
-    subject.places.bulletin(QUEUE).write_bytes(msgspec.json.encode(changed))
+    subject.paths.status_file(QUEUE).write_bytes(msgspec.json.encode(changed))
 
 
 class TestLedger:
@@ -227,8 +227,8 @@ class TestLedger:
 
     def test_one_of_its_own_for_simulated_gpus(self, subject: Subject) -> None:
         """Nobody else has them."""
-        alone = msgspec.structs.replace(subject, environment={}, simulated=True)
-        assert only(look_at_ledger(alone, [])).level == "ok"
+        exclusive = msgspec.structs.replace(subject, environment={}, simulated=True)
+        assert only(look_at_ledger(exclusive, [])).level == "ok"
 
     def test_one_that_is_open_to_all(self, subject: Subject) -> None:
         """It is made where there is none."""
@@ -316,8 +316,8 @@ class TestSession:
         """By what the login manager does, whether the user lingers, and whether there is a unit."""
         (tmp_path / "run/systemd/system").mkdir(parents=True)
         (tmp_path / "var/lib/systemd/linger").mkdir(parents=True)
-        pieces = tmp_path / "etc/systemd/logind.conf.d"
-        pieces.mkdir(parents=True)
+        spans = tmp_path / "etc/systemd/logind.conf.d"
+        spans.mkdir(parents=True)
         linger = tmp_path / "var/lib/systemd/linger" / pwd.getpwuid(os.getuid()).pw_name
         unit = Path(subject.environment["XDG_CONFIG_HOME"]) / "systemd/user/stoker.service"
         unit.parent.mkdir(parents=True)
@@ -327,14 +327,14 @@ class TestSession:
             return verdict.level, verdict.advice
 
         assert told()[0] == "note"
-        (pieces / "kill.conf").write_text("[Login]\nKillUserProcesses=yes\n")
+        (spans / "kill.conf").write_text("[Login]\nKillUserProcesses=yes\n")
         assert told() == ("problem", "loginctl enable-linger && stoker engine install")
         linger.touch()
         assert told() == ("problem", "stoker engine install")
         unit.touch()
         assert told() == ("ok", "")
         linger.unlink()
-        (pieces / "kill.conf").unlink()
+        (spans / "kill.conf").unlink()
         assert told() == ("problem", "loginctl enable-linger")
 
     def test_a_unit_whose_program_is_gone(self, subject: Subject, tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ class TestClock:
 
     def test_a_clock_that_was_set_while_the_engine_ran(self, subject: Subject) -> None:
         """What the engine calls now is not what the machine calls so."""
-        with contextlib.closing(Presence(subject.places, QUEUE)):
+        with contextlib.closing(EngineLock(subject.paths, QUEUE)):
             show(subject, at=time.time() - 3600)
             found = list(look_at_clock(subject))
         assert "set forward by 1:00:00" in found[0].text

@@ -40,8 +40,8 @@ def test_what_is_left(written: bytes, shown: bytes) -> None:
 def test_parts_of_any_size(written: bytes, data: st.DataObject) -> None:
     """However the bytes arrive, the same is shown."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(written)), max_size=5)))
-    places = [0, *cuts, len(written)]
-    parts = [written[start:end] for start, end in pairwise(places)]
+    paths = [0, *cuts, len(written)]
+    parts = [written[start:end] for start, end in pairwise(paths)]
     assert collapsed(*parts) == collapsed(written)
 
 

@@ -26,13 +26,13 @@ SIZES = st.integers(0, 50 * GIB)
 )
 def test_a_bar(amounts: Amounts, bar: str) -> None:
     """Held, reserved but not used, of others, and free; a little of something is still seen."""
-    assert "".join(piece.text for piece in memory_bar(amounts, 20)) == bar
+    assert "".join(span.text for span in memory_bar(amounts, 20)) == bar
 
 
 @given(SIZES, SIZES, SIZES, st.integers(1, 60))
 def test_a_bar_is_as_long_as_it_should_be(ours: int, reserved: int, others: int, cells: int) -> None:
     """Whatever the amounts say, also where they contradict each other."""
-    assert sum(len(piece.text) for piece in memory_bar(Amounts(24 * GIB, ours, reserved, others), cells)) == cells
+    assert sum(len(span.text) for span in memory_bar(Amounts(24 * GIB, ours, reserved, others), cells)) == cells
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stoker.cli.views.run_summary import Saving, saving_of, saving_text
-from stoker.core.job import Ended, Exited, Happening, Started
+from stoker.core.job import Ended, Exited, JobEvent, Started
 from stoker.core.learning import Learnt, observe_use
 from stoker.engine.run_result import Tally
 from support.build import a_job, simulated
@@ -29,10 +29,10 @@ def ran_together(*logs: str) -> Tally:
     """Jobs that ran for a hundred seconds, all at the same time, with these logs."""
     tally = Tally()
     for number in range(len(logs)):
-        tally.note(Happening(a_job(number), Started(1, 1.0), DEVICES))
+        tally.note(JobEvent(a_job(number), Started(1, 1.0), DEVICES))
     for number, log in enumerate(logs):
         job = msgspec.structs.replace(a_job(number, state=Ended("done", 101.0)), kind="vit")
-        tally.note(Happening(job, Exited(1, 0, 0, 101.0, company=True), DEVICES, log, 1.0))
+        tally.note(JobEvent(job, Exited(1, 0, 0, 101.0, shared=True), DEVICES, log, 1.0))
     return tally
 
 

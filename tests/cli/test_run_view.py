@@ -59,7 +59,7 @@ def a_crowd(gpus: int, jobs: int) -> tuple[Row, ...]:
 
 def text_of(line: Line) -> str:
     """What a terminal without colours shows."""
-    return "".join(piece.text for piece in line)
+    return "".join(span.text for span in line)
 
 
 def test_a_whole_frame() -> None:

@@ -13,8 +13,8 @@ from stoker.core.job import (
     Ended,
     Event,
     Exited,
-    Happening,
     Job,
+    JobEvent,
     Lost,
     Started,
     Waiting,
@@ -32,19 +32,19 @@ def named(job_id: int, name: str = "", command: str = "python train.py") -> Job:
     return msgspec.structs.replace(a_job(job_id), name=name, command=Command((command,), "/bin/sh"))
 
 
-def happen(recent: Recent, job: Job, *events: Event, log: str = "") -> Job:
+def apply(recent: Recent, job: Job, *events: Event, log: str = "") -> Job:
     """Let the events happen to a job, one after the other."""
     for event in events:
         started = started_at(job)
         job = advance(job, event)
-        recent.note(Happening(job, event, DEVICE, log if isinstance(event, Exited) else "", started))
+        recent.note(JobEvent(job, event, DEVICE, log if isinstance(event, Exited) else "", started))
     return job
 
 
 def run_through(recent: Recent, job: Job, seconds: float, *, code: int = 0, log: str = "", note: str = "") -> Job:
     """Let a job run for so long and exit."""
     attempt = job.attempts + 1
-    return happen(
+    return apply(
         recent,
         job,
         Assigned("k", ("0",), "", 10.0),
@@ -69,8 +69,8 @@ def test_a_failure_is_told_with_its_last_words(tmp_path: Path) -> None:
 def test_a_job_that_company_harmed() -> None:
     """What is different the next time takes the place of what the log says."""
     recent = Recent()
-    short = Exited(1, 1, 0, 14.0, note="CUDA out of memory", cause="oom", company=True, floor=9 * GIB)
-    happen(recent, named(5, "greedy"), Assigned("k", ("0",), "", 10.0), Started(1, 10.0), short)
+    short = Exited(1, 1, 0, 14.0, note="CUDA out of memory", cause="oom", shared=True, floor=9 * GIB)
+    apply(recent, named(5, "greedy"), Assigned("k", ("0",), "", 10.0), Started(1, 10.0), short)
     (notice,) = recent.notices()
     assert (notice.mark, notice.what) == ("again", "oom after 00:04")
     assert notice.said == "again with 9.0G set aside; ran out of GPU memory beside others"
@@ -88,22 +88,22 @@ def test_successes_are_only_counted_unless_something_was_odd() -> None:
 
 
 def test_attempts_that_are_made_again_are_told() -> None:
-    """A failure with retries left and a lost keeper both say that the job runs again."""
+    """A failure with retries left and a lost worker both say that the job runs again."""
     recent = Recent()
     job = named(1)
-    patient = msgspec.structs.replace(job, terms=msgspec.structs.replace(job.terms, retries=1))
+    patient = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, retries=1))
     assert isinstance(run_through(recent, patient, 2.0, code=3).state, Waiting)
-    happen(recent, named(2), Assigned("k", ("0",), "", 0.0), Started(1, 1.0), Lost(1, 5.0))
+    apply(recent, named(2), Assigned("k", ("0",), "", 0.0), Started(1, 1.0), Lost(1, 5.0))
     assert [(notice.mark, notice.what, notice.said) for notice in recent.notices()] == [
         ("again", "exit 3 after 00:02", "runs again"),
-        ("again", "lost after 00:04", "runs again: its keeper was killed"),
+        ("again", "lost after 00:04", "runs again: its worker was killed"),
     ]
 
 
 def test_a_job_cancelled_before_it_ran_has_no_running_time() -> None:
     """What never started is told without a time."""
     recent = Recent()
-    job = happen(recent, named(1), Cancelled(5.0, "not wanted"))
+    job = apply(recent, named(1), Cancelled(5.0, "not wanted"))
     assert isinstance(job.state, Ended)
     assert [(notice.what, notice.said) for notice in recent.notices()] == [("cancelled", "not wanted")]
 

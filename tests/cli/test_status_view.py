@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from stoker.cli.views.status import status_frame
-from stoker.cli.views.text import Piece, line_cells, painted, terminal_size, wants_colour
-from stoker.queue.view_model import Counts, EngineLine, LeaseLine, Mark, Status, Stranger, exactly
+from stoker.cli.views.status import render_status
+from stoker.cli.views.text import Span, line_cells, painted, terminal_size, wants_colour
+from stoker.queue.view_model import Counts, EngineLine, ForeignProcess, LeaseLine, Mark, Status, exactly
 from support.scenes import GIB, NOW, a_device, a_line, a_running_line, a_status, texts
 
-ALICE = Stranger(pid=9911, owner="alice", command="python x.py", memory_bytes=26 * GIB)
+ALICE = ForeignProcess(pid=9911, owner="alice", command="python x.py", memory_bytes=26 * GIB)
 BOB = LeaseLine("bob", 77, "stoker", None, exactly(NOW - 60))
 BUSY = a_device("0", used_bytes=34 * GIB, ours_bytes=34 * GIB, reserved_bytes=37 * GIB, jobs=["41", "43"])
 FULL = a_status(
@@ -39,14 +39,14 @@ FULL = a_status(
 
 
 def shown(status: Status, width: int = 80, height: int | None = 40) -> str:
-    return "\n".join(texts(status_frame(status, width, height)))
+    return "\n".join(texts(render_status(status, width, height)))
 
 
 @pytest.mark.parametrize("width", range(20, 201, 3))
 @pytest.mark.parametrize("height", [4, 10, 24, None])
 def test_nothing_is_wider_or_taller_than_the_terminal(width: int, height: int | None) -> None:
     """Whatever is on the screen, no line wraps and the first one stays in sight."""
-    lines = status_frame(FULL, width, height)
+    lines = render_status(FULL, width, height)
     assert all(line_cells(line) <= width for line in lines)
     assert height is None or len(lines) < height
 
@@ -144,7 +144,7 @@ def test_a_paused_queue_is_told_first() -> None:
 def test_simulated_devices_are_told() -> None:
     """Nobody takes them for real ones, and other commands are typed for the same queue."""
     status = a_status([a_line(n) for n in range(99)], simulated=True)
-    lines = texts(status_frame(status, 80, 10, " --sim"))
+    lines = texts(render_status(status, 80, 10, " --sim"))
     assert lines[0].startswith(" SIM ")
     assert "(stoker status --sim -a)" in lines[-1]
 
@@ -153,7 +153,7 @@ def test_what_could_move_the_cursor_is_escaped() -> None:
     """Names, commands, reasons, hosts and strangers are somebody's own words."""
     evil = "a\x1b[31mb\nc\x07\u202ed"
     job = a_running_line(1, name=evil, command=evil, why=evil)
-    stranger = Stranger(1, evil, evil, None)
+    stranger = ForeignProcess(1, evil, evil, None)
     status = a_status(
         [job, a_line(2, why=evil)], [a_device(strangers=[stranger], problem=evil)], host=evil, notes=[evil]
     )
@@ -183,7 +183,7 @@ def test_hidden_tasks_are_counted() -> None:
 class TestPaint:
     """From pieces to characters."""
 
-    LINES = ((Piece("█▒▓░", "good"), Piece(" é … 名")),)
+    LINES = ((Span("█▒▓░", "good"), Span(" é … 名")),)
 
     def test_colour(self) -> None:
         """Codes around what has a look, and none elsewhere."""

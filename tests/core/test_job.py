@@ -28,7 +28,7 @@ from stoker.core.job import (
     advance,
     result_of,
 )
-from stoker.core.spec import Command, Terms
+from stoker.core.spec import Command, JobSpec
 from support.build import a_job
 
 ASSIGNED = Assigned("k1", ("0",), "1.log", at=1.0)
@@ -66,7 +66,7 @@ LEGAL: list[tuple[State, Event, State]] = [
     (STOPPING, FAILED, Ended("cancelled", 9.0, 3, note="by you")),
     (STOPPING, TIMEOUT, Ended("cancelled", 9.0, 0, 15, "by you")),
     (STOPPING, RETURNED, Ended("cancelled", 3.0, note="cancelled before it started")),
-    (STOPPING, LOST, Ended("cancelled", 3.0, note="its keeper died while it was being stopped")),
+    (STOPPING, LOST, Ended("cancelled", 3.0, note="its worker died while it was being stopped")),
 ]
 
 EVENTS: list[Event] = [ASSIGNED, STARTED, DONE, FAILED, TIMEOUT, RETURNED, LOST, CANCELLED]
@@ -79,9 +79,9 @@ ILLEGAL = [
 ]
 
 
-def in_state(state: State, terms: Terms | None = None) -> Job:
+def in_state(state: State, spec: JobSpec | None = None) -> Job:
     """A job that is in its first attempt, unless it still waits for it."""
-    job = a_job(1, state=state, terms=terms)
+    job = a_job(1, state=state, spec=spec)
     return msgspec.structs.replace(job, attempts=0 if isinstance(state, Waiting) else 1)
 
 
@@ -122,7 +122,7 @@ def test_an_assignment_counts_an_attempt() -> None:
 
 def test_a_failed_job_waits_again_while_it_has_retries() -> None:
     """Retries are spent by failures; when none is left the last result stands."""
-    job = after(a_job(1, terms=Terms(retries=1)), ASSIGNED, STARTED, FAILED)
+    job = after(a_job(1, spec=JobSpec(retries=1)), ASSIGNED, STARTED, FAILED)
     assert (job.state, job.failures) == (Waiting(9.0), 1)
     job = after(job, ASSIGNED, Started(2, 10.0), Exited(2, 4, 0, 11.0))
     assert (job.state, job.failures) == (Ended("failed", 11.0, 4), 2)
@@ -130,12 +130,12 @@ def test_a_failed_job_waits_again_while_it_has_retries() -> None:
 
 def test_a_refused_command_is_not_tried_again() -> None:
     """A command that cannot be started fails the same way every time."""
-    job = after(a_job(1, terms=Terms(retries=5)), ASSIGNED, STARTED, Exited(1, 127, 0, 9.0, why="refused"))
+    job = after(a_job(1, spec=JobSpec(retries=5)), ASSIGNED, STARTED, Exited(1, 127, 0, 9.0, why="refused"))
     assert job.state == Ended("failed", 9.0, 127)
 
 
 def test_a_lost_job_spends_no_retry() -> None:
-    """A killed keeper is not the job's fault, but only so many times."""
+    """A killed worker is not the job's fault, but only so many times."""
     job = a_job(1)
     for attempt in range(1, LOSSES_ALLOWED + 1):
         job = after(job, ASSIGNED, Started(attempt, 2.0), Lost(attempt, 3.0))
@@ -147,8 +147,8 @@ def test_a_lost_job_spends_no_retry() -> None:
 
 def test_a_job_that_must_not_run_twice_is_not_queued_again() -> None:
     """With --no-requeue a lost attempt is the end."""
-    job = after(a_job(1, terms=Terms(requeue=False)), ASSIGNED, STARTED, LOST)
-    assert job.state == Ended("lost", 3.0, note="its keeper was killed or the machine went down")
+    job = after(a_job(1, spec=JobSpec(requeue=False)), ASSIGNED, STARTED, LOST)
+    assert job.state == Ended("lost", 3.0, note="its worker was killed or the machine went down")
 
 
 @pytest.mark.parametrize("why", get_args(Why))

@@ -28,7 +28,7 @@ from stoker.core.job import (
     Waiting,
     advance,
 )
-from stoker.core.spec import Terms
+from stoker.core.spec import JobSpec
 from support.build import a_job
 
 QUIET = settings(max_examples=60, derandomize=True, deadline=None)
@@ -37,7 +37,7 @@ MOMENTS = st.floats(0, 1e6)
 ATTEMPTS = st.integers(1, 3)
 WHY = st.sampled_from(["exited", "timeout", "stopped", "refused"])
 EVENTS: st.SearchStrategy[Event] = st.one_of(
-    st.builds(Assigned, keeper=st.just("k"), devices=st.just(("0",)), log=st.just("log"), at=MOMENTS),
+    st.builds(Assigned, ref=st.just("k"), devices=st.just(("0",)), log=st.just("log"), at=MOMENTS),
     st.builds(Started, attempt=ATTEMPTS, at=MOMENTS),
     st.builds(Exited, ATTEMPTS, st.sampled_from([0, 1]), st.sampled_from([0, 9]), MOMENTS, why=WHY),
     st.builds(Returned, attempt=ATTEMPTS, at=MOMENTS),
@@ -45,13 +45,13 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(Cancelled, at=MOMENTS),
 )
 STORIES = st.lists(EVENTS, max_size=25)
-TERMS = st.builds(Terms, retries=st.integers(0, 2), requeue=st.booleans())
+TERMS = st.builds(JobSpec, retries=st.integers(0, 2), requeue=st.booleans())
 
 
-def live(job: Job, story: list[Event]) -> list[Job]:
+def live(job: Job, details: list[Event]) -> list[Job]:
     """The job after each event that was possible; the others leave no trace."""
     lives = [job]
-    for event in story:
+    for event in details:
         with suppress(InvalidTransition):
             lives.append(advance(lives[-1], event))
     return lives
@@ -63,62 +63,62 @@ def own_attempt(job: Job, event: Event) -> Event:
     return msgspec.structs.replace(event, **change)
 
 
-def live_likely(job: Job, story: list[Event]) -> list[Job]:
+def live_likely(job: Job, details: list[Event]) -> list[Job]:
     """As live(), with every event about the present attempt."""
     lives = [job]
-    for event in story:
+    for event in details:
         lives.extend(live(lives[-1], [own_attempt(lives[-1], event)])[1:])
     return lives
 
 
 @QUIET
 @given(TERMS, STORIES)
-def test_every_story_leads_to_a_state_or_a_named_bug(terms: Terms, story: list[Event]) -> None:
+def test_every_story_leads_to_a_state_or_a_named_bug(spec: JobSpec, details: list[Event]) -> None:
     """No event sequence raises anything but InvalidTransition."""
-    for job in live(a_job(1, terms=terms), story):
+    for job in live(a_job(1, spec=spec), details):
         assert isinstance(job.state, Waiting | Starting | Running | Stopping | Ended)
 
 
 @QUIET
 @given(TERMS, STORIES)
-def test_counts_only_grow_and_agree_with_the_state(terms: Terms, story: list[Event]) -> None:
+def test_counts_only_grow_and_agree_with_the_state(spec: JobSpec, details: list[Event]) -> None:
     """The newest attempt is the one under way, and what went wrong never exceeds what was tried."""
-    lives = live_likely(a_job(1, terms=terms), story)
+    lives = live_likely(a_job(1, spec=spec), details)
     for before, then in pairwise(lives):
         assert then.attempts - before.attempts in (0, 1)
         assert then.failures + then.losses <= then.attempts
-        assert (then.id, then.command, then.terms) == (before.id, before.command, before.terms)
+        assert (then.id, then.command, then.spec) == (before.id, before.command, before.spec)
         if isinstance(then.state, Starting | Running | Stopping):
             assert then.state.attempt == then.attempts
 
 
 @QUIET
 @given(TERMS, STORIES)
-def test_the_end_is_the_end(terms: Terms, story: list[Event]) -> None:
+def test_the_end_is_the_end(spec: JobSpec, details: list[Event]) -> None:
     """An ended job takes no further event, so its result never changes."""
-    lives = live_likely(a_job(1, terms=terms), story)
+    lives = live_likely(a_job(1, spec=spec), details)
     assert not any(isinstance(job.state, Ended) for job in lives[:-1])
 
 
 @QUIET
 @given(TERMS, STORIES)
-def test_a_job_runs_no_more_often_than_its_terms_allow(terms: Terms, story: list[Event]) -> None:
+def test_a_job_runs_no_more_often_than_its_terms_allow(spec: JobSpec, details: list[Event]) -> None:
     """Failures are bounded by the retries, losses by their own limit."""
-    job = live_likely(a_job(1, terms=terms), story)[-1]
-    assert job.failures <= terms.retries + 1
-    assert job.losses <= (LOSSES_ALLOWED + 1 if terms.requeue else 1)
+    job = live_likely(a_job(1, spec=spec), details)[-1]
+    assert job.failures <= spec.retries + 1
+    assert job.losses <= (LOSSES_ALLOWED + 1 if spec.requeue else 1)
 
 
 @QUIET
 @given(TERMS, STORIES)
-def test_equal_stories_make_equal_jobs(terms: Terms, story: list[Event]) -> None:
+def test_equal_stories_make_equal_jobs(spec: JobSpec, details: list[Event]) -> None:
     """advance() depends on nothing but its arguments."""
-    assert live(a_job(1, terms=terms), story) == live(a_job(1, terms=terms), story)
+    assert live(a_job(1, spec=spec), details) == live(a_job(1, spec=spec), details)
 
 
 @QUIET
 @given(TERMS, STORIES)
-def test_a_job_survives_being_stored_at_any_moment(terms: Terms, story: list[Event]) -> None:
+def test_a_job_survives_being_stored_at_any_moment(spec: JobSpec, details: list[Event]) -> None:
     """States and jobs come back from JSON as they were."""
-    job = live_likely(a_job(1, terms=terms), story)[-1]
+    job = live_likely(a_job(1, spec=spec), details)[-1]
     assert msgspec.json.decode(msgspec.json.encode(job), type=Job) == job

@@ -9,13 +9,13 @@ from msgspec import structs
 
 from stoker.core.job import Job
 from stoker.core.launch import attempt_key, order_of, output_paths, parse_key, variables
-from stoker.core.spec import Command, Need, Terms
+from stoker.core.spec import Command, JobSpec, Resources
 from support.build import GIB, a_job, declared, simulated
 
 
 def named(name: str, out: str = "", err: str = "", *, tries: int = 0) -> Job:
     """Job 7 with a name, after so many attempts that failed or were lost."""
-    job = a_job(7, terms=Terms(out=out, err=err))
+    job = a_job(7, spec=JobSpec(out=out, err=err))
     return structs.replace(job, name=name, tries=tries, attempts=tries + 1)
 
 
@@ -57,8 +57,8 @@ class TestVariables:
 
     def test_own_variables(self) -> None:
         """Variables given to the job win over ours, except for the devices."""
-        terms = Terms(extra_env=(("CUDA_DEVICE_ORDER", "FASTEST_FIRST"), ("CUDA_VISIBLE_DEVICES", "9"), ("LR", "0.1")))
-        given = variables(a_job(1, terms=terms), declared("0"), {})
+        spec = JobSpec(extra_env=(("CUDA_DEVICE_ORDER", "FASTEST_FIRST"), ("CUDA_VISIBLE_DEVICES", "9"), ("LR", "0.1")))
+        given = variables(a_job(1, spec=spec), declared("0"), {})
         assert (given["CUDA_DEVICE_ORDER"], given["CUDA_VISIBLE_DEVICES"]) == ("FASTEST_FIRST", "0")
         assert given["LR"] == "0.1"
 
@@ -72,9 +72,9 @@ class TestCap:
     """What PyTorch's allocator is told of a limit."""
 
     @staticmethod
-    def told(base: dict[str, str], *extra: tuple[str, str], need: Need | None = None) -> dict[str, str]:
-        terms = Terms(need=need or Need(memory=8 * GIB), extra_env=extra, cap=True)
-        given = variables(a_job(1, terms=terms), simulated(24, 48), base)
+    def told(base: dict[str, str], *extra: tuple[str, str], resources: Resources | None = None) -> dict[str, str]:
+        spec = JobSpec(resources=resources or Resources(memory=8 * GIB), extra_env=extra, cap=True)
+        given = variables(a_job(1, spec=spec), simulated(24, 48), base)
         return {name: value for name, value in given.items() if name.startswith("PYTORCH")}
 
     def test_alone(self) -> None:
@@ -107,22 +107,22 @@ class TestCap:
 
     def test_a_whole_card(self) -> None:
         """Where nothing less is set aside, be it on one of several GPUs, there is no limit."""
-        assert self.told({}, need=Need(auto=True)) == {}
-        assert self.told({}, need=Need(memory=30 * GIB)) == {}
+        assert self.told({}, resources=Resources(auto=True)) == {}
+        assert self.told({}, resources=Resources(memory=30 * GIB)) == {}
         assert (
-            variables(a_job(1, terms=Terms(need=Need(gpus=0), cap=True)), (), {})
+            variables(a_job(1, spec=JobSpec(resources=Resources(gpus=0), cap=True)), (), {})
             .keys()
             .isdisjoint({"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"})
         )
 
     def test_the_smallest(self) -> None:
         """However little it is, it is no limit of nothing."""
-        told = self.told({}, need=Need(memory=2**20))
+        told = self.told({}, resources=Resources(memory=2**20))
         assert told == {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.0001"}
 
     def test_not_asked_for(self) -> None:
         """Without the wish PyTorch is left alone."""
-        given = variables(a_job(1, Need(memory=GIB)), simulated(24), {})
+        given = variables(a_job(1, Resources(memory=GIB)), simulated(24), {})
         assert "PYTORCH_CUDA_ALLOC_CONF" not in given
 
 
@@ -176,8 +176,8 @@ class TestOutputPaths:
 
 def test_order() -> None:
     """An order has all of the job's terms, the files and the variables."""
-    terms = Terms(cwd="/there", environment="digest", umask=0o077, limit=60.0, grace=5.0, out="%j", err="%j.err")
-    job = structs.replace(a_job(3, terms=terms), attempts=2)
+    spec = JobSpec(cwd="/there", environment="digest", umask=0o077, limit=60.0, grace=5.0, out="%j", err="%j.err")
+    job = structs.replace(a_job(3, spec=spec), attempts=2)
     order = order_of(job, ("3", "3.err"), {"STOKER_SIM": "1x8G"})
     assert (order.attempt, order.words, order.shell) == ("3.2", ("true",), "")
     assert (order.cwd, order.environment, order.umask) == ("/there", "digest", 0o077)

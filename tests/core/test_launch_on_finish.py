@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from stoker.core.job import Ended, Job, Running
-from stoker.core.launch import hook_of
-from stoker.core.spec import Command, Need, Terms
+from stoker.core.launch import on_finish_job
+from stoker.core.spec import Command, JobSpec, Resources
 
 ENDED = Job(
     id=12,
     batch=1,
     command=Command(("false",)),
-    terms=Terms(cwd="/work", environment="abc", extra_env=(("SEED", "1"),)),
+    spec=JobSpec(cwd="/work", environment="abc", extra_env=(("SEED", "1"),)),
     state=Ended("failed", 5.0, code=7),
     submitted=1.0,
     name="vit b",
@@ -22,7 +22,7 @@ ENDED = Job(
 
 def test_it_is_told_what_happened() -> None:
     """Id, name, result, exit code and log of the job are variables of the hook."""
-    hook = hook_of(ENDED, "/logs/12.log", "notify", "/bin/sh", "/logs/%j.log")
+    hook = on_finish_job(ENDED, "/logs/12.log", "notify", "/bin/sh", "/logs/%j.log")
     assert hook is not None
     assert hook.command.words[1:6] == (
         "STOKER_JOB_ID=12",
@@ -36,7 +36,7 @@ def test_it_is_told_what_happened() -> None:
 
 def test_a_task_of_an_array() -> None:
     """The hook sees which task it was by the variables that the task had itself."""
-    hook = hook_of(msgspec.structs.replace(ENDED, array=11, task=1), "", "notify", "/bin/sh", "")
+    hook = on_finish_job(msgspec.structs.replace(ENDED, array=11, task=1), "", "notify", "/bin/sh", "")
     assert hook is not None
     assert hook.name == "on_finish 11.1"
     assert {"STOKER_JOB_ID=12", "STOKER_ARRAY_ID=11", "STOKER_ARRAY_INDEX=1"} <= set(hook.command.words)
@@ -44,28 +44,28 @@ def test_a_task_of_an_array() -> None:
 
 def test_it_runs_where_the_job_ran_without_a_gpu() -> None:
     """Directory and environment are the job's; it needs no device and has a limit."""
-    hook = hook_of(ENDED, "", "notify", "/bin/sh", "/logs/%j.log")
+    hook = on_finish_job(ENDED, "", "notify", "/bin/sh", "/logs/%j.log")
     assert hook is not None
-    assert (hook.terms.role, hook.terms.need, hook.terms.out) == ("hook", Need(gpus=0), "/logs/%j.log")
-    assert (hook.terms.cwd, hook.terms.environment, hook.terms.extra_env) == ("/work", "abc", (("SEED", "1"),))
-    assert hook.terms.limit
+    assert (hook.spec.role, hook.spec.resources, hook.spec.out) == ("hook", Resources(gpus=0), "/logs/%j.log")
+    assert (hook.spec.cwd, hook.spec.environment, hook.spec.extra_env) == ("/work", "abc", (("SEED", "1"),))
+    assert hook.spec.limit
 
 
 @pytest.mark.parametrize(
     "job",
     [
-        msgspec.structs.replace(ENDED, terms=msgspec.structs.replace(ENDED.terms, role="hook")),
-        msgspec.structs.replace(ENDED, state=Running(1, "keeper", (), 2.0)),
+        msgspec.structs.replace(ENDED, spec=msgspec.structs.replace(ENDED.spec, role="hook")),
+        msgspec.structs.replace(ENDED, state=Running(1, "worker", (), 2.0)),
     ],
     ids=["a hook", "a job that runs"],
 )
 def test_only_the_end_of_a_job_has_one(job: Job) -> None:
     """Hooks trigger no hooks, and nothing is run before the end."""
-    assert hook_of(job, "", "notify", "/bin/sh", "") is None
+    assert on_finish_job(job, "", "notify", "/bin/sh", "") is None
 
 
 def test_a_job_that_never_ran_has_no_exit_code() -> None:
     """The variable is there all the same, and empty."""
-    hook = hook_of(msgspec.structs.replace(ENDED, state=Ended("skipped", 5.0)), "", "notify", "/bin/sh", "")
+    hook = on_finish_job(msgspec.structs.replace(ENDED, state=Ended("skipped", 5.0)), "", "notify", "/bin/sh", "")
     assert hook is not None
     assert "STOKER_EXIT_CODE=" in hook.command.words

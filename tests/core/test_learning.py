@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from stoker.core.learning import GRAIN, KEPT, Learnt, expected_seconds, foreseen, observe, observe_use, signature_of
-from stoker.core.spec import Command, Need, amount_on
+from stoker.core.learning import GRAIN, KEPT, Learnt, estimated, expected_seconds, observe, observe_use, signature_of
+from stoker.core.spec import Command, Resources, amount_on
 from support.build import GIB, simulated
 
 LR = Command(("python", "train.py", "--lr", "1e-3"))
@@ -111,7 +111,7 @@ def test_the_largest_of_the_last_peaks_counts_with_a_margin() -> None:
     learnt = Learnt()
     for peak in (2 * GIB, 3 * GIB, GIB):
         learnt = observe_use(learnt, "A100", peak=peak)
-    ((model, size),) = foreseen(Need(auto=True), learnt, 15).predicted
+    ((model, size),) = estimated(Resources(auto=True), learnt, 15).predicted
     assert model == "A100"
     assert 3.45 * GIB <= size < 3.45 * GIB + GRAIN
     assert size % GRAIN == 0
@@ -119,17 +119,17 @@ def test_the_largest_of_the_last_peaks_counts_with_a_margin() -> None:
 
 def test_another_model_of_gpu_is_not_known() -> None:
     """There the next run is alone, and measured."""
-    need = foreseen(Need(auto=True), observe_use(Learnt(), "A100", peak=GIB), 15)
+    resources = estimated(Resources(auto=True), observe_use(Learnt(), "A100", peak=GIB), 15)
     known, unknown = (structs.replace(simulated(24)[0], model=model) for model in ("A100", "T4"))
-    assert amount_on(need, known) is not None
-    assert amount_on(need, unknown) is None
+    assert amount_on(resources, known) is not None
+    assert amount_on(resources, unknown) is None
 
 
 def test_what_was_declared_stays_unless_an_end_showed_that_it_is_too_little() -> None:
     """The user's word is not padded; what a job ran out of memory with is."""
     learnt = observe_use(Learnt(), "A100", peak=20 * GIB, load=70)
     (device,) = simulated(24)
-    assert amount_on(foreseen(Need(memory=6 * GIB), learnt, 15), device) == 6 * GIB
-    assert amount_on(foreseen(Need(memory=6 * GIB), learnt, 15, floor=9 * GIB), device) == 9 * GIB
-    assert amount_on(foreseen(Need(memory=6 * GIB), learnt, 15, floor=30 * GIB), device) is None
-    assert foreseen(Need(memory=6 * GIB), learnt, 15).loads == (("A100", 70),)
+    assert amount_on(estimated(Resources(memory=6 * GIB), learnt, 15), device) == 6 * GIB
+    assert amount_on(estimated(Resources(memory=6 * GIB), learnt, 15, floor=9 * GIB), device) == 9 * GIB
+    assert amount_on(estimated(Resources(memory=6 * GIB), learnt, 15, floor=30 * GIB), device) is None
+    assert estimated(Resources(memory=6 * GIB), learnt, 15).loads == (("A100", 70),)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.device import device_sizes, parse_sim
 from stoker.core.errors import StokerError, UsageError
-from stoker.devices.simulator import Presence, ended, holdings, make_directory, switch_accounting
+from stoker.core.units import device_sizes, parse_sim
+from stoker.devices.simulator import SimulatedProcess, ended, holdings, make_directory, switch_accounting
 from support.wait import wait_until
 
 GIB = 2**30
@@ -27,18 +27,18 @@ NONSENSE += ["²x24G", "9999x1G", f"4x{'9' * 400}G", f"{'9' * 5000}x1G", "1e2x1G
 
 HOLDING = """
 import sys, time
-from stoker.devices.simulator import Presence
-presence = Presence(sys.argv[1], [24])
-print(presence.hold({0: 1}, {0: 50}), flush=True)
+from stoker.devices.simulator import SimulatedProcess
+simulated = SimulatedProcess(sys.argv[1], [24])
+print(simulated.hold({0: 1}, {0: 50}), flush=True)
 time.sleep(60)
 """
 FLICKERING = """
 import itertools, sys
-from stoker.devices.simulator import Presence
-presence = Presence(sys.argv[1], [24])
-print(presence.hold({0: 1}, {0: 50}), flush=True)
+from stoker.devices.simulator import SimulatedProcess
+simulated = SimulatedProcess(sys.argv[1], [24])
+print(simulated.hold({0: 1}, {0: 50}), flush=True)
 for turn in itertools.count():
-    presence.hold({0: 1 + turn % 2}, {0: 50})
+    simulated.hold({0: 1 + turn % 2}, {0: 50})
 """
 
 
@@ -96,9 +96,9 @@ def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 def test_what_is_held_is_what_others_see(tmp_path: Path) -> None:
     """A process holds memory and load per device until it closes, and leaves nothing behind."""
-    with closing(Presence(str(tmp_path), SIZES)) as presence:
+    with closing(SimulatedProcess(str(tmp_path), SIZES)) as simulated:
         assert holdings(str(tmp_path)) == []
-        assert presence.hold({0: 6 * GIB, 1: GIB}, {0: 90, 1: 10}) is None
+        assert simulated.hold({0: 6 * GIB, 1: GIB}, {0: 90, 1: 10}) is None
         (holding,) = holdings(str(tmp_path))
         assert (holding.pid, holding.owner) == (os.getpid(), os.getuid())
         assert (holding.memory, holding.load) == ({0: 6 * GIB, 1: GIB}, {0: 90, 1: 10})
@@ -107,20 +107,26 @@ def test_what_is_held_is_what_others_see(tmp_path: Path) -> None:
 
 def test_memory_is_taken_on_all_devices_or_on_none(tmp_path: Path) -> None:
     """When the second device has too little left, the first keeps what it had."""
-    with closing(Presence(str(tmp_path), SIZES)) as first, closing(Presence(str(tmp_path), SIZES)) as second:
+    with (
+        closing(SimulatedProcess(str(tmp_path), SIZES)) as first,
+        closing(SimulatedProcess(str(tmp_path), SIZES)) as second,
+    ):
         first.hold({1: 20 * GIB}, {})
         second.hold({0: GIB, 1: GIB}, {})
-        shortage = second.hold({0: 8 * GIB, 1: 8 * GIB}, {})
-        assert shortage is not None
-        assert (shortage.device, shortage.total, shortage.wanted) == (1, 24 * GIB, 7 * GIB)
-        assert (shortage.mine, shortage.free) == (GIB, 3 * GIB)
-        assert shortage.others == ((os.getpid(), 20 * GIB),)
+        oom = second.hold({0: 8 * GIB, 1: 8 * GIB}, {})
+        assert oom is not None
+        assert (oom.device, oom.total, oom.wanted) == (1, 24 * GIB, 7 * GIB)
+        assert (oom.mine, oom.free) == (GIB, 3 * GIB)
+        assert oom.others == ((os.getpid(), 20 * GIB),)
         assert [h.memory for h in holdings(str(tmp_path)) if 0 in h.memory] == [{0: GIB, 1: GIB}]
 
 
 def test_the_last_byte_can_be_taken(tmp_path: Path) -> None:
     """A device is full at its size, not before, and what is given back can be taken again."""
-    with closing(Presence(str(tmp_path), SIZES)) as first, closing(Presence(str(tmp_path), SIZES)) as second:
+    with (
+        closing(SimulatedProcess(str(tmp_path), SIZES)) as first,
+        closing(SimulatedProcess(str(tmp_path), SIZES)) as second,
+    ):
         assert first.hold({0: 20 * GIB}, {}) is None
         assert second.hold({0: 4 * GIB + 1}, {}) is not None
         assert second.hold({0: 4 * GIB}, {}) is None
@@ -143,8 +149,8 @@ def test_a_reader_never_meets_a_live_process_half_way(tmp_path: Path) -> None:
 def test_a_file_that_a_killed_process_was_writing_is_no_obstacle(tmp_path: Path) -> None:
     """The unnamed new file of a process killed at the worst moment is simply written again."""
     (tmp_path / ".new").write_text("{")
-    with closing(Presence(str(tmp_path), SIZES)) as presence:
-        assert presence.hold({0: GIB}, {}) is None
+    with closing(SimulatedProcess(str(tmp_path), SIZES)) as simulated:
+        assert simulated.hold({0: GIB}, {}) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -180,8 +186,8 @@ def test_files_of_the_dead_are_removed_and_others_left_alone(tmp_path: Path) -> 
 )
 def test_a_live_file_of_nonsense_holds_nothing(tmp_path: Path, contents: bytes) -> None:
     """Half-written, oversized or lying contents are passed over, and neither stop a look nor hide others."""
-    with locked_file(tmp_path / "77.0123abcd", contents), closing(Presence(str(tmp_path), SIZES)) as presence:
-        presence.hold({0: GIB}, {})
+    with locked_file(tmp_path / "77.0123abcd", contents), closing(SimulatedProcess(str(tmp_path), SIZES)) as simulated:
+        simulated.hold({0: GIB}, {})
         assert [holding.memory for holding in holdings(str(tmp_path))] == [{0: GIB}]
 
 
@@ -200,18 +206,18 @@ def test_things_that_are_no_files_are_passed_over(tmp_path: Path) -> None:
 
 def test_a_limit_is_a_shortage_though_memory_is_free(tmp_path: Path) -> None:
     """A process gets what it may have and no more; what it was refused names the limit."""
-    with closing(Presence(str(tmp_path), SIZES, limits={0: 4 * GIB})) as presence:
-        assert presence.hold({0: 4 * GIB, 1: 20 * GIB}, {}) is None
-        shortage = presence.hold({0: 4 * GIB + 1, 1: 20 * GIB}, {})
-        assert shortage is not None
-        assert (shortage.device, shortage.wanted, shortage.limit, shortage.free) == (0, 1, 4 * GIB, 20 * GIB)
+    with closing(SimulatedProcess(str(tmp_path), SIZES, limits={0: 4 * GIB})) as simulated:
+        assert simulated.hold({0: 4 * GIB, 1: 20 * GIB}, {}) is None
+        oom = simulated.hold({0: 4 * GIB + 1, 1: 20 * GIB}, {})
+        assert oom is not None
+        assert (oom.device, oom.wanted, oom.limit, oom.free) == (0, 1, 4 * GIB, 20 * GIB)
 
 
 def test_the_peak_outlives_what_is_held(tmp_path: Path) -> None:
     """The file of a process carries the most that it ever held on each device."""
-    with closing(Presence(str(tmp_path), SIZES)) as presence:
+    with closing(SimulatedProcess(str(tmp_path), SIZES)) as simulated:
         for size in (1, 9, 3):
-            presence.hold({0: size * GIB, 1: GIB}, {0: 20, 1: 20}, {0: 60, 1: 20})
+            simulated.hold({0: size * GIB, 1: GIB}, {0: 20, 1: 20}, {0: 60, 1: 20})
         (holding,) = holdings(str(tmp_path))
         assert (holding.memory[0], holding.peak, holding.busy) == (3 * GIB, {0: 9 * GIB, 1: GIB}, {0: 60, 1: 20})
 
@@ -220,8 +226,8 @@ def test_of_two_accounts_the_newer_one_is_last(tmp_path: Path) -> None:
     """Accounts come in the order of their ends, so that a pid that was used twice stands for its last process."""
     switch_accounting(str(tmp_path), on=True)
     for size, at in ((GIB, 995), (2 * GIB, 990), (3 * GIB, 900)):
-        with closing(Presence(str(tmp_path), SIZES)) as presence:
-            presence.hold({0: size}, {})
+        with closing(SimulatedProcess(str(tmp_path), SIZES)) as simulated:
+            simulated.hold({0: size}, {})
         (new,) = [path for path in tmp_path.glob("*.ended") if path.stat().st_mtime > 1000]
         os.utime(new, (at, at))
     assert [account.peak[0] for account in ended(str(tmp_path), 1000.0)] == [2 * GIB, GIB]
@@ -229,35 +235,35 @@ def test_of_two_accounts_the_newer_one_is_last(tmp_path: Path) -> None:
 
 def test_what_is_around_is_seen_with_its_changes(tmp_path: Path) -> None:
     """A look around sees everybody, and sees again when somebody comes or goes."""
-    with closing(Presence(str(tmp_path), SIZES)) as presence:
-        presence.hold({0: GIB}, {0: 50})
-        assert [other.load for other in presence.present()] == [{0: 50}]
-        with closing(Presence(str(tmp_path), SIZES)) as other:
+    with closing(SimulatedProcess(str(tmp_path), SIZES)) as simulated:
+        simulated.hold({0: GIB}, {0: 50})
+        assert [other.load for other in simulated.present()] == [{0: 50}]
+        with closing(SimulatedProcess(str(tmp_path), SIZES)) as other:
             other.hold({0: GIB}, {0: 70})
-            assert sorted(each.load[0] for each in presence.present()) == [50, 70]
-        wait_until(lambda: len(presence.present()) == 1)
+            assert sorted(each.load[0] for each in simulated.present()) == [50, 70]
+        wait_until(lambda: len(simulated.present()) == 1)
 
 
 def test_a_neighbour_that_was_killed_is_missed(tmp_path: Path) -> None:
     """Though a killed process changes nothing, the others notice within a moment that it is gone."""
-    with closing(Presence(str(tmp_path), [24])) as presence:
-        presence.hold({0: 1}, {0: 50})
+    with closing(SimulatedProcess(str(tmp_path), [24])) as simulated:
+        simulated.hold({0: 1}, {0: 50})
         with subprocess.Popen([sys.executable, "-c", HOLDING, str(tmp_path)], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"None\n"
-            assert len(presence.present()) == 2
+            assert len(simulated.present()) == 2
             process.kill()
-        wait_until(lambda: len(presence.present()) == 1)
+        wait_until(lambda: len(simulated.present()) == 1)
 
 
 def test_a_fault_reaches_the_clients_of_the_same_server(tmp_path: Path) -> None:
     """Only clients with the same pipe directory on the same device are struck, and not the one at fault."""
     with ExitStack() as stack:
 
-        def client(pipe: str, device: int) -> Presence:
-            presence = stack.enter_context(closing(Presence(str(tmp_path), SIZES, pipe=pipe)))
-            presence.hold({device: GIB}, {})
-            return presence
+        def client(pipe: str, device: int) -> SimulatedProcess:
+            simulated = stack.enter_context(closing(SimulatedProcess(str(tmp_path), SIZES, pipe=pipe)))
+            simulated.hold({device: GIB}, {})
+            return simulated
 
         clients = [client("/run/a", 0), client("/run/a", 0), client("/run/b", 0), client("/run/a", 1), client("", 0)]
         clients[0].strike()

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from stoker.core.job import Assigned, Event, Exited, Job, Started, advance
-from stoker.core.spec import Command, Dependency, NewJob, Terms
+from stoker.core.spec import Command, Dependency, JobSpec, NewJob
 from stoker.engine.background import INTERVAL, PAUSE, STEP, Pruner
-from stoker.store.engine_lock import QUEUE, Presence
-from stoker.store.paths import UNFINISHED, Places
+from stoker.store.engine_lock import QUEUE, EngineLock
+from stoker.store.paths import UNFINISHED, Paths
 from stoker.store.schema import Change
 from stoker.store.writer import Store
 
@@ -23,24 +23,24 @@ KEEP = 90 * DAY
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
+def paths(tmp_path: Path) -> Paths:
     """A state directory with a place for logs."""
     (tmp_path / "logs/7").mkdir(parents=True)
     (tmp_path / "engines").mkdir()
-    return Places(tmp_path)
+    return Paths(tmp_path)
 
 
 @pytest.fixture
-def store(places: Places) -> Iterator[Store]:
+def store(paths: Paths) -> Iterator[Store]:
     """A queue."""
-    with contextlib.closing(Store(places.database)) as made:
+    with contextlib.closing(Store(paths.database)) as made:
         yield made
 
 
-def add(store: Store, count: int = 1, *, array: bool = False, **terms: object) -> list[Job]:
+def add(store: Store, count: int = 1, *, array: bool = False, **spec: object) -> list[Job]:
     """Jobs in a batch of their own, submitted long ago."""
-    digest = store.add_environment({"NAME": str(terms)})
-    shared = Terms(environment=digest, **terms)  # type: ignore[arg-type]
+    digest = store.add_environment({"NAME": str(spec)})
+    shared = JobSpec(environment=digest, **spec)  # type: ignore[arg-type]
     jobs = [NewJob(Command(("true",), ""), shared, "", task if array else None) for task in range(count)]
     ids = store.add_jobs(store.add_batch("old", NOW - 400 * DAY), QUEUE, jobs, NOW - 400 * DAY, array=array)
     found = [store.job(job_id) for job_id in ids]
@@ -49,15 +49,15 @@ def add(store: Store, count: int = 1, *, array: bool = False, **terms: object) -
 
 def end(store: Store, job: Job, at: float, code: int = 0, log: str = "/nowhere/1.log") -> None:
     """Let a job run and end."""
-    events: list[Event] = [Assigned("keeper", ("0",), log, at - 2), Started(1, at - 1), Exited(1, code, 0, at)]
+    events: list[Event] = [Assigned("worker", ("0",), log, at - 2), Started(1, at - 1), Exited(1, code, 0, at)]
     for event in events:
         job = advance(job, event)
     store.record([Change(job, [(1, event) for event in events])])
 
 
-def prune(places: Places, store: Store, keep: float | None = KEEP, now: float = NOW) -> int:
+def prune(paths: Paths, store: Store, keep: float | None = KEEP, now: float = NOW) -> int:
     """One whole round; how many jobs it forgot."""
-    pruner = Pruner(places, store, "me", keep)
+    pruner = Pruner(paths, store, "me", keep)
     pruned = pruner.step(now)
     while pruner.busy:
         now += PAUSE
@@ -72,86 +72,86 @@ def count(store: Store, table: str) -> int:
     return int(number)
 
 
-def test_old_jobs_go_with_all_that_is_known_of_them(places: Places, store: Store) -> None:
+def test_old_jobs_go_with_all_that_is_known_of_them(paths: Paths, store: Store) -> None:
     """Young ones and those that are not over stay; nothing is left of the others."""
     old, young, waiting = add(store), add(store), add(store)
     end(store, old[0], NOW - 91 * DAY)
     end(store, young[0], NOW - 89 * DAY)
-    assert prune(places, store) == 1
+    assert prune(paths, store) == 1
     assert [store.job(job.id) is not None for job in (*old, *young, *waiting)] == [False, True, True]
     assert store.attempts(old[0].id) == []
     assert store.events(old[0].id) == []
     assert len(store.attempts(young[0].id)) == 1
 
 
-def test_ids_are_never_used_again(places: Places, store: Store) -> None:
+def test_ids_are_never_used_again(paths: Paths, store: Store) -> None:
     """Not even when the newest job was forgotten."""
     (old,) = add(store)
     end(store, old, NOW - 91 * DAY)
-    assert prune(places, store) == 1
+    assert prune(paths, store) == 1
     assert add(store)[0].id == old.id + 1
 
 
-def test_what_no_job_has_any_more_goes_too(places: Places, store: Store) -> None:
+def test_what_no_job_has_any_more_goes_too(paths: Paths, store: Store) -> None:
     """Terms, environments and batches; those in use stay."""
     (old,), _ = add(store, priority=1), add(store, priority=2)
     end(store, old, NOW - 91 * DAY)
-    prune(places, store)
-    assert [count(store, table) for table in ("batches", "terms", "environments")] == [1, 1, 1]
+    prune(paths, store)
+    assert [count(store, table) for table in ("batches", "specs", "environments")] == [1, 1, 1]
     again = add(store, priority=1)[0]
-    assert again.terms.priority == 1
+    assert again.spec.priority == 1
 
 
-def test_a_run_in_the_foreground_keeps_what_no_job_has_yet(places: Places, store: Store) -> None:
+def test_a_run_in_the_foreground_keeps_what_no_job_has_yet(paths: Paths, store: Store) -> None:
     """It may have left its environment, and its first job comes later."""
     (old,) = add(store)
     end(store, old, NOW - 91 * DAY)
-    with contextlib.closing(Presence(places)):
-        assert prune(places, store) == 1
+    with contextlib.closing(EngineLock(paths)):
+        assert prune(paths, store) == 1
         assert count(store, "environments") == 1
-        assert count(store, "terms") == 1
+        assert count(store, "specs") == 1
 
 
-def test_what_others_depend_on_stays(places: Places, store: Store) -> None:
+def test_what_others_depend_on_stays(paths: Paths, store: Store) -> None:
     """What became of it decides about them."""
     failed, unneeded = add(store)[0], add(store)[0]
     add(store, after=(Dependency(failed.id, "notok"),))
     for job in (failed, unneeded):
         end(store, job, NOW - 100 * DAY, code=1)
-    assert prune(places, store) == 1
+    assert prune(paths, store) == 1
     assert store.job(failed.id) is not None
     assert store.outcome(Dependency(failed.id, "notok")) == "notok"
 
 
-def test_an_array_goes_as_a_whole(places: Places, store: Store) -> None:
+def test_an_array_goes_as_a_whole(paths: Paths, store: Store) -> None:
     """While one task is young or not over, all tasks stay; so `stoker retry 12` means what it meant."""
     half, young, old = (add(store, 3, array=True) for _ in range(3))
     for job in (*half[:2], *young[:2], *old):
         end(store, job, NOW - 100 * DAY)
     end(store, young[2], NOW - DAY)
-    assert prune(places, store) == 3
+    assert prune(paths, store) == 3
     assert all(store.job(job.id) is not None for job in (*half, *young))
 
 
-def test_logs_in_our_own_directory_go_and_no_others(places: Places, store: Store, tmp_path: Path) -> None:
+def test_logs_in_our_own_directory_go_and_no_others(paths: Paths, store: Store, tmp_path: Path) -> None:
     """A file that the user named is the user's; so is one that only looks as if it were ours."""
-    ours, task, theirs = places.logs / "1.log", places.logs / "7/0.log", tmp_path / "mine.log"
-    crooked = f"{places.logs}/../mine.log"
+    ours, task, theirs = paths.logs / "1.log", paths.logs / "7/0.log", tmp_path / "mine.log"
+    crooked = f"{paths.logs}/../mine.log"
     for path in (ours, task, theirs):
         path.touch()
     for job, log in zip(add(store, 4), (str(ours), str(task), str(theirs), crooked), strict=True):
         end(store, job, NOW - 100 * DAY, log=log)
-    assert prune(places, store) == 4
+    assert prune(paths, store) == 4
     assert not ours.exists()
     assert not task.parent.exists()
     assert theirs.exists()
 
 
-def test_many_go_a_few_at_a_time(places: Places, store: Store) -> None:
+def test_many_go_a_few_at_a_time(paths: Paths, store: Store) -> None:
     """Each transaction is small, and between two of them others have a turn."""
     for job in add(store, 2 * STEP + 1):
         end(store, job, NOW - 100 * DAY)
-    pruner = Pruner(places, store, "me", KEEP)
+    pruner = Pruner(paths, store, "me", KEEP)
     assert pruner.step(NOW) == 0
     assert pruner.busy
     assert count(store, "jobs") == STEP + 1
@@ -162,46 +162,46 @@ def test_many_go_a_few_at_a_time(places: Places, store: Store) -> None:
     assert count(store, "jobs") == 0
 
 
-def test_a_round_comes_once_a_day(places: Places, store: Store) -> None:
+def test_a_round_comes_once_a_day(paths: Paths, store: Store) -> None:
     """What has become old meanwhile goes with the next one."""
     (job,) = add(store)
     end(store, job, NOW - KEEP + 1)
-    pruner = Pruner(places, store, "me", KEEP)
+    pruner = Pruner(paths, store, "me", KEEP)
     assert pruner.step(NOW) == 0
     assert pruner.step(NOW + 60) == 0
     assert pruner.step(NOW + INTERVAL) == 1
 
 
-def test_nothing_goes_where_all_is_kept(places: Places, store: Store) -> None:
+def test_nothing_goes_where_all_is_kept(paths: Paths, store: Store) -> None:
     """`keep = "forever"`."""
     (job,) = add(store)
     end(store, job, 1.0)
-    assert prune(places, store, keep=None) == 0
+    assert prune(paths, store, keep=None) == 0
     assert store.job(job.id) is not None
 
 
-def test_a_log_that_is_gone_is_no_error(places: Places, store: Store) -> None:
+def test_a_log_that_is_gone_is_no_error(paths: Paths, store: Store) -> None:
     """Somebody tidied up by hand."""
     (job,) = add(store)
-    end(store, job, NOW - 100 * DAY, log=os.fspath(places.logs / "gone.log"))
-    assert prune(places, store) == 1
+    end(store, job, NOW - 100 * DAY, log=os.fspath(paths.logs / "gone.log"))
+    assert prune(paths, store) == 1
 
 
-def test_what_jobs_told_and_returned_goes_with_them(places: Places, store: Store) -> None:
+def test_what_jobs_told_and_returned_goes_with_them(paths: Paths, store: Store) -> None:
     """The folders of functions and the reports of pruned jobs go; those of others, and of a fresh submit, stay."""
     old, young = add(store, 2, array=True), add(store)
     for job in old:
         end(store, job, NOW - 91 * DAY)
     end(store, young[0], NOW - 1)
-    places.reports.mkdir()
+    paths.reports.mkdir()
     for job in (old[0], young[0]):
-        places.function(job.id).mkdir(parents=True)
-        (places.function(job.id) / "0.result").touch()
-        places.report(job.id).touch()
-    fresh, forgotten = places.functions / f"{UNFINISHED}1", places.functions / f"{UNFINISHED}2"
+        paths.function(job.id).mkdir(parents=True)
+        (paths.function(job.id) / "0.result").touch()
+        paths.report(job.id).touch()
+    fresh, forgotten = paths.functions / f"{UNFINISHED}1", paths.functions / f"{UNFINISHED}2"
     for folder, age in ((fresh, 1), (forgotten, 2 * DAY)):
         folder.mkdir()
         os.utime(folder, (NOW - age, NOW - age))
-    assert prune(places, store) == 2
-    assert sorted(os.listdir(places.functions)) == sorted([fresh.name, str(young[0].id)])
-    assert os.listdir(places.reports) == [f"{young[0].id}.jsonl"]
+    assert prune(paths, store) == 2
+    assert sorted(os.listdir(paths.functions)) == sorted([fresh.name, str(young[0].id)])
+    assert os.listdir(paths.reports) == [f"{young[0].id}.jsonl"]

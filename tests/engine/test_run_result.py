@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from stoker.core.errors import UsageError
-from stoker.core.job import Ended, Event, Exited, Happening, Result, State, Waiting
+from stoker.core.job import Ended, Event, Exited, JobEvent, Result, State, Waiting
 from stoker.engine.run_result import KEPT_FAILURES, Tally, parse_halt
 from support.build import a_job, declared
 
 
-def happening(job_id: int, event: Event, state: State, started: float | None = None) -> Happening:
+def job_event(job_id: int, event: Event, state: State, started: float | None = None) -> JobEvent:
     """Something that happened to a job on two devices."""
-    return Happening(a_job(job_id, state=state), event, declared("0", "1"), started=started)
+    return JobEvent(a_job(job_id, state=state), event, declared("0", "1"), started=started)
 
 
 def exited(at: float, code: int = 0) -> Exited:
@@ -22,7 +22,7 @@ def exited(at: float, code: int = 0) -> Exited:
 
 def end(tally: Tally, job_id: int, result: Result) -> None:
     """Let a job end."""
-    tally.note(happening(job_id, exited(5.0), Ended(result, 5.0)))
+    tally.note(job_event(job_id, exited(5.0), Ended(result, 5.0)))
 
 
 def test_results_are_counted() -> None:
@@ -38,8 +38,8 @@ def test_results_are_counted() -> None:
 def test_gpu_time_counts_every_device_and_attempt() -> None:
     """Two devices for three seconds, and again for one, are eight GPU-seconds."""
     tally = Tally()
-    tally.note(happening(1, exited(13.0, 1), Waiting(13.0), started=10.0))
-    tally.note(happening(1, exited(21.0), Ended("done", 21.0), started=20.0))
+    tally.note(job_event(1, exited(13.0, 1), Waiting(13.0), started=10.0))
+    tally.note(job_event(1, exited(21.0), Ended("done", 21.0), started=20.0))
     assert (tally.gpu_seconds, tally.retried, tally.ended) == (8.0, 1, 1)
 
 

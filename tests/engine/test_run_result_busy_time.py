@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.device import Device
-from stoker.core.job import Event, Exited, Happening, Lost, Started
+from stoker.core.job import Event, Exited, JobEvent, Lost, Started
 from stoker.engine.run_result import KEPT, BusyTime
 from support.build import a_job, simulated
 
@@ -17,7 +17,7 @@ DEVICES = simulated(24, 24)
 def tell(busy: BusyTime, job: int, event: Event, devices: tuple[Device, ...], started: float | None = None) -> None:
     """Let something happen to a job."""
     known = msgspec.structs.replace(a_job(job), kind="vit")
-    busy.note(Happening(known, event, devices, log=f"{job}.log", started=started))
+    busy.note(JobEvent(known, event, devices, log=f"{job}.log", started=started))
 
 
 def run(busy: BusyTime, *spans: tuple[float, float], devices: tuple[Device, ...] = DEVICES[:1]) -> None:
@@ -25,7 +25,7 @@ def run(busy: BusyTime, *spans: tuple[float, float], devices: tuple[Device, ...]
     starts = [(begin, 0, job, begin) for job, (begin, _) in enumerate(spans)]
     ends = [(end, 1, job, begin) for job, (begin, end) in enumerate(spans)]
     for at, kind, job, begin in sorted(starts + ends):
-        event = Exited(1, 0, 0, at, company=True) if kind else Started(1, at)
+        event = Exited(1, 0, 0, at, shared=True) if kind else Started(1, at)
         tell(busy, job, event, devices, begin if kind else None)
 
 
@@ -58,7 +58,7 @@ def test_what_is_kept_is_bounded() -> None:
     """Of very many attempts in company some are only counted."""
     busy = BusyTime()
     for job in range(KEPT + 3):
-        tell(busy, job, Exited(1, 0, 0, 2.0, company=True), DEVICES[:1], 1.0)
+        tell(busy, job, Exited(1, 0, 0, 2.0, shared=True), DEVICES[:1], 1.0)
     assert (len(busy.companions), busy.forgotten) == (KEPT, 3)
     assert busy.companions[0] == ("vit", frozenset([""]), 1.0, "0.log")
 

@@ -15,19 +15,19 @@ import pytest
 from stoker.python import function_child
 from stoker.python.calls import Call, command_of, is_function, name_of, settle, written
 from stoker.python.function_child import LENGTH, RAISED
-from stoker.store.paths import Places
+from stoker.store.paths import Paths
 
 
-def handed_in(places: Places, function: Callable[..., Any], *calls: Call) -> Path:
+def handed_in(paths: Paths, function: Callable[..., Any], *calls: Call) -> Path:
     """The folder of job 7."""
-    with written(places, function, calls) as folder:
-        return settle(folder, places, 7)
+    with written(paths, function, calls) as folder:
+        return settle(folder, paths, 7)
 
 
-def run(places: Places, *, task: int | None = None, attempt: int = 1) -> subprocess.CompletedProcess[str]:
+def run(paths: Paths, *, task: int | None = None, attempt: int = 1) -> subprocess.CompletedProcess[str]:
     """Run the call of job 7, or of a task of array 7."""
     which = {"STOKER_JOB_ID": "7"} if task is None else {"STOKER_ARRAY_ID": "7", "STOKER_ARRAY_INDEX": str(task)}
-    command = command_of(places, print, Call(()))
+    command = command_of(paths, print, Call(()))
     environment = {**os.environ, **which, "STOKER_ATTEMPT": str(attempt)}
     return subprocess.run(command.words, env=environment, capture_output=True, text=True, check=False)
 
@@ -40,15 +40,15 @@ def told(folder: Path, task: int = 0) -> list[Any]:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
+def paths(tmp_path: Path) -> Paths:
     """A state directory."""
-    return Places(tmp_path)
+    return Paths(tmp_path)
 
 
-def test_result_is_private_and_complete(places: Places) -> None:
+def test_result_is_private_and_complete(paths: Paths) -> None:
     """Nothing half-written stays beside it, and nobody else may look."""
-    folder = handed_in(places, pow, Call((2, 5)))
-    assert run(places, attempt=3).returncode == 0
+    folder = handed_in(paths, pow, Call((2, 5)))
+    assert run(paths, attempt=3).returncode == 0
     header, value = told(folder)
     assert (value, header["attempt"], header["type"]) == (32, 3, "int")
     assert sorted(os.listdir(folder)) == ["0.result", "calls"]
@@ -56,34 +56,34 @@ def test_result_is_private_and_complete(places: Places) -> None:
     assert modes == [0o700, 0o600, 0o600]
 
 
-def test_tasks_find_their_arguments(places: Places) -> None:
+def test_tasks_find_their_arguments(paths: Paths) -> None:
     """All calls of an array are in one file, and each task reads its own."""
-    folder = handed_in(places, pow, Call((2, 5)), Call((3,), {"exp": 2}))
-    assert run(places, task=1).returncode == 0
+    folder = handed_in(paths, pow, Call((2, 5)), Call((3,), {"exp": 2}))
+    assert run(paths, task=1).returncode == 0
     assert told(folder, 1)[1] == 9
     assert not (folder / "0.result").exists()
 
 
-def test_another_python_is_refused(places: Places) -> None:
+def test_another_python_is_refused(paths: Paths) -> None:
     """An interpreter that was changed meanwhile says so, in place of failing somewhere in the function."""
-    folder = handed_in(places, pow, Call((2, 5)))
+    folder = handed_in(paths, pow, Call((2, 5)))
     data = (folder / "calls").read_bytes()
     length = int.from_bytes(data[-LENGTH:], "little")
     table = pickle.loads(data[-LENGTH - length : -LENGTH])
     newer = pickle.dumps({**table, "python": (3, 99)})
     (folder / "calls").write_bytes(data[: -LENGTH - length] + newer + len(newer).to_bytes(LENGTH, "little"))
-    assert run(places).returncode == RAISED
+    assert run(paths).returncode == RAISED
     (header,) = told(folder)
     assert header["outcome"] == "unreadable"
     assert "submitted by Python 3.99" in header["message"]
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"x" * 100])
-def test_damaged_call(places: Places, content: bytes) -> None:
+def test_damaged_call(paths: Paths, content: bytes) -> None:
     """A file that is no call is told of as such."""
-    folder = handed_in(places, pow, Call((2, 5)))
+    folder = handed_in(paths, pow, Call((2, 5)))
     (folder / "calls").write_bytes(content)
-    assert run(places).returncode == RAISED
+    assert run(paths).returncode == RAISED
     assert told(folder)[0]["outcome"] == "unreadable"
 
 
@@ -98,13 +98,13 @@ def test_needs_little() -> None:
     assert not {"stoker", "enum", "re", "pathlib", "json", "pickle"} & set(said.split())
 
 
-def test_a_leftover_folder_is_replaced(places: Places) -> None:
+def test_a_leftover_folder_is_replaced(paths: Paths) -> None:
     """A submit that failed at the last moment may have left a folder under an id that is given again."""
-    handed_in(places, pow, Call((2, 5)))
-    folder = handed_in(places, pow, Call((2, 6)))
-    assert run(places).returncode == 0
+    handed_in(paths, pow, Call((2, 5)))
+    folder = handed_in(paths, pow, Call((2, 6)))
+    assert run(paths).returncode == 0
     assert told(folder)[1] == 64
-    assert os.listdir(places.functions) == ["7"]
+    assert os.listdir(paths.functions) == ["7"]
 
 
 def called(*arguments: Any, **keywords: Any) -> Sequence[str]:
@@ -112,7 +112,7 @@ def called(*arguments: Any, **keywords: Any) -> Sequence[str]:
 
     def train(rate: Any, *rest: Any, batch_size: Any = 1) -> None: ...
 
-    return command_of(Places(Path("/state")), train, Call(arguments, keywords)).words[5:]
+    return command_of(Paths(Path("/state")), train, Call(arguments, keywords)).words[5:]
 
 
 def test_command_tells_what_can_be_told_in_a_word() -> None:
@@ -126,7 +126,7 @@ def test_command_tells_what_can_be_told_in_a_word() -> None:
 
 def test_command_is_known_again() -> None:
     """A job that runs a function is told from others by its command."""
-    command = command_of(Places(Path("/state")), print, Call(()))
+    command = command_of(Paths(Path("/state")), print, Call(()))
     assert is_function(command)
     assert command.words[4] == "builtins.print"
     assert name_of(print) == "print"

@@ -30,4 +30,4 @@ def test_an_interruption_after_the_commit_leaves_the_call_in_place(
         submit_calls(link, len, [Call(([1, 2],))], JobOptions(gpus=0))
     with link.opened() as store:
         assert store.last_job() == 1
-    assert link.places.function(1).is_dir()
+    assert link.paths.function(1).is_dir()

@@ -6,7 +6,7 @@ import pytest
 
 from stoker.core.errors import UsageError
 from stoker.queue.config import BUILT_IN, checked_defaults
-from stoker.queue.options import JobOptions, Surroundings, terms_of
+from stoker.queue.options import JobOptions, Surroundings, spec_of
 
 AROUND = Surroundings(cwd="/w", umask=0o022, environment="", default_out="", resolve=str)
 
@@ -14,7 +14,7 @@ AROUND = Surroundings(cwd="/w", umask=0o022, environment="", default_out="", res
 def test_what_is_built_in() -> None:
     """Options as shown by default mean the same as none at all."""
     shown = JobOptions(**checked_defaults(dict(BUILT_IN), "here"))
-    assert terms_of(shown, AROUND) == terms_of(JobOptions(), AROUND)
+    assert spec_of(shown, AROUND) == spec_of(JobOptions(), AROUND)
 
 
 def test_options() -> None:

@@ -10,14 +10,14 @@ import pytest
 
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.queue.engine_process import READY, EngineFailed, ensure_engine, tell_failure, tell_ready
-from stoker.store.engine_lock import QUEUE, Presence, lock_path
-from stoker.store.paths import Places
+from stoker.store.engine_lock import QUEUE, EngineLock, lock_path
+from stoker.store.paths import Paths
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
+def paths(tmp_path: Path) -> Paths:
     """A state directory."""
-    return Places(tmp_path)
+    return Paths(tmp_path)
 
 
 def in_place_of_stoker(directory: Path, program: str) -> Mapping[str, str]:
@@ -28,67 +28,67 @@ def in_place_of_stoker(directory: Path, program: str) -> Mapping[str, str]:
     return {**os.environ, "PYTHONPATH": str(package)}
 
 
-def test_one_that_lives_is_not_started_again(places: Places) -> None:
+def test_one_that_lives_is_not_started_again(paths: Paths) -> None:
     """Whoever asks for an engine has one."""
-    presence = Presence(places, QUEUE)
-    assert not ensure_engine(places, [], {})
-    presence.close()
+    engine_lock = EngineLock(paths, QUEUE)
+    assert not ensure_engine(paths, [], {})
+    engine_lock.close()
 
 
-def test_an_engine_that_is_ready(places: Places, tmp_path: Path) -> None:
+def test_an_engine_that_is_ready(paths: Paths, tmp_path: Path) -> None:
     """It says so through the pipe, and whoever started it goes on while it lives."""
     program = f"import os, sys, time; os.write(int(sys.argv[-1]), {READY!r}); time.sleep(0.5)"
-    assert ensure_engine(places, [], in_place_of_stoker(tmp_path, program))
+    assert ensure_engine(paths, [], in_place_of_stoker(tmp_path, program))
 
 
-def test_an_engine_that_says_why_it_cannot(places: Places, tmp_path: Path) -> None:
+def test_an_engine_that_says_why_it_cannot(paths: Paths, tmp_path: Path) -> None:
     """The sentence and the hint arrive; what the machine can never do keeps its exit code."""
     program = 'import os, sys; os.write(int(sys.argv[-1]), b\'{"message": "no", "hint": "try", "code": %d}\')'
     for code, kind in ((125, EngineFailed), (5, Impossible)):
         (tmp_path / str(code)).mkdir()
         with pytest.raises(kind) as caught:
-            ensure_engine(places, [], in_place_of_stoker(tmp_path / str(code), program % code))
+            ensure_engine(paths, [], in_place_of_stoker(tmp_path / str(code), program % code))
         assert (caught.value.message, caught.value.hint) == ("no", "try")
 
 
-def test_an_engine_that_dies_without_a_word(places: Places, tmp_path: Path) -> None:
+def test_an_engine_that_dies_without_a_word(paths: Paths, tmp_path: Path) -> None:
     """Its exit code is told, and where its last words are."""
     environment = in_place_of_stoker(tmp_path, "import sys; print('alas', file=sys.stderr); sys.exit(9)")
     with pytest.raises(EngineFailed) as caught:
-        ensure_engine(places, [], environment)
+        ensure_engine(paths, [], environment)
     assert caught.value.message == "the engine ended with 9"
-    assert str(places.log) in caught.value.hint
-    assert places.log.read_text() == "alas\n"
+    assert str(paths.log) in caught.value.hint
+    assert paths.log.read_text() == "alas\n"
 
 
-def test_an_engine_that_has_its_lock_while_it_dies(places: Places, tmp_path: Path) -> None:
+def test_an_engine_that_has_its_lock_while_it_dies(paths: Paths, tmp_path: Path) -> None:
     """It is not taken for another that was faster."""
-    places.engines.mkdir()
+    paths.engines.mkdir()
     program = f"""
 import fcntl, os, sys, time
-lock = os.open({str(lock_path(places, QUEUE))!r}, os.O_CREAT | os.O_RDWR)
+lock = os.open({str(lock_path(paths, QUEUE))!r}, os.O_CREAT | os.O_RDWR)
 fcntl.flock(lock, fcntl.LOCK_EX)
 os.close(int(sys.argv[-1]))
 time.sleep(0.3)
 sys.exit(9)
 """
     with pytest.raises(EngineFailed, match="ended with 9"):
-        ensure_engine(places, [], in_place_of_stoker(tmp_path, program))
+        ensure_engine(paths, [], in_place_of_stoker(tmp_path, program))
 
 
-def test_an_engine_that_failed_because_another_was_faster(places: Places, tmp_path: Path) -> None:
+def test_an_engine_that_failed_because_another_was_faster(paths: Paths, tmp_path: Path) -> None:
     """There is one, which is all that was wanted."""
-    places.engines.mkdir()
+    paths.engines.mkdir()
     program = f"""
 import fcntl, os, sys, time
-lock = os.open({str(lock_path(places, QUEUE))!r}, os.O_CREAT | os.O_RDWR)
+lock = os.open({str(lock_path(paths, QUEUE))!r}, os.O_CREAT | os.O_RDWR)
 fcntl.flock(lock, fcntl.LOCK_EX)
 if os.fork():
     os._exit(3)
 os.close(int(sys.argv[-1]))
 time.sleep(2)
 """
-    assert ensure_engine(places, [], in_place_of_stoker(tmp_path, program))
+    assert ensure_engine(paths, [], in_place_of_stoker(tmp_path, program))
 
 
 @pytest.mark.parametrize("error", [UsageError("what", "hint"), StokerError("what")])

@@ -51,9 +51,9 @@ def test_lines(stream: bytes, expected: list[str]) -> None:
 
 
 @given(st.lists(st.sampled_from([b"a", b"\\", b"\n", b"\r", b" ", b"#", b"\0", b"\xe9"])), st.data())
-def test_chunks_do_not_matter(pieces: list[bytes], data: st.DataObject) -> None:
+def test_chunks_do_not_matter(spans: list[bytes], data: st.DataObject) -> None:
     """The same jobs come out wherever the stream is cut."""
-    stream = b"".join(pieces)
+    stream = b"".join(spans)
     cut = data.draw(st.integers(0, len(stream)))
     assert jobs_of(stream[:cut], stream[cut:]) == jobs_of(stream)
 

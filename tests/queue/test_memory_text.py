@@ -6,21 +6,21 @@ import msgspec
 import pytest
 
 from stoker.core.job import Cancelled, Exited, Job, Running, Waiting
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from stoker.queue.view_builder import last_mishap, oom_advice, sparing_text, vram_text
 from support.build import GIB, a_job, simulated
 
-OWN = Exited(1, 1, 0, 9.0, cause="oom", company=True, floor=9 * GIB)
-NEIGHBOURS = Exited(1, 1, 0, 9.0, cause="oom", company=True)
-FAULT = Exited(1, 1, 0, 9.0, cause="fault", company=True)
+OWN = Exited(1, 1, 0, 9.0, cause="oom", shared=True, floor=9 * GIB)
+NEIGHBOURS = Exited(1, 1, 0, 9.0, cause="oom", shared=True)
+FAULT = Exited(1, 1, 0, 9.0, cause="fault", shared=True)
 ALONE = Exited(1, 1, 0, 9.0, cause="oom")
 WAITS, RUNS = Waiting(9.0), Running(2, "k", ("0",), 10.0)
 
 
-def spared(shortages: int, floor: int = 0, state: Waiting | Running = WAITS) -> Job:
+def spared(shared_failures: int, floor: int = 0, state: Waiting | Running = WAITS) -> Job:
     """A job that company has cost so many attempts."""
-    job = a_job(1, Need(memory=6 * GIB), state=state)
-    return msgspec.structs.replace(job, shortages=shortages, floor=floor)
+    job = a_job(1, Resources(memory=6 * GIB), state=state)
+    return msgspec.structs.replace(job, shared_failures=shared_failures, floor=floor)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_job_that_company_harmed(job: Job, event: Exited, words: str) -> None:
 
 def test_the_last_mishap() -> None:
     """An end that nobody else had to do with is none."""
-    assert last_mishap([OWN, Cancelled(1.0), FAULT, ALONE, Exited(3, 1, 0, 9.0, company=True)]) == FAULT
+    assert last_mishap([OWN, Cancelled(1.0), FAULT, ALONE, Exited(3, 1, 0, 9.0, shared=True)]) == FAULT
     assert last_mishap([ALONE]) is None
 
 

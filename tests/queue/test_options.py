@@ -6,16 +6,16 @@ import msgspec
 import pytest
 
 from stoker.core.errors import Impossible, StokerError, UsageError
-from stoker.core.spec import Dependency, Need
+from stoker.core.spec import Dependency, Resources
 from stoker.queue.options import (
     JobOptions,
     Surroundings,
     merged,
-    need_of,
     parse_assignment,
     parse_grace,
+    resources_of,
+    spec_of,
     tasks_of,
-    terms_of,
 )
 
 GIB = 2**30
@@ -33,19 +33,19 @@ AROUND = Surroundings(cwd="/here", umask=0o022, environment="abc", default_out="
 
 def test_nothing_given_is_one_whole_gpu() -> None:
     """The default is one GPU alone, no limit, half a minute of grace, and the place and log of the batch."""
-    terms = terms_of(JobOptions(), AROUND)
-    assert terms.need == Need(gpus=1, memory=None)
-    assert (terms.cwd, terms.out, terms.err) == ("/here", "/logs/%j.log", "")
-    assert (terms.limit, terms.grace, terms.retries, terms.priority) == (None, 30.0, 0, 0)
+    spec = spec_of(JobOptions(), AROUND)
+    assert spec.resources == Resources(gpus=1, memory=None)
+    assert (spec.cwd, spec.out, spec.err) == ("/here", "/logs/%j.log", "")
+    assert (spec.limit, spec.grace, spec.retries, spec.priority) == (None, 30.0, 0, 0)
 
 
 def test_needs() -> None:
     """Sizes, counts and devices are understood; all is the whole card."""
     options = JobOptions(gpus=2, vram="1.5G", on="1,0", prefer="0")
-    assert need_of(options, resolve) == Need(2, GIB * 3 // 2, ("GPU-1", "GPU-0"), ("GPU-0",))
-    assert need_of(JobOptions(gpus=0, vram="all"), resolve) == Need(0, None)
-    assert need_of(JobOptions(vram=" AUTO"), resolve) == Need(auto=True)
-    assert need_of(JobOptions(vram="All "), resolve) == Need()
+    assert resources_of(options, resolve) == Resources(2, GIB * 3 // 2, ("GPU-1", "GPU-0"), ("GPU-0",))
+    assert resources_of(JobOptions(gpus=0, vram="all"), resolve) == Resources(0, None)
+    assert resources_of(JobOptions(vram=" AUTO"), resolve) == Resources(auto=True)
+    assert resources_of(JobOptions(vram="All "), resolve) == Resources()
 
 
 @pytest.mark.parametrize(
@@ -61,37 +61,37 @@ def test_needs() -> None:
 )
 def test_paths_are_made_absolute(chdir: str | None, out: str, expected: tuple[str, str]) -> None:
     """Outputs are seen from the job's directory, and that from the batch's; a dash stays the caller's output."""
-    terms = terms_of(JobOptions(chdir=chdir, out=out), AROUND)
-    assert (terms.cwd, terms.out) == expected
+    spec = spec_of(JobOptions(chdir=chdir, out=out), AROUND)
+    assert (spec.cwd, spec.out) == expected
 
 
 def test_what_a_job_waits_for() -> None:
     """Moments count from now, in the zone of this machine; ids are found by whoever knows the queue."""
     around = msgspec.structs.replace(AROUND, now=1000.0, earlier=lambda text: (Dependency(int(text), "any"),))
-    terms = terms_of(JobOptions(begin="now+1hour", after="12"), around)
-    assert (terms.begin, terms.after) == (4600.0, (Dependency(12, "any"),))
+    spec = spec_of(JobOptions(begin="now+1hour", after="12"), around)
+    assert (spec.begin, spec.after) == (4600.0, (Dependency(12, "any"),))
     with pytest.raises(UsageError):
-        terms_of(JobOptions(after="12"), AROUND)
+        spec_of(JobOptions(after="12"), AROUND)
 
 
 def test_what_is_noted_and_limited() -> None:
     """Groups, tags, what a retry may mend, the type of a GPU, and the commit of the job's own directory."""
     options = JobOptions(group="g", tag={"b": "2", "a": "1"}, retry_on="OOM, 75", no_requeue=True, gpu_type="A100")
-    terms = terms_of(options, msgspec.structs.replace(AROUND, commit=lambda cwd: f"commit of {cwd}"))
-    assert (terms.group, terms.tags, terms.retry_on) == ("g", (("a", "1"), ("b", "2")), ("oom", "75"))
-    assert (terms.requeue, terms.need.model, terms.commit) == (False, "a100", "commit of /here")
+    spec = spec_of(options, msgspec.structs.replace(AROUND, commit=lambda cwd: f"commit of {cwd}"))
+    assert (spec.group, spec.tags, spec.retry_on) == ("g", (("a", "1"), ("b", "2")), ("oom", "75"))
+    assert (spec.requeue, spec.resources.model, spec.commit) == (False, "a100", "commit of /here")
 
 
 def test_arrays() -> None:
     """Their tasks have logs of their own and placeholders, and only as many run at once as was said."""
     around = msgspec.structs.replace(AROUND, array_out="/logs/%A/%a.log")
     options = JobOptions(array="0-6:3%2")
-    terms = terms_of(options, around)
-    assert (terms.at_once, terms.fill, terms.out) == (2, True, "/logs/%A/%a.log")
+    spec = spec_of(options, around)
+    assert (spec.at_once, spec.fill, spec.out) == (2, True, "/logs/%A/%a.log")
     assert tasks_of(options) == (0, 3, 6)
     assert tasks_of(JobOptions()) == (None,)
-    assert terms_of(JobOptions(array="1", out="x"), around).out == "/here/x"
-    assert terms_of(JobOptions(), around).fill is False
+    assert spec_of(JobOptions(array="1", out="x"), around).out == "/here/x"
+    assert spec_of(JobOptions(), around).fill is False
 
 
 def test_a_jobs_own_wish_goes_first() -> None:
@@ -106,7 +106,7 @@ def test_a_jobs_own_wish_goes_first() -> None:
 def test_memory_without_unit(number: str, meant: str) -> None:
     """A bare number is refused with what was meant: eight bytes for each job would pack all of them on one card."""
     with pytest.raises(UsageError) as refused:
-        need_of(JobOptions(vram=number), str)
+        resources_of(JobOptions(vram=number), str)
     assert refused.value.hint == f"write {meant}"
 
 
@@ -163,7 +163,7 @@ def test_memory_without_unit(number: str, meant: str) -> None:
 def test_wrong_values_say_what_to_write(options: JobOptions) -> None:
     """Every value that cannot be is refused with a hint."""
     with pytest.raises(StokerError) as refused:
-        terms_of(options, AROUND)
+        spec_of(options, AROUND)
     assert refused.value.hint
 
 
@@ -172,8 +172,8 @@ def test_wrong_values_say_what_to_write(options: JobOptions) -> None:
 )
 def test_mps(value: str | bool, percent: int | None) -> None:
     """The share of the threads, all of them where nobody says how many, and a way to say that it is not wanted."""
-    need = terms_of(JobOptions(mps=value, vram="4G"), AROUND).need
-    assert (need.mps, need.memory) == (percent, 4 * 2**30)
+    resources = spec_of(JobOptions(mps=value, vram="4G"), AROUND).resources
+    assert (resources.mps, resources.memory) == (percent, 4 * 2**30)
 
 
 def test_assignments() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from stoker.core.spec import Command, Need, Terms
+from stoker.core.spec import Command, JobSpec, Resources
 from stoker.queue.preflight import Caps, knows_cap
 from support.torch import with_torch
 
-SHARED = Terms(need=Need(memory=2**30), cap=True)
+SHARED = JobSpec(resources=Resources(memory=2**30), cap=True)
 TRAIN = Command((sys.executable, "train.py"))
 
 
@@ -31,10 +31,10 @@ def test_does_not_know(version: str) -> None:
     assert not knows_cap(version)
 
 
-def settled(environment: dict[str, str], command: Command, terms: Terms) -> tuple[bool, list[str]]:
+def settled(environment: dict[str, str], command: Command, spec: JobSpec) -> tuple[bool, list[str]]:
     """Whether the cap stays, and what is said."""
     said: list[str] = []
-    return Caps(environment, said.append).settled(command, terms).cap, said
+    return Caps(environment, said.append).settled(command, spec).cap, said
 
 
 def test_new_enough(tmp_path: Path) -> None:
@@ -69,16 +69,16 @@ def test_cannot_tell() -> None:
 
 def test_a_whole_card() -> None:
     """There is nothing to cap."""
-    kept, (sentence,) = settled(dict(os.environ), TRAIN, Terms(cap=True))
+    kept, (sentence,) = settled(dict(os.environ), TRAIN, JobSpec(cap=True))
     assert not kept
     assert "without --vram" in sentence
 
 
 def test_not_asked_for() -> None:
     """Who does not want one is not bothered."""
-    terms = Terms(need=Need(memory=2**30))
+    spec = JobSpec(resources=Resources(memory=2**30))
     caps = Caps({}, pytest.fail)
-    assert caps.settled(Command(("missing",)), terms) is terms
+    assert caps.settled(Command(("missing",)), spec) is spec
 
 
 def test_each_is_asked_once(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_each_is_asked_once(tmp_path: Path) -> None:
     said: list[str] = []
     caps = Caps(dict(os.environ), said.append)
     jobs = [replace(SHARED, extra_env=(("SEED", str(seed)),)) for seed in range(5)]
-    assert not any(caps.settled(Command((str(python), str(terms))), terms).cap for terms in jobs)
+    assert not any(caps.settled(Command((str(python), str(spec))), spec).cap for spec in jobs)
     assert asked.read_text() == "x\n"
     assert len(said) == 1
     first, second = (caps.settled(Command((str(python),)), jobs[0]) for _ in range(2))

@@ -10,17 +10,17 @@ import pytest
 
 from stoker.core.errors import NoSuchJob, UsageError
 from stoker.core.job import Cancelled, advance
-from stoker.core.spec import Command, NewJob, Terms
+from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.queue.select import find, find_last
-from stoker.store.paths import Places
+from stoker.store.paths import Paths
 from stoker.store.schema import Change
 from stoker.store.writer import Store, open_store
 
 TRUE = Command(("true",))
 
 
-def job(name: str = "", task: int | None = None, **terms: object) -> NewJob:
-    return NewJob(TRUE, Terms(**terms), name, task)  # type: ignore[arg-type]
+def job(name: str = "", task: int | None = None, **spec: object) -> NewJob:
+    return NewJob(TRUE, JobSpec(**spec), name, task)  # type: ignore[arg-type]
 
 
 def end(store: Store, *ids: int) -> None:
@@ -35,7 +35,7 @@ def end(store: Store, *ids: int) -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """Jobs 1 to 3, the array 4 with the tasks 0, 10, 20 as rows 4 to 6, and job 7."""
-    with closing(open_store(Places(tmp_path))) as opened:
+    with closing(open_store(Paths(tmp_path))) as opened:
         batch = opened.add_batch("test", 1.0)
         opened.add_jobs(batch, "queue", [job("vit-a"), job("vit-b"), job("vit-a")], 1.0)
         opened.add_jobs(batch, "queue", [job("sweep", task) for task in (0, 10, 20)], 1.0, array=True)
@@ -129,7 +129,7 @@ def test_the_last_array(store: Store) -> None:
 
 def test_an_empty_queue(tmp_path: Path) -> None:
     """Where nothing is, everything says so; only `all` is nothing without a word."""
-    with closing(open_store(Places(tmp_path))) as empty:
+    with closing(open_store(Paths(tmp_path))) as empty:
         assert find(empty, ["all"]) == []
         for typed in ("last", "1"):
             with pytest.raises(NoSuchJob, match="the queue is empty"):

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from stoker.core.errors import NoSuchJob, UsageError
-from stoker.core.spec import Command, Dependency, NewJob, Terms
+from stoker.core.spec import Command, Dependency, JobSpec, NewJob
 from stoker.queue.select import MOST, resolve_after
-from stoker.store.paths import Places
+from stoker.store.paths import Paths
 from stoker.store.writer import Store, open_store
 
 
 def job(name: str = "", task: int | None = None) -> NewJob:
-    return NewJob(Command(("true",)), Terms(), name, task)
+    return NewJob(Command(("true",)), JobSpec(), name, task)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """Jobs 1 and 2, the array 3 with the tasks 0 to 2 as rows 3 to 5, and job 6."""
-    with closing(open_store(Places(tmp_path))) as opened:
+    with closing(open_store(Paths(tmp_path))) as opened:
         opened.add_jobs(1, "queue", [job("a"), job("b")], 1.0)
         opened.add_jobs(1, "queue", [job("sweep", task) for task in range(3)], 1.0, array=True)
         opened.add_jobs(1, "queue", [job("c")], 1.0)

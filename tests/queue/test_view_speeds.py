@@ -9,8 +9,8 @@ import pytest
 
 from stoker.core.job import Job, Running, Starting
 from stoker.core.learning import Learnt, Runs, observe_use, usual_pace
-from stoker.core.spec import Need
-from stoker.queue.view_builder import in_company, speeds_of, together
+from stoker.core.spec import Resources
+from stoker.queue.view_builder import is_shared, speeds_of, together
 from support.build import GIB, a_job, simulated
 
 DEVICES = {device.id: device for device in simulated(24, 24)}
@@ -21,7 +21,7 @@ KNOWN = observe_use(Learnt(), MODEL, pace=4.0)
 def running(job_id: int, *devices: str, log: str = "", kind: str = "vit") -> Job:
     """A job on some devices."""
     state = Running(1, f"k{job_id}", devices or ("0",), 0.0, log)
-    return msgspec.structs.replace(a_job(job_id, Need(memory=GIB), state=state), kind=kind)
+    return msgspec.structs.replace(a_job(job_id, Resources(memory=GIB), state=state), kind=kind)
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def test_nothing_is_made_up(log: str) -> None:
 def test_company() -> None:
     """Jobs share a GPU if one of their devices is the same; what only starts is no company yet."""
     jobs = [running(1, "0", "1"), running(2, "1"), running(3, "2")]
-    assert [job.id for job in in_company(jobs)] == [1, 2]
+    assert [job.id for job in is_shared(jobs)] == [1, 2]
     starting = msgspec.structs.replace(running(2), state=Starting(1, "k", ("0",), 0.0))
-    assert in_company([running(1), starting]) == []
+    assert is_shared([running(1), starting]) == []
 
 
 def test_the_usual_pace() -> None:

@@ -11,7 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.runner.journal import NOTE_LIMIT, SIZE, Back, Began, Born, Over, Reader, Record, create, line_of, record_of
+from stoker.runner.journal import (
+    NOTE_LIMIT,
+    SIZE,
+    AttemptExited,
+    AttemptReturned,
+    AttemptStarted,
+    Born,
+    Reader,
+    Record,
+    create,
+    line_of,
+    record_of,
+)
 from support.disk import fill, small_disk
 
 keys = st.builds("{}.{}".format, st.integers(1), st.integers(1))
@@ -21,13 +33,13 @@ numbers = st.integers(0, 2**40)
 notes = st.text(st.characters(), max_size=NOTE_LIMIT)
 """Any characters, also halves of surrogate pairs, as undecodable names have them."""
 records = st.one_of(
-    st.builds(Began, keys, moments),
+    st.builds(AttemptStarted, keys, moments),
     st.builds(Born, keys, numbers),
-    st.builds(Back, keys, moments),
-    st.builds(Over, keys, moments, numbers, numbers, words, numbers, notes),
+    st.builds(AttemptReturned, keys, moments),
+    st.builds(AttemptExited, keys, moments, numbers, numbers, words, numbers, notes),
 )
 
-ENDED = Over("1.1", 2.0, 0, 0, "exited", 0, "")
+ENDED = AttemptExited("1.1", 2.0, 0, 0, "exited", 0, "")
 
 
 @contextmanager
@@ -61,7 +73,7 @@ def test_record_round_trip(record: Record) -> None:
 def test_long_note_is_cut() -> None:
     """A note takes no more than its share of the journal."""
     record = record_of(line_of(ENDED._replace(note="x" * 10_000)))
-    assert isinstance(record, Over)
+    assert isinstance(record, AttemptExited)
     assert record.note == "x" * NOTE_LIMIT
 
 
@@ -104,7 +116,7 @@ def test_full_disk(tmp_path: Path) -> None:
 
 def test_news_come_once(tmp_path: Path) -> None:
     """Each reading tells what was written since the one before."""
-    first, second = Began("1.1", 1.0), ENDED
+    first, second = AttemptStarted("1.1", 1.0), ENDED
     with writing(tmp_path / "journal") as journal, reading(tmp_path / "journal") as reader:
         assert reader.news() == []
         os.pwrite(journal, line_of(first), 0)
@@ -117,18 +129,18 @@ def test_news_come_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", range(len(line_of(ENDED))))
 def test_unfinished_line_waits(tmp_path: Path, cut: int) -> None:
     """A line that is not yet whole is told when it is, wherever it was cut."""
-    begun = line_of(Began("1.1", 1.0))
+    begun = line_of(AttemptStarted("1.1", 1.0))
     whole = begun + line_of(ENDED)
     with writing(tmp_path / "journal") as journal, reading(tmp_path / "journal") as reader:
         os.pwrite(journal, whole[: len(begun) + cut], 0)
-        assert reader.news() == [Began("1.1", 1.0)]
+        assert reader.news() == [AttemptStarted("1.1", 1.0)]
         os.pwrite(journal, whole, 0)
         assert reader.news() == [ENDED]
 
 
 def test_more_than_one_reading(tmp_path: Path) -> None:
     """All that is there is told at once, however much it is and even beyond the space set aside."""
-    every = [Over(f"{number}.1", 1.0, 0, 0, "refused", 0, "ü" * NOTE_LIMIT) for number in range(400)]
+    every = [AttemptExited(f"{number}.1", 1.0, 0, 0, "refused", 0, "ü" * NOTE_LIMIT) for number in range(400)]
     with writing(tmp_path / "journal") as journal, reading(tmp_path / "journal") as reader:
         os.pwrite(journal, b"".join(map(line_of, every)), 0)
         assert reader.news() == every

@@ -1,4 +1,4 @@
-"""Keepers that outlive their engine, and an engine that outlives its keepers: every row of the recovery table."""
+"""Workers that outlive their engine, and an engine that outlives its workers: every row of the recovery table."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from stoker.core.errors import StokerError
-from stoker.runner.journal import SIZE, Began, Over
-from stoker.runner.local import Gone
+from stoker.runner.journal import SIZE, AttemptExited, AttemptStarted
+from stoker.runner.local import WorkerLost
 from support.disk import fill, small_disk
 from support.local import Yard, end, engine_process, holders, lives, wait_pid, yard
 from support.wait import wait_until
@@ -30,11 +30,11 @@ import sys
 from pathlib import Path
 from support.local import Yard
 works = Yard(Path(sys.argv[1]), "first")
-keeper = works.backend.hire()
+worker = works.backend.hire()
 for number, line in enumerate(sys.argv[2:], 1):
-    works.start(keeper, f"{number}.1", line, shell="/bin/sh")
+    works.start(worker, f"{number}.1", line, shell="/bin/sh")
 works.wait_began()
-print(keeper, flush=True)
+print(worker, flush=True)
 sys.stdin.read()
 """
 
@@ -44,9 +44,9 @@ from pathlib import Path
 from support.local import Yard
 works = Yard(Path(sys.argv[1]), "first")
 os.kill(int(sys.stdin.readline()), signal.SIGSTOP)
-keeper = works.backend.hire()
-works.start(keeper, "1.1", sys.argv[2], shell="/bin/sh")
-print(keeper, flush=True)
+worker = works.backend.hire()
+works.start(worker, "1.1", sys.argv[2], shell="/bin/sh")
+print(worker, flush=True)
 sys.stdin.read()
 """
 
@@ -80,7 +80,7 @@ def works(tmp_path: Path) -> Iterator[Yard]:
 
 
 def killed_engine(directory: Path, *lines: str) -> str:
-    """The name of a keeper that runs the lines, and whose engine was killed."""
+    """The name of a worker that runs the lines, and whose engine was killed."""
     with engine_process(ENGINE, directory, *lines) as engine:
         return last_words(engine)
 
@@ -97,10 +97,10 @@ def last_words(engine: subprocess.Popen[str]) -> str:
 
 
 def forkserver(works: Yard) -> psutil.Process:
-    """The process that forks the keepers."""
-    keeper = works.backend.hire()
-    wait_until(lambda: len(holders(works.keepers / keeper / "lock")) == 1)
-    parent = works.process_of(keeper).parent()
+    """The process that forks the workers."""
+    worker = works.backend.start_worker()
+    wait_until(lambda: len(holders(works.workers / worker / "lock")) == 1)
+    parent = works.process_of(worker).parent()
     assert parent
     return parent
 
@@ -110,60 +110,60 @@ class TestKeeperAlive:
 
     def test_running_attempt(self, works: Yard) -> None:
         """An attempt goes on when its engine is killed, and its exit code reaches the next engine."""
-        keeper = killed_engine(works.directory, WAITS)
-        assert not works.backend.is_dead(keeper)
-        assert works.backend.adopt(keeper)
+        worker = killed_engine(works.directory, WAITS)
+        assert not works.backend.is_dead(worker)
+        assert works.backend.adopt(worker)
         works.wait_began()
         (works.directory / "go").touch()
         assert works.wait_over().code == 7
 
     def test_attempts_behind_it(self, works: Yard) -> None:
         """Attempts that were handed over ahead run too, each once."""
-        keeper = killed_engine(works.directory, WAITS, "echo ran >> ran", "exit 3")
-        assert works.backend.adopt(keeper)
+        worker = killed_engine(works.directory, WAITS, "echo ran >> ran", "exit 3")
+        assert works.backend.adopt(worker)
         (works.directory / "go").touch()
         assert [works.wait_over(f"{number}.1").code for number in (1, 2, 3)] == [7, 0, 3]
         assert (works.directory / "ran").read_text() == "ran\n"
 
-    def test_adopted_keeper_takes_orders(self, works: Yard) -> None:
-        """An adopted keeper is stopped, and takes new attempts, like one of our own."""
-        keeper = killed_engine(works.directory, "sleep 1000")
-        works.backend.adopt(keeper)
+    def test_adopted_worker_takes_orders(self, works: Yard) -> None:
+        """An adopted worker is stopped, and takes new attempts, like one of our own."""
+        worker = killed_engine(works.directory, "sleep 1000")
+        works.backend.adopt(worker)
         works.wait_began()
-        works.backend.stop(keeper, "1.1", 10.0)
+        works.backend.stop(worker, "1.1", 10.0)
         assert works.wait_over().why == "stopped"
-        works.start(keeper, "2.1", "true")
+        works.start(worker, "2.1", "true")
         assert works.wait_over("2.1").code == 0
 
     def test_engine_that_leaves(self, works: Yard) -> None:
-        """An engine that closes in good order leaves its busy keepers at work as well."""
+        """An engine that closes in good order leaves its busy workers at work as well."""
         first = Yard(works.directory, "first")
-        keeper = first.begin(WAITS, shell="/bin/sh")
+        worker = first.begin(WAITS, shell="/bin/sh")
         first.backend.close()
-        assert works.backend.adopt(keeper)
+        assert works.backend.adopt(worker)
         (works.directory / "go").touch()
         assert works.wait_over().code == 7
 
     def test_order_that_was_on_its_way(self, works: Yard) -> None:
-        """What an engine ordered before it was killed is done, even if its keeper was not yet there."""
+        """What an engine ordered before it was killed is done, even if its worker was not yet there."""
         with engine_process(HASTY_ENGINE, works.directory, "exit 5") as engine:
             (server,) = wait_children(engine.pid)
             assert engine.stdin
             engine.stdin.write(f"{server.pid}\n")
             engine.stdin.flush()
-            keeper = last_words(engine)
-        assert not works.backend.is_dead(keeper)
-        assert works.backend.adopt(keeper)
+            worker = last_words(engine)
+        assert not works.backend.is_dead(worker)
+        assert works.backend.adopt(worker)
         server.resume()
         assert works.wait_over().code == 5
 
     def test_time_limit(self, works: Yard) -> None:
         """The time limit holds although no engine lives."""
         first = Yard(works.directory, "first")
-        keeper = first.begin("sleep", "1000", limit=0.3)
+        worker = first.begin("sleep", "1000", limit=0.3)
         first.backend.close()
-        wait_until(lambda: works.backend.is_dead(keeper))
-        works.backend.adopt(keeper)
+        wait_until(lambda: works.backend.is_dead(worker))
+        works.backend.adopt(worker)
         assert works.wait_over().why == "timeout"
 
 
@@ -171,108 +171,108 @@ class TestKeeperDead:
     """The lock is free: the journal says what happened."""
 
     def test_ended_while_nobody_looked(self, works: Yard) -> None:
-        """An end that nobody saw is told by the journal, and the keeper has left."""
-        keeper = killed_engine(works.directory, "exit 7")
-        wait_until(lambda: works.backend.is_dead(keeper))
-        assert works.backend.adopt(keeper)
-        works.wait_gone(keeper)
-        assert [type(record) for record in works.said[keeper]] == [Began, Over, Gone]
+        """An end that nobody saw is told by the journal, and the worker has left."""
+        worker = killed_engine(works.directory, "exit 7")
+        wait_until(lambda: works.backend.is_dead(worker))
+        assert works.backend.adopt(worker)
+        works.wait_gone(worker)
+        assert [type(record) for record in works.said[worker]] == [AttemptStarted, AttemptExited, WorkerLost]
         assert works.wait_over().code == 7
 
     def test_killed_while_it_worked(self, works: Yard) -> None:
-        """Of an attempt whose keeper was killed no end is told, only that all of it is gone, and then it is."""
+        """Of an attempt whose worker was killed no end is told, only that all of it is gone, and then it is."""
         script = "sh -c 'echo $$ > pid; exec sleep 1000' & env -i /bin/sh -c 'echo $$ > bare; exec sleep 1000' & wait"
-        keeper = works.begin(script, shell="/bin/sh")
+        worker = works.begin(script, shell="/bin/sh")
         left = [wait_pid(works.directory / name) for name in ("pid", "bare")]
-        works.process_of(keeper).kill()
-        works.wait_gone(keeper)
+        works.process_of(worker).kill()
+        works.wait_gone(worker)
         assert not any(map(lives, left))
-        assert [type(record) for record in works.said[keeper]] == [Began, Gone]
+        assert [type(record) for record in works.said[worker]] == [AttemptStarted, WorkerLost]
 
     def test_killed_with_its_engine(self, works: Yard) -> None:
         """The same holds where the engine was killed too: its successor makes sure that nothing lives."""
-        keeper = killed_engine(works.directory, "echo $$ > pid; exec sleep 1000")
+        worker = killed_engine(works.directory, "echo $$ > pid; exec sleep 1000")
         left = wait_pid(works.directory / "pid")
-        works.process_of(keeper).kill()
-        works.backend.adopt(keeper)
-        works.wait_gone(keeper)
+        works.process_of(worker).kill()
+        works.backend.adopt(worker)
+        works.wait_gone(worker)
         assert not lives(left)
-        assert Over not in map(type, works.said[keeper])
+        assert AttemptExited not in map(type, works.said[worker])
 
-    def test_lease_outlives_the_keeper(self, works: Yard) -> None:
-        """The lease of a killed keeper is held by its job until that is dead as well."""
+    def test_lease_outlives_the_worker(self, works: Yard) -> None:
+        """The lease of a killed worker is held by its job until that is dead as well."""
         with (works.directory / "lease").open("wb") as lease:
             fcntl.flock(lease, fcntl.LOCK_EX)
-            keeper = works.backend.hire()
-            works.backend.equip(keeper, lease.name, os.dup(lease.fileno()))
-        works.start(keeper, "1.1", "sleep", "1000")
-        (job,) = wait_children(works.process_of(keeper).pid)
-        works.process_of(keeper).kill()
-        wait_until(lambda: works.backend.is_dead(keeper))
+            worker = works.backend.start_worker()
+            works.backend.give_lease(worker, lease.name, os.dup(lease.fileno()))
+        works.start(worker, "1.1", "sleep", "1000")
+        (job,) = wait_children(works.process_of(worker).pid)
+        works.process_of(worker).kill()
+        wait_until(lambda: works.backend.is_dead(worker))
         assert holders(works.directory / "lease") == [job]
-        works.wait_gone(keeper)
+        works.wait_gone(worker)
         assert holders(works.directory / "lease") == []
 
     def test_killed_before_it_started_anything(self, works: Yard) -> None:
         """A journal without a word means that nothing was started."""
-        keeper = works.backend.hire()
-        works.process_of(keeper).kill()
-        works.start(keeper, "1.1", "touch", "ran")
-        works.wait_gone(keeper)
-        assert works.said[keeper] == [Gone()]
+        worker = works.backend.start_worker()
+        works.process_of(worker).kill()
+        works.start(worker, "1.1", "touch", "ran")
+        works.wait_gone(worker)
+        assert works.said[worker] == [WorkerLost()]
         assert not (works.directory / "ran").exists()
 
     def test_orders_to_the_dead(self, works: Yard) -> None:
-        """Orders to a keeper that is gone are dropped, and the lease that came with one is closed."""
-        keeper = works.backend.hire()
-        works.backend.dismiss(keeper)
-        works.wait_gone(keeper)
+        """Orders to a worker that is gone are dropped, and the lease that came with one is closed."""
+        worker = works.backend.start_worker()
+        works.backend.stop_worker(worker)
+        works.wait_gone(worker)
         descriptor = os.open(works.directory / "lease", os.O_RDWR | os.O_CREAT)
-        works.backend.equip(keeper, str(works.directory / "lease"), descriptor)
-        works.start(keeper, "1.1", "true")
-        works.backend.stop(keeper, "1.1", 0.0)
+        works.backend.give_lease(worker, str(works.directory / "lease"), descriptor)
+        works.start(worker, "1.1", "true")
+        works.backend.stop(worker, "1.1", 0.0)
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)
 
     @pytest.mark.parametrize("prepared", [False, True])
     def test_no_trace(self, works: Yard, prepared: bool) -> None:
-        """A keeper without a folder, or without a journal in it, cannot be adopted and counts as dead."""
+        """A worker without a folder, or without a journal in it, cannot be adopted and counts as dead."""
         if prepared:
-            (works.keepers / "first-1").mkdir()
+            (works.workers / "first-1").mkdir()
         assert works.backend.is_dead("first-1")
         assert not works.backend.adopt("first-1")
 
     def test_forget(self, works: Yard) -> None:
-        """Nothing of a keeper is left once it is forgotten."""
-        keeper = works.backend.hire()
-        works.backend.dismiss(keeper)
-        works.wait_gone(keeper)
-        works.backend.forget(keeper)
-        assert list(works.keepers.iterdir()) == []
+        """Nothing of a worker is left once it is forgotten."""
+        worker = works.backend.start_worker()
+        works.backend.stop_worker(worker)
+        works.wait_gone(worker)
+        works.backend.forget(worker)
+        assert list(works.workers.iterdir()) == []
 
 
 class TestForkserver:
-    """The process that forks keepers."""
+    """The process that forks workers."""
 
     def test_killed(self, works: Yard) -> None:
-        """A killed forkserver is replaced at the next hire, and its keepers do not notice."""
-        keeper = works.begin(WAITS, shell="/bin/sh")
+        """A killed forkserver is replaced at the next hire, and its workers do not notice."""
+        worker = works.begin(WAITS, shell="/bin/sh")
         end([forkserver(works)])
-        other = works.backend.hire()
+        other = works.backend.start_worker()
         works.start(other, "2.1", "true")
         assert works.wait_over("2.1").code == 0
         (works.directory / "go").touch()
         assert works.wait_over("1.1").code == 7
-        assert keeper != other
+        assert worker != other
 
     def test_leaves_with_the_engine(self, works: Yard) -> None:
-        """Forkserver and idle keepers end when their engine does."""
+        """Forkserver and idle workers end when their engine does."""
         first = Yard(works.directory, "first")
-        keeper = first.backend.hire()
+        worker = first.backend.start_worker()
         server = forkserver(first)
         first.backend.close()
         assert not lives(server.pid)
-        wait_until(lambda: works.backend.is_dead(keeper))
+        wait_until(lambda: works.backend.is_dead(worker))
 
     def test_signals_of_the_engine(self, works: Yard) -> None:
         """Commands have no signal blocked, ignored or caught, even if the engine had them all."""
@@ -299,10 +299,10 @@ class TestTroubles:
             assert works.log().read_text() == "here\n"
 
     def test_private_files(self, works: Yard) -> None:
-        """Nobody else can read a keeper's folder or anything in it, whatever the umask."""
+        """Nobody else can read a worker's folder or anything in it, whatever the umask."""
         before = os.umask(0)
         try:
-            folder = works.keepers / works.backend.hire()
+            folder = works.workers / works.backend.start_worker()
         finally:
             os.umask(before)
         assert folder.stat().st_mode & 0o777 == 0o700
@@ -314,22 +314,22 @@ class TestTroubles:
     def test_disk_that_gets_full(self, tmp_path: Path) -> None:
         """On a full disk exit codes are kept all the same, since their space was set aside."""
         with small_disk(tmp_path / "disk", "size=3m") as disk, yard(disk) as works:
-            keeper = works.begin(WAITS, shell="/bin/sh")
+            worker = works.begin(WAITS, shell="/bin/sh")
             (disk / "go").touch()
             fill(disk)
-            works.start(keeper, "2.1", "echo nowhere to write to; exit 3", shell="/bin/sh")
+            works.start(worker, "2.1", "echo nowhere to write to; exit 3", shell="/bin/sh")
             assert works.wait_over("1.1").code == 7
             assert works.wait_over("2.1").code == 3
 
     @pytest.mark.parametrize("options", ["size=64k", *(f"size=8m,nr_inodes={count}" for count in (2, 3, 4, 5))])
-    def test_no_room_for_a_keeper(self, tmp_path: Path, options: str) -> None:
+    def test_no_room_for_a_worker(self, tmp_path: Path, options: str) -> None:
         """Where there is no space or no file left, hiring fails with advice and leaves nothing behind."""
         with small_disk(tmp_path / "disk", options) as disk, yard(disk) as works:
             before = os.listdir("/proc/self/fd")
             with pytest.raises(StokerError, match="No space left on device") as caught:
-                works.backend.hire()
+                works.backend.start_worker()
             assert "disk is full" in caught.value.hint
-            assert list(works.keepers.iterdir()) == []
+            assert list(works.workers.iterdir()) == []
             assert os.listdir("/proc/self/fd") == before
 
     def test_log_on_a_read_only_disk(self, works: Yard) -> None:
@@ -340,27 +340,27 @@ class TestTroubles:
         assert not (works.directory / "ran").exists()
 
     def test_journal_wears_out(self, works: Yard) -> None:
-        """A keeper says when its journal is nearly full; whatever is still given to it is recorded too."""
-        keeper = works.backend.hire()
+        """A worker says when its journal is nearly full; whatever is still given to it is recorded too."""
+        worker = works.backend.start_worker()
         long_note = "ü" * 600
         attempts = 0
-        while not works.backend.worn_out(keeper):
+        while not works.backend.journal_is_full(worker):
             attempts += 50
             for number in range(attempts - 49, attempts + 1):
-                works.start(keeper, f"{number}.1", long_note)
+                works.start(worker, f"{number}.1", long_note)
             works.wait_over(f"{attempts}.1")
         for number in range(attempts + 1, 2 * attempts + 1):
-            works.start(keeper, f"{number}.1", long_note)
+            works.start(worker, f"{number}.1", long_note)
         works.wait_over(f"{2 * attempts}.1")
-        ends = [record.attempt for record in works.said[keeper] if isinstance(record, Over)]
+        ends = [record.attempt for record in works.said[worker] if isinstance(record, AttemptExited)]
         assert ends == [f"{number}.1" for number in range(1, 2 * attempts + 1)]
-        assert (works.keepers / keeper / "journal").stat().st_size > SIZE
+        assert (works.workers / worker / "journal").stat().st_size > SIZE
 
     def test_large_environment(self, works: Yard) -> None:
-        """An environment larger than a socket takes at once arrives, although the keeper has nothing to say yet."""
+        """An environment larger than a socket takes at once arrives, although the worker has nothing to say yet."""
         variables = {"PATH": os.environ["PATH"], **{f"V{number}": "x" * 100_000 for number in range(10)}}
-        keeper = works.backend.hire()
-        works.start(keeper, "1.1", "env", variables=variables)
+        worker = works.backend.start_worker()
+        works.start(worker, "1.1", "env", variables=variables)
         wait_readable(works)
         works.wait_over()
         assert works.log().read_text().count("x" * 100_000) == 10
@@ -380,9 +380,9 @@ def wait_readable(works: Yard) -> None:
 
 
 def test_number_of_a_process(works: Yard) -> None:
-    """The keeper tells it of its newest attempt, also after the end; of any other nobody knows."""
-    keeper = works.begin("sh", "-c", "echo $$")
+    """The worker tells it of its newest attempt, also after the end; of any other nobody knows."""
+    worker = works.begin("sh", "-c", "echo $$")
     works.wait_over()
-    assert str(works.backend.process_of(keeper, "1.1")) == works.log().read_text().strip()
-    assert works.backend.process_of(keeper, "2.1") is None
+    assert str(works.backend.process_of(worker, "1.1")) == works.log().read_text().strip()
+    assert works.backend.process_of(worker, "2.1") is None
     assert works.backend.process_of("nobody", "1.1") is None

@@ -93,7 +93,7 @@ class TestDescendants:
 
 
 class TestMarked:
-    """What a dead keeper left behind."""
+    """What a dead worker left behind."""
 
     def test_marker(self, tmp_path: Path) -> None:
         """Processes with the very marker are found, and no others."""

@@ -29,12 +29,12 @@ class TestSurroundings:
         assert works.log().stat().st_mode & 0o777 == 0o640
 
     def test_environment(self, works: Yard) -> None:
-        """The environment is the submitter's, then the order's additions and the keeper's mark, nothing else."""
+        """The environment is the submitter's, then the order's additions and the worker's mark, nothing else."""
         variables = {"PATH": VARIABLES["PATH"], "A": "1", "B": "two\nlines", "C": "\udcff"}
-        keeper = works.begin("env", "-0", variables=variables, extra={"A": "2"})
+        worker = works.begin("env", "-0", variables=variables, extra={"A": "2"})
         works.wait_over()
         seen = dict(line.split("=", 1) for line in os.fsdecode(works.log().read_bytes()).split("\0") if line)
-        assert seen == {**variables, "A": "2", "STOKER_KEEPER": keeper}
+        assert seen == {**variables, "A": "2", "STOKER_KEEPER": worker}
 
     def test_names_that_are_no_text(self, works: Yard) -> None:
         """Words, directories and logs may be any bytes that the kernel allows."""
@@ -55,7 +55,7 @@ class TestSurroundings:
         assert works.log().read_text() == "True\n"
 
     def test_descriptors(self, works: Yard) -> None:
-        """The command inherits standard input, output and error, and neither the keeper's lock nor its journal."""
+        """The command inherits standard input, output and error, and neither the worker's lock nor its journal."""
         works.run("ls", "/proc/self/fd")
         assert works.log().read_text().split() == ["0", "1", "2", "3"], "3 is the directory that ls reads"
 
@@ -91,7 +91,7 @@ class TestOutputs:
         assert not (works.directory / "ran").exists()
 
     def test_fifo_that_nobody_reads(self, works: Yard) -> None:
-        """A FIFO without a reader does not hold the keeper up."""
+        """A FIFO without a reader does not hold the worker up."""
         os.mkfifo(works.directory / "fifo")
         over = works.run("true", out="fifo")
         assert (over.code, over.why) == (126, "refused")
@@ -146,9 +146,9 @@ class TestRefusals:
 
     def test_next_attempt_starts(self, works: Yard) -> None:
         """A refused attempt does not keep the next one from starting."""
-        keeper = works.backend.hire()
-        works.start(keeper, "1.1", "no-such-program")
-        works.start(keeper, "2.1", "true")
+        worker = works.backend.start_worker()
+        works.start(worker, "1.1", "no-such-program")
+        works.start(worker, "2.1", "true")
         assert [works.wait_over("1.1").code, works.wait_over("2.1").code] == [127, 0]
 
 

@@ -1,4 +1,4 @@
-"""One keeper and its attempts, as real processes: how they run, how they end, and how they are ended."""
+"""One worker and its attempts, as real processes: how they run, how they end, and how they are ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.runner.journal import Back, Began, Over
+from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted
 from stoker.runner.worker import LINGER
 from support.local import Yard, lives, wait_pid, yard
 from support.wait import wait_until
@@ -59,7 +59,7 @@ class TestEnds:
         """Start and end are moments of the wall clock, between the order and the answer."""
         before = time.time()
         over = works.run("sleep", "0.1")
-        (began,) = works.records(Began)
+        (began,) = works.records(AttemptStarted)
         assert before - 0.001 <= began.at <= over.at - 0.1 <= time.time()
 
     def test_peak_memory(self, works: Yard) -> None:
@@ -73,56 +73,56 @@ class TestStop:
 
     def test_term_comes_first(self, works: Yard) -> None:
         """A command that handles TERM ends in its own way, and its code is kept."""
-        keeper = works.begin(
+        worker = works.begin(
             "trap 'echo saved; exit 9' TERM; echo ready; while :; do sleep 0.01; done", shell="/bin/sh"
         )
         works.wait_log("ready\n")
-        works.backend.stop(keeper, "1.1", 10.0)
+        works.backend.stop(worker, "1.1", 10.0)
         over = works.wait_over()
         assert (over.code, over.why) == (9, "stopped")
         assert works.log().read_text().endswith("saved\n")
 
     def test_kill_comes_after_the_grace(self, works: Yard) -> None:
         """A command that ignores TERM is killed when the grace is over, not before."""
-        keeper = works.begin(f"trap '' TERM; echo ready; {FOREVER}", shell="/bin/sh")
+        worker = works.begin(f"trap '' TERM; echo ready; {FOREVER}", shell="/bin/sh")
         works.wait_log("ready\n")
         asked = time.time()
-        works.backend.stop(keeper, "1.1", 0.5)
+        works.backend.stop(worker, "1.1", 0.5)
         over = works.wait_over()
         assert (over.signal, over.why) == (signal.SIGKILL, "stopped")
         assert over.at - asked >= 0.49
 
     def test_second_stop_shortens_the_grace(self, works: Yard) -> None:
         """A stop without grace kills at once, also when a patient one was asked for before."""
-        keeper = works.begin(f"trap '' TERM; echo ready; {FOREVER}", shell="/bin/sh")
+        worker = works.begin(f"trap '' TERM; echo ready; {FOREVER}", shell="/bin/sh")
         works.wait_log("ready\n")
-        works.backend.stop(keeper, "1.1", 1000.0)
-        works.backend.stop(keeper, "1.1", 0.0)
+        works.backend.stop(worker, "1.1", 1000.0)
+        works.backend.stop(worker, "1.1", 0.0)
         assert works.wait_over().signal == signal.SIGKILL
 
     @pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES)
     def test_nothing_escapes(self, works: Yard, escape: str) -> None:
         """When an attempt is over, nothing that it started lives, wherever it went."""
-        keeper = works.begin(escape, shell="/bin/bash")
+        worker = works.begin(escape, shell="/bin/bash")
         runaway = wait_pid(works.directory / "pid")
-        works.backend.stop(keeper, "1.1", 0.3)
+        works.backend.stop(worker, "1.1", 0.3)
         assert works.wait_over().why == "stopped"
         assert not lives(runaway)
 
     def test_stopped_process_hears_term(self, works: Yard) -> None:
         """A process that is stopped is woken to hear TERM, and need not be killed."""
-        keeper = works.begin("echo $$ > pid; kill -STOP $$", shell="/bin/sh")
+        worker = works.begin("echo $$ > pid; kill -STOP $$", shell="/bin/sh")
         wait_pid(works.directory / "pid")
-        works.backend.stop(keeper, "1.1", 1000.0)
+        works.backend.stop(worker, "1.1", 1000.0)
         assert works.wait_over().signal == signal.SIGTERM
 
     def test_attempt_that_is_not_there(self, works: Yard) -> None:
         """A stop that comes too late, or for another attempt, changes nothing."""
-        keeper = works.begin("sleep 0.2; exit 4", shell="/bin/sh")
-        works.backend.stop(keeper, "2.1", 0.0)
+        worker = works.begin("sleep 0.2; exit 4", shell="/bin/sh")
+        works.backend.stop(worker, "2.1", 0.0)
         over = works.wait_over()
-        works.backend.stop(keeper, "1.1", 0.0)
-        works.start(keeper, "3.1", "true")
+        works.backend.stop(worker, "1.1", 0.0)
+        works.start(worker, "3.1", "true")
         assert (over.code, works.wait_over("3.1").code) == (4, 0)
 
 
@@ -132,7 +132,7 @@ class TestTimeLimit:
     def test_limit(self, works: Yard) -> None:
         """At its limit a command gets TERM, and the reason is told."""
         over = works.run("sleep", "1000", limit=0.2)
-        (began,) = works.records(Began)
+        (began,) = works.records(AttemptStarted)
         assert (over.signal, over.why) == (signal.SIGTERM, "timeout")
         assert over.at - began.at >= 0.19
 
@@ -143,19 +143,19 @@ class TestTimeLimit:
 
     def test_first_reason_stands(self, works: Yard) -> None:
         """A limit that is reached while the command is being stopped does not change why it ended."""
-        keeper = works.begin(f"trap '' TERM; echo ready; {FOREVER}", shell="/bin/sh", limit=1.5)
+        worker = works.begin(f"trap '' TERM; echo ready; {FOREVER}", shell="/bin/sh", limit=1.5)
         works.wait_log("ready\n")
-        works.backend.stop(keeper, "1.1", 1000.0)
-        (began,) = works.records(Began)
+        works.backend.stop(worker, "1.1", 1000.0)
+        (began,) = works.records(AttemptStarted)
         wait_until(lambda: time.time() > began.at + 1.6)
-        works.backend.stop(keeper, "1.1", 0.0)
+        works.backend.stop(worker, "1.1", 0.0)
         assert works.wait_over().why == "stopped"
 
-    def test_keeper_rests_while_leftovers_end(self, works: Yard) -> None:
-        """A limit that passes after the command's own end neither counts nor keeps the keeper busy."""
-        keeper = works.begin("setsid sleep 1000 & exit 6", shell="/bin/sh", limit=0.1)
+    def test_worker_rests_while_leftovers_end(self, works: Yard) -> None:
+        """A limit that passes after the command's own end neither counts nor keeps the worker busy."""
+        worker = works.begin("setsid sleep 1000 & exit 6", shell="/bin/sh", limit=0.1)
         over = works.wait_over()
-        times = works.process_of(keeper).cpu_times()
+        times = works.process_of(worker).cpu_times()
         assert (over.code, over.why) == (6, "exited")
         assert times.user + times.system < LINGER / 3
 
@@ -184,33 +184,38 @@ class TestQueue:
     """Attempts that are handed over ahead."""
 
     def test_order(self, works: Yard) -> None:
-        """Attempts of one keeper run one after the other, in the order in which they came."""
-        keeper = works.backend.hire()
+        """Attempts of one worker run one after the other, in the order in which they came."""
+        worker = works.backend.start_worker()
         for number in range(1, 21):
-            works.start(keeper, f"{number}.1", f"echo {number} >> all", shell="/bin/sh")
+            works.start(worker, f"{number}.1", f"echo {number} >> all", shell="/bin/sh")
         works.wait_over("20.1")
         assert (works.directory / "all").read_text().split() == [str(number) for number in range(1, 21)]
-        ends = [record.attempt for record in works.said[keeper] if isinstance(record, Over)]
+        ends = [record.attempt for record in works.said[worker] if isinstance(record, AttemptExited)]
         assert ends == [f"{number}.1" for number in range(1, 21)]
 
     def test_recall(self, works: Yard) -> None:
         """What has not started comes back; what runs goes on."""
-        keeper = works.begin("while ! [ -e go ]; do sleep 0.01; done", shell="/bin/sh")
-        works.start(keeper, "2.1", "touch", "ran")
-        works.start(keeper, "3.1", "touch", "ran")
-        works.backend.recall(keeper)
+        worker = works.begin("while ! [ -e go ]; do sleep 0.01; done", shell="/bin/sh")
+        works.start(worker, "2.1", "touch", "ran")
+        works.start(worker, "3.1", "touch", "ran")
+        works.backend.recall(worker)
         works.wait_back("3.1")
         (works.directory / "go").touch()
         assert works.wait_over().code == 0
-        assert [type(record) for record in works.said[keeper]] == [Began, Back, Back, Over]
+        assert [type(record) for record in works.said[worker]] == [
+            AttemptStarted,
+            AttemptReturned,
+            AttemptReturned,
+            AttemptExited,
+        ]
         assert not (works.directory / "ran").exists()
 
     def test_stop_of_a_queued_attempt(self, works: Yard) -> None:
         """An attempt that is stopped before its turn comes back and never runs."""
-        keeper = works.begin("while ! [ -e go ]; do sleep 0.01; done", shell="/bin/sh")
-        works.start(keeper, "2.1", "touch", "ran")
-        works.start(keeper, "3.1", "true")
-        works.backend.stop(keeper, "2.1", 0.0)
+        worker = works.begin("while ! [ -e go ]; do sleep 0.01; done", shell="/bin/sh")
+        works.start(worker, "2.1", "touch", "ran")
+        works.start(worker, "3.1", "true")
+        works.backend.stop(worker, "2.1", 0.0)
         works.wait_back("2.1")
         (works.directory / "go").touch()
         assert works.wait_over("3.1").code == 0
@@ -220,29 +225,29 @@ class TestQueue:
 class TestLease:
     """The descriptor that proves a claim on devices."""
 
-    def test_held_by_keeper_and_job(self, works: Yard) -> None:
-        """Keeper and job both hold the lease; an idle keeper that is told so gives it up and removes the file."""
+    def test_held_by_worker_and_job(self, works: Yard) -> None:
+        """Worker and job both hold the lease; an idle worker that is told so gives it up and removes the file."""
         lease = works.directory / "lease"
-        keeper = works.backend.hire()
-        works.backend.equip(keeper, str(lease), locked(lease))
-        works.start(keeper, "1.1", "ls", "-l", "/proc/self/fd")
+        worker = works.backend.start_worker()
+        works.backend.give_lease(worker, str(lease), locked(lease))
+        works.start(worker, "1.1", "ls", "-l", "/proc/self/fd")
         works.wait_over()
         assert str(lease) in works.log().read_text()
         assert is_locked(lease)
         descriptor = os.open(lease, os.O_RDONLY)
-        works.backend.release(keeper)
+        works.backend.release(worker)
         wait_until(lambda: not lease.exists())
         wait_until(lambda: takes_lock(descriptor))
         os.close(descriptor)
 
     def test_kept_while_busy(self, works: Yard) -> None:
-        """A keeper that works does not give its lease up, whatever it is told."""
+        """A worker that works does not give its lease up, whatever it is told."""
         lease = works.directory / "lease"
-        keeper = works.backend.hire()
-        works.backend.equip(keeper, str(lease), locked(lease))
-        works.start(keeper, "1.1", "while ! [ -e go ]; do sleep 0.01; done", shell="/bin/sh")
-        works.backend.release(keeper)
-        works.start(keeper, "2.1", "true")
+        worker = works.backend.start_worker()
+        works.backend.give_lease(worker, str(lease), locked(lease))
+        works.start(worker, "1.1", "while ! [ -e go ]; do sleep 0.01; done", shell="/bin/sh")
+        works.backend.release(worker)
+        works.start(worker, "2.1", "true")
         works.wait_began("1.1")
         assert is_locked(lease)
         (works.directory / "go").touch()
@@ -250,20 +255,20 @@ class TestLease:
         assert is_locked(lease)
 
     def test_released_at_the_end(self, works: Yard) -> None:
-        """A keeper that leaves removes its lease."""
+        """A worker that leaves removes its lease."""
         lease = works.directory / "lease"
-        keeper = works.backend.hire()
-        works.backend.equip(keeper, str(lease), locked(lease))
-        works.backend.dismiss(keeper)
-        works.wait_gone(keeper)
+        worker = works.backend.start_worker()
+        works.backend.give_lease(worker, str(lease), locked(lease))
+        works.backend.stop_worker(worker)
+        works.wait_gone(worker)
         assert not lease.exists()
 
     def test_half_an_order(self, works: Yard) -> None:
         """A lease that came with half an order of an engine that died is not kept."""
         lease = works.directory / "lease"
-        keeper = works.begin("sleep", "1000")
+        worker = works.begin("sleep", "1000")
         with socket.socket(socket.AF_UNIX) as engine:
-            engine.connect(str(works.keepers / keeper / "socket"))
+            engine.connect(str(works.workers / worker / "socket"))
             descriptor = locked(lease)
             socket.send_fds(engine, [json.dumps({"do": "lease"}).encode()[:-2]], [descriptor])
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The farewell of a keeper: what is run before anything of an attempt is killed."""
+"""The farewell of a worker: what is run before anything of an attempt is killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.runner.worker import FAREWELL_PATIENCE
+from stoker.runner.worker import MPS_TERMINATE_TIMEOUT
 from support.local import Yard, lives, wait_pid, yard
 from support.wait import wait_until
 
@@ -26,9 +26,9 @@ def works(tmp_path: Path) -> Iterator[Yard]:
 
 def test_comes_before_the_kill(works: Yard) -> None:
     """After TERM and the grace, the program is told the processes while they all live, and then they are killed."""
-    keeper = works.begin(STUBBORN, shell="/bin/sh", farewell=_program(works, TELLS))
+    worker = works.begin(STUBBORN, shell="/bin/sh", mps_terminate=_program(works, TELLS))
     pid = wait_pid(works.directory / "pid")
-    works.backend.stop(keeper, "1.1", 0.2)
+    works.backend.stop(worker, "1.1", 0.2)
     over = works.wait_over()
     assert (over.signal, over.why) == (signal.SIGKILL, "stopped")
     assert str(pid) in (works.directory / "doomed").read_text().split()
@@ -36,9 +36,9 @@ def test_comes_before_the_kill(works: Yard) -> None:
 
 def test_comes_before_a_kill_without_grace(works: Yard) -> None:
     """A stop that gives no time at all leaves time for the farewell."""
-    keeper = works.begin(STUBBORN, shell="/bin/sh", farewell=_program(works, TELLS))
+    worker = works.begin(STUBBORN, shell="/bin/sh", mps_terminate=_program(works, TELLS))
     pid = wait_pid(works.directory / "pid")
-    works.backend.stop(keeper, "1.1", 0.0)
+    works.backend.stop(worker, "1.1", 0.0)
     assert works.wait_over().signal == signal.SIGKILL
     assert str(pid) in (works.directory / "doomed").read_text().split()
 
@@ -46,7 +46,7 @@ def test_comes_before_a_kill_without_grace(works: Yard) -> None:
 def test_holds_without_an_engine(tmp_path: Path) -> None:
     """At a time limit it is said too, also where no engine is left."""
     works = Yard(tmp_path)
-    works.begin(STUBBORN, shell="/bin/sh", limit=0.3, grace=0.1, farewell=_program(works, TELLS))
+    works.begin(STUBBORN, shell="/bin/sh", limit=0.3, grace=0.1, mps_terminate=_program(works, TELLS))
     pid = wait_pid(works.directory / "pid")
     works.backend.close()
     wait_until(lambda: not lives(pid))
@@ -55,36 +55,36 @@ def test_holds_without_an_engine(tmp_path: Path) -> None:
 
 def test_not_needed(works: Yard) -> None:
     """Who ends at TERM needs no farewell."""
-    keeper = works.begin("echo $$ > pid; exec sleep 1000", shell="/bin/sh", farewell=_program(works, TELLS))
+    worker = works.begin("echo $$ > pid; exec sleep 1000", shell="/bin/sh", mps_terminate=_program(works, TELLS))
     wait_pid(works.directory / "pid")
-    works.backend.stop(keeper, "1.1", 30.0)
+    works.backend.stop(worker, "1.1", 30.0)
     assert works.wait_over().signal == signal.SIGTERM
     assert not (works.directory / "said").exists()
 
 
 def test_cannot_be_started(works: Yard) -> None:
     """A program that is not there keeps nothing alive."""
-    keeper = works.begin(STUBBORN, shell="/bin/sh", farewell=("/nowhere/to/be/found",))
+    worker = works.begin(STUBBORN, shell="/bin/sh", mps_terminate=("/nowhere/to/be/found",))
     wait_pid(works.directory / "pid")
-    works.backend.stop(keeper, "1.1", 0.1)
+    works.backend.stop(worker, "1.1", 0.1)
     assert works.wait_over().signal == signal.SIGKILL
 
 
 def test_hangs(works: Yard) -> None:
     """A program that hangs is killed together with the rest, an impatient second stop or not; orders are heard."""
-    keeper = works.begin(STUBBORN, shell="/bin/sh", farewell=_program(works, TELLS + "exec sleep 1000\n"))
+    worker = works.begin(STUBBORN, shell="/bin/sh", mps_terminate=_program(works, TELLS + "exec sleep 1000\n"))
     wait_pid(works.directory / "pid")
     asked = time.time()
-    works.backend.stop(keeper, "1.1", 0.0)
+    works.backend.stop(worker, "1.1", 0.0)
     wait_until((works.directory / "said").exists)
-    works.backend.stop(keeper, "1.1", 0.0)
-    works.start(keeper, "2.1", "true")
-    works.backend.recall(keeper)
+    works.backend.stop(worker, "1.1", 0.0)
+    works.start(worker, "2.1", "true")
+    works.backend.recall(worker)
     works.wait_back("2.1")
-    assert time.time() - asked < FAREWELL_PATIENCE
+    assert time.time() - asked < MPS_TERMINATE_TIMEOUT
     over = works.wait_over()
     assert over.signal == signal.SIGKILL
-    assert FAREWELL_PATIENCE - 0.1 <= over.at - asked < FAREWELL_PATIENCE + 5
+    assert MPS_TERMINATE_TIMEOUT - 0.1 <= over.at - asked < MPS_TERMINATE_TIMEOUT + 5
 
 
 def _program(works: Yard, text: str) -> tuple[str, ...]:

@@ -222,7 +222,7 @@ def test_a_job_that_runs_out_of_memory_runs_again_with_more() -> None:
     outcome = played(a_work(1, gib=6), a_work(2, 2000, gib=6), a_work(3, 2000, gib=6, swell=1.8), gib=(16,))
     told = figures(outcome)
     assert (told.out_of_memory, told.lost) == (1, 0)
-    assert outcome.lives[2].shortages == 1
+    assert outcome.lives[2].shared_failures == 1
     assert (outcome.lives[2].end or 0) > (outcome.lives[1].end or 0)
 
 

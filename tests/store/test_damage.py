@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from stoker.core.errors import StokerError
-from stoker.core.spec import Command, NewJob, Terms
+from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.store.damage import damage
 from stoker.store.hints import hints
 from stoker.store.schema import VERSION
 from stoker.store.writer import Store
 
 PAGE = 4096
-JOBS = [NewJob(Command(("true",)), Terms())] * 200
+JOBS = [NewJob(Command(("true",)), JobSpec())] * 200
 
 
 @pytest.fixture

@@ -16,160 +16,160 @@ from stoker import __version__
 from stoker.core.errors import StokerError
 from stoker.store.engine_lock import (
     QUEUE,
-    Bell,
+    EngineLock,
     EngineRuns,
-    Presence,
+    WakeFifo,
     engine_lives,
     living_engines,
     lock_path,
     process_of,
-    ring,
     signal_engine,
     sweep_engine,
     version_notice,
     version_of,
+    wake,
 )
-from stoker.store.paths import Places
+from stoker.store.paths import Paths
 from support.disk import fill, small_disk
 
 _ENGINE = """
 import pathlib, signal, sys
-from stoker.store.paths import Places
-from stoker.store.engine_lock import Presence
-here = Presence(Places(pathlib.Path(sys.argv[1])), "queue")
+from stoker.store.paths import Paths
+from stoker.store.engine_lock import EngineLock
+here = EngineLock(Paths(pathlib.Path(sys.argv[1])), "queue")
 print("here", flush=True)
 signal.pause()
 """
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
+def paths(tmp_path: Path) -> Paths:
     """A state directory."""
-    return Places(tmp_path)
+    return Paths(tmp_path)
 
 
-def test_an_engine_lives_while_its_lock_is_held(places: Places) -> None:
+def test_an_engine_lives_while_its_lock_is_held(paths: Paths) -> None:
     """From its making to its closing, and it tells process and version."""
-    presence = Presence(places, QUEUE)
-    assert engine_lives(places, QUEUE)
-    assert process_of(places, QUEUE) == os.getpid()
-    assert version_of(places, QUEUE) == __version__
-    presence.close()
-    assert not engine_lives(places, QUEUE)
-    assert process_of(places, QUEUE) is None
-    assert version_of(places, QUEUE) == ""
+    engine_lock = EngineLock(paths, QUEUE)
+    assert engine_lives(paths, QUEUE)
+    assert process_of(paths, QUEUE) == os.getpid()
+    assert version_of(paths, QUEUE) == __version__
+    engine_lock.close()
+    assert not engine_lives(paths, QUEUE)
+    assert process_of(paths, QUEUE) is None
+    assert version_of(paths, QUEUE) == ""
 
 
-def test_there_is_one_engine_of_a_name(places: Places) -> None:
+def test_there_is_one_engine_of_a_name(paths: Paths) -> None:
     """A second one is refused; those without a name are all different."""
-    first = Presence(places, QUEUE)
+    first = EngineLock(paths, QUEUE)
     with pytest.raises(EngineRuns):
-        Presence(places, QUEUE)
-    others = [Presence(places), Presence(places)]
-    assert set(living_engines(places)) == {QUEUE, *(other.name for other in others)}
-    for presence in (first, *others):
-        presence.close()
+        EngineLock(paths, QUEUE)
+    others = [EngineLock(paths), EngineLock(paths)]
+    assert set(living_engines(paths)) == {QUEUE, *(other.name for other in others)}
+    for engine_lock in (first, *others):
+        engine_lock.close()
 
 
-def test_a_lock_left_by_a_dead_engine_is_taken_again(places: Places) -> None:
+def test_a_lock_left_by_a_dead_engine_is_taken_again(paths: Paths) -> None:
     """The kernel gave the lock back; the file alone means nothing, nor does what it says."""
-    places.engines.mkdir()
-    lock_path(places, QUEUE).write_text("1\n9.9.9\n")
-    assert process_of(places, QUEUE) is None
-    assert version_notice(places) == ""
-    Presence(places, QUEUE).close()
+    paths.engines.mkdir()
+    lock_path(paths, QUEUE).write_text("1\n9.9.9\n")
+    assert process_of(paths, QUEUE) is None
+    assert version_notice(paths) == ""
+    EngineLock(paths, QUEUE).close()
 
 
-def test_another_version_is_told(places: Places) -> None:
+def test_another_version_is_told(paths: Paths) -> None:
     """In one line that says what to type; the same version is not worth a word."""
-    presence = Presence(places, QUEUE)
-    assert version_notice(places) == ""
-    lock_path(places, QUEUE).write_text(f"{os.getpid()}\n0.0.7\n")
-    assert version_notice(places).startswith("the engine runs 0.0.7")
-    assert "stoker engine stop && stoker engine start; jobs go on" in version_notice(places)
-    presence.close()
+    engine_lock = EngineLock(paths, QUEUE)
+    assert version_notice(paths) == ""
+    lock_path(paths, QUEUE).write_text(f"{os.getpid()}\n0.0.7\n")
+    assert version_notice(paths).startswith("the engine runs 0.0.7")
+    assert "stoker engine stop && stoker engine start; jobs go on" in version_notice(paths)
+    engine_lock.close()
 
 
-def test_a_lock_of_an_unknown_form_tells_nothing(places: Places) -> None:
+def test_a_lock_of_an_unknown_form_tells_nothing(paths: Paths) -> None:
     """What cannot be read is no process and no version, and never an error."""
-    places.engines.mkdir()
-    lock_path(places, QUEUE).write_bytes(b"\xff\xfe nonsense")
-    with open(lock_path(places, QUEUE), "rb") as held:
+    paths.engines.mkdir()
+    lock_path(paths, QUEUE).write_bytes(b"\xff\xfe nonsense")
+    with open(lock_path(paths, QUEUE), "rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert engine_lives(places, QUEUE)
-        assert process_of(places, QUEUE) is None
-        assert signal_engine(places, QUEUE, signal.SIGTERM) is None
+        assert engine_lives(paths, QUEUE)
+        assert process_of(paths, QUEUE) is None
+        assert signal_engine(paths, QUEUE, signal.SIGTERM) is None
 
 
-def test_a_signal_reaches_the_living_engine(places: Places) -> None:
+def test_a_signal_reaches_the_living_engine(paths: Paths) -> None:
     """And its process is told; where none lives, nobody is signalled."""
-    assert signal_engine(places, QUEUE, signal.SIGTERM) is None
-    command = [sys.executable, "-c", _ENGINE, str(places.state)]
+    assert signal_engine(paths, QUEUE, signal.SIGTERM) is None
+    command = [sys.executable, "-c", _ENGINE, str(paths.state)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as engine:
         assert engine.stdout is not None
         assert engine.stdout.readline() == "here\n"
-        assert signal_engine(places, QUEUE, signal.SIGTERM) == engine.pid
+        assert signal_engine(paths, QUEUE, signal.SIGTERM) == engine.pid
         assert engine.wait() == -signal.SIGTERM
-    assert signal_engine(places, QUEUE, signal.SIGTERM) is None
+    assert signal_engine(paths, QUEUE, signal.SIGTERM) is None
 
 
-def test_a_bell_is_heard_once(places: Places) -> None:
+def test_a_bell_is_heard_once(paths: Paths) -> None:
     """Any number of rings is one; where nobody hears, the ringer knows."""
-    places.engines.mkdir()
-    assert not ring(places, QUEUE)
-    bell = Bell(places, QUEUE)
+    paths.engines.mkdir()
+    assert not wake(paths, QUEUE)
+    wake_fifo = WakeFifo(paths, QUEUE)
     for _ in range(70_000):  # more than there is room for
-        assert ring(places, QUEUE)
-    bell.silence()
-    bell.silence()
-    bell.close()
-    assert not ring(places, QUEUE)
+        assert wake(paths, QUEUE)
+    wake_fifo.silence()
+    wake_fifo.silence()
+    wake_fifo.close()
+    assert not wake(paths, QUEUE)
 
 
-def test_what_a_dead_engine_left_is_swept(places: Places) -> None:
+def test_what_a_dead_engine_left_is_swept(paths: Paths) -> None:
     """Lock, bell and what it showed."""
-    places.engines.mkdir()
-    for path in (lock_path(places, "x"), places.engines / "x.bell", places.bulletin("x")):
+    paths.engines.mkdir()
+    for path in (lock_path(paths, "x"), paths.engines / "x.bell", paths.status_file("x")):
         path.touch()
-    sweep_engine(places, "x")
-    assert list(places.engines.iterdir()) == []
+    sweep_engine(paths, "x")
+    assert list(paths.engines.iterdir()) == []
 
 
 def test_a_glance_does_not_keep_an_engine_from_starting(tmp_path: Path) -> None:
     """Whoever looks, just then, whether an engine lives that was killed is not taken for one."""
-    places = Places(tmp_path)
-    places.engines.mkdir()
-    glance = os.open(lock_path(places, QUEUE), os.O_RDWR | os.O_CREAT)
+    paths = Paths(tmp_path)
+    paths.engines.mkdir()
+    glance = os.open(lock_path(paths, QUEUE), os.O_RDWR | os.O_CREAT)
     fcntl.flock(glance, fcntl.LOCK_SH)
     end = threading.Timer(0.05, os.close, [glance])
     end.start()
-    presence = Presence(places, QUEUE)
-    assert engine_lives(places, QUEUE)
-    presence.close()
+    engine_lock = EngineLock(paths, QUEUE)
+    assert engine_lives(paths, QUEUE)
+    engine_lock.close()
     end.join()
 
 
 def test_an_engine_that_cannot_say_who_it_is(tmp_path: Path) -> None:
     """On a full disk there is none, with a sentence, and no lock is left."""
     with small_disk(tmp_path / "disk", "size=1m") as disk:
-        places = Places(disk)
-        places.engines.mkdir()
+        paths = Paths(disk)
+        paths.engines.mkdir()
         fill(disk)
         with pytest.raises(StokerError, match="No space left"):
-            Presence(places, QUEUE)
-        assert not engine_lives(places, QUEUE)
-        assert list(places.engines.iterdir()) == []
+            EngineLock(paths, QUEUE)
+        assert not engine_lives(paths, QUEUE)
+        assert list(paths.engines.iterdir()) == []
 
 
-def test_an_engine_whose_lock_was_replaced_leaves_the_other_alone(places: Places) -> None:
+def test_an_engine_whose_lock_was_replaced_leaves_the_other_alone(paths: Paths) -> None:
     """It can tell, and neither its lock nor its bell takes another's away."""
-    first, bell = Presence(places, QUEUE), Bell(places, QUEUE)
-    places.engines.rename(places.state / "elsewhere")
+    first, wake_fifo = EngineLock(paths, QUEUE), WakeFifo(paths, QUEUE)
+    paths.engines.rename(paths.state / "elsewhere")
     assert not first.in_place
-    second, other_bell = Presence(places, QUEUE), Bell(places, QUEUE)
-    bell.close()
+    second, other_bell = EngineLock(paths, QUEUE), WakeFifo(paths, QUEUE)
+    wake_fifo.close()
     first.close()
     assert second.in_place
-    assert ring(places, QUEUE)
+    assert wake(paths, QUEUE)
     other_bell.close()
     second.close()

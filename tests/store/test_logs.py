@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.logs.oom import find_shortage
+from stoker.core.logs.oom import find_oom
 from stoker.store.logs import read_tail, size_of
 
 MESSAGE = (
@@ -98,9 +98,9 @@ def test_a_message_written_in_pieces_is_found(tmp_path: Path) -> None:
     log = tmp_path / "log"
     write = "import sys; open(sys.argv[1], 'a').write(sys.argv[2])"
     half = len(MESSAGE) // 2
-    for piece in ("epoch 1\r", MESSAGE[:half], MESSAGE[half:], "bye\n"):
-        subprocess.run([sys.executable, "-c", write, str(log), piece], check=True)
-    found = find_shortage(read_tail(str(log)))
+    for span in ("epoch 1\r", MESSAGE[:half], MESSAGE[half:], "bye\n"):
+        subprocess.run([sys.executable, "-c", write, str(log), span], check=True)
+    found = find_oom(read_tail(str(log)))
     assert found is not None
     assert found.own == 966 * 2**20
 

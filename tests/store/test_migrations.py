@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.job import Ended, Job, Running, Waiting
-from stoker.core.spec import NewJob
+from stoker.core.job import Assigned, Edited, Ended, Exited, Job, Running, Waiting
+from stoker.core.requests import Edit
+from stoker.core.spec import NewJob, Resources
+from stoker.sites.machine.ref import WorkerRef, read_ref
 from stoker.store.schema import VERSION
 from stoker.store.writer import Store
 
@@ -44,7 +46,7 @@ def test_jobs_are_as_they_were(queue: Store) -> None:
     """Commands, needs, names that are no UTF-8, states and counts come back."""
     done, waiting, running, odd, failed = (one(queue, number) for number in range(1, 6))
     assert (done.name, done.state, done.tries) == ("vit", Ended("done", 1100.0, 0), 1)
-    assert (done.terms.need.memory, done.terms.limit, done.terms.retries) == (6 * 2**30, 3600.0, 1)
+    assert (done.spec.resources.memory, done.spec.limit, done.spec.retries) == (6 * 2**30, 3600.0, 1)
     assert (waiting.command.words, waiting.state) == (("python", "eval.py", "a b"), Waiting(1000.0))
     assert isinstance(running.state, Running)
     assert odd.command.text == "echo caf\udce9"
@@ -55,7 +57,7 @@ def test_the_story_of_a_job_can_still_be_told(queue: Store) -> None:
     """Attempts and events are there, and the environment it was submitted with."""
     assert [(row.number, row.code, row.log) for row in queue.attempts(5)] == [(1, 1, "/l/5.log"), (2, 1, "/l/5.log.1")]
     assert len(queue.events(5)) == 6
-    assert queue.environment(one(queue, 1).terms.environment)["HOME"] == "/home/ada"
+    assert queue.environment(one(queue, 1).spec.environment)["HOME"] == "/home/ada"
 
 
 def test_what_was_open_is_open(queue: Store) -> None:
@@ -67,4 +69,40 @@ def test_what_was_open_is_open(queue: Store) -> None:
 def test_ids_go_on(queue: Store) -> None:
     """No id is given twice, whichever version gave it."""
     job = one(queue, 2)
-    assert queue.add_jobs(1, "queue", [NewJob(job.command, job.terms)], 2000.0) == range(6, 7)
+    assert queue.add_jobs(1, "queue", [NewJob(job.command, job.spec)], 2000.0) == range(6, 7)
+
+
+@pytest.fixture
+def third(tmp_path: Path) -> Iterator[Store]:
+    """A queue of schema 3, whose columns and keys had other names."""
+    path = tmp_path / "queue.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript((DATA / "queue-3.sql").read_text())
+    with closing(Store(path)) as store:
+        yield store
+
+
+def test_a_running_job_keeps_its_worker_and_its_lease(third: Store) -> None:
+    """An engine of this version can adopt what an engine of schema 3 started."""
+    job = one(third, 3)
+    assert isinstance(job.state, Running)
+    assert read_ref(job.state.ref) == WorkerRef("4711-deadbeef-2", "4711-0af3", 12)
+    assert job.state.resources == Resources(memory=6 << 30)
+    assert (job.shared_failures, job.floor) == (1, 7 << 30)
+    assert third.slots() == {"4711-deadbeef-2"}
+
+
+def test_renamed_keys_of_events_and_requests_are_found(third: Store) -> None:
+    """Assignments, an edit, an end on a shared GPU, and a request that no engine has handled yet."""
+    events = third.events(3)
+    assert [event.shared for event in events if isinstance(event, Exited)] == [True]
+    assert [event.ref for event in events if isinstance(event, Assigned)] == [
+        "4711-deadbeef-2 - 0",
+        "4711-deadbeef-2 4711-0af3 12",
+    ]
+    (edited,) = third.events(4)
+    assert isinstance(edited, Edited)
+    assert edited.spec.resources == Resources(gpus=2)
+    ((_, request),) = third.requests("4711-deadbeef")
+    assert isinstance(request, Edit)
+    assert request.spec.resources == Resources(gpus=0)

@@ -11,7 +11,7 @@ import pytest
 
 from stoker.core.errors import StokerError
 from stoker.store.paths import file_system_of as file_system
-from stoker.store.paths import find_places
+from stoker.store.paths import find_paths
 from support.users import User, made_users
 
 
@@ -43,39 +43,39 @@ class TestFindPlaces:
 
     def test_environment_decides(self, tmp_path: Path) -> None:
         """STOKER_STATE names the directory; every host has a place of its own in it."""
-        assert find_places({"STOKER_STATE": str(tmp_path / "s")}, "host", simulated=False).state == tmp_path / "s/host"
+        assert find_paths({"STOKER_STATE": str(tmp_path / "s")}, "host", simulated=False).state == tmp_path / "s/host"
 
     def test_relative_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A relative STOKER_STATE is made absolute, so that a later change of directory does no harm."""
         monkeypatch.chdir(tmp_path)
-        assert find_places({"STOKER_STATE": "s"}, "host", simulated=False).state == tmp_path / "s/host"
+        assert find_paths({"STOKER_STATE": "s"}, "host", simulated=False).state == tmp_path / "s/host"
 
     def test_default(self, home: Path) -> None:
         """Without it the state is in the XDG state directory."""
-        places = find_places({}, "host", simulated=False)
-        assert (places.state, places.note) == (home / "stoker/host", "")
+        paths = find_paths({}, "host", simulated=False)
+        assert (paths.state, paths.note) == (home / "stoker/host", "")
 
     def test_simulated_machine(self, home: Path) -> None:
         """Simulated GPUs have a state of their own."""
-        assert find_places({}, "host", simulated=True).state == home / "stoker/host-simulated"
+        assert find_paths({}, "host", simulated=True).state == home / "stoker/host-simulated"
 
     def test_everything_is_inside(self, home: Path) -> None:
         """All other places are below the state directory, each with its own name."""
-        places = find_places({}, "host", simulated=False)
-        inside = [places.database, places.keepers, places.engines, places.logs, places.simulator]
-        assert {path.parent for path in inside} == {places.state}
+        paths = find_paths({}, "host", simulated=False)
+        inside = [paths.database, paths.workers, paths.engines, paths.logs, paths.simulator]
+        assert {path.parent for path in inside} == {paths.state}
         assert len(set(inside)) == len(inside)
 
     def test_private(self, home: Path) -> None:
         """The directory is made for the user alone, and one that was open to others is closed."""
         before = os.umask(0)
         try:
-            state = find_places({}, "host", simulated=False).state
+            state = find_paths({}, "host", simulated=False).state
         finally:
             os.umask(before)
         assert mode_of(state) == 0o700
         state.chmod(0o755)
-        find_places({}, "host", simulated=False)
+        find_paths({}, "host", simulated=False)
         assert mode_of(state) == 0o700
 
     @pytest.mark.parametrize("obstacle", ["file", "link", "file above"])
@@ -90,7 +90,7 @@ class TestFindPlaces:
                 tmp_path = tmp_path / "above"
                 tmp_path.write_text("precious")
         with pytest.raises(StokerError) as caught:
-            find_places({"STOKER_STATE": str(tmp_path)}, "host", simulated=False)
+            find_paths({"STOKER_STATE": str(tmp_path)}, "host", simulated=False)
         assert "STOKER_STATE" in caught.value.hint
 
     def test_directory_of_somebody_else(self, tmp_path: Path, user: User) -> None:
@@ -98,7 +98,7 @@ class TestFindPlaces:
         (tmp_path / "host").mkdir()
         os.chown(tmp_path / "host", user.uid, user.gid)
         with pytest.raises(StokerError, match="somebody else"):
-            find_places({"STOKER_STATE": str(tmp_path)}, "host", simulated=False)
+            find_paths({"STOKER_STATE": str(tmp_path)}, "host", simulated=False)
 
 
 class TestNetworkHome:
@@ -113,16 +113,16 @@ class TestNetworkHome:
 
     def test_local_directory(self, tmp_path: Path, home: Path, mounts: str) -> None:
         """The state is kept in a private local directory instead, and the user is told."""
-        places = find_places({}, "host", simulated=False, mountinfo=mounts, spare=tmp_path)
-        assert places.state == tmp_path / f"stoker-{os.getuid()}" / "host"
-        assert [mode_of(places.state), mode_of(places.state.parent)] == [0o700, 0o700]
-        assert "is on nfs4" in places.note
-        assert str(places.state) in places.note
+        paths = find_paths({}, "host", simulated=False, mountinfo=mounts, spare=tmp_path)
+        assert paths.state == tmp_path / f"stoker-{os.getuid()}" / "host"
+        assert [mode_of(paths.state), mode_of(paths.state.parent)] == [0o700, 0o700]
+        assert "is on nfs4" in paths.note
+        assert str(paths.state) in paths.note
         assert list(home.iterdir()) == []
 
     def test_chosen_directory(self, home: Path, mounts: str) -> None:
         """Who names a directory gets it."""
-        assert not find_places({"STOKER_STATE": str(home)}, "host", simulated=False, mountinfo=mounts).note
+        assert not find_paths({"STOKER_STATE": str(home)}, "host", simulated=False, mountinfo=mounts).note
 
     def test_planted_directory(self, tmp_path: Path, mounts: str, user: User) -> None:
         """A directory that somebody else has put in its place is refused, even if it is open to all."""
@@ -131,7 +131,7 @@ class TestNetworkHome:
         planted.chmod(0o777)
         os.chown(planted, user.uid, user.gid)
         with pytest.raises(StokerError, match="somebody else"):
-            find_places({}, "host", simulated=False, mountinfo=mounts, spare=tmp_path)
+            find_paths({}, "host", simulated=False, mountinfo=mounts, spare=tmp_path)
 
 
 class TestFileSystemOf:

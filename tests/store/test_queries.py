@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from stoker.core.job import Assigned, Cancelled, Event, Exited, Job, Paused, Resumed, Started, advance
-from stoker.core.spec import Command, Dependency, NewJob, Terms
+from stoker.core.spec import Command, Dependency, JobSpec, NewJob
 from stoker.store.queries import Load, Period
 from stoker.store.schema import Change
 from stoker.store.writer import Store
 
-TRUE = NewJob(Command(("true",)), Terms())
-HOOK = NewJob(Command(("notify",)), Terms(role="hook"))
+TRUE = NewJob(Command(("true",)), JobSpec())
+HOOK = NewJob(Command(("notify",)), JobSpec(role="hook"))
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def add(store: Store, *jobs: NewJob, engine: str = "queue", array: bool = False)
     return list(store.add_jobs(store.add_batch("test", 1.0), engine, jobs, 1.0, array=array))
 
 
-def happen(store: Store, job_id: int, *events: Event) -> Job:
+def apply(store: Store, job_id: int, *events: Event) -> Job:
     """Let things happen to a job."""
     job = store.job(job_id)
     assert job is not None
@@ -41,26 +41,26 @@ def happen(store: Store, job_id: int, *events: Event) -> Job:
 
 
 def start(store: Store, job_id: int, devices: Sequence[str] = ("0",), at: float = 2.0) -> None:
-    happen(store, job_id, Assigned("k1", tuple(devices), "/log", at), Started(1, at))
+    apply(store, job_id, Assigned("k1", tuple(devices), "/log", at), Started(1, at))
 
 
 def end(store: Store, job_id: int, at: float, code: int = 0) -> None:
-    happen(store, job_id, Exited(1, code, 0, at, peak_memory=7))
+    apply(store, job_id, Exited(1, code, 0, at, peak_memory=7))
 
 
 def tasks(*indices: int) -> list[NewJob]:
-    return [NewJob(Command(("true",)), Terms(), "", index) for index in indices]
+    return [NewJob(Command(("true",)), JobSpec(), "", index) for index in indices]
 
 
 class TestQueue:
     """What is not over."""
 
     def test_counts(self, store: Store) -> None:
-        """Every engine's jobs are counted by whether a keeper has them and whether they are held back."""
+        """Every engine's jobs are counted by whether a worker has them and whether they are held back."""
         first, second, third, fourth = add(store, *[TRUE] * 4)
         add(store, TRUE, engine="run")
         start(store, first)
-        happen(store, second, Paused(2.0, "held by you"))
+        apply(store, second, Paused(2.0, "held by you"))
         start(store, fourth)
         end(store, fourth, 3.0)
         assert store.loads() == {"queue": Load(3, 1, 1), "run": Load(1, 0, 0)}
@@ -91,10 +91,10 @@ class TestQueue:
         )
 
     def test_queued_jobs(self, store: Store) -> None:
-        """What a keeper has is left out, what is held is not."""
+        """What a worker has is left out, what is held is not."""
         first, second, third = add(store, *[TRUE] * 3)
         start(store, second)
-        happen(store, third, Paused(2.0))
+        apply(store, third, Paused(2.0))
         assert [job.id for job in store.queued_jobs("queue", 0, 9)] == [first, third]
         assert [job.id for job in store.queued_jobs("queue", first, 9)] == [third]
         assert [job.id for job in store.queued_jobs("queue", 0, 1)] == [first]
@@ -107,7 +107,7 @@ class TestQueue:
         start(store, ids[0])
         start(store, ids[2])
         end(store, ids[2], 3.0)
-        happen(store, ids[5], Paused(3.0))
+        apply(store, ids[5], Paused(3.0))
         waiting, held = store.queued_tasks("queue", ids[0])
         assert (waiting.size, waiting.first.task, waiting.last.task) == (3, 4, 16)
         assert (held.size, held.first.task, held.last.task) == (1, 20, 20)
@@ -137,9 +137,9 @@ class TestOutcome:
         for job_id in ids[:2]:
             start(store, job_id)
             end(store, job_id, 3.0)
-        happen(store, ids[2], Paused(3.0))
+        apply(store, ids[2], Paused(3.0))
         assert store.outcome(whole) == "open"
-        happen(store, ids[2], Resumed(4.0))
+        apply(store, ids[2], Resumed(4.0))
         start(store, ids[2])
         assert store.outcome(whole) == "open"
         end(store, ids[2], 5.0)
@@ -157,10 +157,10 @@ class TestOutcome:
     def test_queued_hooks(self, store: Store) -> None:
         """They are counted, so that a screen need not promise to show them."""
         add(store, TRUE)
-        assert store.queued_hooks() == 0
+        assert store.queued_on_finish_jobs() == 0
         hook, _ = add(store, HOOK, HOOK)
         start(store, hook)
-        assert store.queued_hooks() == 1
+        assert store.queued_on_finish_jobs() == 1
 
 
 class TestPast:
@@ -184,7 +184,7 @@ class TestPast:
     def test_a_job_that_never_ran_has_no_attempt(self, store: Store) -> None:
         """It is over all the same."""
         (job_id,) = add(store, TRUE)
-        happen(store, job_id, Cancelled(2.0, "not wanted"))
+        apply(store, job_id, Cancelled(2.0, "not wanted"))
         (past,) = store.past(Period(), 9)
         assert (past.job.id, past.last, past.gpu_seconds) == (job_id, None, 0.0)
 
@@ -210,4 +210,4 @@ class TestPast:
             end(store, one, 3.0)
         assert [one.job.id for one in store.past(Period(), 9)] == [job_id]
         assert store.past_counts(Period()) == {"done": 1}
-        assert store.past_counts(Period(hooks=True)) == {"done": 2}
+        assert store.past_counts(Period(on_finish_jobs=True)) == {"done": 2}

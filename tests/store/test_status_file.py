@@ -11,8 +11,8 @@ from stoker import __version__
 from stoker.core.planner.queue import shape_of
 from stoker.core.planner.reasons import Crowded
 from stoker.devices.declared import DeclaredDevices
-from stoker.engine.status_writer import INTERVAL, Bulletin
-from stoker.store.status_file import read_view
+from stoker.engine.status_writer import INTERVAL, StatusWriter
+from stoker.store.status_file import read_status
 from support.engines import Workshop
 
 WAIT = "while [ ! -e go ]; do sleep 0.02; done"
@@ -25,8 +25,8 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
         running, waiting = shop.submit(WAIT, "true")
         shop.work_until(lambda: len(shop.engine.held) == 1 and shop.engine.last_plan is not None)
         shop.work_until(lambda: shop.engine.reason(shop.job(waiting)) is not None)
-        Bulletin(path).post(shop.engine)
-        view = read_view(path)
+        StatusWriter(path).allocation(shop.engine)
+        view = read_status(path)
         assert view is not None
         assert (view.engine, view.pid, view.version) == (shop.name, os.getpid(), __version__)
         assert [device.label for device in view.devices] == ["0"]
@@ -42,14 +42,14 @@ def test_it_is_written_now_and_then_unless_somebody_looks(tmp_path: Path) -> Non
     """Each version is a whole new file; the moment of the start stays."""
     path = tmp_path / "queue.view"
     with Workshop(tmp_path) as shop:
-        bulletin = Bulletin(path)
-        bulletin.post(shop.engine)
-        first, inode = read_view(path), path.stat().st_ino
-        bulletin.post(shop.engine)
+        status_file = StatusWriter(path)
+        status_file.allocation(shop.engine)
+        first, inode = read_status(path), path.stat().st_ino
+        status_file.allocation(shop.engine)
         assert path.stat().st_ino == inode, f"within {INTERVAL} s nothing new is written"
-        bulletin.hurry()
-        bulletin.post(shop.engine)
-        second = read_view(path)
+        status_file.hurry()
+        status_file.allocation(shop.engine)
+        second = read_status(path)
         assert first is not None
         assert second is not None
         assert second.at > first.at
@@ -60,23 +60,23 @@ def test_it_is_written_now_and_then_unless_somebody_looks(tmp_path: Path) -> Non
 def test_what_cannot_be_read_is_nothing(tmp_path: Path) -> None:
     """No file, half a file, and one of a version that nobody knows yet."""
     path = tmp_path / "queue.view"
-    assert read_view(path) is None
+    assert read_status(path) is None
     for body in (b"", b'{"engine": "queue", ', b'{"engine": 7}', b"\xff"):
         path.write_bytes(body)
-        assert read_view(path) is None
+        assert read_status(path) is None
 
 
 def test_fields_of_a_later_version_are_left_out(tmp_path: Path) -> None:
     """An engine that is newer than the door can still be looked at."""
     path = tmp_path / "queue.view"
     with Workshop(tmp_path) as shop:
-        Bulletin(path).post(shop.engine)
+        StatusWriter(path).allocation(shop.engine)
         body = msgspec.json.decode(path.read_bytes())
         path.write_bytes(msgspec.json.encode({**body, "invented": [1, 2]}))
-        assert read_view(path) is not None
+        assert read_status(path) is not None
 
 
 def test_a_full_disk_does_not_stop_the_engine(tmp_path: Path) -> None:
     """What cannot be written is left unwritten."""
     with Workshop(tmp_path) as shop:
-        Bulletin(tmp_path / "no such directory/queue.view").post(shop.engine)
+        StatusWriter(tmp_path / "no such directory/queue.view").allocation(shop.engine)

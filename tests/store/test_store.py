@@ -30,15 +30,15 @@ from stoker.core.job import (
     state_word,
 )
 from stoker.core.learning import kind_of
-from stoker.core.spec import Command, Need, NewJob, Terms, content_of
-from stoker.store.schema import VERSION, AttemptRow, Change, Sequels, TakeOver
+from stoker.core.spec import Command, JobSpec, NewJob, Resources, content_of
+from stoker.store.schema import VERSION, AttemptRow, Change, FollowUps, TakeOver
 from stoker.store.writer import Store
 from support.disk import fill, small_disk
 from support.local import engine_process
 from support.users import next_line
 from support.wait import wait_until
 
-TRUE = NewJob(Command(("true",)), Terms())
+TRUE = NewJob(Command(("true",)), JobSpec())
 ODD = os.fsdecode(b"caf\xe9 \xff")
 """A name that is no UTF-8."""
 STORY: list[Event] = [
@@ -50,11 +50,11 @@ STORY: list[Event] = [
 WRITER = """
 import sys, time
 from pathlib import Path
-from stoker.core.spec import Command, Terms
+from stoker.core.spec import Command, JobSpec
 from stoker.core.spec import NewJob
 from stoker.store.writer import Store
 store = Store(Path(sys.argv[1]))
-job = NewJob(Command(("true",)), Terms())
+job = NewJob(Command(("true",)), JobSpec())
 print("ready", flush=True)
 sys.stdin.readline()
 for _ in range(100):
@@ -179,18 +179,20 @@ class TestJobs:
 
     def test_round_trip(self, store: Store, path: Path) -> None:
         """A job comes back as it was submitted, with an id, and waits."""
-        terms = Terms(Need(2, 8 * 2**30, ("GPU-1",), ("GPU-2",)), 5, "/there", "digest", (("LR", "0.1"),), limit=60.0)
-        submitted = NewJob(Command(("python", "train.py", ""), ""), terms, "a name")
+        spec = JobSpec(
+            Resources(2, 8 * 2**30, ("GPU-1",), ("GPU-2",)), 5, "/there", "digest", (("LR", "0.1"),), limit=60.0
+        )
+        submitted = NewJob(Command(("python", "train.py", ""), ""), spec, "a name")
         (job_id,) = store.add_jobs(4, "e1", [submitted], 10.0)
         with closing(Store(path)) as fresh:
             job = wanted(fresh, job_id)
-        kind = kind_of(submitted.command, terms)
-        assert job == Job(job_id, 4, submitted.command, terms, Waiting(10.0), 10.0, "a name", kind=kind)
+        kind = kind_of(submitted.command, spec)
+        assert job == Job(job_id, 4, submitted.command, spec, Waiting(10.0), 10.0, "a name", kind=kind)
 
     def test_names_that_are_no_text(self, store: Store, path: Path) -> None:
         """Commands, directories, logs and notes may be any bytes; for people they are written with escapes."""
-        terms = Terms(cwd=f"/{ODD}", extra_env=(("WHERE", ODD),))
-        (job,) = added(store, NewJob(Command((ODD, f"{ODD}\n")), terms, ODD))
+        spec = JobSpec(cwd=f"/{ODD}", extra_env=(("WHERE", ODD),))
+        (job,) = added(store, NewJob(Command((ODD, f"{ODD}\n")), spec, ODD))
         events: list[Event] = [
             Assigned("k1", (), f"/{ODD}", 1.0),
             Started(1, 2.0),
@@ -200,7 +202,7 @@ class TestJobs:
         batch = store.add_batch(ODD, 1.0)
         with closing(Store(path)) as fresh:
             read = wanted(fresh, job.id)
-            assert (read.command, read.terms) == (Command((ODD, f"{ODD}\n")), terms)
+            assert (read.command, read.spec) == (Command((ODD, f"{ODD}\n")), spec)
             assert read.state == Ended("failed", 3.0, 126, note=ODD)
             assert fresh.events(job.id) == events
             assert [(row.log, row.note) for row in fresh.attempts(job.id)] == [(f"/{ODD}", r"caf\udce9 \udcff")]
@@ -228,22 +230,22 @@ class TestJobs:
     def test_all_or_none(self, store: Store) -> None:
         """If one job of many cannot be written, none is."""
         with pytest.raises(TypeError):
-            store.add_jobs(1, "e1", [TRUE, NewJob(Command((None,)), Terms())], 1.0)  # type: ignore[arg-type]
+            store.add_jobs(1, "e1", [TRUE, NewJob(Command((None,)), JobSpec())], 1.0)  # type: ignore[arg-type]
         assert store.last_job() is None
 
     def test_terms_of_a_failed_submit(self, store: Store, path: Path) -> None:
         """Terms that were rolled back are written again with the next job, not confused with somebody else's."""
-        here = NewJob(Command(("true",)), Terms(cwd="/here"))
+        here = NewJob(Command(("true",)), JobSpec(cwd="/here"))
         with pytest.raises(TypeError):
-            store.add_jobs(1, "e1", [here, NewJob(Command((None,)), Terms())], 1.0)  # type: ignore[arg-type]
+            store.add_jobs(1, "e1", [here, NewJob(Command((None,)), JobSpec())], 1.0)  # type: ignore[arg-type]
         with closing(Store(path)) as other:
-            added(other, NewJob(Command(("true",)), Terms(cwd="/elsewhere")))
+            added(other, NewJob(Command(("true",)), JobSpec(cwd="/elsewhere")))
             (job,) = added(store, here)
-            assert wanted(other, job.id).terms.cwd == "/here"
+            assert wanted(other, job.id).spec.cwd == "/here"
 
     def test_many_at_once(self, store: Store) -> None:
         """A hundred thousand jobs are submitted in one call."""
-        jobs = [NewJob(Command((f"python train.py --seed {seed}",), "/bin/sh"), Terms()) for seed in range(100_000)]
+        jobs = [NewJob(Command((f"python train.py --seed {seed}",), "/bin/sh"), JobSpec()) for seed in range(100_000)]
         ids = store.add_jobs(1, "e1", jobs, 1.0)
         assert len(ids) == 100_000
         assert wanted(store, ids[-1]).command == jobs[-1].command
@@ -251,9 +253,9 @@ class TestJobs:
     def test_several_arrays_at_once(self, store: Store) -> None:
         """Tasks are named by the first one of theirs, also where that was handed in earlier."""
         arrays: dict[int, int] = {}
-        first = [NewJob(TRUE.command, TRUE.terms, "", task, array) for array in (1, 2) for task in (0, 1)]
+        first = [NewJob(TRUE.command, TRUE.spec, "", task, array) for array in (1, 2) for task in (0, 1)]
         ids = [*store.add_jobs(1, "e1", [TRUE, *first], 1.0, arrays=arrays)]
-        ids += store.add_jobs(1, "e1", [NewJob(TRUE.command, TRUE.terms, "", 2, 2)], 1.0, arrays=arrays)
+        ids += store.add_jobs(1, "e1", [NewJob(TRUE.command, TRUE.spec, "", 2, 2)], 1.0, arrays=arrays)
         assert [wanted(store, job_id).array for job_id in ids] == [0, 2, 2, 4, 4, 4]
 
     def test_missing(self, store: Store) -> None:
@@ -290,10 +292,10 @@ class TestRecord:
 
     def test_retries(self, store: Store) -> None:
         """Every attempt has a row of its own, oldest first."""
-        (job,) = added(store, NewJob(Command(("false",)), Terms(retries=1)))
+        (job,) = added(store, NewJob(Command(("false",)), JobSpec(retries=1)))
         second: list[Event] = [Assigned("k2", (), "/logs/1.1", 5.0), Started(2, 6.0), Exited(2, 0, 0, 7.0)]
         store.record([after(job, [*STORY, *second])])
-        assert [(row.number, row.keeper, row.code) for row in store.attempts(job.id)] == [(1, "k1", 3), (2, "k2", 0)]
+        assert [(row.number, row.ref, row.code) for row in store.attempts(job.id)] == [(1, "k1", 3), (2, "k2", 0)]
         assert state_word(wanted(store, job.id)) == "done"
 
     def test_all_or_none(self, store: Store) -> None:
@@ -309,11 +311,11 @@ class TestRecord:
     def test_sequels(self, store: Store) -> None:
         """Jobs that follow from an end are in the queue together with it, or not at all."""
         one, other = added(store, TRUE, TRUE)
-        store.record([after(one, STORY)], sequels=Sequels("e2", [TRUE], 5.0))
-        (sequel,) = store.open_jobs("e2", 0, 10)
-        assert (sequel.submitted, sequel.command) == (5.0, TRUE.command)
+        store.record([after(one, STORY)], follow_ups=FollowUps("e2", [TRUE], 5.0))
+        (follow_up,) = store.open_jobs("e2", 0, 10)
+        assert (follow_up.submitted, follow_up.command) == (5.0, TRUE.command)
         with pytest.raises(StokerError, match="UNIQUE"):
-            store.record([after(one, STORY), after(other, STORY)], sequels=Sequels("e2", [TRUE], 5.0))
+            store.record([after(one, STORY), after(other, STORY)], follow_ups=FollowUps("e2", [TRUE], 5.0))
         assert len(store.open_jobs("e2", 0, 10)) == 1
 
 
@@ -347,18 +349,18 @@ class TestOpenJobs:
     def test_a_job_taken_over_gets_new_terms(self, store: Store) -> None:
         """Batch and terms are those of the run that takes the job up, where it names them."""
         (one,) = added(store, engine="dead")
-        terms = structs.replace(one.terms, out="-")
-        store.take_over([TakeOver(one.id, "dead", 7, terms)], "heir")
+        spec = structs.replace(one.spec, out="-")
+        store.take_over([TakeOver(one.id, "dead", 7, spec)], "heir")
         taken = store.job(one.id)
         assert taken is not None
-        assert (taken.batch, taken.terms) == (7, terms)
+        assert (taken.batch, taken.spec) == (7, spec)
 
 
 class TestHeldJobs:
-    """Jobs that keepers hold."""
+    """Jobs that workers hold."""
 
     def held(self, store: Store, engine: str) -> list[Job]:
-        """One job in each state in which a keeper holds it, and beside them one that waits and one that is over."""
+        """One job in each state in which a worker holds it, and beside them one that waits and one that is over."""
         starting, running, stopping, _, ended = added(store, *[TRUE] * 5, engine=engine)
         begun: list[Event] = [Assigned(f"{engine}-2", (), "", 1.0), Started(1, 2.0)]
         changes = [
@@ -385,10 +387,10 @@ class TestHeldJobs:
         store.record([after(job, STORY)])
         assert store.engines_with_active_jobs() == ["e1"]
 
-    def test_keepers(self, store: Store) -> None:
-        """Keepers are needed as long as they hold a job."""
+    def test_workers(self, store: Store) -> None:
+        """Workers are needed as long as they hold a job."""
         self.held(store, "e1")
-        assert store.keepers() == {"e1-1", "e1-2"}
+        assert store.slots() == {"e1-1", "e1-2"}
 
     def test_waiting_jobs_cost_nothing(self, store: Store) -> None:
         """Every question about held jobs is answered from the index that holds nothing else."""
@@ -398,7 +400,7 @@ class TestHeldJobs:
             database.set_trace_callback(asked.append)
         store.active_jobs("e1")
         store.engines_with_active_jobs()
-        store.keepers()
+        store.slots()
         database.set_trace_callback(None)
         questions = [statement for statement in asked if "FROM jobs" in statement]
         plans = [database.execute(f"EXPLAIN QUERY PLAN {question}").fetchall() for question in questions]
@@ -411,24 +413,24 @@ class TestContent:
     """What makes two jobs the same work."""
 
     COMMAND = Command(("python", "train.py"))
-    TERMS = Terms(cwd="/here", extra_env=(("LR", "1"), ("BS", "2")))
+    TERMS = JobSpec(cwd="/here", extra_env=(("LR", "1"), ("BS", "2")))
 
     @pytest.mark.parametrize(
-        "terms",
+        "spec",
         [
-            structs.replace(TERMS, need=Need(4)),
+            structs.replace(TERMS, resources=Resources(4)),
             structs.replace(TERMS, priority=9, retries=3, requeue=False),
             structs.replace(TERMS, limit=1.0, grace=1.0, umask=0),
             structs.replace(TERMS, out="a", err="b", environment="other"),
             structs.replace(TERMS, extra_env=(("BS", "2"), ("LR", "1"))),
         ],
     )
-    def test_the_same(self, terms: Terms) -> None:
+    def test_the_same(self, spec: JobSpec) -> None:
         """Needs, limits, logs and the rest of the environment make no difference, nor does the order of variables."""
-        assert content_of(self.COMMAND, terms) == content_of(self.COMMAND, self.TERMS)
+        assert content_of(self.COMMAND, spec) == content_of(self.COMMAND, self.TERMS)
 
     @pytest.mark.parametrize(
-        ("command", "terms"),
+        ("command", "spec"),
         [
             (Command(("python", "train.py", "")), TERMS),
             (Command(("python train.py",)), TERMS),
@@ -439,16 +441,16 @@ class TestContent:
             (Command(("python", "train.py", "BS=2")), structs.replace(TERMS, extra_env=(("LR", "1"),))),
         ],
     )
-    def test_not_the_same(self, command: Command, terms: Terms) -> None:
+    def test_not_the_same(self, command: Command, spec: JobSpec) -> None:
         """Every word, the directory and each variable given to the job make a difference."""
-        assert content_of(command, terms) != content_of(self.COMMAND, self.TERMS)
+        assert content_of(command, spec) != content_of(self.COMMAND, self.TERMS)
 
     def test_times_done(self, store: Store) -> None:
         """Work counts as done as often as it succeeded, and not when it failed."""
         one, other, third = added(store, TRUE, TRUE, TRUE)
         succeeded = [*STORY[:2], Exited(1, 0, 0, 3.0)]
         store.record([after(one, succeeded), after(other, succeeded), after(third, STORY)])
-        assert store.times_done(content_of(TRUE.command, TRUE.terms)) == 2
+        assert store.times_done(content_of(TRUE.command, TRUE.spec)) == 2
         assert store.times_done(content_of(self.COMMAND, self.TERMS)) == 0
 
 
@@ -460,14 +462,14 @@ class TestTroubles:
         with small_disk(tmp_path / "disk", "size=1m") as disk, closing(Store(disk / "queue.db")) as store:
             (job,) = added(store)
             ballast = fill(disk)
-            large = NewJob(Command(("x" * 100_000,)), Terms(cwd="/new"))
+            large = NewJob(Command(("x" * 100_000,)), JobSpec(cwd="/new"))
             with pytest.raises(StokerError, match="disk is full") as caught:
                 store.add_jobs(1, "e1", [large] * 3, 1.0)
             assert "free some space" in caught.value.hint
             assert store.last_job() == job.id
             ballast.unlink()
             (next_job,) = added(store, large)
-            assert (next_job.id, next_job.terms.cwd) == (job.id + 1, "/new")
+            assert (next_job.id, next_job.spec.cwd) == (job.id + 1, "/new")
 
     def test_no_room_for_a_queue(self, tmp_path: Path) -> None:
         """A queue that cannot be made is not called damaged."""
@@ -535,7 +537,7 @@ class TestTroubles:
             lambda store: store.job(1),
             lambda store: store.open_jobs("e1", 0, 9),
             lambda store: store.add_jobs(1, "e1", [TRUE], 1.0),
-            lambda store: store.record([after(Job(1, 1, TRUE.command, TRUE.terms, Waiting(1.0), 1.0), STORY)]),
+            lambda store: store.record([after(Job(1, 1, TRUE.command, TRUE.spec, Waiting(1.0), 1.0), STORY)]),
         ],
     )
     def test_damaged_inside(self, path: Path, use: Callable[[Store], object]) -> None:

@@ -5,12 +5,12 @@ and all of them mean the simulated GPUs, since STOKER_SIM is set) and can beside
 
 - `submit(*lines, ...)` puts shell lines into the queue, starts the engine where none lives, and returns the ids;
 - `start_engine()`, `kill_engine()` (SIGKILL) and `engine_process` are about the engine;
-- `start_run(*lines)` is a foreground run on one of the GPUs; `kill_keepers()` kills what a dead engine or run left;
+- `start_run(*lines)` is a foreground run on one of the GPUs; `kill_workers()` kills what a dead engine or run left;
 - `job(id)`, `word(id)`, `ended(id)`, `log(id)` tell of a job as the store has it; `open_store()` gives the store;
 - `wait_word("running", *ids)` and `wait_over(*ids)` wait for jobs;
 - `open_gate(name)` lets go on what waits in `until(name)` of support.cli.
 
-Everything that has the test's state directory in its environment ends with the test: engine, keepers and jobs.
+Everything that has the test's state directory in its environment ends with the test: engine, workers and jobs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from typing import Any
 import pytest
 
 from stoker.core.job import Ended, Job, state_word
-from stoker.core.spec import Command, NewJob, Terms
+from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.queue.control import Submission, submit
-from stoker.store.engine_lock import QUEUE, engine_lives, process_of, ring
-from stoker.store.paths import find_places
+from stoker.store.engine_lock import QUEUE, engine_lives, process_of, wake
+from stoker.store.paths import find_paths
 from stoker.store.writer import Store, open_store
 from support.cli import Stoker
 from support.wait import wait_until
@@ -45,7 +45,7 @@ class Background(Stoker):
     def __init__(self, home: Path, sim: str = SIMULATED) -> None:
         super().__init__(home)
         self.environment["STOKER_SIM"] = sim
-        self.places = find_places(self.environment, socket.gethostname(), simulated=True)
+        self.paths = find_paths(self.environment, socket.gethostname(), simulated=True)
 
     # -- jobs ------------------------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ class Background(Stoker):
         array: bool = False,
         held: str = "",
         start: bool = True,
-        **terms: Any,
+        **spec: Any,
     ) -> list[int]:
         """Queue shell lines (a name each, if any), and start an engine where none lives unless that is not wanted.
 
@@ -65,7 +65,7 @@ class Background(Stoker):
 
         def jobs(environment: str) -> list[NewJob]:
             usual = {"cwd": str(self.cwd), "out": str(self.cwd / "%j.log"), "environment": environment}
-            shared = Terms(**{**usual, **terms})
+            shared = JobSpec(**{**usual, **spec})
             commands = [Command((line,), "/bin/sh") for line in lines]
             return [
                 NewJob(command, shared, names[index] if names else "", index if array else None)
@@ -74,14 +74,14 @@ class Background(Stoker):
 
         with self.open_store() as store:
             ids = submit(store, Submission("test", self.environment, jobs, array, held), time.time())
-        if start and not ring(self.places, QUEUE):
+        if start and not wake(self.paths, QUEUE):
             self.start_engine()
         return list(ids)
 
     @contextlib.contextmanager
     def open_store(self) -> Iterator[Store]:
         """The store of this queue."""
-        with contextlib.closing(open_store(self.places)) as store:
+        with contextlib.closing(open_store(self.paths)) as store:
             yield store
 
     def job(self, job_id: int) -> Job:
@@ -123,7 +123,7 @@ class Background(Stoker):
     @property
     def engine_process(self) -> int | None:
         """The number of the engine's process, None where no engine lives."""
-        return process_of(self.places, QUEUE)
+        return process_of(self.paths, QUEUE)
 
     def start_engine(self) -> None:
         """Start the engine, if none lives."""
@@ -131,11 +131,11 @@ class Background(Stoker):
         assert outcome.code == 0, outcome.err
 
     def kill_engine(self) -> None:
-        """End the engine as a crash would; what runs goes on under its keepers."""
+        """End the engine as a crash would; what runs goes on under its workers."""
         pid = self.engine_process
         assert pid is not None, "no engine lives"
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not engine_lives(self.places, QUEUE))
+        wait_until(lambda: not engine_lives(self.paths, QUEUE))
 
     def start_run(self, *lines: str) -> subprocess.Popen[bytes]:
         """Start a foreground run of a list on one GPU, and wait until its first job runs."""
@@ -150,21 +150,21 @@ class Background(Stoker):
         with self.open_store() as store:
             return store.job(job_id) is not None
 
-    def kill_keepers(self) -> None:
-        """Kill all keepers while no engine lives, and wait until they are gone."""
-        wait_until(self._no_keeper_left)
+    def kill_workers(self) -> None:
+        """Kill all workers while no engine lives, and wait until they are gone."""
+        wait_until(self._no_worker_left)
 
-    def _no_keeper_left(self) -> bool:
-        keepers = [int(name) for name in os.listdir("/proc") if name.isdecimal() and self._has_keepers_files(int(name))]
-        for pid in keepers:
+    def _no_worker_left(self) -> bool:
+        workers = [int(name) for name in os.listdir("/proc") if name.isdecimal() and self._has_keepers_files(int(name))]
+        for pid in workers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        return not keepers
+        return not workers
 
     def _has_keepers_files(self, pid: int) -> bool:
         with contextlib.suppress(OSError):
             links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-            return any(link.startswith(f"{self.places.keepers}/") for link in links)
+            return any(link.startswith(f"{self.paths.workers}/") for link in links)
         return False
 
 

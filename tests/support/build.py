@@ -10,7 +10,7 @@ from stoker.core.lease import Claim, Lease
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Plan
 from stoker.core.planner.queue import WaitingJobs
-from stoker.core.spec import Command, Need, Terms
+from stoker.core.spec import Command, JobSpec, Resources
 
 GIB = 2**30
 
@@ -21,20 +21,20 @@ def a_need(
     allowed: Iterable[str] = (),
     preferred: Iterable[str] = (),
     required: Iterable[str] = (),
-) -> Need:
+) -> Resources:
     """A need; memory in GiB."""
     memory = None if gib is None else int(gib * GIB)
-    return Need(gpus, memory, tuple(allowed), tuple(preferred), required=tuple(required))
+    return Resources(gpus, memory, tuple(allowed), tuple(preferred), required=tuple(required))
 
 
 def a_job(
     job_id: int,
-    need: Need | None = None,
+    resources: Resources | None = None,
     *,
     priority: int = 0,
     limit: float | None = None,
     since: float = 0.0,
-    terms: Terms | None = None,
+    spec: JobSpec | None = None,
     state: State | None = None,
 ) -> Job:
     """A job that waits, unless another state is given."""
@@ -42,7 +42,7 @@ def a_job(
         id=job_id,
         batch=1,
         command=Command(("true",)),
-        terms=terms or Terms(need=need or Need(), priority=priority, limit=limit),
+        spec=spec or JobSpec(resources=resources or Resources(), priority=priority, limit=limit),
         state=state or Waiting(since),
         submitted=since,
     )
@@ -103,13 +103,13 @@ def a_lease(*names: str, gib: float | None = None, owner: str = "alice", share: 
 def slot(
     job: int,
     *devices: str,
-    need: Need | None = None,
+    resources: Resources | None = None,
     until: float | None = None,
     room: int = 0,
     since: float | None = None,
 ) -> Slot:
-    """What the keeper of a running job is doing."""
-    return Slot(f"k{job}", job, need or Need(gpus=len(devices)), devices, until, room, since=since)
+    """What the worker of a running job is doing."""
+    return Slot(f"k{job}", job, resources or Resources(gpus=len(devices)), devices, until, room, since=since)
 
 
 def where(decided: Plan) -> dict[int, str]:
@@ -118,5 +118,5 @@ def where(decided: Plan) -> dict[int, str]:
 
 
 def behind(decided: Plan) -> dict[int, str]:
-    """Job -> the keeper whose running attempt it follows, for those that are handed over ahead."""
+    """Job -> the worker whose running attempt it follows, for those that are handed over ahead."""
     return {start.job.id: start.behind for start in decided.starts if start.behind}

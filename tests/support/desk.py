@@ -44,7 +44,7 @@ class Scheduler:
         return self.process.returncode, self._out.read_text().splitlines(), self._err.read_text()
 
 
-class Desk:
+class JobBuilder:
     """A directory to work in, with a queue and a ledger of its own."""
 
     def __init__(self, directory: Path) -> None:

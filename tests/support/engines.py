@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from stoker.core.job import Ended, Happening, Job
+from stoker.core.job import Ended, Job, JobEvent
 from stoker.core.planner.policy import Policy
-from stoker.core.spec import Command, Need, NewJob, Terms
+from stoker.core.spec import Command, JobSpec, NewJob, Resources
 from stoker.devices.declared import DeclaredDevices
 from stoker.devices.interface import Devices
 from stoker.engine.loop import Engine
 from stoker.ledger import Ledger, prepare_ledger
 from stoker.runner.local import LocalBackend
-from stoker.sites.machine.resources import Equipment, steady_clock
+from stoker.sites.machine.resources import EngineResources, steady_clock
 from stoker.store.writer import Store
 
 PATIENCE = 30.0
@@ -33,15 +33,17 @@ class Workshop(AbstractContextManager["Workshop"]):
     policy: Policy = field(default_factory=Policy)
     name: str = "test"
     ledger: Path | None = None
-    happenings: list[Happening] = field(default_factory=list)
-    on_happening: Callable[[Happening], None] = lambda _: None
+    job_events: list[JobEvent] = field(default_factory=list)
+    on_happening: Callable[[JobEvent], None] = lambda _: None
 
     def __post_init__(self) -> None:
         self.backend = LocalBackend(self.directory / "keepers", self.name)
         self.store = Store(self.directory / "queue.db")
         ledger = Ledger(prepare_ledger(self.ledger or self.directory / "ledger"))
-        equipment = Equipment(self.store, ledger, self.devices, self.backend, "tester", steady_clock(), str)
-        self.engine = Engine(self.name, equipment, self.policy, self._happened)
+        engine_resources = EngineResources(
+            self.store, ledger, self.devices, self.backend, "tester", steady_clock(), str
+        )
+        self.engine = Engine(self.name, engine_resources, self.policy, self._happened)
         self.environment = self.store.add_environment(os.environ)
         self.batch = self.store.add_batch("test", time.time())
 
@@ -53,23 +55,23 @@ class Workshop(AbstractContextManager["Workshop"]):
         self.engine.close()
         self.abandon()
 
-    def _happened(self, happening: Happening) -> None:
-        self.happenings.append(happening)
-        self.on_happening(happening)
+    def _happened(self, job_event: JobEvent) -> None:
+        self.job_events.append(job_event)
+        self.on_happening(job_event)
 
     def abandon(self) -> None:
         """Let go of everything as a dying engine would: whatever runs goes on."""
         self.backend.close()
         self.store.close()
 
-    def submit(self, *lines: str, need: Need | None = None, **terms: object) -> list[int]:
+    def submit(self, *lines: str, resources: Resources | None = None, **spec: object) -> list[int]:
         """Queue shell lines and return their ids."""
-        shared = Terms(
-            need=need or Need(),
+        shared = JobSpec(
+            resources=resources or Resources(),
             cwd=str(self.directory),
             environment=self.environment,
             out=str(self.directory / "%j.log"),
-            **terms,  # type: ignore[arg-type]
+            **spec,  # type: ignore[arg-type]
         )
         jobs = [NewJob(Command((line,), "/bin/sh"), shared) for line in lines]
         ids = self.store.add_jobs(self.batch, self.name, jobs, time.time())

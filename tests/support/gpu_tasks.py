@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 from stoker.compat.gpu_task.folder import MARKER
-from support.desk import Desk
+from support.desk import JobBuilder
 
 
-class Lab(Desk):
+class Lab(JobBuilder):
     """A directory with scripts that use the library."""
 
     def write(self, **files: str) -> None:

@@ -49,9 +49,9 @@ def promises_hold(standing: list[Claim], wanted: Claim) -> bool:
     together = [*(claim for claim in standing if claim.name == wanted.name), wanted]
     if len(together) == 1:
         return True
-    company = all(len(together) <= claim.share for claim in together)
+    shared = all(len(together) <= claim.share for claim in together)
     room = ROOM.get(wanted.name)
-    return company and (room is None or sum(claim.memory or 0 for claim in together) <= room)
+    return shared and (room is None or sum(claim.memory or 0 for claim in together) <= room)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from stoker.core.lease import Claim
-from stoker.core.planner.fairshare import Want
+from stoker.core.planner.fairshare import Demand
 from stoker.ledger import Ledger, find_ledger
 from support.users import User, run_as
 
@@ -44,7 +44,7 @@ def hold(path: str, device: str) -> None:
 
 def wait_for_gpus(path: str, usage: str, gpus: str) -> None:
     """Leave a want, tell its name, and wait until the end of standard input."""
-    held = Ledger(Path(path)).want(Want(0, "root", float(usage), 1.0, int(gpus), what="waits in a test"))
+    held = Ledger(Path(path)).demand(Demand(0, "root", float(usage), 1.0, int(gpus), what="waits in a test"))
     print(held.name, flush=True)
     sys.stdin.read()
 

@@ -1,4 +1,4 @@
-"""Keepers at work for tests: a backend, orders for it, and everything that its keepers said."""
+"""Workers at work for tests: a backend, orders for it, and everything that its workers said."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import Any
 import psutil
 
 from stoker.core.launch import Order
-from stoker.runner.journal import Back, Began, Fact, Over
-from stoker.runner.local import Gone, LocalBackend
+from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted, Fact
+from stoker.runner.local import LocalBackend, WorkerLost
 from support.wait import wait_until
 
 VARIABLES = {"PATH": os.environ["PATH"]}
 
 
 class Yard:
-    """A backend, what its keepers said so far, and a log file for every attempt."""
+    """A backend, what its workers said so far, and a log file for every attempt."""
 
     def __init__(self, directory: Path, engine: str = "engine", *, share_output: bool = False) -> None:
         self.directory = directory
-        self.keepers = directory / "keepers"
-        self.backend = LocalBackend(self.keepers, engine, share_output=share_output)
-        self.said: dict[str, list[Fact | Gone]] = defaultdict(list)
+        self.workers = directory / "keepers"
+        self.backend = LocalBackend(self.workers, engine, share_output=share_output)
+        self.said: dict[str, list[Fact | WorkerLost]] = defaultdict(list)
 
     def order(self, attempt: str, *words: str, **changes: Any) -> Order:
         """An order to run the words, in the yard's directory unless the changes say otherwise."""
@@ -51,80 +51,80 @@ class Yard:
         return self.directory / f"{attempt}.log"
 
     def start(
-        self, keeper: str, attempt: str, *words: str, variables: Mapping[str, str] = VARIABLES, **changes: Any
+        self, worker: str, attempt: str, *words: str, variables: Mapping[str, str] = VARIABLES, **changes: Any
     ) -> None:
-        """Give an attempt to a keeper."""
-        self.backend.start(keeper, self.order(attempt, *words, **changes), variables)
+        """Give an attempt to a worker."""
+        self.backend.start(worker, self.order(attempt, *words, **changes), variables)
         self.backend.flush()
 
     def begin(self, *words: str, **changes: Any) -> str:
-        """Start the words as attempt 1.1 of a new keeper, and return its name when they run."""
-        keeper = self.backend.hire()
-        self.start(keeper, "1.1", *words, **changes)
+        """Start the words as attempt 1.1 of a new worker, and return its name when they run."""
+        worker = self.backend.start_worker()
+        self.start(worker, "1.1", *words, **changes)
         self.wait_began()
-        return keeper
+        return worker
 
-    def run(self, *words: str, **changes: Any) -> Over:
-        """Run the words to their end as attempt 1.1 of a new keeper."""
+    def run(self, *words: str, **changes: Any) -> AttemptExited:
+        """Run the words to their end as attempt 1.1 of a new worker."""
         self.begin(*words, **changes)
         return self.wait_over()
 
     def listen(self) -> None:
-        """Collect what keepers said since the last time."""
-        for keeper, record in self.backend.poll():
-            self.said[keeper].append(record)
+        """Collect what workers said since the last time."""
+        for worker, record in self.backend.poll():
+            self.said[worker].append(record)
 
     def records(self, kind: type[Fact], attempt: str = "1.1") -> list[Fact]:
-        """What any keeper said of the kind about the attempt."""
+        """What any worker said of the kind about the attempt."""
         self.listen()
         everything = [record for records in self.said.values() for record in records]
         return [record for record in everything if isinstance(record, kind) and record.attempt == attempt]
 
     def wait_began(self, attempt: str = "1.1") -> None:
-        """Wait until a keeper says that the attempt began."""
-        wait_until(lambda: self.records(Began, attempt))
+        """Wait until a worker says that the attempt began."""
+        wait_until(lambda: self.records(AttemptStarted, attempt))
 
     def wait_log(self, text: str) -> None:
         """Wait until attempt 1.1 has written just this; it begins a moment before its log is there."""
         wait_until(lambda: self.log().exists() and self.log().read_text() == text)
 
     def wait_back(self, attempt: str) -> None:
-        """Wait until a keeper gives the attempt back."""
-        wait_until(lambda: self.records(Back, attempt))
+        """Wait until a worker gives the attempt back."""
+        wait_until(lambda: self.records(AttemptReturned, attempt))
 
-    def wait_over(self, attempt: str = "1.1") -> Over:
+    def wait_over(self, attempt: str = "1.1") -> AttemptExited:
         """Wait for the end of the attempt, of which there must be one only."""
-        wait_until(lambda: self.records(Over, attempt))
-        (over,) = self.records(Over, attempt)
-        assert isinstance(over, Over)
+        wait_until(lambda: self.records(AttemptExited, attempt))
+        (over,) = self.records(AttemptExited, attempt)
+        assert isinstance(over, AttemptExited)
         return over
 
-    def wait_gone(self, keeper: str) -> None:
-        """Wait until the keeper is dead and nothing of it is left."""
+    def wait_gone(self, worker: str) -> None:
+        """Wait until the worker is dead and nothing of it is left."""
 
         def gone() -> bool:
             self.listen()
-            return Gone() in self.said[keeper]
+            return WorkerLost() in self.said[worker]
 
         wait_until(gone)
 
-    def process_of(self, keeper: str) -> psutil.Process:
-        """The keeper's own process, as soon as the forkserver has let go of its lock."""
+    def process_of(self, worker: str) -> psutil.Process:
+        """The worker's own process, as soon as the forkserver has let go of its lock."""
         found: list[psutil.Process] = []
 
-        def alone() -> bool:
-            found[:] = holders(self.keepers / keeper / "lock")
+        def exclusive() -> bool:
+            found[:] = holders(self.workers / worker / "lock")
             return len(found) == 1 and found[0].ppid() != os.getpid()  # before it forks, the forkserver is alone too
 
-        wait_until(alone)
+        wait_until(exclusive)
         return found[0]
 
     def close(self) -> None:
-        """Close the backend, and end every keeper that is left with all it started."""
+        """Close the backend, and end every worker that is left with all it started."""
         self.backend.close()
-        for lock in self.keepers.glob("*/lock"):
-            for keeper in holders(lock):
-                end([keeper, *keeper.children(recursive=True)])
+        for lock in self.workers.glob("*/lock"):
+            for worker in holders(lock):
+                end([worker, *worker.children(recursive=True)])
 
 
 @contextmanager

@@ -97,4 +97,4 @@ def a_status(jobs: Sequence[JobLine] = (), devices: Sequence[DeviceLine] = (), *
 
 def texts(lines: Sequence[Line]) -> list[str]:
     """The lines without their looks."""
-    return ["".join(piece.text for piece in line) for line in lines]
+    return ["".join(span.text for span in line) for line in lines]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from support.desk import PROGRAMS, Desk
+from support.desk import PROGRAMS, JobBuilder
 from support.users import User, typed_by
 from support.wait import wait_until
 
@@ -18,16 +18,16 @@ from support.wait import wait_until
 class Task:
     """A running `schedule`, and what it printed so far."""
 
-    def __init__(self, words: Sequence[str], desk: ScheduleDesk, user: User | None = None) -> None:
-        self._out, self._err = desk.directory / f"{id(self)}.out", desk.directory / f"{id(self)}.err"
+    def __init__(self, words: Sequence[str], builder: ScheduleDesk, user: User | None = None) -> None:
+        self._out, self._err = builder.directory / f"{id(self)}.out", builder.directory / f"{id(self)}.err"
         # A test run in the background of a script has SIGINT ignored, and its children would inherit that.
         typed = ["env", "--default-signal=INT,HUP,TERM", str(PROGRAMS / "schedule"), *words]
         command = typed if user is None else typed_by(user, *typed)
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 command,
-                cwd=desk.directory,
-                env=desk.environment_of(user),
+                cwd=builder.directory,
+                env=builder.environment_of(user),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -63,7 +63,7 @@ class Task:
         return self.process.returncode, self.printed, self.said
 
 
-class ScheduleDesk(Desk):
+class ScheduleDesk(JobBuilder):
     """A desk whose info file is apart from everybody else's."""
 
     def __init__(self, directory: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from stoker.core.planner.fairshare import Offers, Want, ahead_of_me, decayed, steps_back, usage_of
+from stoker.core.planner.fairshare import Demand, Offers, ahead_of_me, decayed, steps_back, usage_of
 
 TICK = 0.05
 LOOK_INTERVAL = 0.25
@@ -30,10 +30,10 @@ class Waiter:
         """The name of its want."""
         return f"{self.uid}.want"
 
-    def want(self, now: float, devices: int) -> Want:
+    def demand(self, now: float, devices: int) -> Demand:
         """What it tells the others."""
         gpus = min(len(self.lengths), devices)
-        return Want(self.uid, f"user {self.uid}", self._used(now), since=0.0, gpus=gpus)
+        return Demand(self.uid, f"user {self.uid}", self._used(now), since=0.0, gpus=gpus)
 
     def served(self, start: float, end: float) -> float:
         """GPU-seconds between two moments."""
@@ -57,7 +57,7 @@ class Machine:
     random: Random
     now: float = 0.0
     held: dict[str, tuple[Waiter, float]] = field(default_factory=dict)
-    told: dict[str, Want] = field(default_factory=dict)
+    told: dict[str, Demand] = field(default_factory=dict)
 
     def tick(self) -> None:
         """Let a moment pass: attempts end, and engines look in no particular order when it is their time."""
@@ -86,9 +86,9 @@ class Machine:
         self.told.pop(waiter.name, None)
         if not waiter.lengths:
             return
-        want = waiter.want(self.now, self.devices)
+        demand = waiter.demand(self.now, self.devices)
         free = [device for device in map(str, range(self.devices)) if device not in self.held]
-        step = steps_back(ahead_of_me(self.told, waiter.name, want), free, waiter.offers, self.now)
+        step = steps_back(ahead_of_me(self.told, waiter.name, demand), free, waiter.offers, self.now)
         waiter.offers = step.offers
         for device in free:
             if device not in step.left and waiter.lengths:
@@ -96,4 +96,4 @@ class Machine:
                 self.held[device] = (waiter, self.now + length)
                 waiter.runs.append((1, self.now, self.now + length))
         if waiter.lengths:
-            self.told[waiter.name] = want
+            self.told[waiter.name] = demand

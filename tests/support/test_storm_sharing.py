@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.storm.book import Book, Entry
+from support.storm.book import Entry, JobBook
 from support.storm.checker import Evidence, faults_of_runs
 from support.storm.claims import overfull
 from support.storm.jobs import FIRST_EDITION, Work
@@ -40,22 +40,22 @@ Run = tuple[int, str, float, float, int, dict[str, Any]]
 
 
 def runs() -> list[Run]:
-    learnt = {"need": {"memory": None, "auto": True, "predicted": [["SIM 24G", 6 * GIB]]}}
-    grown = {"need": {"memory": 3 * GIB, "floor": 5 * GIB}}
-    spared = {"cause": "oom", "company": True}
+    learnt = {"resources": {"memory": None, "auto": True, "predicted": [["SIM 24G", 6 * GIB]]}}
+    grown = {"resources": {"memory": 3 * GIB, "floor": 5 * GIB}}
+    spared = {"cause": "oom", "shared": True}
     return [
         (HONEST, "0", 1.0, 10.0, 0, {}),
         (GREEDY, "0", 2.0, 4.0, SHORT, spared),
         (NEIGHBOUR, "1", 4.5, 9.0, 0, {}),
         (GREEDY, "1", 5.0, 7.0, SHORT, grown | spared),
-        (GREEDY, "1", 20.0, 22.0, 0, {"need": ALL_OF_IT}),
+        (GREEDY, "1", 20.0, 22.0, 0, {"resources": ALL_OF_IT}),
         (HOPELESS, "0", 30.0, 31.0, SHORT, {"cause": "oom"}),
         (WHOLE, "0", 40.0, 42.0, 0, {}),
         (LEARNT, "1", 40.5, 42.0, 0, learnt),
     ]
 
 
-def need_of(memory: Memory) -> dict[str, Any]:
+def resources_of(memory: Memory) -> dict[str, Any]:
     return {"memory": memory.declared, "auto": memory.learnt}
 
 
@@ -63,15 +63,15 @@ def told(run: Run, number: int) -> list[dict[str, Any]]:
     _, device, begin, end, code, more = run
     assigned = {"type": "assigned", "devices": [f"SIM-{device}"], "at": begin - 0.1}
     exited = {"type": "exited", "attempt": number, "code": code, "signal": 0, "at": end + 0.1}
-    exited |= {key: value for key, value in more.items() if key != "need"}
-    given = {"need": more["need"]} if "need" in more else {}
+    exited |= {key: value for key, value in more.items() if key != "resources"}
+    given = {"resources": more["resources"]} if "resources" in more else {}
     return [assigned | given, {"type": "started", "attempt": number, "at": begin}, exited]
 
 
 def an_evidence() -> Evidence:
     """Nothing is wrong here."""
     states = dict.fromkeys(MEMORY, "done") | {HOPELESS: "oom"}
-    jobs = {job: JobRow(job, job, states[job], {"at": 50.0}, "queue", need_of(MEMORY[job])) for job in MEMORY}
+    jobs = {job: JobRow(job, job, states[job], {"at": 50.0}, "queue", resources_of(MEMORY[job])) for job in MEMORY}
     record = Record(["ok"], jobs, {job: [] for job in MEMORY}, {job: [] for job in MEMORY}, [])
     lines: list[Line] = []
     for run in runs():
@@ -85,7 +85,7 @@ def an_evidence() -> Evidence:
 
 
 def faults(evidence: Evidence) -> list[str]:
-    book = Book({job: Entry(Work(job, memory=MEMORY[job]), 0.0) for job in MEMORY})
+    book = JobBook({job: Entry(Work(job, memory=MEMORY[job]), 0.0) for job in MEMORY})
     return [*faults_of_runs(evidence), *faults_of_queue(evidence, book, cpu_jobs=1), *faults_of_sharing(evidence)]
 
 
@@ -96,7 +96,7 @@ def test_what_is_in_order_has_no_faults() -> None:
 
 
 def set_aside(evidence: Evidence, size: int) -> None:
-    evidence.record.jobs[HONEST].need["memory"] = size
+    evidence.record.jobs[HONEST].resources["memory"] = size
 
 
 def overfill_a_device(evidence: Evidence) -> None:
@@ -108,7 +108,7 @@ def use_the_reserve_up(evidence: Evidence) -> None:
 
 
 def forget_what_was_learnt(evidence: Evidence) -> None:
-    del evidence.record.events[LEARNT][0]["need"]["predicted"]
+    del evidence.record.events[LEARNT][0]["resources"]["predicted"]
     evidence.record.events[LEARNT][0]["at"] = 21.0
 
 
@@ -121,7 +121,7 @@ def outstay_into_one_that_has_all(evidence: Evidence) -> None:
 
 
 def blame_in_company(evidence: Evidence) -> None:
-    del evidence.record.events[GREEDY][2]["company"]
+    del evidence.record.events[GREEDY][2]["shared"]
 
 
 def charge_a_retry(evidence: Evidence) -> None:
@@ -134,11 +134,11 @@ def overlook_a_shortage(evidence: Evidence) -> None:
 
 
 def invent_a_shortage(evidence: Evidence) -> None:
-    evidence.record.events[HONEST][2] |= {"cause": "oom", "company": True}
+    evidence.record.events[HONEST][2] |= {"cause": "oom", "shared": True}
 
 
 def stay_in_company(evidence: Evidence) -> None:
-    evidence.record.events[GREEDY][6]["need"] = {"memory": 3 * GIB, "floor": 6 * GIB}
+    evidence.record.events[GREEDY][6]["resources"] = {"memory": 3 * GIB, "floor": 6 * GIB}
 
 
 def run_short_among_honest_ones(evidence: Evidence) -> None:

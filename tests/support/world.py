@@ -13,12 +13,12 @@ from stoker.core.planner.occupancy import Slot, claims_on
 from stoker.core.planner.plan import Plan, Start, plan
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import WaitingJobs
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from support.build import a_job, a_snapshot
 
 
 @dataclass
-class Keeper:
+class Worker:
     """One running job, those that follow it on the same devices, and when the running one will end."""
 
     name: str
@@ -30,7 +30,7 @@ class Keeper:
 
 @dataclass
 class World:
-    """Waiting jobs and keepers on some devices."""
+    """Waiting jobs and workers on some devices."""
 
     devices: tuple[Device, ...]
     policy: Policy
@@ -38,15 +38,15 @@ class World:
     leases: Sequence[Lease] = ()
     clock: float = 0.0
     waiting: WaitingJobs = field(default_factory=WaitingJobs)
-    keepers: dict[str, Keeper] = field(default_factory=dict)
+    workers: dict[str, Worker] = field(default_factory=dict)
     freed: dict[str, float] = field(default_factory=dict)
     run_times: dict[int, float] = field(default_factory=dict)
     started_at: dict[int, float] = field(default_factory=dict)
 
-    def submit(self, need: Need, run_time: float, *, priority: int = 0, limited: bool = False) -> Job:
+    def submit(self, resources: Resources, run_time: float, *, priority: int = 0, limited: bool = False) -> Job:
         """Queue a job that will run so long, and whose time limit says so if it has one."""
         limit = run_time if limited else None
-        job = a_job(len(self.run_times) + 1, need, priority=priority, limit=limit, since=self.clock)
+        job = a_job(len(self.run_times) + 1, resources, priority=priority, limit=limit, since=self.clock)
         self.run_times[job.id] = run_time
         self.waiting.add(job)
         return job
@@ -67,46 +67,46 @@ class World:
 
     def end_next(self) -> None:
         """Move the clock to the next end of a job."""
-        keeper = min(self.keepers.values(), key=lambda keeper: (keeper.ends, keeper.name))
-        self.clock = max(self.clock, keeper.ends)
-        keeper.jobs.popleft()
-        if keeper.jobs:
-            self._begin(keeper)
+        worker = min(self.workers.values(), key=lambda worker: (worker.ends, worker.name))
+        self.clock = max(self.clock, worker.ends)
+        worker.jobs.popleft()
+        if worker.jobs:
+            self._begin(worker)
         else:
-            del self.keepers[keeper.name]
-            self.freed.update(dict.fromkeys(keeper.devices, self.clock))
+            del self.workers[worker.name]
+            self.freed.update(dict.fromkeys(worker.devices, self.clock))
 
     def slots(self) -> list[Slot]:
-        """What an engine would tell the plan of its keepers."""
-        return [self._slot(keeper) for keeper in self.keepers.values()]
+        """What an engine would tell the plan of its workers."""
+        return [self._slot(worker) for worker in self.workers.values()]
 
     def claims(self) -> dict[str, list[Claim]]:
         """Everything held, ours and others', by its name in the ledger."""
         by_id = {device.id: device for device in self.devices}
         held = [claim for lease in self.leases for claim in lease.claims]
-        for keeper in self.keepers.values():
-            for device_id in keeper.devices:
-                held.extend(claims_on(by_id[device_id], keeper.jobs[0].terms.need))
+        for worker in self.workers.values():
+            for device_id in worker.devices:
+                held.extend(claims_on(by_id[device_id], worker.jobs[0].spec.resources))
         names = dict.fromkeys(claim.name for claim in held)
         return {name: [claim for claim in held if claim.name == name] for name in names}
 
-    def _slot(self, keeper: Keeper) -> Slot:
-        limits = [job.terms.limit for job in keeper.jobs]
+    def _slot(self, worker: Worker) -> Slot:
+        limits = [job.spec.limit for job in worker.jobs]
         known = [limit for limit in limits if limit is not None]
-        until = keeper.since + sum(known) if len(known) == len(limits) else None
-        head = keeper.jobs[0]
-        room = self.room + 1 - len(keeper.jobs)
-        return Slot(keeper.name, head.id, head.terms.need, keeper.devices, until, room, since=keeper.since)
+        until = worker.since + sum(known) if len(known) == len(limits) else None
+        head = worker.jobs[0]
+        room = self.room + 1 - len(worker.jobs)
+        return Slot(worker.name, head.id, head.spec.resources, worker.devices, until, room, since=worker.since)
 
     def _act(self, start: Start) -> None:
         if start.behind:
-            self.keepers[start.behind].jobs.append(start.job)
+            self.workers[start.behind].jobs.append(start.job)
             return
-        keeper = Keeper(f"k{start.job.id}", start.devices, deque([start.job]), self.clock, self.clock)
-        self.keepers[keeper.name] = keeper
-        self._begin(keeper)
+        worker = Worker(f"k{start.job.id}", start.devices, deque([start.job]), self.clock, self.clock)
+        self.workers[worker.name] = worker
+        self._begin(worker)
 
-    def _begin(self, keeper: Keeper) -> None:
-        job = keeper.jobs[0]
-        self.started_at[job.id] = keeper.since = self.clock
-        keeper.ends = self.clock + self.run_times[job.id]
+    def _begin(self, worker: Worker) -> None:
+        job = worker.jobs[0]
+        self.started_at[job.id] = worker.since = self.clock
+        worker.ends = self.clock + self.run_times[job.id]

@@ -14,7 +14,7 @@ import pytest
 from stoker.cli.views.plain import Report
 from stoker.core.job import Cancelled, advance
 from stoker.core.requests import Cancel
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from stoker.queue.control import ask
 from stoker.store.queries import unanswered
 from stoker.store.schema import Change
@@ -23,12 +23,12 @@ from support.cli import until
 from support.wait import wait_until
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.change-1.json"
-WHOLE = Need(gpus=2)
+WHOLE = Resources(gpus=2)
 
 
 def test_what_waits_and_what_runs(background: Background) -> None:
     """Each job gets a line that says what it was and what becomes of it."""
-    running, waiting = background.submit(until("never"), "touch ran", need=WHOLE)
+    running, waiting = background.submit(until("never"), "touch ran", resources=WHOLE)
     background.wait_word("running", running)
     outcome = background("cancel", str(waiting), str(running))
     assert outcome.code == 0
@@ -65,7 +65,7 @@ def test_another_signal_and_grace(background: Background) -> None:
 
 def test_tasks_of_an_array(background: Background) -> None:
     """Some tasks of an array can be cancelled, and a second time the whole of it."""
-    ids = background.submit(*[until("never")] * 6, array=True, need=WHOLE)
+    ids = background.submit(*[until("never")] * 6, array=True, resources=WHOLE)
     array = ids[0]
     outcome = background("cancel", f"{array}.3-4")
     assert outcome.out == f"cancelled {array}.[3-4] (was queued), 2 tasks\n"
@@ -173,7 +173,7 @@ def test_a_crash_before_the_engine_hears(background: Background) -> None:
     background.wait_word("running", running)
     background.kill_engine()
     with background.open_store() as store:
-        ask(background.places, store, [Cancel(running, "cancelled by you")], 1.0)
+        ask(background.paths, store, [Cancel(running, "cancelled by you")], 1.0)
     background.start_engine()
     background.wait_over(running)
     assert background.ended(running).result == "cancelled"
@@ -232,10 +232,10 @@ def test_a_job_of_a_dead_run(background: Background) -> None:
 @pytest.mark.parametrize("heard", [False, True])
 def test_a_crash_around_the_answer(background: Background, heard: bool) -> None:
     """The engine dies at once after the wish, or as soon as it has answered: both jobs end, and neither runs again."""
-    running, waiting = background.submit(f"echo started >> starts; {until('never')}", "touch ran", need=WHOLE)
+    running, waiting = background.submit(f"echo started >> starts; {until('never')}", "touch ran", resources=WHOLE)
     background.wait_lines("starts", 1)
     with background.open_store() as store:
-        numbers = ask(background.places, store, [Cancel(running, "", 5.0), Cancel(waiting, "")], 1.0)
+        numbers = ask(background.paths, store, [Cancel(running, "", 5.0), Cancel(waiting, "")], 1.0)
         if heard:
             wait_until(lambda: not unanswered(store, numbers))
     background.kill_engine()

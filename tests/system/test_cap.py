@@ -94,12 +94,12 @@ class TestDoors:
         answer = background("submit", "--parsable", "--hold", "--vram", "2G", "--", sys.executable, "-c", SHOW)
         job = int(answer.out)
         assert "cap False → True" in background("edit", str(job), "--cap").out
-        assert background.job(job).terms.cap
+        assert background.job(job).spec.cap
         assert "cap True → False" in background("edit", str(job), "--no-cap").out
         install(background, "2.4")
         other = int(background("submit", "--parsable", "--hold", "--vram", "2G", "--", sys.executable, "x.py").out)
         assert "PyTorch 2.4" in background("edit", str(other), "--cap").err
-        assert not background.job(other).terms.cap
+        assert not background.job(other).spec.cap
 
 
 class TestHittingIt:
@@ -114,10 +114,10 @@ class TestHittingIt:
         job = int(answer.out)
         background.wait_over(job)
         assert background.word(job) == "done"
-        assert (background.job(job).shortages, background.job(job).failures) == (1, 0)
+        assert (background.job(job).shared_failures, background.job(job).failures) == (1, 0)
         with background.open_store() as store:
-            needs = [event.need for event in store.events(job) if isinstance(event, Assigned)]
-        assert [need.floor if need else 0 for need in needs] == [0, 6 * GIB]
+            needs = [event.resources for event in store.events(job) if isinstance(event, Assigned)]
+        assert [resources.floor if resources else 0 for resources in needs] == [0, 6 * GIB]
 
     def test_in_company(self, background: Background) -> None:
         """The neighbour, who kept to his share, notices nothing."""
@@ -133,7 +133,7 @@ class TestHittingIt:
         background.wait_over(int(neighbour.out), int(greedy.out))
         assert [background.word(int(answer.out)) for answer in (neighbour, greedy)] == ["done", "done"]
         assert background.job(int(neighbour.out)).tries == 1
-        assert background.job(int(greedy.out)).shortages == 1
+        assert background.job(int(greedy.out)).shared_failures == 1
 
     @pytest.mark.parametrize("vram", ["4G", "all"])
     def test_a_limit_of_the_users_own(self, background: Background, vram: str) -> None:

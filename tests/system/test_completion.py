@@ -97,7 +97,7 @@ class TestBash:
 
     def test_without_a_queue_nothing_is_offered(self, background: Background, tab: Tab) -> None:
         """A damaged one is no error for a shell either."""
-        background.places.database.write_text("no database")
+        background.paths.database.write_text("no database")
         assert tab("cancel", "") == []
 
 

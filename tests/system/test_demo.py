@@ -11,17 +11,17 @@ import pytest
 
 from stoker.cli.commands.demo import SCRIPT, Act, Demonstration, demo_jobs, difference
 from stoker.cli.views.run_lines import LineView
-from stoker.core.job import Ended, Exited, Happening, Result
+from stoker.core.job import Ended, Exited, JobEvent, Result
 from support.build import a_job
 from support.terminal import isolated
 
 DONE = Act("a", "true")
 
 
-def an_end(result: Result, failures: int = 0, note: str = "", log: str = "") -> Happening:
+def an_end(result: Result, failures: int = 0, note: str = "", log: str = "") -> JobEvent:
     """The end of a job named a."""
     job = msgspec.structs.replace(a_job(1, state=Ended(result, 5.0, note=note)), name="a", failures=failures)
-    return Happening(job, Exited(1, 0, 0, 5.0), (), log)
+    return JobEvent(job, Exited(1, 0, 0, 5.0), (), log)
 
 
 def test_everything_goes_by_the_script(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_names_are_short_and_different() -> None:
         (Act("a", "true", spared=True), an_end("done"), "never ran out of memory beside others"),
     ],
 )
-def test_what_differs_from_the_script_is_told(act: Act, end: Happening | None, sentence: str) -> None:
+def test_what_differs_from_the_script_is_told(act: Act, end: JobEvent | None, sentence: str) -> None:
     """Result, number of mishaps and last words are all compared."""
     assert difference(act, end) == sentence
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.core.spec import Dependency, Need
+from stoker.core.spec import Dependency, Resources
 from support.background import Background
 from support.cli import until
 
-WHOLE = Need(gpus=2)
+WHOLE = Resources(gpus=2)
 HELD = "held by you"
 
 
@@ -19,8 +19,8 @@ def test_options(background: Background) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == f"{job}: name old → new, priority 0 → 5, time none → 7200s, env none → SEED=1\n"
     changed = background.job(job)
-    assert (changed.name, changed.terms.priority, changed.terms.limit, changed.terms.retries) == ("new", 5, 7200.0, 3)
-    assert changed.terms.extra_env == (("SEED", "1"),)
+    assert (changed.name, changed.spec.priority, changed.spec.limit, changed.spec.retries) == ("new", 5, 7200.0, 3)
+    assert changed.spec.extra_env == (("SEED", "1"),)
     again = background("edit", str(job), "--priority", "5")
     assert again.out == f"{job}: it was so already\n"
 
@@ -29,30 +29,30 @@ def test_the_default(background: Background) -> None:
     """An empty value takes a wish back."""
     (job,) = background.submit("true", held=HELD, limit=60.0, group="vision")
     assert background("edit", str(job), "--time", "", "--group", "").code == 0
-    assert (background.job(job).terms.limit, background.job(job).terms.group) == (None, "")
+    assert (background.job(job).spec.limit, background.job(job).spec.group) == (None, "")
 
 
 def test_memory(background: Background) -> None:
     """From a size to what is learnt, and to the whole card."""
-    (job,) = background.submit("true", held=HELD, need=Need(memory=6 * 2**30))
+    (job,) = background.submit("true", held=HELD, resources=Resources(memory=6 * 2**30))
     assert background("edit", str(job), "--vram", "auto").out == f"{job}: vram 6G → auto\n"
-    assert background.job(job).terms.need == Need(auto=True)
+    assert background.job(job).spec.resources == Resources(auto=True)
     assert background("edit", str(job), EDITOR="sed -i s/auto/12G/").out == f"{job}: vram auto → 12G\n"
     assert background("edit", str(job), "--vram", "all").out == f"{job}: vram 12G → all\n"
-    assert background.job(job).terms.need == Need()
+    assert background.job(job).spec.resources == Resources()
 
 
 def test_the_environment_is_not_meant(background: Background) -> None:
     """What STOKER_... sets for every submit does not change this job."""
     (job,) = background.submit("true", held=HELD)
     assert background("edit", str(job), "--priority", "5", STOKER_GPUS="2").code == 0
-    assert background.job(job).terms.need.gpus == 1
+    assert background.job(job).spec.resources.gpus == 1
 
 
 def test_it_matters(background: Background) -> None:
     """A job with a higher priority starts first, in a directory and with files as they are named now."""
     busy, first, second = background.submit(
-        until("gate"), "echo first >> order", "echo second >> order; pwd; pwd >&2", need=WHOLE
+        until("gate"), "echo first >> order", "echo second >> order; pwd; pwd >&2", resources=WHOLE
     )
     background.wait_word("running", busy)
     (background.cwd / "there").mkdir()
@@ -80,11 +80,11 @@ def test_dependencies(background: Background) -> None:
     """A job can be put behind an earlier one, never behind a later one or itself."""
     first, second = background.submit("true", "true", held=HELD)
     assert background("edit", str(second), "--after", f"any:{first}").code == 0
-    assert background.job(second).terms.after == (Dependency(first, "any"),)
+    assert background.job(second).spec.after == (Dependency(first, "any"),)
     for wrong in (str(second), "all"):
         outcome = background("edit", str(first), "--after", wrong)
         assert outcome.code == 2
-    assert background.job(first).terms.after == ()
+    assert background.job(first).spec.after == ()
 
 
 def test_arrays(background: Background) -> None:
@@ -93,7 +93,7 @@ def test_arrays(background: Background) -> None:
     said = background("edit", str(ids[0]), "--priority", "2").out
     assert said == f"{ids[0]}.[0-2]: priority 0 → 2, 3 tasks\n"
     assert background("edit", f"{ids[0]}.1-2", "--priority", "3").code == 0
-    assert [background.job(job_id).terms.priority for job_id in ids] == [2, 3, 3]
+    assert [background.job(job_id).spec.priority for job_id in ids] == [2, 3, 3]
     assert background("edit", str(ids[0]), "--array", "0-9").code == 2
 
 
@@ -130,8 +130,8 @@ def test_an_editor(background: Background) -> None:
     _editor(background, r's/^priority = 0/priority = 7/; s/^time = ""/time = "90s"/; /^"A"/d')
     outcome = background("edit", str(job), EDITOR="./editor --wait")
     assert (outcome.code, outcome.err) == (0, "")
-    terms = background.job(job).terms
-    assert (terms.priority, terms.limit, terms.extra_env) == (7, 90.0, (("B", "\\2"),))
+    spec = background.job(job).spec
+    assert (spec.priority, spec.limit, spec.extra_env) == (7, 90.0, (("B", "\\2"),))
     assert background.job(job).name == 'a "quoted"\nname'
 
 
@@ -141,10 +141,10 @@ def test_secrets(background: Background) -> None:
     _editor(background, r"s/^priority = 0/priority = 7/; w seen")
     assert background("edit", str(job), EDITOR="./editor").code == 0
     assert "hush" not in "".join(background.lines("seen"))
-    assert background.job(job).terms.extra_env == (("API_TOKEN", "hush"),)
+    assert background.job(job).spec.extra_env == (("API_TOKEN", "hush"),)
     outcome = background("edit", str(job), "--env", "API_TOKEN=louder")
     assert outcome.out == f"{job}: env API_TOKEN=******** → API_TOKEN=********\n"
-    assert background.job(job).terms.extra_env == (("API_TOKEN", "louder"),)
+    assert background.job(job).spec.extra_env == (("API_TOKEN", "louder"),)
 
 
 def test_an_editor_that_changes_nothing(background: Background) -> None:

@@ -12,7 +12,7 @@ import pytest
 from stoker.core.job import Assigned, Cancelled, Ended, Exited, Lost, Returned, Running, Started, Stopping, Waiting
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import Crowded, Leased
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from stoker.devices.declared import DeclaredDevices
 from stoker.devices.simulated import SimulatedDevices
 from stoker.ledger import Ledger
@@ -42,7 +42,7 @@ def test_the_story_of_a_job_can_be_told(tmp_path: Path) -> None:
     with Workshop(tmp_path) as shop:
         (job_id,) = shop.submit("true")
         shop.finish()
-        told = [happening.event for happening in shop.happenings]
+        told = [job_event.event for job_event in shop.job_events]
         assert [type(event) for event in told] == [Assigned, Started, Exited]
         assert shop.store.events(job_id) == told
 
@@ -79,8 +79,8 @@ def test_short_jobs_are_handed_over_ahead_and_come_back_behind_a_long_one(tmp_pa
         assert shop.ended(long).result == "done"
 
 
-def test_a_job_whose_keeper_is_killed_is_lost_and_runs_again(tmp_path: Path) -> None:
-    """kill -9 of a keeper kills what it ran, and the job is queued again by itself."""
+def test_a_job_whose_worker_is_killed_is_lost_and_runs_again(tmp_path: Path) -> None:
+    """kill -9 of a worker kills what it ran, and the job is queued again by itself."""
     with Workshop(tmp_path) as shop:
         line = 'echo start >> ran; if [ "$STOKER_ATTEMPT" = 1 ]; then sleep 1000 & kill -9 $PPID; sleep 1000; fi'
         (job_id,) = shop.submit(line)
@@ -91,7 +91,7 @@ def test_a_job_whose_keeper_is_killed_is_lost_and_runs_again(tmp_path: Path) -> 
         assert kinds == [Assigned, Started, Lost, Assigned, Started, Exited]
 
 
-def test_a_job_that_always_kills_its_keeper_ends_as_lost(tmp_path: Path) -> None:
+def test_a_job_that_always_kills_its_worker_ends_as_lost(tmp_path: Path) -> None:
     """A job is not queued again for ever."""
     with Workshop(tmp_path) as shop:
         (job_id,) = shop.submit("kill -9 $PPID; sleep 1000")
@@ -136,7 +136,7 @@ def test_cancelling_ends_waiting_and_running_jobs(tmp_path: Path) -> None:
         shop.engine.cancel(running, 5.0, "not wanted")
         shop.finish()
         assert [shop.ended(job_id).result for job_id in (running, waiting)] == ["cancelled", "cancelled"]
-        assert any(isinstance(happening.event, Cancelled) for happening in shop.happenings)
+        assert any(isinstance(job_event.event, Cancelled) for job_event in shop.job_events)
 
 
 def test_draining_lets_running_jobs_end_and_starts_no_others(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_draining_lets_running_jobs_end_and_starts_no_others(tmp_path: Path) -> 
 def test_the_plan_tells_why_a_job_waits(tmp_path: Path) -> None:
     """The reason shown is the plan's own."""
     with Workshop(tmp_path) as shop:
-        shop.submit("touch up; sleep 1000", need=Need(gpus=2))
+        shop.submit("touch up; sleep 1000", resources=Resources(gpus=2))
         (waiting,) = shop.submit("true")
         shop.work_until((tmp_path / "up").exists)
         assert shop.engine.reason(shop.job(waiting)) == Crowded(1, 0)
@@ -180,7 +180,7 @@ def test_devices_leased_by_another_engine_are_waited_for(tmp_path: Path) -> None
 def test_leases_live_exactly_as_long_as_jobs(tmp_path: Path) -> None:
     """While a job runs its lease is in the ledger, and when all is over the ledger is empty."""
     with Workshop(tmp_path) as shop:
-        shop.submit("touch up; while [ ! -e go ]; do sleep 0.02; done", need=Need(gpus=2))
+        shop.submit("touch up; while [ ! -e go ]; do sleep 0.02; done", resources=Resources(gpus=2))
         shop.work_until((tmp_path / "up").exists)
         ledger = Ledger(tmp_path / "ledger")
         (lease,) = ledger.live().leases.values()
@@ -202,7 +202,7 @@ def test_a_new_engine_goes_on_where_a_dead_one_stopped(tmp_path: Path, when: str
     if when == "ended":
         (tmp_path / "go").touch()
     with Workshop(tmp_path, name="second") as second:
-        second.engine.adopt(second.job(job_id), guest=False)
+        second.engine.adopt(second.job(job_id), adopted=False)
         (tmp_path / "go").touch()
         second.finish()
         assert second.ended(job_id).code == 7
@@ -210,7 +210,7 @@ def test_a_new_engine_goes_on_where_a_dead_one_stopped(tmp_path: Path, when: str
 
 
 def test_an_attempt_that_never_started_is_queued_again(tmp_path: Path) -> None:
-    """An assignment whose keeper left no trace counts as never started."""
+    """An assignment whose worker left no trace counts as never started."""
     with Workshop(tmp_path) as shop:
         (job_id,) = shop.submit("echo once >> ran")
         job = shop.job(job_id)
@@ -223,7 +223,7 @@ def test_an_attempt_that_never_started_is_queued_again(tmp_path: Path) -> None:
         (again,) = shop.submit("echo twice >> ran")
         stuck = advance(shop.job(again), assigned)
         shop.store.record([Change(stuck, [(1, assigned)])])
-        shop.engine.adopt(stuck, guest=False)
+        shop.engine.adopt(stuck, adopted=False)
         shop.finish()
         assert shop.ended(again).result == "done"
         assert Returned in [type(event) for event in shop.store.events(again)]
@@ -243,7 +243,7 @@ def test_jobs_that_name_their_memory_share_a_device(tmp_path: Path) -> None:
     devices = SimulatedDevices("1x24G", str(tmp_path / "simulator"))
     with Workshop(tmp_path, devices=devices) as shop:
         wait = "touch up$STOKER_JOB_ID; while [ ! -e go ]; do sleep 0.02; done"
-        first, second = shop.submit(wait, wait, need=Need(memory=8 << 30))
+        first, second = shop.submit(wait, wait, resources=Resources(memory=8 << 30))
         (whole,) = shop.submit("true")
         shop.work_until(lambda: all((tmp_path / f"up{job_id}").exists() for job_id in (first, second)))
         assert whole not in [job.id for job in shop.engine.held]
@@ -256,7 +256,7 @@ def test_a_wide_job_starts_although_narrow_ones_keep_coming(tmp_path: Path) -> N
     """With patience at its end, free devices are kept for the job that needs all of them."""
     with Workshop(tmp_path, policy=Policy(patience=0.3)) as shop:
         shop.submit(*["sleep 0.1"] * 4)
-        (wide,) = shop.submit("true", need=Need(gpus=2))
+        (wide,) = shop.submit("true", resources=Resources(gpus=2))
         narrow = shop.submit(*["sleep 0.1"] * 60)
         shop.work_until(lambda: isinstance(shop.job(wide).state, Ended))
         assert shop.engine.waiting > 20, f"the wide job came after {len(narrow) - shop.engine.waiting} narrow ones"
@@ -294,7 +294,7 @@ def test_one_slot_gets_work_ahead_as_well(tmp_path: Path) -> None:
 def test_draining_from_within_a_turn_starts_nothing_more(tmp_path: Path) -> None:
     """Whoever drains when told of an end gets back what the same turn had assigned."""
     with Workshop(tmp_path, devices=DeclaredDevices(["0"])) as shop:
-        shop.on_happening = lambda happening: shop.engine.drain() if isinstance(happening.event, Exited) else None
+        shop.on_happening = lambda job_event: shop.engine.drain() if isinstance(job_event.event, Exited) else None
         first, *rest = shop.submit("true", *["touch ran"] * 5)
         shop.work_until(lambda: shop.engine.draining and shop.engine.at_rest)
         assert shop.ended(first).result == "done"
@@ -315,17 +315,17 @@ def test_stopping_leaves_what_was_handed_over_ahead_waiting(tmp_path: Path) -> N
         assert all(isinstance(shop.job(job_id).state, Waiting) for job_id in rest)
 
 
-def test_a_cancelled_job_whose_keeper_dies_says_so(tmp_path: Path) -> None:
+def test_a_cancelled_job_whose_worker_dies_says_so(tmp_path: Path) -> None:
     """A job that ran and was being stopped is not said never to have started."""
     with Workshop(tmp_path) as shop:
-        (job_id,) = shop.submit("trap '' TERM; echo $PPID > keeper; touch up; while :; do sleep 0.1; done")
+        (job_id,) = shop.submit("trap '' TERM; echo $PPID > worker; touch up; while :; do sleep 0.1; done")
         shop.work_until((tmp_path / "up").exists)
         shop.work_until(lambda: isinstance(shop.job(job_id).state, Running))
         shop.engine.cancel(job_id, 1000.0, "not wanted")
         shop.work_until(lambda: isinstance(shop.job(job_id).state, Stopping))
-        os.kill(int((tmp_path / "keeper").read_text()), signal.SIGKILL)
+        os.kill(int((tmp_path / "worker").read_text()), signal.SIGKILL)
         shop.finish()
-        assert shop.ended(job_id).note == "its keeper died while it was being stopped"
+        assert shop.ended(job_id).note == "its worker died while it was being stopped"
 
 
 def test_an_end_that_was_not_recorded_is_not_forgotten(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_an_end_that_was_not_recorded_is_not_forgotten(tmp_path: Path) -> None:
     first.engine.close()
     first.abandon()
     with Workshop(tmp_path, name="second") as second:
-        second.engine.adopt(second.job(job_id), guest=False)
+        second.engine.adopt(second.job(job_id), adopted=False)
         second.finish()
         assert second.ended(job_id).code == 6
         assert (tmp_path / "ran").read_text() == "once\n"
@@ -350,12 +350,12 @@ def test_the_lease_of_an_adopted_job_counts_once(tmp_path: Path) -> None:
     devices = SimulatedDevices("1x24G", str(tmp_path / "simulator"))
     first = Workshop(tmp_path, name="first", devices=devices)
     wait = "touch up$STOKER_JOB_ID; while [ ! -e go ]; do sleep 0.02; done"
-    (adopted,) = first.submit(wait, need=Need(memory=10 << 30))
+    (adopted,) = first.submit(wait, resources=Resources(memory=10 << 30))
     first.work_until((tmp_path / f"up{adopted}").exists)
     first.abandon()
     with Workshop(tmp_path, name="second", devices=devices) as second:
-        second.engine.adopt(second.job(adopted), guest=False)
-        (beside,) = second.submit(wait, need=Need(memory=10 << 30))
+        second.engine.adopt(second.job(adopted), adopted=False)
+        (beside,) = second.submit(wait, resources=Resources(memory=10 << 30))
         second.work_until((tmp_path / f"up{beside}").exists)
         (tmp_path / "go").touch()
         second.finish()
@@ -371,7 +371,7 @@ def test_a_limit_of_more_than_a_month_is_only_a_limit(tmp_path: Path) -> None:
 
 
 def test_a_device_stays_leased_while_anything_of_a_lost_job_lives(tmp_path: Path) -> None:
-    """A process that escaped the search after its keeper was killed keeps the device from everybody, until it ends."""
+    """A process that escaped the search after its worker was killed keeps the device from everybody, until it ends."""
     (tmp_path / "escape").write_text("setsid sh -c 'echo $$ > child.new; mv child.new child; exec sleep 1000' &\n")
     first = "env -i /bin/sh ./escape; while [ ! -e child ]; do sleep 0.02; done; kill -9 $PPID; sleep 1000"
     with Workshop(tmp_path, devices=DeclaredDevices(["0"])) as shop:

@@ -52,7 +52,7 @@ class TestStatus:
         assert "none runs" in outcome.out
         assert "stoker engine start" in outcome.out
         assert "0 running, 2 waiting, 1 parked" in outcome.out
-        assert str(background.places.log) in outcome.out
+        assert str(background.paths.log) in outcome.out
         assert status(background).pid is None
 
     def test_of_a_living_engine(self, background: Background) -> None:
@@ -91,7 +91,7 @@ class TestStatus:
     def test_another_version(self, background: Background) -> None:
         """One line on stderr says how to restart it, and that jobs go on."""
         background.start_engine()
-        path = lock_path(background.places, QUEUE)
+        path = lock_path(background.paths, QUEUE)
         path.write_text(f"{background.engine_process}\n0.0.1\n")
         for words in (["engine", "status"], ["status"], ["submit", "true"]):
             outcome = background(*words)
@@ -113,7 +113,7 @@ class TestStop:
         ends, stays = background.submit("sleep 0.2; exit 7", f"{until('go')}; exit 8")
         background.wait_word("running", ends, stays)
         assert background("engine", "stop").code == 0
-        assert not engine_lives(background.places, QUEUE)
+        assert not engine_lives(background.paths, QUEUE)
         assert background.word(stays) == "running"
         background.start_engine()
         background.open_gate("go")
@@ -129,7 +129,7 @@ class TestStop:
         assert background("engine", "stop", "--drain").code == 0
         wait_until(lambda: status(background).draining)
         background.open_gate("go")
-        wait_until(lambda: not engine_lives(background.places, QUEUE))
+        wait_until(lambda: not engine_lives(background.paths, QUEUE))
         assert [background.word(job) for job in (first, second, third)] == ["done", "done", "waiting"]
 
     def test_jobs_are_ended_where_that_is_wanted(self, background: Background) -> None:
@@ -138,7 +138,7 @@ class TestStop:
         (third,) = background.submit("true")
         background.wait_word("running", first, second)
         assert background("engine", "stop", "--jobs").code == 0
-        assert not engine_lives(background.places, QUEUE)
+        assert not engine_lives(background.paths, QUEUE)
         assert [background.word(job) for job in (first, second, third)] == ["cancelled", "cancelled", "waiting"]
 
     def test_an_engine_that_does_not_leave(self, background: Background) -> None:
@@ -209,7 +209,7 @@ class TestStart:
         assert subprocess.run(["flock", "--nonblock", str(lock), "true"], check=False).returncode == 0
         pid = background.engine_process
         assert pid is not None
-        _assert_apart(pid, background.places.log)
+        _assert_apart(pid, background.paths.log)
 
     def test_the_end_of_the_terminal_is_not_the_end_of_the_engine(self, background: Background, tmp_path: Path) -> None:
         """It was started from a shell in a terminal, which then is closed."""
@@ -231,7 +231,7 @@ class TestStart:
         outcome = background("engine", "start")
         assert outcome.code == 3
         assert "STOKER_PATIENCE" in outcome.err
-        assert "STOKER_PATIENCE" in background.places.log.read_text()
+        assert "STOKER_PATIENCE" in background.paths.log.read_text()
 
 
 def _is_engine(pid: int, marked: bytes) -> bool:

@@ -242,7 +242,7 @@ class TestContract:
         assert [job.shown_id for job in jobs] == [f"{jobs[0].id}.0", f"{jobs[0].id}.1"]
         record = queue.job(jobs[1].id)
         assert record.command.words[-2:] == ("rate=0.2", "seed=2")
-        assert record.terms.at_once == 1
+        assert record.spec.at_once == 1
 
     def test_functions_of_the_standard_library(self, queue: Programs, executor: stoker.Executor) -> None:
         """as_completed, wait, callbacks and asyncio treat the jobs as any futures."""
@@ -451,10 +451,10 @@ class TestBadInput:
 
     def test_argument_that_cannot_be_pickled(self, queue: Programs, executor: stoker.Executor) -> None:
         """It is named as the function names it, and leaves no folder."""
-        before = sorted(os.listdir(queue.places.functions)) if queue.places.functions.exists() else []
+        before = sorted(os.listdir(queue.paths.functions)) if queue.paths.functions.exists() else []
         with pytest.raises(stoker.StokerError, match=r"the argument 'second' of .*, a lock,"):
             executor.submit(lambda first, second: None, 1, second=threading.Lock())
-        assert sorted(os.listdir(queue.places.functions)) == before
+        assert sorted(os.listdir(queue.paths.functions)) == before
 
     def test_result_that_cannot_be_pickled(self, executor: stoker.Executor) -> None:
         """The error names its type and the log."""
@@ -544,7 +544,7 @@ class TestBadInput:
         waits = stoker.Executor(gpus=0, after=executor.submit(wait_for(gate(queue, "folder")))).submit(pow, 2, 2)
         wait_until(over.done)
         for job in (over, waits):
-            shutil.rmtree(queue.places.function(job.id))
+            shutil.rmtree(queue.paths.function(job.id))
         queue.open_gate("folder")
         with pytest.raises(stoker.JobFailed, match="has no result: its folder is gone"):
             over.result(30)
@@ -556,7 +556,7 @@ class TestBadInput:
         """The file is named."""
         job = executor.submit(pow, 2, 2)
         wait_until(job.done)
-        (queue.places.function(job.id) / "0.result").write_bytes(b"nonsense")
+        (queue.paths.function(job.id) / "0.result").write_bytes(b"nonsense")
         with pytest.raises(stoker.JobFailed, match=r"has a result that cannot be read .*0.result"):
             job.result(30)
 
@@ -579,12 +579,12 @@ class TestBadInput:
         """They are refused at submit, and nothing stays behind."""
         with pytest.raises(stoker.StokerError, match=r"3 GPUs|needs 3"):
             stoker.Executor(gpus=3).submit(pow, 2, 2)
-        assert not [name for name in os.listdir(queue.places.functions) if name.startswith(".")]
+        assert not [name for name in os.listdir(queue.paths.functions) if name.startswith(".")]
 
 
 def functions_of(queue: Programs) -> list[Path]:
     """The processes that run functions of a queue."""
-    mark = str(queue.places.functions).encode()
+    mark = str(queue.paths.functions).encode()
     return [path for path in Path("/proc").glob("[0-9]*/cmdline") if mark in content_of(path)]
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from stoker.core.lease import Claim
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from stoker.ledger import Ledger, prepare_ledger
 from stoker.queue.gpu_view import Gpus
 from stoker.store.queries import drained_key
@@ -38,7 +38,7 @@ def gpus(queue: Stoker, *words: str) -> Gpus:
 @contextlib.contextmanager
 def a_stranger(queue: Background, device: int, size: str) -> Iterator[int]:
     """A process on a simulated GPU that is no job."""
-    told = {"STOKER_SIM_DIR": str(queue.places.simulator), "CUDA_VISIBLE_DEVICES": str(device)}
+    told = {"STOKER_SIM_DIR": str(queue.paths.simulator), "CUDA_VISIBLE_DEVICES": str(device)}
     command = [sys.executable, "-m", "stoker.devices.demo_job", "--seconds", "60", "--memory", size]
     with subprocess.Popen(command, env={**queue.environment, **told}) as process:
         try:
@@ -54,7 +54,7 @@ def test_the_schema_is_what_the_code_says() -> None:
 
 def test_without_an_engine_the_devices_are_asked_themselves(background: Background) -> None:
     """A look does not start one; strangers and leases of others are seen all the same."""
-    background.places.simulator.mkdir(parents=True, exist_ok=True)
+    background.paths.simulator.mkdir(parents=True, exist_ok=True)
     ledger = Ledger(prepare_ledger(Path(background.environment["STOKER_LEDGER"])))
     held = ledger.claim((Claim("sim:0"),), "a sweep", time.time())
     assert held is not None
@@ -73,7 +73,7 @@ def test_without_an_engine_the_devices_are_asked_themselves(background: Backgrou
 
 def test_with_an_engine(background: Background) -> None:
     """Jobs by their ids, and lines for programs."""
-    (job_id,) = background.submit(until("go"), need=Need(allowed=("SIM-1",)))
+    (job_id,) = background.submit(until("go"), resources=Resources(allowed=("SIM-1",)))
     background.wait_word("running", job_id)
     wait_until(lambda: [device.jobs for device in gpus(background).devices] == [[], [str(job_id)]])
     header, *lines = background("gpus").out.splitlines()
@@ -94,8 +94,8 @@ class TestPick:
 
     def test_what_jobs_hold_is_not_free(self, background: Background) -> None:
         """But the rest of a device that they share is."""
-        whole, part = background.submit(until("go"), need=Need(allowed=("SIM-0",))) + background.submit(
-            until("go"), need=Need(memory=10 * GIB, allowed=("SIM-1",))
+        whole, part = background.submit(until("go"), resources=Resources(allowed=("SIM-0",))) + background.submit(
+            until("go"), resources=Resources(memory=10 * GIB, allowed=("SIM-1",))
         )
         background.wait_word("running", whole, part)
         wait_until(lambda: [device.jobs for device in gpus(background).devices] == [[str(whole)], [str(part)]])
@@ -115,7 +115,7 @@ class TestPick:
 
     def test_a_stranger_is_respected(self, background: Background) -> None:
         """Whoever computes on a device keeps it."""
-        background.places.simulator.mkdir(parents=True, exist_ok=True)
+        background.paths.simulator.mkdir(parents=True, exist_ok=True)
         with a_stranger(background, 0, "5G"):
             wait_until(lambda: gpus(background).devices[0].used_bytes == 5 * GIB)
             assert background("gpus", "--pick", "1").out == "1\n"
@@ -180,7 +180,7 @@ def test_a_machine_without_gpus(stoker: Stoker) -> None:
 
 def test_on_a_terminal(background: Background) -> None:
     """A bar for each device, and below them who is no job."""
-    background.places.simulator.mkdir(parents=True, exist_ok=True)
+    background.paths.simulator.mkdir(parents=True, exist_ok=True)
     names = ("STOKER_STATE", "STOKER_LEDGER", "STOKER_SIM", "PATH")
     with a_stranger(background, 1, "12G") as pid:
         wait_until(lambda: gpus(background).devices[1].used_bytes == 12 * GIB)

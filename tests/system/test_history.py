@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.views.history import history_frame
+from stoker.cli.views.history import render_history
 from stoker.cli.views.text import line_cells
 from stoker.core.job import Assigned, Event, Exited, Started, advance
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from stoker.queue.history_view import History, PastLine
 from stoker.store.engine_lock import QUEUE
 from stoker.store.schema import Change
@@ -56,7 +56,7 @@ def test_the_schema_is_what_the_code_says() -> None:
 
 def test_what_really_ran(background: Background) -> None:
     """Each with how it ended, where it ran and where its output is; newest last."""
-    good, bad = background.submit("true", "exit 3", names=["good", "bad"], need=Need(allowed=("SIM-1",)))
+    good, bad = background.submit("true", "exit 3", names=["good", "bad"], resources=Resources(allowed=("SIM-1",)))
     background.wait_over(good, bad)
     seen = history(background)
     assert [(job.id, job.name, job.state, job.exit_code) for job in seen.jobs] == [
@@ -150,7 +150,7 @@ def test_a_job_that_was_cancelled_before_it_ran(background: Background) -> None:
 def test_nothing_is_wider_than_the_terminal(background: Background, width: int) -> None:
     """Whatever the names are, and they cannot move the cursor."""
     write_past(background, 30, ended=time.time(), code=1, name="名\x1b[2J\n" * 30)
-    frame = history_frame(history(background), width)
+    frame = render_history(history(background), width)
     assert all(line_cells(line) <= width for line in frame)
     assert "".join(texts(frame)).isprintable()
 

@@ -53,7 +53,7 @@ class TestMultirun:
         assert values == [(0.001, "a, b"), (0.001, "c=d"), (0.0001, "a, b"), (0.0001, "c=d")]
         assert "rate 0.001" in (sweep / "1/train.log").read_text()
         jobs = studio.jobs()
-        assert [(job.name, job.task, job.terms.at_once) for job in jobs] == [("train", task, 2) for task in range(4)]
+        assert [(job.name, job.task, job.spec.at_once) for job in jobs] == [("train", task, 2) for task in range(4)]
         assert jobs[1].command.words[-4:] == ("train.train", "rate=0.001", "text='c=d'", "together=2")
 
     def test_failure_is_told_at_the_end(self, studio: Studio) -> None:
@@ -80,9 +80,9 @@ class TestMultirun:
         jobs = studio.jobs()
         assert [state_word(job) for job in jobs] == ["done"] * 4
         started = {job.task: studio.assigned(job) for job in jobs}
-        assert started[0].need is None
-        assert started[3].need is not None
-        assert 2 * GIB < started[3].need.predicted[0][1] < 3 * GIB
+        assert started[0].resources is None
+        assert started[3].resources is not None
+        assert 2 * GIB < started[3].resources.predicted[0][1] < 3 * GIB
 
 
 class TestReturned:
@@ -140,7 +140,7 @@ class TestOptions:
         )
         assert [len(each["value"]["gpus"]) for each in told] == [1, 2]
         assert {each["value"]["colour"] for each in told} == {"red"}
-        assert [(job.name, job.terms.limit) for job in studio.jobs()] == [("try-1", 1800), ("try-2", 1800)]
+        assert [(job.name, job.spec.limit) for job in studio.jobs()] == [("try-1", 1800), ("try-2", 1800)]
 
     @pytest.mark.parametrize(("option", "said"), [("vram=8", "has no unit\nwrite 8G"), ("gpus=7", "needs 7 GPUs")])
     def test_what_cannot_be_is_refused(self, studio: Studio, option: str, said: str) -> None:

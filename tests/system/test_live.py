@@ -28,7 +28,7 @@ def interrupt_twice(terminal: Terminal) -> None:
     terminal.wait_for("exit code 130")
 
 
-class Gone(io.StringIO):
+class WorkerLost(io.StringIO):
     """What a terminal is for those who still have it open after it was closed."""
 
     def write(self, text: str) -> int:
@@ -161,7 +161,7 @@ def test_what_is_said_cannot_move_the_cursor() -> None:
 
 def test_a_terminal_that_is_gone_is_left_alone() -> None:
     """A display whose terminal cannot be written any more does not end the run."""
-    view = LiveView(Console(file=Gone(), force_terminal=True, width=80, height=24))
+    view = LiveView(Console(file=WorkerLost(), force_terminal=True, width=80, height=24))
     view.draw(a_scene(1.0))
     view.say("hello")
     view.close()

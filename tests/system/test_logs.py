@@ -15,13 +15,13 @@ import msgspec
 import pytest
 
 from stoker.cli.views.logs import LogLine
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from support.background import Background
 from support.cli import PROGRAM, until
 from support.wait import wait_until
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.log-1.json"
-WHOLE = Need(gpus=2)
+WHOLE = Resources(gpus=2)
 
 
 def test_the_newest_by_default(background: Background) -> None:
@@ -165,7 +165,7 @@ def test_follow_over_retries(background: Background) -> None:
 
 def test_follow_what_waits(background: Background) -> None:
     """A job that waits is waited for, and why it waits is told."""
-    busy, waiting = background.submit(until("gate"), "echo mine", need=WHOLE)
+    busy, waiting = background.submit(until("gate"), "echo mine", resources=WHOLE)
     background.wait_word("running", busy)
     process = background.start("follow", str(waiting))
     assert process.stderr is not None

@@ -6,7 +6,7 @@ import runpy
 from pathlib import Path
 from xml.etree import ElementTree
 
-from stoker.cli.views.text import Piece
+from stoker.cli.views.text import Span
 
 DOCUMENTS = Path(__file__).parents[2] / "docs"
 
@@ -14,7 +14,7 @@ DOCUMENTS = Path(__file__).parents[2] / "docs"
 def test_a_picture_needs_nothing_from_elsewhere() -> None:
     """Fonts are those of the reader, and the text of the frame is in it."""
     script = runpy.run_path(str(DOCUMENTS / "make_picture.py"))
-    svg = script["picture"]([(Piece(" GPU0 "), Piece("█████", "good"))])
+    svg = script["picture"]([(Span(" GPU0 "), Span("█████", "good"))])
     assert "GPU0" in svg
     assert "url(http" not in svg.replace('"', "").replace("'", "")
     assert "font-face" not in svg

@@ -5,53 +5,53 @@ from __future__ import annotations
 import pytest
 
 from stoker.core.errors import UsageError
-from stoker.core.spec import Need
-from stoker.queue.edit import LastTime, changed_need
+from stoker.core.spec import Resources
+from stoker.queue.edit import LastTime, changed_resources
 from support.build import GIB
 
-AUTO, SIZED, WHOLE = Need(auto=True), Need(memory=10 * GIB), Need()
+AUTO, SIZED, WHOLE = Resources(auto=True), Resources(memory=10 * GIB), Resources()
 
 
 @pytest.mark.parametrize(
-    ("need", "text", "before", "after", "words"),
+    ("resources", "text", "before", "after", "words"),
     [
-        (SIZED, "+20%", LastTime(10 * GIB, 9 * GIB), Need(memory=12 * GIB), "12.0G on each GPU"),
-        (SIZED, "+2G", LastTime(), Need(memory=12 * GIB), "12.0G on each GPU"),
+        (SIZED, "+20%", LastTime(10 * GIB, 9 * GIB), Resources(memory=12 * GIB), "12.0G on each GPU"),
+        (SIZED, "+2G", LastTime(), Resources(memory=12 * GIB), "12.0G on each GPU"),
         (
             SIZED,
             "+50%",
             LastTime(14 * GIB, 9 * GIB),
-            Need(memory=21 * GIB),
+            Resources(memory=21 * GIB),
             "21.0G on each GPU, 50% more than the 14.0G set aside last time",
         ),
         (
             AUTO,
             "+50%",
             LastTime(8 * GIB, 7 * GIB),
-            Need(memory=12 * GIB),
+            Resources(memory=12 * GIB),
             "12.0G on each GPU, 50% more than the 8.0G set aside last time",
         ),
         (
             AUTO,
             "+1G",
             LastTime(None, 7 * GIB),
-            Need(memory=8 * GIB),
+            Resources(memory=8 * GIB),
             "8.0G on each GPU, 1G more than the 7.0G it held at most last time",
         ),
-        (AUTO, "12G", LastTime(8 * GIB), Need(memory=12 * GIB), "12.0G on each GPU"),
+        (AUTO, "12G", LastTime(8 * GIB), Resources(memory=12 * GIB), "12.0G on each GPU"),
         (AUTO, "all", LastTime(8 * GIB), WHOLE, "whole GPUs"),
         (SIZED, "auto", LastTime(), AUTO, "memory as learnt"),
         (WHOLE, "auto", LastTime(), AUTO, "memory as learnt"),
-        (WHOLE, "6G", LastTime(), Need(memory=6 * GIB), "6.0G on each GPU"),
+        (WHOLE, "6G", LastTime(), Resources(memory=6 * GIB), "6.0G on each GPU"),
     ],
 )
-def test_another_amount(need: Need, text: str, before: LastTime, after: Need, words: str) -> None:
+def test_another_amount(resources: Resources, text: str, before: LastTime, after: Resources, words: str) -> None:
     """Sizes and words are meant as at submit; `+` is more than was asked for, or than it had."""
-    assert changed_need(need, text, before) == (after, words)
+    assert changed_resources(resources, text, before) == (after, words)
 
 
 @pytest.mark.parametrize(
-    ("need", "text", "before", "words"),
+    ("resources", "text", "before", "words"),
     [
         (WHOLE, "+20%", LastTime(None, 20 * GIB), "whole GPUs already"),
         (AUTO, "+20%", LastTime(), "nobody knows how much memory it took"),
@@ -61,14 +61,14 @@ def test_another_amount(need: Need, text: str, before: LastTime, after: Need, wo
         (SIZED, "half", LastTime(), "half"),
     ],
 )
-def test_nonsense(need: Need, text: str, before: LastTime, words: str) -> None:
+def test_nonsense(resources: Resources, text: str, before: LastTime, words: str) -> None:
     """What cannot be meant is refused, with what to type instead."""
     with pytest.raises(UsageError, match=words):
-        changed_need(need, text, before)
+        changed_resources(resources, text, before)
 
 
 def test_more_than_it_is_known_to_need() -> None:
     """What an end for want of memory showed is more than what was declared, and grows in its place."""
-    need, said = changed_need(Need(memory=2 * GIB), "+50%", LastTime(2 * GIB, GIB, needed=8 * GIB))
-    assert need.memory == 12 * GIB
+    resources, said = changed_resources(Resources(memory=2 * GIB), "+50%", LastTime(2 * GIB, GIB, needed=8 * GIB))
+    assert resources.memory == 12 * GIB
     assert "the 8.0G that it needs at least" in said

@@ -7,12 +7,12 @@ import random
 import pytest
 
 from stoker.core.job import Ended
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from support.background import Background
 from support.cli import until
 from support.wait import wait_until
 
-NO_GPU = Need(gpus=0)
+NO_GPU = Resources(gpus=0)
 LINE = "echo $STOKER_JOB_ID $STOKER_RESULT $STOKER_EXIT_CODE >> hooks"
 
 
@@ -26,7 +26,7 @@ def queue(background: Background) -> Background:
 def roles(queue: Background) -> list[str]:
     with queue.open_store() as store:
         jobs = [store.job(number) for number in range(1, (store.last_job() or 0) + 1)]
-    return [job.terms.role for job in jobs if job is not None]
+    return [job.spec.role for job in jobs if job is not None]
 
 
 def test_every_end_is_told_once(queue: Background) -> None:
@@ -54,7 +54,7 @@ def test_hooks_are_not_shown(queue: Background) -> None:
 def test_none_is_lost_or_doubled_when_engines_are_killed(queue: Background) -> None:
     """However often the engine is killed, every job has exactly one hook, and each of them ran."""
     chance = random.Random(7)
-    ids = queue.submit(*["true"] * 60, need=NO_GPU)
+    ids = queue.submit(*["true"] * 60, resources=NO_GPU)
     for _ in range(8):
         wanted = min(60, len(queue.lines("hooks")) + chance.randrange(1, 8))
         queue.wait_lines("hooks", wanted)

@@ -6,11 +6,11 @@ import sys
 
 import msgspec
 
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from stoker.core.units import size_text
 from stoker.queue.gpu_view import Gpus
 from stoker.queue.history_view import History, PastLine
-from stoker.queue.job_view import Stories, Story
+from stoker.queue.job_view import JobDetails, Stories
 from stoker.queue.view_model import JobLine, Status
 from support.background import Background
 from support.terminal import open_terminal
@@ -18,7 +18,7 @@ from support.wait import wait_until
 
 GIB = 2**30
 SIMJOB = f"exec {sys.executable} -m stoker.devices.demo_job"
-AUTO = Need(auto=True, allowed=("SIM-0",))
+AUTO = Resources(auto=True, allowed=("SIM-0",))
 PREDICTED = 4.625 * GIB
 """What is set aside for work that held 4G: 15 % more, in steps of 64M."""
 
@@ -29,7 +29,7 @@ def line_of(queue: Background, job_id: int) -> JobLine:
     return next(job for job in status.jobs if job.id == job_id)
 
 
-def story_of(queue: Background, job_id: int) -> Story:
+def details_of(queue: Background, job_id: int) -> JobDetails:
     """All about a job."""
     return msgspec.json.decode(queue("status", str(job_id), "--json").out, type=Stories).jobs[0]
 
@@ -43,8 +43,8 @@ def past_of(queue: Background, job_id: int) -> PastLine:
 def test_from_unknown_to_packed(background: Background) -> None:
     """Work is measured alone; what waits then knows what will be set aside, and what runs tells what it holds."""
     work = f"{SIMJOB} --memory 4G --load 30 --tqdm"
-    (first,) = background.submit(f"{work} --seconds 2 --steps 20", need=AUTO)
-    (behind,) = background.submit(f"{work} --seconds 60 --steps 600", need=AUTO, held="not yet")
+    (first,) = background.submit(f"{work} --seconds 2 --steps 20", resources=AUTO)
+    (behind,) = background.submit(f"{work} --seconds 60 --steps 600", resources=AUTO, held="not yet")
     waiting = line_of(background, behind)
     assert (waiting.vram_mode, waiting.vram_bytes, waiting.reserved_bytes) == ("auto", None, None)
     background.wait_over(first)
@@ -52,7 +52,7 @@ def test_from_unknown_to_packed(background: Background) -> None:
     past = past_of(background, first)
     assert (past.vram_mode, past.reserved_bytes) == ("auto", None)
     wait_until(lambda: line_of(background, behind).reserved_bytes == PREDICTED)
-    (beside,) = background.submit(f"{work} --seconds 60 --steps 600", need=AUTO)
+    (beside,) = background.submit(f"{work} --seconds 60 --steps 600", resources=AUTO)
     background("resume", str(behind))
     wait_until(lambda: line_of(background, behind).held_bytes == 4 * GIB and together(background) is not None)
     running = line_of(background, beside)
@@ -78,10 +78,12 @@ def screen(queue: Background, *words: str) -> str:
 
 def test_want_of_memory(background: Background) -> None:
     """A job that grew too large beside another says so until it is over, and its story says it for good."""
-    (large,) = background.submit(f"{SIMJOB} --memory 16G --seconds 60", need=Need(memory=20 * GIB, allowed=("SIM-0",)))
+    (large,) = background.submit(
+        f"{SIMJOB} --memory 16G --seconds 60", resources=Resources(memory=20 * GIB, allowed=("SIM-0",))
+    )
     background.wait_word("running", large)
-    greedy_need = Need(memory=3 * GIB, allowed=("SIM-0",))
-    (greedy,) = background.submit(f"{SIMJOB} --memory 10G --ramp 1 --seconds 1.5", need=greedy_need)
+    greedy_need = Resources(memory=3 * GIB, allowed=("SIM-0",))
+    (greedy,) = background.submit(f"{SIMJOB} --memory 10G --ramp 1 --seconds 1.5", resources=greedy_need)
     wait_until(lambda: "; most free is 3.5G (GPU 0)" in line_of(background, greedy).why)
     waiting = line_of(background, greedy)
     size = size_text(waiting.reserved_bytes)
@@ -89,7 +91,7 @@ def test_want_of_memory(background: Background) -> None:
     assert waiting.why.endswith(f"; ran out of GPU memory beside others; again with {size} set aside")
     background("cancel", str(large))
     background.wait_over(greedy)
-    story = story_of(background, greedy)
+    story = details_of(background, greedy)
     assert [attempt.reserved_bytes for attempt in story.attempts] == [3 * GIB, waiting.reserved_bytes]
     assert story.attempts[0].vram_curve
     details = [event.detail for event in story.events if event.event in ("assigned", "exited")]
@@ -103,13 +105,15 @@ def test_alone_in_the_end(background: Background) -> None:
     """Of a job that suffered from others until it had a GPU to itself, the history says so too."""
     full = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. this process has 1.00 GiB memory"
     work = f'[ "$STOKER_ATTEMPT" = 3 ] || {{ echo "{full} in use."; exit 1; }}'
-    (beside,) = background.submit(f"{SIMJOB} --memory 2G --seconds 60", need=Need(memory=4 * GIB, allowed=("SIM-0",)))
+    (beside,) = background.submit(
+        f"{SIMJOB} --memory 2G --seconds 60", resources=Resources(memory=4 * GIB, allowed=("SIM-0",))
+    )
     background.wait_word("running", beside)
-    (honest,) = background.submit(work, need=Need(memory=3 * GIB, allowed=("SIM-0",)))
-    wait_until(lambda: background.job(honest).shortages == 2)
+    (honest,) = background.submit(work, resources=Resources(memory=3 * GIB, allowed=("SIM-0",)))
+    wait_until(lambda: background.job(honest).shared_failures == 2)
     background("cancel", str(beside))
     background.wait_over(honest)
-    assert [attempt.reserved_bytes for attempt in story_of(background, honest).attempts] == [3 * GIB, 3 * GIB, None]
+    assert [attempt.reserved_bytes for attempt in details_of(background, honest).attempts] == [3 * GIB, 3 * GIB, None]
     past = past_of(background, honest)
     assert (past.state, past.vram_bytes, past.reserved_bytes) == ("done", 3 * GIB, None)
 
@@ -118,7 +122,7 @@ def test_a_job_that_is_too_big(background: Background) -> None:
     """No retry is named where none can help."""
     (job,) = background.submit(f"{SIMJOB} --memory 30G")
     background.wait_over(job)
-    story = story_of(background, job)
+    story = details_of(background, job)
     assert (story.state, story.events[-1].detail) == ("oom", "oom")
     assert story.note.startswith("does not fit on a GPU of its own (24.0G): ")
     assert story.advice == "needs a larger GPU, a smaller batch, or more GPUs (-G)"

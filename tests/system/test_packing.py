@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stoker.core.job import Assigned, Exited, need_of
+from stoker.core.job import Assigned, Exited, resources_of
 from stoker.core.learning import Learnt, Use
 from support.background import Background
 from support.build import GIB
@@ -61,8 +61,8 @@ class TestLearning:
         assert runs.peaks == (6 * GIB,)
         together = [submit(background, "auto", "--memory 6G --seconds 30 --load 30", "--on", "0") for _ in range(3)]
         background.wait_word("running", *together)
-        needs = [need_of(background.job(job)) for job in together]
-        assert all(6 * GIB < need.predicted[0][1] < 8 * GIB for need in needs)
+        needs = [resources_of(background.job(job)) for job in together]
+        assert all(6 * GIB < resources.predicted[0][1] < 8 * GIB for resources in needs)
 
     def test_the_unknown_is_alone(self, background: Background) -> None:
         """Nobody joins a job of which nobody knows what it takes, and it joins nobody."""
@@ -107,15 +107,15 @@ class TestShortage:
         modest = submit(background, "12G", "--memory 12G --seconds 30", "--on", "0")
         background.wait_word("running", modest)
         greedy = submit(background, "4G", "--memory 14G --ramp 0.3 --seconds 1", "--on", "0")
-        wait_until(lambda: background.job(greedy).shortages == 1)
+        wait_until(lambda: background.job(greedy).shared_failures == 1)
         assert background.job(greedy).failures == 0
         assert background.job(greedy).floor >= 6 * GIB
         background("cancel", str(modest))
         background.wait_over(greedy)
         (_, short), (again, end) = attempts(background, greedy)
-        assert (short.cause, short.company) == ("oom", True)
-        assert again.need is not None
-        assert again.need.floor >= 6 * GIB
+        assert (short.cause, short.shared) == ("oom", True)
+        assert again.resources is not None
+        assert again.resources.floor >= 6 * GIB
         assert (end.code, background.word(greedy)) == (0, "done")
 
     def test_a_neighbours_fault(self, background: Background) -> None:
@@ -220,4 +220,4 @@ class TestBounds:
         outer = int(background("submit", "--parsable", "--vram", "2G", inner).out)
         background.wait_over(outer)
         assert background.word(outer) == "done"
-        assert not background.job(int(background("logs", str(outer)).out)).terms.need.shares
+        assert not background.job(int(background("logs", str(outer)).out)).spec.resources.shares

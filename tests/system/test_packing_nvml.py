@@ -92,10 +92,10 @@ class TestSilence:
     def test_alone_and_in_company(self, machine: Machine) -> None:
         """All that is in use is a job's where it is alone; else nobody knows whose it is, and nothing is learnt."""
         queue = machine(ONE)
-        alone = queue.hand_in(holds("na"), in_use(5 * GIB), SEEN, in_use(0))
-        queue.wait_over(alone)
-        wait_until(lambda: queue.peak(alone))
-        assert queue.peak(alone) == 5 * GIB
+        exclusive = queue.hand_in(holds("na"), in_use(5 * GIB), SEEN, in_use(0))
+        queue.wait_over(exclusive)
+        wait_until(lambda: queue.peak(exclusive))
+        assert queue.peak(exclusive) == 5 * GIB
         neighbour = queue.hand_in(STILL, vram="4G")
         queue.wait_word("running", neighbour)
         second = queue.hand_in("true", holds("na"), in_use(5 * GIB), SEEN, in_use(0), vram="6G")

@@ -7,18 +7,18 @@ import json
 import pytest
 
 from stoker.core.job import OnHold
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from stoker.store.engine_lock import QUEUE, living_engines
 from support.background import Background
 from support.cli import until
 from support.wait import wait_until
 
-WHOLE = Need(gpus=2)
+WHOLE = Resources(gpus=2)
 
 
 def test_a_waiting_job(background: Background) -> None:
     """A held job stays in the queue when GPUs are free, and starts when it is released."""
-    busy, waiting = background.submit(until("gate"), "touch ran", need=WHOLE)
+    busy, waiting = background.submit(until("gate"), "touch ran", resources=WHOLE)
     background.wait_word("running", busy)
     assert background("hold", str(waiting)).out == f"held {waiting}\n"
     assert background.job(waiting).state == OnHold(background.job(waiting).state.since, "held by you")  # type: ignore[union-attr]
@@ -33,7 +33,7 @@ def test_a_waiting_job(background: Background) -> None:
 
 def test_it_holds_across_a_crash(background: Background) -> None:
     """What is held stays held under the next engine; what was paused without one is held all the same."""
-    busy, first, second = background.submit(until("gate"), "touch ran", "touch ran", need=WHOLE)
+    busy, first, second = background.submit(until("gate"), "touch ran", "touch ran", resources=WHOLE)
     background.wait_word("running", busy)
     background("pause", str(first))
     background.kill_engine()
@@ -58,7 +58,7 @@ def test_what_cannot_be_held(background: Background) -> None:
 
 def test_all(background: Background) -> None:
     """`all` is all that waits, and to resume, all that is held."""
-    busy, *waiting = background.submit(until("gate"), "true", "true", need=WHOLE)
+    busy, *waiting = background.submit(until("gate"), "true", "true", resources=WHOLE)
     background.wait_word("running", busy)
     assert background("pause", "all").out.splitlines() == [f"held {job_id}" for job_id in waiting]
     assert background("resume", "all").out.splitlines() == [f"released {job_id}" for job_id in waiting]
@@ -151,7 +151,7 @@ def test_what_a_dead_run_left(background: Background) -> None:
     run = background.start_run(until("gate"), "echo later", "echo last")
     run.kill()
     run.wait()
-    wait_until(lambda: not list(living_engines(background.places)))
+    wait_until(lambda: not list(living_engines(background.paths)))
     assert "goes on in the queue; the run that had it is gone" in background("resume", "2-3").out
     assert background("wait", "2-3").code == 0
     with background.open_store() as store:
@@ -159,12 +159,12 @@ def test_what_a_dead_run_left(background: Background) -> None:
 
 
 def test_what_a_dead_run_lost(background: Background) -> None:
-    """A job whose run and keeper were killed waits again, and is resumed like the others."""
+    """A job whose run and worker were killed waits again, and is resumed like the others."""
     run = background.start_run("echo >> starts; " + until("gate"))
     background.wait_lines("starts", 1)
     run.kill()
     run.wait()
-    background.kill_keepers()
+    background.kill_workers()
     background.start_engine()
     background.wait_word("waiting", 1)
     background.open_gate("gate")
@@ -175,7 +175,7 @@ def test_what_a_dead_run_lost(background: Background) -> None:
 
 def test_a_command_that_had_a_terminal(background: Background) -> None:
     """A command whose output went to a terminal that is gone gets a log file in the queue."""
-    (busy,) = background.submit(until("gate"), need=WHOLE)
+    (busy,) = background.submit(until("gate"), resources=WHOLE)
     background.wait_word("running", busy)
     run = background.start("run", "--", "echo", "hello")
     wait_until(lambda: background.has(2))

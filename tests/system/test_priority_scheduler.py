@@ -44,7 +44,7 @@ sys.exit(code)
 """Holds memory of a simulated GPU for as long as its epochs take."""
 
 
-class Desk(Stoker):
+class JobBuilder(Stoker):
     """A place with a CSV file and scripts that its rows name."""
 
     def __init__(self, home: Path) -> None:
@@ -87,13 +87,13 @@ class Desk(Stoker):
 class Scheduler:
     """A running priority_scheduler, and what it said so far."""
 
-    def __init__(self, desk: Desk, words: tuple[str, ...]) -> None:
-        self._out, self._err = desk.home / f"{id(self)}.out", desk.home / f"{id(self)}.err"
+    def __init__(self, builder: JobBuilder, words: tuple[str, ...]) -> None:
+        self._out, self._err = builder.home / f"{id(self)}.out", builder.home / f"{id(self)}.err"
         # A test run in the background of a script has SIGINT ignored, and its children would inherit that.
         typed = ["env", "--default-signal=INT,HUP,TERM", PROGRAM, *words]
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
-                typed, cwd=desk.cwd, env=desk.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+                typed, cwd=builder.cwd, env=builder.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err
             )
 
     @property
@@ -113,25 +113,25 @@ class Scheduler:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path)
-    yield desk
-    desk.close()
+def builder(tmp_path: Path) -> Iterator[JobBuilder]:
+    builder = JobBuilder(tmp_path)
+    yield builder
+    builder.close()
 
 
 # -- the document ----------------------------------------------------------------------------------
 
 
-def test_document_default_tasks(desk: Desk) -> None:
+def test_document_default_tasks(builder: JobBuilder) -> None:
     """`commands.csv` is copied to `commands_1.csv` in `scheduler_files/`, and the program run without arguments."""
-    files = desk.cwd / "scheduler_files"
-    (desk.cwd / "vision").mkdir()
+    files = builder.cwd / "scheduler_files"
+    (builder.cwd / "vision").mkdir()
     files.mkdir()
     (files / "commands_1.csv").write_text(
         f"{HEADER}\n.,sh,task.sh slow,50,3\nvision,/bin/sh,../task.sh urgent,10,1\n.,sh,task.sh normal,20,2\n"
     )
     (files / "counter.txt").write_text("7")
-    code, printed, said = desk.begin("--mps", "False").end()
+    code, printed, said = builder.begin("--mps", "False").end()
     assert code == 0, said
     lines = [
         "return-code for ../task.sh urgent (priority 1) 7: 0",
@@ -140,7 +140,7 @@ def test_document_default_tasks(desk: Desk) -> None:
     ]
     assert printed[:5] == ["Number of files: 3", *lines, "peak_mems: [0, 0, 0]"]
     assert [line for line in printed[5:] if line != "Waiting..."] == lines
-    assert desk.lines("runs") == [
+    assert builder.lines("runs") == [
         "urgent --epochs=2 --id=7 vision",
         "normal --epochs=2 --id=8 work",
         "slow --epochs=2 --id=9 work",
@@ -153,25 +153,27 @@ def test_document_default_tasks(desk: Desk) -> None:
     assert said == "priority_scheduler: 3 tasks done\n"
 
 
-def test_document_batches(desk: Desk) -> None:
+def test_document_batches(builder: JobBuilder) -> None:
     """The file is taken in batches in its order, and priorities count within each."""
-    desk.tasks(*(f".,sh,task.sh {name},5,{priority}" for name, priority in zip("abcde", (9, 8, 7, 6, 5), strict=True)))
-    code, printed, _ = desk.schedule("--num", "2")
+    builder.tasks(
+        *(f".,sh,task.sh {name},5,{priority}" for name, priority in zip("abcde", (9, 8, 7, 6, 5), strict=True))
+    )
+    code, printed, _ = builder.schedule("--num", "2")
     assert code == 0
     assert [line for line in printed if line.startswith("Number")] == [f"Number of files: {k}" for k in (2, 2, 1)]
-    trained = [line.split()[0] for line in desk.lines("runs") if "--epochs=5" in line]
+    trained = [line.split()[0] for line in builder.lines("runs") if "--epochs=5" in line]
     assert [set(trained[:2]), set(trained[2:4]), trained[4]] == [{"a", "b"}, {"c", "d"}, "e"]
-    assert [line.split()[0] for line in desk.lines("runs") if "--epochs=2" in line] == ["b", "a", "d", "c", "e"]
+    assert [line.split()[0] for line in builder.lines("runs") if "--epochs=2" in line] == ["b", "a", "d", "c", "e"]
 
 
-def test_document_memory_decides(desk: Desk) -> None:
+def test_document_memory_decides(builder: JobBuilder) -> None:
     """Profile runs go one by one; then as many tasks are trained at once, on all GPUs, as their peaks leave room."""
-    desk.environment["STOKER_SIM"] = "2x10G"
-    (desk.cwd / "train.py").write_text(TRAIN)
-    desk.tasks(*[".,-1,train.py 4G,4,1"] * 5)
-    code, printed, said = desk.schedule()
+    builder.environment["STOKER_SIM"] = "2x10G"
+    (builder.cwd / "train.py").write_text(TRAIN)
+    builder.tasks(*[".,-1,train.py 4G,4,1"] * 5)
+    code, printed, said = builder.schedule()
     assert code == 0, said
-    runs = [line.split() for line in desk.lines("runs")]
+    runs = [line.split() for line in builder.lines("runs")]
     assert [word for word, epochs, _ in runs if epochs == "2"] == ["begin", "end"] * 5
     running = most = 0
     for word, epochs, _ in runs:
@@ -184,37 +186,37 @@ def test_document_memory_decides(desk: Desk) -> None:
     assert "Waiting..." in printed
 
 
-def test_no_header(desk: Desk) -> None:
+def test_no_header(builder: JobBuilder) -> None:
     """`--header None`: the columns are in the documented order. `--header 1`: what stands above it stays."""
-    desk.csv.write_text(".,sh,task.sh a,5,1\n")
-    assert desk.schedule("--header", "None")[0] == 0
-    assert desk.csv.read_text() == ""
-    desk.csv.write_text(f"exported yesterday\n{HEADER}\n.,sh,task.sh b,5,1\n")
-    assert desk.schedule("--header", "1")[0] == 0
-    assert desk.csv.read_text() == f"exported yesterday\n{HEADER}\n"
-    assert [line.split()[0] for line in desk.lines("runs")] == ["a", "a", "b", "b"]
+    builder.csv.write_text(".,sh,task.sh a,5,1\n")
+    assert builder.schedule("--header", "None")[0] == 0
+    assert builder.csv.read_text() == ""
+    builder.csv.write_text(f"exported yesterday\n{HEADER}\n.,sh,task.sh b,5,1\n")
+    assert builder.schedule("--header", "1")[0] == 0
+    assert builder.csv.read_text() == f"exported yesterday\n{HEADER}\n"
+    assert [line.split()[0] for line in builder.lines("runs")] == ["a", "a", "b", "b"]
 
 
-def test_document_mps(desk: Desk) -> None:
+def test_document_mps(builder: JobBuilder) -> None:
     """Trainings are clients of MPS with the share of threads that was asked for, and its daemon ends with them."""
-    desk.tasks(".,sh,mps.sh,5,1", ".,sh,mps.sh,6,1")
-    (desk.cwd / "mps.sh").write_text('echo "$1 ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE-none}" >> "$RUNS"\n')
+    builder.tasks(".,sh,mps.sh,5,1", ".,sh,mps.sh,6,1")
+    (builder.cwd / "mps.sh").write_text('echo "$1 ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE-none}" >> "$RUNS"\n')
     with reachable_directory() as short:
         scripted(short)
-        desk.environment |= {"PATH": f"{short}:{desk.environment['PATH']}", "STOKER_MPS_DIR": str(short / "mps")}
-        code, printed, said = desk.begin("-c", "tasks.csv", "--thread_percentage", "30").end()
+        builder.environment |= {"PATH": f"{short}:{builder.environment['PATH']}", "STOKER_MPS_DIR": str(short / "mps")}
+        code, printed, said = builder.begin("-c", "tasks.csv", "--thread_percentage", "30").end()
         assert (code, said) == (0, "priority_scheduler: 2 tasks done\n")
         (lock,) = short.glob("mps/*/pipe/control_lock")
         wait_until(lambda: _is_free(lock))
     assert "env_value: 30" in printed
-    assert desk.lines("runs") == ["--epochs=2 none", "--epochs=2 none", "--epochs=5 30", "--epochs=6 30"]
+    assert builder.lines("runs") == ["--epochs=2 none", "--epochs=2 none", "--epochs=5 30", "--epochs=6 30"]
 
 
 @pytest.mark.skipif(shutil.which(MPS_CONTROL) is not None, reason="it is installed")
-def test_mps_is_not_installed(desk: Desk) -> None:
+def test_mps_is_not_installed(builder: JobBuilder) -> None:
     """It is said once, and tasks run without."""
-    desk.tasks(".,sh,task.sh a,5,1", ".,sh,task.sh b,5,1")
-    code, _, said = desk.begin("-c", "tasks.csv").end()
+    builder.tasks(".,sh,task.sh a,5,1", ".,sh,task.sh b,5,1")
+    code, _, said = builder.begin("-c", "tasks.csv").end()
     assert code == 0
     assert said.count(f"MPS is not used: {MPS_CONTROL} is not found") == 1
 
@@ -231,9 +233,9 @@ def _is_free(lock: Path) -> bool:
 # -- what its users got hurt by --------------------------------------------------------------------
 
 
-def test_failures(desk: Desk) -> None:
+def test_failures(builder: JobBuilder) -> None:
     """A row that fails stays and is summed up, one whose profile fails is not trained, and the others run."""
-    (desk.cwd / "late.sh").write_text('case $1 in --epochs=2) exit 0;; esac\necho "loss is nan" >&2\nkill -9 $$\n')
+    (builder.cwd / "late.sh").write_text('case $1 in --epochs=2) exit 0;; esac\necho "loss is nan" >&2\nkill -9 $$\n')
     rows = [
         ".,sh,task.sh well,5,1",
         "nowhere,sh,task.sh a,5,1",
@@ -242,11 +244,11 @@ def test_failures(desk: Desk) -> None:
         ".,sh,late.sh,5,1",
         ".,sh,task.sh c,5,high",
     ]
-    desk.tasks(*rows)
-    code, printed, said = desk.schedule()
+    builder.tasks(*rows)
+    code, printed, said = builder.schedule()
     assert code == 1
-    assert desk.left() == rows[1:]
-    assert len(desk.lines("runs")) == 2
+    assert builder.left() == rows[1:]
+    assert len(builder.lines("runs")) == 2
     assert "return-code for late.sh (priority 1) 4: -9" in printed
     summary = said.partition("1 task done, 5 failed and left in tasks.csv\n")[2]
     for sentence in (
@@ -259,44 +261,44 @@ def test_failures(desk: Desk) -> None:
         assert sentence in summary
 
 
-def test_much_output(desk: Desk) -> None:
+def test_much_output(builder: JobBuilder) -> None:
     """A task that prints more than a pipe holds is not held up, and all of it is in its log."""
-    (desk.cwd / "loud.sh").write_text("yes | head -c 300000\n")
-    desk.tasks(".,sh,loud.sh,5,1")
-    assert desk.schedule()[0] == 0
-    (log,) = desk.cwd.glob("stoker-runs/*/task-0.log")
+    (builder.cwd / "loud.sh").write_text("yes | head -c 300000\n")
+    builder.tasks(".,sh,loud.sh,5,1")
+    assert builder.schedule()[0] == 0
+    (log,) = builder.cwd.glob("stoker-runs/*/task-0.log")
     assert log.stat().st_size == 300_000
 
 
-def test_rows_are_appended_meanwhile(desk: Desk) -> None:
+def test_rows_are_appended_meanwhile(builder: JobBuilder) -> None:
     """They are taken in the next batch, and none is lost though rows before them are removed."""
-    desk.tasks(".,sh,task.sh a,5,1", ".,sh,gated.sh b,5,2")
-    scheduler = desk.begin("-c", "tasks.csv", "-m", "0")
-    desk.wait_lines("runs", 4)
-    wait_until(lambda: len(desk.left()) == 1)
-    with desk.csv.open("a") as file:
+    builder.tasks(".,sh,task.sh a,5,1", ".,sh,gated.sh b,5,2")
+    scheduler = builder.begin("-c", "tasks.csv", "-m", "0")
+    builder.wait_lines("runs", 4)
+    wait_until(lambda: len(builder.left()) == 1)
+    with builder.csv.open("a") as file:
         file.write(".,sh,task.sh c,5,1\n")
-    (desk.cwd / "gate").touch()
+    (builder.cwd / "gate").touch()
     assert scheduler.end()[0] == 0
-    assert [line.split()[0] for line in desk.lines("runs")].count("c") == 2
-    assert desk.left() == []
+    assert [line.split()[0] for line in builder.lines("runs")].count("c") == 2
+    assert builder.left() == []
 
 
-def test_the_file_is_kept(desk: Desk) -> None:
+def test_the_file_is_kept(builder: JobBuilder) -> None:
     """With --keep it stays as it is."""
-    desk.tasks(".,sh,task.sh a,5,1", ".,sh,task.sh a,5,1")
-    assert desk.schedule("--keep")[0] == 0
-    assert len(desk.left()) == 2
-    assert len(desk.lines("runs")) == 4
+    builder.tasks(".,sh,task.sh a,5,1", ".,sh,task.sh a,5,1")
+    assert builder.schedule("--keep")[0] == 0
+    assert len(builder.left()) == 2
+    assert len(builder.lines("runs")) == 4
 
 
-def test_the_file_vanishes(desk: Desk) -> None:
+def test_the_file_vanishes(builder: JobBuilder) -> None:
     """What runs goes on; nothing more is taken; both are said, and the exit code tells."""
-    desk.tasks(".,sh,gated.sh a,5,1", ".,sh,task.sh b,5,1")
-    scheduler = desk.begin("-c", "tasks.csv", "-n", "1", "-m", "no")
-    desk.wait_lines("runs", 2)
-    desk.csv.unlink()
-    (desk.cwd / "gate").touch()
+    builder.tasks(".,sh,gated.sh a,5,1", ".,sh,task.sh b,5,1")
+    scheduler = builder.begin("-c", "tasks.csv", "-n", "1", "-m", "no")
+    builder.wait_lines("runs", 2)
+    builder.csv.unlink()
+    (builder.cwd / "gate").touch()
     code, printed, said = scheduler.end()
     assert code == 1
     assert printed[-1] == "return-code for gated.sh a (priority 1) 0: 0"
@@ -304,95 +306,95 @@ def test_the_file_vanishes(desk: Desk) -> None:
     assert "nothing more is taken from tasks.csv" in said
 
 
-def test_a_second_scheduler(desk: Desk) -> None:
+def test_a_second_scheduler(builder: JobBuilder) -> None:
     """It is refused while the first works on the same file."""
-    desk.tasks(".,sh,gated.sh a,5,1")
-    first = desk.begin("-c", "tasks.csv", "-m", "no")
-    desk.wait_lines("runs", 2)
-    code, _, said = desk.schedule()
+    builder.tasks(".,sh,gated.sh a,5,1")
+    first = builder.begin("-c", "tasks.csv", "-m", "no")
+    builder.wait_lines("runs", 2)
+    code, _, said = builder.schedule()
     assert (code, said.count("another priority_scheduler works on tasks.csv")) == (2, 1)
-    (desk.cwd / "gate").touch()
+    (builder.cwd / "gate").touch()
     assert first.end()[0] == 0
 
 
 # -- interruptions ---------------------------------------------------------------------------------
 
 
-def test_terminated_and_started_again(desk: Desk) -> None:
+def test_terminated_and_started_again(builder: JobBuilder) -> None:
     """SIGTERM stops the tasks; their rows stay, and go on under their numbers without another profile run."""
-    desk.tasks(".,sh,gated.sh a,5,1", ".,sh,task.sh b,5,1")
-    scheduler = desk.begin("-c", "tasks.csv", "-m", "no")
-    wait_until(lambda: any("a --epochs=5" in line for line in desk.lines("runs")))
+    builder.tasks(".,sh,gated.sh a,5,1", ".,sh,task.sh b,5,1")
+    scheduler = builder.begin("-c", "tasks.csv", "-m", "no")
+    wait_until(lambda: any("a --epochs=5" in line for line in builder.lines("runs")))
     scheduler.process.send_signal(signal.SIGTERM)
     assert scheduler.end()[0] == 128 + signal.SIGTERM
-    wait_until(lambda: not desk.job_processes())
-    assert len(desk.left()) == 2
-    (desk.cwd / "gate").touch()
-    assert desk.schedule()[0] == 0
-    assert desk.left() == []
-    assert [line for line in desk.lines("runs") if line.startswith("a")] == [
+    wait_until(lambda: not builder.job_processes())
+    assert len(builder.left()) == 2
+    (builder.cwd / "gate").touch()
+    assert builder.schedule()[0] == 0
+    assert builder.left() == []
+    assert [line for line in builder.lines("runs") if line.startswith("a")] == [
         "a --epochs=2 --id=0 work",
         "a --epochs=5 --id=0 work",
         "a --epochs=5 --id=0 work",
     ]
 
 
-def test_interrupted(desk: Desk) -> None:
+def test_interrupted(builder: JobBuilder) -> None:
     """Ctrl-C lets running tasks finish, whose rows go; what has not begun stays."""
-    desk.tasks(".,sh,gated.sh a,5,1", ".,sh,task.sh b,5,1")
-    scheduler = desk.begin("-c", "tasks.csv", "-n", "1", "-m", "no")
-    desk.wait_lines("runs", 2)
+    builder.tasks(".,sh,gated.sh a,5,1", ".,sh,task.sh b,5,1")
+    scheduler = builder.begin("-c", "tasks.csv", "-n", "1", "-m", "no")
+    builder.wait_lines("runs", 2)
     scheduler.process.send_signal(signal.SIGINT)
     scheduler.wait_said("starting nothing more")
-    (desk.cwd / "gate").touch()
+    (builder.cwd / "gate").touch()
     code, _, said = scheduler.end()
-    assert (code, desk.left()) == (128 + signal.SIGINT, [".,sh,task.sh b,5,1"])
+    assert (code, builder.left()) == (128 + signal.SIGINT, [".,sh,task.sh b,5,1"])
     assert "1 task done" in said
 
 
-def test_killed_while_tasks_run(desk: Desk) -> None:
+def test_killed_while_tasks_run(builder: JobBuilder) -> None:
     """They run on; the next scheduler waits for them and runs none of them twice."""
-    desk.tasks(".,sh,gated.sh a,5,1")
-    first = desk.begin("-c", "tasks.csv", "-m", "no")
-    desk.wait_lines("runs", 2)
+    builder.tasks(".,sh,gated.sh a,5,1")
+    first = builder.begin("-c", "tasks.csv", "-m", "no")
+    builder.wait_lines("runs", 2)
     first.process.kill()
     first.process.wait()
-    second = desk.begin("-c", "tasks.csv", "-m", "no")
+    second = builder.begin("-c", "tasks.csv", "-m", "no")
     wait_until(lambda: "peak_mems: [0]" in second.printed)
-    (desk.cwd / "gate").touch()
+    (builder.cwd / "gate").touch()
     assert second.end()[0] == 0
-    assert [desk.left(), len(desk.lines("runs"))] == [[], 2]
+    assert [builder.left(), len(builder.lines("runs"))] == [[], 2]
 
 
-def test_killed_when_they_had_succeeded(desk: Desk) -> None:
+def test_killed_when_they_had_succeeded(builder: JobBuilder) -> None:
     """A row whose task succeeded while nobody looked is removed, and not run again."""
-    desk.tasks(".,sh,gated.sh a,5,1")
-    first = desk.begin("-c", "tasks.csv", "-m", "no")
-    desk.wait_lines("runs", 2)
+    builder.tasks(".,sh,gated.sh a,5,1")
+    first = builder.begin("-c", "tasks.csv", "-m", "no")
+    builder.wait_lines("runs", 2)
     first.process.kill()
     first.process.wait()
-    (desk.cwd / "gate").touch()
-    wait_until(lambda: not desk.job_processes())
-    code, _, said = desk.schedule()
-    assert [code, desk.left(), len(desk.lines("runs"))] == [0, [], 2], said
+    (builder.cwd / "gate").touch()
+    wait_until(lambda: not builder.job_processes())
+    code, _, said = builder.schedule()
+    assert [code, builder.left(), len(builder.lines("runs"))] == [0, [], 2], said
 
 
-def test_killed_again_and_again(desk: Desk) -> None:
+def test_killed_again_and_again(builder: JobBuilder) -> None:
     """Whenever it dies, no row is lost, no number is used for two rows, and in the end all have succeeded."""
     names = [f"t{number}" for number in range(6)]
-    desk.tasks(*(f".,sh,task.sh {name},5,1" for name in names))
+    builder.tasks(*(f".,sh,task.sh {name},5,1" for name in names))
     for delay in (0.35, 0.5, 0.45, 0.6, 0.4):
-        scheduler = desk.begin("-c", "tasks.csv", "-n", "2", "-m", "no")
+        scheduler = builder.begin("-c", "tasks.csv", "-n", "2", "-m", "no")
         try:
             scheduler.process.wait(delay)
         except subprocess.TimeoutExpired:
             scheduler.process.kill()
             scheduler.process.wait()
-        trained = {line.split()[0] for line in desk.lines("runs") if "--epochs=5" in line}
-        assert {row.split()[-1].split(",")[0] for row in desk.left()} | trained == set(names)
-    assert desk.schedule()[0] == 0
-    assert desk.left() == []
-    runs = [line.split() for line in desk.lines("runs")]
+        trained = {line.split()[0] for line in builder.lines("runs") if "--epochs=5" in line}
+        assert {row.split()[-1].split(",")[0] for row in builder.left()} | trained == set(names)
+    assert builder.schedule()[0] == 0
+    assert builder.left() == []
+    runs = [line.split() for line in builder.lines("runs")]
     assert {name for name, epochs, *_ in runs if epochs == "--epochs=5"} == set(names)
     assert all(len({name for name, _, number, _ in runs if number == each}) == 1 for _, _, each, _ in runs)
 
@@ -417,43 +419,45 @@ def test_killed_again_and_again(desk: Desk) -> None:
         (["--colour"], "unrecognized arguments: --colour"),
     ],
 )
-def test_bad_input(desk: Desk, words: list[str], sentence: str) -> None:
+def test_bad_input(builder: JobBuilder, words: list[str], sentence: str) -> None:
     """What cannot be understood is refused in one line before anything runs, and the file is as it was."""
-    desk.tasks(".,sh,task.sh a,5,1")
-    code, printed, said = desk.schedule(*words)
+    builder.tasks(".,sh,task.sh a,5,1")
+    code, printed, said = builder.schedule(*words)
     assert (code, printed, len(said.splitlines())) == (2, [], 1), said
     assert sentence in said
-    assert len(desk.left()) == 1
-    assert desk.lines("runs") == []
+    assert len(builder.left()) == 1
+    assert builder.lines("runs") == []
 
 
-def test_nothing_to_do(desk: Desk) -> None:
+def test_nothing_to_do(builder: JobBuilder) -> None:
     """A file with nothing but a header ends at once and leaves nothing behind."""
-    desk.tasks()
-    assert desk.schedule() == (0, [], "priority_scheduler: there is no task in tasks.csv\n")
-    assert sorted(os.listdir(desk.cwd)) == ["gated.sh", "task.sh", "tasks.csv"]
+    builder.tasks()
+    assert builder.schedule() == (0, [], "priority_scheduler: there is no task in tasks.csv\n")
+    assert sorted(os.listdir(builder.cwd)) == ["gated.sh", "task.sh", "tasks.csv"]
 
 
-def test_more_than_the_machine_has(desk: Desk) -> None:
+def test_more_than_the_machine_has(builder: JobBuilder) -> None:
     """A row that asks for more than there is fails with a word, and the others run."""
-    desk.csv.write_text(f"gpus,vram,{HEADER}\n2,,.,sh,task.sh a,5,1\n,90G,.,sh,task.sh b,5,1\n,,.,sh,task.sh c,5,1\n")
-    code, _, said = desk.schedule()
+    builder.csv.write_text(
+        f"gpus,vram,{HEADER}\n2,,.,sh,task.sh a,5,1\n,90G,.,sh,task.sh b,5,1\n,,.,sh,task.sh c,5,1\n"
+    )
+    code, _, said = builder.schedule()
     assert code == 1
     assert "line 2 is left out: needs 2 GPUs; this machine has 1" in said
     assert "line 3 is left out: needs 90.0G on a GPU; the largest has 24.0G" in said
-    assert len(desk.lines("runs")) == 2
+    assert len(builder.lines("runs")) == 2
 
 
 # -- the same file in newer words ------------------------------------------------------------------
 
 
-def test_as_a_list_of_stoker_run(desk: Desk) -> None:
+def test_as_a_list_of_stoker_run(builder: JobBuilder) -> None:
     """Each row is run once with its epochs, in its directory, lower priorities first; the file is left alone."""
-    (desk.cwd / "models").mkdir()
+    (builder.cwd / "models").mkdir()
     rows = ("models,sh,../task.sh a,5,2", ".,sh,task.sh b,6,1", ".,sh,task.sh c,x,1")
-    desk.tasks(*rows)
-    result = desk("run", "tasks.csv")
+    builder.tasks(*rows)
+    result = builder("run", "tasks.csv")
     assert result.code == 1
-    assert desk.lines("runs") == ["b --epochs=6 --id=1 work", "a --epochs=5 --id=0 models"]
+    assert builder.lines("runs") == ["b --epochs=6 --id=1 work", "a --epochs=5 --id=0 models"]
     assert "tasks.csv line 4 is left out: its Epochs is 'x'" in result.err
-    assert desk.left() == list(rows)
+    assert builder.left() == list(rows)

@@ -69,10 +69,10 @@ class TestSubmit:
             retries=2,
         )
         assert job.result(30) == 0
-        terms = queue.job(job.id).terms
-        assert (terms.limit, terms.grace, terms.priority, terms.group, terms.retries) == (5400.0, 0.0, 3, "night", 2)
-        assert (terms.tags, terms.retry_on) == ((("lr", "0.1"), ("of", "the night")), ("oom", "75"))
-        assert [dependency.target for dependency in terms.after] == [first.id]
+        spec = queue.job(job.id).spec
+        assert (spec.limit, spec.grace, spec.priority, spec.group, spec.retries) == (5400.0, 0.0, 3, "night", 2)
+        assert (spec.tags, spec.retry_on) == ((("lr", "0.1"), ("of", "the night")), ("oom", "75"))
+        assert [dependency.target for dependency in spec.after] == [first.id]
         assert "SEED=1\n" in job.stdout()
         assert job.stderr() == "oops\n"
         assert job.devices == ["0"]
@@ -88,8 +88,8 @@ class TestSubmit:
         Path("stoker.toml").write_text('[defaults]\npriority = 1\ngroup = "file"\nretries = 4\n')
         monkeypatch.setenv("STOKER_PRIORITY", "2")
         monkeypatch.setenv("STOKER_RETRIES", "5")
-        terms = queue.job(stoker.submit("true", gpus=0, priority=3).id).terms
-        assert (terms.priority, terms.retries, terms.group) == (3, 5, "file")
+        spec = queue.job(stoker.submit("true", gpus=0, priority=3).id).spec
+        assert (spec.priority, spec.retries, spec.group) == (3, 5, "file")
         Path("stoker.toml").unlink()
         monkeypatch.setenv("STOKER_PRIORITY", "high")
         with pytest.raises(UsageError, match="STOKER_PRIORITY"):
@@ -128,14 +128,14 @@ class TestFinding:
     def test_by_id_name_and_words(self, queue: Programs) -> None:
         """The same words as on the command line; one handle where one job is meant."""
         tasks = stoker.submit_array("true", "3-4", gpus=0, name="found")
-        alone = stoker.submit("true", gpus=0, name="alone")
-        stoker.wait([*tasks, alone], 30)
+        exclusive = stoker.submit("true", gpus=0, name="alone")
+        stoker.wait([*tasks, exclusive], 30)
         array = tasks[0].id
         assert stoker.job(f"{array}.4").id == tasks[1].id
-        assert stoker.job("alone").id == stoker.job("last").id == stoker.job(alone.id).id == alone.id
+        assert stoker.job("alone").id == stoker.job("last").id == stoker.job(exclusive.id).id == exclusive.id
         assert [job.id for job in stoker.jobs(array)] == [job.id for job in tasks]
-        assert [job.id for job in stoker.jobs("found", alone)] == [*(job.id for job in tasks), alone.id]
-        assert alone.id in [job.id for job in stoker.jobs(ended=True)]
+        assert [job.id for job in stoker.jobs("found", exclusive)] == [*(job.id for job in tasks), exclusive.id]
+        assert exclusive.id in [job.id for job in stoker.jobs(ended=True)]
         with pytest.raises(NoSuchJob, match="is 2 jobs"):
             stoker.job("found")
 
@@ -200,13 +200,13 @@ class TestInside:
         assert (first["step"], first["loss"], first["attempt"]) == (1, 0.5, 1)
         assert (second["loss"], second["note"], second["shape"]) == ("nan", "ok", [1, 2])
         assert (third["done"], third["total"]) == (3, 10)
-        (story,) = json.loads(queue("status", "--json", str(job.id)).out)["jobs"]
-        assert story["reported"] == {
+        (details,) = json.loads(queue("status", "--json", str(job.id)).out)["jobs"]
+        assert details["reported"] == {
             "values": {"step": 2, "loss": "nan", "note": "ok", "shape": [1, 2]},
             "done": 3,
             "total": 10,
         }
-        assert queue.places.report(job.id).stat().st_mode & 0o777 == 0o600
+        assert queue.paths.report(job.id).stat().st_mode & 0o777 == 0o600
 
     def test_where_and_what(self, queue: Programs) -> None:
         """The directory of the job, and the parameters of a sweep."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import stoker
 from stoker.core.job import Ended, Lost
 from stoker.core.requests import Cancel
-from stoker.core.spec import Dependency, Need
+from stoker.core.spec import Dependency, Resources
 from stoker.ledger import Ledger
 from stoker.queue.control import ask
 from stoker.store.engine_lock import QUEUE, version_of
@@ -23,18 +23,18 @@ from support.background import Background
 from support.cli import until
 from support.wait import wait_until
 
-WHOLE = Need(gpus=2)
+WHOLE = Resources(gpus=2)
 PACKAGE = Path(stoker.__file__).parent
 
 
-def telling_keeper(line: str) -> str:
+def telling_worker(line: str) -> str:
     """A job that says who keeps it before it does anything else."""
-    return f"echo $PPID > keeper.$STOKER_JOB_ID; {line}"
+    return f"echo $PPID > worker.$STOKER_JOB_ID; {line}"
 
 
-def keepers(background: Background, ids: Iterable[int]) -> set[int]:
+def workers(background: Background, ids: Iterable[int]) -> set[int]:
     """The processes that keep jobs."""
-    paths = [background.cwd / f"keeper.{job}" for job in ids]
+    paths = [background.cwd / f"worker.{job}" for job in ids]
     wait_until(lambda: all(path.exists() and path.read_text().endswith("\n") for path in paths))
     return {int(path.read_text()) for path in paths}
 
@@ -47,7 +47,7 @@ def lives(pid: int) -> bool:
 
 
 def lose_power(background: Background, kept: set[int]) -> None:
-    """End everything at once, keepers before their jobs, so that nobody can write down what happened."""
+    """End everything at once, workers before their jobs, so that nobody can write down what happened."""
     assert background.engine_process is not None
     for pid in (background.engine_process, *kept):
         os.kill(pid, signal.SIGKILL)
@@ -88,7 +88,7 @@ class TestKilledEngine:
         assert sorted(map(int, background.lines("ran"))) == list(range(12))
 
     def test_time_limits_hold_without_an_engine(self, background: Background) -> None:
-        """The keeper keeps the time; the next engine calls it a timeout."""
+        """The worker keeps the time; the next engine calls it a timeout."""
         (job,) = background.submit("touch up; sleep 100", limit=1.0, grace=1.0)
         wait_until((background.cwd / "up").exists)
         background.kill_engine()
@@ -113,7 +113,7 @@ class TestKilledEngine:
 
     def test_holds_pauses_and_beginnings_hold(self, background: Background) -> None:
         """A held job, a paused queue and a job that begins later stay so; nothing slips in at the start."""
-        (running,) = background.submit(until("go"), need=WHOLE)
+        (running,) = background.submit(until("go"), resources=WHOLE)
         background.wait_word("running", running)
         (held,) = background.submit("touch ran", held="held by you")
         (later,) = background.submit("touch ran", begin=time.time() + 1000)
@@ -142,12 +142,12 @@ class TestKilledEngine:
 
     def test_a_cancel_that_nobody_has_read_is_obeyed(self, background: Background) -> None:
         """Of a running job and of a waiting one, before anything of them starts."""
-        (running,) = background.submit("touch up; sleep 100", need=WHOLE)
+        (running,) = background.submit("touch up; sleep 100", resources=WHOLE)
         (waiting,) = background.submit("touch ran")
         wait_until((background.cwd / "up").exists)
         background.kill_engine()
         with background.open_store() as store:
-            ask(background.places, store, [Cancel(running, "not wanted"), Cancel(waiting, "not wanted")], time.time())
+            ask(background.paths, store, [Cancel(running, "not wanted"), Cancel(waiting, "not wanted")], time.time())
         background.start_engine()
         background.wait_over(running, waiting)
         assert [background.word(job) for job in (running, waiting)] == ["cancelled", "cancelled"]
@@ -174,19 +174,19 @@ class TestUpgrade:
     """Another version of the package takes the place of the one that started the jobs."""
 
     def test_jobs_go_on_under_the_next_version(self, background: Background, tmp_path: Path) -> None:
-        """Keepers of the old version are taken over, although its files are gone by then."""
+        """Workers of the old version are taken over, although its files are gone by then."""
         old, new = (installed(tmp_path / name, f"0.0.1+{name}") for name in ("old", "new"))
         background.environment["PYTHONPATH"] = str(old)
         first, second = background.submit(f"{until('go')}; exit 5", f"{until('go')}; exit 6")
         background.wait_word("running", first, second)
         (third,) = background.submit("exit 7")
-        assert version_of(background.places, QUEUE) == "0.0.1+old"
+        assert version_of(background.paths, QUEUE) == "0.0.1+old"
         background.environment["PYTHONPATH"] = str(new)
         assert "the engine runs 0.0.1+old" in background("engine", "status").err
         background.kill_engine()
         shutil.rmtree(old)
         background.start_engine()
-        assert version_of(background.places, QUEUE) == "0.0.1+new"
+        assert version_of(background.paths, QUEUE) == "0.0.1+new"
         background.open_gate("go")
         background.wait_over(first, second, third)
         assert [background.ended(job).code for job in (first, second, third)] == [5, 6, 7]
@@ -202,12 +202,12 @@ def installed(directory: Path, version: str) -> Path:
 
 
 class TestReboot:
-    """The machine goes down with the engine, the keepers and all jobs."""
+    """The machine goes down with the engine, the workers and all jobs."""
 
     def test_what_ran_is_lost_and_queued_again(self, background: Background) -> None:
         """Once it has run to its end it is done; its story tells of the loss."""
-        ids = background.submit(*[telling_keeper(f"echo x >> ran; {until('go')}; exit 2")] * 2)
-        kept = keepers(background, ids)
+        ids = background.submit(*[telling_worker(f"echo x >> ran; {until('go')}; exit 2")] * 2)
+        kept = workers(background, ids)
         lose_power(background, kept)
         background.open_gate("go")
         background.start_engine()
@@ -219,9 +219,9 @@ class TestReboot:
 
     def test_what_shall_not_run_again_ends_as_lost(self, background: Background) -> None:
         """`--no-requeue`: half of the work may have been done, and only the user knows which."""
-        (job,) = background.submit(telling_keeper("echo x >> ran; sleep 100"), requeue=False)
+        (job,) = background.submit(telling_worker("echo x >> ran; sleep 100"), requeue=False)
         (behind,) = background.submit("touch followed", after=(Dependency(job),))
-        kept = keepers(background, [job])
+        kept = workers(background, [job])
         lose_power(background, kept)
         background.start_engine()
         background.wait_over(job, behind)
@@ -231,8 +231,8 @@ class TestReboot:
 
     def test_what_was_being_cancelled_stays_cancelled(self, background: Background) -> None:
         """It does not come back with the machine."""
-        (job,) = background.submit(telling_keeper("trap '' TERM; while :; do sleep 0.05; done"), grace=1000.0)
-        kept = keepers(background, [job])
+        (job,) = background.submit(telling_worker("trap '' TERM; while :; do sleep 0.05; done"), grace=1000.0)
+        kept = workers(background, [job])
         assert background("cancel", str(job)).code == 0
         background.wait_word("stopping", job)
         lose_power(background, kept)
@@ -241,22 +241,22 @@ class TestReboot:
         assert background.word(job) == "cancelled"
 
     def test_nothing_stays_running_and_nothing_is_left(self, background: Background) -> None:
-        """Waiting jobs get the devices; no lease, keeper or process of before is left."""
-        ids = background.submit(*[telling_keeper("sleep 100")] * 2, requeue=False)
-        (waiting,) = background.submit("true", need=WHOLE)
-        kept = keepers(background, ids)
+        """Waiting jobs get the devices; no lease, worker or process of before is left."""
+        ids = background.submit(*[telling_worker("sleep 100")] * 2, requeue=False)
+        (waiting,) = background.submit("true", resources=WHOLE)
+        kept = workers(background, ids)
         lose_power(background, kept)
         background.start_engine()
         background.wait_over(*ids, waiting)
         assert background.word(waiting) == "done"
         background("engine", "stop")
         assert Ledger(Path(background.environment["STOKER_LEDGER"])).live().leases == {}
-        assert list(background.places.keepers.iterdir()) == []
+        assert list(background.paths.workers.iterdir()) == []
 
     def test_the_first_look_after_the_boot_may_be_anybodys(self, background: Background) -> None:
         """With no engine yet, nothing is changed by looking: the queue says what it knew."""
-        (job,) = background.submit(telling_keeper("sleep 100"))
-        kept = keepers(background, [job])
+        (job,) = background.submit(telling_worker("sleep 100"))
+        kept = workers(background, [job])
         background.wait_word("running", job)
         lose_power(background, kept)
         assert background("engine", "status").code == 3

@@ -32,8 +32,8 @@ def test_a_cancelled_job_stays_so_whatever_else_is_asked_of_it(tmp_path: Path) -
     with Workshop(tmp_path, devices=DeclaredDevices(["0"])) as shop:
         _, job_id = shop.submit(WAIT, "touch ran")
         shop.work_until(lambda: len(shop.engine.held) == 1)
-        terms = shop.job(job_id).terms
-        leave(shop, Cancel(job_id), Edit(job_id, terms, "other"), Hold(job_id), Release(job_id))
+        spec = shop.job(job_id).spec
+        leave(shop, Cancel(job_id), Edit(job_id, spec, "other"), Hold(job_id), Release(job_id))
         (tmp_path / "go").touch()
         shop.finish()
         assert kinds(shop, job_id) == [Cancelled]
@@ -58,7 +58,7 @@ def test_a_skipped_job_is_skipped_once(tmp_path: Path) -> None:
     with Workshop(tmp_path) as shop:
         (first,) = shop.submit("exit 1")
         (second,) = shop.submit("true", after=(Dependency(first),))
-        shop.on_happening = lambda happening: leave(shop, Hold(second)) if isinstance(happening.event, Exited) else None
+        shop.on_happening = lambda job_event: leave(shop, Hold(second)) if isinstance(job_event.event, Exited) else None
         shop.finish()
         assert kinds(shop, second) == [Skipped]
 
@@ -87,7 +87,7 @@ def test_a_job_that_is_being_stopped_started_once(tmp_path: Path) -> None:
     first.work_until(lambda: isinstance(first.job(job_id).state, Stopping))
     first.abandon()
     with Workshop(tmp_path, name="second") as second:
-        second.engine.adopt(second.job(job_id), guest=False)
+        second.engine.adopt(second.job(job_id), adopted=False)
         (tmp_path / "go").touch()
         second.finish()
         assert kinds(second, job_id)[1:] == [Started, Cancelled, Exited]
@@ -96,11 +96,11 @@ def test_a_job_that_is_being_stopped_started_once(tmp_path: Path) -> None:
 def test_a_run_that_was_lost_while_it_was_being_stopped_counts(tmp_path: Path) -> None:
     """The next run of the job has another number, so that nothing of the two is mixed up."""
     with Workshop(tmp_path) as shop:
-        (job_id,) = shop.submit(f"echo $STOKER_ATTEMPT >> runs; trap '' TERM; echo $PPID > keeper; touch up; {WAIT}")
+        (job_id,) = shop.submit(f"echo $STOKER_ATTEMPT >> runs; trap '' TERM; echo $PPID > worker; touch up; {WAIT}")
         shop.work_until((tmp_path / "up").exists)
         shop.engine.cancel(job_id, 1000.0, "not wanted")
         shop.work_until(lambda: isinstance(shop.job(job_id).state, Stopping))
-        os.kill(int((tmp_path / "keeper").read_text()), signal.SIGKILL)
+        os.kill(int((tmp_path / "worker").read_text()), signal.SIGKILL)
         shop.finish()
         (tmp_path / "go").touch()
         leave(shop, Again(job_id))

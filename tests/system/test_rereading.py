@@ -54,7 +54,7 @@ def test_a_broken_file_changes_nothing_and_is_told_once(background: Background, 
         background("engine", "status")
     assert not isinstance(background.job(second).state, Active)
     assert background.engine_process == pid
-    assert background.places.log.read_text().count("is not TOML") == 1
+    assert background.paths.log.read_text().count("is not TOML") == 1
 
 
 def test_what_the_engine_was_started_with_goes_before_the_files(background: Background, file: Path) -> None:

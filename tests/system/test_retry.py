@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.cli.commands.retry import rounds
-from stoker.core.spec import Dependency, Need, Terms
+from stoker.core.spec import Dependency, JobSpec, Resources
 from stoker.store.engine_lock import QUEUE, living_engines
 from support.background import Background
 from support.build import a_job
@@ -81,15 +81,15 @@ def test_nothing_failed(background: Background) -> None:
 
 def test_more_memory(background: Background) -> None:
     """It can be given more memory than before, but not more than any GPU has."""
-    (job,) = background.submit("false", need=Need(memory=10 * GIB))
+    (job,) = background.submit("false", resources=Resources(memory=10 * GIB))
     background.wait_over(job)
     assert "12.0G on each GPU" in background("retry", str(job), "--vram", "+20%", "--dry-run").out
     assert background("retry", str(job), "--vram", "+20%").code == 0
     background.wait_over(job)
-    assert background.job(job).terms.need.memory == 12 * GIB
+    assert background.job(job).spec.resources.memory == 12 * GIB
     background("retry", str(job), "--vram", "20G")
     background.wait_over(job)
-    assert background.job(job).terms.need.memory == 20 * GIB
+    assert background.job(job).spec.resources.memory == 20 * GIB
     too_much = background("retry", str(job), "--vram", "+50%")
     assert too_much.code == 5
     assert "the largest has 24.0G" in too_much.err
@@ -98,7 +98,7 @@ def test_more_memory(background: Background) -> None:
 def test_more_memory_than_was_learnt(background: Background) -> None:
     """What was measured grows where nobody named a size; a job can also be made to learn, or to have whole GPUs."""
     line = f"exec {sys.executable} -m stoker.devices.demo_job --memory 4G --seconds 1.5"
-    (job,) = background.submit(line, need=Need(auto=True))
+    (job,) = background.submit(line, resources=Resources(auto=True))
     background.wait_over(job)
     wait_until(lambda: measured(background, job))
     said = background("retry", str(job), "--vram", "+50%").out
@@ -107,10 +107,10 @@ def test_more_memory_than_was_learnt(background: Background) -> None:
         == f"{job} is queued again (was done; 6.0G on each GPU, 50% more than the 4.0G it held at most last time)\n"
     )
     background.wait_over(job)
-    assert background.job(job).terms.need == Need(memory=6 * GIB)
+    assert background.job(job).spec.resources == Resources(memory=6 * GIB)
     assert "(was done; memory as learnt)" in background("retry", str(job), "--vram", "auto").out
     background.wait_over(job)
-    assert background.job(job).terms.need == Need(auto=True)
+    assert background.job(job).spec.resources == Resources(auto=True)
     said = background("retry", str(job), "--vram", "+25%", "--dry-run").out
     assert "25% more than the 4.6G set aside last time" in said
     assert "whole GPUs" in background("retry", str(job), "--vram", "all", "--dry-run").out
@@ -149,9 +149,9 @@ def test_skipped_jobs(background: Background) -> None:
     (behind,) = background.submit("true", after=(Dependency(array[0], array=True),))
     (last,) = background.submit("true", after=(Dependency(behind),))
     background.wait_over(*array, behind, last)
-    alone = background("retry", str(behind))
-    assert alone.code == 2
-    assert f"{behind} is skipped again: array {array[0]} did not succeed" in alone.err
+    exclusive = background("retry", str(behind))
+    assert exclusive.code == 2
+    assert f"{behind} is skipped again: array {array[0]} did not succeed" in exclusive.err
     background.open_gate("mended")
     assert background("retry", "all", "--failed").code == 0
     assert background("wait", str(array[0]), str(behind), str(last)).code == 0
@@ -179,7 +179,7 @@ def test_jobs_of_a_foreground_run(background: Background) -> None:
     """A job of a run that is over becomes one of the queue; where it wrote to a terminal it gets a file."""
     run = background("run", "--", "sh", "-c", "echo run; test -e mended")
     assert (run.code, run.out) == (1, "run\n")
-    assert list(living_engines(background.places)) == []
+    assert list(living_engines(background.paths)) == []
     background.open_gate("mended")
     assert background("retry", "last").code == 0
     assert background("wait").code == 0
@@ -210,10 +210,10 @@ def test_a_crash(background: Background) -> None:
 def test_rounds() -> None:
     """A job behind an array is asked for when the array waits again, and chains of those one after the other."""
     tasks = [replace(a_job(job_id), array=1) for job_id in (1, 2)]
-    behind = a_job(3, terms=Terms(after=(Dependency(1, array=True),)))
-    after_that = a_job(4, terms=Terms(after=(Dependency(3), Dependency(2))))
-    second = replace(a_job(5, terms=Terms(after=(Dependency(3),))), array=5)
-    last = a_job(6, terms=Terms(after=(Dependency(5, array=True),)))
+    behind = a_job(3, spec=JobSpec(after=(Dependency(1, array=True),)))
+    after_that = a_job(4, spec=JobSpec(after=(Dependency(3), Dependency(2))))
+    second = replace(a_job(5, spec=JobSpec(after=(Dependency(3),))), array=5)
+    last = a_job(6, spec=JobSpec(after=(Dependency(5, array=True),)))
     jobs = [last, *tasks, behind, after_that, second]
     assert [[job.id for job in round_] for round_ in rounds(jobs)] == [[1, 2], [3, 4, 5], [6]]
     assert [[job.id for job in round_] for round_ in rounds([behind])] == [[3]]

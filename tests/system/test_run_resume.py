@@ -159,17 +159,17 @@ def test_what_is_resumed_writes_to_the_new_terminal(stoker: Stoker) -> None:
 
 
 def test_an_assignment_that_was_never_sent_is_found(tmp_path: Path) -> None:
-    """An engine that dies between the record and the order leaves a job that its living keeper gives back."""
+    """An engine that dies between the record and the order leaves a job that its living worker gives back."""
     first = Workshop(tmp_path, name="first", devices=DeclaredDevices(["0"]))
     (running,) = first.submit(f"touch up; {until('go')}")
     first.work_until((tmp_path / "up").exists)
     (unsent,) = first.submit("echo once >> ran")
-    assigned = Assigned(first.store.attempts(running)[0].keeper, ("0",), str(tmp_path / "log"), 1.0)
+    assigned = Assigned(first.store.attempts(running)[0].ref, ("0",), str(tmp_path / "log"), 1.0)
     first.store.record([Change(advance(first.job(unsent), assigned), [(1, assigned)])])
     first.abandon()
     with Workshop(tmp_path, name="second", devices=DeclaredDevices(["0"])) as second:
         for job_id in (running, unsent):
-            second.engine.adopt(second.job(job_id), guest=False)
+            second.engine.adopt(second.job(job_id), adopted=False)
         (tmp_path / "go").touch()
         second.finish()
         assert [second.ended(job_id).result for job_id in (running, unsent)] == ["done", "done"]
@@ -177,7 +177,7 @@ def test_an_assignment_that_was_never_sent_is_found(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_over_leaves_nothing_beside_its_jobs(stoker: Stoker) -> None:
-    """Locks, bells and what an engine showed of itself are gone, and so are its keepers."""
+    """Locks, bells and what an engine showed of itself are gone, and so are its workers."""
     assert stoker("run", "--devices", "0", "--", "true").code == 0
     (state,) = Path(stoker.environment["STOKER_STATE"]).iterdir()
     assert [*(state / "engines").iterdir(), *(state / "keepers").iterdir()] == []

@@ -13,8 +13,8 @@ from stoker.core.requests import Again
 from stoker.queue.control import ask
 from stoker.queue.engine_process import ensure_engine
 from stoker.store.engine_lock import QUEUE, engine_lives, living_engines
-from stoker.store.paths import Places
-from stoker.store.status_file import read_view
+from stoker.store.paths import Paths
+from stoker.store.status_file import read_status
 from support.background import Background
 from support.cli import until
 from support.nvml import DRIVER_NOT_LOADED, Bench, FakeGpu, FakeMachine, compiled
@@ -25,7 +25,7 @@ RACES = 24
 
 def ensure(background: Background) -> None:
     """What every door does after it has left something in the store."""
-    ensure_engine(background.places, ["--sim", background.environment["STOKER_SIM"]], background.environment)
+    ensure_engine(background.paths, ["--sim", background.environment["STOKER_SIM"]], background.environment)
 
 
 class TestIdle:
@@ -36,9 +36,9 @@ class TestIdle:
         background.environment["STOKER_IDLE_EXIT"] = "0.2s"
         (first,) = background.submit("true")
         background.wait_over(first)
-        wait_until(lambda: not engine_lives(background.places, QUEUE))
+        wait_until(lambda: not engine_lives(background.paths, QUEUE))
         wait_until(lambda: not background.job_processes())
-        assert list(living_engines(background.places)) == []
+        assert list(living_engines(background.paths)) == []
         (second,) = background.submit("exit 4")
         background.wait_over(second)
         assert background.ended(second).code == 4
@@ -87,7 +87,7 @@ class TestIdle:
         background.wait_over(job)
         for times in range(2, 2 + RACES // 4):
             with background.open_store() as store:
-                ask(background.places, store, [Again(job)], time.time())
+                ask(background.paths, store, [Again(job)], time.time())
             ensure(background)
             background.wait_lines("ran", times)
             background.wait_over(job)
@@ -96,11 +96,11 @@ class TestIdle:
 
 def test_old_jobs_leave_the_history(background: Background) -> None:
     """At the start of an engine, by what is configured; with the logs that Stoker chose the place for."""
-    places = background.places
-    places.logs.mkdir()
-    (old,) = background.submit("true", out=str(places.logs / "%j.log"))
+    paths = background.paths
+    paths.logs.mkdir()
+    (old,) = background.submit("true", out=str(paths.logs / "%j.log"))
     background.wait_over(old)
-    log = places.logs / f"{old}.log"
+    log = paths.logs / f"{old}.log"
     assert log.exists()
     background("engine", "stop")
     background.environment["STOKER_KEEP"] = "1s"
@@ -109,7 +109,7 @@ def test_old_jobs_leave_the_history(background: Background) -> None:
     with background.open_store() as store:
         wait_until(lambda: store.job(old) is None)
     wait_until(lambda: not log.exists())
-    wait_until(lambda: "1 job that ended long ago" in places.log.read_text())
+    wait_until(lambda: "1 job that ended long ago" in paths.log.read_text())
     (new,) = background.submit("true")
     assert new == old + 1
 
@@ -121,8 +121,8 @@ class Driverless(Background):
         super().__init__(home)
         del self.environment["STOKER_SIM"]
         self.environment |= {name: bench.environment[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE")}
-        self.places = Places(self.places.state.with_name(self.places.state.name.removesuffix("-simulated")))
-        self.places.state.mkdir(mode=0o700, exist_ok=True)
+        self.paths = Paths(self.paths.state.with_name(self.paths.state.name.removesuffix("-simulated")))
+        self.paths.state.mkdir(mode=0o700, exist_ok=True)
 
 
 def test_a_driver_that_is_loaded_after_the_engine(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -134,7 +134,7 @@ def test_a_driver_that_is_loaded_after_the_engine(tmp_path: Path, tmp_path_facto
         (job,) = queue.submit("echo $CUDA_VISIBLE_DEVICES")
 
         def reasons() -> list[str]:
-            view = read_view(queue.places.bulletin(QUEUE))
+            view = read_status(queue.paths.status_file(QUEUE))
             return [str(wait.reason) for wait in view.waits] if view else []
 
         wait_until(lambda: any("the NVIDIA driver is not loaded" in reason for reason in reasons()))
@@ -150,9 +150,9 @@ def test_a_state_directory_that_is_taken_away(background: Background) -> None:
     (job,) = background.submit(until("go") + "; echo over > said")
     background.wait_word("running", job)
     pid = background.engine_process
-    background.places.state.rename(background.places.state.with_name("elsewhere"))
+    background.paths.state.rename(background.paths.state.with_name("elsewhere"))
     wait_until(lambda: not Path(f"/proc/{pid}/exe").exists(), seconds=60)
-    assert not background.places.state.exists()
+    assert not background.paths.state.exists()
     background.open_gate("go")
     wait_until((background.cwd / "said").exists)
 
@@ -161,6 +161,6 @@ def test_the_log_tells_of_each_engine(background: Background) -> None:
     """Why one left is in the log, whose file is private."""
     background.start_engine()
     background("engine", "stop")
-    text = background.places.log.read_text()
-    assert "leaving; what runs goes on under its keepers" in text
-    assert os.stat(background.places.log).st_mode & 0o777 == 0o600
+    text = background.paths.log.read_text()
+    assert "leaving; what runs goes on under its workers" in text
+    assert os.stat(background.paths.log).st_mode & 0o777 == 0o600

@@ -17,8 +17,8 @@ from stoker.core.job import Ended
 from stoker.core.lease import Claim
 from stoker.core.planner.fairshare import GIVE_WAY
 from stoker.core.planner.policy import Policy
-from stoker.core.planner.reasons import GivesWay, Leased, MaxUse, Occupied
-from stoker.core.spec import Need
+from stoker.core.planner.reasons import Leased, MaxUse, Occupied, Yields
+from stoker.core.spec import Resources
 from stoker.devices.declared import DeclaredDevices
 from stoker.ledger import HeldLease, Ledger, prepare_ledger
 from stoker.queue.options import current_user
@@ -55,12 +55,12 @@ class Person:
         """Run a job that takes so long over and over, until it is enough."""
         (self.home / "list").write_text(f"sleep {seconds}\n" * count)
         options = ["--sim", gpus, "--no-bar", "--joblog", str(self.joblog), "--results", str(self.home / "logs")]
-        places = {"STOKER_STATE": str(self.home / "state"), "STOKER_LEDGER": str(self._ledger), "HOME": str(self.home)}
+        paths = {"STOKER_STATE": str(self.home / "state"), "STOKER_LEDGER": str(self._ledger), "HOME": str(self.home)}
         with self.said.open("wb") as said:
             process = subprocess.Popen(
                 typed_by(self.user, PROGRAM, "run", *options, "list"),
                 cwd=self.home,
-                env={**os.environ, **places},
+                env={**os.environ, **paths},
                 stdout=said,
                 stderr=said,
             )
@@ -111,7 +111,7 @@ def test_three_users_get_equal_shares(people: list[Person], common: Ledger) -> N
         processes = [
             stack.enter_context(person.running("4x24G", *each)) for person, each in zip(people, demand, strict=True)
         ]
-        wait_until(lambda: len(common.live().wants) == 3)
+        wait_until(lambda: len(common.live().demands) == 3)
         common.release(held)
         began = time.time() + 0.5
         assert processes[2].wait(timeout=90) == 0, people[2].said.read_text()
@@ -160,9 +160,9 @@ def taken(ledger: Ledger) -> HeldLease:
     return held
 
 
-def waits(shop: Workshop, ledger: Ledger, wants: int) -> None:
+def waits(shop: Workshop, ledger: Ledger, demands: int) -> None:
     """Let an engine turn until the ledger shows so many wants."""
-    shop.work_until(lambda: len(ledger.live().wants) == wants)
+    shop.work_until(lambda: len(ledger.live().demands) == demands)
 
 
 def test_waiting_is_told_and_taken_back(shops: list[Workshop], ledger: Ledger) -> None:
@@ -170,12 +170,12 @@ def test_waiting_is_told_and_taken_back(shops: list[Workshop], ledger: Ledger) -
     held = taken(ledger)
     (job,) = shops[0].submit("true")
     waits(shops[0], ledger, 1)
-    (want,) = ledger.live().wants.values()
-    assert (want.gpus, want.claims, want.pid) == (1, ("name:0", "name:1"), os.getpid())
+    (demand,) = ledger.live().demands.values()
+    assert (demand.gpus, demand.claims, demand.pid) == (1, ("name:0", "name:1"), os.getpid())
     assert isinstance(shops[0].engine.reason(shops[0].job(job)), Leased)
     ledger.release(held)
     shops[0].finish()
-    assert ledger.live().wants == {}
+    assert ledger.live().demands == {}
 
 
 def test_want_ends_with_the_wish(shops: list[Workshop], ledger: Ledger) -> None:
@@ -191,7 +191,7 @@ def test_want_ends_with_the_wish(shops: list[Workshop], ledger: Ledger) -> None:
 def test_alone_nobody_is_told(shops: list[Workshop], ledger: Ledger) -> None:
     """An engine that is alone on the machine writes no want, however much waits."""
     seen = set()
-    shops[0].on_happening = lambda _: seen.add(len(ledger.live().wants))
+    shops[0].on_happening = lambda _: seen.add(len(ledger.live().demands))
     shops[0].submit(*["true"] * 20)
     shops[0].finish()
     assert seen == {0}
@@ -206,8 +206,8 @@ def test_one_user_is_served_first_come_first_served(shops: list[Workshop], ledge
     (late,) = second.submit("true")
     waits(second, ledger, 2)
     ledger.release(held)
-    second.work_until(lambda: second.engine.reason(second.job(late)) == GivesWay("", "waited longer"))
-    assert second.happenings == []
+    second.work_until(lambda: second.engine.reason(second.job(late)) == Yields("", "waited longer"))
+    assert second.job_events == []
     first.finish()
     second.finish()
 
@@ -298,7 +298,7 @@ def machine(tmp_path: Path) -> Iterator[SimulatedMachine]:
 def test_strangers_are_kept_off(tmp_path: Path, machine: SimulatedMachine) -> None:
     """A job waits while somebody's process is on the GPU, and the reason names him; when he leaves it starts."""
     with Workshop(tmp_path, machine.devices) as shop:
-        (job,) = shop.submit("true", need=Need(memory=GIB))
+        (job,) = shop.submit("true", resources=Resources(memory=GIB))
         shop.work_until(lambda: isinstance(shop.engine.reason(shop.job(job)), Occupied))
         assert shop.engine.reason(shop.job(job)) == Occupied("0", current_user(), 6 * GIB)
         machine.jobs[0].kill()
@@ -308,7 +308,9 @@ def test_strangers_are_kept_off(tmp_path: Path, machine: SimulatedMachine) -> No
 def test_strangers_memory_is_counted(tmp_path: Path, machine: SimulatedMachine) -> None:
     """Where that is wished, what fits beside a stranger runs there; what does not is told whose memory it is."""
     with Workshop(tmp_path, machine.devices, Policy(strangers="count")) as shop:
-        small, large = shop.submit("true", need=Need(memory=GIB)) + shop.submit("true", need=Need(memory=4 * GIB))
+        small, large = shop.submit("true", resources=Resources(memory=GIB)) + shop.submit(
+            "true", resources=Resources(memory=4 * GIB)
+        )
         shop.work_until(lambda: isinstance(shop.job(small).state, Ended))
         assert shop.engine.reason(shop.job(large)) == Occupied("0", current_user(), 6 * GIB)
         machine.jobs[0].kill()

@@ -11,7 +11,7 @@ import pytest
 
 from stoker.core.interference import slowdown
 from stoker.devices.demo_job import Bar, Gpus, bar_text, parse
-from stoker.devices.simulator import Presence, switch_accounting
+from stoker.devices.simulator import SimulatedProcess, switch_accounting
 from support.simjobs import GIB, SimulatedMachine, finish, simulated_machine
 
 SIZES = [24 * GIB, 24 * GIB]
@@ -31,7 +31,7 @@ def test_the_speed_is_that_of_the_law(tmp_path: Path) -> None:
         gpus.hold(GIB)
         assert gpus.speed() == 1.0
         for device, load in ((0, 40), (1, 90), (1, 0)):
-            stack.enter_context(closing(Presence(str(tmp_path), SIZES))).hold({device: GIB}, {device: load})
+            stack.enter_context(closing(SimulatedProcess(str(tmp_path), SIZES))).hold({device: GIB}, {device: load})
         assert gpus.speed() == slowdown(60, 150, 2)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.logs.oom import find_shortage
+from stoker.core.logs.oom import find_oom
 from stoker.devices.demo_job import TEXTS, Limits, UnknownOption, grab, limits
 from support.simjobs import GIB, SimulatedMachine, finish, simulated_machine
 from support.wait import PATIENCE_SECONDS, wait_until
@@ -47,7 +47,7 @@ def test_it_dies_in_the_words_of_a_framework(machine: SimulatedMachine, text: st
     code, _, err = finish(machine.start("--memory", "30G", "--oom-text", text))
     assert code == 1
     assert WORDS[text] in err
-    assert find_shortage(err) is not None
+    assert find_oom(err) is not None
 
 
 def test_last_words_can_come_in_pieces(machine: SimulatedMachine) -> None:
@@ -59,9 +59,9 @@ def test_last_words_can_come_in_pieces(machine: SimulatedMachine) -> None:
         mine.settimeout(PATIENCE_SECONDS)
         with subprocess.Popen(command, env=machine.environment, stdout=subprocess.DEVNULL, stderr=theirs.fileno()):
             theirs.close()
-            pieces = list(iter(lambda: mine.recv(4096), b""))
-    assert b"".join(pieces).decode() == whole
-    assert max(map(len, pieces)) == 16
+            spans = list(iter(lambda: mine.recv(4096), b""))
+    assert b"".join(spans).decode() == whole
+    assert max(map(len, spans)) == 16
 
 
 def test_a_limit_of_the_server_is_kept(machine: SimulatedMachine) -> None:
@@ -128,7 +128,7 @@ def test_grabbing_leaves_nothing_to_others(machine: SimulatedMachine) -> None:
     machine.start("--framework", "jax", "--seconds", "60", gpus="1")
     machine.wait_used(18 * GIB, index=1)
     code, _, err = finish(machine.start("--framework", "jax", gpus="1"))
-    assert (code, find_shortage(err) is not None) == (1, True)
+    assert (code, find_oom(err) is not None) == (1, True)
     modest = machine.start("--framework", "jax", gpus="1", XLA_PYTHON_CLIENT_PREALLOCATE="false")
     machine.wait_used(19 * GIB, index=1)
     modest.kill()
@@ -144,7 +144,7 @@ def test_a_fault_kills_the_clients_of_the_same_server(machine: SimulatedMachine)
     machine.wait_used(GIB, index=1)
     for job in (machine.start("--fault", "0", "--seconds", "60", **server), victim):
         code, _, err = finish(job)
-        assert (code, ILLEGAL in err, find_shortage(err)) == (1, True, None)
+        assert (code, ILLEGAL in err, find_oom(err)) == (1, True, None)
     assert [job.poll() for job in (*spared, elsewhere)] == [None] * 3
     machine.wait_used(2 * GIB)
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.core.spec import Dependency, Need
+from stoker.core.spec import Dependency, Resources
 from stoker.queue.job_view import Stories
 from stoker.queue.view_model import Status
 from stoker.store.engine_lock import QUEUE
@@ -95,13 +95,13 @@ def test_every_waiting_job_says_why(background: Background) -> None:
 def test_devices_tell_who_has_what(background: Background) -> None:
     """What a job uses, what it reserved, and a stranger by name."""
     simjob = f"exec {sys.executable} -m stoker.devices.demo_job --seconds 60"
-    (job_id,) = background.submit(f"{simjob} --memory 3G", need=Need(memory=6 * GIB, allowed=("SIM-0",)))
+    (job_id,) = background.submit(f"{simjob} --memory 3G", resources=Resources(memory=6 * GIB, allowed=("SIM-0",)))
     background.wait_word("running", job_id)
     stranger = subprocess.Popen(
         [sys.executable, "-m", "stoker.devices.demo_job", "--seconds", "60", "--memory", "5G"],
         env={
             **background.environment,
-            "STOKER_SIM_DIR": str(background.places.simulator),
+            "STOKER_SIM_DIR": str(background.paths.simulator),
             "CUDA_VISIBLE_DEVICES": "1",
         },
     )
@@ -220,17 +220,17 @@ def test_the_story_of_a_job(background: Background) -> None:
     """Command, needs, every attempt with its end and its log, and what happened when."""
     (job_id,) = background.submit("exit 3", names=["try"], retries=1, tags=(("kind", "test"),), commit="abc*")
     background.wait_over(job_id)
-    (story,) = told(background, str(job_id)).jobs
-    assert (story.state, story.exit_code, story.name, story.commit) == ("failed", 3, "try", "abc*")
-    assert (story.command, story.directory, story.tags) == ("exit 3", str(background.cwd), {"kind": "test"})
-    assert [(one.number, one.exit_code, one.why) for one in story.attempts] == [(1, 3, "exited"), (2, 3, "exited")]
-    assert [one.log for one in story.attempts] == [
+    (details,) = told(background, str(job_id)).jobs
+    assert (details.state, details.exit_code, details.name, details.commit) == ("failed", 3, "try", "abc*")
+    assert (details.command, details.directory, details.tags) == ("exit 3", str(background.cwd), {"kind": "test"})
+    assert [(one.number, one.exit_code, one.why) for one in details.attempts] == [(1, 3, "exited"), (2, 3, "exited")]
+    assert [one.log for one in details.attempts] == [
         str(background.cwd / f"{job_id}.log"),
         str(background.cwd / f"{job_id}.log.1"),
     ]
-    assert [event.event for event in story.events] == ["submitted", *["assigned", "started", "exited"] * 2]
-    assert story.events[1].detail == "GPU 0"
-    assert story.environment is None
+    assert [event.event for event in details.events] == ["submitted", *["assigned", "started", "exited"] * 2]
+    assert details.events[1].detail == "GPU 0"
+    assert details.environment is None
 
 
 def test_secrets_stay_hidden(background: Background) -> None:
@@ -239,19 +239,19 @@ def test_secrets_stay_hidden(background: Background) -> None:
     background.environment["HARMLESS"] = "yes"
     extra = (("MY_TOKEN", "hush"), ("SEED", "4"))
     (job_id,) = background.submit("true", extra_env=extra, start=False)
-    (story,) = told(background, str(job_id), "--environment").jobs
-    assert story.variables == {"MY_TOKEN": "********", "SEED": "4"}
-    assert story.environment is not None
-    assert (story.environment["WANDB_API_KEY"], story.environment["HARMLESS"]) == ("********", "yes")
+    (details,) = told(background, str(job_id), "--environment").jobs
+    assert details.variables == {"MY_TOKEN": "********", "SEED": "4"}
+    assert details.environment is not None
+    assert (details.environment["WANDB_API_KEY"], details.environment["HARMLESS"]) == ("********", "yes")
 
 
 def test_jobs_are_named_in_many_ways(background: Background) -> None:
     """By number, range, task, name, and the newest; many of them are a line each."""
     background.submit("true", "true", names=["first", "second"], start=False)
     background.submit(*["true"] * 5, array=True, start=False)
-    assert [story.label for story in told(background, "1-2").jobs] == ["1", "2"]
-    assert [story.label for story in told(background, "3.2").jobs] == ["3.2"]
-    assert [story.label for story in told(background, "second").jobs] == ["2"]
+    assert [details.label for details in told(background, "1-2").jobs] == ["1", "2"]
+    assert [details.label for details in told(background, "3.2").jobs] == ["3.2"]
+    assert [details.label for details in told(background, "second").jobs] == ["2"]
     assert len(told(background, "last").jobs) == 5
     assert len(background("status", "3", "--plain").out.splitlines()) == 6
 
@@ -279,11 +279,11 @@ def test_names_that_are_no_text(background: Background) -> None:
 
 def test_a_damaged_queue_is_told(background: Background) -> None:
     """In words, and it is left as it is."""
-    background.places.database.write_bytes(b"this is no queue")
+    background.paths.database.write_bytes(b"this is no queue")
     outcome = background("status")
     assert outcome.code == 125
     assert "damaged, or not a queue of Stoker" in outcome.err
-    assert background.places.database.read_bytes() == b"this is no queue"
+    assert background.paths.database.read_bytes() == b"this is no queue"
 
 
 @pytest.mark.parametrize("words", [["status", "--json"], ["status", "--plain"], ["--help"]])

@@ -1,4 +1,4 @@
-"""Engines, forkservers and keepers killed at random: nothing runs twice, no exit code is lost, nothing is left over."""
+"""Engines, forkservers and workers killed at random: nothing runs twice, no exit code is lost, nothing is left over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_storm_over_foreground_runs_does_no_harm(stoker: Stoker) -> None:
     with contextlib.closing(RunStorm(stoker, Weather(seed=1))) as storm:
         storm.rage()
         assert storm.faults() == []
-        assert (storm.blows["engine"], storm.blows["forkserver"], storm.blows["keeper"]) == (12, 4, 4)
+        assert (storm.blows["engine"], storm.blows["forkserver"], storm.blows["worker"]) == (12, 4, 4)
 
 
 def test_a_storm_over_the_queue_does_no_harm(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_a_storm_over_the_queue_does_no_harm(tmp_path: Path) -> None:
     with contextlib.closing(QueueStorm(tmp_path, CHECK)) as storm:
         storm.rage()
         assert storm.faults() == [], f"once more: make storm STORM=--check SEEDS=1 SEED={CHECK.seed}"
-        assert (storm.blows["engine"], storm.blows["forkserver"], storm.blows["keeper"]) == (70, 14, 14)
+        assert (storm.blows["engine"], storm.blows["forkserver"], storm.blows["worker"]) == (70, 14, 14)
 
 
 def test_a_storm_over_shared_gpus_does_no_harm(tmp_path: Path) -> None:
@@ -32,4 +32,4 @@ def test_a_storm_over_shared_gpus_does_no_harm(tmp_path: Path) -> None:
     with contextlib.closing(QueueStorm(tmp_path, SHARED)) as storm:
         storm.rage()
         assert storm.faults() == [], f"once more: make storm STORM=--shared SEEDS=1 SEED={SHARED.seed}"
-        assert (storm.blows["engine"], storm.blows["forkserver"], storm.blows["keeper"]) == (16, 4, 5)
+        assert (storm.blows["engine"], storm.blows["forkserver"], storm.blows["worker"]) == (16, 4, 5)

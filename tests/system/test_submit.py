@@ -14,7 +14,7 @@ import pytest
 from stoker.cli.commands.submit import SubmitResult
 from stoker.cli.views.dry_run import SubmitPlan
 from stoker.core.job import Job, OnHold
-from stoker.core.spec import Dependency, Need
+from stoker.core.spec import Dependency, Resources
 from support.background import Background
 from support.cli import until
 
@@ -32,7 +32,7 @@ def output(queue: Background, *arguments: str, **environment: str) -> str:
     """What a submitted job writes."""
     job = submitted(queue, *arguments, **environment)
     queue.wait_over(job.id)
-    return (queue.places.logs / f"{job.id}.log").read_text()
+    return (queue.paths.logs / f"{job.id}.log").read_text()
 
 
 class TestCommands:
@@ -78,9 +78,9 @@ class TestCommands:
         outcome = background("submit", "--hold", "-G", "1", "-f", "jobs.jsonl")
         assert outcome.out == "submitted 1: train a\nsubmitted 2 (tasks 1-2): train b\nsubmitted 4: train c\n"
         first, task, last = (background.job(number) for number in (1, 3, 4))
-        assert (first.terms.need.gpus, first.terms.tags) == (2, (("lr", "0.1"),))
-        assert (task.terms.need.gpus, task.array, task.task, task.name, task.terms.group) == (1, 2, 2, "b", "vision")
-        assert (last.terms.requeue, last.terms.retry_on) == (False, ("75", "timeout"))
+        assert (first.spec.resources.gpus, first.spec.tags) == (2, (("lr", "0.1"),))
+        assert (task.spec.resources.gpus, task.array, task.task, task.name, task.spec.group) == (1, 2, 2, "b", "vision")
+        assert (last.spec.requeue, last.spec.retry_on) == (False, ("75", "timeout"))
 
 
 class TestWhatTheJobGets:
@@ -93,28 +93,28 @@ class TestWhatTheJobGets:
         place.mkdir()
         background("submit", "--env", "SEED=3", "echo $FLAVOUR $SEED; pwd", cwd=place, FLAVOUR="plum")
         background.wait_over(1)
-        assert (background.places.logs / "1.log").read_text() == f"plum 3\n{place}\n"
+        assert (background.paths.logs / "1.log").read_text() == f"plum 3\n{place}\n"
 
     def test_a_job_that_submits_does_not_pass_its_own_index_on(self, background: Background) -> None:
         """Variables that tell a job who it is are not those of the one it submits."""
         job = submitted(background, "--hold", "true", STOKER_ARRAY_INDEX="7", STOKER_JOB_ID="9", FLAVOUR="plum")
         with background.open_store() as store:
-            kept = store.environment(job.terms.environment)
+            kept = store.environment(job.spec.environment)
         assert kept["FLAVOUR"] == "plum"
         assert {"STOKER_ARRAY_INDEX", "STOKER_JOB_ID"}.isdisjoint(kept)
 
     def test_logs_are_private(self, background: Background) -> None:
         """Nobody else can look into their directory."""
         output(background, "true")
-        assert background.places.logs.stat().st_mode & 0o777 == 0o700
+        assert background.paths.logs.stat().st_mode & 0o777 == 0o700
 
     def test_tasks_have_a_folder(self, background: Background) -> None:
         """The log of a task is named by its index, in a folder named by the array."""
         first = submitted(background, "-a", "3-5:2%1", "echo {i} $STOKER_ARRAY_INDEX").id
         background.wait_over(first, first + 1)
-        folder = background.places.logs / str(first)
+        folder = background.paths.logs / str(first)
         assert {path.name: path.read_text() for path in folder.iterdir()} == {"3.log": "3 3\n", "5.log": "5 5\n"}
-        assert background.job(first).terms.at_once == 1
+        assert background.job(first).spec.at_once == 1
 
     def test_patterns_of_log_names(self, background: Background) -> None:
         """Slurm's placeholders, seen from the job's directory."""
@@ -125,28 +125,28 @@ class TestWhatTheJobGets:
 
     def test_the_commit_is_noted(self, background: Background) -> None:
         """With a star where files differ from it, and not at all outside of a repository."""
-        assert submitted(background, "--hold", "true").terms.commit == ""
+        assert submitted(background, "--hold", "true").spec.commit == ""
         repository(background.cwd)
-        clean = submitted(background, "--hold", "true").terms.commit
+        clean = submitted(background, "--hold", "true").spec.commit
         (background.cwd / "file").write_text("other")
-        assert submitted(background, "--hold", "true").terms.commit == f"{clean}*"
+        assert submitted(background, "--hold", "true").spec.commit == f"{clean}*"
         assert len(clean) == 7
 
     def test_terms(self, background: Background) -> None:
         """Every option arrives."""
         options = "-G 0 --priority 3 --group g -t 90 --grace 5s --retries 2 --retry-on oom,75 --no-requeue --tag a=b"
-        terms = submitted(background, "--hold", *options.split(), "-b", "now+1hour", "true").terms
-        assert (terms.priority, terms.group, terms.limit, terms.grace) == (3, "g", 5400.0, 5.0)
-        assert (terms.retries, terms.retry_on, terms.requeue) == (2, ("oom", "75"), False)
-        assert (terms.tags, terms.need.gpus) == ((("a", "b"),), 0)
-        assert terms.begin is not None
-        assert abs(terms.begin - time.time() - 3600) < 60
+        spec = submitted(background, "--hold", *options.split(), "-b", "now+1hour", "true").spec
+        assert (spec.priority, spec.group, spec.limit, spec.grace) == (3, "g", 5400.0, 5.0)
+        assert (spec.retries, spec.retry_on, spec.requeue) == (2, ("oom", "75"), False)
+        assert (spec.tags, spec.resources.gpus) == ((("a", "b"),), 0)
+        assert spec.begin is not None
+        assert abs(spec.begin - time.time() - 3600) < 60
 
     def test_defaults_are_configured(self, background: Background) -> None:
         """A project's file, a variable, a flag: the later one wins."""
         background.write("stoker.toml", "[defaults]", "priority = 1", "retries = 1", "group = 'g'")
-        terms = submitted(background, "--hold", "--retries", "3", "true", STOKER_PRIORITY="2").terms
-        assert (terms.priority, terms.retries, terms.group) == (2, 3, "g")
+        spec = submitted(background, "--hold", "--retries", "3", "true", STOKER_PRIORITY="2").spec
+        assert (spec.priority, spec.retries, spec.group) == (2, 3, "g")
 
     def test_a_name_of_control_characters(self, background: Background) -> None:
         """It is accepted as it is, and shown escaped."""
@@ -165,7 +165,7 @@ class TestDependencies:
         """Ids, `last`, names, whole arrays and single tasks."""
         background("submit", "--hold", "-J", "first", "true")
         background("submit", "--hold", "-a", "0-2", "true")
-        after = submitted(background, "--hold", "-d", "first,any:2,notok:2.1,ok:last", "true").terms.after
+        after = submitted(background, "--hold", "-d", "first,any:2,notok:2.1,ok:last", "true").spec.after
         array = Dependency(2, "any", array=True)
         assert after == (Dependency(1), array, Dependency(3, "notok"), Dependency(2, array=True))
 
@@ -196,12 +196,12 @@ class TestEngine:
     @pytest.mark.parametrize("gpus", ["0", "1"])
     def test_jobs_are_safe_where_it_cannot_be_started(self, background: Background, gpus: str) -> None:
         """The id is told all the same; a later engine runs the job."""
-        (background.places.engines).mkdir(mode=0o700)
-        (background.places.state / "engine.log").mkdir()
+        (background.paths.engines).mkdir(mode=0o700)
+        (background.paths.state / "engine.log").mkdir()
         outcome = background("submit", "-G", gpus, "true")
         assert (outcome.code, outcome.out) == (3, "submitted 1: true\n")
         assert "safe in the queue" in outcome.err
-        (background.places.state / "engine.log").rmdir()
+        (background.paths.state / "engine.log").rmdir()
         background.start_engine()
         background.wait_over(1)
 
@@ -222,7 +222,7 @@ class TestOutput:
         (job,) = result.jobs
         assert (result.schema, result.held, result.problem) == ("stoker.submit/1", True, None)
         assert (job.id, job.name, job.command, job.tasks) == (1, "n", "echo 'a b'", None)
-        assert job.log == str(background.places.logs / "1.log")
+        assert job.log == str(background.paths.logs / "1.log")
 
     @pytest.mark.parametrize(("name", "kind"), [("submit-1", SubmitResult), ("submit-plan-1", SubmitPlan)])
     def test_the_schemas_are_what_the_code_says(self, name: str, kind: type) -> None:
@@ -271,7 +271,7 @@ class TestDryRun:
 
     def test_it_tells_what_is_waited_for(self, background: Background) -> None:
         """Dependencies and moments."""
-        background.submit(until("gate"), need=Need(gpus=0))
+        background.submit(until("gate"), resources=Resources(gpus=0))
         (job,) = self.plan(background, "-d", "1", "-G", "0", "--", "x", "y z").jobs
         assert (job.after, job.why, job.how, job.command) == (["1 (ok)"], "after 1 (ok)", "exec", "x 'y z'")
         (job,) = self.plan(background, "-b", "now+1hour", "true").jobs

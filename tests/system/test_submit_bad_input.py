@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.store.paths import find_places
+from stoker.store.paths import find_paths
 from support.background import Background
 from support.cli import Outcome, Stoker
 from support.disk import fill, small_disk
@@ -166,7 +166,7 @@ class TestState:
         """Nothing is half-written; when there is space again, it goes on."""
         with small_disk(tmp_path / "disk", "size=2m") as disk:
             background.environment["STOKER_STATE"] = str(disk / "state")
-            background.places = find_places(background.environment, os.uname().nodename, simulated=True)
+            background.paths = find_paths(background.environment, os.uname().nodename, simulated=True)
             assert background("submit", "--hold", "-G", "0", "true").code == 0
             ballast = fill(disk)
             background.write("jobs.txt", *["true"] * 10_000)
@@ -183,22 +183,22 @@ class TestState:
 
     def test_a_damaged_queue(self, background: Background) -> None:
         """It is refused and left as it is."""
-        background.places.database.write_bytes(b"this is not a database" * 100)
+        background.paths.database.write_bytes(b"this is not a database" * 100)
         assert_refused(background("submit", "-G", "0", "true"), 125, "damaged")
-        assert background.places.database.read_bytes() == b"this is not a database" * 100
+        assert background.paths.database.read_bytes() == b"this is not a database" * 100
 
     def test_a_queue_of_a_newer_stoker(self, background: Background) -> None:
         """It is refused and left as it is."""
-        with contextlib.closing(sqlite3.connect(background.places.database)) as database:
+        with contextlib.closing(sqlite3.connect(background.paths.database)) as database:
             database.execute("PRAGMA user_version = 999")
         assert_refused(background("submit", "-G", "0", "true"), 125, "newer Stoker")
-        with contextlib.closing(sqlite3.connect(background.places.database)) as database:
+        with contextlib.closing(sqlite3.connect(background.paths.database)) as database:
             assert database.execute("PRAGMA user_version").fetchone() == (999,)
 
     @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory away")
     def test_a_state_directory_of_somebody_else(self, background: Background) -> None:
         """What is in it could be anything."""
-        os.chown(background.places.state, 12345, 12345)
+        os.chown(background.paths.state, 12345, 12345)
         assert_refused(background("submit", "-G", "0", "true"), 125, "belongs to somebody else")
 
     def test_a_directory_that_is_gone(self, background: Background) -> None:

@@ -87,7 +87,7 @@ class TestRemovedLease:
         shop.work_until(path.exists)
 
     def test_an_engine_that_took_the_job_over_looks_too(self, tmp_path: Path) -> None:
-        """The keeper of a dead engine gets the new lease."""
+        """The worker of a dead engine gets the new lease."""
         first = Workshop(tmp_path, DeclaredDevices(["0"]))
         at_work(first)
         path = lease_file(first)
@@ -95,7 +95,7 @@ class TestRemovedLease:
         path.unlink()
         with Workshop(tmp_path, DeclaredDevices(["0"])) as second:
             (job,) = second.store.active_jobs("test")
-            second.engine.adopt(job, guest=False)
+            second.engine.adopt(job, adopted=False)
             second.work_until(path.exists)
             assert ledger_of(second).claim(CLAIM, "another", 0.0) is None
 

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from stoker.cli.commands.wait import Waited
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from support.background import Background
 from support.cli import until
 from support.wait import wait_until
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.wait-1.json"
-CPU = Need(gpus=0)
+CPU = Resources(gpus=0)
 
 
 @pytest.mark.parametrize(("line", "code"), [("true", 0), ("exit 7", 7), ("kill -9 $$", 137)])
@@ -131,7 +131,7 @@ def test_json(background: Background) -> None:
 
 def test_a_thousand_jobs(background: Background) -> None:
     """Waiting for a thousand jobs takes little time of its own."""
-    ids = background.submit(*["true"] * 1000, need=CPU)
+    ids = background.submit(*["true"] * 1000, resources=CPU)
     process = background.start("wait", f"{ids[0]}-{ids[-1]}")
     assert background.finish(process).code == 0
 

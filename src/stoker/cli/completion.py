@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stoker.core.errors import StokerError
 from stoker.core.text import printable
 from stoker.store.hints import hints, names
-from stoker.store.paths import Places, find_places
+from stoker.store.paths import Paths, find_paths
 
 if TYPE_CHECKING:
     import click
@@ -46,27 +46,27 @@ def complete_jobs(context: click.Context, _parameter: click.Parameter, incomplet
 
 def offers(incomplete: str, *, simulated: bool, ended: bool) -> list[Offer]:
     """Ids, names and words that begin so; of a list with commas, for its last part."""
-    places = _places(simulated=simulated)
-    if places is None:
+    paths = _paths(simulated=simulated)
+    if paths is None:
         return []
     before, comma, part = incomplete.rpartition(",")
-    return [Offer(before + comma + word, meaning) for word, meaning in _found(places, part, ended=ended)]
+    return [Offer(before + comma + word, meaning) for word, meaning in _found(paths, part, ended=ended)]
 
 
-def _found(places: Places, part: str, *, ended: bool) -> Iterator[Offer]:
-    for hint in hints(places.database, part, ended=ended):
+def _found(paths: Paths, part: str, *, ended: bool) -> Iterator[Offer]:
+    for hint in hints(paths.database, part, ended=ended):
         yield Offer(hint.word, printable(hint.meaning))
     if part:  # with nothing typed, ids are enough
-        for name in names(places.database, part, ended=ended):
+        for name in names(paths.database, part, ended=ended):
             if _PLAIN.fullmatch(name):
                 yield Offer(name, "")
         yield from (Offer(word, "") for word in _WORDS if word.startswith(part))
 
 
-def _places(*, simulated: bool) -> Places | None:
+def _paths(*, simulated: bool) -> Paths | None:
     try:
         is_simulated = simulated or bool(os.environ.get("STOKER_SIM"))
-        return find_places(os.environ, os.uname().nodename, simulated=is_simulated)
+        return find_paths(os.environ, os.uname().nodename, simulated=is_simulated)
     except (StokerError, OSError):
         return None
 

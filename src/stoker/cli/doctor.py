@@ -30,9 +30,9 @@ from stoker.queue.config import load_config
 from stoker.queue.systemd_unit import missing_program, unit_path
 from stoker.store.damage import DAMAGED_HINT, NEWER_HINT, damage, is_beheaded
 from stoker.store.engine_lock import QUEUE, engine_lives, living_engines, process_of, version_notice
-from stoker.store.ownership import forgotten_keepers, held_orphans, orphans
-from stoker.store.paths import NETWORK_FILE_SYSTEMS, Places, file_system_of
-from stoker.store.status_file import read_view
+from stoker.store.ownership import held_orphans, leftover_workers, orphans
+from stoker.store.paths import NETWORK_FILE_SYSTEMS, Paths, file_system_of
+from stoker.store.status_file import read_status
 from stoker.store.writer import Store, open_store
 
 COMMAND_SECONDS = 5.0
@@ -52,7 +52,7 @@ class Verdict(Struct, frozen=True):
 class Subject(Struct, frozen=True):
     """The machine, user and queue that are looked at."""
 
-    places: Places
+    paths: Paths
     environment: Mapping[str, str]
     simulated: bool
     now: float
@@ -114,9 +114,9 @@ def look_at_clock(subject: Subject) -> Iterator[Verdict]:
 
 def _jump(subject: Subject) -> float:
     """How far the machine's clock has gone ahead of a living engine's, which no setting moves."""
-    path = subject.places.bulletin(QUEUE)
-    view = read_view(path)
-    if view is not None and engine_lives(subject.places, QUEUE):
+    path = subject.paths.status_file(QUEUE)
+    view = read_status(path)
+    if view is not None and engine_lives(subject.paths, QUEUE):
         with contextlib.suppress(OSError):
             return path.stat().st_mtime - view.at
     return 0.0
@@ -179,21 +179,21 @@ _ELSEWHERE = "set STOKER_STATE to a directory on a local disk"
 
 def look_at_place(subject: Subject, mountinfo: str = "/proc/self/mountinfo") -> Iterator[Verdict]:
     """The file system of the queue."""
-    places = subject.places
-    if places.note:
-        yield note("state", places.note, "nothing has to be done; STOKER_STATE chooses another local directory")
+    paths = subject.paths
+    if paths.note:
+        yield note("state", paths.note, "nothing has to be done; STOKER_STATE chooses another local directory")
         return
-    kind = file_system_of(places.state, mountinfo)
+    kind = file_system_of(paths.state, mountinfo)
     if kind in NETWORK_FILE_SYSTEMS:
-        yield problem("state", f"{places.state} is on {kind}, where a queue is not safe", _ELSEWHERE)
+        yield problem("state", f"{paths.state} is on {kind}, where a queue is not safe", _ELSEWHERE)
     else:
-        yield ok("state", f"{places.state} is on {kind}")
+        yield ok("state", f"{paths.state} is on {kind}")
 
 
 def look_at_space(subject: Subject) -> Iterator[Verdict]:
     """Room for the queue and the logs."""
-    status = os.statvfs(subject.places.state)
-    yield _space(status.f_bavail * status.f_frsize, str(subject.places.state))
+    status = os.statvfs(subject.paths.state)
+    yield _space(status.f_bavail * status.f_frsize, str(subject.paths.state))
     if status.f_files and status.f_favail < 1000:
         yield problem("disk", f"only {status.f_favail} more files fit on the disk of the queue", "remove some there")
 
@@ -325,8 +325,8 @@ def _logind_files(root: Path) -> Iterator[str]:
     """The main file of the strongest folder, then all pieces by name; a stronger folder replaces namesakes."""
     folders = [root / folder for folder in _FOLDERS]
     mains = [path for folder in folders if (path := folder / "logind.conf").is_file()]
-    pieces = {path.name: path for folder in folders for path in (folder / "logind.conf.d").glob("*.conf")}
-    for path in [*mains[-1:], *(pieces[name] for name in sorted(pieces))]:
+    spans = {path.name: path for folder in folders for path in (folder / "logind.conf.d").glob("*.conf")}
+    for path in [*mains[-1:], *(spans[name] for name in sorted(spans))]:
         with contextlib.suppress(OSError):
             yield path.read_text(errors="replace")
 
@@ -337,19 +337,19 @@ def _asked(name: str) -> bool | None:
     return None if answer is None else answer.split() == ["b", "true"]
 
 
-def look_at_ledger(subject: Subject, places: Iterable[Path] = PLACES) -> Iterator[Verdict]:
+def look_at_ledger(subject: Subject, paths: Iterable[Path] = PLACES) -> Iterator[Verdict]:
     """The directory of leases: whether it can be used, is open to all, and is the one that all use."""
     if subject.simulated and not subject.environment.get("STOKER_LEDGER"):
         yield ok("ledger", "simulated GPUs are shared with nobody")
         return
     try:
-        path = find_ledger(subject.environment, places)
+        path = find_ledger(subject.environment, paths)
     except StokerError as error:
         yield problem("ledger", error.message, error.hint)
         return
     yield _openness(path)
     yield from (note("ledger", warning) for warning in Ledger(path).live().warnings)
-    yield from _elsewhere(path, places)
+    yield from _elsewhere(path, paths)
 
 
 def _openness(path: Path) -> Verdict:
@@ -360,19 +360,19 @@ def _openness(path: Path) -> Verdict:
     return problem("ledger", text, f"let its owner run 'chmod 1777 {path}', or set STOKER_LEDGER to another one")
 
 
-def _elsewhere(path: Path, places: Iterable[Path]) -> Iterator[Verdict]:
+def _elsewhere(path: Path, paths: Iterable[Path]) -> Iterator[Verdict]:
     """Others who use another ledger do not see our leases, nor we theirs."""
-    for other in places:
+    for other in paths:
         if other == path or not os.path.isdir(other):
             continue
         view = Ledger(other).live()
-        if view.leases or view.wants:
+        if view.leases or view.demands:
             text = f"{_names(view)} use {other}, you use {path}: you may get each other's GPUs"
             yield problem("ledger", text, "let all set the same STOKER_LEDGER, or nobody any")
 
 
 def _names(view: LedgerView) -> str:
-    owners = {lease.owner for lease in view.leases.values()} | {want.owner for want in view.wants.values()}
+    owners = {lease.owner for lease in view.leases.values()} | {demand.owner for demand in view.demands.values()}
     return ", ".join(sorted(owners))
 
 
@@ -440,7 +440,7 @@ def _persistence() -> Iterator[Verdict]:
 
 def look_at_queue(subject: Subject) -> Iterator[Verdict]:
     """The file of the queue, from its first page to its last."""
-    path = subject.places.database
+    path = subject.paths.database
     if not path.exists() and not is_beheaded(path):
         yield ok("queue", "nothing was submitted yet")
     elif wrong := damage(path):
@@ -451,21 +451,21 @@ def look_at_queue(subject: Subject) -> Iterator[Verdict]:
 
 def look_at_engine(subject: Subject, *, answers: bool) -> Iterator[Verdict]:
     """Whether somebody serves what was submitted."""
-    places = subject.places
-    pid = process_of(places, QUEUE)
+    paths = subject.paths
+    pid = process_of(paths, QUEUE)
     if pid is None:
         yield _absent(subject)
         return
     if not answers:
-        advice = f"see {places.log}; then: stoker engine stop && stoker engine start; jobs go on"
+        advice = f"see {paths.log}; then: stoker engine stop && stoker engine start; jobs go on"
         yield problem("engine", f"the engine (process {pid}) does not answer", advice)
         return
-    view = read_view(places.bulletin(QUEUE))
-    if notice := version_notice(places):
+    view = read_status(paths.status_file(QUEUE))
+    if notice := version_notice(paths):
         what, _, _ = notice.partition(";")
         yield note("engine", what, "stoker engine stop && stoker engine start; jobs go on")
     if view is not None and view.trouble:
-        yield problem("engine", f"the engine cannot work as it should: {view.trouble}", f"see {places.log}")
+        yield problem("engine", f"the engine cannot work as it should: {view.trouble}", f"see {paths.log}")
     else:
         yield ok("engine", f"it runs (process {pid}) and answers")
 
@@ -480,40 +480,41 @@ def _absent(subject: Subject) -> Verdict:
 
 
 def look_at_leftovers(subject: Subject) -> Iterator[Verdict]:
-    """What dead engines left: jobs, keepers and leases."""
+    """What dead engines left: jobs, workers and leases."""
     with _store(subject) as store:
         if store is None:
             return
-        left = [*_jobs(subject, store), *_keepers(subject, store), *_leases(subject, store)]
+        left = [*_jobs(subject, store), *_workers(subject, store), *_leases(subject, store)]
     yield from left or [ok("leftovers", "none")]
 
 
 def _jobs(subject: Subject, store: Store) -> Iterator[Verdict]:
-    places = subject.places
-    held = [orphan for orphan in held_orphans(places, store) if orphan.engine != QUEUE]
+    paths = subject.paths
+    held = [orphan for orphan in held_orphans(paths, store) if orphan.engine != QUEUE]
     if held:
-        text = f"{count_text(len(held), 'job')} of a run that died, still in the hands of keepers"
+        text = f"{count_text(len(held), 'job')} of a run that died, still in the hands of workers"
         yield note("leftovers", text, "the engine records how they end: stoker engine start")
-    waiting = sum(not isinstance(each.job.state, Active) for each in orphans(places, store) if each.engine != QUEUE)
+    waiting = sum(not isinstance(each.job.state, Active) for each in orphans(paths, store) if each.engine != QUEUE)
     if waiting:
         text = f"{count_text(waiting, 'job')} of a run that died, left waiting"
         yield note("leftovers", text, "go on with them (stoker run --resume, stoker resume), or cancel them")
 
 
-def _keepers(subject: Subject, store: Store) -> Iterator[Verdict]:
+def _workers(subject: Subject, store: Store) -> Iterator[Verdict]:
     with contextlib.suppress(FileNotFoundError):
-        if names := forgotten_keepers(subject.places, store):
-            text = f"{count_text(len(names), 'folder')} of keepers that nobody needs any more"
+        if names := leftover_workers(subject.paths, store):
+            text = f"{count_text(len(names), 'folder')} of workers that nobody needs any more"
             yield note("leftovers", text, "the next engine removes them: stoker engine start")
 
 
 def _leases(subject: Subject, store: Store) -> Iterator[Verdict]:
     """Leases of this user's that no job of this queue has; a living engine may hold some in reserve."""
-    if any(True for _ in living_engines(subject.places)):
+    if any(True for _ in living_engines(subject.paths)):
         return
     with contextlib.suppress(StokerError):
         view = Ledger(find_ledger(subject.environment)).live()
-        known = {owned.job.state.lease for owned in store.all_active() if isinstance(owned.job.state, Active)}
+        refs = [owned.job.state.ref for owned in store.all_active() if isinstance(owned.job.state, Active)]
+        known = {word for ref in refs for word in ref.split()}  # the name of the lease is one of the words
         ours = {name: lease for name, lease in view.leases.items() if lease.owner == owner_name(os.geteuid())}
         for name, lease in ours.items():
             if name not in known:
@@ -529,7 +530,7 @@ def _store(subject: Subject) -> Iterator[Store | None]:
     """The store, where there is one that can be opened."""
     store: Store | None = None
     with contextlib.suppress(StokerError):
-        store = open_store(subject.places) if subject.places.database.exists() else None
+        store = open_store(subject.paths) if subject.paths.database.exists() else None
     try:
         yield store
     finally:
@@ -540,7 +541,7 @@ def _store(subject: Subject) -> Iterator[Store | None]:
 Look = Callable[[Subject], Iterable[Verdict]]
 
 
-def examine(subject: Subject, *, answers: bool) -> Iterator[Verdict]:
+def diagnose(subject: Subject, *, answers: bool) -> Iterator[Verdict]:
     """One matter after the other; `answers` is whether the engine, where one lives, reacted when it was asked."""
     looks: list[tuple[str, Look]] = [
         ("state", look_at_place),

@@ -22,14 +22,14 @@ from stoker.cli.views.run_lines import LineView, QuietView
 from stoker.cli.views.run_summary import run_result, summary_lines
 from stoker.core.device import resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
-from stoker.core.job import Ended, Exited, Happening, Lost
+from stoker.core.job import Ended, Exited, JobEvent, Lost
 from stoker.core.launch import INHERIT
 from stoker.core.planner.fairshare import never_modest
 from stoker.core.planner.placement import never_fits
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import CPU_JOBS
 from stoker.core.settings import EngineSettings, policy_of
-from stoker.core.spec import Dependency, NewJob, Terms, digest_of
+from stoker.core.spec import Dependency, JobSpec, NewJob, digest_of
 from stoker.core.text import printable
 from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
@@ -46,13 +46,13 @@ from stoker.queue.options import (
     current_umask,
     current_user,
     merged,
-    terms_of,
+    spec_of,
     working_directory,
 )
-from stoker.queue.preflight import Caps, Checkouts, Clientele
+from stoker.queue.preflight import Caps, Checkouts, MpsPreflight
 from stoker.queue.submit import RUNS, new_log_directory
 from stoker.runner.forkserver_client import Forkserver
-from stoker.store.paths import Places, find_places
+from stoker.store.paths import Paths, find_paths
 from stoker.store.writer import open_store
 
 Items = Sequence[Listed | Unusable] | Lines
@@ -93,15 +93,15 @@ class Request(Struct, frozen=True):
 class Batch:
     """The jobs of one run: how each of them is made from what was typed."""
 
-    def __init__(self, request: Request, label: str, devices: Devices, places: Places) -> None:
+    def __init__(self, request: Request, label: str, devices: Devices, paths: Paths) -> None:
         self.request = request
         self.label = label
         self.one_command = label == ONE_COMMAND
         self.user = current_user()
         self.logs = ""
-        self._plain_terms: Terms | None = None
+        self._plain_spec: JobSpec | None = None
         self._caps = Caps(os.environ, _say)
-        self._clientele = Clientele(os.environ, _say)
+        self._mps_preflight = MpsPreflight(os.environ, _say)
         self._snapshot = devices.look(time.time())
         self._around = Surroundings(
             cwd=working_directory(),
@@ -109,7 +109,7 @@ class Batch:
             environment="",
             default_out=INHERIT if self.one_command else os.devnull,
             resolve=lambda word: resolve(self._snapshot, word),
-            earlier=cache(partial(_earlier, places)),
+            earlier=cache(partial(_earlier, paths)),
             commit=Checkouts(os.environ).commit,
             now=time.time(),
         )
@@ -130,9 +130,9 @@ class Batch:
 
     def check(self, items: Items) -> None:
         """Refuse what cannot be understood or can never run, before anything has started."""
-        terms = terms_of(self.request.options, self._around)
+        spec = spec_of(self.request.options, self._around)
         if self.request.options.chdir:
-            check_directory(terms.cwd)
+            check_directory(spec.cwd)
         wishes = {str(item.options): item for item in reversed(self._listed(items))}
         if not wishes:
             self._check_wish(self.request.options)
@@ -144,19 +144,19 @@ class Batch:
                 raise type(error)(where + error.message, error.hint) from None
 
     def _check_wish(self, options: JobOptions) -> None:
-        terms = self._terms(options)
+        spec = self._spec(options)
         devices, policy = self._snapshot.devices, self.policy()
-        impossible = never_fits(terms.need, devices) or never_modest(terms.need.gpus, devices, policy)
+        impossible = never_fits(spec.resources, devices) or never_modest(spec.resources.gpus, devices, policy)
         if impossible:
             labels = ", ".join(dict.fromkeys(device.label for device in self._snapshot.devices))
             raise Impossible(impossible, f"ask for less; there are {labels}" if labels else "give it devices")
 
-    def make_log_directory(self, places: Places) -> str:
+    def make_log_directory(self, paths: Paths) -> str:
         """The directory for the logs, made now, so that a place that cannot be written is known at once."""
         if self.one_command or self.request.options.out:
             return ""
         try:
-            chosen = self._log_directory(places)
+            chosen = self._log_directory(paths)
         except OSError as error:
             raise UsageError(
                 f"cannot make the log directory: {error.strerror}" + (f" ({error.filename})" if error.filename else ""),
@@ -167,33 +167,33 @@ class Batch:
         self.logs = str(chosen)
         return self.logs
 
-    def _log_directory(self, places: Places) -> Path:
+    def _log_directory(self, paths: Paths) -> Path:
         """A directory that was named may be there already; else it is a new one, in a place that is nobody else's."""
         if self.request.results:
             chosen = Path(self._around.cwd, self.request.results)
             chosen.mkdir(parents=True, exist_ok=True)
             return chosen
-        return new_log_directory(places.logs if self.request.demo else Path(self._around.cwd, RUNS))
+        return new_log_directory(paths.logs if self.request.demo else Path(self._around.cwd, RUNS))
 
     def settle(self, environment: str) -> None:
         """From now on jobs can be made for good: their environment is kept, their logs have a place."""
         out = self.logs.replace("%", "%%") + "/%j.log" if self.logs else self._around.default_out
         self._around = msgspec.structs.replace(self._around, environment=environment, default_out=out)
-        self._plain_terms = None
+        self._plain_spec = None
 
     def make(self, item: Listed) -> NewJob:
         """A job as it is submitted."""
         if item.options == _PLAIN:  # by far the most, and they share everything
             options = self.request.options
-            terms = self._plain_terms = self._plain_terms or self._terms(options)
+            spec = self._plain_spec = self._plain_spec or self._spec(options)
         else:
             options = merged(self.request.options, item.options)
-            terms = self._terms(options)
-        terms = self._caps.settled(item.command, terms)
-        return NewJob(item.command, terms, options.name or "", item.task, item.array)
+            spec = self._spec(options)
+        spec = self._caps.settled(item.command, spec)
+        return NewJob(item.command, spec, options.name or "", item.task, item.array)
 
-    def _terms(self, options: JobOptions) -> Terms:
-        return self._clientele.settled(terms_of(options, self._around), self._snapshot.devices)
+    def _spec(self, options: JobOptions) -> JobSpec:
+        return self._mps_preflight.settled(spec_of(options, self._around), self._snapshot.devices)
 
     def jobs_of(self, items: Items) -> list[NewJob]:
         """All jobs at once, for a dry run; a stream is read to its end."""
@@ -230,10 +230,10 @@ def _say(text: str) -> None:
     to_stderr(f"stoker: {printable(text)}\n")
 
 
-def _earlier(places: Places, text: str) -> tuple[Dependency, ...]:
+def _earlier(paths: Paths, text: str) -> tuple[Dependency, ...]:
     from stoker.queue.select import resolve_after
 
-    with contextlib.closing(open_store(places)) as store:
+    with contextlib.closing(open_store(paths)) as store:
         return resolve_after(store, text)
 
 
@@ -250,17 +250,17 @@ class JobLog:
         except OSError as error:
             raise UsageError(f"cannot write the job log {path}: {error.strerror}", "give another --joblog") from error
 
-    def note(self, happening: Happening) -> None:
+    def note(self, job_event: JobEvent) -> None:
         """Write the line of an attempt that ended."""
-        event = happening.event
+        event = job_event.event
         if not isinstance(event, Exited | Lost):
             return
-        job = happening.job
-        started = event.at if happening.started is None else happening.started
+        job = job_event.job
+        started = event.at if job_event.started is None else job_event.started
         code, number = _ending(event)
         command = job.command.text.replace("\n", " ").replace("\t", " ")
         ran = f"{event.at - started:10.3f}"
-        fields = [job.id, self._host, f"{started:.3f}", ran, 0, _size(happening.log), code, number, command]
+        fields = [job.id, self._host, f"{started:.3f}", ran, 0, _size(job_event.log), code, number, command]
         os.write(self._file, ("\t".join(map(str, fields)) + "\n").encode(errors="surrogateescape"))
 
     def close(self) -> None:
@@ -290,7 +290,7 @@ def _size(log: str) -> int:
 
 
 def _ending(event: Exited | Lost) -> tuple[int, int]:
-    """Exit value and signal as parallel tells them; a keeper that was killed counts as SIGKILL."""
+    """Exit value and signal as parallel tells them; a worker that was killed counts as SIGKILL."""
     if isinstance(event, Lost):
         return 0, signal.SIGKILL
     return (0, event.signal) if event.signal else (event.code, 0)
@@ -304,31 +304,31 @@ def run(request: Request, label: str, items: Items, forkserver: Forkserver | Non
         raise UsageError(f"--max-use {request.max_use} lets nothing run", "give --max-use 1 or more")
     if request.min_free is not None and request.min_free < 0:
         raise UsageError(f"--min-free {request.min_free} is less than none", "give --min-free 0 or more")
-    places = find_places(os.environ, socket.gethostname(), simulated=bool(request.simulation))
-    devices = _find_devices(request, items, places)
+    paths = find_paths(os.environ, socket.gethostname(), simulated=bool(request.simulation))
+    devices = _find_devices(request, items, paths)
     with contextlib.closing(devices):
-        batch = Batch(request, label, devices, places)
+        batch = Batch(request, label, devices, paths)
         batch.check(items)
         if request.dry_run:
-            return _show_plan(batch, items, places, devices)
-        return _run_batch(batch, items, places, devices, forkserver)
+            return _show_plan(batch, items, paths, devices)
+        return _run_batch(batch, items, paths, devices, forkserver)
 
 
-def _show_plan(batch: Batch, items: Items, places: Places, devices: Devices) -> int:
+def _show_plan(batch: Batch, items: Items, paths: Paths, devices: Devices) -> int:
     from stoker.cli.views.run_dry_run import show_plan
 
-    with contextlib.closing(open_store(places)) as store:
+    with contextlib.closing(open_store(paths)) as store:
         succeeded = Supply(store.times_done).spend if batch.request.resume else lambda _: False
         jobs = batch.jobs_of(items)
         return show_plan(batch.policy(), devices, jobs, succeeded, as_json=batch.request.as_json)
 
 
-def _run_batch(batch: Batch, items: Items, places: Places, devices: Devices, forkserver: Forkserver | None) -> int:
+def _run_batch(batch: Batch, items: Items, paths: Paths, devices: Devices, forkserver: Forkserver | None) -> int:
     request = batch.request
-    batch.make_log_directory(places)
+    batch.make_log_directory(paths)
     setup = Setup(
-        places=places,
-        ledger=prepare_ledger(places.state / "ledger") if _private_ledger(request) else find_ledger(os.environ),
+        paths=paths,
+        ledger=prepare_ledger(paths.state / "ledger") if _private_ledger(request) else find_ledger(os.environ),
         devices=devices,
         policy=batch.policy(),
         user=batch.user,
@@ -364,7 +364,7 @@ def _joblog(request: Request, closing: contextlib.ExitStack) -> JobLog | None:
     return closing.enter_context(contextlib.closing(JobLog(request.joblog, socket.gethostname())))
 
 
-def _find_devices(request: Request, items: Items, places: Places) -> Devices:
+def _find_devices(request: Request, items: Items, paths: Paths) -> Devices:
     now = time.time()
     pool = "" if request.simulation else request.settings.devices
     named = request.devices.split(",") if request.devices is not None else pool.split(",") if pool else []
@@ -373,7 +373,7 @@ def _find_devices(request: Request, items: Items, places: Places) -> Devices:
     if not all(word.isprintable() for word in named):
         raise UsageError(f"--devices {request.devices!r} has a name that cannot be shown", "use plainer names")
     if request.simulation:
-        return simulate(request.simulation, str(places.simulator), named, now)
+        return simulate(request.simulation, str(paths.simulator), named, now)
     own = [item.options.gpus for item in items if isinstance(item, Listed)] if not isinstance(items, Lines) else []
     wanted = [request.options.gpus if gpus is None else gpus for gpus in own] or [request.options.gpus]
     if not named and all(gpus == 0 for gpus in wanted):
@@ -391,17 +391,17 @@ class Recorder:
         self.interval = view.interval
         self.ids: dict[int, None] = {}
 
-    def happened(self, happening: Happening) -> None:
+    def happened(self, job_event: JobEvent) -> None:
         """Tell everybody."""
         if self._keep_ids:
-            self.ids[happening.job.id] = None
+            self.ids[job_event.job.id] = None
         if self._joblog is not None:
             try:
-                self._joblog.note(happening)
+                self._joblog.note(job_event)
             except OSError as error:  # the jobs matter more than their list
                 self._view.say(f"the job log cannot be written any more: {error.strerror}")
                 self._joblog = None
-        self._view.happened(happening)
+        self._view.happened(job_event)
 
     def refresh(self, run: Foreground) -> None:
         """Only the view draws."""

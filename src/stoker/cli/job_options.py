@@ -116,7 +116,7 @@ _ARRAY = option("-a", "--array", metavar="SPEC", help="Many tasks of one command
 _HOW = [
     option("--retries", type=int, metavar="N", help="Run a failed job again up to N times."),
     option("--retry-on", metavar="WHAT", help="Only after these ends: oom, timeout, failed, exit codes."),
-    option("--no-requeue", is_flag=True, default=None, help="Do not run it again when its keeper or the machine dies."),
+    option("--no-requeue", is_flag=True, default=None, help="Do not run it again when its worker or the machine dies."),
     option("-D", "--chdir", metavar="DIR", help="Working directory of the jobs."),
     click.option("--env", multiple=True, metavar="K=V", help="Set a variable for the jobs (repeatable)."),
     option(

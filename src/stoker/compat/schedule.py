@@ -34,10 +34,10 @@ from stoker.compat.schedule_info import (
 )
 from stoker.core.device import Device
 from stoker.core.errors import Impossible, StokerError, UsageError
-from stoker.core.job import Assigned, Ended, Exited, Happening, Job, Lost
+from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost
 from stoker.core.launch import INHERIT, device_words
 from stoker.core.planner.policy import Policy
-from stoker.core.spec import Command, Need, NewJob, Terms
+from stoker.core.spec import Command, JobSpec, NewJob, Resources
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.devices.detect import found_by_driver
@@ -46,7 +46,7 @@ from stoker.engine.foreground import Complaints, Foreground, Setup
 from stoker.ledger import Ledger, find_ledger
 from stoker.queue.job_files import Listed, ListSource
 from stoker.queue.options import current_umask, current_user
-from stoker.store.paths import find_places
+from stoker.store.paths import find_paths
 
 STANDARD_OUTPUT = 1
 
@@ -60,7 +60,7 @@ GRACE = 30.0
 """Seconds between TERM and KILL where we ourselves were asked to end."""
 
 
-class Wish(Struct, frozen=True):
+class Request(Struct, frozen=True):
     """What was asked for on the command line."""
 
     words: tuple[str, ...]
@@ -81,7 +81,7 @@ class Showing:
 
     interval: float | None = None
 
-    def __init__(self, wish: Wish, board: Board, ids: Sequence[str], user: str, say: Callable[[str], None]) -> None:
+    def __init__(self, wish: Request, board: Board, ids: Sequence[str], user: str, say: Callable[[str], None]) -> None:
         self.say = say
         self._wish = wish
         self._board = board
@@ -101,19 +101,19 @@ class Showing:
 
     # -- what happens ----------------------------------------------------------------------------
 
-    def happened(self, happening: Happening) -> None:
-        """Called for an assignment before its keeper hears of it, so files are empty before the task writes to them."""
-        event = happening.event
+    def happened(self, job_event: JobEvent) -> None:
+        """Called for an assignment before its worker hears of it, so files are empty before the task writes to them."""
+        event = job_event.event
         if isinstance(event, Assigned):
-            self._assigned, self._devices = happening.job, happening.devices
+            self._assigned, self._devices = job_event.job, job_event.devices
             for path in {self._wish.out, self._wish.err} - {INHERIT}:
                 empty(path)
             self._note(event.at)
         elif isinstance(event, Exited | Lost):
-            self._started = happening.started
+            self._started = job_event.started
             self._announce()
-        if isinstance(happening.job.state, Ended):
-            self._report(happening.job.state)
+        if isinstance(job_event.job.state, Ended):
+            self._report(job_event.job.state)
 
     def refresh(self, run: Foreground) -> None:
         """A turn is over: see what else there is to say and to write."""
@@ -335,7 +335,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(said)
 
 
-def _wish(options: argparse.Namespace) -> Wish | None:
+def _wish(options: argparse.Namespace) -> Request | None:
     """What task there is to run, if any."""
     words = _words(options.task)
     if not words:
@@ -345,7 +345,7 @@ def _wish(options: argparse.Namespace) -> Wish | None:
     likes = None if options.prefered_gpu is None else (options.prefered_gpu,)
     gpus = _either(options.gpu_count, options.num, "-gc", "-n")
     later = len(options.task) > 1 or any(given is not None for given in (options.num, options.prefer, options.force))
-    return Wish(
+    return Request(
         words=words,
         gpus=max(1, len(forced)) if gpus is None else gpus,
         forced=forced,
@@ -472,11 +472,11 @@ def status_text(entries: Entries) -> str:
     return heads + "".join(blocks) + tail
 
 
-def _run_task(wish: Wish, board: Board, devices: Numbered) -> int:
-    need = _need(wish, devices)
+def _run_task(wish: Request, board: Board, devices: Numbered) -> int:
+    resources = _resources(wish, devices)
     showing = Showing(wish, board, devices.ids, current_user(), _say)
     setup = Setup(
-        places=find_places(os.environ, socket.gethostname(), simulated=False),
+        paths=find_paths(os.environ, socket.gethostname(), simulated=False),
         ledger=find_ledger(os.environ),
         devices=devices,
         policy=Policy(),
@@ -489,7 +489,7 @@ def _run_task(wish: Wish, board: Board, devices: Numbered) -> int:
     try:
         with contextlib.closing(Foreground(setup, showing)) as run:
             showing.run = run
-            run.run(_source(wish, need, run))
+            run.run(_source(wish, resources, run))
             if (left := run.engine.next_waiting) is not None:
                 run.engine.cancel(left.id, None, "its scheduler was stopped")
             code = _exit_code(run)
@@ -500,7 +500,7 @@ def _run_task(wish: Wish, board: Board, devices: Numbered) -> int:
     return code
 
 
-def _need(wish: Wish, devices: Numbered) -> Need:
+def _resources(wish: Request, devices: Numbered) -> Resources:
     """The GPUs that the task asks for, by their ids."""
     count = len(devices.ids)
     if wish.gpus < 1 or wish.gpus < len(wish.forced):
@@ -514,14 +514,14 @@ def _need(wish: Wish, devices: Numbered) -> Need:
     if len(likes) < len(wish.preferred):
         _say(f"warning: a preferred GPU is not there; they are 0 to {count - 1}")
     if len(forced) == wish.gpus:
-        return Need(gpus=wish.gpus, allowed=forced, preferred=forced)
-    return Need(gpus=wish.gpus, required=forced, preferred=likes)
+        return Resources(gpus=wish.gpus, allowed=forced, preferred=forced)
+    return Resources(gpus=wish.gpus, required=forced, preferred=likes)
 
 
-def _source(wish: Wish, need: Need, run: Foreground) -> ListSource:
+def _source(wish: Request, resources: Resources, run: Foreground) -> ListSource:
     """The one task. It is never run twice: what it read of our standard input is gone."""
-    terms = Terms(
-        need=need,
+    spec = JobSpec(
+        resources=resources,
         cwd=os.getcwd(),
         environment=run.store.add_environment(os.environ),
         umask=current_umask(),
@@ -530,7 +530,7 @@ def _source(wish: Wish, need: Need, run: Foreground) -> ListSource:
         err=wish.err.replace("%", "%%"),
     )
     task = Listed(Command(wish.words), "command line")
-    return ListSource([task], lambda item: NewJob(item.command, terms), lambda item: None)
+    return ListSource([task], lambda item: NewJob(item.command, spec), lambda item: None)
 
 
 def _exit_code(run: Foreground) -> int:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from stoker.cli.console import open_missing_streams, write_past_buffer
 from stoker.core.errors import StokerError
-from stoker.core.job import Assigned, Ended, Happening, Job, Lost
+from stoker.core.job import Assigned, Ended, Job, JobEvent, Lost
 from stoker.core.launch import INHERIT
 from stoker.core.planner.policy import Policy
-from stoker.core.spec import NewJob, Terms
+from stoker.core.spec import JobSpec, NewJob
 from stoker.core.text import outcome, printable
 from stoker.core.units import count_text
 from stoker.devices.detect import declare
@@ -23,7 +23,7 @@ from stoker.engine.foreground import Complaints, Foreground, Setup
 from stoker.ledger import find_ledger
 from stoker.queue.job_files import Lines, StreamSource, Unusable
 from stoker.queue.options import current_umask, current_user
-from stoker.store.paths import find_places
+from stoker.store.paths import find_paths
 
 PROGRAM = "simple_gpu_scheduler"
 
@@ -99,9 +99,9 @@ def _warn_of_odd_slots(slots: Sequence[str]) -> None:
 
 
 def _setup(slots: Sequence[str], devices: Devices) -> Setup:
-    places = find_places(os.environ, socket.gethostname(), simulated=False)
+    paths = find_paths(os.environ, socket.gethostname(), simulated=False)
     return Setup(
-        places=places,
+        paths=paths,
         ledger=find_ledger(os.environ),
         devices=devices,
         policy=Policy(newest_first=True, ahead=VERY_SHORT),
@@ -114,14 +114,14 @@ def _setup(slots: Sequence[str], devices: Devices) -> Setup:
 def _commands(run: Foreground) -> StreamSource:
     """The commands as they arrive on standard input."""
     environment = run.store.add_environment(os.environ)
-    terms = Terms(cwd=os.getcwd(), environment=environment, umask=current_umask(), out=INHERIT)
+    spec = JobSpec(cwd=os.getcwd(), environment=environment, umask=current_umask(), out=INHERIT)
 
     def refuse(item: Unusable) -> None:
         run.tally.unusable += 1
         _say(f"{item.where} is left out: {item.sentence}")
 
     lines = Lines("stdin", os.environ.get("SHELL") or "/bin/sh")
-    return StreamSource(STANDARD_INPUT, lines, lambda item: NewJob(item.command, terms), refuse)
+    return StreamSource(STANDARD_INPUT, lines, lambda item: NewJob(item.command, spec), refuse)
 
 
 def _sum_up(run: Foreground) -> None:
@@ -149,14 +149,14 @@ class Announcements:
         """The slot announced for each command that is not over."""
         self._complaints = Complaints(_say)
 
-    def happened(self, happening: Happening) -> None:
-        """Called for an assignment before its keeper hears of it, so what a command prints comes after its line."""
-        job = happening.job
-        if isinstance(happening.event, Assigned):
-            self._announce(job, happening.devices[0].label)
+    def happened(self, job_event: JobEvent) -> None:
+        """Called for an assignment before its worker hears of it, so what a command prints comes after its line."""
+        job = job_event.job
+        if isinstance(job_event.event, Assigned):
+            self._announce(job, job_event.devices[0].label)
         elif isinstance(job.state, Ended):
             _report(job, job.state, self._slots.pop(job.id, None))
-        elif isinstance(happening.event, Lost):
+        elif isinstance(job_event.event, Lost):
             del self._slots[job.id]
 
     def refresh(self, run: Foreground) -> None:

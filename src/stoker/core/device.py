@@ -7,8 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from stoker.core.errors import Impossible, UsageError
-from stoker.core.units import parse_size
+from stoker.core.errors import Impossible
 
 DeviceKind = Literal["nvidia", "declared", "simulated"]
 
@@ -110,31 +109,3 @@ def resolve(snapshot: Snapshot, word: str) -> str:
     raise Impossible(
         f"{what} {word!r} on this machine", f"there are {labels}" if labels else "there are no devices for this run"
     )
-
-
-_SMALLEST_DEVICE = 2**20
-
-
-def parse_sim(spec: str) -> list[tuple[int, int]]:
-    """Count and bytes of each group in `2x80G,4x24G`."""
-    groups = [_group(part.strip().lower()) for part in spec.split(",")]
-    if not all(count and size >= _SMALLEST_DEVICE for count, size in groups):
-        hint = "write COUNTxMEMORY, for example 4x24G, or 2x80G,4x24G for two kinds"
-        raise UsageError(f"{spec!r} does not describe simulated GPUs", hint)
-    return groups
-
-
-def device_sizes(spec: str) -> list[int]:
-    """Bytes of each simulated device, by its index."""
-    return [size for count, size in parse_sim(spec) for _ in range(count)]
-
-
-def _group(text: str) -> tuple[int, int]:
-    count, _, size = text.partition("x")
-    if not (_is_number(count) and len(count) <= 3 and 0 < len(size) <= 12):
-        return 0, 0
-    return int(count), parse_size(size)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal()

@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from stoker.core.device import Device
 from stoker.core.learning import kind_of
-from stoker.core.spec import Command, Need, Terms
+from stoker.core.spec import Command, JobSpec, Resources
 
 LOSSES_ALLOWED = 3
-"""How often a job may lose its keeper before it is no longer queued again."""
+"""How often a job may lose its worker before it is no longer queued again."""
 
-SHORTAGES_IN_COMPANY = 2
+SHARED_FAILURES_ALLOWED = 2
 """How often company may cost a job its attempt before it runs alone."""
 
 Result = Literal["done", "failed", "oom", "timeout", "cancelled", "skipped", "lost"]
@@ -40,24 +40,21 @@ class OnHold(Struct, frozen=True, tag="held"):
 
 
 class Placed(Struct, frozen=True, omit_defaults=True):
-    """What is true of a job that a keeper has, whatever it is doing."""
+    """What is true of a job that a worker has, whatever it is doing."""
 
     attempt: int
-    keeper: str
+    ref: str
+    """What the site calls it. Only the site reads it, but for the first word (`slot_of`)."""
     devices: tuple[str, ...]
     since: float
     log: str = ""
     """Where its errors can be read; "-" is the terminal."""
-    lease: str = ""
-    """Name of its lease in the ledger, empty where nothing had to be claimed."""
-    need: Need | None = None
-    """What was set aside for it, where that is not just what its terms say."""
-    log_start: int = 0
-    """Bytes that were in its log before: an earlier job, or another one, may have written to the same file."""
+    resources: Resources | None = None
+    """What is reserved for it, where that differs from its spec."""
 
 
 class Starting(Placed, frozen=True, tag="starting"):
-    """Given to a keeper, which has not yet said that it started."""
+    """Given to a worker, which has not yet said that it started."""
 
 
 class Running(Placed, frozen=True, tag="running"):
@@ -65,7 +62,7 @@ class Running(Placed, frozen=True, tag="running"):
 
 
 class Stopping(Placed, frozen=True, tag="stopping", kw_only=True):
-    """Asked to stop; the keeper has not yet said that all of it is gone."""
+    """Asked to stop; the worker has not yet said that all of it is gone."""
 
     note: str = ""
     """Who wanted that, or why."""
@@ -86,31 +83,27 @@ class Ended(Struct, frozen=True, tag="ended"):
 State = Waiting | OnHold | Starting | Running | Stopping | Ended
 
 Active = Starting | Running | Stopping
-"""What a keeper has."""
+"""What a worker has."""
 
 Queued = Waiting | OnHold
-"""What no keeper has yet."""
+"""What no worker has yet."""
 
 
 class Assigned(Struct, frozen=True, tag="assigned", omit_defaults=True):
-    """The plan gave the job devices, and a keeper will run it."""
+    """The plan gave the job devices, and a worker will run it."""
 
-    keeper: str
+    ref: str
     devices: tuple[str, ...]
     log: str
     at: float
     errors: str = ""
     """File of the standard error, where it is apart from the log."""
-    lease: str = ""
-    """Name of the lease, empty where nothing had to be claimed."""
-    need: Need | None = None
-    """What was set aside, where that is not just what the terms say."""
-    log_start: int = 0
-    """Bytes that are in its log already, of what a keeper will write its errors to."""
+    resources: Resources | None = None
+    """What is reserved, where that differs from the spec."""
 
 
 class Started(Struct, frozen=True, tag="started"):
-    """The keeper started the process."""
+    """The worker started the process."""
 
     attempt: int
     at: float
@@ -128,21 +121,21 @@ class Exited(Struct, frozen=True, tag="exited", omit_defaults=True):
     """Bytes of host memory of the largest process."""
     note: str = ""
     cause: Cause = ""
-    company: bool = False
+    shared: bool = False
     """Whether somebody else was on its GPUs at any time."""
     floor: int = 0
     """Bytes that it needs at least on each GPU, where its own end showed that."""
 
 
 class Returned(Struct, frozen=True, tag="returned"):
-    """The keeper gave the attempt back, or died, before it started anything."""
+    """The worker gave the attempt back, or died, before it started anything."""
 
     attempt: int
     at: float
 
 
 class Lost(Struct, frozen=True, tag="lost"):
-    """The keeper died while the attempt ran; nothing of it is left."""
+    """The worker died while the attempt ran; nothing of it is left."""
 
     attempt: int
     at: float
@@ -172,7 +165,7 @@ class Edited(Struct, frozen=True, tag="edited"):
     """The job shall run under other terms."""
 
     at: float
-    terms: Terms
+    spec: JobSpec
     name: str
 
 
@@ -198,7 +191,7 @@ class Job(Struct, frozen=True):
     id: int
     batch: int
     command: Command
-    terms: Terms
+    spec: JobSpec
     state: State
     submitted: float
     name: str = ""
@@ -215,7 +208,7 @@ class Job(Struct, frozen=True):
     """Its index in the array."""
     kind: str = ""
     """What work it is; only where it may share a GPU, since then it matters what was learnt of such work."""
-    shortages: int = 0
+    shared_failures: int = 0
     """How often company on its GPUs cost it an attempt since it was last submitted or retried."""
     floor: int = 0
     """Bytes that it needs at least on each GPU, as an attempt showed; 0 where none did."""
@@ -223,17 +216,22 @@ class Job(Struct, frozen=True):
 
 def limit_of(job: Job) -> float | None:
     """How many seconds a job may run, where somebody said so."""
-    return job.terms.limit
+    return job.spec.limit
 
 
-def is_better_alone(job: Job) -> bool:
+def needs_exclusive(job: Job) -> bool:
     """Whether a job has suffered enough from company."""
-    return job.shortages >= SHORTAGES_IN_COMPANY
+    return job.shared_failures >= SHARED_FAILURES_ALLOWED
 
 
-def need_of(job: Job) -> Need:
+def resources_of(job: Job) -> Resources:
     """What is set aside for a job that has a place, and what one that waits asks for."""
-    return (job.state.need if isinstance(job.state, Active) else None) or job.terms.need
+    return (job.state.resources if isinstance(job.state, Active) else None) or job.spec.resources
+
+
+def slot_of(ref: str) -> str:
+    """The first word of a ref: attempts with the same slot run one after another."""
+    return ref.partition(" ")[0]
 
 
 def id_text(job: Job) -> str:
@@ -257,8 +255,8 @@ class InvalidTransition(Exception):
     """An event that cannot happen to a job in its state: always a bug, never the user's fault."""
 
     def __init__(self, job: Job, event: Event) -> None:
-        story = f"job {job.id} is {job.state!r} after {job.attempts} attempts"
-        super().__init__(f"{story}, and then came {event!r}")
+        details = f"job {job.id} is {job.state!r} after {job.attempts} attempts"
+        super().__init__(f"{details}, and then came {event!r}")
         self.job = job
         self.event = event
 
@@ -286,7 +284,7 @@ def advance(job: Job, event: Event) -> Job:
         ):
             return _lost(job, event)
         case Ended(), Retried():
-            return msgspec.structs.replace(job, state=Waiting(event.at), failures=0, losses=0, shortages=0)
+            return msgspec.structs.replace(job, state=Waiting(event.at), failures=0, losses=0, shared_failures=0)
         case _:
             raise InvalidTransition(job, event)
 
@@ -303,7 +301,7 @@ def result_of(event: Exited) -> Result:
 
 
 def started_at(job: Job) -> float | None:
-    """When the process of a job that a keeper holds was started, if it was."""
+    """When the process of a job that a worker holds was started, if it was."""
     match job.state:
         case Running(since=since):
             return since
@@ -315,11 +313,11 @@ def started_at(job: Job) -> float | None:
 
 def _starting(attempt: int, event: Assigned) -> Starting:
     log = event.errors or event.log
-    return Starting(attempt, event.keeper, event.devices, event.at, log, event.lease, event.need, event.log_start)
+    return Starting(attempt, event.ref, event.devices, event.at, log, event.resources)
 
 
 def _place(state: Placed, since: float) -> dict[str, Any]:
-    """All that stays true of a job while a keeper has it, and since when something else is."""
+    """All that stays true of a job while a worker has it, and since when something else is."""
     return {**{name: getattr(state, name) for name in Placed.__struct_fields__}, "since": since}
 
 
@@ -349,9 +347,9 @@ def _changed_in_the_queue(job: Job, event: Cancelled | Paused | Resumed | Edited
 
 def _edited(job: Job, event: Edited) -> Job:
     """The job under other terms; what it needed at least is void where it asks for something else."""
-    floor = job.floor if event.terms.need == job.terms.need else 0
-    kind = kind_of(job.command, event.terms)
-    return msgspec.structs.replace(job, terms=event.terms, name=event.name, kind=kind, floor=floor)
+    floor = job.floor if event.spec.resources == job.spec.resources else 0
+    kind = kind_of(job.command, event.spec)
+    return msgspec.structs.replace(job, spec=event.spec, name=event.name, kind=kind, floor=floor)
 
 
 def _ended(job: Job, ended: Ended) -> Job:
@@ -364,29 +362,29 @@ def _exited(job: Job, event: Exited) -> Job:
         result, note = "cancelled", job.state.note or event.note
     job = msgspec.structs.replace(job, tries=job.tries + 1)
     if result == "failed" and event.cause:
-        if event.company and job.shortages <= SHORTAGES_IN_COMPANY:
+        if event.shared and job.shared_failures <= SHARED_FAILURES_ALLOWED:
             return _spared(job, event)
         result = "oom" if event.cause == "oom" else result
     ended = Ended(result, event.at, event.code, event.signal, note)
     if result not in ("failed", "timeout", "oom"):
         return _ended(job, ended)
     failures = job.failures + 1
-    again = failures <= job.terms.retries and event.why != "refused" and _is_worth_a_retry(job.terms, ended)
+    again = failures <= job.spec.retries and event.why != "refused" and _is_worth_a_retry(job.spec, ended)
     return msgspec.structs.replace(job, state=Waiting(event.at) if again else ended, failures=failures)
 
 
 def _spared(job: Job, event: Exited) -> Job:
     """The job in the queue again, without having spent a retry: with more memory set aside, or at last alone."""
-    least = 0 if event.cause == "oom" else SHORTAGES_IN_COMPANY
-    shortages = max(job.shortages + 1, least)
+    least = 0 if event.cause == "oom" else SHARED_FAILURES_ALLOWED
+    shared_failures = max(job.shared_failures + 1, least)
     floor = max(job.floor, event.floor)
-    return msgspec.structs.replace(job, state=Waiting(event.at), shortages=shortages, floor=floor)
+    return msgspec.structs.replace(job, state=Waiting(event.at), shared_failures=shared_failures, floor=floor)
 
 
-def _is_worth_a_retry(terms: Terms, ended: Ended) -> bool:
+def _is_worth_a_retry(spec: JobSpec, ended: Ended) -> bool:
     if ended.result == "oom":  # it had the whole GPU, and would have no more the next time
-        return "oom" in terms.retry_on
-    return not terms.retry_on or ended.result in terms.retry_on or str(ended.code) in terms.retry_on
+        return "oom" in spec.retry_on
+    return not spec.retry_on or ended.result in spec.retry_on or str(ended.code) in spec.retry_on
 
 
 def _returned(job: Job, event: Returned) -> Job:
@@ -399,15 +397,15 @@ def _returned(job: Job, event: Returned) -> Job:
 def _lost(job: Job, event: Lost) -> Job:
     job = msgspec.structs.replace(job, tries=job.tries + 1)
     if isinstance(job.state, Stopping):
-        return _ended(job, Ended("cancelled", event.at, note="its keeper died while it was being stopped"))
+        return _ended(job, Ended("cancelled", event.at, note="its worker died while it was being stopped"))
     losses = job.losses + 1
-    if job.terms.requeue and losses <= LOSSES_ALLOWED:
+    if job.spec.requeue and losses <= LOSSES_ALLOWED:
         return msgspec.structs.replace(job, state=Waiting(event.at), losses=losses)
-    note = "its keeper was killed or the machine went down"
+    note = "its worker was killed or the machine went down"
     return msgspec.structs.replace(job, state=Ended("lost", event.at, note=note), losses=losses)
 
 
-class Happening(Struct, frozen=True):
+class JobEvent(Struct, frozen=True):
     """Something that happened to a job and is safely recorded; the job is as it was right after."""
 
     job: Job

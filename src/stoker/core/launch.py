@@ -9,8 +9,8 @@ from functools import lru_cache
 from msgspec import Struct
 
 from stoker.core.device import Device
-from stoker.core.job import Ended, Job, id_text, need_of
-from stoker.core.spec import Command, Need, NewJob, Terms, amount_on
+from stoker.core.job import Ended, Job, id_text, resources_of
+from stoker.core.spec import Command, JobSpec, NewJob, Resources, amount_on
 
 
 def fill(words: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ _PLACEHOLDER = re.compile("%([jAaxu%])")
 
 
 class Order(Struct, frozen=True):
-    """Everything a keeper must know to run one attempt."""
+    """Everything a worker must know to run one attempt."""
 
     attempt: str
     words: tuple[str, ...]
@@ -58,12 +58,12 @@ class Order(Struct, frozen=True):
     err: str
     limit: float | None
     grace: float
-    farewell: tuple[str, ...] = ()
+    mps_terminate: tuple[str, ...] = ()
     """A program to run before anything of the attempt is killed; the numbers of its processes are further words."""
 
 
 def attempt_key(job_id: int, number: int) -> str:
-    """The name under which a keeper knows an attempt."""
+    """The name under which a worker knows an attempt."""
     return f"{job_id}.{number}"
 
 
@@ -75,18 +75,18 @@ def parse_key(key: str) -> tuple[int, int]:
 
 def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> dict[str, str]:
     """What is added to the environment of the submitter, who has the last word on everything but the devices."""
-    given = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **(_MODEST if job.terms.need.shares else {})}
+    given = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **(_MODEST if job.spec.resources.shares else {})}
     return {
         **{name: value for name, value in given.items() if name not in base},
-        **dict(job.terms.extra_env),
-        **(_capped(job, devices, {**base, **dict(job.terms.extra_env)}) if job.terms.cap else {}),
+        **dict(job.spec.extra_env),
+        **(_capped(job, devices, {**base, **dict(job.spec.extra_env)}) if job.spec.cap else {}),
         **_found_by(devices),
         "STOKER_JOB_ID": str(job.id),
         "STOKER_JOB_NAME": job.name,
         "STOKER_ATTEMPT": str(job.tries + 1),
         "STOKER_GPU_IDS": ",".join(device.label for device in devices),
-        "STOKER_WORK_DIR": job.terms.cwd,
-        **({"STOKER_GROUP": job.terms.group} if job.terms.group else {}),
+        "STOKER_WORK_DIR": job.spec.cwd,
+        **({"STOKER_GROUP": job.spec.group} if job.spec.group else {}),
         **_set_aside(job, devices),
         **array_variables(job),
     }
@@ -94,13 +94,13 @@ def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> d
 
 def _set_aside(job: Job, devices: Sequence[Device]) -> dict[str, str]:
     """How much memory the job may count on, where it shares its GPUs."""
-    amounts = [amount for device in devices if (amount := amount_on(need_of(job), device)) is not None]
+    amounts = [amount for device in devices if (amount := amount_on(resources_of(job), device)) is not None]
     return {"STOKER_VRAM": str(min(amounts))} if amounts else {}
 
 
 def _capped(job: Job, devices: Sequence[Device], own: Mapping[str, str]) -> dict[str, str]:
     """How PyTorch hears that it may take no more than is set aside: beside what else the user tells its allocator."""
-    parts = [_part(need_of(job), device) for device in devices]
+    parts = [_part(resources_of(job), device) for device in devices]
     told = {name: own[name] for name in _ALLOCATOR if name in own} or {_ALLOCATOR[0]: ""}
     if not parts or 0 in parts or any(_FRACTION in value for value in told.values()):
         return {}
@@ -108,9 +108,9 @@ def _capped(job: Job, devices: Sequence[Device], own: Mapping[str, str]) -> dict
     return {name: f"{kept},{cap}" if (kept := value.strip(", ")) else cap for name, value in told.items()}
 
 
-def _part(need: Need, device: Device) -> int:
+def _part(resources: Resources, device: Device) -> int:
     """How many ten-thousandths of a device are set aside; none where all of it is."""
-    amount = amount_on(need, device)
+    amount = amount_on(resources, device)
     return 0 if amount is None or not device.memory else max(1, amount * _PARTS // device.memory)
 
 
@@ -131,16 +131,16 @@ def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devic
     """The order for the job's newest attempt, with its files, the variables it is given and its devices' own words."""
     return Order(
         attempt=attempt_key(job.id, job.attempts),
-        words=device_words(_words(job, extra) if job.terms.fill else job.command.words, devices),
+        words=device_words(_words(job, extra) if job.spec.fill else job.command.words, devices),
         shell=job.command.shell,
-        cwd=job.terms.cwd,
-        umask=job.terms.umask,
-        environment=job.terms.environment,
+        cwd=job.spec.cwd,
+        umask=job.spec.umask,
+        environment=job.spec.environment,
         extra=dict(extra),
         out=outputs[0],
         err=outputs[1],
-        limit=job.terms.limit,
-        grace=job.terms.grace,
+        limit=job.spec.limit,
+        grace=job.spec.grace,
     )
 
 
@@ -162,8 +162,8 @@ def _words(job: Job, extra: Mapping[str, str]) -> tuple[str, ...]:
 
 def output_paths(job: Job, user: str) -> tuple[str, str]:
     """Files for standard output and error; retries get files of their own."""
-    out = _output_path(job.terms.out, job, user)
-    return out, _output_path(job.terms.err, job, user) if job.terms.err else out
+    out = _output_path(job.spec.out, job, user)
+    return out, _output_path(job.spec.err, job, user) if job.spec.err else out
 
 
 def _output_path(pattern: str, job: Job, user: str) -> str:
@@ -183,12 +183,12 @@ LIMIT_SECONDS = 600.0
 """A hook that hangs must not keep the engine for ever."""
 
 
-def hook_of(job: Job, log: str, line: str, shell: str, out: str) -> NewJob | None:
+def on_finish_job(job: Job, log: str, line: str, shell: str, out: str) -> NewJob | None:
     """The job that runs a line on behalf of one that has ended; hooks have none of their own.
 
     What it is told stands in its command, so that the hooks of a batch share their terms.
     """
-    if job.terms.role == "hook" or not isinstance(job.state, Ended):
+    if job.spec.role == "hook" or not isinstance(job.state, Ended):
         return None
     told = (
         f"STOKER_JOB_ID={job.id}",
@@ -199,13 +199,13 @@ def hook_of(job: Job, log: str, line: str, shell: str, out: str) -> NewJob | Non
         *(f"{name}={value}" for name, value in array_variables(job).items()),
     )
     return NewJob(
-        Command(("/usr/bin/env", *told, shell, "-c", line)), _terms(job.terms, out), f"on_finish {id_text(job)}"
+        Command(("/usr/bin/env", *told, shell, "-c", line)), _spec(job.spec, out), f"on_finish {id_text(job)}"
     )
 
 
-def _terms(ended: Terms, out: str) -> Terms:
-    return Terms(
-        need=Need(gpus=0),
+def _spec(ended: JobSpec, out: str) -> JobSpec:
+    return JobSpec(
+        resources=Resources(gpus=0),
         cwd=ended.cwd,
         environment=ended.environment,
         extra_env=ended.extra_env,

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.spec import Command, Need, Terms
+from stoker.core.spec import Command, JobSpec, Resources
 
 KEPT = 9
 """Runs that count, the newest ones."""
@@ -88,14 +88,14 @@ def usual_pace(learnt: Learnt, model: str) -> float | None:
     return paces[len(paces) // 2] if paces else None
 
 
-def foreseen(need: Need, learnt: Learnt, margin: int, floor: int = 0) -> Need:
+def estimated(resources: Resources, learnt: Learnt, margin: int, floor: int = 0) -> Resources:
     """The need with what was learnt: the largest of the last peaks and a margin, and how busy it keeps a GPU."""
     loads = tuple((model, max(runs.loads)) for model, runs in sorted(learnt.models.items()) if runs.loads)
-    if not need.auto:
-        return replace(need, loads=loads, floor=floor)
+    if not resources.auto:
+        return replace(resources, loads=loads, floor=floor)
     peaks = [(model, max(runs.peaks)) for model, runs in sorted(learnt.models.items()) if runs.peaks]
     predicted = tuple((model, rounded_up(peak * (100 + margin) // 100)) for model, peak in peaks)
-    return replace(need, predicted=predicted, loads=loads, floor=floor)
+    return replace(resources, predicted=predicted, loads=loads, floor=floor)
 
 
 def rounded_up(size: int) -> int:
@@ -103,9 +103,9 @@ def rounded_up(size: int) -> int:
     return -(-size // GRAIN) * GRAIN
 
 
-def kind_of(command: Command, terms: Terms) -> str:
+def kind_of(command: Command, spec: JobSpec) -> str:
     """The signature of work that may share a GPU; empty for all other, of which nobody has to ask it."""
-    return signature_of(command, terms.cwd) if terms.need.shares else ""
+    return signature_of(command, spec.cwd) if spec.resources.shares else ""
 
 
 def signature_of(command: Command, cwd: str) -> str:

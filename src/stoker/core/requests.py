@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from stoker.core.spec import Terms
+from stoker.core.spec import JobSpec
 
 
 class Cancel(Struct, frozen=True, tag="cancel"):
@@ -35,7 +35,7 @@ class Edit(Struct, frozen=True, tag="edit"):
     """Let the job run under other terms."""
 
     job: int
-    terms: Terms
+    spec: JobSpec
     name: str
 
 
@@ -43,7 +43,7 @@ class Again(Struct, frozen=True, tag="again"):
     """Run a job that is over once more, under these terms where any are given."""
 
     job: int
-    terms: Terms | None = None
+    spec: JobSpec | None = None
 
 
 Request = Cancel | Hold | Release | Edit | Again

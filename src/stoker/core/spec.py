@@ -134,7 +134,7 @@ def doom_text(doomed: Doomed, name: Name = str) -> str:
 Role = Literal["job", "hook"]
 
 
-class Need(Struct, frozen=True):
+class Resources(Struct, frozen=True):
     """What a job asks for. Jobs with equal needs are interchangeable to the plan."""
 
     gpus: int = 1
@@ -164,26 +164,26 @@ class Need(Struct, frozen=True):
         return self.memory is not None or self.auto
 
 
-def amount_on(need: Need, device: Device) -> int | None:
+def amount_on(resources: Resources, device: Device) -> int | None:
     """The bytes that are set aside for a need on a device; None is all of it."""
     if device.memory is None:
         return None
-    amount = dict(need.predicted).get(device.model) if need.auto else need.memory
+    amount = dict(resources.predicted).get(device.model) if resources.auto else resources.memory
     if amount is None:
         return None
-    amount = max(amount, need.floor)
+    amount = max(amount, resources.floor)
     return None if amount > device.memory else amount
 
 
-def load_on(need: Need, device: Device) -> int:
+def load_on(resources: Resources, device: Device) -> int:
     """The percent of a device that a need keeps busy, as far as that was learnt."""
-    return dict(need.loads).get(device.model, 0) if need.loads else 0
+    return dict(resources.loads).get(device.model, 0) if resources.loads else 0
 
 
-class Terms(Struct, frozen=True):
+class JobSpec(Struct, frozen=True):
     """The conditions a job runs under; most jobs of a batch have the same ones and share this object."""
 
-    need: Need = Need()
+    resources: Resources = Resources()
     priority: int = 0
     cwd: str = "/"
     environment: str = ""
@@ -244,7 +244,7 @@ class NewJob(Struct, frozen=True):
     """A job that has no id yet."""
 
     command: Command
-    terms: Terms
+    spec: JobSpec
     name: str = ""
     task: int | None = None
     """Its index, where it is a task of an array."""
@@ -252,12 +252,12 @@ class NewJob(Struct, frozen=True):
     """A number that tasks of one array have in common, where several arrays are handed in together."""
 
 
-def content_of(command: Command, terms: Terms, task: int | None = None) -> bytes:
+def content_of(command: Command, spec: JobSpec, task: int | None = None) -> bytes:
     """What makes two jobs the same work: the command, the place, the variables given to it and its index."""
     import hashlib  # loading it costs more than a door that only looks can afford
 
-    parts = [command.shell and "shell", terms.cwd, str(len(command.words)), *command.words]
-    parts += [f"{key}={value}" for key, value in sorted(terms.extra_env)]
+    parts = [command.shell and "shell", spec.cwd, str(len(command.words)), *command.words]
+    parts += [f"{key}={value}" for key, value in sorted(spec.extra_env)]
     if task is not None:
         parts.append(f"task {task}")
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).digest()[:16]

@@ -230,3 +230,31 @@ def _iso(typed: str) -> datetime | None:
     except ValueError:
         return None
     return found if found and found.year in _YEARS else None
+
+
+_SMALLEST_DEVICE = 2**20
+
+
+def parse_sim(spec: str) -> list[tuple[int, int]]:
+    """Count and bytes of each group in `2x80G,4x24G`."""
+    groups = [_group(part.strip().lower()) for part in spec.split(",")]
+    if not all(count and size >= _SMALLEST_DEVICE for count, size in groups):
+        hint = "write COUNTxMEMORY, for example 4x24G, or 2x80G,4x24G for two kinds"
+        raise UsageError(f"{spec!r} does not describe simulated GPUs", hint)
+    return groups
+
+
+def device_sizes(spec: str) -> list[int]:
+    """Bytes of each simulated device, by its index."""
+    return [size for count, size in parse_sim(spec) for _ in range(count)]
+
+
+def _group(text: str) -> tuple[int, int]:
+    count, _, size = text.partition("x")
+    if not (is_number(count) and len(count) <= 3 and 0 < len(size) <= 12):
+        return 0, 0
+    return int(count), parse_size(size)
+
+
+def is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()

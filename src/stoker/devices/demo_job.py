@@ -13,11 +13,10 @@ from contextlib import closing, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from stoker.core.device import device_sizes
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.interference import slowdown
-from stoker.core.units import parse_size, size_text
-from stoker.devices.simulator import Presence, Shortage
+from stoker.core.units import device_sizes, parse_size, size_text
+from stoker.devices.simulator import OutOfMemory, SimulatedProcess
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -217,9 +216,9 @@ _NCCL = (
 )
 
 
-def oom_message(text: str, shortage: Shortage, ordinal: int) -> str:
+def oom_message(text: str, oom: OutOfMemory, ordinal: int) -> str:
     """What a framework prints as it dies; `ordinal` is the device's number within the process."""
-    return _MESSAGES[text](shortage, ordinal)
+    return _MESSAGES[text](oom, ordinal)
 
 
 def torch_size(size: int) -> str:
@@ -232,29 +231,29 @@ def torch_size(size: int) -> str:
     return f"{size / 2**30:.2f} GiB"
 
 
-def _torch(shortage: Shortage, ordinal: int) -> str:
-    return _torch_since_2_1("torch.OutOfMemoryError", "capacity", shortage, ordinal)
+def _torch(oom: OutOfMemory, ordinal: int) -> str:
+    return _torch_since_2_1("torch.OutOfMemoryError", "capacity", oom, ordinal)
 
 
-def _torch_2_4(shortage: Shortage, ordinal: int) -> str:
-    return _torch_since_2_1("torch.cuda.OutOfMemoryError", "capacity", shortage, ordinal)
+def _torch_2_4(oom: OutOfMemory, ordinal: int) -> str:
+    return _torch_since_2_1("torch.cuda.OutOfMemoryError", "capacity", oom, ordinal)
 
 
-def _torch_2_1(shortage: Shortage, ordinal: int) -> str:
-    return _torch_since_2_1("torch.cuda.OutOfMemoryError", "capacty", shortage, ordinal)
+def _torch_2_1(oom: OutOfMemory, ordinal: int) -> str:
+    return _torch_since_2_1("torch.cuda.OutOfMemoryError", "capacty", oom, ordinal)
 
 
-def _torch_fraction(shortage: Shortage, ordinal: int) -> str:
-    return _torch_since_2_1("torch.OutOfMemoryError", "capacity", shortage, ordinal, f"{_USED_FRACTION}. ")
+def _torch_fraction(oom: OutOfMemory, ordinal: int) -> str:
+    return _torch_since_2_1("torch.OutOfMemoryError", "capacity", oom, ordinal, f"{_USED_FRACTION}. ")
 
 
-def _torch_since_2_1(error: str, capacity: str, shortage: Shortage, ordinal: int, more: str = "") -> str:
-    neighbours = "".join(f"Process {pid} has {torch_size(size)} memory in use. " for pid, size in shortage.others)
-    mine = torch_size(shortage.mine)
+def _torch_since_2_1(error: str, capacity: str, oom: OutOfMemory, ordinal: int, more: str = "") -> str:
+    co_tenants = "".join(f"Process {pid} has {torch_size(size)} memory in use. " for pid, size in oom.others)
+    mine = torch_size(oom.mine)
     return (
-        f"{error}: CUDA out of memory. Tried to allocate {torch_size(shortage.wanted)}. "
-        f"GPU {ordinal} has a total {capacity} of {torch_size(shortage.total)} "
-        f"of which {torch_size(shortage.free)} is free. {more}{neighbours}"
+        f"{error}: CUDA out of memory. Tried to allocate {torch_size(oom.wanted)}. "
+        f"GPU {ordinal} has a total {capacity} of {torch_size(oom.total)} "
+        f"of which {torch_size(oom.free)} is free. {more}{co_tenants}"
         f"Including non-PyTorch memory, this process has {mine} memory in use. "
         f"Of the allocated memory {mine} is allocated by PyTorch, "
         "and 0 bytes is reserved by PyTorch but unallocated. "
@@ -265,46 +264,46 @@ def _torch_since_2_1(error: str, capacity: str, shortage: Shortage, ordinal: int
     )
 
 
-def _torch_2_0(shortage: Shortage, ordinal: int) -> str:
-    return _torch_until_2_0("torch.cuda.OutOfMemoryError", shortage, ordinal)
+def _torch_2_0(oom: OutOfMemory, ordinal: int) -> str:
+    return _torch_until_2_0("torch.cuda.OutOfMemoryError", oom, ordinal)
 
 
-def _torch_1(shortage: Shortage, ordinal: int) -> str:
-    return _torch_until_2_0("RuntimeError", shortage, ordinal)
+def _torch_1(oom: OutOfMemory, ordinal: int) -> str:
+    return _torch_until_2_0("RuntimeError", oom, ordinal)
 
 
-def _torch_until_2_0(error: str, shortage: Shortage, ordinal: int) -> str:
-    mine = torch_size(shortage.mine)
+def _torch_until_2_0(error: str, oom: OutOfMemory, ordinal: int) -> str:
+    mine = torch_size(oom.mine)
     return (
-        f"{error}: CUDA out of memory. Tried to allocate {torch_size(shortage.wanted)} (GPU {ordinal}; "
-        f"{torch_size(shortage.total)} total capacity; {mine} already allocated; {torch_size(shortage.free)} free; "
+        f"{error}: CUDA out of memory. Tried to allocate {torch_size(oom.wanted)} (GPU {ordinal}; "
+        f"{torch_size(oom.total)} total capacity; {mine} already allocated; {torch_size(oom.free)} free; "
         f"{mine} reserved in total by PyTorch) If reserved memory is >> allocated memory try setting "
         "max_split_size_mb to avoid fragmentation.  See documentation for Memory Management and "
         "PYTORCH_CUDA_ALLOC_CONF"
     )
 
 
-def _jax(shortage: Shortage, ordinal: int) -> str:
+def _jax(oom: OutOfMemory, ordinal: int) -> str:
     error = "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory"
-    return f"{error} while trying to allocate {shortage.wanted} bytes."
+    return f"{error} while trying to allocate {oom.wanted} bytes."
 
 
-def _tensorflow(shortage: Shortage, ordinal: int) -> str:
+def _tensorflow(oom: OutOfMemory, ordinal: int) -> str:
     error = "tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating tensor"
     place = f"/job:localhost/replica:0/task:0/device:GPU:{ordinal} by allocator GPU_{ordinal}_bfc"
-    return f"{error} with shape[{shortage.wanted // 4}] and type float on {place}"
+    return f"{error} with shape[{oom.wanted // 4}] and type float on {place}"
 
 
-def _cupy(shortage: Shortage, ordinal: int) -> str:
-    sizes = f"allocating {shortage.wanted:,} bytes (allocated so far: {shortage.mine:,} bytes)."
+def _cupy(oom: OutOfMemory, ordinal: int) -> str:
+    sizes = f"allocating {oom.wanted:,} bytes (allocated so far: {oom.mine:,} bytes)."
     return f"cupy.cuda.memory.OutOfMemoryError: Out of memory {sizes}"
 
 
-def _always(words: str) -> Callable[[Shortage, int], str]:
-    return lambda shortage, ordinal: words
+def _always(words: str) -> Callable[[OutOfMemory, int], str]:
+    return lambda oom, ordinal: words
 
 
-_MESSAGES: Mapping[str, Callable[[Shortage, int], str]] = {
+_MESSAGES: Mapping[str, Callable[[OutOfMemory, int], str]] = {
     "torch": _torch,
     "torch-1": _torch_1,
     "torch-2.0": _torch_2_0,
@@ -404,42 +403,42 @@ class Gpus:
         self.visible = visible_devices(environment.get("CUDA_VISIBLE_DEVICES"), len(self._sizes))
         self._options = options
         self._limits = _limits(environment, options)
-        self._presence = self._entered(directory, environment) if self.visible else None
+        self._simulated = self._entered(directory, environment) if self.visible else None
         self._load = dict.fromkeys(self.visible, options.load)
         self._held: dict[int, int] = {}
         self._told_busy = dict(self._load)
         self._told_at = 0.0
-        self._company = _Company(self.visible)
-        self._grabbed = self._grab(grab(environment, options.framework)) if self._presence else {}
+        self._shared = _Company(self.visible)
+        self._grabbed = self._grab(grab(environment, options.framework)) if self._simulated else {}
 
     def hold(self, memory: int) -> None:
         """Hold so many bytes on every visible device, or what the framework has grabbed where that is more."""
         wanted = {device: max(memory, self._grabbed.get(device, 0)) for device in self.visible}
-        if self._presence is None or (wanted == self._held and not self._account_is_due()):
+        if self._simulated is None or (wanted == self._held and not self._account_is_due()):
             return
-        if shortage := self._take(self._presence, wanted):
-            raise Died(self._words(shortage))
+        if oom := self._take(self._simulated, wanted):
+            raise Died(self._words(oom))
 
     def speed(self) -> float:
         """How fast the job works beside its neighbours, as a part of its speed alone."""
-        if self._presence is None:
+        if self._simulated is None:
             return 1.0
-        self._company.meet(self._presence)
-        return min(self._company.speed(device, load) for device, load in self._load.items())
+        self._shared.meet(self._simulated)
+        return min(self._shared.speed(device, load) for device, load in self._load.items())
 
     def pass_time(self, seconds: float) -> None:
         """So much time went by in the company that was met last."""
-        self._company.pass_time(seconds)
+        self._shared.pass_time(seconds)
 
     def check(self) -> None:
         """Die where another client has taken the MPS server with it."""
-        if self._presence and self._presence.is_struck():
+        if self._simulated and self._simulated.is_struck():
             self.die()
 
     def fault(self) -> None:
         """Do what no program should, and die of it with all clients of the same MPS server."""
-        if self._presence:
-            self._presence.strike()
+        if self._simulated:
+            self._simulated.strike()
         self.die()
 
     def die(self) -> None:
@@ -449,43 +448,43 @@ class Gpus:
 
     def close(self) -> None:
         """Give everything back, after a last word on how it went."""
-        if self._presence:
-            if self._held and self._presence.is_accounted:
-                self._take(self._presence, self._held)
-            self._presence.close()
+        if self._simulated:
+            if self._held and self._simulated.is_accounted:
+                self._take(self._simulated, self._held)
+            self._simulated.close()
 
-    def _entered(self, directory: str, environment: Mapping[str, str]) -> Presence:
+    def _entered(self, directory: str, environment: Mapping[str, str]) -> SimulatedProcess:
         bounds = {device: self._limits.of(ordinal, self._sizes[device]) for ordinal, device in enumerate(self.visible)}
         known = {device: bound for device, bound in bounds.items() if bound is not None}
-        return Presence(directory, self._sizes, known, environment.get("CUDA_MPS_PIPE_DIRECTORY", ""))
+        return SimulatedProcess(directory, self._sizes, known, environment.get("CUDA_MPS_PIPE_DIRECTORY", ""))
 
     def _grab(self, part: float) -> dict[int, int]:
         wanted = {device: int(part * self._sizes[device]) for device in self.visible} if part else {}
-        while wanted and self._presence and (shortage := self._presence.hold(wanted, self._load)):
+        while wanted and self._simulated and (oom := self._simulated.hold(wanted, self._load)):
             if part < 1:
-                raise Died(self._words(shortage))
+                raise Died(self._words(oom))
             # Whoever wants all takes what is left.
-            wanted[shortage.device] = min(wanted[shortage.device] - 1, shortage.mine + shortage.free)
+            wanted[oom.device] = min(wanted[oom.device] - 1, oom.mine + oom.free)
         return wanted
 
-    def _take(self, presence: Presence, wanted: dict[int, int]) -> Shortage | None:
-        busy = self._company.busy() or self._load
-        shortage = presence.hold(wanted, self._load, busy)
-        if shortage is None:
+    def _take(self, simulated: SimulatedProcess, wanted: dict[int, int]) -> OutOfMemory | None:
+        busy = self._shared.busy() or self._load
+        oom = simulated.hold(wanted, self._load, busy)
+        if oom is None:
             self._held, self._told_busy, self._told_at = wanted, busy, time.monotonic()
-        return shortage
+        return oom
 
     def _account_is_due(self) -> bool:
         """Whether others should hear how busy the devices were; alone, that never changes."""
-        is_news = (self._company.busy() or self._load) != self._told_busy
+        is_news = (self._shared.busy() or self._load) != self._told_busy
         return is_news and time.monotonic() - self._told_at >= _SECONDS_BETWEEN_ACCOUNTS
 
-    def _words(self, shortage: Shortage) -> str:
+    def _words(self, oom: OutOfMemory) -> str:
 
-        ordinal = self.visible.index(shortage.device)
-        own = self._limits.is_own(ordinal, shortage.total) and shortage.wanted <= shortage.free
+        ordinal = self.visible.index(oom.device)
+        own = self._limits.is_own(ordinal, oom.total) and oom.wanted <= oom.free
         framework = "torch-fraction" if own else self._options.framework
-        return oom_message(self._options.oom_text or framework, shortage, ordinal)
+        return oom_message(self._options.oom_text or framework, oom, ordinal)
 
 
 class _Company:
@@ -497,9 +496,9 @@ class _Company:
         """Percent of the device's utilisation times seconds."""
         self._seconds = 0.0
 
-    def meet(self, presence: Presence) -> None:
+    def meet(self, simulated: SimulatedProcess) -> None:
         """Look who is there now."""
-        present = presence.present()
+        present = simulated.present()
         for device in self._loads:
             self._loads[device] = [load for other in present if (load := other.load.get(device))]
 
@@ -704,7 +703,7 @@ def work(options: Options) -> int:
         print("terminated, checkpoint saved", flush=True)
         return 128 + signal.SIGTERM
     except Died as death:
-        _write(f"{death}\n".encode(), in_pieces=options.split_oom)
+        _write(f"{death}\n".encode(), in_spans=options.split_oom)
         return 1
     except StokerError as error:
         return _told(error)
@@ -716,12 +715,12 @@ def _told(error: StokerError) -> int:
     return error.exit_code
 
 
-def _write(text: bytes, *, in_pieces: bool) -> None:
+def _write(text: bytes, *, in_spans: bool) -> None:
     """Write to standard error, at once or as programs do that write words one by one."""
-    size = _PIECE if in_pieces else len(text)
+    size = _PIECE if in_spans else len(text)
     for start in range(0, len(text), size):
         os.write(sys.stderr.fileno(), text[start : start + size])
-        if in_pieces:
+        if in_spans:
             time.sleep(_SECONDS_BETWEEN_PIECES)
 
 

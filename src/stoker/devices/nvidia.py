@@ -14,7 +14,7 @@ import msgspec
 
 from stoker.core.device import Snapshot
 from stoker.core.errors import StokerError
-from stoker.devices.nvml_reading import Answer, recalled, unknown
+from stoker.devices.nvml_answer import Answer, recalled, unknown
 
 _PROBE = [sys.executable, "-P", "-m", "stoker.devices.nvml_probe"]
 _MILLISECONDS_BETWEEN_LOOKS = 50

@@ -8,7 +8,8 @@ import time
 import msgspec
 import pynvml
 
-from stoker.devices.nvml_reading import AccountBook, Answer, Driver
+from stoker.devices.nvml_answer import Answer
+from stoker.devices.nvml_reading import AccountBook, Driver
 
 _LIBRARY = "libnvidia-ml.so.1"
 _MISMATCH = f"the NVIDIA driver and {_LIBRARY} are of different versions; a restart of the machine mends that"

@@ -6,8 +6,8 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
-from stoker.core.device import Account, Device, Process, Reading, Snapshot, device_sizes, parse_sim
-from stoker.core.units import size_text
+from stoker.core.device import Account, Device, Process, Reading, Snapshot
+from stoker.core.units import device_sizes, parse_sim, size_text
 from stoker.devices.interface import user_name
 from stoker.devices.simulator import Holding, accounting_is_on, ended, holdings, make_directory
 

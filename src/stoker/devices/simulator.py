@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from stoker.core.device import _is_number
 from stoker.core.errors import StokerError
+from stoker.core.units import is_number
 
 # Every simulated job imports this file, so it loads nothing outside the standard library and compiles no
 # regular expressions.
@@ -94,7 +94,7 @@ def ended(directory: str, now: float) -> list[Holding]:
     return [account for account in accounts if account]
 
 
-def bury(path: str) -> None:
+def clean_up(path: str) -> None:
     """Take away the file of a process that is no more; where accounting is on, its account stays for a while."""
     if accounting_is_on(os.path.dirname(path)):
         os.utime(path)
@@ -115,7 +115,7 @@ def _is_ended(file: os.DirEntry[str]) -> bool:
 
 def _is_name(name: str) -> bool:
     pid, _, token = name.partition(".")
-    return _is_number(pid) and len(token) == 2 * TOKEN_BYTES
+    return is_number(pid) and len(token) == 2 * TOKEN_BYTES
 
 
 def _changed_at(path: str) -> float:
@@ -143,7 +143,7 @@ def _holding(path: str, name: str, attempts: int = 10) -> Holding | None:
         if _is_locked(descriptor):
             return _parsed(os.read(descriptor, _LARGEST_FILE), name, facts.st_uid)
         if os.path.samestat(facts, os.lstat(path)):
-            bury(path)
+            clean_up(path)
         elif attempts:
             # The process replaced its file after we had opened the old one.
             return _holding(path, name, attempts - 1)
@@ -199,7 +199,7 @@ _NEW = ".new"
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
-class Shortage(NamedTuple):
+class OutOfMemory(NamedTuple):
     """The device that has too little memory left, and who holds it."""
 
     device: int
@@ -223,7 +223,7 @@ class Shortage(NamedTuple):
         return self.wanted > (self.free if self.limit is None else min(self.free, max(0, self.limit - self.mine)))
 
 
-class Presence:
+class SimulatedProcess:
     """What this process holds, as a file whose lock ends with the process, however that dies.
 
     Every change makes a new file that is locked and complete before it takes the old one's name, so
@@ -248,14 +248,14 @@ class Presence:
 
     def hold(
         self, memory: Mapping[int, int], load: Mapping[int, int], busy: Mapping[int, int] | None = None
-    ) -> Shortage | None:
+    ) -> OutOfMemory | None:
         """Hold exactly this from now on; if one device has too little left, nothing changes."""
         with _turn(self._directory) as folder:
             others = [other for other in holdings(self._directory) if other.name != self._name]
             for device, wanted in memory.items():
-                shortage = self._shortage(device, wanted, others)
-                if shortage.is_real:
-                    return shortage
+                oom = self._oom(device, wanted, others)
+                if oom.is_real:
+                    return oom
             self._publish(folder, memory, load, load if busy is None else busy)
         return None
 
@@ -283,7 +283,7 @@ class Presence:
         """Give everything back."""
         if self._descriptor >= 0:
             with suppress(FileNotFoundError):
-                bury(f"{self._directory}/{self._name}")
+                clean_up(f"{self._directory}/{self._name}")
             os.close(self._descriptor)
             self._descriptor = -1
             self._memory = {}
@@ -297,10 +297,10 @@ class Presence:
         is_client = bool(self._pipe) and other.pipe == self._pipe
         return is_client and other.name != self._name and bool(other.memory.keys() & self._memory.keys())
 
-    def _shortage(self, device: int, size: int, others: Sequence[Holding]) -> Shortage:
+    def _oom(self, device: int, size: int, others: Sequence[Holding]) -> OutOfMemory:
         mine = self._memory.get(device, 0)
         taken = tuple((other.pid, other.memory[device]) for other in others if other.memory.get(device))
-        return Shortage(device, self._sizes[device], size - mine, mine, taken, self._limits.get(device))
+        return OutOfMemory(device, self._sizes[device], size - mine, mine, taken, self._limits.get(device))
 
     def _publish(
         self, folder: int, memory: Mapping[int, int], load: Mapping[int, int], busy: Mapping[int, int]

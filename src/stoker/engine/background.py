@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Literal
 
 from stoker.core.errors import StokerError
-from stoker.core.job import Happening, Lost
+from stoker.core.job import JobEvent, Lost
 from stoker.core.units import count_text
 from stoker.engine.adoption import order_of_running, take_in
 from stoker.engine.loop import Engine
-from stoker.engine.resources import Site, Workplace
+from stoker.engine.resources import EngineRuntime, Site
 from stoker.engine.signals import SignalSocket
 from stoker.store.engine_lock import QUEUE, engine_lives, living_engines
 from stoker.store.ownership import held_orphans
-from stoker.store.paths import UNFINISHED, Places
+from stoker.store.paths import UNFINISHED, Paths
 from stoker.store.prune import Position, needed_jobs, prune, prune_unused
 from stoker.store.writer import Store, open_store
 
@@ -36,9 +36,9 @@ PAUSE = 0.05
 class Pruner:
     """Goes through the oldest jobs once a day, a few at a time."""
 
-    def __init__(self, places: Places, store: Store, engine: str, keep: float | None) -> None:
+    def __init__(self, paths: Paths, store: Store, engine: str, keep: float | None) -> None:
         """`engine` is the name of the one that this belongs to; `keep` is for how many seconds jobs stay."""
-        self._places = places
+        self._paths = paths
         self._store = store
         self._engine = engine
         self.keep = keep
@@ -69,7 +69,7 @@ class Pruner:
             self._position = found.position
             return 0
         if self._pruned:
-            prune_unused(self._store, before, self._alone)
+            prune_unused(self._store, before, self._exclusive)
         self._remove_unfinished(now)
         return self._pruned
 
@@ -81,20 +81,20 @@ class Pruner:
             self._needed = needed_jobs(self._store)
         return self._position is not None
 
-    def _alone(self) -> bool:
+    def _exclusive(self) -> bool:
         """Whether no run in the foreground is under way, which may need what no job has yet."""
-        return set(living_engines(self._places)) <= {QUEUE, self._engine}
+        return set(living_engines(self._paths)) <= {QUEUE, self._engine}
 
     def _remove_words(self, ids: Iterable[int]) -> None:
         """What the jobs told of themselves, and the functions they ran with all that these returned."""
         for job_id in ids:
             with contextlib.suppress(OSError):
-                self._places.report(job_id).unlink()
-            shutil.rmtree(self._places.function(job_id), ignore_errors=True)
+                self._paths.report(job_id).unlink()
+            shutil.rmtree(self._paths.function(job_id), ignore_errors=True)
 
     def _remove_unfinished(self, now: float) -> None:
         """Functions of programs that died before their jobs were in the queue."""
-        for folder in self._places.functions.glob(f"{UNFINISHED}*"):
+        for folder in self._paths.functions.glob(f"{UNFINISHED}*"):
             with contextlib.suppress(OSError):
                 if now - folder.stat().st_mtime > INTERVAL:
                     shutil.rmtree(folder, ignore_errors=True)
@@ -102,10 +102,10 @@ class Pruner:
     def _remove(self, logs: Iterable[str]) -> None:
         """Only what is in the directory of logs: all others are files of the user's."""
         for path in map(Path, logs):
-            if path.is_relative_to(self._places.logs) and ".." not in path.parts:
+            if path.is_relative_to(self._paths.logs) and ".." not in path.parts:
                 with contextlib.suppress(OSError):
                     path.unlink()
-                if path.parent != self._places.logs:
+                if path.parent != self._paths.logs:
                     with contextlib.suppress(OSError):  # others of its array may still be there
                         path.parent.rmdir()
 
@@ -117,7 +117,7 @@ ROUNDS_INTERVAL = 10.0
 """Seconds between two looks at what changes seldom and calls nobody."""
 
 
-class Duty(Site, frozen=True):
+class ServiceConfig(Site, frozen=True):
     """What the engine in the background is made of."""
 
     idle_exit: float | None = 600.0
@@ -129,38 +129,40 @@ class Duty(Site, frozen=True):
 class Service:
     """One engine that owns the queue, and its loop."""
 
-    def __init__(self, duty: Duty, say: Callable[[str], None], news: Callable[[], Duty | None]) -> None:
+    def __init__(
+        self, config: ServiceConfig, say: Callable[[str], None], news: Callable[[], ServiceConfig | None]
+    ) -> None:
         """`news` is what was configured since it was asked last, if anything was."""
-        self.duty = duty
+        self.config = config
         self._say = say
         self._news = news
-        self._workplace = Workplace(duty, self._happened, owner=QUEUE, heartbeat=HEARTBEAT, rung=self._reread)
+        self._runtime = EngineRuntime(config, self._happened, owner=QUEUE, heartbeat=HEARTBEAT, rung=self._reread)
         self.leaving: Literal["", "now", "at rest"] = ""
         """Whether somebody wants it to leave, and when."""
         self._dispensable = False
         """Whether whoever started it has nothing for it after all, so that it need not wait for idle_exit."""
         self._busy_at = time.monotonic()
-        self._pruner = Pruner(duty.places, self._workplace.store, self._workplace.presence.name, duty.keep)
+        self._pruner = Pruner(config.paths, self._runtime.store, self._runtime.engine_lock.name, config.keep)
         self._rounds_at = 0.0
         self._trouble = ""
         try:
             self._move_in()
         except BaseException:
-            self._workplace.close()
+            self._runtime.close()
             raise
 
     @property
     def _engine(self) -> Engine:
-        return self._workplace.engine
+        return self._runtime.engine
 
     def _move_in(self) -> None:
-        """Go on with what an earlier engine of this queue had given to keepers."""
-        for job in sorted(self._workplace.store.active_jobs(QUEUE), key=order_of_running):
-            self._engine.adopt(job, guest=False)
-        self._workplace.sweep()
-        self._signals = self._workplace.keep(SignalSocket(signal.SIGUSR2))
+        """Go on with what an earlier engine of this queue had given to workers."""
+        for job in sorted(self._runtime.store.active_jobs(QUEUE), key=order_of_running):
+            self._engine.adopt(job, adopted=False)
+        self._runtime.sweep()
+        self._signals = self._runtime.keep(SignalSocket(signal.SIGUSR2))
         self._engine.watch(self._signals, self._signalled)
-        self._workplace.publish()
+        self._runtime.publish()
 
     def run(self) -> None:
         """Work until it is time to leave."""
@@ -169,11 +171,11 @@ class Service:
             self._make_rounds()
             self._prune()
             self._complain()
-            self._workplace.publish()
+            self._runtime.publish()
 
     def close(self) -> None:
-        """Leave; what runs goes on under its keepers."""
-        self._workplace.close()
+        """Leave; what runs goes on under its workers."""
+        self._runtime.close()
 
     # -- when to leave ---------------------------------------------------------------------------
 
@@ -184,14 +186,14 @@ class Service:
         if not self._engine.idle:
             self._busy_at = now
             return False
-        limit = 0.0 if self._dispensable else self.duty.idle_exit
+        limit = 0.0 if self._dispensable else self.config.idle_exit
         return limit is not None and now - self._busy_at >= limit
 
     def _patience(self) -> float | None:
         """Seconds after which a turn must be over for our sake."""
         moments = [PAUSE] if self._pruner.busy else []
-        if self.duty.idle_exit is not None and self._engine.idle:
-            moments.append(max(0.0, self._busy_at + self.duty.idle_exit - time.monotonic()))
+        if self.config.idle_exit is not None and self._engine.idle:
+            moments.append(max(0.0, self._busy_at + self.config.idle_exit - time.monotonic()))
         return min(moments, default=None)
 
     def _signalled(self) -> None:
@@ -208,7 +210,7 @@ class Service:
                     self._leave("at rest", "stopping all jobs, and leaving")
                     self._engine.stop(None, "the engine was told to stop its jobs")
                 case _:
-                    self._leave("now", "leaving; what runs goes on under its keepers")
+                    self._leave("now", "leaving; what runs goes on under its workers")
 
     def _leave(self, when: Literal["now", "at rest"], words: str) -> None:
         self._say(words)
@@ -222,25 +224,25 @@ class Service:
             return
         self._rounds_at = now + ROUNDS_INTERVAL
         self._reread()
-        if self._workplace.in_place:
+        if self._runtime.in_place:
             self._settle_orphans()
         else:  # what is written there reaches nobody, and the next engine does not know of us
-            self._leave("now", f"{self.duty.places.state} was removed or replaced: leaving; jobs go on if they can")
+            self._leave("now", f"{self.config.paths.state} was removed or replaced: leaving; jobs go on if they can")
 
     def _reread(self) -> None:
         """Go by what was configured meanwhile."""
-        if (duty := self._news()) is not None:
-            self.duty = duty
-            self._pruner.keep = duty.keep
-            self._workplace.adapt(duty)
+        if (config := self._news()) is not None:
+            self.config = config
+            self._pruner.keep = config.keep
+            self._runtime.adapt(config)
             self._say("the configuration has changed, and is gone by from now on")
 
     def _settle_orphans(self) -> None:
         """Record how jobs of dead foreground runs ended, which nobody else would; what still runs is left for now."""
-        workplace = self._workplace
-        left = held_orphans(self.duty.places, workplace.store)
-        dead = [orphan for orphan in left if self._engine.keeper_is_dead(orphan.job)]
-        take_in(dead, workplace.store, self._engine, workplace.presence.name)
+        runtime = self._runtime
+        left = held_orphans(self.config.paths, runtime.store)
+        dead = [orphan for orphan in left if self._engine.worker_is_dead(orphan.job)]
+        take_in(dead, runtime.store, self._engine, runtime.engine_lock.name)
 
     def _prune(self) -> None:
         """Forget a few of the jobs that ended long ago; where that fails, tomorrow is another day."""
@@ -252,9 +254,9 @@ class Service:
         if pruned:
             self._say(f"{count_text(pruned, 'job')} that ended long ago left the history")
 
-    def _happened(self, happening: Happening) -> None:
-        if isinstance(happening.event, Lost):
-            self._say(f"job {happening.job.id} lost its keeper")
+    def _happened(self, job_event: JobEvent) -> None:
+        if isinstance(job_event.event, Lost):
+            self._say(f"job {job_event.job.id} lost its worker")
 
     def _complain(self) -> None:
         trouble = self._engine.trouble
@@ -264,7 +266,10 @@ class Service:
 
 
 def serve(
-    duty: Duty, say: Callable[[str], None], ready: Callable[[], None], news: Callable[[], Duty | None] = lambda: None
+    config: ServiceConfig,
+    say: Callable[[str], None],
+    ready: Callable[[], None],
+    news: Callable[[], ServiceConfig | None] = lambda: None,
 ) -> None:
     """Be the engine of the queue until it is time to leave.
 
@@ -272,18 +277,18 @@ def serve(
     engine any more: so no job falls between the two.
     """
     while True:
-        service = Service(duty, say, news)
+        service = Service(config, say, news)
         ready()
         try:
             service.run()
         finally:
             service.close()
-        duty = service.duty
-        if service.leaving or not _somebody_came(duty):
+        config = service.config
+        if service.leaving or not _somebody_came(config):
             return
 
 
-def _somebody_came(duty: Duty) -> bool:
-    with contextlib.closing(open_store(duty.places)) as store:
+def _somebody_came(config: ServiceConfig) -> bool:
+    with contextlib.closing(open_store(config.paths)) as store:
         left = store.open_jobs(QUEUE, 0, 1) or store.requests(QUEUE)
-        return bool(left) and not engine_lives(duty.places, QUEUE)
+        return bool(left) and not engine_lives(config.paths, QUEUE)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from stoker.core.errors import StokerError
-from stoker.core.job import Active, Happening, Job
+from stoker.core.job import Active, Job, JobEvent, slot_of
 from stoker.core.launch import attempt_key
 from stoker.core.planner.reasons import sentence
 from stoker.core.spec import NewJob
 from stoker.engine.adoption import sieve
 from stoker.engine.loop import RETRY_INTERVAL
-from stoker.engine.resources import Site, Workplace
+from stoker.engine.resources import EngineRuntime, Site
 from stoker.engine.run_result import Halt, Tally
 from stoker.engine.signals import SignalSocket
 
@@ -32,7 +32,7 @@ class View(Protocol):
     interval: float | None
     """Seconds after which it wants to draw again, None for never."""
 
-    def happened(self, happening: Happening) -> None:
+    def happened(self, job_event: JobEvent) -> None:
         """Something happened to a job."""
 
     def refresh(self, run: Foreground) -> None:
@@ -84,28 +84,28 @@ class Foreground:
         self._arrays: dict[int, int] = {}
         """The ids that name the arrays of which tasks were given."""
         self._feed_after = 0.0
-        self._workplace = Workplace(setup, self._happened)
-        self.engine = self._workplace.engine
-        self.store = self._workplace.store
+        self._runtime = EngineRuntime(setup, self._happened)
+        self.engine = self._runtime.engine
+        self.store = self._runtime.store
         try:
             self._move_in()
         except BaseException:
-            self._workplace.close()
+            self._runtime.close()
             raise
 
     def _move_in(self) -> None:
-        places = self.setup.places
+        paths = self.setup.paths
         self.batch = self.store.add_batch(self.setup.label, self.started)
-        self._sieve = sieve(places, self.store, self.engine, self.batch, resume=self.setup.resume, redo=self.setup.redo)
-        self._workplace.sweep()
-        self._signals = self._workplace.keep(SignalSocket())
+        self._sieve = sieve(paths, self.store, self.engine, self.batch, resume=self.setup.resume, redo=self.setup.redo)
+        self._runtime.sweep()
+        self._signals = self._runtime.keep(SignalSocket())
         self.engine.watch(self._signals, self._signalled)
-        if places.note:
-            self._view.say(places.note)
+        if paths.note:
+            self._view.say(paths.note)
 
     def close(self) -> None:
-        """Give everything back; jobs that still run go on under their keepers."""
-        self._workplace.close()
+        """Give everything back; jobs that still run go on under their workers."""
+        self._runtime.close()
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class Foreground:
             if at_hand or self._taken:
                 self._feed(source)
             self.engine.turn(self._patience(source, at_hand=at_hand))
-            self._workplace.publish()
+            self._runtime.publish()
             self._view.refresh(self)
 
     def _patience(self, source: Source, *, at_hand: bool) -> float | None:
@@ -181,11 +181,11 @@ class Foreground:
 
     # -- what happens ----------------------------------------------------------------------------
 
-    def _happened(self, happening: Happening) -> None:
-        if happening.job.batch != self.batch:
+    def _happened(self, job_event: JobEvent) -> None:
+        if job_event.job.batch != self.batch:
             return
-        self.tally.note(happening)
-        self._view.happened(happening)
+        self.tally.note(job_event)
+        self._view.happened(job_event)
         halt = self.setup.halt
         if halt is not None and not self.engine.draining and halt.reached(self.tally):
             self._view.say("stopping as --halt says; what has not started is left for --resume")
@@ -220,7 +220,7 @@ class Foreground:
         """The number of a job's process, which leads a group of its own; None where nobody knows it."""
         if not isinstance(job.state, Active):
             return None
-        return self._workplace.backend.process_of(job.state.keeper, attempt_key(job.id, job.state.attempt))
+        return self._runtime.backend.process_of(slot_of(job.state.ref), attempt_key(job.id, job.state.attempt))
 
     def retire(self) -> None:
         """Let no signal change any more how this ends."""
@@ -269,7 +269,7 @@ class Complaints:
     def check(self, run: Foreground) -> None:
         """Look whether there is something to say."""
         engine = run.engine
-        text = engine.trouble or engine.snapshot.note or next(iter(engine.sight.warnings), "")
+        text = engine.trouble or engine.snapshot.note or next(iter(engine.observation.warnings), "")
         if not text and engine.waiting and not engine.held and not engine.draining:
             text = self._why_stuck(run)
         else:

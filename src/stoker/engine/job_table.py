@@ -9,18 +9,18 @@ from typing import Any
 
 import msgspec
 
-from stoker.core.job import Active, Assigned, Ended, Event, Happening, Job, Queued, Skipped, Waiting
+from stoker.core.job import Active, Assigned, Ended, Event, Job, JobEvent, Queued, Skipped, Waiting
 from stoker.core.launch import parse_key
 from stoker.core.planner.queue import Hindrance, WaitingJobs, hindrance, is_gated
 from stoker.core.planner.reasons import Behind, NotBefore
 from stoker.core.planner.reservation import waiting_since
 from stoker.core.spec import Dependency, Doomed, Outcome, doom_text, target_text
-from stoker.engine.recorder import Changes, Sequel
-from stoker.sites.machine.observation import Sight
+from stoker.engine.recorder import FollowUp, Recorder
+from stoker.sites.machine.observation import Observation
 from stoker.store.writer import Store
 
 
-class Parked:
+class BlockedJobs:
     """Such jobs, each with what it waits for, found by that when it comes."""
 
     def __init__(self) -> None:
@@ -87,14 +87,14 @@ class Parked:
         return self._jobs.get(job_id, (None, None))[1] == NotBefore(begin)
 
 
-class Roster:
+class JobTable:
     """Jobs that wait, are parked or at work, and guests: jobs of dead engines, of which only the end matters."""
 
     def __init__(self) -> None:
         self.waiting = WaitingJobs()
-        self.parked = Parked()
+        self.blocked = BlockedJobs()
         self._active: dict[int, Job] = {}
-        self._guests: set[int] = set()
+        self._adopted: set[int] = set()
 
     def place(self, job: Job) -> None:
         """Put a job where it now belongs; what is over is forgotten, and so is a guest that would wait."""
@@ -103,49 +103,49 @@ class Roster:
             return
         self._active.pop(job.id, None)
         self.withdraw(job.id)
-        if isinstance(job.state, Waiting) and job.id not in self._guests:
+        if isinstance(job.state, Waiting) and job.id not in self._adopted:
             self.waiting.add(job)
-        self._guests.discard(job.id)
+        self._adopted.discard(job.id)
 
     def park(self, job: Job, why: Hindrance) -> None:
         """Put a job aside that waits for no device; a guest that would wait is forgotten."""
         self._active.pop(job.id, None)
         self.withdraw(job.id)
-        if job.id not in self._guests:
-            self.parked.add(job, why)
-        self._guests.discard(job.id)
+        if job.id not in self._adopted:
+            self.blocked.add(job, why)
+        self._adopted.discard(job.id)
 
     def withdraw(self, job_id: int) -> Job | None:
         """Take a job out of the queue, whatever it waits for."""
-        return self.waiting.remove(job_id) or self.parked.remove(job_id)
+        return self.waiting.remove(job_id) or self.blocked.remove(job_id)
 
     def queued(self, job_id: int) -> Job | None:
-        """A job that no keeper holds, or None."""
-        return self.waiting.get(job_id) or self.parked.get(job_id)
+        """A job that no worker holds, or None."""
+        return self.waiting.get(job_id) or self.blocked.get(job_id)
 
     def knows(self, job_id: int) -> bool:
         """Whether a job is here and not over."""
-        return job_id in self._active or job_id in self.waiting or job_id in self.parked
+        return job_id in self._active or job_id in self.waiting or job_id in self.blocked
 
-    def welcome(self, job: Job) -> None:
+    def adopt(self, job: Job) -> None:
         """From now on the job is a guest."""
-        self._guests.add(job.id)
+        self._adopted.add(job.id)
 
-    def promote(self, job_id: int, batch: int) -> bool:
-        """Make a guest one of ours, in a batch of ours; False where no keeper holds it any more."""
+    def own(self, job_id: int, batch: int) -> bool:
+        """Make a guest one of ours, in a batch of ours; False where no worker holds it any more."""
         job = self._active.get(job_id)
         if job is None:
             return False
-        self._guests.discard(job_id)
+        self._adopted.discard(job_id)
         self._active[job_id] = msgspec.structs.replace(job, batch=batch)
         return True
 
-    def is_guest(self, job_id: int) -> bool:
+    def is_adopted(self, job_id: int) -> bool:
         """Whether a job is not ours to start or stop."""
-        return job_id in self._guests
+        return job_id in self._adopted
 
     def active(self, job_id: int) -> Job | None:
-        """A job that a keeper holds, or None."""
+        """A job that a worker holds, or None."""
         return self._active.get(job_id)
 
     def attempt(self, key: str) -> Job | None:
@@ -156,18 +156,18 @@ class Roster:
 
     @property
     def ours(self) -> list[Job]:
-        """Our jobs that keepers hold."""
-        return [job for job in self._active.values() if job.id not in self._guests]
+        """Our jobs that workers hold."""
+        return [job for job in self._active.values() if job.id not in self._adopted]
 
     @property
     def at_work(self) -> bool:
-        """Whether a keeper holds anything, be it a guest."""
+        """Whether a worker holds anything, be it a guest."""
         return bool(self._active)
 
     @property
     def at_our_work(self) -> bool:
-        """Whether a keeper holds a job of ours."""
-        return len(self._active) > len(self._guests)
+        """Whether a worker holds a job of ours."""
+        return len(self._active) > len(self._adopted)
 
     @property
     def waiting_since(self) -> float:
@@ -178,38 +178,38 @@ class Roster:
     def next_waiting(self) -> Job | None:
         """The job that has waited longest among the most important ones."""
         heads = [next(iter(group)) for group in self.waiting.groups()]
-        return min(heads, key=lambda job: (-job.terms.priority, job.id), default=None)
+        return min(heads, key=lambda job: (-job.spec.priority, job.id), default=None)
 
 
 _SO = "; so "
 
 
-class Book:
+class JobBook:
     """Every job in its place, and what happened to it, from the note to the record."""
 
     def __init__(
         self,
         store: Store,
-        sight: Sight,
+        observation: Observation,
         clock: Callable[[], float],
-        tell: Callable[[Happening], None],
-        sequel: Sequel | None = None,
+        tell: Callable[[JobEvent], None],
+        follow_up: FollowUp | None = None,
     ) -> None:
         self.clock = clock
-        self.roster = Roster()
-        self.changes = Changes(store, self._recorded, sequel)
+        self.table = JobTable()
+        self.changes = Recorder(store, self._recorded, follow_up)
         self.plan_due = True
         """Whether something happened since the last plan that may change it."""
         self._store = store
-        self._sight = sight
+        self._observation = observation
         self._tell = tell
         self._ended: list[Job] = []
         """Jobs whose end is recorded, and for which others may have waited."""
 
-    def happen(self, job: Job, event: Event) -> Job:
+    def apply(self, job: Job, event: Event) -> Job:
         """Note what happened, and put the job where it now belongs."""
         place = event if isinstance(event, Assigned) else job.state
-        devices = self._sight.devices(place.devices) if isinstance(place, Assigned | Active) else ()
+        devices = self._observation.devices(place.devices) if isinstance(place, Assigned | Active) else ()
         after = self.changes.note(job, event, devices)
         self.settle(after)
         return after
@@ -221,51 +221,51 @@ class Book:
             self.plan_due = True
             why = hindrance(job, self.clock(), self._outcome) if is_gated(job) else None
         if isinstance(why, Doomed):
-            self.roster.withdraw(job.id)
-            self.happen(job, Skipped(self.clock(), self._why_skipped(why)))
+            self.table.withdraw(job.id)
+            self.apply(job, Skipped(self.clock(), self._why_skipped(why)))
         elif why is not None:
-            self.roster.park(job, why)
+            self.table.park(job, why)
         else:
-            self.roster.place(job)
+            self.table.place(job)
 
     def change_queued(self, job_id: int, states: type[Any] | UnionType, event: Event) -> None:
         """Let something happen to a job that is in the queue, in one of these states; else it is too late for it."""
-        job = self.roster.queued(job_id)
+        job = self.table.queued(job_id)
         if job is not None and isinstance(job.state, states):
-            self.happen(job, event)
+            self.apply(job, event)
 
     def stored(self, job_id: int) -> Job | None:
         """A job as it is by now, if it is none of those at hand; its end may not be recorded yet."""
-        if self.roster.knows(job_id):
+        if self.table.knows(job_id):
             return None
         return self.changes.unwritten(job_id) or self._store.job(job_id)
 
     def free_those_due(self, now: float) -> None:
         """Let jobs go on whose moment has come."""
-        for job in list(self.roster.parked.due(now)):
+        for job in list(self.table.blocked.due(now)):
             self.settle(job)
 
     def free_those_behind_others(self) -> None:
         """Let jobs go on that were behind jobs of other engines which have ended."""
-        self._free_those_behind(lambda dependency: not self.roster.knows(dependency.target))
+        self._free_those_behind(lambda dependency: not self.table.knows(dependency.target))
 
     def release(self) -> None:
         """Let jobs go on that were behind jobs of ours which have ended, now that the end is recorded."""
         ended, self._ended = self._ended, []
-        if ended and self.roster.parked:
+        if ended and self.table.blocked:
             targets = {job.id for job in ended} | {job.array for job in ended}
             self._free_those_behind(lambda dependency: dependency.target in targets)
 
     def _free_those_behind(self, which: Callable[[Dependency], bool]) -> None:
-        parked = self.roster.parked
-        for dependency in [one for one in parked.targets if which(one)]:
+        blocked = self.table.blocked
+        for dependency in [one for one in blocked.targets if which(one)]:
             if self._outcome(dependency) != "open":
-                for job in parked.behind(dependency):
+                for job in blocked.behind(dependency):
                     self.settle(job)
 
     def _outcome(self, dependency: Dependency) -> Outcome:
         """What a target has come to; an end counts when it is recorded."""
-        if self.roster.knows(dependency.target) and not dependency.array:
+        if self.table.knows(dependency.target) and not dependency.array:
             return "open"
         return self._store.outcome(dependency)
 
@@ -277,7 +277,7 @@ class Book:
         root = before.state.note.partition(_SO)[0]
         return f"{root}{_SO}{target_text(doomed.dependency, self._store.shown_id)} was skipped"
 
-    def _recorded(self, happening: Happening) -> None:
-        if isinstance(happening.job.state, Ended):
-            self._ended.append(happening.job)
-        self._tell(happening)
+    def _recorded(self, job_event: JobEvent) -> None:
+        if isinstance(job_event.job.state, Ended):
+            self._ended.append(job_event.job)
+        self._tell(job_event)

@@ -8,14 +8,14 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from stoker.core.device import Device
-from stoker.core.job import Active, Ended, Event, Happening, Job, advance, started_at
+from stoker.core.job import Active, Ended, Event, Job, JobEvent, advance, started_at
 from stoker.core.learning import Learnt
 from stoker.core.spec import NewJob
-from stoker.store.schema import Change, Measured, Sequels
+from stoker.store.schema import Change, FollowUps, Measured
 from stoker.store.writer import Store
 
 
-class Sequel(NamedTuple):
+class FollowUp(NamedTuple):
     """What follows when a job ends."""
 
     engine: str
@@ -29,20 +29,20 @@ class _Pending(Struct):
     events: list[tuple[int, Event]] = field(default_factory=list)
 
 
-class Changes:
+class Recorder:
     """Gathers changes of jobs until they are written, all in one transaction, and only then tells of them."""
 
-    def __init__(self, store: Store, tell: Callable[[Happening], None], sequel: Sequel | None = None) -> None:
-        self.sequels_written = False
+    def __init__(self, store: Store, tell: Callable[[JobEvent], None], follow_up: FollowUp | None = None) -> None:
+        self.follow_ups_written = False
         """Whether jobs that follow from others were put into the queue, and nobody has looked there since."""
         self._store = store
         self._tell = tell
-        self.sequel = sequel
-        self._sequels: list[NewJob] = []
-        self._heir = ""
+        self.follow_up = follow_up
+        self._follow_ups: list[NewJob] = []
+        self._follow_up_engine = ""
         """Who runs them."""
         self._pending: dict[int, _Pending] = {}
-        self._happenings: list[Happening] = []
+        self._job_events: list[JobEvent] = []
         self._answered: list[int] = []
         self._learnt: dict[str, Learnt] = {}
         self._measured: dict[tuple[int, int], Measured] = {}
@@ -59,9 +59,9 @@ class Changes:
         pending.job = after
         pending.events.append((after.attempts, event))
         log = job.state.log if isinstance(job.state, Active) else ""
-        self._happenings.append(Happening(after, event, devices, log, started_at(job)))
-        if self.sequel is not None and isinstance(after.state, Ended):
-            self._follow(self.sequel, after, log)
+        self._job_events.append(JobEvent(after, event, devices, log, started_at(job)))
+        if self.follow_up is not None and isinstance(after.state, Ended):
+            self._follow(self.follow_up, after, log)
         return after
 
     def unwritten(self, job_id: int) -> Job | None:
@@ -88,22 +88,22 @@ class Changes:
             return
         changes = [Change(pending.job, pending.events) for pending in self._pending.values()]
         self._store.record(changes, self._answered, self._learnt, self._gathered(), self._measured.values())
-        self.sequels_written = self.sequels_written or bool(self._sequels)
-        self._sequels.clear()
+        self.follow_ups_written = self.follow_ups_written or bool(self._follow_ups)
+        self._follow_ups.clear()
         self._pending.clear()
         self._learnt.clear()
         self._measured.clear()
         self._answered.clear()
-        happenings, self._happenings = self._happenings, []
-        for happening in happenings:
-            self._tell(happening)
+        job_events, self._job_events = self._job_events, []
+        for job_event in job_events:
+            self._tell(job_event)
 
-    def _follow(self, sequel: Sequel, ended: Job, log: str) -> None:
-        if (new := sequel.make(ended, log)) is not None:
-            self._sequels.append(new)
-            self._heir = sequel.engine
+    def _follow(self, follow_up: FollowUp, ended: Job, log: str) -> None:
+        if (new := follow_up.make(ended, log)) is not None:
+            self._follow_ups.append(new)
+            self._follow_up_engine = follow_up.engine
 
-    def _gathered(self) -> Sequels | None:
-        if not self._sequels:
+    def _gathered(self) -> FollowUps | None:
+        if not self._follow_ups:
             return None
-        return Sequels(self._heir, tuple(self._sequels), self._happenings[-1].event.at)
+        return FollowUps(self._follow_up_engine, tuple(self._follow_ups), self._job_events[-1].event.at)

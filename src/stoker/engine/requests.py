@@ -9,7 +9,7 @@ import msgspec
 from stoker.core.job import Edited, Ended, Job, OnHold, Paused, Queued, Resumed, Retried, Waiting
 from stoker.core.planner.policy import Policy
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
-from stoker.engine.job_table import Book
+from stoker.engine.job_table import JobBook
 from stoker.store.queries import _DRAINED, paused_key
 from stoker.store.writer import Store
 
@@ -17,7 +17,7 @@ INTERVAL = 1.0
 """Seconds after which an engine looks for itself whether anybody has written; a poke only makes it faster."""
 
 
-class Mail:
+class RequestReader:
     """Finds out cheaply whether there is something new, and reads each request once."""
 
     def __init__(self, store: Store, engine: str) -> None:
@@ -69,18 +69,18 @@ class Servant(Protocol):
     def cancel(self, job_id: int, grace: float | None, note: str, number: int = 0) -> None:
         """End one job, whatever it is doing."""
 
-    def adopt(self, job: Job, *, guest: bool) -> None:
+    def adopt(self, job: Job, *, adopted: bool) -> None:
         """Take over a job of a dead engine."""
 
 
-def answer(request: Request, engine: Servant, book: Book) -> None:
+def answer(request: Request, engine: Servant, book: JobBook) -> None:
     """Do what was asked, where the job is still in a state for it."""
     if isinstance(request, Again):
         _run_again(request, engine.now, book)
         return
     left = book.stored(request.job)
     if left is not None and not isinstance(left.state, Ended):  # a dead engine left it, and somebody gave it to us
-        engine.adopt(left, guest=False)
+        engine.adopt(left, adopted=False)
     match request:
         case Cancel():
             engine.cancel(request.job, request.grace, request.note, request.signal)
@@ -89,12 +89,12 @@ def answer(request: Request, engine: Servant, book: Book) -> None:
         case Release():
             book.change_queued(request.job, OnHold, Resumed(engine.now))
         case Edit():
-            book.change_queued(request.job, Queued, Edited(engine.now, request.terms, request.name))
+            book.change_queued(request.job, Queued, Edited(engine.now, request.spec, request.name))
 
 
-def _run_again(request: Again, now: float, book: Book) -> None:
+def _run_again(request: Again, now: float, book: JobBook) -> None:
     job = book.stored(request.job)
     if job is not None and isinstance(job.state, Ended):
-        book.happen(job, Retried(now))
-        if request.terms is not None:
-            book.change_queued(job.id, Queued, Edited(now, request.terms, job.name))
+        book.apply(job, Retried(now))
+        if request.spec is not None:
+            book.change_queued(job.id, Queued, Edited(now, request.spec, job.name))

@@ -11,21 +11,21 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from stoker.core.errors import StokerError
-from stoker.core.job import Happening
-from stoker.core.launch import hook_of
+from stoker.core.job import JobEvent
+from stoker.core.launch import on_finish_job
 from stoker.core.planner.policy import Policy
 from stoker.core.settings import EngineSettings
 from stoker.devices.interface import Devices
 from stoker.engine.loop import Engine
-from stoker.engine.recorder import Sequel
-from stoker.engine.status_writer import Bulletin
+from stoker.engine.recorder import FollowUp
+from stoker.engine.status_writer import StatusWriter
 from stoker.ledger import Ledger
 from stoker.runner.forkserver_client import Forkserver
 from stoker.runner.local import LocalBackend
-from stoker.sites.machine.resources import Equipment, steady_clock
-from stoker.store.engine_lock import Bell, Presence
-from stoker.store.ownership import forgotten_keepers, sweep_locks
-from stoker.store.paths import Places
+from stoker.sites.machine.resources import EngineResources, steady_clock
+from stoker.store.engine_lock import EngineLock, WakeFifo
+from stoker.store.ownership import leftover_workers, sweep_locks
+from stoker.store.paths import Paths
 from stoker.store.writer import Store, open_store
 
 
@@ -42,7 +42,7 @@ Resource = TypeVar("Resource", bound=Closable)
 class Site(Struct, frozen=True):
     """Where an engine works, with what, and for whom."""
 
-    places: Places
+    paths: Paths
     ledger: Path
     devices: Devices
     policy: Policy
@@ -58,13 +58,13 @@ class Site(Struct, frozen=True):
     """One that was started before, where there was something else to do meanwhile."""
 
 
-class Workplace:
+class EngineRuntime:
     """The resources of an engine."""
 
     def __init__(
         self,
         site: Site,
-        tell: Callable[[Happening], None],
+        tell: Callable[[JobEvent], None],
         owner: str = "",
         heartbeat: float | None = None,
         rung: Callable[[], None] = lambda: None,
@@ -82,47 +82,47 @@ class Workplace:
             self._closing.close()
             raise
 
-    def _open(self, tell: Callable[[Happening], None], owner: str, heartbeat: float | None) -> None:
-        """The keepers' forkserver comes first: it must not carry a copy of anything that follows."""
-        places, site = self._site.places, self._site
-        owned = self.keep(Presence(places, owner)) if owner else None
-        self.presence = self.keep(Presence(places))
-        self._presences = [presence for presence in (owned, self.presence) if presence]
-        name = self.presence.name
+    def _open(self, tell: Callable[[JobEvent], None], owner: str, heartbeat: float | None) -> None:
+        """The workers' forkserver comes first: it must not carry a copy of anything that follows."""
+        paths, site = self._site.paths, self._site
+        owned = self.keep(EngineLock(paths, owner)) if owner else None
+        self.engine_lock = self.keep(EngineLock(paths))
+        self._engine_locks = [engine_lock for engine_lock in (owned, self.engine_lock) if engine_lock]
+        name = self.engine_lock.name
         self.backend = self.keep(
             LocalBackend(
-                places.keepers,
+                paths.workers,
                 name,
                 share_output=site.share_output,
                 share_input=site.share_input,
                 forkserver=site.forkserver,
             )
         )
-        self.store: Store = self.keep(open_store(places))
-        equipment = Equipment(
+        self.store: Store = self.keep(open_store(paths))
+        engine_resources = EngineResources(
             self.store,
             Ledger(site.ledger),
             site.devices,
             self.backend,
             site.user,
             steady_clock(),
-            lambda job_id: str(places.report(job_id)),
+            lambda job_id: str(paths.report(job_id)),
         )
         name = owner or name
         engine = Engine(
             name,
-            equipment,
+            engine_resources,
             site.policy,
             tell,
             label=site.label,
             heartbeat=heartbeat,
-            sequel=_sequel(site, name),
+            follow_up=_follow_up(site, name),
         )
         self.engine = self.keep(engine)
-        self._bell = self.keep(Bell(places, name))
-        self.engine.watch(self._bell, self._rung)
-        self._bulletin = self.keep(Bulletin(places.bulletin(name), stays=bool(owner)))
-        self._bulletin.settings = site.settings
+        self._wake_fifo = self.keep(WakeFifo(paths, name))
+        self.engine.watch(self._wake_fifo, self._rung)
+        self._status_writer = self.keep(StatusWriter(paths.status_file(name), stays=bool(owner)))
+        self._status_writer.settings = site.settings
 
     def keep(self, resource: Resource) -> Resource:
         """Close a resource when the workplace is closed, before all that was there earlier."""
@@ -132,44 +132,44 @@ class Workplace:
     def adapt(self, site: Site) -> None:
         """Go by another policy and other settings from now on; place and devices stay what they are."""
         self._site = site
-        self._bulletin.settings = site.settings
-        self.engine.govern(site.policy, _sequel(site, self.engine.name))
+        self._status_writer.settings = site.settings
+        self.engine.govern(site.policy, _follow_up(site, self.engine.name))
 
     @property
     def in_place(self) -> bool:
         """Whether the state directory is still the one that others find at its path."""
-        return all(presence.in_place for presence in self._presences)
+        return all(engine_lock.in_place for engine_lock in self._engine_locks)
 
     def publish(self) -> None:
         """Show others what the engine is doing, now and then."""
-        self._bulletin.post(self.engine)
+        self._status_writer.allocation(self.engine)
 
     def sweep(self) -> None:
         """Remove what dead engines left and nobody needs any more."""
-        sweep_locks(self._site.places, self.store)
-        for keeper in forgotten_keepers(self._site.places, self.store):
-            if self.backend.is_dead(keeper):
-                self.backend.forget(keeper)
+        sweep_locks(self._site.paths, self.store)
+        for worker in leftover_workers(self._site.paths, self.store):
+            if self.backend.is_dead(worker):
+                self.backend.forget(worker)
 
     def close(self) -> None:
-        """Give everything back; jobs that still run go on under their keepers."""
+        """Give everything back; jobs that still run go on under their workers."""
         with contextlib.suppress(StokerError):  # those whose last job was taken over by us own nothing any more
-            sweep_locks(self._site.places, self.store)
+            sweep_locks(self._site.paths, self.store)
         self._closing.close()
 
     def _rung(self) -> None:
-        self._bell.silence()
+        self._wake_fifo.silence()
         self._heed()
-        self._bulletin.hurry()
+        self._status_writer.hurry()
         self.engine.poke()
 
 
-def _sequel(site: Site, engine: str) -> Sequel | None:
+def _follow_up(site: Site, engine: str) -> FollowUp | None:
     """What follows when a job ends, where something was configured."""
     if not site.on_finish:
         return None
     shell = os.environ.get("SHELL") or "/bin/sh"
-    out = str(site.places.logs).replace("%", "%%") + "/%j.log"
+    out = str(site.paths.logs).replace("%", "%%") + "/%j.log"
     with contextlib.suppress(OSError):  # on a full disk the command has nowhere to write, which it tells itself
-        site.places.logs.mkdir(mode=0o700, exist_ok=True)
-    return Sequel(engine, lambda job, log: hook_of(job, log, site.on_finish, shell, out))
+        site.paths.logs.mkdir(mode=0o700, exist_ok=True)
+    return FollowUp(engine, lambda job, log: on_finish_job(job, log, site.on_finish, shell, out))

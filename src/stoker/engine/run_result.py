@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from stoker.core.errors import UsageError
-from stoker.core.job import Ended, Exited, Happening, Job, Lost, Result, Started
+from stoker.core.job import Ended, Exited, Job, JobEvent, Lost, Result, Started
 
 KEPT = 500
 """Attempts in company of which enough is kept to tell how fast they were."""
@@ -36,34 +36,34 @@ class BusyTime:
         self._since: dict[str, float] = {}
         self._jobs: dict[str, set[int]] = {}
 
-    def note(self, happening: Happening) -> None:
+    def note(self, job_event: JobEvent) -> None:
         """Take in what happened."""
-        match happening.event:
+        match job_event.event:
             case Started(at=at):
-                self._begin(happening, at)
-            case Exited(at=at) | Lost(at=at) if happening.started is not None:
-                self._begin(happening, happening.started)  # unless it was told, as for one that was taken over
-                self._end(happening, at)
-                if isinstance(happening.event, Exited) and happening.event.company:
-                    self._keep(happening, (at - happening.started) * len(happening.devices))
+                self._begin(job_event, at)
+            case Exited(at=at) | Lost(at=at) if job_event.started is not None:
+                self._begin(job_event, job_event.started)  # unless it was told, as for one that was taken over
+                self._end(job_event, at)
+                if isinstance(job_event.event, Exited) and job_event.event.shared:
+                    self._keep(job_event, (at - job_event.started) * len(job_event.devices))
 
-    def _begin(self, happening: Happening, at: float) -> None:
-        for device in happening.devices:
+    def _begin(self, job_event: JobEvent, at: float) -> None:
+        for device in job_event.devices:
             self._since[device.id] = min(at, self._since.get(device.id, at))
-            self._jobs.setdefault(device.id, set()).add(happening.job.id)
+            self._jobs.setdefault(device.id, set()).add(job_event.job.id)
 
-    def _end(self, happening: Happening, at: float) -> None:
-        for device in happening.devices:
-            self._jobs[device.id].discard(happening.job.id)
+    def _end(self, job_event: JobEvent, at: float) -> None:
+        for device in job_event.devices:
+            self._jobs[device.id].discard(job_event.job.id)
             if not self._jobs[device.id]:
                 self.seconds += max(0.0, at - self._since.pop(device.id))
 
-    def _keep(self, happening: Happening, seconds: float) -> None:
+    def _keep(self, job_event: JobEvent, seconds: float) -> None:
         if len(self.companions) >= KEPT:
             self.forgotten += 1
             return
-        models = frozenset(device.model for device in happening.devices)
-        self.companions.append(Companion(happening.job.kind, models, seconds, happening.log))
+        models = frozenset(device.model for device in job_event.devices)
+        self.companions.append(Companion(job_event.job.kind, models, seconds, job_event.log))
 
 
 KEPT_FAILURES = 1000
@@ -100,14 +100,14 @@ class Tally(Struct):
         """Jobs that are over and did not succeed, and lines that could not become one."""
         return self.ended - self.results["done"] + self.unusable
 
-    def note(self, happening: Happening) -> None:
+    def note(self, job_event: JobEvent) -> None:
         """Take in what happened."""
-        job = happening.job
-        event = happening.event
-        self.busy.note(happening)
+        job = job_event.job
+        event = job_event.event
+        self.busy.note(job_event)
         if isinstance(event, Exited | Lost):
-            ran = 0.0 if happening.started is None else event.at - happening.started
-            self.gpu_seconds += ran * len(happening.devices)
+            ran = 0.0 if job_event.started is None else event.at - job_event.started
+            self.gpu_seconds += ran * len(job_event.devices)
             self.retried += not isinstance(job.state, Ended)
         if isinstance(job.state, Ended):
             self._note_end(job, job.state)

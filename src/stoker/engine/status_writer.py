@@ -28,7 +28,7 @@ FORECAST_INTERVAL = 10.0
 _encoder = msgspec.json.Encoder()
 
 
-class Bulletin:
+class StatusWriter:
     """Writes what an engine shows of itself, not too often."""
 
     def __init__(self, path: Path, *, stays: bool = True) -> None:
@@ -47,7 +47,7 @@ class Bulletin:
         self._due = 0.0
         self._forecast_due = min(self._forecast_due, self._forecast_due - FORECAST_INTERVAL + INTERVAL)
 
-    def post(self, engine: Engine) -> None:
+    def allocation(self, engine: Engine) -> None:
         """Write a new version, if it is time."""
         now = engine.now
         self._since = self._since or now
@@ -83,13 +83,13 @@ def view_of(engine: Engine, since: float, expected: Forecast) -> View:
         since=since,
         at=engine.now,
         waiting=engine.waiting,
-        parked=engine.parked,
+        blocked=engine.blocked,
         devices=snapshot.devices,
         readings=dict(snapshot.readings),
         note=snapshot.note,
         trouble=engine.trouble,
         draining=engine.draining,
-        leases=tuple(engine.sight.leases),
+        leases=tuple(engine.observation.leases),
         waits=tuple(Wait(shape, reason) for shape, reason in plan.waits.items()) if plan else (),
         reserved=reserved.job if reserved else None,
         starts=expected.starts,

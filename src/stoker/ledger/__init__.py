@@ -17,8 +17,9 @@ from msgspec import Struct
 
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.lease import Claim, Lease
-from stoker.core.planner.fairshare import Want
-from stoker.ledger import leases, wants
+from stoker.core.planner.fairshare import Demand
+from stoker.ledger import demands, leases
+from stoker.ledger.demands import HeldDemand
 from stoker.ledger.files import (
     SIZE_LIMIT,
     WHAT_LIMIT,
@@ -34,7 +35,6 @@ from stoker.ledger.files import (
     try_lock,
     unlink,
 )
-from stoker.ledger.wants import HeldWant
 
 __all__ = [
     "PLACES",
@@ -86,10 +86,10 @@ class LedgerView(Struct, frozen=True):
 
     leases: Mapping[str, Lease]
     warnings: tuple[str, ...] = ()
-    wants: Mapping[str, Want] = {}
+    demands: Mapping[str, Demand] = {}
 
 
-def find_ledger(environment: Mapping[str, str], places: Iterable[Path] = PLACES) -> Path:
+def find_ledger(environment: Mapping[str, str], paths: Iterable[Path] = PLACES) -> Path:
     """The directory that every user of the machine finds alike, made where there is none yet."""
     chosen = environment.get("STOKER_LEDGER", "")
     if chosen:
@@ -97,7 +97,7 @@ def find_ledger(environment: Mapping[str, str], places: Iterable[Path] = PLACES)
             raise UsageError(f"STOKER_LEDGER is {chosen!r}, which is not a full path", _SHARED_HINT)
         return prepare_ledger(Path(chosen))
     # What exists goes before what could be made, or users who may not write to the first place part ways.
-    ordered = sorted(places, key=lambda place: not os.path.lexists(place))
+    ordered = sorted(paths, key=lambda place: not os.path.lexists(place))
     for place in ordered:
         if os.path.lexists(place) or os.access(place.parent, os.W_OK | os.X_OK):
             return prepare_ledger(place)
@@ -152,7 +152,7 @@ class Ledger:
         try:
             with _entered(self.path) as directory:
                 found, warnings = self._leases(directory)
-                wanted, more = read_kind(directory, self.path, wants.KIND, wants.decoded)
+                wanted, more = read_kind(directory, self.path, demands.KIND, demands.decoded)
                 return LedgerView(found, (*warnings, *more), wanted)
         except FileNotFoundError:
             return LedgerView({})
@@ -179,20 +179,22 @@ class Ledger:
         with suppress(OSError):
             os.utime(self.path / Path(lease).name, follow_symlinks=False)
 
-    def want(self, want: Want, before: HeldWant | None = None) -> HeldWant:
+    def demand(self, demand: Demand, before: HeldDemand | None = None) -> HeldDemand:
         """Tell all others what we wait for, in place of what we told before; who we are is not ours to say."""
         uid = os.geteuid()
-        want = msgspec.structs.replace(want, uid=uid, owner=owner_name(uid), pid=os.getpid(), what=purpose(want.what))
-        contents = wants.encoded(want)
-        path = before.path if before else self.path / new_name(wants.KIND)
+        demand = msgspec.structs.replace(
+            demand, uid=uid, owner=owner_name(uid), pid=os.getpid(), what=purpose(demand.what)
+        )
+        contents = demands.encoded(demand)
+        path = before.path if before else self.path / new_name(demands.KIND)
         prepare_ledger(self.path)
         with _explained(self.path), _entered(self.path) as directory:
-            held = HeldWant(_persist(directory, path.name, contents), path, want)
+            held = HeldDemand(_persist(directory, path.name, contents), path, demand)
         if before:
             os.close(before.fd)
         return held
 
-    def unwant(self, held: HeldWant) -> None:
+    def withdraw_demand(self, held: HeldDemand) -> None:
         """Wait for nothing any more."""
         with suppress(OSError):
             os.unlink(held.path)

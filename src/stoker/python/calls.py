@@ -16,7 +16,7 @@ from stoker.core.errors import StokerError, UsageError
 from stoker.core.spec import Command
 from stoker.python import function_child
 from stoker.python.function_child import CALLS, LENGTH
-from stoker.store.paths import UNFINISHED, Places
+from stoker.store.paths import UNFINISHED, Paths
 
 MOST_TOLD = 20
 """Arguments that are shown in the command..."""
@@ -36,9 +36,9 @@ class Call(NamedTuple):
     keywords: Mapping[str, Any] = {}
 
 
-def command_of(places: Places, function: Callable[..., Any], call: Call) -> Command:
+def command_of(paths: Paths, function: Callable[..., Any], call: Call) -> Command:
     """What runs a call. What follows the folder is for people, and tells different work apart for what is learnt."""
-    words = (sys.executable, "-P", _CHILD, str(places.functions), _full_name(function))
+    words = (sys.executable, "-P", _CHILD, str(paths.functions), _full_name(function))
     return Command((*words, *_told(function, call)))
 
 
@@ -60,9 +60,9 @@ def _full_name(function: Callable[..., Any]) -> str:
 
 
 @contextlib.contextmanager
-def written(places: Places, function: Callable[..., Any], calls: Sequence[Call]) -> Iterator[Path]:
+def written(paths: Paths, function: Callable[..., Any], calls: Sequence[Call]) -> Iterator[Path]:
     """A folder with the function and its calls; what nobody has moved away by the end goes."""
-    folder = places.functions / f"{UNFINISHED}{os.getpid()}-{os.urandom(6).hex()}"
+    folder = paths.functions / f"{UNFINISHED}{os.getpid()}-{os.urandom(6).hex()}"
     try:
         _fill(folder, function, calls)
         yield folder
@@ -70,9 +70,9 @@ def written(places: Places, function: Callable[..., Any], calls: Sequence[Call])
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def settle(folder: Path, places: Places, job_id: int) -> Path:
+def settle(folder: Path, paths: Paths, job_id: int) -> Path:
     """Give the folder the name of its job; one of that name is of a submit that failed at the last moment."""
-    place = places.function(job_id)
+    place = paths.function(job_id)
     shutil.rmtree(place, ignore_errors=True)
     folder.rename(place)
     return place

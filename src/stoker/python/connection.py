@@ -9,20 +9,20 @@ from typing import NamedTuple
 
 from stoker.core.errors import NoSuchJob
 from stoker.core.job import Job
-from stoker.store.paths import Places, find_places
+from stoker.store.paths import Paths, find_paths
 from stoker.store.writer import Store, open_store
 
 
 class Link(NamedTuple):
     """A queue, and the simulated GPUs that its engine is to have, if any."""
 
-    places: Places
+    paths: Paths
     sim: str | None
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Store]:
         """The queue's file."""
-        with contextlib.closing(open_store(self.places)) as store:
+        with contextlib.closing(open_store(self.paths)) as store:
             yield store
 
     def job(self, job_id: int) -> Job:
@@ -34,7 +34,7 @@ class Link(NamedTuple):
 def find_link() -> Link:
     """The queue that the environment means."""
     sim = os.environ.get("STOKER_SIM") or None
-    return Link(find_places(os.environ, os.uname().nodename, simulated=sim is not None), sim)
+    return Link(find_paths(os.environ, os.uname().nodename, simulated=sim is not None), sim)
 
 
 def known(job: Job | None, job_id: int) -> Job:

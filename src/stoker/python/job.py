@@ -63,7 +63,7 @@ class Job(Future[Any]):
     def devices(self) -> list[str]:
         """The GPUs of its last run, under the names that people have for them; empty before it starts."""
         attempts = self._attempts()
-        machine = read_machine(self.link.places.bulletin(QUEUE))
+        machine = read_machine(self.link.paths.status_file(QUEUE))
         labels = {device.id: device.label for device in machine.devices} if machine else {}
         return [labels.get(device, device) for device in attempts[-1].devices] if attempts else []
 
@@ -98,7 +98,7 @@ class Job(Future[Any]):
         """What it has told of itself by stoker.report() and stoker.progress(), oldest first."""
         from stoker.store.reports import read_reports
 
-        return [entry.as_told() for entry in read_reports(self.link.places.report(self.id))]
+        return [entry.as_told() for entry in read_reports(self.link.paths.report(self.id))]
 
     # -- the contract of futures ---------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class Job(Future[Any]):
         """Read when somebody asks, by whoever asks: results may be large, and bring their modules along."""
         with self._reading:
             if self._outcome is None:
-                self._outcome = outcome_of(self._record, self._attempts(), self.link.places)
+                self._outcome = outcome_of(self._record, self._attempts(), self.link.paths)
             return self._outcome
 
     def _looked_up(self) -> Record:
@@ -238,7 +238,7 @@ def cancel_all(link: Link, jobs: Sequence[Job], *, only_waiting: bool = False) -
         meant = Queued if only_waiting else Active | Queued
         wishes = [Cancel(record.id, NOTE) for record in found if isinstance(record.state, meant)]
         with contextlib.suppress(Unheard):  # it is recorded, and the next engine carries it out
-            carry_out(Control(link.places, store, link.sim), wishes)
+            carry_out(Control(link.paths, store, link.sim), wishes)
 
 
 def _text(path: str) -> str:

@@ -66,8 +66,8 @@ class StokerBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no
             future.set_exception(error)
         self._open.add(future)
         future.add_done_callback(self._open.discard)
-        alone = len(func.items) == 1
-        future.add_done_callback(lambda job: callback(lambda: [job.result()] if alone else job.result()))
+        exclusive = len(func.items) == 1
+        future.add_done_callback(lambda job: callback(lambda: [job.result()] if exclusive else job.result()))
         return future
 
     def _submitted(self, calls: Sequence[_Call]) -> Job:

@@ -17,7 +17,7 @@ from stoker.core.units import duration_text
 from stoker.python.calls import is_function
 from stoker.python.function_child import UNWRITTEN, result_path
 from stoker.store.logs import last_line
-from stoker.store.paths import Places
+from stoker.store.paths import Paths
 from stoker.store.schema import AttemptRow
 
 
@@ -39,7 +39,7 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{self.text}"""'
 
 
-def outcome_of(job: Job, attempts: list[AttemptRow], places: Places) -> Outcome:
+def outcome_of(job: Job, attempts: list[AttemptRow], paths: Paths) -> Outcome:
     """What to give to whoever waited for the job."""
     assert isinstance(job.state, Ended)
     if job.state.result == "cancelled":
@@ -47,7 +47,7 @@ def outcome_of(job: Job, attempts: list[AttemptRow], places: Places) -> Outcome:
     told = _Told(job, log_of(attempts))
     if not is_function(job.command):
         return Outcome(0) if job.state.result == "done" else told.failure(_how(job))
-    path = result_path(str(places.function(job.array or job.id)), job.task or 0)
+    path = result_path(str(paths.function(job.array or job.id)), job.task or 0)
     return _read(job, Path(path), told)
 
 
@@ -154,7 +154,7 @@ def _how(job: Job) -> str:
     note = f" ({state.note})" if state.note else ""
     match state.result:
         case "timeout":
-            limit = "" if job.terms.limit is None else f" of {duration_text(job.terms.limit)}"
+            limit = "" if job.spec.limit is None else f" of {duration_text(job.spec.limit)}"
             return f"reached its time limit{limit}"
         case "oom":
             return f"ran out of GPU memory{note}"

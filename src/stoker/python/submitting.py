@@ -24,7 +24,7 @@ from stoker.queue.config import load_config
 from stoker.queue.engine_process import Background
 from stoker.queue.job_files import COMMAND_LINE, Listed
 from stoker.queue.options import JobOptions, merged, working_directory
-from stoker.queue.submit import Desk, Entered, Part
+from stoker.queue.submit import Entered, JobBuilder, Part
 
 LABEL = "python"
 Undo = Callable[[], object]
@@ -42,23 +42,23 @@ def submit_calls(
 ) -> range:
     """A job for each call; several are the tasks of an array."""
     wish = msgspec.structs.replace(_named(options, function), array=array)
-    commands = [calls.command_of(link.places, function, call) for call in given]
-    with calls.written(link.places, function, given) as folder:
+    commands = [calls.command_of(link.paths, function, call) for call in given]
+    with calls.written(link.paths, function, given) as folder:
 
         def settle(ids: range) -> Undo:
-            place = calls.settle(folder, link.places, ids[0])
+            place = calls.settle(folder, link.paths, ids[0])
             return lambda: place.rename(folder)
 
         entered = _hand_in(link, wish, commands[0], partial(_with_commands, commands=commands), settle)
-    _make_durable(link.places.functions)
+    _make_durable(link.paths.functions)
     return entered[0].ids
 
 
 def _with_commands(part: Part, commands: Sequence[Command]) -> Part:
     """The tasks of an array with a command each, in which nothing is to be filled in."""
-    terms = msgspec.structs.replace(part.jobs[0].terms, fill=False)
+    spec = msgspec.structs.replace(part.jobs[0].spec, fill=False)
     jobs = [
-        msgspec.structs.replace(job, command=command, terms=terms)
+        msgspec.structs.replace(job, command=command, spec=spec)
         for job, command in zip(part.jobs, commands, strict=True)
     ]
     return Part(jobs, part.array)
@@ -66,7 +66,7 @@ def _with_commands(part: Part, commands: Sequence[Command]) -> Part:
 
 def check(link: Link, options: JobOptions) -> None:
     """Refuse options that no job could have."""
-    _desk(link, options).read([Listed(_PLACEHOLDER, COMMAND_LINE)])
+    _builder(link, options).read([Listed(_PLACEHOLDER, COMMAND_LINE)])
 
 
 def command_of(words: Sequence[str] | str) -> Command:
@@ -88,33 +88,33 @@ def _hand_in(
 
     What it did is undone where they do not get into the queue, and stays once they are there, whatever comes then.
     """
-    desk = _desk(link, options)
+    builder = _builder(link, options)
     items = [Listed(command, COMMAND_LINE)]
-    desk.read(items)
-    engine = Background(link.places, link.sim)
+    builder.read(items)
+    engine = Background(link.paths, link.sim)
     with link.opened() as store:
         with engine.not_for_nothing():
-            parts = desk.settle(items, store, engine.machine() if desk.needs_devices else None)
+            parts = builder.settle(items, store, engine.machine() if builder.needs_devices else None)
         with contextlib.ExitStack() as undoing:
             with store.writing():
-                entered = desk.enter(store, [finished(part) for part in parts], LABEL, held="")
+                entered = builder.enter(store, [finished(part) for part in parts], LABEL, held="")
                 undoing.callback(settle(entered[0].ids))
             undoing.pop_all()
     engine.wake()
-    for note in desk.notes:
+    for note in builder.notes:
         warnings.warn(note, RuntimeWarning, stacklevel=5)
     if engine.failure:
         _warn(entered[0].ids, engine.failure)
     return entered
 
 
-def _desk(link: Link, options: JobOptions) -> Desk:
+def _builder(link: Link, options: JobOptions) -> JobBuilder:
     """With what is configured here, before which go variables, and before those what was given."""
     config = load_config(os.environ, Path(working_directory()))
     for warning in config.warnings:
         warnings.warn(warning, RuntimeWarning, stacklevel=2)
     wish = merged(JobOptions(**config.defaults), with_variables(options, os.environ))
-    return Desk(link.places, config, wish, time.time(), os.environ)
+    return JobBuilder(link.paths, config, wish, time.time(), os.environ)
 
 
 def _named(options: JobOptions, function: Callable[..., Any]) -> JobOptions:

@@ -170,12 +170,12 @@ class _Round:
         if now < self._engine_at:
             return
         self._engine_at = now + ENGINE_INTERVAL
-        if engine_lives(self._link.places, QUEUE):
+        if engine_lives(self._link.paths, QUEUE):
             return
         from stoker.queue.engine_process import start_engine
 
         with contextlib.suppress(StokerError, OSError):
-            start_engine(self._link.places, self._link.sim)
+            start_engine(self._link.paths, self._link.sim)
         self._engine_at = time.monotonic() + 10 * ENGINE_INTERVAL
 
 
@@ -201,7 +201,7 @@ def leave_all() -> None:
 def _opened(link: Link) -> Iterator[Store]:
     """The queue's file; a watcher has it open all the time, and uses it where nobody forks."""
     with _no_fork:
-        store = open_store(link.places)
+        store = open_store(link.paths)
     try:
         yield store
     finally:

@@ -15,13 +15,13 @@ from stoker.core.errors import StokerError
 from stoker.core.job import Job
 from stoker.core.launch import INHERIT
 from stoker.core.requests import Release, Request
-from stoker.core.spec import Dependency, Doomed, NewJob, Outcome, Terms, judge
+from stoker.core.spec import Dependency, Doomed, JobSpec, NewJob, Outcome, judge
 from stoker.store import queries
-from stoker.store.engine_lock import QUEUE, engine_lives, ring
+from stoker.store.engine_lock import QUEUE, engine_lives, wake
 from stoker.store.ownership import (
     is_served,
 )
-from stoker.store.paths import Places
+from stoker.store.paths import Paths
 from stoker.store.schema import TakeOver
 from stoker.store.writer import Store, open_store
 
@@ -46,24 +46,24 @@ def submit(store: Store, submission: Submission, now: float) -> range:
         return store.add_jobs(batch, QUEUE, jobs, now, array=submission.array, held=submission.held)
 
 
-def ask(places: Places, store: Store, requests: Sequence[Request], now: float) -> list[int]:
+def ask(paths: Paths, store: Store, requests: Sequence[Request], now: float) -> list[int]:
     """Leave requests for the engines that own the jobs, wake those, and return the requests' numbers.
 
     What a dead run left is given to the engine of the queue, which may have to be started for it.
     """
     with store.writing():
-        wishes = [wish for request in requests for wish in _wishes(places, store, request)]
+        wishes = [wish for request in requests for wish in _wishes(paths, store, request)]
         numbers = store.ask(wishes, now)
     for engine in {engine for engine, _ in wishes}:
-        ring(places, engine)
+        wake(paths, engine)
     return numbers
 
 
-def _wishes(places: Places, store: Store, request: Request) -> list[tuple[str, Request]]:
+def _wishes(paths: Paths, store: Store, request: Request) -> list[tuple[str, Request]]:
     owner = store.owner(request.job)
-    if is_served(places, owner):
+    if is_served(paths, owner):
         return [(owner, request)]
-    left = store.jobs_with_keeper_of(request.job)
+    left = store.jobs_in_slot_of(request.job)
     store.take_over([TakeOver(job_id, owner) for job_id in (*left, request.job)], QUEUE)
     return [*((QUEUE, Release(job_id)) for job_id in left), (QUEUE, request)]
 
@@ -84,7 +84,7 @@ class Unheard(StokerError):
 class Control(NamedTuple):
     """The queue, and how to start its engine."""
 
-    places: Places
+    paths: Paths
     store: Store
     sim: str | None
 
@@ -92,13 +92,13 @@ class Control(NamedTuple):
 @contextlib.contextmanager
 def opened(sim: bool) -> Iterator[Control]:
     """The queue of this user, or that of the simulated GPUs."""
-    from stoker.store.paths import places_for
+    from stoker.store.paths import paths_for
 
     given = os.environ.get("STOKER_SIM")
     simulated = sim or bool(given)
-    places = places_for("simulated" if simulated else None)
-    with contextlib.closing(open_store(places)) as store:
-        yield Control(places, store, (given or _sim_before(places)) if simulated else None)
+    paths = paths_for("simulated" if simulated else None)
+    with contextlib.closing(open_store(paths)) as store:
+        yield Control(paths, store, (given or _sim_before(paths)) if simulated else None)
 
 
 def carry_out(control: Control, requests: Sequence[Request]) -> None:
@@ -106,7 +106,7 @@ def carry_out(control: Control, requests: Sequence[Request]) -> None:
 
     if not requests:
         return
-    numbers = ask(control.places, control.store, requests, time.time())
+    numbers = ask(control.paths, control.store, requests, time.time())
     if queries.is_expected(control.store, QUEUE):
         start_for(control, "your wish is recorded and will be carried out by the next engine")
     _wait_answered(control.store, numbers)
@@ -114,12 +114,12 @@ def carry_out(control: Control, requests: Sequence[Request]) -> None:
 
 def start_for(control: Control, otherwise: str) -> None:
     """Start the engine of the queue unless it lives; `otherwise` is what to know where it cannot be started."""
-    if engine_lives(control.places, QUEUE):
+    if engine_lives(control.paths, QUEUE):
         return
     from stoker.queue.engine_process import start_engine
 
     try:
-        start_engine(control.places, control.sim)
+        start_engine(control.paths, control.sim)
     except StokerError as error:
         raise Unheard(f"{error.message}; {otherwise}", error.hint) from error
 
@@ -142,11 +142,11 @@ def _wait_answered(store: Store, numbers: Sequence[int]) -> None:
         pause = min(2 * pause, 0.05)
 
 
-def _sim_before(places: Places) -> str:
+def _sim_before(paths: Paths) -> str:
     """The simulated GPUs that the last engine had."""
-    from stoker.store.status_file import read_view
+    from stoker.store.status_file import read_status
 
-    view = read_view(places.bulletin(QUEUE))
+    view = read_status(paths.status_file(QUEUE))
     sizes = [device.memory for device in view.devices if device.memory] if view else []
     return ",".join(f"1x{size // 2**20}M" for size in sizes) or "1x24G"
 
@@ -154,23 +154,23 @@ def _sim_before(places: Places) -> str:
 def abandoned(control: Control, jobs: Sequence[Job]) -> set[int]:
     """Ids of those jobs whose foreground run is gone."""
     owners = queries.owners_of(control.store, [job.id for job in jobs])
-    gone = [owner for owner in owners if not is_served(control.places, owner)]
+    gone = [owner for owner in owners if not is_served(control.paths, owner)]
     return {job_id for owner in gone for job_id in owners[owner]}
 
 
-def terms_in_the_queue(control: Control, terms: Terms) -> Terms:
+def specs_in_the_queue(control: Control, spec: JobSpec) -> JobSpec:
     """The same terms, with a log file in place of the terminal that the run had."""
-    if INHERIT not in (terms.out, terms.err):
-        return terms
-    control.places.logs.mkdir(mode=0o700, exist_ok=True)
+    if INHERIT not in (spec.out, spec.err):
+        return spec
+    control.paths.logs.mkdir(mode=0o700, exist_ok=True)
     log = default_log(control)
-    out = log if terms.out == INHERIT else terms.out
-    return msgspec.structs.replace(terms, out=out, err="" if terms.err == INHERIT else terms.err)
+    out = log if spec.out == INHERIT else spec.out
+    return msgspec.structs.replace(spec, out=out, err="" if spec.err == INHERIT else spec.err)
 
 
 def default_log(control: Control) -> str:
     """Where the output of a job goes that says nothing about it."""
-    return str(control.places.logs).replace("%", "%%") + "/%j.log"
+    return str(control.paths.logs).replace("%", "%%") + "/%j.log"
 
 
 def skipped_because(store: Store, jobs: Sequence[Job]) -> list[Job]:
@@ -183,8 +183,8 @@ def skipped_because(store: Store, jobs: Sequence[Job]) -> list[Job]:
         return "open" if (dependency.target, dependency.array) in again else store.outcome(dependency)
 
     for job in queries.skipped_after(store, min(ids, default=0)):  # nobody waits for a job that came later
-        targets = {(one.target, one.array) for one in job.terms.after}
-        if job.id not in ids and targets & again and not isinstance(judge(job.terms.after, outcome), Doomed):
+        targets = {(one.target, one.array) for one in job.spec.after}
+        if job.id not in ids and targets & again and not isinstance(judge(job.spec.after, outcome), Doomed):
             along.append(job)
             again |= _as_targets(job)
     return along

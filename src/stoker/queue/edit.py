@@ -17,18 +17,18 @@ from stoker.core.errors import Impossible, UsageError
 from stoker.core.job import Job, id_text
 from stoker.core.launch import INHERIT
 from stoker.core.planner.placement import never_fits
-from stoker.core.spec import Dependency, Name, Need, Terms
+from stoker.core.spec import Dependency, JobSpec, Name, Resources
 from stoker.core.text import shown_value, text_for_json
 from stoker.core.units import size_text
 from stoker.queue.control import Control, default_log, warn
 from stoker.queue.local_time import LocalZone
-from stoker.queue.options import JobOptions, Surroundings, check_mps, parse_vram, terms_of, vram_word
+from stoker.queue.options import JobOptions, Surroundings, check_mps, parse_vram, spec_of, vram_word
 from stoker.queue.preflight import Caps
 from stoker.queue.select import resolve_after
-from stoker.queue.view_model import amount_now, needs_of_attempts
+from stoker.queue.view_model import amount_now, resources_of_attempts
 from stoker.store.engine_lock import QUEUE
 from stoker.store.reader import Reading
-from stoker.store.status_file import View, read_view
+from stoker.store.status_file import View, read_status
 
 
 class LastTime(NamedTuple):
@@ -53,32 +53,32 @@ def last_time(store: Reading, job: Job, devices: Sequence[Device]) -> LastTime:
     if not attempts:
         return LastTime(needed=job.floor)
     had = [device for device in devices if device.id in attempts[-1].devices]
-    need = needs_of_attempts(store.events(job.id), job.terms.need)[-1]
+    resources = resources_of_attempts(store.events(job.id), job.spec.resources)[-1]
     peak = uses[max(uses)].peak if uses else 0
-    return LastTime(amount_now(need, had), peak or None, job.floor)
+    return LastTime(amount_now(resources, had), peak or None, job.floor)
 
 
-def changed_need(need: Need, text: str, before: LastTime) -> tuple[Need, str]:
+def changed_resources(resources: Resources, text: str, before: LastTime) -> tuple[Resources, str]:
     """The need with another amount of memory on each GPU, and how that came about in words."""
     if word := vram_word(text):
         said = "memory as learnt" if word == "auto" else "whole GPUs"
-        return replace(need, memory=None, auto=word == "auto"), said
+        return replace(resources, memory=None, auto=word == "auto"), said
     if not text.startswith("+"):
         size, why = parse_vram(text), ""
     else:
-        base = _base(need, before)
+        base = _base(resources, before)
         size, why = _grown(base.size, text[1:]), f", {text[1:]} more than {base.words}" if base.words else ""
-    return replace(need, memory=size, auto=False), f"{size_text(size)} on each GPU{why}"
+    return replace(resources, memory=size, auto=False), f"{size_text(size)} on each GPU{why}"
 
 
-def _base(need: Need, before: LastTime) -> Base:
+def _base(resources: Resources, before: LastTime) -> Base:
     """What was asked for; more where it had more, or what it had where that was learnt."""
     set_aside, peak = before.set_aside or 0, before.peak or 0
-    if need.shares and before.needed > max(need.memory or 0, set_aside, peak):
+    if resources.shares and before.needed > max(resources.memory or 0, set_aside, peak):
         return Base(before.needed, f"the {size_text(before.needed)} that it needs at least")
-    if need.memory is not None and need.memory >= set_aside:
-        return Base(need.memory, "")
-    if not need.shares:
+    if resources.memory is not None and resources.memory >= set_aside:
+        return Base(resources.memory, "")
+    if not resources.shares:
         raise UsageError("it has whole GPUs already, so there is nothing to add to", "give a size, such as --vram 12G")
     if not set_aside and not peak:
         raise UsageError("nobody knows how much memory it took", "give a size, such as --vram 12G")
@@ -96,12 +96,12 @@ def _grown(size: int, more: str) -> int:
         raise UsageError(f"--vram +{more} is not understood", "write it as +20%, +2G or 12G") from None
 
 
-Wish = Mapping[str, Any]
+Request = Mapping[str, Any]
 """Options with their new values; an empty text is the default, and None in a table takes a name out of it."""
 
-_OF_THE_NEED = {"gpus": "gpus", "vram": "memory", "on": "allowed", "prefer": "preferred", "gpu_type": "model"}
+_OF_THE_RESOURCES = {"gpus": "gpus", "vram": "memory", "on": "allowed", "prefer": "preferred", "gpu_type": "model"}
 
-_OF_THE_TERMS = {
+_OF_THE_SPEC = {
     "priority": "priority",
     "time": "limit",
     "grace": "grace",
@@ -125,38 +125,42 @@ class Rewriter:
 
     def __init__(self, control: Control) -> None:
         self._control = control
-        self._view = read_view(control.places.bulletin(QUEUE))
+        self._view = read_status(control.paths.status_file(QUEUE))
         self._now = time.time()
         self._caps_by_environment: dict[str, Caps] = {}
 
-    def terms(self, job: Job, wish: Wish) -> Terms:
+    def spec(self, job: Job, wish: Request) -> JobSpec:
         """The terms of a job with what is wished, all of it checked."""
         if "array" in wish:
             raise UsageError("the tasks of an array cannot be changed", "cancel it and submit another one")
         given = {name: value for name, value in wish.items() if name not in _TABLES and value != ""}
-        read = terms_of(JobOptions(**given), self._around(job, wish))
+        read = spec_of(JobOptions(**given), self._around(job, wish))
         if INHERIT in (read.out, read.err):
             raise UsageError("-o - is this terminal, which a job of the queue does not have", "name a file")
-        need = {field: getattr(read.need, field) for option, field in _OF_THE_NEED.items() if option in wish}
+        resources = {
+            field: getattr(read.resources, field) for option, field in _OF_THE_RESOURCES.items() if option in wish
+        }
         if "vram" in wish:
-            need["auto"] = read.need.auto
-        changed = {field: getattr(read, field) for option, field in _OF_THE_TERMS.items() if option in wish}
+            resources["auto"] = read.resources.auto
+        changed = {field: getattr(read, field) for option, field in _OF_THE_SPEC.items() if option in wish}
         changed |= {_TABLES[name]: _table(job, name, wish[name]) for name in _TABLES if wish.get(name)}
-        terms = msgspec.structs.replace(job.terms, need=msgspec.structs.replace(job.terms.need, **need), **changed)
-        if need:
-            check_mps(terms.need)
-            self.refuse_impossible(job, terms.need)
-        return self._caps(job).settled(job.command, terms) if wish.get("cap") else terms
+        spec = msgspec.structs.replace(
+            job.spec, resources=msgspec.structs.replace(job.spec.resources, **resources), **changed
+        )
+        if resources:
+            check_mps(spec.resources)
+            self.refuse_impossible(job, spec.resources)
+        return self._caps(job).settled(job.command, spec) if wish.get("cap") else spec
 
     def _caps(self, job: Job) -> Caps:
-        digest = job.terms.environment
+        digest = job.spec.environment
         if digest not in self._caps_by_environment:
             self._caps_by_environment[digest] = Caps(self._control.store.environment(digest), warn)
         return self._caps_by_environment[digest]
 
-    def refuse_impossible(self, job: Job, need: Need) -> None:
+    def refuse_impossible(self, job: Job, resources: Resources) -> None:
         """Refuse what no device here could ever meet."""
-        if self._view is not None and need.gpus and (why := never_fits(need, self._view.devices)):
+        if self._view is not None and resources.gpus and (why := never_fits(resources, self._view.devices)):
             raise Impossible(f"{id_text(job)} {why}", "ask for less; stoker gpus shows what there is")
 
     @property
@@ -172,13 +176,13 @@ class Rewriter:
         """What people call a job."""
         return self._control.store.shown_id(job_id)
 
-    def _around(self, job: Job, wish: Wish) -> Surroundings:
+    def _around(self, job: Job, wish: Request) -> Surroundings:
         """A directory is meant from here, and a file from the job's directory, as when it was submitted."""
         logs = default_log(self._control)
         return Surroundings(
-            cwd=os.getcwd() if wish.get("chdir") else job.terms.cwd,
-            umask=job.terms.umask,
-            environment=job.terms.environment,
+            cwd=os.getcwd() if wish.get("chdir") else job.spec.cwd,
+            umask=job.spec.umask,
+            environment=job.spec.environment,
             default_out=logs.replace("%j", "%A/%a") if job.task is not None else logs,
             resolve=_resolver(self._view),
             earlier=lambda text: resolve_after(self._control.store, text, job),
@@ -196,7 +200,7 @@ def _resolver(view: View | None) -> Callable[[str], str]:
 
 
 def _table(job: Job, name: str, wish: Mapping[str, str | None]) -> tuple[tuple[str, str], ...]:
-    before: tuple[tuple[str, str], ...] = getattr(job.terms, _TABLES[name])
+    before: tuple[tuple[str, str], ...] = getattr(job.spec, _TABLES[name])
     merged = {**dict(before), **wish}
     return tuple(sorted((key, value) for key, value in merged.items() if value is not None))
 
@@ -222,29 +226,29 @@ _COMMENTS = {
 
 def options_of(job: Job, label: Callable[[str], str], name: Name = str) -> dict[str, Any]:
     """Every option that can be changed, with its value; empty texts where there is none, stars for secrets."""
-    terms, need = job.terms, job.terms.need
+    spec, resources = job.spec, job.spec.resources
     return {
         "name": text_for_json(job.name),
-        "priority": terms.priority,
-        "gpus": need.gpus,
-        "vram": "auto" if need.auto else "all" if need.memory is None else _size(need.memory),
-        "cap": terms.cap,
-        "on": ",".join(map(label, need.allowed)),
-        "prefer": ",".join(map(label, need.preferred)),
-        "gpu_type": need.model,
-        "time": "" if terms.limit is None else _seconds(terms.limit),
-        "grace": _seconds(terms.grace),
-        "begin": "" if terms.begin is None else _moment(terms.begin),
-        "after": ",".join(_dependency(one, name) for one in terms.after),
-        "retries": terms.retries,
-        "retry_on": ",".join(terms.retry_on),
-        "no_requeue": not terms.requeue,
-        "group": terms.group,
-        "chdir": text_for_json(terms.cwd),
-        "out": text_for_json(terms.out),
-        "err": text_for_json(terms.err),
-        "env": {text_for_json(name): text_for_json(shown_value(name, value)) for name, value in terms.extra_env},
-        "tag": dict(terms.tags),
+        "priority": spec.priority,
+        "gpus": resources.gpus,
+        "vram": "auto" if resources.auto else "all" if resources.memory is None else _size(resources.memory),
+        "cap": spec.cap,
+        "on": ",".join(map(label, resources.allowed)),
+        "prefer": ",".join(map(label, resources.preferred)),
+        "gpu_type": resources.model,
+        "time": "" if spec.limit is None else _seconds(spec.limit),
+        "grace": _seconds(spec.grace),
+        "begin": "" if spec.begin is None else _moment(spec.begin),
+        "after": ",".join(_dependency(one, name) for one in spec.after),
+        "retries": spec.retries,
+        "retry_on": ",".join(spec.retry_on),
+        "no_requeue": not spec.requeue,
+        "group": spec.group,
+        "chdir": text_for_json(spec.cwd),
+        "out": text_for_json(spec.out),
+        "err": text_for_json(spec.err),
+        "env": {text_for_json(name): text_for_json(shown_value(name, value)) for name, value in spec.extra_env},
+        "tag": dict(spec.tags),
     }
 
 

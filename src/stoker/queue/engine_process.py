@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from stoker.core.errors import Impossible, StokerError
-from stoker.store.engine_lock import QUEUE, engine_lives, process_of, ring, signal_engine
-from stoker.store.paths import Places
+from stoker.store.engine_lock import QUEUE, engine_lives, process_of, signal_engine, wake
+from stoker.store.paths import Paths
 from stoker.store.status_file import Machine, read_machine
 
 LIMIT = 10 * 2**20
@@ -65,23 +65,23 @@ class EngineFailed(StokerError):
     exit_code = 3
 
 
-def ensure_engine(places: Places, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
+def ensure_engine(paths: Paths, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Start the engine of the queue unless one runs; True where it was started. Jobs wait safely if it fails."""
-    if engine_lives(places, QUEUE):
+    if engine_lives(paths, QUEUE):
         return False
     read_end, write_end = os.pipe()
     try:
-        process = _spawn(places, [*arguments, "--ready-fd", str(write_end)], environment, write_end)
+        process = _spawn(paths, [*arguments, "--ready-fd", str(write_end)], environment, write_end)
     finally:
         os.close(write_end)
     with open(read_end, "rb", buffering=0) as answers:
         answer = _answer(answers.fileno())
     if answer != READY:
         there = _still_there(process)  # before the look at the lock: one that is dying may have it to the last
-        if not engine_lives(places, QUEUE):  # else another was faster, which is just as well
-            raise _failure(places, answer, process, there=there)
+        if not engine_lives(paths, QUEUE):  # else another was faster, which is just as well
+            raise _failure(paths, answer, process, there=there)
     elif process.poll():
-        raise _failure(places, b"", process, there=False)
+        raise _failure(paths, b"", process, there=False)
     process.returncode = 0  # it outlives us, and nobody waits for it
     return True
 
@@ -102,10 +102,10 @@ def tell_failure(descriptor: int | None, error: StokerError) -> None:
 
 
 def _spawn(
-    places: Places, arguments: Sequence[str], environment: Mapping[str, str], descriptor: int
+    paths: Paths, arguments: Sequence[str], environment: Mapping[str, str], descriptor: int
 ) -> subprocess.Popen[bytes]:
     """A process in a session of its own, with no terminal and no descriptor of ours but the log and the pipe."""
-    with open_log(places.log) as log:
+    with open_log(paths.log) as log:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "stoker", "engine", "run", *arguments],
             stdin=subprocess.DEVNULL,
@@ -130,12 +130,12 @@ def _answer(descriptor: int) -> bytes:
     return said
 
 
-def _failure(places: Places, answer: bytes, process: subprocess.Popen[bytes], *, there: bool) -> StokerError:
+def _failure(paths: Paths, answer: bytes, process: subprocess.Popen[bytes], *, there: bool) -> StokerError:
     try:
         body = json.loads(answer)
     except ValueError:
         how = "did not get ready in time" if there else f"ended with {process.returncode}"
-        return EngineFailed(f"the engine {how}", f"see {places.log}; the queue is as it was")
+        return EngineFailed(f"the engine {how}", f"see {paths.log}; the queue is as it was")
     kind = Impossible if body["code"] == Impossible.exit_code else EngineFailed
     return kind(body["message"], body["hint"])
 
@@ -157,9 +157,9 @@ LEAVING_SECONDS = 3.0
 class Background:
     """The engine of the queue as a door needs it; that it cannot be started is told when the jobs are safe."""
 
-    def __init__(self, places: Places, sim: str | None) -> None:
+    def __init__(self, paths: Paths, sim: str | None) -> None:
         self.failure: StokerError | None = None
-        self._places = places
+        self._paths = paths
         self._sim = sim
         self._started = False
 
@@ -173,7 +173,7 @@ class Background:
         try:
             yield
         except Impossible:
-            machine = read_machine(self._places.bulletin(QUEUE))
+            machine = read_machine(self._paths.status_file(QUEUE))
             if self._started and not (machine and machine.devices):
                 self._see_off()
             raise
@@ -181,32 +181,32 @@ class Background:
     def machine(self) -> Machine | None:
         """What the machine has, as a living engine says; else what the last one said, if there was one."""
         self._ensure()
-        return read_machine(self._places.bulletin(QUEUE))
+        return read_machine(self._paths.status_file(QUEUE))
 
     def wake(self) -> None:
         """There is something new in the queue."""
-        if not ring(self._places, QUEUE) and self.failure is None:
+        if not wake(self._paths, QUEUE) and self.failure is None:
             self._ensure()
 
     def _ensure(self) -> None:
-        if engine_lives(self._places, QUEUE):
+        if engine_lives(self._paths, QUEUE):
             return
 
         try:
-            self._started = start_engine(self._places, self._sim)
+            self._started = start_engine(self._paths, self._sim)
         except StokerError as error:
             self.failure = error
         except OSError as error:
-            hint = f"see whether {self._places.state} can be written to, then stoker engine start"
+            hint = f"see whether {self._paths.state} can be written to, then stoker engine start"
             self.failure = StokerError(f"{error.strerror} ({error.filename})", hint)
 
     def _see_off(self) -> None:
-        pid = signal_engine(self._places, QUEUE, signal.SIGUSR2)
+        pid = signal_engine(self._paths, QUEUE, signal.SIGUSR2)
         deadline = time.monotonic() + LEAVING_SECONDS
-        while pid is not None and process_of(self._places, QUEUE) == pid and time.monotonic() < deadline:
+        while pid is not None and process_of(self._paths, QUEUE) == pid and time.monotonic() < deadline:
             time.sleep(0.01)
 
 
-def start_engine(places: Places, sim: str | None, arguments: Sequence[str] = ()) -> bool:
+def start_engine(paths: Paths, sim: str | None, arguments: Sequence[str] = ()) -> bool:
     """Start the engine of the queue unless it runs; True where it was started."""
-    return ensure_engine(places, [*(["--sim", sim] if sim else []), *arguments], os.environ)
+    return ensure_engine(paths, [*(["--sim", sim] if sim else []), *arguments], os.environ)

@@ -13,21 +13,21 @@ from msgspec import Struct
 from stoker import __version__
 from stoker.core.device import Device, Snapshot
 from stoker.core.errors import Impossible, StokerError
-from stoker.core.job import Active, Job, Waiting, need_of
+from stoker.core.job import Active, Job, Waiting, resources_of, slot_of
 from stoker.core.lease import Lease
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import plan
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import WaitingJobs, caps_of
 from stoker.core.planner.reasons import NeverFits, sentence
-from stoker.core.spec import Command, Need, Terms
+from stoker.core.spec import Command, JobSpec, Resources
 from stoker.core.text import text_for_json
 from stoker.queue import view_builder
 from stoker.queue.config import load_config
 from stoker.queue.view_builder import Knowledge, Views, device_lines, known
 from stoker.queue.view_model import DeviceLine, exactly
 from stoker.store.engine_lock import QUEUE
-from stoker.store.paths import Places, host_name
+from stoker.store.paths import Paths, host_name
 from stoker.store.queries import drained_key
 from stoker.store.status_file import View
 
@@ -49,13 +49,13 @@ class Gpus(Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def known_devices(places: Places, *, simulated: bool) -> Iterator[Knowledge]:
+def known_devices(paths: Paths, *, simulated: bool) -> Iterator[Knowledge]:
     """All that is known now of devices."""
     now = time.time()
-    views = view_builder.look(places, now)
+    views = view_builder.look(paths, now)
     if not views.lives and not views.runs:
-        views = Views(_asked(places, views, now, simulated=simulated), lives=False)
-    with known(places, simulated=simulated, views=views) as knowledge:
+        views = Views(_asked(paths, views, now, simulated=simulated), lives=False)
+    with known(paths, simulated=simulated, views=views) as knowledge:
         yield knowledge
 
 
@@ -74,13 +74,13 @@ def gpus_of(knowledge: Knowledge, picked: Sequence[str] = ()) -> Gpus:
     )
 
 
-def _asked(places: Places, before: Views, now: float, *, simulated: bool) -> View | None:
+def _asked(paths: Paths, before: Views, now: float, *, simulated: bool) -> View | None:
     """What an engine would see if one were started now; what the last one saw where nobody can be asked."""
     try:
-        snapshot = _simulated(places, now) if simulated else _from_driver(now)
+        snapshot = _simulated(paths, now) if simulated else _from_driver(now)
     except Impossible as error:
         return _view(Snapshot(now, (), note=error.message), (), now)
-    return before.queue if snapshot is None else _view(snapshot, _leases(places, simulated=simulated), now)
+    return before.queue if snapshot is None else _view(snapshot, _leases(paths, simulated=simulated), now)
 
 
 def _from_driver(now: float) -> Snapshot:
@@ -92,19 +92,19 @@ def _from_driver(now: float) -> Snapshot:
         return devices.look(now)
 
 
-def _simulated(places: Places, now: float) -> Snapshot | None:
+def _simulated(paths: Paths, now: float) -> Snapshot | None:
     """Without a word on how many are simulated, nobody can tell."""
     from stoker.devices.detect import simulate
 
     spec = os.environ.get("STOKER_SIM")
-    return simulate(spec, str(places.simulator), [], now).look(now) if spec else None
+    return simulate(spec, str(paths.simulator), [], now).look(now) if spec else None
 
 
-def _leases(places: Places, *, simulated: bool) -> tuple[Lease, ...]:
+def _leases(paths: Paths, *, simulated: bool) -> tuple[Lease, ...]:
     from stoker.ledger import Ledger, find_ledger
 
     own = simulated and not os.environ.get("STOKER_LEDGER")
-    path = places.state / "ledger" if own else find_ledger(os.environ)
+    path = paths.state / "ledger" if own else find_ledger(os.environ)
     return tuple(Ledger(path).live().leases.values()) if path.exists() else ()
 
 
@@ -117,7 +117,7 @@ def _view(snapshot: Snapshot, leases: tuple[Lease, ...], now: float) -> View:
         since=now,
         at=now,
         waiting=0,
-        parked=0,
+        blocked=0,
         devices=snapshot.devices,
         readings=dict(snapshot.readings),
         note=snapshot.note,
@@ -134,12 +134,12 @@ class NotFree(StokerError):
     exit_code = 1
 
 
-def picked(knowledge: Knowledge, need: Need) -> tuple[Device, ...]:
+def picked(knowledge: Knowledge, resources: Resources) -> tuple[Device, ...]:
     """The devices that a job with this need would be started on now."""
     view = next(iter(knowledge.views.current), None)
     if view is None:
         raise Impossible("no GPU is known here", "start an engine that finds them: stoker engine start")
-    asking = Job(0, 0, Command(("true",)), Terms(need), Waiting(knowledge.now), knowledge.now)
+    asking = Job(0, 0, Command(("true",)), JobSpec(resources), Waiting(knowledge.now), knowledge.now)
     waiting = WaitingJobs()
     waiting.add(asking)
     decided = plan(waiting, _slots(knowledge, view), view.snapshot, view.leases, _policy(knowledge), view.at)
@@ -158,7 +158,7 @@ def _slots(knowledge: Knowledge, view: View) -> list[Slot]:
         return []
     jobs = [job for job, engine in knowledge.active if engine == view.engine]
     return [
-        Slot(job.state.keeper, job.id, need_of(job), job.state.devices, caps=caps_of(job))
+        Slot(slot_of(job.state.ref), job.id, resources_of(job), job.state.devices, caps=caps_of(job))
         for job in jobs
         if isinstance(job.state, Active)
     ]

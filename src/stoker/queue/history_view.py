@@ -11,7 +11,7 @@ from stoker.core.device import Device
 from stoker.core.job import Ended, Result, id_text
 from stoker.core.launch import INHERIT
 from stoker.core.text import text_for_json
-from stoker.queue.view_model import VramMode, amount_now, exactly, mode_of, moment, needs_of_attempts
+from stoker.queue.view_model import VramMode, amount_now, exactly, mode_of, moment, resources_of_attempts
 from stoker.store.queries import Listing, Past, Period
 
 SCHEMA = "stoker.history/1"
@@ -85,7 +85,7 @@ def past_line(past: Past, store: Listing, devices: Mapping[str, Device]) -> Past
     ended = job.state
     assert isinstance(ended, Ended)
     started = last.started if last else None
-    terms = job.terms
+    spec = job.spec
     return PastLine(
         id=job.id,
         label=id_text(job),
@@ -94,10 +94,10 @@ def past_line(past: Past, store: Listing, devices: Mapping[str, Device]) -> Past
         exit_code=None if ended.signal else ended.code,
         signal=ended.signal or None,
         note=text_for_json(ended.note),
-        group=text_for_json(terms.group),
-        gpus=terms.need.gpus,
+        group=text_for_json(spec.group),
+        gpus=spec.resources.gpus,
         devices=[_label(device, devices) for device in last.devices] if last else [],
-        vram_bytes=terms.need.memory,
+        vram_bytes=spec.resources.memory,
         submitted=exactly(job.submitted),
         started=moment(started),
         ended=exactly(ended.at),
@@ -106,12 +106,12 @@ def past_line(past: Past, store: Listing, devices: Mapping[str, Device]) -> Past
         gpu_hours=round(past.gpu_seconds / 3600, 6),
         attempts=job.attempts,
         peak_memory_bytes=last.peak_memory or None if last else None,
-        directory=text_for_json(terms.cwd),
-        commit=text_for_json(terms.commit),
-        tags={text_for_json(name): text_for_json(value) for name, value in terms.tags},
+        directory=text_for_json(spec.cwd),
+        commit=text_for_json(spec.commit),
+        tags={text_for_json(name): text_for_json(value) for name, value in spec.tags},
         log=text_for_json(last.log) if last and last.log and last.log != INHERIT else None,
         command=text_for_json(job.command.text),
-        vram_mode=mode_of(terms.need),
+        vram_mode=mode_of(spec.resources),
         reserved_bytes=_set_aside(past, store, devices),
         peak_vram_bytes=past.peak or None,
         utilisation_percent=past.utilisation,
@@ -127,10 +127,10 @@ def _set_aside(past: Past, store: Listing, devices: Mapping[str, Device]) -> int
     job, had = past.job, past.last.devices if past.last else ()
     if not had or not job.kind:
         return None
-    asked = job.terms.need
-    changed = asked.auto or job.floor or job.shortages
-    need = needs_of_attempts(store.events(job.id), asked)[-1] if changed else asked
-    return amount_now(need, [devices[one] for one in had if one in devices])
+    asked = job.spec.resources
+    changed = asked.auto or job.floor or job.shared_failures
+    resources = resources_of_attempts(store.events(job.id), asked)[-1] if changed else asked
+    return amount_now(resources, [devices[one] for one in had if one in devices])
 
 
 def _seconds(span: float) -> float:

@@ -32,11 +32,11 @@ from stoker.core.job import (
 )
 from stoker.core.launch import INHERIT
 from stoker.core.learning import MIB, Use, reached
-from stoker.core.spec import Need, dependency_text
+from stoker.core.spec import Resources, dependency_text
 from stoker.core.text import PATTERNS, outcome, shown_value, text_for_json
 from stoker.core.units import size_text
 from stoker.queue.view_builder import Knowledge, job_line, oom_advice, sparing_text
-from stoker.queue.view_model import JobLine, amount_now, exactly, moment, needs_of_attempts
+from stoker.queue.view_model import JobLine, amount_now, exactly, moment, resources_of_attempts
 from stoker.store.reports import Latest
 from stoker.store.schema import AttemptRow
 
@@ -76,12 +76,12 @@ def attempt_lines(job: Job, events: Sequence[Event], knowledge: Knowledge) -> li
     live = knowledge.live(job.id) if isinstance(job.state, Active) else None
     if live is not None:  # what is written down is up to a minute old
         uses[job.attempts] = reached(uses.get(job.attempts, Use()), live.peak)
-    needs = dict(enumerate(needs_of_attempts(events, job.terms.need), 1))
+    needs = dict(enumerate(resources_of_attempts(events, job.spec.resources), 1))
     rows = store.attempts(job.id)
     return [_line(row, needs.get(row.number), uses.get(row.number), knowledge) for row in rows]
 
 
-def _line(row: AttemptRow, need: Need | None, use: Use | None, knowledge: Knowledge) -> AttemptLine:
+def _line(row: AttemptRow, resources: Resources | None, use: Use | None, knowledge: Knowledge) -> AttemptLine:
     return AttemptLine(
         number=row.number,
         devices=[text_for_json(label) for label in knowledge.labels(row.devices)],
@@ -96,7 +96,7 @@ def _line(row: AttemptRow, need: Need | None, use: Use | None, knowledge: Knowle
         note=text_for_json(row.note or ""),
         log=_path(row.log),
         errors=_path(row.errors),
-        reserved_bytes=amount_now(need, knowledge.devices_of(row.devices)) if row.devices else None,
+        reserved_bytes=amount_now(resources, knowledge.devices_of(row.devices)) if row.devices else None,
         peak_vram_bytes=use.peak or None if use else None,
         utilisation_percent=use.utilisation if use else None,
         vram_curve=[(seconds, size * MIB) for seconds, size in use.curve] if use else [],
@@ -124,7 +124,7 @@ class EventLine(Struct, frozen=True):
 
 def event_lines(job: Job, events: Sequence[Event], knowledge: Knowledge) -> list[EventLine]:
     """All that happened since it was submitted."""
-    needs = iter(needs_of_attempts(events, job.terms.need))
+    needs = iter(resources_of_attempts(events, job.spec.resources))
     return [
         EventLine(exactly(event.at), event_word(event), text_for_json(_detail(event, after, needs, knowledge)))
         for event, after in zip(events, _lived(job, events), strict=True)
@@ -136,7 +136,7 @@ def _lived(job: Job, events: Sequence[Event]) -> Iterator[Job | None]:
     turns = [event for event in events if isinstance(event, Assigned | Paused | Resumed)]
     held = bool(turns) and isinstance(turns[0], Resumed)
     begun = OnHold(job.submitted) if held else Waiting(job.submitted)
-    after: Job | None = replace(job, state=begun, attempts=0, failures=0, losses=0, tries=0, shortages=0, floor=0)
+    after: Job | None = replace(job, state=begun, attempts=0, failures=0, losses=0, tries=0, shared_failures=0, floor=0)
     for event in events:
         try:
             after = None if after is None else advance(after, event)
@@ -145,7 +145,7 @@ def _lived(job: Job, events: Sequence[Event]) -> Iterator[Job | None]:
         yield after
 
 
-def _detail(event: Event, after: Job | None, needs: Iterator[Need | None], knowledge: Knowledge) -> str:
+def _detail(event: Event, after: Job | None, needs: Iterator[Resources | None], knowledge: Knowledge) -> str:
     match event:
         case Assigned():
             return _place(event, next(needs), knowledge)
@@ -156,23 +156,23 @@ def _detail(event: Event, after: Job | None, needs: Iterator[Need | None], knowl
         case Returned():
             return "before it started"
         case Lost():
-            return "its keeper was killed, or the machine went down"
+            return "its worker was killed, or the machine went down"
         case _:
             return ""
 
 
-def _place(event: Assigned, need: Need | None, knowledge: Knowledge) -> str:
+def _place(event: Assigned, resources: Resources | None, knowledge: Knowledge) -> str:
     if not event.devices:
         return "no GPU"
     place = f"GPU {','.join(knowledge.labels(event.devices))}"
-    amount = amount_now(need, knowledge.devices_of(event.devices))
+    amount = amount_now(resources, knowledge.devices_of(event.devices))
     if amount is not None:
         return f"{place}, {size_text(amount)} set aside"
-    return f"{place}, alone" if event.need is not None or (need is not None and need.auto) else place
+    return f"{place}, alone" if event.resources is not None or (resources is not None and resources.auto) else place
 
 
 def _end(event: Exited, after: Job | None) -> str:
-    if after is not None and event.cause and event.company and isinstance(after.state, Waiting):
+    if after is not None and event.cause and event.shared and isinstance(after.state, Waiting):
         return sparing_text(after, event)
     if after is not None and isinstance(after.state, Ended):
         return outcome(after.state)
@@ -182,7 +182,7 @@ def _end(event: Exited, after: Job | None) -> str:
 SCHEMA = "stoker.jobs/1"
 
 
-class Story(JobLine, frozen=True, kw_only=True):
+class JobDetails(JobLine, frozen=True, kw_only=True):
     """A job with all that is known of it."""
 
     directory: str
@@ -221,38 +221,40 @@ class Stories(Struct, frozen=True):
     schema: str
     at: datetime
     simulated: bool
-    jobs: list[Story]
+    jobs: list[JobDetails]
 
 
-def story_of(job: Job, knowledge: Knowledge, secrets: Sequence[str] = PATTERNS, *, environment: bool = False) -> Story:
+def details_of(
+    job: Job, knowledge: Knowledge, secrets: Sequence[str] = PATTERNS, *, environment: bool = False
+) -> JobDetails:
     """The whole story of a job."""
-    terms, store = job.terms, knowledge.store
+    spec, store = job.spec, knowledge.store
     happened = store.events(job.id)
     attempts = attempt_lines(job, happened, knowledge)
     ended = job.state if isinstance(job.state, Ended) else None
-    return Story(
+    return JobDetails(
         **msgspec.structs.asdict(known_line(job, attempts, knowledge)),
-        directory=text_for_json(terms.cwd),
+        directory=text_for_json(spec.cwd),
         shell=job.command.shell,
-        tags=_texts(dict(terms.tags)),
-        allowed=_labels(terms.need.allowed + terms.need.required, knowledge),
-        preferred=_labels(terms.need.preferred, knowledge),
-        gpu_type=text_for_json(terms.need.model),
-        after=[dependency_text(one, store.shown_id) for one in terms.after],
-        begin=moment(terms.begin),
-        grace_seconds=terms.grace,
-        retries=terms.retries,
-        retry_on=list(terms.retry_on),
-        requeue=terms.requeue,
-        at_once=terms.at_once,
-        commit=text_for_json(terms.commit),
+        tags=_texts(dict(spec.tags)),
+        allowed=_labels(spec.resources.allowed + spec.resources.required, knowledge),
+        preferred=_labels(spec.resources.preferred, knowledge),
+        gpu_type=text_for_json(spec.resources.model),
+        after=[dependency_text(one, store.shown_id) for one in spec.after],
+        begin=moment(spec.begin),
+        grace_seconds=spec.grace,
+        retries=spec.retries,
+        retry_on=list(spec.retry_on),
+        requeue=spec.requeue,
+        at_once=spec.at_once,
+        commit=text_for_json(spec.commit),
         ended=moment(ended.at) if ended else None,
         exit_code=ended.code if ended else None,
         signal=(ended.signal or None) if ended else None,
         note=text_for_json(ended.note) if ended else "",
         attempts=attempts,
         events=[EventLine(exactly(job.submitted), "submitted", ""), *event_lines(job, happened, knowledge)],
-        variables=_shown(dict(terms.extra_env), secrets),
+        variables=_shown(dict(spec.extra_env), secrets),
         environment=_environment(job, knowledge, secrets) if environment else None,
         advice=text_for_json(_advice(job, happened, knowledge)),
     )
@@ -290,7 +292,7 @@ def _labels(ids: tuple[str, ...], knowledge: Knowledge) -> list[str]:
 
 
 def _environment(job: Job, knowledge: Knowledge, secrets: Sequence[str]) -> dict[str, str]:
-    digest = job.terms.environment
+    digest = job.spec.environment
     return _shown(knowledge.store.environment(digest), secrets) if digest else {}
 
 

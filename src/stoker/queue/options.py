@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.selectors import Named, parse_selection
-from stoker.core.spec import Dependency, Need, Terms, parse_array
+from stoker.core.spec import Dependency, JobSpec, Resources, parse_array
 from stoker.core.units import parse_duration, parse_size, size_text
 
 RETRY_RESULTS = ("failed", "oom", "timeout")
@@ -90,13 +90,13 @@ def merged(base: JobOptions, own: JobOptions) -> JobOptions:
     return msgspec.structs.replace(base, **{**given, **tables})
 
 
-def terms_of(options: JobOptions, around: Surroundings) -> Terms:
+def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
     """The terms of a job, with every value checked."""
     check_name(options.name or "")
     _refuse_nul(options)
     cwd = os.path.normpath(os.path.join(around.cwd, options.chdir or ""))
-    return Terms(
-        need=need_of(options, around.resolve),
+    return JobSpec(
+        resources=resources_of(options, around.resolve),
         priority=_priority(options.priority or 0),
         cwd=cwd,
         environment=around.environment,
@@ -126,9 +126,9 @@ def tasks_of(options: JobOptions) -> Sequence[int | None]:
     return (None,) if options.array is None else parse_array(options.array).indices
 
 
-def need_of(options: JobOptions, resolve: Callable[[str], str]) -> Need:
+def resources_of(options: JobOptions, resolve: Callable[[str], str]) -> Resources:
     """What the job needs of the machine."""
-    need = Need(
+    resources = Resources(
         gpus=_at_least_zero(1 if options.gpus is None else options.gpus, "-G"),
         memory=None if options.vram is None or vram_word(options.vram) else parse_vram(options.vram),
         auto=vram_word(options.vram or "") == "auto",
@@ -137,8 +137,8 @@ def need_of(options: JobOptions, resolve: Callable[[str], str]) -> Need:
         model=(options.gpu_type or "").strip().lower(),
         mps=None if options.mps is None else parse_mps(options.mps),
     )
-    check_mps(need)
-    return need
+    check_mps(resources)
+    return resources
 
 
 def parse_mps(value: str | bool) -> int | None:
@@ -151,14 +151,14 @@ def parse_mps(value: str | bool) -> int | None:
     return percent
 
 
-def check_mps(need: Need) -> None:
+def check_mps(resources: Resources) -> None:
     """Refuse a client of MPS that could not be one, or would be for nothing."""
-    if need.mps is None:
+    if resources.mps is None:
         return
-    if need.gpus != 1:
-        what = f"-G {need.gpus} wants {need.gpus}" if need.gpus else "-G 0 wants none"
+    if resources.gpus != 1:
+        what = f"-G {resources.gpus} wants {resources.gpus}" if resources.gpus else "-G 0 wants none"
         raise UsageError(f"a client of MPS belongs to the daemon of one GPU, and {what}", _WITHOUT_MPS)
-    if not need.shares:
+    if not resources.shares:
         what = "--mps is for jobs that share a GPU, and this one has its GPU to itself"
         raise UsageError(what, f"add --vram 6G or --vram auto, or {_WITHOUT_MPS}")
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.errors import Impossible, UsageError
-from stoker.core.spec import Command, Terms
+from stoker.core.spec import Command, JobSpec
 from stoker.core.units import size_text
 
 _PYTHON = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)*t?)?", re.DOTALL)
@@ -199,29 +199,29 @@ class Caps:
         self.say = say
         self._environment = environment
         self._answers: dict[tuple[object, ...], Torch] = {}
-        self._without: dict[Terms, Terms] = {}
+        self._without: dict[JobSpec, JobSpec] = {}
         self._said: set[str] = set()
 
-    def settled(self, command: Command, terms: Terms) -> Terms:
+    def settled(self, command: Command, spec: JobSpec) -> JobSpec:
         """The terms of a job, without the cap where it would do harm or nothing."""
-        if not terms.cap or not (reason := self._hindrance(command, terms)):
-            return terms
+        if not spec.cap or not (reason := self._hindrance(command, spec)):
+            return spec
         if reason not in self._said:
             self._said.add(reason)
             self.say(f"--cap is left out: {reason}")
-        if terms not in self._without:
-            self._without[terms] = replace(terms, cap=False)
-        return self._without[terms]
+        if spec not in self._without:
+            self._without[spec] = replace(spec, cap=False)
+        return self._without[spec]
 
-    def _hindrance(self, command: Command, terms: Terms) -> str:
-        if not terms.need.shares:
+    def _hindrance(self, command: Command, spec: JobSpec) -> str:
+        if not spec.resources.shares:
             return "without --vram a job has its GPUs to itself"
 
-        environment = {**self._environment, **dict(terms.extra_env)}
-        python = find_python(command, environment, terms.cwd)
+        environment = {**self._environment, **dict(spec.extra_env)}
+        python = find_python(command, environment, spec.cwd)
         if python is None:
             return "the command does not tell which Python it runs, so the version of its PyTorch is not known"
-        torch = self._asked(python, environment, terms)
+        torch = self._asked(python, environment, spec)
         if torch.version is None:
             return f"{python} did not tell within {INTERPRETER_TIMEOUT:g} s which PyTorch it has"
         if not torch.version:
@@ -230,14 +230,14 @@ class Caps:
             "" if knows_cap(torch.version) else f"PyTorch {torch.version} of {python} does not know it, but 2.10 does"
         )
 
-    def _asked(self, python: str, environment: Mapping[str, str], terms: Terms) -> Torch:
+    def _asked(self, python: str, environment: Mapping[str, str], spec: JobSpec) -> Torch:
 
         # Other variables do not change what a Python imports, and may be different for each job. Where it is started
         # may: pyenv chooses by the directory.
-        telling = tuple(item for item in terms.extra_env if item[0].startswith(("PYTHON", "PYENV", "LD_")))
-        key = (python, telling, terms.cwd)
+        telling = tuple(item for item in spec.extra_env if item[0].startswith(("PYTHON", "PYENV", "LD_")))
+        key = (python, telling, spec.cwd)
         if key not in self._answers:
-            self._answers[key] = ask_torch(python, environment, terms.cwd)
+            self._answers[key] = ask_torch(python, environment, spec.cwd)
         return self._answers[key]
 
 
@@ -250,7 +250,7 @@ def knows_cap(version: str) -> bool:
     return release > SINCE or (release == SINCE and not _EARLY.match(found[3]))
 
 
-class Clientele:
+class MpsPreflight:
     """Decides for all jobs of a batch, and says once that they go without."""
 
     def __init__(self, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
@@ -258,16 +258,16 @@ class Clientele:
         self._environment = environment
         self._said: set[str] = set()
 
-    def settled(self, terms: Terms, devices: Sequence[Device]) -> Terms:
+    def settled(self, spec: JobSpec, devices: Sequence[Device]) -> JobSpec:
         """The terms, without MPS where there is none and that was allowed; on devices that may not be known yet."""
-        if terms.need.mps is None or not (reason := self._hindrance(devices)):
-            return terms
-        if not terms.mps_optional:
+        if spec.resources.mps is None or not (reason := self._hindrance(devices)):
+            return spec
+        if not spec.mps_optional:
             raise Impossible(f"there is no MPS here: {reason}", "leave out --mps, or let it go with --mps-optional")
         if reason not in self._said:
             self._said.add(reason)
             self.say(f"--mps is left out: {reason}")
-        return replace(terms, need=replace(terms.need, mps=None))
+        return replace(spec, resources=replace(spec.resources, mps=None))
 
     def _hindrance(self, devices: Sequence[Device]) -> str:
         if devices and all(device.kind == "declared" for device in devices):

@@ -20,7 +20,7 @@ from stoker.core.launch import INHERIT
 from stoker.core.planner.fairshare import never_modest
 from stoker.core.planner.placement import never_fits
 from stoker.core.planner.policy import Policy
-from stoker.core.spec import Dependency, NewJob, Terms, digest_of, parse_after
+from stoker.core.spec import Dependency, JobSpec, NewJob, digest_of, parse_after
 from stoker.core.units import size_text
 from stoker.devices.mps.daemon import without_given
 from stoker.queue.config import Config
@@ -31,13 +31,13 @@ from stoker.queue.options import (
     check_directory,
     current_umask,
     merged,
+    spec_of,
     tasks_of,
-    terms_of,
     working_directory,
 )
-from stoker.queue.preflight import Caps, Checkouts, Clientele, Room
+from stoker.queue.preflight import Caps, Checkouts, MpsPreflight, Room
 from stoker.store.engine_lock import QUEUE
-from stoker.store.paths import Places
+from stoker.store.paths import Paths
 from stoker.store.status_file import Machine
 from stoker.store.writer import Store
 
@@ -93,26 +93,26 @@ class Entered(Struct, frozen=True):
     ids: range
 
 
-class Desk:
+class JobBuilder:
     """What jobs are made of here and now."""
 
     def __init__(
-        self, places: Places, config: Config, options: JobOptions, now: float, environment: Mapping[str, str]
+        self, paths: Paths, config: Config, options: JobOptions, now: float, environment: Mapping[str, str]
     ) -> None:
         self.needs_devices = False
         self.notes: list[str] = []
         """What whoever submits should know about the jobs as they were settled."""
         self._modesty = Policy(max_use=config.engine.max_use, min_free=config.engine.min_free)
-        self._places = places
+        self._paths = paths
         self._options = options
         self._now = now
         own = without_given(environment)
         self._environment = {name: own[name] for name in own if name not in OF_THE_JOB_WE_ARE_IN}
         self._room = Room(self._environment)
         self._caps = Caps(self._environment, self.notes.append)
-        self._clientele = Clientele(self._environment, self.notes.append)
-        self._terms: dict[str, Terms] = {}
-        logs = str(places.logs).replace("%", "%%")
+        self._mps_preflight = MpsPreflight(self._environment, self.notes.append)
+        self._spec: dict[str, JobSpec] = {}
+        logs = str(paths.logs).replace("%", "%%")
         self._around = Surroundings(
             cwd=working_directory(),
             umask=current_umask(),
@@ -129,9 +129,9 @@ class Desk:
         """Refuse what cannot be understood, before anything is opened or started."""
         for item in _one_of_each(items):
             with _told_where(item):
-                terms = terms_of(self._wish(item), self._around)
-                self._refuse_unusable(item, terms)
-            self.needs_devices = self.needs_devices or terms.need.gpus > 0
+                spec = spec_of(self._wish(item), self._around)
+                self._refuse_unusable(item, spec)
+            self.needs_devices = self.needs_devices or spec.resources.gpus > 0
         for item in items:
             try:
                 self._room.check(item.command, self._wish(item).env)
@@ -149,18 +149,18 @@ class Desk:
         )
         for item in _one_of_each(items):
             with _told_where(item):
-                asked = terms_of(self._wish(item), around)
-                terms = self._terms[_key(item)] = self._clientele.settled(asked, machine.devices if machine else ())
-                if machine is not None and terms.need.gpus:
-                    _refuse_impossible(terms, machine, self._modesty)
-        share = any(terms.need.shares for terms in self._terms.values())
+                asked = spec_of(self._wish(item), around)
+                spec = self._spec[_key(item)] = self._mps_preflight.settled(asked, machine.devices if machine else ())
+                if machine is not None and spec.resources.gpus:
+                    _refuse_impossible(spec, machine, self._modesty)
+        share = any(spec.resources.shares for spec in self._spec.values())
         if machine is not None and share and not any(device.memory for device in machine.devices):
             self.notes.append(MEMORY_UNKNOWN)
         return list(self._parts(items))
 
     def enter(self, store: Store, parts: Sequence[Part], label: str, *, held: str) -> list[Entered]:
         """Put the jobs into the queue, all or none."""
-        self._places.logs.mkdir(mode=0o700, exist_ok=True)
+        self._paths.logs.mkdir(mode=0o700, exist_ok=True)
         with store.writing():
             store.add_environment(self._environment)
             batch = store.add_batch(label, self._now)
@@ -169,15 +169,15 @@ class Desk:
     def _enter_part(self, store: Store, batch: int, part: Part, held: str) -> Entered:
         ids = store.add_jobs(batch, QUEUE, part.jobs, self._now, array=bool(part.array), held=held)
         if part.array:
-            (self._places.logs / str(ids[0])).mkdir(mode=0o700, exist_ok=True)
+            (self._paths.logs / str(ids[0])).mkdir(mode=0o700, exist_ok=True)
         return Entered(part, ids)
 
-    def _refuse_unusable(self, item: Listed, terms: Terms) -> None:
-        if INHERIT in (terms.out, terms.err):
+    def _refuse_unusable(self, item: Listed, spec: JobSpec) -> None:
+        if INHERIT in (spec.out, spec.err):
             raise UsageError("-o - is this terminal, which a job of the queue does not have", "name a file")
-        later = terms.after or self._wish(item).begin
-        if terms.cwd != self._around.cwd and not later:  # else an earlier job may be about to make it
-            check_directory(terms.cwd)
+        later = spec.after or self._wish(item).begin
+        if spec.cwd != self._around.cwd and not later:  # else an earlier job may be about to make it
+            check_directory(spec.cwd)
 
     def _wish(self, item: Listed) -> JobOptions:
         return self._options if item.options is PLAIN else merged(self._options, item.options)
@@ -186,8 +186,8 @@ class Desk:
         gathered: list[NewJob] = []
         for item in items:
             wish = self._wish(item)
-            terms = self._caps.settled(item.command, self._terms[_key(item)])
-            jobs = [NewJob(item.command, terms, wish.name or "", task) for task in tasks_of(wish)]
+            spec = self._caps.settled(item.command, self._spec[_key(item)])
+            jobs = [NewJob(item.command, spec, wish.name or "", task) for task in tasks_of(wish)]
             if wish.array is None:
                 gathered += jobs
                 continue
@@ -240,14 +240,16 @@ def _unknown_device(word: str) -> str:
     raise NotServed(f"no engine has told which device {word!r} is", "see why with stoker engine start")
 
 
-def _refuse_impossible(terms: Terms, machine: Machine, modesty: Policy) -> None:
+def _refuse_impossible(spec: JobSpec, machine: Machine, modesty: Policy) -> None:
     if not machine.devices:
         raise Impossible(
             machine.note or "no GPU found",
             "name devices (STOKER_DEVICES=0,1, or devices in the configuration), submit jobs that need none (-G 0), "
             "or try it with --sim 4x24G",
         )
-    impossible = never_fits(terms.need, machine.devices) or never_modest(terms.need.gpus, machine.devices, modesty)
+    impossible = never_fits(spec.resources, machine.devices) or never_modest(
+        spec.resources.gpus, machine.devices, modesty
+    )
     if impossible:
         raise Impossible(impossible, f"ask for less; there {machine_text(machine.devices)}")
 

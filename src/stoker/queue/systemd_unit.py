@@ -26,7 +26,7 @@ StartLimitIntervalSec=0
 Type=exec
 ExecStart={command}
 {environment}\
-# Jobs run under keepers of their own: a stop or a restart of the engine must leave those alone.
+# Jobs run under workers of their own: a stop or a restart of the engine must leave those alone.
 KillMode=process
 Restart=on-failure
 RestartSec=10

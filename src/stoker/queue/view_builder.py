@@ -29,8 +29,8 @@ from stoker.core.job import (
     Starting,
     Stopping,
     id_text,
-    is_better_alone,
-    need_of,
+    needs_exclusive,
+    resources_of,
     started_at,
 )
 from stoker.core.learning import Learnt, Live, usual_pace
@@ -47,12 +47,12 @@ from stoker.queue.view_model import (
     Counts,
     DeviceLine,
     EngineLine,
+    ForeignProcess,
     JobLine,
     JobWord,
     LeaseLine,
     Mark,
     Status,
-    Stranger,
     VramMode,
     amount_now,
     amount_to_come,
@@ -60,10 +60,10 @@ from stoker.queue.view_model import (
     mode_of,
     moment,
 )
-from stoker.store.engine_lock import QUEUE, engine_lives, living_engines, ring
-from stoker.store.paths import Places
+from stoker.store.engine_lock import QUEUE, engine_lives, living_engines, wake
+from stoker.store.paths import Paths
 from stoker.store.queries import Listing, Load, Owned, Period, Tasks, drained_key, paused_key
-from stoker.store.status_file import View, read_view
+from stoker.store.status_file import View, read_status
 from stoker.store.writer import open_store
 
 DAY = 86400.0
@@ -141,17 +141,17 @@ def consequence_text(job: Job, event: Exited) -> str:
 
 def last_mishap(events: Iterable[Event]) -> Exited | None:
     """The last attempt that company cost a job."""
-    found = [event for event in events if isinstance(event, Exited) and event.cause and event.company]
+    found = [event for event in events if isinstance(event, Exited) and event.cause and event.shared]
     return found[-1] if found else None
 
 
 def oom_advice(job: Job, event: Exited, had: Iterable[Device], devices: Iterable[Device], typed: str) -> str:
     """What may help a job that ran out of GPU memory for good; `had` is what it had of all devices."""
     retry = f"stoker retry{typed}"
-    if event.company:
+    if event.shared:
         return f"others on its GPU had that memory; try again alone: {retry} --vram all"
     largest = max((device.memory or 0 for device in had), default=0)
-    larger = [device.memory or 0 for device in devices if suits(device, job.terms.need)]
+    larger = [device.memory or 0 for device in devices if suits(device, job.spec.resources)]
     if largest and max(larger, default=0) > largest:
         return f"there are larger GPUs: {retry} --vram {largest // GIB + 1}G"
     return "needs a larger GPU, a smaller batch, or more GPUs (-G)"
@@ -165,12 +165,12 @@ def _what_happened(event: Exited) -> str:
 
 def _what_follows(job: Job, event: Exited) -> str:
     runs = isinstance(job.state, Active)
-    if is_better_alone(job):
+    if needs_exclusive(job):
         return "now alone" if runs else "next time alone"
     again = "now" if runs else "again"
     if not event.floor:
         return f"{again} with as much set aside as before"
-    return f"{again} with {size_text(max(job.floor, job.terms.need.memory or 0))} set aside"
+    return f"{again} with {size_text(max(job.floor, job.spec.resources.memory or 0))} set aside"
 
 
 OLD_SECONDS = 2.0
@@ -228,17 +228,17 @@ class Views(Struct, frozen=True):
         return {(view.engine, wait.shape): wait.reason for view in self for wait in view.waits}
 
 
-def look(places: Places, now: float) -> Views:
+def look(paths: Paths, now: float) -> Views:
     """What engines show; one that lives and has not shown anything new for a while is asked to."""
-    lives = engine_lives(places, QUEUE)
-    path = places.bulletin(QUEUE)
-    written, queue = _written(path), read_view(path)
+    lives = engine_lives(paths, QUEUE)
+    path = paths.status_file(QUEUE)
+    written, queue = _written(path), read_status(path)
     silence = 0.0
-    if lives and (queue is None or now - queue.at > OLD_SECONDS) and ring(places, QUEUE):
+    if lives and (queue is None or now - queue.at > OLD_SECONDS) and wake(paths, QUEUE):
         answers = _wait_until_newer(path, written)
-        queue = read_view(path) or queue
+        queue = read_status(path) or queue
         silence = now - queue.at if queue and not answers else 0.0
-    others = (read_view(places.bulletin(name)) for name in living_engines(places) if name != QUEUE)
+    others = (read_status(paths.status_file(name)) for name in living_engines(paths) if name != QUEUE)
     runs = tuple(view for view in others if view is not None)
     return Views(queue, lives, runs, silence if silence > SILENT_SECONDS else 0.0)
 
@@ -299,8 +299,8 @@ MOST_LOGS = 64
 
 def speeds_of(jobs: Iterable[Job], devices: Mapping[str, Device], learnt: Callable[[str], Learnt]) -> dict[int, float]:
     """The speed of every running job in company whose rate is known, both now and alone."""
-    alone = [(job, pace) for job in in_company(jobs) if (pace := _pace_alone(job, devices, learnt))]
-    return _compared(alone[:MOST_LOGS]) if alone else {}
+    exclusive = [(job, pace) for job in is_shared(jobs) if (pace := _pace_alone(job, devices, learnt))]
+    return _compared(exclusive[:MOST_LOGS]) if exclusive else {}
 
 
 def together(jobs: Sequence[Job], speeds: Mapping[int, float]) -> float | None:
@@ -309,7 +309,7 @@ def together(jobs: Sequence[Job], speeds: Mapping[int, float]) -> float | None:
     return round(sum(known), 2) if len(known) == len(jobs) > 1 else None
 
 
-def in_company(jobs: Iterable[Job]) -> list[Job]:
+def is_shared(jobs: Iterable[Job]) -> list[Job]:
     """The running jobs that share a device with another of them."""
     on: dict[str, list[Job]] = {}
     running = [job for job in jobs if isinstance(job.state, Running)]
@@ -328,12 +328,12 @@ def _pace_alone(job: Job, devices: Mapping[str, Device], learnt: Callable[[str],
     return usual_pace(learnt(job.kind), models.pop()) if job.kind and len(models) == 1 else None
 
 
-def _compared(alone: Sequence[tuple[Job, float]]) -> dict[int, float]:
+def _compared(exclusive: Sequence[tuple[Job, float]]) -> dict[int, float]:
     from stoker.core.logs.progress import read_pace  # most screens have nothing to compare with, and do without
     from stoker.store.logs import read_tail
 
     speeds = {}
-    for job, pace in alone:
+    for job, pace in exclusive:
         assert isinstance(job.state, Running)
         now = read_pace(read_tail(job.state.log))
         if now is not None and now.per_second is not None:
@@ -401,21 +401,21 @@ class Knowledge:
     def set_aside(self, job: Job, engine: str) -> int | None:
         """Bytes on each GPU that a job has, or would have if it started now; None is all of it."""
         if isinstance(job.state, Active):
-            return amount_now(need_of(job), self.devices_of(job.state.devices))
+            return amount_now(resources_of(job), self.devices_of(job.state.devices))
         key = engine, shape_of(job)
         if key not in self._to_come:
-            self._to_come[key] = self._foreseen(*key)
+            self._to_come[key] = self._estimated(*key)
         return self._to_come[key]
 
     def devices_of(self, device_ids: Sequence[str]) -> list[Device]:
         """The devices with these ids, as far as they are known."""
         return [self.devices[one] for one in device_ids if one in self.devices]
 
-    def _foreseen(self, engine: str, shape: Shape) -> int | None:
+    def _estimated(self, engine: str, shape: Shape) -> int | None:
         view = self.views.of(engine)
         margin = view.settings.margin if view and view.settings else Policy().margin
-        need = resolved(shape, self.learnt(shape.kind), margin) if shape.kind else shape.need
-        return amount_to_come(need, view.devices if view else self.devices.values())
+        resources = resolved(shape, self.learnt(shape.kind), margin) if shape.kind else shape.resources
+        return amount_to_come(resources, view.devices if view else self.devices.values())
 
     def is_left_behind(self, engine: str) -> bool:
         """Whether jobs belong to a run that is dead, and so to nobody."""
@@ -437,7 +437,7 @@ class Knowledge:
             return job.state.note
         if self.is_left_behind(engine):
             return "its run died; it goes on by itself"
-        if isinstance(job.state, Starting) and need_of(job).mps is not None:
+        if isinstance(job.state, Starting) and resources_of(job).mps is not None:
             return "waits for the MPS daemon of its GPU"
         return self._mishap(job)
 
@@ -453,7 +453,7 @@ class Knowledge:
 
     def _mishap(self, job: Job) -> str:
         """What company has cost a job that is not over yet."""
-        event = last_mishap(self.store.events(job.id)) if job.shortages else None
+        event = last_mishap(self.store.events(job.id)) if job.shared_failures else None
         return sparing_text(job, event) if event else ""
 
     def _outcome(self, dependency: Dependency) -> Outcome:
@@ -486,28 +486,30 @@ def _sentence(why: Hindrance | Doomed, knowledge: Knowledge) -> str:
 
 
 @contextlib.contextmanager
-def known(places: Places, *, simulated: bool, views: Views | None = None) -> Iterator[Knowledge]:
+def known(paths: Paths, *, simulated: bool, views: Views | None = None) -> Iterator[Knowledge]:
     """All that is known now; the engines are asked before the store, which then stands still for a moment."""
     now = time.time()
-    seen = views or look(places, now)
-    with contextlib.closing(open_store(places)) as store, store.glance():
+    seen = views or look(paths, now)
+    with contextlib.closing(open_store(paths)) as store, store.glance():
         yield Knowledge(store, seen, now, user_name(os.geteuid()), simulated=simulated)
 
 
 _PAGE = 256
 
 
-def active_lines(knowledge: Knowledge, *, hooks: bool = False) -> list[JobLine]:
-    """The jobs that keepers have."""
-    wanted = [one for one in knowledge.active if hooks or one.job.terms.role != "hook"]
+def active_lines(knowledge: Knowledge, *, on_finish_jobs: bool = False) -> list[JobLine]:
+    """The jobs that workers have."""
+    wanted = [one for one in knowledge.active if on_finish_jobs or one.job.spec.role != "hook"]
     return [job_line(job, engine, knowledge) for job, engine in wanted]
 
 
-def queued_lines(knowledge: Knowledge, limit: int | None, *, each_task: bool, hooks: bool = False) -> list[JobLine]:
-    """The first jobs that no keeper has, in the order of their ids; tasks of an array on one line unless unwanted."""
+def queued_lines(
+    knowledge: Knowledge, limit: int | None, *, each_task: bool, on_finish_jobs: bool = False
+) -> list[JobLine]:
+    """The first jobs that no worker has, in the order of their ids; tasks of an array on one line unless unwanted."""
     lines = [_queued_of(engine, knowledge, each_task=each_task) for engine in knowledge.loads]
     merged = heapq.merge(*lines, key=lambda line: line.id)
-    return list(islice((line for line in merged if hooks or not line.hook), limit))
+    return list(islice((line for line in merged if on_finish_jobs or not line.hook), limit))
 
 
 def _queued_of(engine: str, knowledge: Knowledge, *, each_task: bool) -> Iterator[JobLine]:
@@ -536,7 +538,7 @@ def _tasks_line(tasks: Tasks, engine: str, knowledge: Knowledge) -> JobLine:
 def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
     """One job as it is now."""
     word, why = knowledge.situation(job, engine)
-    terms, need, started = job.terms, job.terms.need, started_at(job)
+    spec, resources, started = job.spec, job.spec.resources, started_at(job)
     view = knowledge.views.of(engine)
     devices = job.state.devices if isinstance(job.state, Active) else ()
     live = knowledge.live(job.id) if devices else None
@@ -547,22 +549,22 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
         name=text_for_json(job.name),
         command=text_for_json(job.command.text),
         state=word,
-        group=text_for_json(terms.group),
-        priority=terms.priority,
-        gpus=need.gpus,
+        group=text_for_json(spec.group),
+        priority=spec.priority,
+        gpus=resources.gpus,
         devices=[text_for_json(label) for label in knowledge.labels(devices)],
-        vram_bytes=need.memory,
+        vram_bytes=resources.memory,
         used_bytes=knowledge.used_by(job.id),
         submitted=exactly(job.submitted),
         started=moment(started),
         seconds=None if started is None else round(max(0.0, knowledge.now - started), 3),
-        limit_seconds=terms.limit,
+        limit_seconds=spec.limit,
         expected_start=moment(view.starts.get(job.id)) if view else None,
         expected_end=moment(view.ends.get(job.id)) if view else None,
         why=text_for_json(why),
         run="" if engine == QUEUE else text_for_json(view.label if view else engine),
-        hook=terms.role == "hook",
-        vram_mode=mode_of(need),
+        hook=spec.role == "hook",
+        vram_mode=mode_of(resources),
         reserved_bytes=knowledge.set_aside(job, engine),
         held_bytes=live.memory if live else None,
         peak_vram_bytes=live.peak if live else None,
@@ -617,7 +619,7 @@ def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge) -> D
         drained=mark_of(knowledge.settings.get(drained_key(device.id))),
         jobs=[id_text(job) for job in jobs],
         leases=list(holders.leases),
-        strangers=[_stranger(process) for process in holders.strangers],
+        strangers=[_foreign_process(process) for process in holders.strangers],
         combined_speed=_together(holders, knowledge),
     )
 
@@ -656,7 +658,7 @@ def _amounts(device: Device, reading: Reading, holders: Holders) -> tuple[int, i
 
 def _reserved(device: Device, jobs: Sequence[Job]) -> int:
     whole = device.memory or 0
-    amounts = [amount_on(need_of(job), device) for job in jobs]
+    amounts = [amount_on(resources_of(job), device) for job in jobs]
     return min(whole, sum(whole if amount is None else amount for amount in amounts))
 
 
@@ -667,22 +669,22 @@ def _together(holders: Holders, knowledge: Knowledge) -> float | None:
     return together(holders.jobs, knowledge.speeds) if len(holders.jobs) > 1 else None
 
 
-def _stranger(process: Process) -> Stranger:
+def _foreign_process(process: Process) -> ForeignProcess:
     owner, command = text_for_json(process.owner), text_for_json(process.command)
-    return Stranger(process.pid, owner, command, process.memory, process.graphics)
+    return ForeignProcess(process.pid, owner, command, process.memory, process.graphics)
 
 
 SCHEMA = "stoker.status/1"
 
 
 def status_of(
-    knowledge: Knowledge, host: str, limit: int | None, *, each_task: bool = False, hooks: bool = False
+    knowledge: Knowledge, host: str, limit: int | None, *, each_task: bool = False, on_finish_jobs: bool = False
 ) -> Status:
     """The queue now, with all active jobs and the first of those that wait."""
     views = knowledge.views
-    active = active_lines(knowledge, hooks=hooks)
-    queued = queued_lines(knowledge, limit, each_task=each_task, hooks=hooks)
-    counts = _counts(knowledge, hooks=hooks)
+    active = active_lines(knowledge, on_finish_jobs=on_finish_jobs)
+    queued = queued_lines(knowledge, limit, each_task=each_task, on_finish_jobs=on_finish_jobs)
+    counts = _counts(knowledge, on_finish_jobs=on_finish_jobs)
     return Status(
         schema=SCHEMA,
         at=exactly(knowledge.now),
@@ -694,7 +696,7 @@ def status_of(
         jobs=[*active, *queued],
         counts=counts,
         hidden=_hidden(counts, len(active), queued),
-        today=knowledge.store.past_counts(Period(midnight(knowledge.now), hooks=hooks)),
+        today=knowledge.store.past_counts(Period(midnight(knowledge.now), on_finish_jobs=on_finish_jobs)),
         expected_empty=moment(views.queue.empty) if views.queue and views.lives else None,
         notes=[text_for_json(note) for note in _notes(views)],
     )
@@ -726,10 +728,10 @@ def _silence(views: Views) -> str:
     return f"the engine does not answer: what it showed is {duration_text(views.silence)} old; see stoker engine status"
 
 
-def _counts(knowledge: Knowledge, *, hooks: bool) -> Counts:
+def _counts(knowledge: Knowledge, *, on_finish_jobs: bool) -> Counts:
     loads: list[Load] = list(knowledge.loads.values())
-    running = 0 if hooks else sum(one.job.terms.role == "hook" for one in knowledge.active)
-    waiting = sum(load.waiting for load in loads) - (0 if hooks else knowledge.store.queued_hooks())
+    running = 0 if on_finish_jobs else sum(one.job.spec.role == "hook" for one in knowledge.active)
+    waiting = sum(load.waiting for load in loads) - (0 if on_finish_jobs else knowledge.store.queued_on_finish_jobs())
     return Counts(len(knowledge.active) - running, waiting, sum(load.held for load in loads))
 
 

@@ -11,48 +11,48 @@ from msgspec import Struct
 from stoker.core.device import Device
 from stoker.core.job import Assigned, Edited, Event
 from stoker.core.planner.placement import suits
-from stoker.core.spec import Need, amount_on
+from stoker.core.spec import Resources, amount_on
 
 VramMode = Literal["none", "all", "auto", "size"]
 
 
-def mode_of(need: Need) -> VramMode:
+def mode_of(resources: Resources) -> VramMode:
     """How much GPU memory somebody asked for: a size, the whole card, or what is learnt."""
-    if not need.gpus:
+    if not resources.gpus:
         return "none"
-    return "auto" if need.auto else "all" if need.memory is None else "size"
+    return "auto" if resources.auto else "all" if resources.memory is None else "size"
 
 
-def amount_now(need: Need | None, devices: Sequence[Device]) -> int | None:
+def amount_now(resources: Resources | None, devices: Sequence[Device]) -> int | None:
     """Bytes on each of the devices that a job has; None is all of them, or nobody knows."""
-    if need is None:
+    if resources is None:
         return None
-    return min(_amounts(need, devices), default=None) if devices else need.memory
+    return min(_amounts(resources, devices), default=None) if devices else resources.memory
 
 
-def amount_to_come(need: Need, devices: Iterable[Device]) -> int | None:
+def amount_to_come(resources: Resources, devices: Iterable[Device]) -> int | None:
     """Bytes on each GPU for one that waits, by the devices that it could have; None is all of it."""
-    if not need.gpus:
+    if not resources.gpus:
         return None
-    known = [device for device in devices if suits(device, need)]
-    learnt = [size for _, size in need.predicted] if need.auto else []
-    return max(_amounts(need, known) if known else learnt, default=need.memory)
+    known = [device for device in devices if suits(device, resources)]
+    learnt = [size for _, size in resources.predicted] if resources.auto else []
+    return max(_amounts(resources, known) if known else learnt, default=resources.memory)
 
 
-def needs_of_attempts(events: Sequence[Event], need: Need) -> list[Need | None]:
+def resources_of_attempts(events: Sequence[Event], resources: Resources) -> list[Resources | None]:
     """What was set aside for each attempt of a job that now has this need; None where it was changed since."""
-    asked = None if any(isinstance(event, Edited) for event in events) else need
-    found: list[Need | None] = []
+    asked = None if any(isinstance(event, Edited) for event in events) else resources
+    found: list[Resources | None] = []
     for event in events:
         if isinstance(event, Edited):
-            asked = event.terms.need
+            asked = event.spec.resources
         elif isinstance(event, Assigned):
-            found.append(event.need or asked)
+            found.append(event.resources or asked)
     return found
 
 
-def _amounts(need: Need, devices: Iterable[Device]) -> list[int]:
-    return [amount for device in devices if (amount := amount_on(need, device)) is not None]
+def _amounts(resources: Resources, devices: Iterable[Device]) -> list[int]:
+    return [amount for device in devices if (amount := amount_on(resources, device)) is not None]
 
 
 JobWord = Literal[
@@ -114,7 +114,7 @@ class EngineLine(Struct, frozen=True):
     """What to know where it lives but does not answer, so that what it showed is old."""
 
 
-class Stranger(Struct, frozen=True):
+class ForeignProcess(Struct, frozen=True):
     """A process on a device that is none of our jobs."""
 
     pid: int
@@ -158,7 +158,7 @@ class DeviceLine(Struct, frozen=True):
     drained: Mark | None
     jobs: list[str]
     leases: list[LeaseLine]
-    strangers: list[Stranger]
+    strangers: list[ForeignProcess]
     combined_speed: float | None = None
     """What our jobs on it do together, in parts of what one does alone; null where there is one, or nobody can tell."""
 

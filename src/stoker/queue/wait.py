@@ -83,7 +83,7 @@ class Watch:
         if not self._warned:
             self._warned = True
             self._warn_of_the_stuck()
-        if not engine_lives(self._control.places, QUEUE) and self._need_engine():
+        if not engine_lives(self._control.paths, QUEUE) and self._need_engine():
             start_for(self._control, "the jobs are safe in the queue")
 
     def _need_engine(self) -> bool:
@@ -107,7 +107,7 @@ def why_waits(control: Control, job: Job) -> str:
     """What a job in the queue waits for, as screens tell it."""
     from stoker.queue.view_builder import known
 
-    with known(control.places, simulated=control.sim is not None) as knowledge:
+    with known(control.paths, simulated=control.sim is not None) as knowledge:
         _, why = knowledge.situation(job, control.store.owner(job.id))
     return f"{id_text(job)} waits: {why}"
 

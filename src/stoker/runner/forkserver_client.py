@@ -16,20 +16,20 @@ _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
 
 class Shared(NamedTuple):
-    """Which of our standard streams the jobs of a keeper have too."""
+    """Which of our standard streams the jobs of a worker have too."""
 
     input: bool
     output: bool
 
 
 class Forkserver:
-    """A process that forks keepers."""
+    """A process that forks workers."""
 
     def __init__(self) -> None:
         self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = _start()
 
     def fork(self, folder: Path, descriptors: list[int], shared: Shared) -> None:
-        """Ask for a keeper; a forkserver that was killed is replaced once."""
+        """Ask for a worker; a forkserver that was killed is replaced once."""
         message = bytes([shared.input, shared.output]) + os.fsencode(folder)
         for _ in range(2):
             if self._running is None:
@@ -43,7 +43,7 @@ class Forkserver:
         raise StokerError("the process that starts jobs keeps dying", "see whether something kills it (ulimit, OOM)")
 
     def close(self) -> None:
-        """Let it end; keepers live on."""
+        """Let it end; workers live on."""
         if self._running is not None:
             process, control = self._running
             control.close()
@@ -52,7 +52,7 @@ class Forkserver:
 
 
 def _start() -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """It inherits all streams, since nobody knows yet what jobs will need; keepers leave those that theirs do not."""
+    """It inherits all streams, since nobody knows yet what jobs will need; workers leave those that theirs do not."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(

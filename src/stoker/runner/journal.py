@@ -1,6 +1,6 @@
-"""A keeper's journal: an append-only file of one line per fact, preallocated so that a full disk cannot swallow one.
+"""A worker's journal: an append-only file of one line per fact, preallocated so that a full disk cannot swallow one.
 
-Standard library only: keepers are forked from a process that must stay small.
+Standard library only: workers are forked from a process that must stay small.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from typing import NamedTuple
 
 SIZE = 1 << 20
-"""Bytes set aside; room for several thousand attempts, after which a keeper is replaced."""
+"""Bytes set aside; room for several thousand attempts, after which a worker is replaced."""
 NOTE_LIMIT = 600
 _NO_NOTE = '""'
 """As nearly all attempts have it."""
@@ -18,7 +18,7 @@ _PIECE = 1 << 16
 """Bytes read at once; several times the longest line."""
 
 
-class Began(NamedTuple):
+class AttemptStarted(NamedTuple):
     """Written before the command starts."""
 
     attempt: str
@@ -30,11 +30,11 @@ class Born(NamedTuple):
 
     attempt: str
     pid: int
-    keeper: int = 0
+    worker: int = 0
     """The process that all of it comes from, also what its parents have left."""
 
 
-class Over(NamedTuple):
+class AttemptExited(NamedTuple):
     """Written after nothing of the attempt is left."""
 
     attempt: str
@@ -46,14 +46,14 @@ class Over(NamedTuple):
     note: str
 
 
-class Back(NamedTuple):
+class AttemptReturned(NamedTuple):
     """Written when an attempt is given back that was never started."""
 
     attempt: str
     at: float
 
 
-Fact = Began | Over | Back
+Fact = AttemptStarted | AttemptExited | AttemptReturned
 """What an attempt's story is made of."""
 Record = Fact | Born
 
@@ -61,13 +61,13 @@ Record = Fact | Born
 def line_of(record: Record) -> bytes:
     """The record as one line."""
     match record:
-        case Began(attempt, at):
+        case AttemptStarted(attempt, at):
             return f"S {attempt} {at:.6f}\n".encode()
-        case Born(attempt, pid, keeper):
-            return f"P {attempt} {pid} {keeper}\n".encode()
-        case Back(attempt, at):
+        case Born(attempt, pid, worker):
+            return f"P {attempt} {pid} {worker}\n".encode()
+        case AttemptReturned(attempt, at):
             return f"R {attempt} {at:.6f}\n".encode()
-        case Over():
+        case AttemptExited():
             head = f"E {record.attempt} {record.at:.6f} {record.code} {record.signal} {record.why} {record.peak}"
             note = json.dumps(record.note[:NOTE_LIMIT]) if record.note else _NO_NOTE
             return f"{head} {note}\n".encode()
@@ -77,18 +77,18 @@ def record_of(line: bytes) -> Record:
     """The record that a whole line holds."""
     kind, attempt, at, *rest = line.decode().split(" ", 7)
     if kind == "S":
-        return Began(attempt, float(at))
+        return AttemptStarted(attempt, float(at))
     if kind == "P":
         return Born(attempt, int(at), int(rest[0]) if rest else 0)
     if kind == "R":
-        return Back(attempt, float(at))
+        return AttemptReturned(attempt, float(at))
     code, signal, why, peak, note = rest
     words = "" if note == _NO_NOTE else json.loads(note)
-    return Over(attempt, float(at), int(code), int(signal), why, int(peak), words)
+    return AttemptExited(attempt, float(at), int(code), int(signal), why, int(peak), words)
 
 
 def create(path: str) -> int:
-    """Make the journal and set its space aside; the descriptor is for the keeper."""
+    """Make the journal and set its space aside; the descriptor is for the worker."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, SIZE)
@@ -114,8 +114,8 @@ class Reader:
         return records
 
     def _whole_lines(self) -> list[bytes]:
-        piece = os.pread(self._descriptor, _PIECE, self.offset)
-        text, end, _ = piece.partition(b"\0")[0].rpartition(b"\n")
+        span = os.pread(self._descriptor, _PIECE, self.offset)
+        text, end, _ = span.partition(b"\0")[0].rpartition(b"\n")
         if not end:
             return []
         self.offset += len(text) + 1
@@ -123,7 +123,7 @@ class Reader:
 
     @property
     def nearly_full(self) -> bool:
-        """Whether the keeper should be replaced by a fresh one."""
+        """Whether the worker should be replaced by a fresh one."""
         return self.offset > SIZE * 3 // 4
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Runs attempts as processes of this machine, through keepers that survive the engine."""
+"""Runs attempts as processes of this machine, through workers that survive the engine."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from stoker.runner.forkserver_client import Forkserver, Shared
 from stoker.runner.worker_link import Link, locked
 
 MARKER = "STOKER_KEEPER"
-"""Variable in every job's environment by which what a dead keeper left behind is found."""
+"""Variable in every job's environment by which what a dead worker left behind is found."""
 
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
-class Gone(Struct, frozen=True):
-    """The keeper is dead and nothing that it started is left; what it has to say was said before."""
+class WorkerLost(Struct, frozen=True):
+    """The worker is dead and nothing that it started is left; what it has to say was said before."""
 
 
 class LocalBackend:
-    """The keepers of one engine."""
+    """The workers of one engine."""
 
     def __init__(
         self,
@@ -51,25 +51,25 @@ class LocalBackend:
         self._forkserver = forkserver or Forkserver()
         self._links: dict[str, Link] = {}
         self._ended: dict[str, Link] = {}
-        """Keepers that hung up: dead, or about to be."""
+        """Workers that hung up: dead, or about to be."""
         self._unsent: dict[str, Link] = {}
         self._selector = selectors.EpollSelector()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def fileno(self) -> int:
-        """Readable when a keeper has something to say."""
+        """Readable when a worker has something to say."""
         return self._selector.fileno()
 
     @property
-    def next_burial(self) -> float | None:
-        """Seconds after which somebody must look again although no keeper will call; None for never."""
+    def next_cleanup(self) -> float | None:
+        """Seconds after which somebody must look again although no worker will call; None for never."""
         now = time.monotonic()
         return min((max(0.0, link.look_at - now) for link in self._ended.values()), default=None)
 
     # -- verbs -----------------------------------------------------------------------------------
 
-    def hire(self) -> str:
-        """Start a keeper and return its name."""
+    def start_worker(self) -> str:
+        """Start a worker and return its name."""
         self._count += 1
         folder = self._directory / f"{self._engine}-{self._count}"
         try:
@@ -81,101 +81,101 @@ class LocalBackend:
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise StokerError(
-                f"cannot prepare a keeper in {self._directory}: {error.strerror}",
+                f"cannot prepare a worker in {self._directory}: {error.strerror}",
                 "see whether the disk is full, or a limit on processes or open files is reached",
             ) from error
         return folder.name
 
-    def equip(self, keeper: str, path: str, descriptor: int) -> None:
-        """Hand a lease over; from now on it lives as long as the keeper wants, whatever happens to us."""
-        self._tell(keeper, {"do": "lease", "path": path}, descriptor)
+    def give_lease(self, worker: str, path: str, descriptor: int) -> None:
+        """Hand a lease over; from now on it lives as long as the worker wants, whatever happens to us."""
+        self._tell(worker, {"do": "lease", "path": path}, descriptor)
 
-    def start(self, keeper: str, order: Order, variables: Mapping[str, str]) -> None:
-        """Give the keeper an attempt to run, behind what it may already have; sent with the next flush.
+    def start(self, worker: str, order: Order, variables: Mapping[str, str]) -> None:
+        """Give the worker an attempt to run, behind what it may already have; sent with the next flush.
 
-        A keeper that is dead hears nothing, and will be noticed anyway.
+        A worker that is dead hears nothing, and will be noticed anyway.
         """
-        if link := self._links.get(keeper):
+        if link := self._links.get(worker):
             link.teach(order.environment, variables)
-            extra = {**order.extra, MARKER: keeper}
+            extra = {**order.extra, MARKER: worker}
             link.put({"do": "run", **msgspec.structs.asdict(order), "extra": extra})
-            self._unsent[keeper] = link
+            self._unsent[worker] = link
 
     def flush(self) -> None:
-        """Send what was put up: several starts for one keeper are one message."""
+        """Send what was put up: several starts for one worker are one message."""
         for link in self._unsent.values():
             link.flush()
             self._mind(link)
         self._unsent.clear()
 
-    def stop(self, keeper: str, attempt: str, grace: float, number: int = 0) -> None:
+    def stop(self, worker: str, attempt: str, grace: float, number: int = 0) -> None:
         """TERM now, or another signal, and KILL after the grace, for everything the attempt started."""
-        self._tell(keeper, {"do": "stop", "attempt": attempt, "grace": grace, "signal": number})
+        self._tell(worker, {"do": "stop", "attempt": attempt, "grace": grace, "signal": number})
 
-    def recall(self, keeper: str) -> None:
+    def recall(self, worker: str) -> None:
         """Ask for the attempts back that were handed over ahead and not started."""
-        self._tell(keeper, {"do": "recall"})
+        self._tell(worker, {"do": "recall"})
 
-    def release(self, keeper: str) -> None:
-        """Let an idle keeper give its leases up."""
-        self._tell(keeper, {"do": "release"})
+    def release(self, worker: str) -> None:
+        """Let an idle worker give its leases up."""
+        self._tell(worker, {"do": "release"})
 
-    def dismiss(self, keeper: str) -> None:
-        """Let the keeper leave when it is idle."""
-        self._tell(keeper, {"do": "leave"})
+    def stop_worker(self, worker: str) -> None:
+        """Let the worker leave when it is idle."""
+        self._tell(worker, {"do": "leave"})
 
-    def account(self, keeper: str, attempt: str) -> None:
-        """Ask for an attempt that may never have been sent: a keeper that does not know it gives it back."""
-        self._tell(keeper, {"do": "account", "attempt": attempt})
+    def account(self, worker: str, attempt: str) -> None:
+        """Ask for an attempt that may never have been sent: a worker that does not know it gives it back."""
+        self._tell(worker, {"do": "account", "attempt": attempt})
 
-    def poll(self) -> Iterator[tuple[str, journal.Fact | Gone]]:
-        """What happened since the last look, in each keeper's own order."""
+    def poll(self) -> Iterator[tuple[str, journal.Fact | WorkerLost]]:
+        """What happened since the last look, in each worker's own order."""
         self.flush()
         for key, _ in self._selector.select(0):
             yield from self._hear(key.data)
         now = time.monotonic()
         for link in [link for link in self._ended.values() if link.look_at <= now]:
-            yield from self._bury(link)
+            yield from self._clean_up(link)
 
-    def process_of(self, keeper: str, attempt: str) -> int | None:
-        """The number of the process of a keeper's newest attempt, if that is the one asked for and it was told."""
-        link = self._links.get(keeper) or self._ended.get(keeper)
+    def process_of(self, worker: str, attempt: str) -> int | None:
+        """The number of the process of a worker's newest attempt, if that is the one asked for and it was told."""
+        link = self._links.get(worker) or self._ended.get(worker)
         born = link.born if link is not None else None
         return born.pid if born is not None and born.attempt == attempt else None
 
-    def root_of(self, keeper: str) -> int | None:
-        """The number of a keeper's own process, from which all comes that it runs, once it has run something."""
-        link = self._links.get(keeper) or self._ended.get(keeper)
-        return link.born.keeper or None if link is not None and link.born is not None else None
+    def root_of(self, worker: str) -> int | None:
+        """The number of a worker's own process, from which all comes that it runs, once it has run something."""
+        link = self._links.get(worker) or self._ended.get(worker)
+        return link.born.worker or None if link is not None and link.born is not None else None
 
-    def worn_out(self, keeper: str) -> bool:
-        """Whether the keeper's journal is nearly full, so that a fresh one should take over."""
-        return keeper in self._links and self._links[keeper].reader.nearly_full
+    def journal_is_full(self, worker: str) -> bool:
+        """Whether the worker's journal is nearly full, so that a fresh one should take over."""
+        return worker in self._links and self._links[worker].reader.nearly_full
 
-    def adopt(self, keeper: str) -> bool:
-        """Take over a keeper of an engine that died; its journal is told from the start. False if it left no trace."""
+    def adopt(self, worker: str) -> bool:
+        """Take over a worker of an engine that died; its journal is told from the start. False if it left no trace."""
         try:
-            link = Link(self._directory / keeper, None)
+            link = Link(self._directory / worker, None)
         except FileNotFoundError:
             return False
-        self._ended[keeper] = link
+        self._ended[worker] = link
         if link.alive():
             self._reconnect(link)
         return True
 
-    def is_dead(self, keeper: str) -> bool:
-        """Whether a keeper of any engine is dead, or was never there."""
+    def is_dead(self, worker: str) -> bool:
+        """Whether a worker of any engine is dead, or was never there."""
         try:
-            return not locked(self._directory / keeper)
+            return not locked(self._directory / worker)
         except FileNotFoundError:
             return True
 
-    def forget(self, keeper: str) -> None:
-        """Remove a dead keeper's folder, once all it said is safely recorded."""
-        shutil.rmtree(self._directory / keeper, ignore_errors=True)
+    def forget(self, worker: str) -> None:
+        """Remove a dead worker's folder, once all it said is safely recorded."""
+        shutil.rmtree(self._directory / worker, ignore_errors=True)
 
     def close(self) -> None:
-        """Leave: keepers that still work go on without us, idle ones follow."""
+        """Leave: workers that still work go on without us, idle ones follow."""
         for link in [*self._links.values(), *self._ended.values()]:
             link.close()
         self._selector.close()
@@ -183,9 +183,9 @@ class LocalBackend:
 
     # -- speaking and listening ------------------------------------------------------------------
 
-    def _tell(self, keeper: str, order: Mapping[str, Any], descriptor: int | None = None) -> None:
-        """Tell a keeper something; one that hung up cannot hear it any more."""
-        link = self._links.get(keeper)
+    def _tell(self, worker: str, order: Mapping[str, Any], descriptor: int | None = None) -> None:
+        """Tell a worker something; one that hung up cannot hear it any more."""
+        link = self._links.get(worker)
         if link is not None:
             link.put(order, descriptor)
             link.flush()
@@ -194,7 +194,7 @@ class LocalBackend:
             os.close(descriptor)
 
     def _mind(self, link: Link) -> None:
-        """Be woken when a keeper speaks, and when it can take the rest of what was too much for the socket."""
+        """Be woken when a worker speaks, and when it can take the rest of what was too much for the socket."""
         if link.connection is not None and link.congested != link.pressed:
             link.pressed = link.congested
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.congested else 0)
@@ -224,8 +224,8 @@ class LocalBackend:
         link.flush()
         self._mind(link)
 
-    def _bury(self, link: Link) -> Iterator[tuple[str, journal.Fact | Gone]]:
-        """A keeper that hung up counts as dead when its lock is free, and is gone when its jobs are too."""
+    def _clean_up(self, link: Link) -> Iterator[tuple[str, journal.Fact | WorkerLost]]:
+        """A worker that hung up counts as dead when its lock is free, and is gone when its jobs are too."""
         link.look_later()
         if link.alive():
             self._reconnect(link)
@@ -237,10 +237,10 @@ class LocalBackend:
             return
         del self._ended[link.name]
         link.close()
-        yield link.name, Gone()
+        yield link.name, WorkerLost()
 
     def _reconnect(self, link: Link) -> None:
-        """A keeper that lives should be heard; one that is just leaving does not answer."""
+        """A worker that lives should be heard; one that is just leaving does not answer."""
         with contextlib.suppress(OSError):
             link.connection = _connect(link.folder)
             del self._ended[link.name]
@@ -249,9 +249,9 @@ class LocalBackend:
     # -- hiring --------------------------------------------------------------------------
 
     def _establish(self, folder: Path) -> Link:
-        """Make a keeper's lock, journal and socket, connect to it, and only then have it forked.
+        """Make a worker's lock, journal and socket, connect to it, and only then have it forked.
 
-        All of it is made here and inherited, so there is no moment at which a keeper lives without its lock.
+        All of it is made here and inherited, so there is no moment at which a worker lives without its lock.
         """
         with contextlib.ExitStack() as inherited:
             lock = _inherited(inherited, os.open(folder / "lock", _NEW_FILE, 0o600))
@@ -269,7 +269,7 @@ class LocalBackend:
 
 
 def _inherited(stack: contextlib.ExitStack, descriptor: int) -> int:
-    """The descriptor, which is closed here once the keeper has it."""
+    """The descriptor, which is closed here once the worker has it."""
     stack.callback(os.close, descriptor)
     return descriptor
 
@@ -288,7 +288,7 @@ def _listen(folder: Path) -> socket.socket:
 
 def _connect(folder: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.setblocking(False)  # a keeper that was stopped must not stop us
+    connection.setblocking(False)  # a worker that was stopped must not stop us
     try:
         with _short_path(folder) as short:
             connection.connect(f"{short}/socket")

@@ -1,6 +1,6 @@
 """Finding and signalling every descendant of a process, whatever session it moved to.
 
-Standard library only: keepers are forked from a process that must stay small.
+Standard library only: workers are forked from a process that must stay small.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def descendants(root: int) -> list[Seen]:
 
 
 def marked(marker: bytes) -> list[Seen]:
-    """What a dead keeper left behind: this user's processes with the marker in their environment, and all below them.
+    """What a dead worker left behind: this user's processes with the marker in their environment, and all below them.
 
     A child that cleared its environment is found through its parent, as long as that one lives.
     """

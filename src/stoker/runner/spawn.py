@@ -1,6 +1,6 @@
 """Starts one command as a process of its own, or says why not, with the exit code that a shell would give.
 
-Standard library only: keepers are forked from a process that must stay small.
+Standard library only: workers are forked from a process that must stay small.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def launch(order: Mapping[str, Any], environment: Mapping[str, str]) -> int:
             os.write(err, f"stoker: {refusal.note}\n".encode(errors="backslashreplace"))
         raise
     finally:
-        os.chdir("/")  # a keeper that stayed there would keep a directory from being unmounted
+        os.chdir("/")  # a worker that stayed there would keep a directory from being unmounted
         for descriptor in {out, err} - {1, 2}:
             os.close(descriptor)
 
@@ -82,7 +82,7 @@ def _open_output(path: str, inherited: int) -> int:
     if path == INHERIT:
         return inherited
     try:
-        # Without O_NONBLOCK a FIFO that nobody reads would hold the keeper up for ever.
+        # Without O_NONBLOCK a FIFO that nobody reads would hold the worker up for ever.
         descriptor = os.open(path, _APPENDING | os.O_NONBLOCK, 0o666)
     except OSError as error:
         raise Refused(126, f"cannot write its output to {path}: {error.strerror}") from None

@@ -1,6 +1,6 @@
-"""A keeper: runs attempts one after the other, survives the engine, and remembers how each of them ended.
+"""A worker: runs attempts one after the other, survives the engine, and remembers how each of them ended.
 
-Standard library only: keepers are forked from a process that must stay small. A keeper owns an flock for
+Standard library only: workers are forked from a process that must stay small. A worker owns an flock for
 its whole life (the proof that it lives), a journal (the truth about its attempts) and a listening socket
 (through which the engine, or the engine after that, gives orders). A byte sent to the engine means "the
 journal has grown". No dataclasses here: their import alone takes a quarter of the forkserver's start.
@@ -26,7 +26,7 @@ LINGER = 1.0
 LINGER_GRACE = 5.0
 KILL_INTERVAL = 0.05
 KILL_INTERVAL_LIMIT = 2.0
-FAREWELL_PATIENCE = 8.0
+MPS_TERMINATE_TIMEOUT = 8.0
 """Seconds for the program that an order wants to be run before anything of it is killed."""
 LONGEST_WAIT = 3600.0
 """Seconds; what comes later is waited for in parts, since poll cannot count beyond 24 days."""
@@ -55,18 +55,18 @@ class Attempt:
     """... and when that is over."""
 
     def __init__(
-        self, key: str, pid: int, limit_at: float | None, grace: float, farewell: list[str] | None = None
+        self, key: str, pid: int, limit_at: float | None, grace: float, mps_terminate: list[str] | None = None
     ) -> None:
         self.key = key
         self.pid = pid
         self.limit_at = limit_at
         self.grace = grace
-        self.farewell = farewell
+        self.mps_terminate = mps_terminate
         self.began = time.monotonic()
 
 
-class Keeper:
-    """The loop of one keeper process."""
+class Worker:
+    """The loop of one worker process."""
 
     def __init__(self, listener: socket.socket, journal_descriptor: int) -> None:
         self._listener = listener
@@ -168,7 +168,7 @@ class Keeper:
                 self._given.add(order["attempt"])
                 self._queue.append(order)
             case "account" if order["attempt"] not in self._given:
-                self._write(journal.Back(order["attempt"], time.time()))
+                self._write(journal.AttemptReturned(order["attempt"], time.time()))
                 self._hint()
             case "environment":
                 self._environments[order["digest"]] = order["variables"]
@@ -187,13 +187,13 @@ class Keeper:
 
     def _recall(self) -> None:
         while self._queue:
-            self._write(journal.Back(self._queue.popleft()["attempt"], time.time()))
+            self._write(journal.AttemptReturned(self._queue.popleft()["attempt"], time.time()))
         self._hint()
 
     def _stop(self, key: str, grace: float, number: int) -> None:
         for order in [order for order in self._queue if order["attempt"] == key]:
             self._queue.remove(order)
-            self._write(journal.Back(key, time.time()))
+            self._write(journal.AttemptReturned(key, time.time()))
             self._hint()
         if self._current is not None and self._current.key == key:
             if self._current.why == "exited" and self._current.status is None:
@@ -205,11 +205,13 @@ class Keeper:
     def _start_next(self) -> None:
         while self._queue and self._current is None:
             order = self._queue.popleft()
-            self._write(journal.Began(order["attempt"], time.time()))
+            self._write(journal.AttemptStarted(order["attempt"], time.time()))
             try:
                 self._current = self._spawn(order)
             except Refused as refusal:
-                self._over(journal.Over(order["attempt"], time.time(), refusal.code, 0, "refused", 0, refusal.note))
+                self._over(
+                    journal.AttemptExited(order["attempt"], time.time(), refusal.code, 0, "refused", 0, refusal.note)
+                )
 
     def _spawn(self, order: dict[str, Any]) -> Attempt:
         pid = launch(order, {**self._environments[order["environment"]], **order["extra"]})
@@ -247,7 +249,7 @@ class Keeper:
             return
         self._current = None
         code, number = _exit_of(attempt.status)
-        end = journal.Over(attempt.key, time.time(), code, number, attempt.why, attempt.peak, attempt.note)
+        end = journal.AttemptExited(attempt.key, time.time(), code, number, attempt.why, attempt.peak, attempt.note)
         self._over(end)
 
     def _keep_time(self) -> None:
@@ -272,11 +274,11 @@ class Keeper:
 
     def _takes_leave(self, attempt: Attempt, now: float) -> bool:
         """Whether what is about to be killed is first told so, in the way that its order wants."""
-        if attempt.farewell:
+        if attempt.mps_terminate:
             doomed = [str(process.pid) for process in processes.descendants(os.getpid())]
-            words, attempt.farewell = [*attempt.farewell, *doomed], None
+            words, attempt.mps_terminate = [*attempt.mps_terminate, *doomed], None
             attempt.parting = spawn_silently(words) if doomed else None
-            attempt.parting_until = now + FAREWELL_PATIENCE
+            attempt.parting_until = now + MPS_TERMINATE_TIMEOUT
         if attempt.parting is None or now >= attempt.parting_until:
             return False
         attempt.kill_at = attempt.parting_until
@@ -293,7 +295,7 @@ class Keeper:
 
     # -- telling ---------------------------------------------------------------------------------
 
-    def _over(self, end: journal.Over) -> None:
+    def _over(self, end: journal.AttemptExited) -> None:
         self._write(end)
         now = time.monotonic()
         self._untold_since = self._untold_since or now

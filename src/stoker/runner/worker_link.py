@@ -1,4 +1,4 @@
-"""The engine's end of one keeper: orders go out, and the journal tells what happened."""
+"""The engine's end of one worker: orders go out, and the journal tells what happened."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST_PAUSE = 2.0
 
 
 class Link:
-    """The engine's end of one keeper: a socket for orders, and the journal that holds the truth."""
+    """The engine's end of one worker: a socket for orders, and the journal that holds the truth."""
 
     def __init__(self, folder: Path, connection: socket.socket | None) -> None:
         self.folder = folder
@@ -32,21 +32,21 @@ class Link:
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
         self._open: set[str] = set()
         self.born: journal.Born | None = None
-        """The newest process, as far as the keeper told."""
+        """The newest process, as far as the worker told."""
         self.look_at = 0.0
-        """When to look again whether the keeper, once it hung up, is dead (monotonic)."""
+        """When to look again whether the worker, once it hung up, is dead (monotonic)."""
         self._pause = FIRST_PAUSE
         self.pressed = False
-        """Whether somebody waits for the keeper to take more."""
+        """Whether somebody waits for the worker to take more."""
 
     def news(self) -> list[journal.Fact]:
-        """What happened by the keeper's word since the last call; the number of a process is only kept in mind."""
+        """What happened by the worker's word since the last call; the number of a process is only kept in mind."""
         told = []
         for record in self.reader.news():
             if isinstance(record, journal.Born):
                 self.born = record
                 continue
-            if isinstance(record, journal.Began):
+            if isinstance(record, journal.AttemptStarted):
                 self._open.add(record.attempt)
             else:
                 self._open.discard(record.attempt)
@@ -68,7 +68,7 @@ class Link:
         self._outbox.append((_line_of(order), [] if descriptor is None else [descriptor]))
 
     def flush(self) -> None:
-        """Send as much as the keeper takes; a dead one takes nothing and is noticed by its journal and lock."""
+        """Send as much as the worker takes; a dead one takes nothing and is noticed by its journal and lock."""
         while self._outbox and self.connection is not None:
             data, descriptors = self._outbox[0] = self._next_parcel()
             try:
@@ -96,24 +96,24 @@ class Link:
 
     @property
     def congested(self) -> bool:
-        """Whether orders wait for the keeper to read."""
+        """Whether orders wait for the worker to read."""
         return bool(self._outbox)
 
     def teach(self, digest: str, variables: Mapping[str, str]) -> None:
-        """Give the keeper an environment once; later orders only name it."""
+        """Give the worker an environment once; later orders only name it."""
         if digest not in self._environments:
             self._environments.add(digest)
             self.put({"do": "environment", "digest": digest, "variables": dict(variables)})
 
     def alive(self) -> bool:
-        """Whether the keeper lives: decided by its lock alone."""
+        """Whether the worker lives: decided by its lock alone."""
         try:
             return locked(self.folder)
         except FileNotFoundError:
             return False
 
     def hang_up(self) -> None:
-        """Close our end; the keeper itself is not disturbed."""
+        """Close our end; the worker itself is not disturbed."""
         self._drop_outbox()
         if self.connection is not None:
             self.connection.close()
@@ -140,7 +140,7 @@ def _line_of(order: Mapping[str, Any]) -> bytes:
 
 
 def locked(folder: Path) -> bool:
-    """Whether somebody holds the lock of a keeper's folder."""
+    """Whether somebody holds the lock of a worker's folder."""
     with open(folder / "lock", "rb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

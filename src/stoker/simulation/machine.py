@@ -8,12 +8,12 @@ from math import inf
 from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.job import Assigned, Ended, Exited, Job, Started, Waiting, advance
 from stoker.core.learning import Learnt, expected_seconds, observe, observe_use
-from stoker.core.logs.oom import Shortage, floor_after, is_own_fault
+from stoker.core.logs.oom import OutOfMemory, floor_after, is_own_fault
 from stoker.core.planner.fairshare import ALONE
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Start, plan
 from stoker.core.planner.queue import Shape, WaitingJobs, resolved, shape_of
-from stoker.core.spec import Command, Need, Terms, amount_on
+from stoker.core.spec import Command, JobSpec, Resources, amount_on
 from stoker.simulation.policies import Conduct, Speeds
 from stoker.simulation.report import Life, Outcome, Stay
 from stoker.simulation.workload import YOUNG_SHARE, Work, ripens_after
@@ -23,7 +23,7 @@ class Run:
     """An attempt under way. Its progress is brought up to date whenever its speed changes, and only then."""
 
     __slots__ = (
-        "company", "devices", "held", "job", "left", "left_when_ripe", "need", "since", "speed", "started", "until",
+        "devices", "held", "job", "left", "left_when_ripe", "resources", "shared", "since", "speed", "started", "until",
         "work",
     )  # fmt: skip
 
@@ -32,10 +32,10 @@ class Run:
         self.work = work
         self.job = job
         self.devices = start.devices
-        self.need = start.need
+        self.resources = start.resources
         self.started = now
         self.until = None if seconds is None else now + seconds
-        self.company = False
+        self.shared = False
         """Whether somebody else was on its devices at any time."""
         self.held = int(YOUNG_SHARE * work.peak)
         """Bytes on each device."""
@@ -54,7 +54,7 @@ class Run:
     @property
     def wanted(self) -> int:
         """Bytes on each device when it has taken all."""
-        return int(self.work.peak * self.work.swell) if self.company else self.work.peak
+        return int(self.work.peak * self.work.swell) if self.shared else self.work.peak
 
     @property
     def is_ripe(self) -> bool:
@@ -121,7 +121,7 @@ class _Machine:
         self._runs: dict[int, Run] = {}
         self._on: dict[str, list[Run]] = {device.id: [] for device in devices}
         self._learnt: dict[str, Learnt] = {}
-        self._terms: dict[int, Terms] = {}
+        self._spec: dict[int, JobSpec] = {}
         self._blocked: set[Shape] = set()
         """Shapes of which the last plan left jobs waiting; more of them cannot start before something is freed."""
         self._lives = {work.id: Life(work.id, work.arrival, work.gpus) for work in works}
@@ -157,11 +157,11 @@ class _Machine:
 
     def _job(self, work: Work) -> Job:
         packing = self._conduct.packing
-        terms = self._terms.get(work.gpus)
-        if terms is None:
-            terms = self._terms[work.gpus] = Terms(need=Need(work.gpus, auto=packing))
+        spec = self._spec.get(work.gpus)
+        if spec is None:
+            spec = self._spec[work.gpus] = JobSpec(resources=Resources(work.gpus, auto=packing))
         kind = work.kind if packing else ""
-        return Job(work.id, 1, _COMMAND, terms, Waiting(work.arrival), work.arrival, kind=kind)
+        return Job(work.id, 1, _COMMAND, spec, Waiting(work.arrival), work.arrival, kind=kind)
 
     # -- things happen to those that run
 
@@ -190,14 +190,14 @@ class _Machine:
 
     def _run_out(self, run: Run) -> None:
         """Let it die of want of memory, and then do with it what the product does."""
-        shortage = Shortage("torch", run.wanted - run.held, run.held, None, None, (), capped=False, text="")
-        amounts = [amount_on(run.need, self._devices[device_id]) for device_id in run.devices]
+        oom = OutOfMemory("torch", run.wanted - run.held, run.held, None, None, (), capped=False, text="")
+        amounts = [amount_on(run.resources, self._devices[device_id]) for device_id in run.devices]
         reserved = min((amount for amount in amounts if amount is not None), default=None)
-        floor = floor_after(shortage, reserved, None) if is_own_fault(shortage, reserved) else 0
-        exited = Exited(run.job.attempts, 1, 0, self._now, cause="oom", company=run.company, floor=floor)
+        floor = floor_after(oom, reserved, None) if is_own_fault(oom, reserved) else 0
+        exited = Exited(run.job.attempts, 1, 0, self._now, cause="oom", shared=run.shared, floor=floor)
         job = advance(run.job, exited)
         self._vacate(run)
-        self._lives[job.id].shortages += 1
+        self._lives[job.id].shared_failures += 1
         if not isinstance(job.state, Ended):
             self._waiting.add(job)
 
@@ -206,7 +206,7 @@ class _Machine:
         self._lives[run.work.id].end = self._now
         kind = run.work.kind
         learnt = observe(self._learnt.get(kind, _NOTHING), self._now - run.started)
-        load = None if run.company else run.work.load
+        load = None if run.shared else run.work.load
         self._learnt[kind] = observe_use(learnt, MODEL, peak=run.held, load=load)
 
     def _vacate(self, run: Run) -> None:
@@ -223,14 +223,14 @@ class _Machine:
         self._plans += 1
         slots = [self._slot(run) for run in self._runs.values()]
         seen, policy = self._snapshot(), self._conduct.policy
-        known = self._expects, self._foresee
+        known = self._expects, self._estimate
         decided = plan(self._waiting, slots, seen, (), policy, self._now, _NEVER_FREED, ALONE, *known)
         for start in decided.starts:
             self._start(start)
         self._blocked = set(decided.waits)
 
     def _slot(self, run: Run) -> Slot:
-        return Slot("", run.work.id, run.need, run.devices, run.until, since=run.started)
+        return Slot("", run.work.id, run.resources, run.devices, run.until, since=run.started)
 
     def _snapshot(self) -> Snapshot:
         readings = {device_id: Reading(used=sum([run.held for run in runs])) for device_id, runs in self._on.items()}
@@ -240,13 +240,13 @@ class _Machine:
         work = self._works[job.id]
         return work.seconds if self._conduct.exact else expected_seconds(self._learnt.get(work.kind, _NOTHING))
 
-    def _foresee(self, shape: Shape) -> Need:
+    def _estimate(self, shape: Shape) -> Resources:
         return resolved(shape, self._learnt.get(shape.kind, _NOTHING), self._conduct.policy.margin)
 
     def _start(self, start: Start) -> None:
         job = start.job
         self._waiting.remove(job.id)
-        assigned = advance(job, Assigned("", start.devices, "", self._now, need=start.need))
+        assigned = advance(job, Assigned("", start.devices, "", self._now, resources=start.resources))
         started = advance(assigned, Started(assigned.attempts, self._now))
         run = self._runs[job.id] = Run(self._works[job.id], started, start, self._now, self._expects(job))
         life = self._lives[job.id]
@@ -261,7 +261,7 @@ class _Machine:
     def _meet(self, device_ids: Sequence[str]) -> None:
         """Give all that are on these devices the speed that their company leaves them."""
         for run in {run.work.id: run for device_id in device_ids for run in self._on[device_id]}.values():
-            run.company = run.company or any(len(self._on[device_id]) > 1 for device_id in run.devices)
+            run.shared = run.shared or any(len(self._on[device_id]) > 1 for device_id in run.devices)
             run.change_speed(min([self._speed(run, self._on[device_id]) for device_id in run.devices]), self._now)
 
     def _speed(self, run: Run, members: Sequence[Run]) -> float:

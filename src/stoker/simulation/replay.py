@@ -8,9 +8,8 @@ from random import Random
 
 from msgspec import Struct
 
-from stoker.core.device import device_sizes
 from stoker.core.errors import UsageError
-from stoker.core.units import count_text, size_text
+from stoker.core.units import count_text, device_sizes, size_text
 from stoker.simulation.bound import best_possible
 from stoker.simulation.machine import replay, virtual_devices
 from stoker.simulation.policies import BOUND, CONDUCTS, by_pairs

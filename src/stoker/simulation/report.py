@@ -16,7 +16,7 @@ class Life(Struct):
     start: float | None = None
     """When its first attempt started."""
     end: float | None = None
-    shortages: int = 0
+    shared_failures: int = 0
     """Attempts that ran out of memory."""
 
 
@@ -75,7 +75,7 @@ def figures(outcome: Outcome) -> Figures:
         makespan=makespan,
         utilisation=outcome.busy / (outcome.gpus * makespan) if makespan else 0.0,
         packed=outcome.shared / outcome.busy if outcome.busy else 0.0,
-        out_of_memory=sum(life.shortages for life in outcome.lives),
+        out_of_memory=sum(life.shared_failures for life in outcome.lives),
         lost=len(outcome.lives) - len(ended),
     )
 

@@ -184,8 +184,8 @@ def _pairs(
     solo: Mapping[str, Mapping[str, Any]], names: Mapping[str, tuple[str, int]]
 ) -> Iterator[tuple[tuple[str, str], float]]:
     """The speed of the first of each pair; nothing where it could not be run on the card that was measured."""
-    for key, neighbours in solo.items():
-        alone = neighbours["null"]
-        for other, together in neighbours.items():
-            if other in names and together[0] > 0 and alone > 0:
-                yield (scaled_name(*names[key]), scaled_name(*names[other])), min(1.0, together[0] / alone)
+    for key, co_tenants in solo.items():
+        exclusive = co_tenants["null"]
+        for other, together in co_tenants.items():
+            if other in names and together[0] > 0 and exclusive > 0:
+                yield (scaled_name(*names[key]), scaled_name(*names[other])), min(1.0, together[0] / exclusive)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stoker import __version__
 from stoker.core.errors import StokerError
-from stoker.store.paths import Places
+from stoker.store.paths import Paths
 
 QUEUE = "queue"
 """The engine in the background, which owns what is submitted; there is at most one in a state directory."""
@@ -30,20 +30,20 @@ class EngineRuns(StokerError):
     exit_code = 3
 
 
-class Presence:
+class EngineLock:
     """An engine's proof of life: a lock that the kernel gives back at any death."""
 
-    def __init__(self, places: Places, name: str = "") -> None:
+    def __init__(self, paths: Paths, name: str = "") -> None:
         """Without a name it is an engine like no other."""
         self.name = name or f"{os.getpid()}-{os.urandom(4).hex()}"
-        self._path = lock_path(places, self.name)
+        self._path = lock_path(paths, self.name)
         try:
-            places.engines.mkdir(mode=0o700, exist_ok=True)
+            paths.engines.mkdir(mode=0o700, exist_ok=True)
             self._descriptor = _take_named(self._path) if name else _make_locked(self._path)
             self._sign()
         except OSError as error:
             raise StokerError(
-                f"cannot write to the state directory {places.state}: {error.strerror}", "free some space there"
+                f"cannot write to the state directory {paths.state}: {error.strerror}", "free some space there"
             ) from error
 
     def _sign(self) -> None:
@@ -67,11 +67,11 @@ class Presence:
         os.close(self._descriptor)
 
 
-class Bell:
+class WakeFifo:
     """Readable when somebody has rung it."""
 
-    def __init__(self, places: Places, engine: str) -> None:
-        self._path = _bell_path(places, engine)
+    def __init__(self, paths: Paths, engine: str) -> None:
+        self._path = _wake_fifo_path(paths, engine)
         self._path.unlink(missing_ok=True)
         os.mkfifo(self._path, 0o600)
         # Opened for both, it never sees its last writer leave.
@@ -93,10 +93,10 @@ class Bell:
         os.close(self._descriptor)
 
 
-def ring(places: Places, engine: str) -> bool:
+def wake(paths: Paths, engine: str) -> bool:
     """Wake an engine that there is something for; False where none hears. A lost ring only delays."""
     try:
-        descriptor = os.open(_bell_path(places, engine), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(_wake_fifo_path(paths, engine), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.ENOENT):
             return False
@@ -107,10 +107,10 @@ def ring(places: Places, engine: str) -> bool:
     return True
 
 
-def engine_lives(places: Places, engine: str) -> bool:
+def engine_lives(paths: Paths, engine: str) -> bool:
     """Whether somebody holds the engine's lock."""
     try:
-        return _is_locked(lock_path(places, engine))
+        return _is_locked(lock_path(paths, engine))
     except FileNotFoundError:
         return False
 
@@ -126,21 +126,21 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def process_of(places: Places, engine: str) -> int | None:
+def process_of(paths: Paths, engine: str) -> int | None:
     """The process that holds the engine's lock, as it wrote there itself."""
     with contextlib.suppress(ValueError):
-        return int(_written(places, engine)[0])
+        return int(_written(paths, engine)[0])
     return None
 
 
-def version_of(places: Places, engine: str) -> str:
+def version_of(paths: Paths, engine: str) -> str:
     """The version of Stoker that a living engine runs; empty where none lives, or it does not tell."""
-    return _written(places, engine)[1]
+    return _written(paths, engine)[1]
 
 
-def version_notice(places: Places) -> str:
+def version_notice(paths: Paths) -> str:
     """What to say where the engine in the background is of another version than this program; else empty."""
-    version = version_of(places, QUEUE)
+    version = version_of(paths, QUEUE)
     if version in ("", __version__):
         return ""
     return (
@@ -149,18 +149,18 @@ def version_notice(places: Places) -> str:
     )
 
 
-def signal_engine(places: Places, engine: str, number: signal.Signals) -> int | None:
+def signal_engine(paths: Paths, engine: str, number: signal.Signals) -> int | None:
     """Send a living engine a signal, and tell its process; None where none lives.
 
     Its number is looked up again once the process is held, since it could have become somebody else's meanwhile.
     """
-    pid = process_of(places, engine)
+    pid = process_of(paths, engine)
     if pid is None:
         return None
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
-            if process_of(places, engine) == pid:
+            if process_of(paths, engine) == pid:
                 signal.pidfd_send_signal(descriptor, number)
                 return pid
         finally:
@@ -168,45 +168,45 @@ def signal_engine(places: Places, engine: str, number: signal.Signals) -> int | 
     return None
 
 
-def living_engines(places: Places) -> Iterator[str]:
+def living_engines(paths: Paths) -> Iterator[str]:
     """The engines at work in this state directory."""
-    for path in sorted(places.engines.glob("*.lock")):
-        if engine_lives(places, path.stem):
+    for path in sorted(paths.engines.glob("*.lock")):
+        if engine_lives(paths, path.stem):
             yield path.stem
 
 
-def sweep_engine(places: Places, engine: str) -> None:
+def sweep_engine(paths: Paths, engine: str) -> None:
     """Remove what a dead engine left beside its jobs; by the lock, which goes last, the rest is found again."""
-    lock = lock_path(places, engine)
-    for path in (*(path for path in places.engines.glob(f"{engine}.*") if path != lock), lock):
+    lock = lock_path(paths, engine)
+    for path in (*(path for path in paths.engines.glob(f"{engine}.*") if path != lock), lock):
         with contextlib.suppress(OSError):
             path.unlink()
 
 
-def sweep_unfinished(places: Places) -> None:
+def sweep_unfinished(paths: Paths) -> None:
     """Remove what engines that were killed had only begun to write; what is locked or new may still be finished."""
-    for path in places.engines.glob("*.new"):
+    for path in paths.engines.glob("*.new"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > UNFINISHED_SECONDS and not _is_locked(path):
                 path.unlink()
 
 
-def lock_path(places: Places, engine: str) -> Path:
+def lock_path(paths: Paths, engine: str) -> Path:
     """The file whose lock proves that an engine lives."""
-    return places.engines / f"{engine}.lock"
+    return paths.engines / f"{engine}.lock"
 
 
-def _written(places: Places, engine: str) -> tuple[str, str]:
+def _written(paths: Paths, engine: str) -> tuple[str, str]:
     """Process and version of a living engine as it wrote them into its lock."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        if engine_lives(places, engine):
-            pid, _, version = lock_path(places, engine).read_text().partition("\n")
+        if engine_lives(paths, engine):
+            pid, _, version = lock_path(paths, engine).read_text().partition("\n")
             return pid, version.strip()
     return "", ""
 
 
-def _bell_path(places: Places, engine: str) -> Path:
-    return places.engines / f"{engine}.bell"
+def _wake_fifo_path(paths: Paths, engine: str) -> Path:
+    return paths.engines / f"{engine}.bell"
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from stoker.core.job import Job, limit_of
 from stoker.core.learning import Learnt, expected_seconds, observe, observe_use, signature_of
 from stoker.core.planner.queue import Shape, resolved
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from stoker.store.writer import Store
 
 WORTH_LEARNING = 1.0
@@ -17,7 +17,7 @@ News = tuple[str, Learnt]
 """A kind of work, and what is now known of it."""
 
 
-class Experience:
+class RunHistory:
     """How long work of each kind took and what it used; news is kept until it is recorded with what it came from."""
 
     def __init__(self, store: Store) -> None:
@@ -34,9 +34,9 @@ class Experience:
         seconds = expected_seconds(self._known(self._signature(job)))
         return limit if seconds is None or (limit is not None and limit < seconds) else seconds
 
-    def foresee(self, shape: Shape, margin: int) -> Need:
+    def estimate(self, shape: Shape, margin: int) -> Resources:
         """What to set aside for jobs of a shape, with a margin on what was learnt."""
-        return resolved(shape, self._known(shape.kind), margin) if shape.kind else shape.need
+        return resolved(shape, self._known(shape.kind), margin) if shape.kind else shape.resources
 
     def learn(self, job: Job, seconds: float) -> News | None:
         """A run that succeeded took so long; what is now known of such work, where that is worth a record."""
@@ -79,7 +79,7 @@ class Experience:
             return job.kind
         if job.id not in self._signatures:
             _make_room(self._signatures)
-            self._signatures[job.id] = signature_of(job.command, job.terms.cwd)
+            self._signatures[job.id] = signature_of(job.command, job.spec.cwd)
         return self._signatures[job.id]
 
 

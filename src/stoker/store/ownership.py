@@ -7,21 +7,21 @@ from typing import NamedTuple
 
 from stoker.core.job import Job
 from stoker.store.engine_lock import QUEUE, engine_lives, process_of, sweep_engine, sweep_unfinished
-from stoker.store.paths import Places
+from stoker.store.paths import Paths
 from stoker.store.writer import Store
 
 _PAGE = 10_000
 
 
-def is_served(places: Places, engine: str) -> bool:
+def is_served(paths: Paths, engine: str) -> bool:
     """Whether jobs of an engine have somebody who does what is asked for them, now or when he comes back.
 
     Under a name of its own the engine of the queue has only guests, of which it minds nothing but the end.
     """
     if engine == QUEUE:
         return True
-    pid = process_of(places, engine)
-    return pid is not None and pid != process_of(places, QUEUE)
+    pid = process_of(paths, engine)
+    return pid is not None and pid != process_of(paths, QUEUE)
 
 
 class Orphan(NamedTuple):
@@ -31,37 +31,37 @@ class Orphan(NamedTuple):
     engine: str
 
 
-def orphans(places: Places, store: Store) -> Iterator[Orphan]:
+def orphans(paths: Paths, store: Store) -> Iterator[Orphan]:
     """What dead runs left; what was submitted waits for the queue's next engine, which nobody may forestall."""
-    for engine in [engine for engine in store.engines_with_open_jobs() if not is_served(places, engine)]:
+    for engine in [engine for engine in store.engines_with_open_jobs() if not is_served(paths, engine)]:
         yield from (Orphan(job, engine) for job in _all_open(store, engine))
 
 
-def held_orphans(places: Places, store: Store) -> list[Orphan]:
-    """What dead runs had given to keepers; what they left waiting is not looked at, however much it is."""
-    dead = _dead_runs(places, store.engines_with_active_jobs())
+def held_orphans(paths: Paths, store: Store) -> list[Orphan]:
+    """What dead runs had given to workers; what they left waiting is not looked at, however much it is."""
+    dead = _dead_runs(paths, store.engines_with_active_jobs())
     return [Orphan(job, engine) for engine in dead for job in store.active_jobs(engine)]
 
 
-def sweep_locks(places: Places, store: Store) -> None:
+def sweep_locks(paths: Paths, store: Store) -> None:
     """Remove the locks of engines that died and own nothing any more, or had not even begun."""
     owners = {QUEUE, *store.engines_with_open_jobs()}
-    for path in places.engines.glob("*.lock"):
-        if path.stem not in owners and not engine_lives(places, path.stem):
-            sweep_engine(places, path.stem)
-    sweep_unfinished(places)
+    for path in paths.engines.glob("*.lock"):
+        if path.stem not in owners and not engine_lives(paths, path.stem):
+            sweep_engine(paths, path.stem)
+    sweep_unfinished(paths)
 
 
-def forgotten_keepers(places: Places, store: Store) -> list[str]:
-    """Folders of keepers whose engine is dead and that no job which is not over was given to."""
-    names = [folder.name for folder in places.keepers.iterdir()]
-    dead = [name for name in names if not engine_lives(places, name.rpartition("-")[0])]
-    needed = store.keepers() if dead else set()
+def leftover_workers(paths: Paths, store: Store) -> list[str]:
+    """Folders of workers whose engine is dead and that no job which is not over was given to."""
+    names = [folder.name for folder in paths.workers.iterdir()]
+    dead = [name for name in names if not engine_lives(paths, name.rpartition("-")[0])]
+    needed = store.slots() if dead else set()
     return [name for name in dead if name not in needed]
 
 
-def _dead_runs(places: Places, engines: Iterable[str]) -> list[str]:
-    return [engine for engine in engines if engine != QUEUE and not engine_lives(places, engine)]
+def _dead_runs(paths: Paths, engines: Iterable[str]) -> list[str]:
+    return [engine for engine in engines if engine != QUEUE and not engine_lives(paths, engine)]
 
 
 def _all_open(store: Store, engine: str) -> Iterator[Job]:

@@ -20,7 +20,7 @@ UNFINISHED = ".new-"
 """Beginning of the name of a folder in `functions` whose job is not in the queue yet."""
 
 
-class Places(Struct, frozen=True):
+class Paths(Struct, frozen=True):
     """Every path of one user's state; nothing else joins paths below the state directory."""
 
     state: Path
@@ -33,16 +33,16 @@ class Places(Struct, frozen=True):
         return self.state / "queue.db"
 
     @property
-    def keepers(self) -> Path:
-        """One folder for each living keeper."""
-        return self.state / "keepers"
+    def workers(self) -> Path:
+        """One folder for each living worker."""
+        return self.state / "keepers"  # its first name: engines find workers that an older version started
 
     @property
     def engines(self) -> Path:
         """Locks and wake-up sockets of engines."""
         return self.state / "engines"
 
-    def bulletin(self, engine: str) -> Path:
+    def status_file(self, engine: str) -> Path:
         """What an engine shows of itself."""
         return self.engines / f"{engine}.view"
 
@@ -84,29 +84,29 @@ class Places(Struct, frozen=True):
         return self.state / "simulator"
 
 
-def find_places(
+def find_paths(
     environment: Mapping[str, str],
     host: str,
     *,
     simulated: bool,
     mountinfo: str = "/proc/self/mountinfo",
     spare: Path = Path("/var/tmp"),
-) -> Places:
+) -> Paths:
     """The state directory, made private; simulated GPUs have one of their own."""
     leaf = f"{host}-simulated" if simulated else host
     if chosen := environment.get("STOKER_STATE"):
         state = Path(chosen).absolute() / leaf
         _make_private(state)
-        return Places(state)
+        return Paths(state)
     state = _home_of_state() / leaf
     kind = file_system_of(state, mountinfo)
     if kind not in NETWORK_FILE_SYSTEMS:
         _make_private(state)
-        return Places(state)
+        return Paths(state)
     local = spare / f"stoker-{os.getuid()}" / leaf
     _make_private(local.parent)  # anybody could have put one of his own there
     _make_private(local)
-    return Places(local, f"{state} is on {kind}, where a queue is not safe; the queue is in {local}")
+    return Paths(local, f"{state} is on {kind}, where a queue is not safe; the queue is in {local}")
 
 
 def _home_of_state() -> Path:
@@ -158,9 +158,9 @@ def _make_private(state: Path) -> None:
         state.chmod(0o700)
 
 
-def places_here(sim: bool) -> Places:
+def paths_here(sim: bool) -> Paths:
     """The state directory, that of simulated GPUs where they are meant."""
-    return find_places(os.environ, host_name(), simulated=sim)
+    return find_paths(os.environ, host_name(), simulated=sim)
 
 
 def host_name() -> str:
@@ -168,9 +168,9 @@ def host_name() -> str:
     return os.uname().nodename
 
 
-def places_for(simulated: object) -> Places:
+def paths_for(simulated: object) -> Paths:
     """Where the state is, by whether GPUs are simulated."""
     import socket
 
     is_simulated = bool(simulated) or bool(os.environ.get("STOKER_SIM"))
-    return find_places(os.environ, socket.gethostname(), simulated=is_simulated)
+    return find_paths(os.environ, socket.gethostname(), simulated=is_simulated)

@@ -33,7 +33,7 @@ class Pruned(NamedTuple):
 
 def needed_jobs(store: Store) -> set[int]:
     """Jobs and arrays that others which are not over depend on: what became of them must be known."""
-    query = f"SELECT DISTINCT body FROM terms JOIN jobs ON jobs.terms = terms.id WHERE {OPEN}"
+    query = f"SELECT DISTINCT body FROM specs JOIN jobs ON jobs.spec = specs.id WHERE {OPEN}"
     bodies = [json.loads(body) for (body,) in store._rows(query)]
     return {target["target"] for body in bodies for target in body.get("after", ())}
 
@@ -67,12 +67,12 @@ def prune_unused(store: Store, before: float, allowed: Callable[[], bool]) -> No
         if not allowed():
             return
         database.execute("DELETE FROM batches WHERE created < ? AND id NOT IN (SELECT batch FROM jobs)", (before,))
-        database.execute("DELETE FROM terms WHERE id NOT IN (SELECT terms FROM jobs)")
+        database.execute("DELETE FROM specs WHERE id NOT IN (SELECT spec FROM jobs)")
         database.execute(
-            "DELETE FROM environments WHERE digest NOT IN (SELECT json_extract(body, '$.environment') FROM terms)"
+            "DELETE FROM environments WHERE digest NOT IN (SELECT json_extract(body, '$.environment') FROM specs)"
         )
-    store._terms_by_id.clear()
-    store._ids_by_terms.clear()
+    store._specs_by_id.clear()
+    store._ids_by_spec.clear()
 
 
 def _is_young(database: sqlite3.Connection, array: int, before: float) -> bool:

@@ -9,7 +9,18 @@ from typing import Any, Literal, NamedTuple
 
 from stoker.core.job import Job
 from stoker.store.reader import Reading
-from stoker.store.schema import ACTIVE, ENDED, HELD, IN_ARRAY, JOB, OF_HOOKS, OPEN, AttemptRow, attempt_of, text_of
+from stoker.store.schema import (
+    ACTIVE,
+    ENDED,
+    HELD,
+    IN_ARRAY,
+    JOB,
+    OF_ON_FINISH_JOBS,
+    OPEN,
+    AttemptRow,
+    attempt_of,
+    text_of,
+)
 
 # Named, because SQLite likes to go through the whole table instead.
 _OPEN_JOBS, _ACTIVE_JOBS, _HELD_JOBS = (
@@ -45,7 +56,7 @@ class Owned(NamedTuple):
 
 
 class Load(NamedTuple):
-    """How many jobs of one engine are not over, and how many of those keepers have or somebody holds back."""
+    """How many jobs of one engine are not over, and how many of those workers have or somebody holds back."""
 
     open: int = 0
     active: int = 0
@@ -53,7 +64,7 @@ class Load(NamedTuple):
 
     @property
     def waiting(self) -> int:
-        """Jobs that no keeper has and nobody holds back."""
+        """Jobs that no worker has and nobody holds back."""
         return self.open - self.active - self.held
 
 
@@ -83,7 +94,7 @@ class Period(NamedTuple):
     since: float = 0.0
     states: tuple[str, ...] = ()
     """How they ended; empty is in any way."""
-    hooks: bool = False
+    on_finish_jobs: bool = False
 
 
 class Listing(Reading):
@@ -105,23 +116,23 @@ class Listing(Reading):
         return {engine: Load(*(counts.get(engine, 0) for counts in counted)) for engine in counted[0]}
 
     def all_active(self) -> list[Owned]:
-        """All jobs that keepers have, in the order of their ids."""
+        """All jobs that workers have, in the order of their ids."""
         query = JOB.replace(" FROM jobs", f", engine FROM {_ACTIVE_JOBS}") + ACTIVE
         return sorted((self._owned(row) for row in self._rows(query)), key=lambda one: one.job.id)
 
     def queued_jobs(self, engine: str, after: int, limit: int) -> list[Job]:
-        """The engine's jobs that no keeper has, in the order of their ids."""
+        """The engine's jobs that no worker has, in the order of their ids."""
         query = f"{_OPEN_JOB}engine = ? AND id > ? AND {OPEN} AND {_QUEUED} ORDER BY id LIMIT ?"
         return [self._job_of(row) for row in self._rows(query, engine, after, limit)]
 
-    def queued_hooks(self) -> int:
+    def queued_on_finish_jobs(self) -> int:
         """How many of the jobs that wait are hooks."""
-        hooks = self._hook_terms()
-        if not hooks:
+        on_finish_jobs = self._on_finish_spec()
+        if not on_finish_jobs:
             return 0
-        which = ", ".join("?" * len(hooks))
-        query = f"SELECT count(*) FROM {_OPEN_JOBS} WHERE {OPEN} AND state = 'waiting' AND terms IN ({which})"
-        return int(self._rows(query, *hooks)[0][0])
+        which = ", ".join("?" * len(on_finish_jobs))
+        query = f"SELECT count(*) FROM {_OPEN_JOBS} WHERE {OPEN} AND state = 'waiting' AND spec IN ({which})"
+        return int(self._rows(query, *on_finish_jobs)[0][0])
 
     def last_of_array(self, array: int) -> int:
         """The id of an array's last task; its tasks have consecutive ids."""
@@ -129,7 +140,7 @@ class Listing(Reading):
         return int(last or array)
 
     def queued_tasks(self, engine: str, array: int) -> list[Tasks]:
-        """The tasks of an array that no keeper has: those that wait, then those held back."""
+        """The tasks of an array that no worker has: those that wait, then those held back."""
         within = (engine, array, self.last_of_array(array))
         counted = [self._count_within(state, within) for state in (OPEN, ACTIVE, HELD)]
         groups = ((counted[0] - counted[1] - counted[2], "state = 'waiting'"), (counted[2], HELD))
@@ -183,15 +194,15 @@ class Listing(Reading):
         where, values = f"jobs.{ENDED} AND jobs.ended >= ?", [period.since]
         if period.states:
             where += f" AND jobs.state IN ({', '.join('?' * len(period.states))})"
-        hooks = [] if period.hooks else self._hook_terms()
-        if hooks:
-            where += f" AND jobs.terms NOT IN ({', '.join('?' * len(hooks))})"
-        return where, [*values, *period.states, *hooks]
+        on_finish_jobs = [] if period.on_finish_jobs else self._on_finish_spec()
+        if on_finish_jobs:
+            where += f" AND jobs.spec NOT IN ({', '.join('?' * len(on_finish_jobs))})"
+        return where, [*values, *period.states, *on_finish_jobs]
 
-    def _hook_terms(self) -> list[int]:
+    def _on_finish_spec(self) -> list[int]:
         """Terms that only hooks have: there are few, where there are any."""
-        query = f"SELECT id FROM terms WHERE {OF_HOOKS}"
-        return [terms for (terms,) in self._rows(query)]
+        query = f"SELECT id FROM specs WHERE {OF_ON_FINISH_JOBS}"
+        return [spec for (spec,) in self._rows(query)]
 
     def _past_of(self, row: tuple[Any, ...]) -> Past:
         gpu_seconds, peak, utilisation, *attempt = row[_JOB_COLUMNS:]
@@ -204,7 +215,7 @@ class Listing(Reading):
 
 _PAGE = 10_000
 
-_NO_HOOK = "coalesce((SELECT json_extract(body, '$.role') FROM terms WHERE terms.id = jobs.terms), 'job') = 'job'"
+_NOT_ON_FINISH = "coalesce((SELECT json_extract(body, '$.role') FROM specs WHERE specs.id = jobs.spec), 'job') = 'job'"
 
 _SCOPES = {"open": OPEN, "ended": "ended IS NOT NULL", "any": "1"}
 
@@ -235,24 +246,24 @@ def range_of_tasks(store: Reading, array: int) -> tuple[int, int] | None:
 
 def newest(store: Reading) -> tuple[int, int] | None:
     """Id and array of the job submitted last."""
-    rows = store._rows(f"SELECT id, array FROM jobs WHERE {_NO_HOOK} ORDER BY id DESC LIMIT 1")
+    rows = store._rows(f"SELECT id, array FROM jobs WHERE {_NOT_ON_FINISH} ORDER BY id DESC LIMIT 1")
     return (rows[0][0], rows[0][1]) if rows else None
 
 
 def open_ids(store: Reading) -> list[int]:
     """All jobs that are not over."""
-    return [job_id for (job_id,) in store._rows(f"SELECT id FROM jobs WHERE {OPEN} AND {_NO_HOOK} ORDER BY id")]
+    return [job_id for (job_id,) in store._rows(f"SELECT id FROM jobs WHERE {OPEN} AND {_NOT_ON_FINISH} ORDER BY id")]
 
 
 def ended_ids(store: Reading) -> list[int]:
     """All jobs that are over."""
-    rows = store._rows(f"SELECT id FROM jobs WHERE ended IS NOT NULL AND {_NO_HOOK} ORDER BY id")
+    rows = store._rows(f"SELECT id FROM jobs WHERE ended IS NOT NULL AND {_NOT_ON_FINISH} ORDER BY id")
     return [job_id for (job_id,) in rows]
 
 
 def ids_named(store: Reading, pattern: str, scope: Literal["open", "ended", "any"], *, glob: bool) -> list[int]:
     """Jobs by their name, or by a pattern with `*`, `?` and `[...]`."""
-    condition = f"name {'GLOB' if glob else '='} ? AND {_SCOPES[scope]} AND {_NO_HOOK}"
+    condition = f"name {'GLOB' if glob else '='} ? AND {_SCOPES[scope]} AND {_NOT_ON_FINISH}"
     written = text_of(pattern).replace("[!", "[^") if glob else text_of(pattern)
     return [job_id for (job_id,) in store._rows(f"SELECT id FROM jobs WHERE {condition} ORDER BY id", written)]
 
@@ -271,7 +282,7 @@ def failed_among(store: Reading, ids: Sequence[int]) -> list[int]:
 
 def failed_since(store: Reading, engine: str, since: float) -> list[int]:
     """Those of an engine's jobs that ended badly since a moment."""
-    query = f"SELECT id FROM jobs WHERE ended >= ? AND {_FAILED} AND engine = ? AND {_NO_HOOK} ORDER BY id"
+    query = f"SELECT id FROM jobs WHERE ended >= ? AND {_FAILED} AND engine = ? AND {_NOT_ON_FINISH} ORDER BY id"
     return [job_id for (job_id,) in store._rows(query, since, engine)]
 
 

@@ -15,7 +15,7 @@ from stoker.core.errors import StokerError
 from stoker.core.job import Event, Job
 from stoker.core.learning import Learnt, Use, kind_of
 from stoker.core.requests import Request
-from stoker.core.spec import Command, Dependency, Outcome, Terms
+from stoker.core.spec import Command, Dependency, JobSpec, Outcome
 from stoker.store.damage import DAMAGED_HINT, is_damage, preserve
 from stoker.store.schema import (
     ACTIVE,
@@ -31,6 +31,8 @@ from stoker.store.schema import (
     states,
 )
 
+_REF = "json_extract(CAST(detail AS TEXT), '$.ref')"
+_SLOT = f"substr({_REF}, 1, instr({_REF} || ' ', ' ') - 1)"  # as slot_of()
 _ANOTHER_PROGRAM = "another program keeps it locked: end that one; nothing was written"
 _YOURS = "see whether the file and its directory are yours to write"
 _HINTS = {
@@ -50,8 +52,8 @@ class Reading:
     def __init__(self, path: Path, patience: float = 30.0) -> None:
         """`patience` is how many seconds it waits for a lock of SQLite's own."""
         self._path = path
-        self._terms_by_id: dict[int, Terms] = {}
-        self._ids_by_terms: dict[Terms, int] = {}
+        self._specs_by_id: dict[int, JobSpec] = {}
+        self._ids_by_spec: dict[JobSpec, int] = {}
         self._preserving = contextlib.ExitStack()
         self._preserved = False
         with self._explained("open"):
@@ -82,23 +84,21 @@ class Reading:
         return [engine for (engine,) in self._rows("SELECT DISTINCT engine FROM jobs WHERE " + OPEN)]
 
     def active_jobs(self, engine: str) -> list[Job]:
-        """The engine's jobs that were given to keepers and are not over, in the order of their ids."""
+        """The engine's jobs that were given to workers and are not over, in the order of their ids."""
         rows = self._rows(JOB + "engine = ? AND " + ACTIVE + " ORDER BY id", engine)
         return [self._job_of(row) for row in rows]
 
     def engines_with_active_jobs(self) -> list[str]:
-        """Ids of the engines that own jobs which keepers hold."""
+        """Ids of the engines that own jobs which workers hold."""
         return [engine for (engine,) in self._rows("SELECT DISTINCT engine FROM jobs WHERE " + ACTIVE)]
 
-    def keepers(self) -> set[str]:
-        """Names of the keepers that jobs which are not over were given to."""
-        keeper = "json_extract(CAST(detail AS TEXT), '$.keeper')"
-        return {name for (name,) in self._rows(f"SELECT {keeper} FROM jobs WHERE {ACTIVE}")}
+    def slots(self) -> set[str]:
+        """Slots of the jobs that a site holds."""
+        return {slot for (slot,) in self._rows(f"SELECT {_SLOT} FROM jobs WHERE {ACTIVE}")}
 
-    def jobs_with_keeper_of(self, job_id: int) -> list[int]:
-        """All jobs that the keeper of a job holds, the running one first, then as they were handed over."""
-        keeper = "json_extract(CAST(detail AS TEXT), '$.keeper')"
-        same = f"{keeper} = (SELECT {keeper} FROM jobs WHERE id = ? AND {ACTIVE})"
+    def jobs_in_slot_of(self, job_id: int) -> list[int]:
+        """All jobs in the slot of a job, the running one first, then in the order of assignment."""
+        same = f"{_SLOT} = (SELECT {_SLOT} FROM jobs WHERE id = ? AND {ACTIVE})"
         order = "ORDER BY state = 'starting', json_extract(CAST(detail AS TEXT), '$.since'), id"
         return [found for (found,) in self._rows(f"SELECT id FROM jobs WHERE {ACTIVE} AND {same} {order}", job_id)]
 
@@ -225,27 +225,27 @@ class Reading:
         with self._explained("read"):
             return self._database.execute(query, values).fetchall()
 
-    def _terms(self, terms_id: int) -> Terms:
-        known = self._terms_by_id.get(terms_id)
+    def _spec(self, spec_id: int) -> JobSpec:
+        known = self._specs_by_id.get(spec_id)
         if known is None:
-            ((body,),) = self._rows("SELECT body FROM terms WHERE id = ?", terms_id)
-            known = msgspec.convert(json.loads(body), Terms)
-            self._remember_terms(terms_id, known)
+            ((body,),) = self._rows("SELECT body FROM specs WHERE id = ?", spec_id)
+            known = msgspec.convert(json.loads(body), JobSpec)
+            self._remember_spec(spec_id, known)
         return known
 
-    def _remember_terms(self, terms_id: int, terms: Terms) -> None:
-        self._terms_by_id[terms_id] = terms
-        self._ids_by_terms[terms] = terms_id
+    def _remember_spec(self, spec_id: int, spec: JobSpec) -> None:
+        self._specs_by_id[spec_id] = spec
+        self._ids_by_spec[spec] = spec_id
 
     def _job_of(self, row: tuple[Any, ...]) -> Job:
         job_id, batch, name, words, shell, number, submitted, detail, attempts, failures, losses, tries, *rest = row
-        array, task, shortages, floor = rest
-        command, terms = Command(split(words), shell), self._terms(number)
+        array, task, shared_failures, floor = rest
+        command, spec = Command(split(words), shell), self._spec(number)
         return Job(
             id=job_id,
             batch=batch,
             command=command,
-            terms=terms,
+            spec=spec,
             state=decode(states(), detail),
             submitted=submitted,
             name=name,
@@ -255,8 +255,8 @@ class Reading:
             tries=tries,
             array=array,
             task=task,
-            kind=kind_of(command, terms),
-            shortages=shortages,
+            kind=kind_of(command, spec),
+            shared_failures=shared_failures,
             floor=floor,
         )
 

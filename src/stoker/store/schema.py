@@ -27,9 +27,9 @@ from stoker.core.job import (
 )
 from stoker.core.learning import Use
 from stoker.core.requests import Request
-from stoker.core.spec import NewJob, Terms
+from stoker.core.spec import JobSpec, NewJob
 
-VERSION = 3
+VERSION = 4
 
 _FIRST = """
 CREATE TABLE batches (
@@ -66,7 +66,7 @@ ACTIVE = "(state = 'starting' OR state = 'running' OR state = 'stopping')"
 HELD = "state = 'held'"
 IN_ARRAY = "array != 0"
 ENDED = "ended IS NOT NULL"
-OF_HOOKS = "json_extract(body, '$.role') = 'hook'"
+OF_ON_FINISH_JOBS = "json_extract(body, '$.role') = 'hook'"
 """Conditions word for word as in the indexes: only then does SQLite use them."""
 
 _QUEUE = f"""
@@ -84,7 +84,7 @@ UPDATE jobs SET ended = json_extract(CAST(detail AS TEXT), '$.at') WHERE state I
 CREATE INDEX jobs_array ON jobs(array, id) WHERE array != 0;
 CREATE INDEX jobs_on_hold ON jobs(engine, id) WHERE state = 'held';
 CREATE INDEX jobs_ended ON jobs(ended, state) WHERE ended IS NOT NULL;
-CREATE INDEX terms_of_hooks ON terms(id) WHERE {OF_HOOKS};
+CREATE INDEX terms_of_hooks ON terms(id) WHERE json_extract(body, '$.role') = 'hook';
 CREATE TABLE requests (
   id INTEGER PRIMARY KEY AUTOINCREMENT, engine TEXT NOT NULL, job INTEGER NOT NULL, at REAL NOT NULL,
   body BLOB NOT NULL
@@ -100,28 +100,70 @@ CREATE TABLE measures (
   PRIMARY KEY (job, number)
 ) STRICT, WITHOUT ROWID;
 """
-MIGRATIONS = (_FIRST, _QUEUE, _PACKING)
+
+
+def _renamed(column: str, old: str, new: str) -> str:
+    """JSON of a column with one of its objects under another name."""
+    return f"json_remove(json_set({column}, '$.{new}', json(json_extract({column}, '$.{old}'))), '$.{old}')"
+
+
+def _with_ref(column: str) -> str:
+    """JSON of a column with one ref in place of the worker, its lease and the beginning of the log."""
+    lease = f"coalesce(nullif(json_extract({column}, '$.lease'), ''), '-')"
+    log_start = f"coalesce(json_extract({column}, '$.log_start'), 0)"
+    ref = f"json_extract({column}, '$.keeper') || ' ' || {lease} || ' ' || {log_start}"
+    return f"json_remove(json_set({column}, '$.ref', {ref}), '$.keeper', '$.lease', '$.log_start')"
+
+
+def _rename(table: str, column: str, old: str, new: str) -> str:
+    """Rename a key in all rows of a BLOB column that have it; a first filter on the text spares most of the parsing."""
+    text, key = f"CAST({column} AS TEXT)", old.rpartition(".")[2]
+    return (
+        f"UPDATE {table} SET {column} = CAST({_renamed(text, old, new)} AS BLOB)"
+        f" WHERE instr({column}, CAST('\"{key}\":' AS BLOB)) AND json_type({text}, '$.{old}') = 'object';"
+    )
+
+
+_VOCABULARY = f"""
+ALTER TABLE terms RENAME TO specs;
+ALTER TABLE jobs RENAME COLUMN terms TO spec;
+ALTER TABLE jobs RENAME COLUMN shortages TO shared_failures;
+ALTER TABLE attempts RENAME COLUMN keeper TO ref;
+DROP INDEX terms_of_hooks;
+CREATE INDEX specs_of_on_finish_jobs ON specs(id) WHERE {OF_ON_FINISH_JOBS};
+UPDATE specs SET body = {_renamed("body", "need", "resources")} WHERE json_type(body, '$.need') = 'object';
+UPDATE jobs SET detail = CAST({_with_ref("CAST(detail AS TEXT)")} AS BLOB) WHERE {ACTIVE};
+UPDATE events SET body = CAST({_with_ref("CAST(body AS TEXT)")} AS BLOB)
+  WHERE instr(body, CAST('"keeper":' AS BLOB)) AND json_type(CAST(body AS TEXT), '$.keeper') = 'text';
+UPDATE events SET body = CAST(replace(CAST(body AS TEXT), '"company":true', '"shared":true') AS BLOB)
+  WHERE instr(body, CAST('"company":true' AS BLOB)) AND json_type(CAST(body AS TEXT), '$.company') = 'true';
+{_rename("jobs", "detail", "need", "resources")}
+{_rename("events", "body", "need", "resources")}
+{_rename("events", "body", "terms", "spec")}
+{_rename("requests", "body", "terms", "spec")}
+{_rename("events", "body", "spec.need", "spec.resources")}
+{_rename("requests", "body", "spec.need", "spec.resources")}
+"""
+MIGRATIONS = (_FIRST, _QUEUE, _PACKING, _VOCABULARY)
 """What leads from each version of the tables to the next."""
 
 JOB = (
-    "SELECT id, batch, name, words, shell, terms, submitted, detail, attempts, failures, losses, tries, array, task,"
-    " shortages, floor FROM jobs WHERE "
+    "SELECT id, batch, name, words, shell, spec, submitted, detail, attempts, failures, losses, tries, array, task,"
+    " shared_failures, floor FROM jobs WHERE "
 )
 
 JOBS_AT_ONCE = 100
 """Rows that one statement inserts: each statement has a price of its own, above all for the numbers given out."""
 _INSERT_JOBS = (
-    "INSERT INTO jobs (id, batch, engine, content, name, words, shell, terms, submitted, state, detail, array, task)"
+    "INSERT INTO jobs (id, batch, engine, content, name, words, shell, spec, submitted, state, detail, array, task)"
     " VALUES "
 )
 UPDATE_JOB = (
-    "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ?, tries = ?, shortages = ?,"
+    "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ?, tries = ?, shared_failures = ?,"
     " floor = ?, ended = ? WHERE id = ?"
 )
-EDIT_JOB = "UPDATE jobs SET name = ?, terms = ?, content = ? WHERE id = ?"
-INSERT_ATTEMPT = (
-    "INSERT INTO attempts (keeper, devices, log, errors, assigned, job, number) VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
+EDIT_JOB = "UPDATE jobs SET name = ?, spec = ?, content = ? WHERE id = ?"
+INSERT_ATTEMPT = "INSERT INTO attempts (ref, devices, log, errors, assigned, job, number) VALUES (?, ?, ?, ?, ?, ?, ?)"
 START_ATTEMPT = "UPDATE attempts SET started = ? WHERE job = ? AND number = ?"
 END_ATTEMPT = (
     "UPDATE attempts SET ended = ?, code = ?, signal = ?, why = ?, peak_memory = ?, note = ?"
@@ -150,7 +192,7 @@ class Measured(NamedTuple):
     use: Use
 
 
-class Sequels(Struct, frozen=True):
+class FollowUps(Struct, frozen=True):
     """Jobs that follow from the end of others, and are put into the queue together with it."""
 
     engine: str
@@ -165,7 +207,7 @@ class TakeOver(Struct, frozen=True):
     job: int
     owner: str
     batch: int | None = None
-    terms: Terms | None = None
+    spec: JobSpec | None = None
 
 
 class AttemptRow(Struct, frozen=True):
@@ -173,7 +215,7 @@ class AttemptRow(Struct, frozen=True):
 
     job: int
     number: int
-    keeper: str
+    ref: str
     devices: tuple[str, ...]
     log: str
     errors: str
@@ -211,7 +253,7 @@ def insert_jobs(count: int) -> str:
 
 def job_row(job: Job) -> tuple[Any, ...]:
     ended = job.state.at if isinstance(job.state, Ended) else None
-    counts = job.attempts, job.failures, job.losses, job.tries, job.shortages, job.floor
+    counts = job.attempts, job.failures, job.losses, job.tries, job.shared_failures, job.floor
     return state_word(job), encode(job.state), *counts, ended, job.id
 
 
@@ -225,7 +267,7 @@ def attempt_row(event: Event) -> tuple[str, tuple[Any, ...]] | None:
     match event:
         case Assigned():
             devices, log, errors = json.dumps(event.devices), os.fsencode(event.log), os.fsencode(event.errors)
-            return INSERT_ATTEMPT, (event.keeper, devices, log, errors, event.at)
+            return INSERT_ATTEMPT, (event.ref, devices, log, errors, event.at)
         case Started():
             return START_ATTEMPT, (event.at,)
         case Exited():
@@ -242,8 +284,8 @@ def measure_row(measured: Measured) -> tuple[Any, ...]:
 
 
 def attempt_of(row: tuple[Any, ...]) -> AttemptRow:
-    job, number, keeper, devices, log, errors, *rest = row
-    return AttemptRow(job, number, keeper, tuple(json.loads(devices)), os.fsdecode(log), os.fsdecode(errors), *rest)
+    job, number, ref, devices, log, errors, *rest = row
+    return AttemptRow(job, number, ref, tuple(json.loads(devices)), os.fsdecode(log), os.fsdecode(errors), *rest)
 
 
 def encode(value: State | Event | Request) -> bytes:

@@ -39,7 +39,7 @@ class View(Struct, frozen=True):
     at: float
     """When this was written."""
     waiting: int
-    parked: int
+    blocked: int
     devices: tuple[Device, ...]
     readings: dict[str, Reading]
     note: str
@@ -76,7 +76,7 @@ class View(Struct, frozen=True):
 _decoder = msgspec.json.Decoder(View)
 
 
-def read_view(path: Path) -> View | None:
+def read_status(path: Path) -> View | None:
     """What an engine wrote last; None where there is nothing, or nothing that this version understands."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         return _decoder.decode(path.read_bytes())

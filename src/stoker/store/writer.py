@@ -18,9 +18,9 @@ from stoker.core.errors import StokerError
 from stoker.core.job import Job, OnHold, State, Waiting
 from stoker.core.learning import Learnt
 from stoker.core.requests import Request
-from stoker.core.spec import NewJob, Terms, content_of, digest_of
+from stoker.core.spec import JobSpec, NewJob, content_of, digest_of
 from stoker.store.damage import BEHEADED, DAMAGED_HINT, NEWER_HINT, is_beheaded
-from stoker.store.paths import Places
+from stoker.store.paths import Paths
 from stoker.store.queries import Listing
 from stoker.store.schema import (
     EDIT_JOB,
@@ -30,8 +30,8 @@ from stoker.store.schema import (
     UPDATE_JOB,
     VERSION,
     Change,
+    FollowUps,
     Measured,
-    Sequels,
     TakeOver,
     attempt_row,
     edits,
@@ -152,7 +152,7 @@ class Store(Listing):
         changes: Iterable[Change],
         answered: Iterable[int] = (),
         learnt: Mapping[str, Learnt] = NOTHING,
-        sequels: Sequels | None = None,
+        follow_ups: FollowUps | None = None,
         measured: Iterable[Measured] = (),
     ) -> None:
         """Write what happened: each job, its attempts and its events, all in one transaction.
@@ -178,14 +178,16 @@ class Store(Listing):
             for statement, rows in attempts.items():
                 database.executemany(statement, rows)
             for job in edited:
-                content = content_of(job.command, job.terms, job.task)
-                database.execute(EDIT_JOB, (text_of(job.name), self._terms_id(database, job.terms), content, job.id))
+                content = content_of(job.command, job.spec, job.task)
+                database.execute(EDIT_JOB, (text_of(job.name), self._spec_id(database, job.spec), content, job.id))
             database.executemany("DELETE FROM requests WHERE id = ?", [(number,) for number in answered])
             news = [(signature, msgspec.json.encode(known).decode()) for signature, known in learnt.items()]
             database.executemany("INSERT OR REPLACE INTO learnt VALUES (?, ?)", news)
             database.executemany(MEASURE, map(measure_row, measured))
-            if sequels is not None:
-                self.add_jobs(self.add_batch(sequels.label, sequels.at), sequels.engine, sequels.jobs, sequels.at)
+            if follow_ups is not None:
+                self.add_jobs(
+                    self.add_batch(follow_ups.label, follow_ups.at), follow_ups.engine, follow_ups.jobs, follow_ups.at
+                )
 
     def take_over(self, wanted: Sequence[TakeOver], engine: str) -> set[int]:
         """Give jobs of dead engines to another one; returns those that nobody else has taken before."""
@@ -198,8 +200,8 @@ class Store(Listing):
 
     def _roll_back(self) -> None:
         """Undo what the transaction did, here too: the ids of terms that were first written in it are void."""
-        self._terms_by_id.clear()
-        self._ids_by_terms.clear()
+        self._specs_by_id.clear()
+        self._ids_by_spec.clear()
         if self._database.in_transaction:  # SQLite may have done it already, as on a full disk
             self._database.execute("ROLLBACK")
 
@@ -230,35 +232,35 @@ class Store(Listing):
         return int(version)
 
     def _take_one(self, database: sqlite3.Connection, wanted: TakeOver, engine: str) -> bool:
-        terms = None if wanted.terms is None else self._terms_id(database, wanted.terms)
+        spec = None if wanted.spec is None else self._spec_id(database, wanted.spec)
         cursor = database.execute(
-            "UPDATE jobs SET engine = ?, batch = coalesce(?, batch), terms = coalesce(?, terms)"
+            "UPDATE jobs SET engine = ?, batch = coalesce(?, batch), spec = coalesce(?, spec)"
             " WHERE id = ? AND engine = ?",
-            (engine, wanted.batch, terms, wanted.job, wanted.owner),
+            (engine, wanted.batch, spec, wanted.job, wanted.owner),
         )
         return cursor.rowcount == 1
 
     def _columns(self, database: sqlite3.Connection, job: NewJob) -> tuple[bytes, str, bytes, str, int]:
-        command, terms = job.command, job.terms
-        content, words = content_of(command, terms, job.task), join(command.words)
-        return content, text_of(job.name), words, command.shell, self._terms_id(database, terms)
+        command, spec = job.command, job.spec
+        content, words = content_of(command, spec, job.task), join(command.words)
+        return content, text_of(job.name), words, command.shell, self._spec_id(database, spec)
 
-    def _terms_id(self, database: sqlite3.Connection, terms: Terms) -> int:
-        known = self._ids_by_terms.get(terms)
+    def _spec_id(self, database: sqlite3.Connection, spec: JobSpec) -> int:
+        known = self._ids_by_spec.get(spec)
         if known is None:
-            body = json.dumps(msgspec.to_builtins(terms))
-            database.execute("INSERT OR IGNORE INTO terms (body) VALUES (?)", (body,))
-            (known,) = database.execute("SELECT id FROM terms WHERE body = ?", (body,)).fetchone()
-            self._remember_terms(known, terms)
+            body = json.dumps(msgspec.to_builtins(spec))
+            database.execute("INSERT OR IGNORE INTO specs (body) VALUES (?)", (body,))
+            (known,) = database.execute("SELECT id FROM specs WHERE body = ?", (body,)).fetchone()
+            self._remember_spec(known, spec)
         return known
 
 
-def open_store(places: Places) -> Store:
+def open_store(paths: Paths) -> Store:
     """The queue of this user on this host, made where there is none."""
     try:
-        return Store(places.database)
+        return Store(paths.database)
     except OSError as error:
         raise StokerError(
-            f"cannot open the queue {places.database}: {error.strerror}",
+            f"cannot open the queue {paths.database}: {error.strerror}",
             "set STOKER_STATE to a directory of yours",
         ) from error

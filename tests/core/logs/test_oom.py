@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.logs.oom import Shortage, find_shortage, floor_after, is_own_fault
+from stoker.core.logs.oom import OutOfMemory, find_oom, floor_after, is_own_fault
 
 QUIET = settings(max_examples=200, derandomize=True, deadline=None)
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -23,10 +23,10 @@ def mib(number: float) -> int:
     return int(number * MIB)
 
 
-def found(text: str) -> Shortage:
-    shortage = find_shortage(text)
-    assert shortage is not None
-    return shortage
+def found(text: str) -> OutOfMemory:
+    oom = find_oom(text)
+    assert oom is not None
+    return oom
 
 
 ADVICE = (
@@ -126,22 +126,22 @@ TORCH = {
 def test_torch_tells_all_figures(version: str) -> None:
     """Every version of PyTorch says what it wanted, what it had, and what the GPU has."""
     text, wanted, own, total, free = TORCH[version]
-    shortage = found(text)
-    assert shortage.framework == "torch"
-    assert (shortage.wanted, shortage.own, shortage.total, shortage.free) == (wanted, own, total, free)
-    assert not shortage.capped
+    oom = found(text)
+    assert oom.framework == "torch"
+    assert (oom.wanted, oom.own, oom.total, oom.free) == (wanted, own, total, free)
+    assert not oom.capped
 
 
 def test_torch_names_its_neighbours() -> None:
     """From 2.1 on, other processes on the GPU are told with what they have."""
-    assert found(WITH_NEIGHBOUR).neighbours == ((2493055, gib(12.02)),)
+    assert found(WITH_NEIGHBOUR).co_tenants == ((2493055, gib(12.02)),)
     many = "".join(f"Process {pid} has 300.00 MiB memory in use. " for pid in range(1000, 1048))
-    assert len(found(WITH_NEIGHBOUR.replace("Process 2493055 has 12.02 GiB memory in use. ", many)).neighbours) == 48
+    assert len(found(WITH_NEIGHBOUR.replace("Process 2493055 has 12.02 GiB memory in use. ", many)).co_tenants) == 48
 
 
 def test_in_a_container_torch_is_found_among_the_processes() -> None:
     """There it knows its own number under another name, and lists itself like a neighbour."""
-    shortage = found(
+    oom = found(
         "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 496.00 MiB. GPU 0 has a total capacty of "
         "24.75 "
         "GiB of which 235.06 MiB is free. Process 777 has 10.00 GiB memory in use. Process 20398 has 14.52 GiB "
@@ -149,8 +149,8 @@ def test_in_a_container_torch_is_found_among_the_processes() -> None:
         "use. Of the allocated memory 14.06 GiB is allocated by PyTorch, and 330.42 MiB is reserved by PyTorch but "
         "unallocated."
     )
-    assert shortage.own == gib(14.52)
-    assert shortage.neighbours == ((777, gib(10)),)
+    assert oom.own == gib(14.52)
+    assert oom.co_tenants == ((777, gib(10)),)
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ def test_in_a_container_torch_is_found_among_the_processes() -> None:
 )
 def test_a_limit_that_was_set_is_no_neighbours_fault(text: str) -> None:
     """A process that was allowed a part of the card and wanted more is told apart."""
-    shortage = found(text)
-    assert shortage.capped
-    assert is_own_fault(shortage, reserved=100 * GIB)
+    oom = found(text)
+    assert oom.capped
+    assert is_own_fault(oom, reserved=100 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -209,8 +209,8 @@ def test_a_limit_that_was_set_is_no_neighbours_fault(text: str) -> None:
 )
 def test_jax(text: str, wanted: int) -> None:
     """XLA says what it wanted, as bytes or with a unit."""
-    shortage = found(text)
-    assert (shortage.framework, shortage.wanted, shortage.own) == ("jax", wanted, None)
+    oom = found(text)
+    assert (oom.framework, oom.wanted, oom.own) == ("jax", wanted, None)
 
 
 STATS = (
@@ -261,8 +261,8 @@ STATS = (
 )
 def test_tensorflow(text: str, wanted: int | None, own: int | None) -> None:
     """What a tensor takes follows from its shape and type, what the process had from the allocator's figures before."""
-    shortage = found(text)
-    assert (shortage.framework, shortage.wanted, shortage.own) == ("tensorflow", wanted, own)
+    oom = found(text)
+    assert (oom.framework, oom.wanted, oom.own) == ("tensorflow", wanted, own)
 
 
 @pytest.mark.parametrize(
@@ -293,9 +293,9 @@ def test_tensorflow(text: str, wanted: int | None, own: int | None) -> None:
 )
 def test_cupy(text: str, wanted: int | None, own: int | None) -> None:
     """CuPy says both; its older total has the failed allocation in it."""
-    shortage = found(text)
-    assert (shortage.framework, shortage.wanted, shortage.own) == ("cupy", wanted, own)
-    assert not shortage.capped
+    oom = found(text)
+    assert (oom.framework, oom.wanted, oom.own) == ("cupy", wanted, own)
+    assert not oom.capped
 
 
 @pytest.mark.parametrize(
@@ -356,8 +356,8 @@ def test_cupy(text: str, wanted: int | None, own: int | None) -> None:
 )
 def test_what_lies_below_the_frameworks(framework: str, text: str) -> None:
     """The libraries of CUDA say it without figures, each with its own name for it."""
-    shortage = found(f"step 12\n{text}\nbye\n")
-    assert (shortage.framework, shortage.own) == (framework, None)
+    oom = found(f"step 12\n{text}\nbye\n")
+    assert (oom.framework, oom.own) == (framework, None)
 
 
 def test_figures_of_the_libraries() -> None:
@@ -385,11 +385,11 @@ EVERYWHERE = [
 def test_wrapping_changes_nothing(text: str, width: int, prefix: str) -> None:
     """Lines that were broken anywhere or between words, with a rank's name before each, are the same message."""
     whole = found(text)
-    pieces = [text[at : at + width] for at in range(0, len(text), width)]
-    for lines in (pieces, textwrap.wrap(text, width, break_on_hyphens=False)):
+    spans = [text[at : at + width] for at in range(0, len(text), width)]
+    for lines in (spans, textwrap.wrap(text, width, break_on_hyphens=False)):
         wrapped = found("\n".join(prefix + line for line in lines))
-        assert (wrapped.wanted, wrapped.own, wrapped.total, wrapped.free, wrapped.neighbours) == (
-            *(whole.wanted, whole.own, whole.total, whole.free, whole.neighbours),
+        assert (wrapped.wanted, wrapped.own, wrapped.total, wrapped.free, wrapped.co_tenants) == (
+            *(whole.wanted, whole.own, whole.total, whole.free, whole.co_tenants),
         )
 
 
@@ -469,7 +469,7 @@ ValueError: shapes do not match
 )
 def test_what_is_none(text: str) -> None:
     """Source code, memory of the host, other errors of CUDA, and attempts that a framework can do without."""
-    assert find_shortage(text) is None
+    assert find_oom(text) is None
 
 
 def test_what_follows_quoted_source_is_still_read() -> None:
@@ -477,26 +477,26 @@ def test_what_follows_quoted_source_is_still_read() -> None:
     assert found(TRACEBACK.replace("ValueError: shapes do not match", WITH_NEIGHBOUR)).own == 966 * MIB
 
 
-def shortage(wanted: int | None = None, own: int | None = None, *, capped: bool = False) -> Shortage:
-    return Shortage("torch", wanted, own, None, None, (), capped, "")
+def oom(wanted: int | None = None, own: int | None = None, *, capped: bool = False) -> OutOfMemory:
+    return OutOfMemory("torch", wanted, own, None, None, (), capped, "")
 
 
 @pytest.mark.parametrize(
     ("said", "reserved", "peak", "own_fault"),
     [
-        (shortage(GIB, 3 * GIB), None, None, True),
-        (shortage(GIB, 3 * GIB), 3 * GIB, None, True),
-        (shortage(GIB, 3 * GIB), 4 * GIB, None, False),
-        (shortage(GIB, 3 * GIB, capped=True), 4 * GIB, None, True),
-        (shortage(GIB, 3 * GIB), 4 * GIB, 5 * GIB, True),
-        (shortage(), 4 * GIB, None, True),
-        (shortage(GIB), 4 * GIB, None, True),
-        (shortage(GIB), 4 * GIB, GIB, False),
-        (shortage(), 4 * GIB, 0, False),
-        (shortage(), 4 * GIB, 5 * GIB, True),
+        (oom(GIB, 3 * GIB), None, None, True),
+        (oom(GIB, 3 * GIB), 3 * GIB, None, True),
+        (oom(GIB, 3 * GIB), 4 * GIB, None, False),
+        (oom(GIB, 3 * GIB, capped=True), 4 * GIB, None, True),
+        (oom(GIB, 3 * GIB), 4 * GIB, 5 * GIB, True),
+        (oom(), 4 * GIB, None, True),
+        (oom(GIB), 4 * GIB, None, True),
+        (oom(GIB), 4 * GIB, GIB, False),
+        (oom(), 4 * GIB, 0, False),
+        (oom(), 4 * GIB, 5 * GIB, True),
     ],
 )
-def test_whose_fault(said: Shortage, reserved: int | None, peak: int | None, own_fault: bool) -> None:
+def test_whose_fault(said: OutOfMemory, reserved: int | None, peak: int | None, own_fault: bool) -> None:
     """Own is what does not fit into the reservation, and whatever nobody can tell."""
     assert is_own_fault(said, reserved, peak) is own_fault
 
@@ -504,16 +504,16 @@ def test_whose_fault(said: Shortage, reserved: int | None, peak: int | None, own
 @pytest.mark.parametrize(
     ("said", "reserved", "peak", "floor"),
     [
-        (shortage(GIB, 3 * GIB), None, None, 4736 * MIB),
-        (shortage(GIB, 3 * GIB), 4 * GIB, None, 6 * GIB),
-        (shortage(64 * MIB, 64 * MIB), None, 10 * GIB, 10 * GIB),
-        (shortage(), 2 * GIB, None, 3 * GIB),
-        (shortage(GIB), None, 3 * GIB, 4736 * MIB),
-        (shortage(), None, None, 0),
-        (shortage(1, 0), None, None, 64 * MIB),
+        (oom(GIB, 3 * GIB), None, None, 4736 * MIB),
+        (oom(GIB, 3 * GIB), 4 * GIB, None, 6 * GIB),
+        (oom(64 * MIB, 64 * MIB), None, 10 * GIB, 10 * GIB),
+        (oom(), 2 * GIB, None, 3 * GIB),
+        (oom(GIB), None, 3 * GIB, 4736 * MIB),
+        (oom(), None, None, 0),
+        (oom(1, 0), None, None, 64 * MIB),
     ],
 )
-def test_floor(said: Shortage, reserved: int | None, peak: int | None, floor: int) -> None:
+def test_floor(said: OutOfMemory, reserved: int | None, peak: int | None, floor: int) -> None:
     """The next reservation holds what was needed with 15 %, half as much again as before, and all that was seen."""
     assert floor_after(said, reserved, peak) == floor
 
@@ -539,7 +539,7 @@ def test_floor(said: Shortage, reserved: int | None, peak: int | None, floor: in
 def test_long_texts_take_no_time(text: str) -> None:
     """The cost grows with the length and no faster; a megabyte of anything takes a fraction of a second."""
     begun = perf_counter()
-    find_shortage(text)
+    find_oom(text)
     assert perf_counter() - begun < 2.0
 
 
@@ -549,8 +549,8 @@ def test_long_texts_take_no_time(text: str) -> None:
 )
 def test_no_text_is_too_strange(text: str) -> None:
     """Whatever a log holds, the answer is a shortage or None."""
-    find_shortage(text)
-    find_shortage(f"{WITH_NEIGHBOUR[:90]}{text}")
+    find_oom(text)
+    find_oom(f"{WITH_NEIGHBOUR[:90]}{text}")
 
 
 @QUIET

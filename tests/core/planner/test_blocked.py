@@ -10,7 +10,7 @@ from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import plan
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import Crowded, Leased, MemoryShort, Occupied, Reason
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from support.build import GIB, a_job, a_lease, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot
 
 NOBODY: Sequence[Slot] = ()
@@ -18,14 +18,14 @@ FREE: Sequence[Lease] = ()
 
 
 def reason(
-    need: Need,
+    resources: Resources,
     snapshot: Snapshot,
     slots: Sequence[Slot] = NOBODY,
     leases: Sequence[Lease] = FREE,
     freed: Mapping[str, float] | None = None,
 ) -> Reason | None:
     """Why a job with this need waits."""
-    job = a_job(1, need)
+    job = a_job(1, resources)
     return plan(a_queue(job), slots, snapshot, leases, Policy(), 10.0, freed or {}).reason(job)
 
 
@@ -52,7 +52,7 @@ def test_devices_that_share_a_claim_are_counted_once() -> None:
 
 def test_too_little_memory_names_the_roomiest_device() -> None:
     """The job sees what is missing and where least is missing."""
-    slots = [slot(7, "0", need=a_need(gib=20)), slot(8, "1", need=a_need(gib=12), until=50.0)]
+    slots = [slot(7, "0", resources=a_need(gib=20)), slot(8, "1", resources=a_need(gib=12), until=50.0)]
     most_free = 12 * GIB - Policy().reserve
     assert reason(a_need(gib=16), CARDS, slots) == MemoryShort(16 * GIB, most_free, "1", 8)
 
@@ -64,9 +64,9 @@ def test_a_sharer_on_a_full_machine_is_crowded() -> None:
 
 def test_one_that_would_share_is_told_why_it_does_not() -> None:
     """There is memory enough for it, but nobody knows that: it has a GPU to itself this once."""
-    slots = [slot(7, "0", need=a_need(gib=2)), slot(8, "1", need=a_need(gib=2))]
-    assert reason(Need(auto=True), CARDS, slots) == Crowded(1, 0, None, unmeasured=True)
-    assert reason(Need(auto=True), TWO, [slot(7, "0"), slot(8, "1")]) == Crowded(1, 0, None)
+    slots = [slot(7, "0", resources=a_need(gib=2)), slot(8, "1", resources=a_need(gib=2))]
+    assert reason(Resources(auto=True), CARDS, slots) == Crowded(1, 0, None, unmeasured=True)
+    assert reason(Resources(auto=True), TWO, [slot(7, "0"), slot(8, "1")]) == Crowded(1, 0, None)
 
 
 def test_a_lease_of_somebody_else_is_told_with_the_name() -> None:
@@ -77,7 +77,7 @@ def test_a_lease_of_somebody_else_is_told_with_the_name() -> None:
 
 def test_a_lease_of_a_part_is_told_with_what_is_short() -> None:
     """Where others have a part of a GPU, its owner sees memory free: what is missing is said, and beside whom."""
-    card, mine = a_snapshot(simulated(24), at=10.0), [slot(7, "0", need=a_need(gib=1), until=20.0)]
+    card, mine = a_snapshot(simulated(24), at=10.0), [slot(7, "0", resources=a_need(gib=1), until=20.0)]
     short = MemoryShort(20 * GIB, 16 * GIB - Policy().reserve, "0")
     blamed = Leased("0", "alice", "train.py", short=short)
     assert reason(a_need(gib=20), card, mine, [a_lease("0", gib=7)]) == blamed

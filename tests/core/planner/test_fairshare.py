@@ -15,7 +15,7 @@ from stoker.core.planner.fairshare import (
     HALF_LIFE,
     NO_OFFERS,
     REST,
-    Want,
+    Demand,
     ahead_of_me,
     decayed,
     fair_order,
@@ -25,15 +25,17 @@ from stoker.core.planner.fairshare import (
 from support.sharing import Machine, Waiter
 
 
-def want(uid: int = 1, usage: float = 0.0, since: float = 0.0, **more: object) -> Want:
+def demand(uid: int = 1, usage: float = 0.0, since: float = 0.0, **more: object) -> Demand:
     """A want of a user."""
-    return Want(uid, f"user {uid}", usage, since, **more)  # type: ignore[arg-type]
+    return Demand(uid, f"user {uid}", usage, since, **more)  # type: ignore[arg-type]
 
 
 moments = st.floats(0, 1e6)
-wants = st.dictionaries(
+demands = st.dictionaries(
     st.sampled_from("abcdefgh"),
-    st.builds(want, st.integers(1, 4), st.sampled_from([0.0, 0.4, 1.2, 5.0, 1e300]), st.sampled_from([0.0, 1.0, 2.0])),
+    st.builds(
+        demand, st.integers(1, 4), st.sampled_from([0.0, 0.4, 1.2, 5.0, 1e300]), st.sampled_from([0.0, 1.0, 2.0])
+    ),
     min_size=1,
 )
 runs = st.lists(st.tuples(st.integers(0, 8), moments, moments).map(lambda run: (run[0], *sorted(run[1:]))))
@@ -75,34 +77,34 @@ class TestOrder:
 
     def test_least_usage_goes_first(self) -> None:
         """Who has used less goes before who has waited longer."""
-        assert fair_order({"a": want(1, usage=50.0, since=0.0), "b": want(2, usage=3.0, since=9.0)}) == ["b", "a"]
+        assert fair_order({"a": demand(1, usage=50.0, since=0.0), "b": demand(2, usage=3.0, since=9.0)}) == ["b", "a"]
 
     def test_equals_go_by_age(self) -> None:
         """Users who differ by less than the grain are served in the order of their waiting."""
-        first, second = want(1, usage=0.9 * GRAIN, since=0.0), want(2, usage=0.1 * GRAIN, since=9.0)
+        first, second = demand(1, usage=0.9 * GRAIN, since=0.0), demand(2, usage=0.1 * GRAIN, since=9.0)
         assert fair_order({"b": second, "a": first}) == ["a", "b"]
 
     def test_one_user_is_served_by_age_alone(self) -> None:
         """Engines of one user are served first come first served, whatever each knows of his usage."""
-        older, newer = want(1, usage=50.0, since=0.0), want(1, usage=0.0, since=1.0)
+        older, newer = demand(1, usage=50.0, since=0.0), demand(1, usage=0.0, since=1.0)
         assert fair_order({"a": newer, "b": older}) == ["b", "a"]
 
     def test_user_counts_as_the_most_he_admits(self) -> None:
         """A second engine that knows of no usage does not bring its user to the front."""
-        engines = {"a": want(1, usage=50.0), "b": want(1, usage=0.0), "c": want(2, usage=10.0, since=9.0)}
+        engines = {"a": demand(1, usage=50.0), "b": demand(1, usage=0.0), "c": demand(2, usage=10.0, since=9.0)}
         assert fair_order(engines)[0] == "c"
 
-    @given(wants)
-    def test_everybody_works_out_the_same_order(self, wants: dict[str, Want]) -> None:
+    @given(demands)
+    def test_everybody_works_out_the_same_order(self, demands: dict[str, Demand]) -> None:
         """From the same wants every engine sees itself behind exactly those that see themselves before it."""
         ahead = {
-            name: {each for each, _ in ahead_of_me({k: v for k, v in wants.items() if k != name}, name, mine)}
-            for name, mine in wants.items()
+            name: {each for each, _ in ahead_of_me({k: v for k, v in demands.items() if k != name}, name, mine)}
+            for name, mine in demands.items()
         }
-        for name in wants:
-            for other in wants:
+        for name in demands:
+            for other in demands:
                 assert name == other or (name in ahead[other]) != (other in ahead[name])
-        assert sorted(len(each) for each in ahead.values()) == list(range(len(wants)))
+        assert sorted(len(each) for each in ahead.values()) == list(range(len(demands)))
 
 
 class TestSteppingBack:
@@ -110,12 +112,12 @@ class TestSteppingBack:
 
     def test_as_many_as_they_want(self) -> None:
         """To each of those ahead is left as much as it wants; what remains is mine, the best of it."""
-        ahead = [("a", want(1, gpus=1)), ("b", want(2, gpus=2))]
+        ahead = [("a", demand(1, gpus=1)), ("b", demand(2, gpus=2))]
         assert set(steps_back(ahead, ["0", "1", "2", "3"], NO_OFFERS, 0.0).left) == {"1", "2", "3"}
 
     def test_only_what_they_would_take(self) -> None:
         """Devices that nobody ahead could use stay mine."""
-        step = steps_back([("a", want(1, gpus=8, claims=("1", "7")))], ["0", "1", "2"], NO_OFFERS, 0.0)
+        step = steps_back([("a", demand(1, gpus=8, claims=("1", "7")))], ["0", "1", "2"], NO_OFFERS, 0.0)
         assert {device: each.owner for device, each in step.left.items()} == {"1": "user 1"}
 
     def test_nobody_ahead(self) -> None:
@@ -125,7 +127,7 @@ class TestSteppingBack:
 
     def test_what_is_not_taken_is_mine(self) -> None:
         """A device that one ahead does not take in time is mine, for a while; then it is offered again."""
-        ahead = [("stuck", want(1))]
+        ahead = [("stuck", demand(1))]
         step = steps_back(ahead, ["0"], NO_OFFERS, 0.0)
         step = steps_back(ahead, ["0"], step.offers, GIVE_WAY)
         assert list(step.left) == ["0"]
@@ -140,7 +142,7 @@ class TestSteppingBack:
 
     def test_what_was_taken_is_offered_anew(self) -> None:
         """A device that somebody held in between has not been free all the time."""
-        ahead = [("a", want(1))]
+        ahead = [("a", demand(1))]
         step = steps_back(ahead, ["0"], NO_OFFERS, 0.0)
         step = steps_back(ahead, [], step.offers, 1.0)
         step = steps_back(ahead, ["0"], step.offers, GIVE_WAY + 1)
@@ -149,24 +151,24 @@ class TestSteppingBack:
 
     def test_next_in_line_gets_what_the_first_does_not_take(self) -> None:
         """When one ahead of me lets a device go, it is left to the next one ahead of me."""
-        ahead = [("stuck", want(1)), ("b", want(2))]
+        ahead = [("stuck", demand(1)), ("b", demand(2))]
         step = steps_back(ahead, ["0"], NO_OFFERS, 0.0)
         assert step.left["0"].uid == 1
         assert steps_back(ahead, ["0"], step.offers, GIVE_WAY + 0.1).left["0"].uid == 2
 
     def test_several_at_once_take_longer(self) -> None:
         """For one that needs several devices at once they are kept together longer, but not for ever."""
-        ahead = [("wide", want(1, gpus=2, least=2))]
+        ahead = [("wide", demand(1, gpus=2, least=2))]
         step = steps_back(ahead, ["0"], NO_OFFERS, 0.0)
         assert list(steps_back(ahead, ["0", "1"], step.offers, GIVE_WAY * 2).left) == ["1", "0"]
         assert list(steps_back(ahead, ["0", "1"], step.offers, ASSEMBLY + 1).left) == ["1"]
 
-    @given(wants, st.lists(st.sampled_from("01234567"), unique=True))
-    def test_never_all_step_back(self, wants: dict[str, Want], free: list[str]) -> None:
+    @given(demands, st.lists(st.sampled_from("01234567"), unique=True))
+    def test_never_all_step_back(self, demands: dict[str, Demand], free: list[str]) -> None:
         """Whoever wants what, the first in the order steps back for nobody, so a free device is always taken."""
-        first = fair_order(wants)[0]
-        others = {name: each for name, each in wants.items() if name != first}
-        assert steps_back(ahead_of_me(others, first, wants[first]), free, NO_OFFERS, 0.0).left == {}
+        first = fair_order(demands)[0]
+        others = {name: each for name, each in demands.items() if name != first}
+        assert steps_back(ahead_of_me(others, first, demands[first]), free, NO_OFFERS, 0.0).left == {}
 
 
 def waiters(random: Random, count: int, jobs: int) -> list[Waiter]:
@@ -212,10 +214,10 @@ class TestOverTime:
         random = Random(2)
         machine = Machine([Waiter(1, [0.3] * 9), Waiter(2, [0.3] * 9000), Waiter(3, [0.3] * 9000)], 4, random)
         stuck, *_ = machine.waiters
-        machine.told[stuck.name] = stuck.want(0.0, 4)
+        machine.told[stuck.name] = stuck.demand(0.0, 4)
         stuck.stuck = True
         machine.run(130.0)
-        alone = Machine([Waiter(2, [0.3] * 9000), Waiter(3, [0.3] * 9000)], 4, random)
-        alone.run(130.0)
-        served, possible = (sum(each.served(0.0, 130.0) for each in one.waiters) for one in (machine, alone))
+        exclusive = Machine([Waiter(2, [0.3] * 9000), Waiter(3, [0.3] * 9000)], 4, random)
+        exclusive.run(130.0)
+        served, possible = (sum(each.served(0.0, 130.0) for each in one.waiters) for one in (machine, exclusive))
         assert served > 0.85 * possible

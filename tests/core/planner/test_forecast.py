@@ -77,8 +77,8 @@ def test_devices_that_our_jobs_leave_count_as_empty() -> None:
     """The memory of a job that has ended by then is not in the way."""
     snapshot = a_snapshot(simulated(24), gpu0=a_reading(20.0, "me"))
     job = a_job(3, a_need(gib=10))
-    now = Now(a_queue(job), [slot(1, "0", need=a_need(gib=20), until=30.0)], snapshot, [], Policy(), 10.0)
-    assert job.terms.need.memory == 10 * GIB
+    now = Now(a_queue(job), [slot(1, "0", resources=a_need(gib=20), until=30.0)], snapshot, [], Policy(), 10.0)
+    assert job.spec.resources.memory == 10 * GIB
     assert forecast(now, limit_of).starts == {3: 30.0}
 
 
@@ -90,4 +90,4 @@ def test_no_device_is_given_to_two_at_a_time(wishes: list[tuple[int, float]]) ->
     assert expected.starts.keys() == {job.id for job in jobs}
     for moment in expected.starts.values():
         running = [job for job in jobs if expected.starts[job.id] <= moment < expected.ends[job.id]]
-        assert sum(job.terms.need.gpus for job in running) <= 2
+        assert sum(job.spec.resources.gpus for job in running) <= 2

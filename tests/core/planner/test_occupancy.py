@@ -10,16 +10,16 @@ from stoker.core.planner.occupancy import ANY_NUMBER, NOW, Occupancy, Slot, clai
 from stoker.core.planner.plan import Plan, plan
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import Draining, Occupied, Reason, Unusable
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from support.build import GIB, a_job, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot, where
 
 CARD = simulated(24)
 COUNT = Policy(strangers="count")
 
 
-def decide(snapshot: Snapshot, policy: Policy | None = None, freed: float | None = None, **need: float) -> Plan:
+def decide(snapshot: Snapshot, policy: Policy | None = None, freed: float | None = None, **resources: float) -> Plan:
     """The plan for one job on a machine with one device."""
-    queue = a_queue(a_job(1, a_need(gib=need.get("gib"))))
+    queue = a_queue(a_job(1, a_need(gib=resources.get("gib"))))
     return plan(queue, [], snapshot, [], policy or Policy(), 20.0, {} if freed is None else {"0": freed})
 
 
@@ -98,39 +98,39 @@ def test_processes_on_a_device_of_ours_are_no_strangers() -> None:
     """What runs beside a running attempt of ours is taken for a part of it."""
     snapshot = a_snapshot(CARD, gpu0=a_reading(4, "me"))
     queue = a_queue(a_job(1, a_need(gib=4)))
-    decided = plan(queue, [slot(9, "0", need=a_need(gib=4))], snapshot, [], Policy(), 0.0)
+    decided = plan(queue, [slot(9, "0", resources=a_need(gib=4))], snapshot, [], Policy(), 0.0)
     assert where(decided) == {1: "0"}
 
 
 def test_a_whole_claim_tells_how_much_company_it_bears() -> None:
     """A device listed twice bears two leases; a sharer's claim is limited by memory alone."""
-    assert claims_on(declared("0", "0")[0], Need()) == (Claim("0", share=2),)
+    assert claims_on(declared("0", "0")[0], Resources()) == (Claim("0", share=2),)
     assert claims_on(CARD[0], a_need(gib=1)) == (Claim("0", GIB, ANY_NUMBER),)
     assert claims_on(declared("0")[0], a_need(gib=1)) == (Claim("0"),)
 
 
-def ready(need: Need, *slots: Slot, used_gib: float = 0.0) -> float | None:
+def ready(resources: Resources, *slots: Slot, used_gib: float = 0.0) -> float | None:
     """When the only device will be open for a need, seen at 20."""
     snapshot = a_snapshot(CARD, gpu0=a_reading(used_gib))
     occupancy = Occupancy(slots, snapshot, [], policy=Policy(), now=20.0, freed={})
-    return occupancy.ready(occupancy.views[0], need)
+    return occupancy.ready(occupancy.views[0], resources)
 
 
 def test_a_device_is_ready_when_enough_sharers_have_ended() -> None:
     """The first end that makes room counts, an overdue end is expected at any moment."""
     small, large = a_need(gib=4), a_need(gib=12)
-    held = [slot(7, "0", need=large, until=50.0), slot(8, "0", need=small, until=30.0)]
+    held = [slot(7, "0", resources=large, until=50.0), slot(8, "0", resources=small, until=30.0)]
     assert ready(small, *held) == NOW
     assert ready(a_need(gib=10), *held) == 30.0
     assert ready(large, *held) == 50.0
-    assert ready(Need(), *held) == 50.0
-    assert ready(Need(), slot(7, "0", until=10.0)) == 20.0
-    assert ready(Need(), slot(7, "0")) == inf
+    assert ready(Resources(), *held) == 50.0
+    assert ready(Resources(), slot(7, "0", until=10.0)) == 20.0
+    assert ready(Resources(), slot(7, "0")) == inf
 
 
 def test_what_a_greedy_attempt_takes_goes_with_it() -> None:
     """Memory beyond its reservation is gone while it runs, and back when it ends."""
-    greedy = slot(7, "0", need=a_need(gib=4), until=30.0)
+    greedy = slot(7, "0", resources=a_need(gib=4), until=30.0)
     assert ready(a_need(gib=10), greedy, used_gib=4) == NOW
     assert ready(a_need(gib=10), greedy, used_gib=18) == 30.0
     assert ready(a_need(gib=10), slot(7, "0", until=40.0), used_gib=18) == 40.0

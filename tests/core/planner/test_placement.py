@@ -7,7 +7,7 @@ import pytest
 
 from stoker.core.device import Device
 from stoker.core.planner.placement import Offer, choose, most_at_once, never_fits
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from support.build import a_need, declared, simulated
 
 FOUR = simulated(24, 24, 24, 24)
@@ -33,7 +33,7 @@ def chosen(devices: tuple[Device, ...], count: int, *ranks: float) -> list[str] 
 
 
 @pytest.mark.parametrize(
-    ("need", "devices", "sentence"),
+    ("resources", "devices", "sentence"),
     [
         (a_need(5), FOUR, "needs 5 GPUs; this machine has 4"),
         (a_need(1), (), "needs 1 GPU; this machine has none"),
@@ -43,21 +43,21 @@ def chosen(devices: tuple[Device, ...], count: int, *ranks: float) -> list[str] 
         (a_need(3, allowed=["0", "1"]), FOUR, "needs 3 GPUs; 2 are allowed"),
         (a_need(2, allowed=["0"]), FOUR, "needs 2 GPUs; 1 is allowed"),
         (a_need(2), declared("0", "0"), "needs 2 GPUs; this machine has 1"),
-        (Need(model="a100"), declared("0"), "needs a GPU of the type 'a100'; there are none whose type is known"),
+        (Resources(model="a100"), declared("0"), "needs a GPU of the type 'a100'; there are none whose type is known"),
         (
-            Need(model="a100"),
+            Resources(model="a100"),
             (msgspec.structs.replace(FOUR[0], model="NVIDIA A40"),),
             "needs a GPU of the type 'a100'; there are NVIDIA A40",
         ),
     ],
 )
-def test_why_a_need_can_never_be_met(need: Need, devices: tuple[Device, ...], sentence: str) -> None:
+def test_why_a_need_can_never_be_met(resources: Resources, devices: tuple[Device, ...], sentence: str) -> None:
     """The sentence tells what is asked for and what there is."""
-    assert never_fits(need, devices) == sentence
+    assert never_fits(resources, devices) == sentence
 
 
 @pytest.mark.parametrize(
-    ("need", "devices"),
+    ("resources", "devices"),
     [
         (a_need(0), ()),
         (a_need(4), FOUR),
@@ -67,9 +67,9 @@ def test_why_a_need_can_never_be_met(need: Need, devices: tuple[Device, ...], se
         (a_need(2), declared("0", "0", "1")),
     ],
 )
-def test_a_need_that_can_be_met_has_no_sentence(need: Need, devices: tuple[Device, ...]) -> None:
+def test_a_need_that_can_be_met_has_no_sentence(resources: Resources, devices: tuple[Device, ...]) -> None:
     """A card of exactly the size will do, unknown memory is not held against a device, one allowed is enough."""
-    assert never_fits(need, devices) is None
+    assert never_fits(resources, devices) is None
 
 
 def test_the_lowest_rank_then_the_first_listed_is_taken() -> None:

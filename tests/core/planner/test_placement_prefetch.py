@@ -28,9 +28,11 @@ def test_jobs_are_spread_evenly_over_the_slots() -> None:
 
 def test_a_handed_over_job_gets_the_devices_of_its_slot() -> None:
     """It will run on what the running attempt holds now."""
-    need = a_need(2)
-    decided = plan(a_queue(a_job(1, need)), [slot(9, "1", "0", need=need, room=1)], TWO, [], Policy(), 0.0)
-    assert decided.starts == (Start(a_job(1, need), ("1", "0"), "k9", need),)
+    resources = a_need(2)
+    decided = plan(
+        a_queue(a_job(1, resources)), [slot(9, "1", "0", resources=resources, room=1)], TWO, [], Policy(), 0.0
+    )
+    assert decided.starts == (Start(a_job(1, resources), ("1", "0"), "k9", resources),)
     assert decided.waits == {}
 
 
@@ -87,7 +89,7 @@ def test_the_limit_on_running_jobs_does_not_count_those_that_wait_behind() -> No
 def test_nobody_is_handed_over_before_a_job_that_waits_for_any_end() -> None:
     """Where the limit on running jobs keeps one waiting, every slot that becomes free is its chance."""
     queue = a_queue(a_job(1, a_need(1)), a_job(2, a_need(0)))
-    slots = [slot(9, need=a_need(0), room=2)]
+    slots = [slot(9, resources=a_need(0), room=2)]
     assert plan(queue, slots, TWO, [], Policy(max_running=1), 0.0).starts == ()
 
 

@@ -10,7 +10,7 @@ from stoker.core.planner.plan import Start, plan
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import WaitingJobs, shape_of
 from stoker.core.planner.reasons import AtLimit, Crowded, Leased, NeverFits
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from support.build import GIB, a_job, a_lease, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot, where
 
 TWO = a_snapshot(declared("0", "1"))
@@ -205,17 +205,19 @@ def test_a_job_of_the_whole_size_runs_alone() -> None:
     big = a_need(gib=24)
     snapshot = a_snapshot(simulated(24))
     assert where(plan(a_queue(a_job(1, big)), [], snapshot, [], Policy(), 0.0)) == {1: "0"}
-    small = slot(9, "0", need=a_need(gib=1))
+    small = slot(9, "0", resources=a_need(gib=1))
     assert where(plan(a_queue(a_job(1, big)), [small], snapshot, [], Policy(), 0.0)) == {}
 
 
-@pytest.mark.parametrize(("first", "second"), [(Need(), a_need(gib=1)), (a_need(gib=1), Need())], ids=["whole", "part"])
-def test_whole_jobs_and_sharers_do_not_mix(first: Need, second: Need) -> None:
+@pytest.mark.parametrize(
+    ("first", "second"), [(Resources(), a_need(gib=1)), (a_need(gib=1), Resources())], ids=["whole", "part"]
+)
+def test_whole_jobs_and_sharers_do_not_mix(first: Resources, second: Resources) -> None:
     """Whoever is there first, with us or with somebody else, closes the device to the other kind."""
     snapshot = a_snapshot(simulated(24))
     gib = None if first.memory is None else first.memory / GIB
     queue = a_queue(a_job(1, second))
-    assert where(plan(queue, [slot(9, "0", need=first)], snapshot, [], Policy(), 0.0)) == {}
+    assert where(plan(queue, [slot(9, "0", resources=first)], snapshot, [], Policy(), 0.0)) == {}
     assert where(plan(queue, [], snapshot, [a_lease("0", gib=gib)], Policy(), 0.0)) == {}
 
 
@@ -240,7 +242,7 @@ def test_a_wide_sharer_gets_its_part_on_each_device() -> None:
 
 def test_memory_in_use_beyond_the_reservations_is_gone() -> None:
     """A sharer that takes more than it asked for leaves less for the next."""
-    running = slot(9, "0", need=a_need(gib=4))
+    running = slot(9, "0", resources=a_need(gib=4))
     queue = a_queue(a_job(1, a_need(gib=10)))
     modest = a_snapshot(simulated(24), gpu0=a_reading(4, "me"))
     greedy = a_snapshot(simulated(24), gpu0=a_reading(18, "me"))

@@ -14,7 +14,7 @@ from stoker.core.planner.placement import never_fits
 from stoker.core.planner.plan import Plan
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import shape_of
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from support.build import a_lease, a_need, a_queue, declared, simulated
 from support.world import World
 
@@ -45,23 +45,23 @@ def worlds(draw: st.DrawFn) -> World:
         submit_some(draw, world, needs)
         world.turn()
         check_claims(world)
-        for _ in range(draw(st.integers(0, len(world.keepers)))):
+        for _ in range(draw(st.integers(0, len(world.workers)))):
             world.end_next()
     submit_some(draw, world, needs)
     return world
 
 
-def submit_some(draw: st.DrawFn, world: World, needs: list[Need]) -> None:
+def submit_some(draw: st.DrawFn, world: World, needs: list[Resources]) -> None:
     """Queue up to eight jobs of a few shapes."""
     submission = st.tuples(st.sampled_from(needs), TIMES, st.integers(0, 1), st.booleans())
-    for need, run_time, priority, limited in draw(st.lists(submission, min_size=1, max_size=8)):
-        world.submit(need, run_time, priority=priority, limited=limited)
+    for resources, run_time, priority, limited in draw(st.lists(submission, min_size=1, max_size=8)):
+        world.submit(resources, run_time, priority=priority, limited=limited)
 
 
 def in_order(world: World) -> list[Job]:
     """All waiting jobs as the plan takes them."""
     jobs = [job for group in world.waiting.groups() for job in group]
-    return sorted(jobs, key=lambda job: (-job.terms.priority, job.id))
+    return sorted(jobs, key=lambda job: (-job.spec.priority, job.id))
 
 
 def open_starts(decided: Plan) -> dict[int, tuple[str, ...]]:
@@ -88,9 +88,9 @@ def test_no_device_is_given_twice_and_none_beyond_its_memory(world: World) -> No
     check_claims(world)
     whole = [
         device
-        for keeper in world.keepers.values()
-        for device in keeper.devices
-        if keeper.jobs[0].terms.need.memory is None
+        for worker in world.workers.values()
+        for device in worker.devices
+        if worker.jobs[0].spec.resources.memory is None
     ]
     assert len(whole) == len(set(whole))
 
@@ -101,11 +101,11 @@ def test_a_job_gets_what_it_asked_for(world: World) -> None:
     """The right number of devices, allowed ones only, no two with a claim in common."""
     by_id = {device.id: device for device in world.devices}
     for start in world.plan().starts:
-        need = start.job.terms.need
+        resources = start.job.spec.resources
         claims = [claim for device_id in start.devices for claim in by_id[device_id].claims]
-        assert len(start.devices) == need.gpus
+        assert len(start.devices) == resources.gpus
         assert len(claims) == len(set(claims))
-        assert not need.allowed or set(start.devices) <= set(need.allowed)
+        assert not resources.allowed or set(start.devices) <= set(resources.allowed)
 
 
 @QUIET
@@ -169,8 +169,8 @@ def test_a_reservation_is_never_broken(world: World, later: float) -> None:
         if reserved.moment is None:
             assert world.clock - reserved.since < PATIENCE
         elif reserved.sure or world.clock - reserved.since >= PATIENCE:
-            assert start.job.terms.limit is not None
-            assert world.clock + start.job.terms.limit <= reserved.moment
+            assert start.job.spec.limit is not None
+            assert world.clock + start.job.spec.limit <= reserved.moment
 
 
 @QUIET
@@ -179,11 +179,11 @@ def test_every_job_that_can_run_does_run(world: World) -> None:
     """When nothing new comes, the queue empties but for what others hold or the machine does not have."""
     world.leases = ()
     world.turn()
-    while world.keepers:
+    while world.workers:
         world.end_next()
         world.turn()
         check_claims(world)
-    assert all(never_fits(job.terms.need, world.devices) for job in in_order(world))
+    assert all(never_fits(job.spec.resources, world.devices) for job in in_order(world))
 
 
 WIDE_NEEDS = st.builds(a_need, st.integers(2, 4)) | st.builds(a_need, st.integers(1, 4), st.sampled_from([15, 23]))
@@ -198,7 +198,7 @@ NARROW_NEEDS = st.sampled_from([a_need(1), a_need(1, gib=4), a_need(1, gib=11), 
     st.integers(0, 1),
 )
 def test_a_wide_job_is_not_starved_by_narrow_ones(
-    devices: tuple[Device, ...], need: Need, stream: list[tuple[Need, float, bool]], room: int
+    devices: tuple[Device, ...], resources: Resources, stream: list[tuple[Resources, float, bool]], room: int
 ) -> None:
     """Narrow jobs that never stop coming delay it by its patience and what is under way, and no more.
 
@@ -210,7 +210,7 @@ def test_a_wide_job_is_not_starved_by_narrow_ones(
     keep_busy(world, stream, turns=5)
     for job in in_order(world):
         world.waiting.remove(job.id)
-    wide = world.submit(need, 1.0)
+    wide = world.submit(resources, 1.0)
     submitted = world.clock
     while wide.id not in world.started_at:
         assert world.clock <= submitted + PATIENCE + runs * LONGEST
@@ -225,26 +225,26 @@ def test_a_wide_job_is_not_starved_by_narrow_ones(
     TIMES,
 )
 def test_a_long_job_is_not_starved_by_short_ones(
-    devices: tuple[Device, ...], need: Need, stream: list[tuple[Need, float, bool]], run_time: float
+    devices: tuple[Device, ...], resources: Resources, stream: list[tuple[Resources, float, bool]], run_time: float
 ) -> None:
     """Where the shortest go first, those that come within its own GPU-seconds delay a job, and no later ones."""
     world = World(devices, Policy(patience=PATIENCE, order="shortest", unknown=LONGEST))
     keep_busy(world, stream, turns=5)
     for job in in_order(world):
         world.waiting.remove(job.id)
-    wide = world.submit(need, run_time, limited=True)
+    wide = world.submit(resources, run_time, limited=True)
     submitted = world.clock
     backlog = 10 * 2 * LONGEST  # those that waited when it became its turn, one after the other
     while wide.id not in world.started_at:
-        assert world.clock <= submitted + need.gpus * run_time + backlog + PATIENCE + 2 * LONGEST
+        assert world.clock <= submitted + resources.gpus * run_time + backlog + PATIENCE + 2 * LONGEST
         keep_busy(world, stream, turns=1)
 
 
-def keep_busy(world: World, stream: list[tuple[Need, float, bool]], turns: int) -> None:
+def keep_busy(world: World, stream: list[tuple[Resources, float, bool]], turns: int) -> None:
     """Let the machine work while ten narrow jobs always wait."""
     for _ in range(turns):
         while len(world.waiting) < 10:
-            need, run_time, limited = stream[len(world.run_times) % len(stream)]
-            world.submit(need, run_time, limited=limited)
+            resources, run_time, limited = stream[len(world.run_times) % len(stream)]
+            world.submit(resources, run_time, limited=limited)
         world.turn()
         world.end_next()

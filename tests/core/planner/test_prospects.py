@@ -15,7 +15,7 @@ from stoker.core.planner.plan import Prospects, why_blocked
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import NeverFits
 from stoker.core.planner.reservation import reserve
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from support.build import a_job, a_lease, a_need, a_snapshot, declared, simulated, slot
 
 WORDS = st.lists(st.sampled_from("0123"), min_size=1, max_size=5).map(lambda words: declared(*words))
@@ -31,10 +31,10 @@ class CountingOccupancy(Occupancy):
 
     looks = 0
 
-    def fit(self, view: View, need: Need, at: float = NOW) -> int | None:
+    def fit(self, view: View, resources: Resources, at: float = NOW) -> int | None:
         """One look more."""
         self.looks += 1
-        return super().fit(view, need, at)
+        return super().fit(view, resources, at)
 
 
 def occupied(snapshot: Snapshot, leases: Sequence[Lease] = ()) -> CountingOccupancy:
@@ -42,29 +42,29 @@ def occupied(snapshot: Snapshot, leases: Sequence[Lease] = ()) -> CountingOccupa
     return CountingOccupancy((), snapshot, leases, policy=Policy(), now=10.0, freed={})
 
 
-def check(prospects: Prospects, occupancy: Occupancy, need: Need, devices: Sequence[Device]) -> None:
+def check(prospects: Prospects, occupancy: Occupancy, resources: Resources, devices: Sequence[Device]) -> None:
     """All answers about a need are those of the functions that work them out."""
-    job, never = a_job(1, need), never_fits(need, devices)
+    job, never = a_job(1, resources), never_fits(resources, devices)
     fresh = Prospects(occupancy, Snapshot(10.0, tuple(devices)), Policy())
-    assert prospects.never(need) == (NeverFits(never) if never else None)
-    assert prospects.offers(need) == fresh.offers(need)
+    assert prospects.never(resources) == (NeverFits(never) if never else None)
+    assert prospects.offers(resources) == fresh.offers(resources)
     if never is None:
-        assert prospects.why_blocked(need) == why_blocked(need, occupancy)
-        assert prospects.reserve(job, need) == reserve(job, need, occupancy)
+        assert prospects.why_blocked(resources) == why_blocked(resources, occupancy)
+        assert prospects.reserve(job, resources) == reserve(job, resources, occupancy)
 
 
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(WORDS | SIZES, LEASES, st.lists(NEEDS, min_size=1, max_size=4), STARTS)
 def test_every_answer_is_that_of_the_moment(
-    devices: tuple[Device, ...], leases: list[Lease], needs: list[Need], starts: list[tuple[Need, str, float]]
+    devices: tuple[Device, ...], leases: list[Lease], needs: list[Resources], starts: list[tuple[Resources, str, float]]
 ) -> None:
     """However often it was asked before, and whatever started since."""
     occupancy = occupied(a_snapshot(devices, at=10.0), leases)
     prospects = Prospects(occupancy, Snapshot(10.0, devices), Policy())
-    for number, (need, device, until) in enumerate(starts):
+    for number, (resources, device, until) in enumerate(starts):
         for asked in needs * 2:
             check(prospects, occupancy, asked, devices)
-        prospects.hold(100 + number, need, (device,), until)
+        prospects.hold(100 + number, resources, (device,), until)
     for asked in needs * 2:
         check(prospects, occupancy, asked, devices)
 
@@ -76,10 +76,10 @@ def test_a_need_is_worked_out_once() -> None:
     prospects, job = Prospects(occupancy, snapshot, Policy()), a_job(1, a_need())
     looks = []
     for _ in range(1000):
-        prospects.never(job.terms.need)
-        prospects.offers(job.terms.need)
-        prospects.why_blocked(job.terms.need)
-        assert prospects.reserve(job, job.terms.need) is None
+        prospects.never(job.spec.resources)
+        prospects.offers(job.spec.resources)
+        prospects.why_blocked(job.spec.resources)
+        assert prospects.reserve(job, job.spec.resources) is None
         looks.append(occupancy.looks)
     assert looks[-1] == looks[0]
 
@@ -88,6 +88,6 @@ def test_a_start_is_seen() -> None:
     """What a job got is on offer to nobody else."""
     snapshot = a_snapshot(declared("0", "1"))
     prospects = Prospects(occupied(snapshot), snapshot, Policy())
-    assert [offer.device.id for offer in prospects.offers(Need())] == ["0", "1"]
-    prospects.hold(7, Need(), slot(7, "0").devices, 20.0)
-    assert [offer.device.id for offer in prospects.offers(Need())] == ["1"]
+    assert [offer.device.id for offer in prospects.offers(Resources())] == ["0", "1"]
+    prospects.hold(7, Resources(), slot(7, "0").devices, 20.0)
+    assert [offer.device.id for offer in prospects.offers(Resources())] == ["1"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.core.job import Job
 from stoker.core.planner.queue import SLACK, WaitingJobs, shape_of
-from stoker.core.spec import Terms
+from stoker.core.spec import JobSpec
 from support.build import a_job, a_need, a_queue
 
 WIDE = a_need(4)
@@ -17,7 +17,7 @@ WIDE = a_need(4)
 
 def ids_by_shape(waiting: WaitingJobs) -> dict[tuple[int, int], list[int]]:
     """(GPUs, priority) -> ids in the order in which the plan would take them."""
-    return {(group.shape.need.gpus, group.shape.priority): [job.id for job in group] for group in waiting.groups()}
+    return {(group.shape.resources.gpus, group.shape.priority): [job.id for job in group] for group in waiting.groups()}
 
 
 def test_jobs_of_one_need_and_priority_are_one_group() -> None:
@@ -85,8 +85,8 @@ def test_many_removals_leave_no_ballast() -> None:
 
 def test_a_hundred_thousand_jobs_cost_less_than_200_bytes_each() -> None:
     """What the queue itself needs beside the jobs is small."""
-    terms = Terms()
-    jobs = [a_job(number, terms=terms) for number in range(20_000)]
+    spec = JobSpec()
+    jobs = [a_job(number, spec=spec) for number in range(20_000)]
     tracemalloc.start()
     try:
         waiting = a_queue(*jobs)

@@ -12,7 +12,6 @@ from stoker.core.planner.reasons import (
     Crowded,
     Drained,
     Draining,
-    GivesWay,
     HeldBack,
     KeptFree,
     Leased,
@@ -26,6 +25,7 @@ from stoker.core.planner.reasons import (
     Reason,
     TooBusy,
     Unusable,
+    Yields,
     sentence,
 )
 from stoker.core.spec import Dependency
@@ -48,9 +48,9 @@ SENTENCES: list[tuple[Reason, str]] = [
     (Occupied("2", "bob"), "GPU 2 is in use by bob"),
     (Draining("3"), "GPU 3 has not yet given back the memory of its last job"),
     (Unusable("3", "fell off the bus"), "GPU 3: fell off the bus"),
-    (GivesWay("alice"), "gives way to alice, who has used less"),
-    (GivesWay("alice", "waited longer"), "gives way to alice, who has waited longer"),
-    (GivesWay(""), "gives way to an older run of yours"),
+    (Yields("alice"), "gives way to alice, who has used less"),
+    (Yields("alice", "waited longer"), "gives way to alice, who has waited longer"),
+    (Yields(""), "gives way to an older run of yours"),
     (MaxUse(1), "1 GPU in use already, as many as --max-use allows"),
     (MinFree(2), "2 GPUs left free for others, as --min-free asks"),
     (Drained("3", "drained by you"), "GPU 3 is drained by you"),

@@ -52,7 +52,7 @@ def test_devices_beyond_the_reservation_are_for_everybody() -> None:
 def test_what_leaves_room_may_share_a_reserved_device() -> None:
     """A small job goes into a gap that the reserved one cannot use, if both fit once that one can start."""
     card = a_snapshot(simulated(24), at=10.0)
-    slots = [slot(8, "0", need=a_need(gib=12), until=50.0), slot(9, "0", need=a_need(gib=9), until=90.0)]
+    slots = [slot(8, "0", resources=a_need(gib=12), until=50.0), slot(9, "0", resources=a_need(gib=9), until=90.0)]
     large = a_job(1, a_need(gib=10))
     for gib, starts in ((1, {2: "0"}), (2, {2: "0"}), (2.49, {2: "0"})):
         assert where(plan(a_queue(large, a_job(2, a_need(gib=gib))), slots, card, [], PATIENT, 10.0)) == starts
@@ -158,7 +158,7 @@ def test_a_large_sharer_is_not_starved_by_small_ones() -> None:
     """Memory that becomes free on a reserved device is kept as a whole device is."""
     cards = a_snapshot(simulated(24))
     queue = a_queue(a_job(1, a_need(gib=20)), a_job(2, a_need(gib=4)))
-    running = [slot(9, "0", need=a_need(gib=10))]
+    running = [slot(9, "0", resources=a_need(gib=10))]
     assert where(plan(queue, running, cards, [], PATIENT, 59.0)) == {2: "0"}
     assert plan(queue, running, cards, [], PATIENT, 60.0).reason(a_job(2, a_need(gib=4))) == KeptFree(1, 1)
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stoker.core.device import Reading, Snapshot
-from stoker.core.job import Assigned, Ended, Exited, Job, Started, Waiting, advance, is_better_alone
+from stoker.core.job import Assigned, Ended, Exited, Job, Started, Waiting, advance, needs_exclusive
 from stoker.core.learning import Learnt, observe_use
 from stoker.core.lease import OURS, Claim, Lease, compatible
 from stoker.core.planner.occupancy import Slot
@@ -16,10 +16,10 @@ from stoker.core.planner.plan import Plan, plan
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import Shape, resolved, shape_of
 from stoker.core.planner.reasons import Crowded, MemoryShort, TooBusy
-from stoker.core.spec import Need, amount_on
+from stoker.core.spec import Resources, amount_on
 from support.build import GIB, a_job, a_queue, simulated
 
-AUTO = Need(auto=True)
+AUTO = Resources(auto=True)
 FAILED = Exited(1, 1, 0, 9.0)
 
 
@@ -40,13 +40,13 @@ def decided(jobs: list[Job], slots: list[Slot], known: Learnt, sizes: tuple[int,
         [],
         weighed,
         0.0,
-        foresee=lambda shape: resolved(shape, known, weighed.margin),
+        estimate=lambda shape: resolved(shape, known, weighed.margin),
     )
 
 
-def kindred(number: int, need: Need = AUTO, **more: int) -> Job:
+def kindred(number: int, resources: Resources = AUTO, **more: int) -> Job:
     """A job of a kind that may share."""
-    return msgspec.structs.replace(a_job(number, need), kind="vit", **more)
+    return msgspec.structs.replace(a_job(number, resources), kind="vit", **more)
 
 
 def test_work_that_is_not_known_has_its_gpu_to_itself() -> None:
@@ -65,8 +65,8 @@ def test_known_work_is_put_together() -> None:
 
 def test_the_tightest_gap_is_taken() -> None:
     """A small job goes where it leaves a large gap alone."""
-    held = [Slot("k", 9, Need(memory=20 * GIB), ("1",))]
-    (start,) = decided([kindred(1, Need(memory=2 * GIB))], held, Learnt(), (24, 24)).starts
+    held = [Slot("k", 9, Resources(memory=20 * GIB), ("1",))]
+    (start,) = decided([kindred(1, Resources(memory=2 * GIB))], held, Learnt(), (24, 24)).starts
     assert start.devices == ("1",)
 
 
@@ -91,29 +91,29 @@ def test_what_would_fill_the_card_runs_alone() -> None:
 
 def test_wide_jobs_set_memory_aside_on_each_gpu() -> None:
     """Another one fits beside it on both, a third does not."""
-    wide = Need(gpus=2, memory=10 * GIB)
+    wide = Resources(gpus=2, memory=10 * GIB)
     plan = decided([kindred(number, wide) for number in (1, 2, 3)], [], Learnt(), (24, 24))
     assert [start.job.id for start in plan.starts] == [1, 2]
 
 
 def test_what_a_job_is_known_to_need_counts() -> None:
     """After an end for want of memory it is given more than was declared, and at last a GPU of its own."""
-    need = Need(memory=2 * GIB)
-    (start,) = decided([kindred(1, need, floor=9 * GIB)], [], Learnt()).starts
-    assert amount_on(start.need, simulated(24)[0]) == 9 * GIB
-    (start,) = decided([kindred(1, need, floor=9 * GIB, shortages=2)], [], Learnt()).starts
-    assert amount_on(start.need, simulated(24)[0]) is None
+    resources = Resources(memory=2 * GIB)
+    (start,) = decided([kindred(1, resources, floor=9 * GIB)], [], Learnt()).starts
+    assert amount_on(start.resources, simulated(24)[0]) == 9 * GIB
+    (start,) = decided([kindred(1, resources, floor=9 * GIB, shared_failures=2)], [], Learnt()).starts
+    assert amount_on(start.resources, simulated(24)[0]) is None
 
 
 def test_a_card_that_is_too_small_for_what_is_needed_at_least_is_had_whole() -> None:
     """The job may yet fit there alone; it is not refused for what a guess says."""
-    (start,) = decided([kindred(1, Need(memory=2 * GIB), floor=30 * GIB)], [], Learnt()).starts
-    assert amount_on(start.need, simulated(24)[0]) is None
+    (start,) = decided([kindred(1, Resources(memory=2 * GIB), floor=30 * GIB)], [], Learnt()).starts
+    assert amount_on(start.resources, simulated(24)[0]) is None
 
 
 def test_whole_cards_stay_whole() -> None:
     """Whatever an attempt of it showed, a job that wants no company gets none."""
-    assert resolved(Shape(Need(), 0, floor=GIB), Learnt(), 15) == Need()
+    assert resolved(Shape(Resources(), 0, floor=GIB), Learnt(), 15) == Resources()
 
 
 @pytest.mark.parametrize(
@@ -132,47 +132,47 @@ def test_clients_of_a_server_suffer_nobody_else(wanted: str, held: str, fits: bo
     assert compatible(Claim("0", 1, 9, mps=wanted), [Claim("0", 1, 9, mps=held)], 24) == fits
 
 
-def run(job: Job, event: Exited, need: Need | None = None) -> Job:
+def run(job: Job, event: Exited, resources: Resources | None = None) -> Job:
     """The job after an attempt that ended so."""
-    job = advance(job, Assigned("k", ("0",), "1.log", 1.0, need=need))
+    job = advance(job, Assigned("k", ("0",), "1.log", 1.0, resources=resources))
     job = advance(job, Started(job.attempts, 2.0))
     return advance(job, msgspec.structs.replace(event, attempt=job.attempts))
 
 
-def short(*, company: bool, floor: int = 0) -> Exited:
+def short(*, shared: bool, floor: int = 0) -> Exited:
     """An end for want of memory."""
-    return msgspec.structs.replace(FAILED, cause="oom", company=company, floor=floor)
+    return msgspec.structs.replace(FAILED, cause="oom", shared=shared, floor=floor)
 
 
 def test_company_costs_no_retry() -> None:
     """Queued again with more set aside, then alone, then over: in all three attempts, and no failure is counted."""
-    job = run(kindred(1), short(company=True, floor=3 * GIB))
-    assert (job.state, job.failures, job.shortages, job.floor) == (Waiting(9.0), 0, 1, 3 * GIB)
-    assert not is_better_alone(job)
-    job = run(job, short(company=True, floor=2 * GIB))
-    assert (job.failures, job.shortages, job.floor) == (0, 2, 3 * GIB)
-    assert is_better_alone(job)
-    job = run(job, short(company=False))
+    job = run(kindred(1), short(shared=True, floor=3 * GIB))
+    assert (job.state, job.failures, job.shared_failures, job.floor) == (Waiting(9.0), 0, 1, 3 * GIB)
+    assert not needs_exclusive(job)
+    job = run(job, short(shared=True, floor=2 * GIB))
+    assert (job.failures, job.shared_failures, job.floor) == (0, 2, 3 * GIB)
+    assert needs_exclusive(job)
+    job = run(job, short(shared=False))
     assert isinstance(job.state, Ended)
     assert (job.state.result, job.failures, job.attempts) == ("oom", 1, 3)
 
 
 def test_a_gpu_of_its_own_that_is_too_small_is_the_end() -> None:
     """There is nothing more to give, so nothing is tried again, unless somebody wants just that."""
-    terms = msgspec.structs.replace(a_job(1).terms, retries=3)
-    job = run(msgspec.structs.replace(a_job(1), terms=terms), short(company=False))
+    spec = msgspec.structs.replace(a_job(1).spec, retries=3)
+    job = run(msgspec.structs.replace(a_job(1), spec=spec), short(shared=False))
     assert isinstance(job.state, Ended)
-    stubborn = msgspec.structs.replace(terms, retry_on=("oom",))
-    assert isinstance(run(msgspec.structs.replace(a_job(1), terms=stubborn), short(company=False)).state, Waiting)
+    stubborn = msgspec.structs.replace(spec, retry_on=("oom",))
+    assert isinstance(run(msgspec.structs.replace(a_job(1), spec=stubborn), short(shared=False)).state, Waiting)
 
 
 def test_a_fault_of_another_client_costs_nothing_once() -> None:
     """Whoever failed beside others under MPS runs alone next; if it fails again, that is its own doing."""
-    fault = msgspec.structs.replace(FAILED, cause="fault", company=True)
+    fault = msgspec.structs.replace(FAILED, cause="fault", shared=True)
     job = run(kindred(1), fault)
     assert (job.state, job.failures) == (Waiting(9.0), 0)
-    assert is_better_alone(job)
-    job = run(job, msgspec.structs.replace(fault, company=False))
+    assert needs_exclusive(job)
+    job = run(job, msgspec.structs.replace(fault, shared=False))
     assert isinstance(job.state, Ended)
     assert (job.state.result, job.failures) == ("failed", 1)
 
@@ -183,10 +183,10 @@ def test_a_fault_of_another_client_costs_nothing_once() -> None:
 def test_no_job_goes_round_for_ever(ends: list[tuple[str, bool, int]]) -> None:
     """However it fails, a job without retries is over after a few attempts."""
     job = kindred(1)
-    for cause, company, floor in ends:
+    for cause, shared, floor in ends:
         if isinstance(job.state, Ended):
             break
-        job = run(job, msgspec.structs.replace(FAILED, cause=cause, company=company, floor=floor))
+        job = run(job, msgspec.structs.replace(FAILED, cause=cause, shared=shared, floor=floor))
     assert job.attempts <= 4
     assert len(ends) < 4 or isinstance(job.state, Ended)
 
@@ -204,7 +204,7 @@ def test_others_load_counts_too() -> None:
     lease = Lease((Claim(devices[0].claims[0], 2 * GIB, 99, load=80),), "bob", 7, "train", 0.0)
     known = learnt(2 * GIB, load=60)
     busy = plan(
-        a_queue(kindred(1)), [], snapshot, [lease], Policy(), 0.0, foresee=lambda shape: resolved(shape, known, 15)
+        a_queue(kindred(1)), [], snapshot, [lease], Policy(), 0.0, estimate=lambda shape: resolved(shape, known, 15)
     )
     assert not busy.starts
 
@@ -213,5 +213,8 @@ def test_who_holds_more_than_was_set_aside_is_believed_to_do_so_again() -> None:
     """What is left is counted with the peak that was seen, though the neighbour has not yet taken all of its part."""
     devices = simulated(24)
     snapshot = Snapshot(0.0, devices, {devices[0].id: Reading(used=13 * GIB)})
-    slots = [Slot("k", 8, Need(memory=2 * GIB), ("0",), peak=12 * GIB), Slot("l", 9, Need(memory=11 * GIB), ("0",))]
-    assert not plan(a_queue(kindred(1, Need(memory=2 * GIB))), slots, snapshot, [], Policy(), 0.0).starts
+    slots = [
+        Slot("k", 8, Resources(memory=2 * GIB), ("0",), peak=12 * GIB),
+        Slot("l", 9, Resources(memory=11 * GIB), ("0",)),
+    ]
+    assert not plan(a_queue(kindred(1, Resources(memory=2 * GIB))), slots, snapshot, [], Policy(), 0.0).starts

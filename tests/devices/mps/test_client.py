@@ -178,7 +178,7 @@ def test_farewell(bench: Bench) -> None:
     working = [subprocess.Popen(client_words(path), env=environment, stdout=subprocess.DEVNULL) for path in paths]
     for path in paths:
         wait_until(path.exists)
-    subprocess.run([*client.farewell, str(working[0].pid), "1"], check=True, env={}, timeout=20)
+    subprocess.run([*client.mps_terminate, str(working[0].pid), "1"], check=True, env={}, timeout=20)
     terminated = [line.split()[-1] for line in log_of(bench.place).splitlines() if "terminate_client" in line]
     assert terminated == [str(working[0].pid)]
     for process in working:

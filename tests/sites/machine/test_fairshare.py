@@ -9,7 +9,7 @@ import pytest
 
 from stoker.core.job import Assigned, Event, Exited, Job, Started, advance
 from stoker.core.planner.fairshare import HALF_LIFE
-from stoker.core.spec import Command, NewJob, Terms
+from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.sites.machine.fairshare import MEMORY, READ_INTERVAL, Usage
 from stoker.store.schema import Change
 from stoker.store.writer import Store
@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def ran(store: Store, began: float, ended: float, *devices: str, engine: str = "mine") -> None:
     """Record a job that ran on the devices."""
     batch = store.add_batch("test", began)
-    (job_id,) = store.add_jobs(batch, engine, [NewJob(Command(("true",)), Terms())], began)
+    (job_id,) = store.add_jobs(batch, engine, [NewJob(Command(("true",)), JobSpec())], began)
     job = store.job(job_id)
     assert job is not None
     events: list[tuple[int, Event]] = []

@@ -15,8 +15,8 @@ import pytest
 from stoker.core.device import Account, Process, Reading, Snapshot
 from stoker.core.job import Ended, Job, Running
 from stoker.core.learning import Use
-from stoker.core.spec import Need, Terms
-from stoker.sites.machine.allocations import Post
+from stoker.core.spec import JobSpec, Resources
+from stoker.sites.machine.allocations import Allocation
 from stoker.sites.machine.telemetry import Measuring, Watched
 from support.build import GIB, a_job, simulated
 from support.wait import wait_until
@@ -28,7 +28,7 @@ class Stage:
     """The attempts that an engine has, as far as somebody who measures asks about them."""
 
     def __init__(self) -> None:
-        self.posts: dict[str, Post] = {}
+        self.allocations: dict[str, Allocation] = {}
         self.roots: dict[str, int] = {}
         self.born: dict[str, int] = {}
         self.jobs: dict[int, Job] = {}
@@ -37,17 +37,17 @@ class Stage:
         self.measuring = Measuring(anybody, anybody, anybody, anybody)
         self.at = 100.0
 
-    def __iter__(self) -> Iterator[Post]:
-        return iter(self.posts.values())
+    def __iter__(self) -> Iterator[Allocation]:
+        return iter(self.allocations.values())
 
-    def __getitem__(self, keeper: str) -> Post:
-        return self.posts[keeper]
+    def __getitem__(self, worker: str) -> Allocation:
+        return self.allocations[worker]
 
-    def root_of(self, keeper: str) -> int | None:
-        return self.roots.get(keeper)
+    def root_of(self, worker: str) -> int | None:
+        return self.roots.get(worker)
 
-    def process_of(self, keeper: str, attempt: str) -> int | None:
-        return self.born.get(keeper)
+    def process_of(self, worker: str, attempt: str) -> int | None:
+        return self.born.get(worker)
 
     def active(self, job_id: int) -> Job | None:
         return self.jobs.get(job_id)
@@ -56,15 +56,15 @@ class Stage:
         return self.written.get(job_id, {})
 
     def begin(self, job_id: int, root: int = 0, born: int = 0, gpus: int = 1) -> Job:
-        """An attempt starts, under a keeper with this process."""
-        keeper = f"k{job_id}"
-        state = Running(1, keeper, tuple(device.id for device in GPUS[:gpus]), self.at)
-        job = a_job(job_id, terms=Terms(need=Need(gpus=gpus, auto=True)), state=state)
+        """An attempt starts, under a worker with this process."""
+        worker = f"k{job_id}"
+        state = Running(1, worker, tuple(device.id for device in GPUS[:gpus]), self.at)
+        job = a_job(job_id, spec=JobSpec(resources=Resources(gpus=gpus, auto=True)), state=state)
         self.jobs[job_id] = Job(**{name: getattr(job, name) for name in job.__struct_fields__} | {"attempts": 1})
-        self.posts[keeper] = Post(keeper, job.terms.need, GPUS[:gpus])
-        self.posts[keeper].take(job_id, self.at)
-        self.roots |= {keeper: root} if root else {}
-        self.born |= {keeper: born} if born else {}
+        self.allocations[worker] = Allocation(worker, job.spec.resources, GPUS[:gpus])
+        self.allocations[worker].take(job_id, self.at)
+        self.roots |= {worker: root} if root else {}
+        self.born |= {worker: born} if born else {}
         return self.jobs[job_id]
 
     def look(self, *readings: Reading, at: float | None = None) -> Snapshot:
@@ -78,8 +78,8 @@ class Stage:
         """An attempt is over."""
         self.at += 0.5
         ended = a_job(job.id, state=Ended("done", self.at, 0))
-        self.measuring.end(job, ended, company=False, now=self.at)
-        del self.posts[f"k{job.id}"], self.jobs[job.id]
+        self.measuring.end(job, ended, shared=False, now=self.at)
+        del self.allocations[f"k{job.id}"], self.jobs[job.id]
 
     def finished(self, *readings: Reading) -> Watched:
         """What is told of the one attempt that is over."""
@@ -145,12 +145,12 @@ class TestNumbersThatComeAgain:
         stage.look(reading(process(child, 4), accounts=(account(child, 4, running=True),)))
         assert stage.measuring.processes(job) == {child}
         stage.look(reading(accounts=(account(child, 4),)))
-        stage.roots["k1"] = 2**22  # as if it were not below the keeper
+        stage.roots["k1"] = 2**22  # as if it were not below the worker
         stage.look(reading(process(child, 30), accounts=(account(child, 30, running=True),)))
         assert stage.measuring.peak(job) == 4 * GIB
         assert stage.measuring.processes(job) == set()
 
-    def test_a_keeper_that_is_known_late(self, stage: Stage, child: int) -> None:
+    def test_a_worker_that_is_known_late(self, stage: Stage, child: int) -> None:
         """Who was taken for a stranger is ours once it is known from which process all of ours come."""
         job = stage.begin(1)
         stage.look(reading(process(child, 4)))
@@ -220,7 +220,7 @@ class TestSilence:
         job = stage.begin(1, os.getpid())
         stage.look(reading(used=3 * GIB))
         assert stage.measuring.peak(job) == 3 * GIB
-        stage.posts["k1"].company = True
+        stage.allocations["k1"].shared = True
         stage.look(reading(used=9 * GIB))
         assert stage.measuring.peak(job) == 3 * GIB
 
@@ -256,7 +256,7 @@ class TestSilence:
 def test_an_adopted_attempt(stage: Stage, child: int) -> None:
     """What another engine wrote down is where it goes on from."""
     job = stage.begin(1, os.getpid())
-    stage.posts["k1"].adopted = True
+    stage.allocations["k1"].adopted = True
     stage.written[1] = {1: Use(peak=9 * GIB, looks=7)}
     stage.look(reading(process(child, 4)))
     assert stage.measuring.peak(job) == 9 * GIB
@@ -272,8 +272,8 @@ def test_nothing_is_left_of_what_is_over(stage: Stage, child: int) -> None:
         if number % 3:
             stage.end(job)
             stage.finished(reading(accounts=()))
-        else:  # lost with its keeper
-            del stage.posts[f"k{number}"], stage.jobs[number]
+        else:  # lost with its worker
+            del stage.allocations[f"k{number}"], stage.jobs[number]
         stage.roots.clear()
     stage.look(reading(accounts=()))
     kept = [value for value in vars(stage.measuring).values() if isinstance(value, dict | list | frozenset)]

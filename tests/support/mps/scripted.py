@@ -51,10 +51,10 @@ def converse(pipe: str) -> int:
 def receive(daemon: socket.socket) -> str | None:
     said = b""
     while not said.endswith(b"\0"):
-        piece = daemon.recv(65536)
-        if not piece:
+        span = daemon.recv(65536)
+        if not span:
             return None
-        said += piece
+        said += span
     return said[:-1].decode()
 
 
@@ -144,13 +144,13 @@ class Daemon:
         for line in lines:
             kind, _, rest = line.decode().partition(" ")
             if kind == "client":
-                self.welcome(connection, int(rest))
+                self.adopt(connection, int(rest))
             else:
                 self.write(f"Cmd:{rest}")
                 answer = "".join(f"{each}\n" for each in self.obey(rest))
                 connection.sendall(answer.encode() + b"\0")
 
-    def welcome(self, connection: socket.socket, client: int) -> None:
+    def adopt(self, connection: socket.socket, client: int) -> None:
         if self.server is None:
             self.server = subprocess.Popen(["sleep", "1000"])
             self.write(f"Starting new server {self.server.pid} for user {os.getuid()}")

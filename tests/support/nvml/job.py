@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stoker.devices.demo_job import Options, memory_at, oom_message, parse
-from stoker.devices.simulator import Shortage
+from stoker.devices.simulator import OutOfMemory
 
 TICK_SECONDS = 0.05
 
@@ -41,23 +41,23 @@ def hold(state: Path, size: int, options: Options) -> str:
         gpus = [record[1] for record in records if record[0] == "gpu"]
         visible = [gpus.index(uuid) for uuid in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if uuid in gpus]
         for ordinal, gpu in enumerate(visible):
-            shortage = shortage_of(records, gpu, size)
-            if shortage.is_real:
-                return oom_message(options.oom_text or "torch", shortage, ordinal)
+            oom = shortage_of(records, gpu, size)
+            if oom.is_real:
+                return oom_message(options.oom_text or "torch", oom, ordinal)
         lines = [f"process {gpu} {os.getpid()} {size} compute -1 {options.load}\n" for gpu in visible]
         with state.open("a") as file:
             file.write("".join(lines))
     return ""
 
 
-def shortage_of(records: list[list[str]], gpu: int, size: int) -> Shortage:
+def shortage_of(records: list[list[str]], gpu: int, size: int) -> OutOfMemory:
     """What a process meets that wants to hold so much on a GPU."""
     (memory,) = [record for record in records if record[:2] == ["memory", str(gpu)]]
     total, reserved, base = map(int, memory[2:5])
     sizes = {int(record[2]): int(record[3]) for record in records if record[:2] == ["process", str(gpu)]}
     mine = sizes.pop(os.getpid(), 0)
     others = tuple((pid, held) for pid, held in sizes.items() if Path(f"/proc/{pid}/exe").exists())
-    return Shortage(gpu, total - reserved - base, size - mine, mine, others)
+    return OutOfMemory(gpu, total - reserved - base, size - mine, mine, others)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 from stoker.core.learning import Learnt, Use
-from stoker.store.paths import find_places
+from stoker.store.paths import find_paths
 from support.background import Background
 from support.nvml import Bench, FakeMachine
 from support.nvml.job import turn
@@ -28,7 +28,7 @@ class NvmlQueue(Background):
         self.bench.write(machine)
         del self.environment["STOKER_SIM"]
         self.environment |= {name: self.bench.environment[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE")}
-        self.places = find_places(self.environment, socket.gethostname(), simulated=False)
+        self.paths = find_paths(self.environment, socket.gethostname(), simulated=False)
 
     def add(self, line: str) -> None:
         """One more line of the machine's state."""

@@ -13,8 +13,8 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from stoker.store.paths import find_places
-from support.storm.book import CANCEL, Book
+from stoker.store.paths import find_paths
+from support.storm.book import CANCEL, JobBook
 from support.storm.checker import Evidence, faults_of_runs
 from support.storm.claims import overfull
 from support.storm.doors import Doors
@@ -49,19 +49,19 @@ class QueueStorm:
     def __init__(self, home: Path, weather: Weather) -> None:
         self.weather = weather
         self.blows: Counter[str] = Counter()
-        self.book = Book()
+        self.book = JobBook()
         self._home = home
         self._dice = random.Random(weather.seed)
         self._environment = _environment(home, weather.sim)
-        places = find_places(self._environment, socket.gethostname(), simulated=bool(weather.sim))
-        self._log = places.log
+        paths = find_paths(self._environment, socket.gethostname(), simulated=bool(weather.sim))
+        self._log = paths.log
         self._work = home / "work"
         self._work.mkdir()
         write_script(self._work)
         self._marker = f"STORM={home}"
         variables = {"PATH": os.environ["PATH"], "STORM": str(home), "STORM_PYTHON": sys.executable}
-        self._doors = Doors(places, self._work, variables, self.book, self._dice)
-        self._killer = Killer(places.state, self._dice)
+        self._doors = Doors(paths, self._work, variables, self.book, self._dice)
+        self._killer = Killer(paths.state, self._dice)
         self._engine: AnyEngine | None = None
         self._next = 0
         self._sizes = sizes_of(weather.sim)
@@ -129,7 +129,7 @@ class QueueStorm:
 
     def _try(self, blow: str) -> bool:
         """Strike at a random moment; False where there was nothing to hit."""
-        strikes = {"engine": self._strike_engine, "keeper": self._strike_keeper, "typed": self._submit_after_kill}
+        strikes = {"engine": self._strike_engine, "worker": self._strike_worker, "typed": self._submit_after_kill}
         hit = strikes.get(blow, self._strike_beside)(blow)
         self.blows[blow] += hit
         if not hit:
@@ -137,7 +137,7 @@ class QueueStorm:
         return hit
 
     def _make_targets(self, blow: str) -> None:
-        """Let there be a keeper by more work, or a forkserver by another engine: one comes back only for work."""
+        """Let there be a worker by more work, or a forkserver by another engine: one comes back only for work."""
         if blow == "forkserver":
             self.blows["engine besides"] += self._at_work().kill()
         self._feed(self._next + 1)
@@ -157,12 +157,12 @@ class QueueStorm:
             time.sleep(self._dice.choice([0.0, 0.002, 0.01, 0.03]))
         return engine.kill()
 
-    def _strike_keeper(self, _: str) -> bool:
+    def _strike_worker(self, _: str) -> bool:
         """Whether an engine lives or not."""
         if self._dice.random() < 0.6:
             self._at_work().wait_ready()
             time.sleep(self._dice.uniform(0.0, self.weather.pause / 2))
-        return self._killer.kill_keeper([self._engine.pid] if self._engine is not None else [])
+        return self._killer.kill_worker([self._engine.pid] if self._engine is not None else [])
 
     def _strike_beside(self, blow: str) -> bool:
         """The forkserver of the engine, its sole right to the queue, or its will to stay."""

@@ -35,7 +35,7 @@ class Entry:
 
 
 @dataclass
-class Book:
+class JobBook:
     """All jobs by their ids, and all wishes in the order in which they were made."""
 
     entries: dict[int, Entry] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from support.storm.witness import End, Line, end_of_run
 
 _NOBODY = (float("-inf"), (0, 0))
 LOSSES_ALLOWED = 3
-"""How often a job that loses its keeper is promised to be queued again."""
+"""How often a job that loses its worker is promised to be queued again."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Evidence:
 
 def faults_of_runs(evidence: Evidence) -> list[str]:
     """Everything that must not be after any storm, in words."""
-    checks = (_integrity, _twice, _runs, _losses, _in_turn, _alone)
+    checks = (_integrity, _twice, _runs, _losses, _in_turn, _exclusive)
     return [fault for check in checks for fault in check(evidence)]
 
 
@@ -81,7 +81,7 @@ def _faulty_end(attempt: AttemptRow, start: Line | None, end: Line | None, due: 
 
 
 def _losses(evidence: Evidence) -> Iterator[str]:
-    """What a killed keeper had begun is lost; nothing else is."""
+    """What a killed worker had begun is lost; nothing else is."""
     whys = {attempt.key: attempt.why for attempts in evidence.record.attempts.values() for attempt in attempts}
     expected = {attempt for kill in evidence.kills for attempt in kill.open}
     told = Counter(evidence.record.lost())
@@ -101,7 +101,7 @@ def _in_turn(evidence: Evidence) -> Iterator[str]:
             yield f"run {run + 1} of job {job} started {last - following[0]:.3f} s before run {run} was over"
 
 
-def _alone(evidence: Evidence) -> Iterator[str]:
+def _exclusive(evidence: Evidence) -> Iterator[str]:
     """No run beside one that has a device for itself, what a command leaves behind included."""
     spans = _spans(evidence.lines)
     shared = _shared(evidence)
@@ -111,13 +111,13 @@ def _alone(evidence: Evidence) -> Iterator[str]:
             for device in line.devices:
                 on[device].append((*spans[line.key], line.key))
     for device, intervals in on.items():
-        alone, anybody = _NOBODY, _NOBODY
+        exclusive, anybody = _NOBODY, _NOBODY
         for begin, end, key in sorted(intervals):
-            until, other = alone if key in shared else anybody
+            until, other = exclusive if key in shared else anybody
             if begin < until:
                 yield f"runs {other} and {key} on {device} together for {until - begin:.3f} s"
             anybody = max(anybody, (end, key))
-            alone = alone if key in shared else max(alone, (end, key))
+            exclusive = exclusive if key in shared else max(exclusive, (end, key))
 
 
 def _shared(evidence: Evidence) -> set[tuple[int, int]]:

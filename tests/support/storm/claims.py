@@ -18,9 +18,9 @@ def overfull(ledger: Path, sizes: Mapping[str, int]) -> list[str]:
     on: dict[str, list[Any]] = defaultdict(list)
     for claim in _live_claims(ledger) if sizes else ():
         on[claim["name"].removeprefix("sim:")].append(claim.get("memory"))
-    alone = [device for device, parts in on.items() if None in parts and len(parts) > 1]
+    exclusive = [device for device, parts in on.items() if None in parts and len(parts) > 1]
     full = [device for device, parts in on.items() if sum(part or 0 for part in parts) > sizes[device]]
-    return [f"leases on {device} do not go together: {on[device]}" for device in dict.fromkeys([*alone, *full])]
+    return [f"leases on {device} do not go together: {on[device]}" for device in dict.fromkeys([*exclusive, *full])]
 
 
 def _live_claims(ledger: Path) -> list[dict[str, Any]]:

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
-from stoker.core.spec import Command, Dependency, Need, NewJob, Terms
+from stoker.core.spec import Command, Dependency, JobSpec, NewJob, Resources
 from stoker.queue.control import Submission, ask, submit
-from stoker.store.paths import Places
+from stoker.store.paths import Paths
 from stoker.store.writer import open_store
-from support.storm.book import AGAIN, CANCEL, EDIT, HOLD, RELEASE, Book, Entry, Wish
+from support.storm.book import AGAIN, CANCEL, EDIT, HOLD, RELEASE, Entry, JobBook, Wish
 from support.storm.jobs import FIRST_EDITION, GRACE, Work
 from support.storm.witness import command
 
@@ -29,9 +29,9 @@ class Doors:
     """Opens the queue anew for everything it does, as each command of a person does."""
 
     def __init__(
-        self, places: Places, work: Path, variables: Mapping[str, str], book: Book, dice: random.Random
+        self, paths: Paths, work: Path, variables: Mapping[str, str], book: JobBook, dice: random.Random
     ) -> None:
-        self._places = places
+        self._paths = paths
         self._work = work
         self._variables = variables
         self._book = book
@@ -47,7 +47,7 @@ class Doors:
             return [self._new_job(work, digest, now, at if array else None) for at, work in enumerate(works)]
 
         submission = Submission("storm", self._variables, jobs, array, "a storm holds it" if held else "")
-        with contextlib.closing(open_store(self._places)) as store:
+        with contextlib.closing(open_store(self._paths)) as store:
             ids = submit(store, submission, now)
         for job, work in zip(ids, works, strict=True):
             self._book.entries[job] = Entry(work, now, ids[0] if array else 0, held)
@@ -103,13 +103,13 @@ class Doors:
         """Give a job other words to say, and another place in the queue."""
         self._editions += 1
         edition = f"edition{self._editions}"
-        with contextlib.closing(open_store(self._places)) as store:
+        with contextlib.closing(open_store(self._paths)) as store:
             found = store.job(job)
         assert found is not None
-        terms = msgspec.structs.replace(
-            found.terms, extra_env=(("STORM_WORD", edition),), priority=self._dice.choice([-5, 0, 5])
+        spec = msgspec.structs.replace(
+            found.spec, extra_env=(("STORM_WORD", edition),), priority=self._dice.choice([-5, 0, 5])
         )
-        self._ask(EDIT, Edit(job, terms, found.name), edition)
+        self._ask(EDIT, Edit(job, spec, found.name), edition)
 
     def _run_again(self) -> None:
         """Retry a job that is over and that no other was to come after."""
@@ -121,17 +121,17 @@ class Doors:
 
     def _ask(self, kind: str, request: Request, edition: str = "") -> None:
         now = time.time()
-        with contextlib.closing(open_store(self._places)) as store:
-            for number in ask(self._places, store, [request], now):
+        with contextlib.closing(open_store(self._paths)) as store:
+            for number in ask(self._paths, store, [request], now):
                 self._book.wishes[number] = Wish(kind, request.job, now, edition)
 
     def _rows(self, query: str) -> list[Any]:
-        with contextlib.closing(sqlite3.connect(self._places.database)) as database:
+        with contextlib.closing(sqlite3.connect(self._paths.database)) as database:
             return database.execute(query).fetchall()
 
     def _new_job(self, work: Work, digest: str, now: float, task: int | None) -> NewJob:
-        terms = Terms(
-            need=_need(work),
+        spec = JobSpec(
+            resources=_resources(work),
             cap=work.memory is not None and work.memory.capped,
             cwd=str(self._work),
             environment=digest,
@@ -147,10 +147,10 @@ class Doors:
             at_once=work.at_once,
         )
         line = command(work.number, work.codes, work.seconds, work.kind, work.memory)
-        return NewJob(Command((line,), "/bin/sh"), terms, task=task)
+        return NewJob(Command((line,), "/bin/sh"), spec, task=task)
 
 
-def _need(work: Work) -> Need:
+def _resources(work: Work) -> Resources:
     if work.memory is None:
-        return Need(gpus=work.gpus)
-    return Need(gpus=work.gpus, memory=work.memory.declared, auto=work.memory.learnt)
+        return Resources(gpus=work.gpus)
+    return Resources(gpus=work.gpus, memory=work.memory.declared, auto=work.memory.learnt)

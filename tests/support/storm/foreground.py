@@ -29,7 +29,7 @@ LONG_SECONDS = 0.8
 END_SECONDS = 60.0
 """How long a run that nobody disturbs may take to its end."""
 KEEPER_TOO = 0.3
-"""How often a keeper is killed right after its engine."""
+"""How often a worker is killed right after its engine."""
 
 
 @dataclass
@@ -135,14 +135,14 @@ class RunStorm:
         hit = self._strike(blow)
         self.blows[blow] += hit
         if hit and blow == "engine" and self._dice.random() < KEEPER_TOO:
-            self.blows["keeper without engine"] += self._killer.kill_keeper(self._living)
+            self.blows["worker without engine"] += self._killer.kill_worker(self._living)
         return hit
 
     def _strike(self, blow: str) -> bool:
         engine = self._dice.choice(self._engines)
         assert engine is not None
-        if blow == "keeper":
-            return self._killer.kill_keeper(self._living)
+        if blow == "worker":
+            return self._killer.kill_worker(self._living)
         if blow == "forkserver":
             return self._killer.kill_forkserver(engine.pid)
         lives = engine.poll() is None
@@ -167,7 +167,7 @@ def _codes(number: int) -> tuple[str, ...]:
 
 
 def _stories(evidence: Evidence) -> Iterator[str]:
-    """Each job went the way that its events tell; so what lost its keeper was queued again."""
+    """Each job went the way that its events tell; so what lost its worker was queued again."""
     for job, row in evidence.record.jobs.items():
         yield from faults_of_story(evidence, job, Story(Work(row.number, retries=1)))
 

@@ -1,4 +1,4 @@
-"""Kills keepers and forkservers of one state directory, and keeps in mind what each kill must lead to."""
+"""Kills workers and forkservers of one state directory, and keeps in mind what each kill must lead to."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from support.storm.processes import children, is_forked, is_free, kill_and_wait,
 from support.wait import wait_until
 
 AT_WORK = 0.8
-"""How often a keeper is sought that has something running, if there is one."""
+"""How often a worker is sought that has something running, if there is one."""
 WITH_JOBS = 0.5
-"""How often what a keeper runs is killed together with it."""
+"""How often what a worker runs is killed together with it."""
 
 
 @dataclass(frozen=True)
 class KeeperKill:
-    """A keeper that was killed, and the attempts that it had begun and not ended."""
+    """A worker that was killed, and the attempts that it had begun and not ended."""
 
-    keeper: str
+    worker: str
     open: tuple[str, ...]
 
 
@@ -40,12 +40,12 @@ class Killer:
             kill_and_wait(server)
         return bool(servers)
 
-    def kill_keeper(self, engines: list[int]) -> bool:
+    def kill_worker(self, engines: list[int]) -> bool:
         """Kill one, and read in its journal, which nobody writes any more, what it leaves open."""
-        keepers = self._keepers(engines)
-        if not keepers:
+        workers = self._workers(engines)
+        if not workers:
             return False
-        name, pid = self.dice.choice(self._preferred(keepers))
+        name, pid = self.dice.choice(self._preferred(workers))
         folder = self.state / "keepers" / name
         with contextlib.ExitStack() as closing:
             try:
@@ -61,27 +61,27 @@ class Killer:
         return True
 
     def holders(self) -> Iterator[tuple[str, int]]:
-        """The processes that have a journal open, by its keeper's name."""
+        """The processes that have a journal open, by its worker's name."""
         for pid in processes():
             for path in open_files(pid) if is_forked(pid) else ():
                 if path.name == "journal" and path.is_relative_to(self.state):
                     yield path.parent.name, pid
 
-    def _keepers(self, engines: list[int]) -> list[tuple[str, int]]:
-        """The living keepers; forkservers and children that are just being started hold journals too."""
+    def _workers(self, engines: list[int]) -> list[tuple[str, int]]:
+        """The living workers; forkservers and children that are just being started hold journals too."""
         holders = sorted(self.holders())
         others = {child for engine in engines for child in children(engine)}
         others |= {child for _, pid in holders if pid not in others for child in children(pid)}
         return [(name, pid) for name, pid in holders if pid not in others]
 
-    def _preferred(self, keepers: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    def _preferred(self, workers: list[tuple[str, int]]) -> list[tuple[str, int]]:
         if self.dice.random() >= AT_WORK:
-            return keepers
-        return [(name, pid) for name, pid in keepers if self._is_at_work(name)] or keepers
+            return workers
+        return [(name, pid) for name, pid in workers if self._is_at_work(name)] or workers
 
-    def _is_at_work(self, keeper: str) -> bool:
+    def _is_at_work(self, worker: str) -> bool:
         try:
-            return bool(open_attempts((self.state / "keepers" / keeper / "journal").read_bytes()))
+            return bool(open_attempts((self.state / "keepers" / worker / "journal").read_bytes()))
         except FileNotFoundError:
             return False
 

@@ -1,4 +1,4 @@
-"""What is left when all is over: there must be no process, lease, lock or keeper."""
+"""What is left when all is over: there must be no process, lease, lock or worker."""
 
 from __future__ import annotations
 

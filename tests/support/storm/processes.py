@@ -25,7 +25,7 @@ def children(pid: int) -> list[int]:
 
 
 def is_forked(pid: int) -> bool:
-    """Whether it is a forkserver or a keeper, of anybody."""
+    """Whether it is a forkserver or a worker, of anybody."""
     return b"stoker.runner.forkserver" in _content(pid, "cmdline")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from support.storm.book import AGAIN, CANCEL, EDIT, HOLD, RELEASE, Book, Entry, Wish
+from support.storm.book import AGAIN, CANCEL, EDIT, HOLD, RELEASE, Entry, JobBook, Wish
 from support.storm.checker import Evidence, most_at_once
 from support.storm.jobs import After
 from support.storm.record import AttemptRow
@@ -17,7 +17,7 @@ from support.storm.witness import Line
 SLACK = 0.05
 """Seconds by which the clocks of a job, an engine and the storm may differ."""
 LATE = 8.0
-"""Seconds by which a keeper may be late with the end of a time limit on a busy machine."""
+"""Seconds by which a worker may be late with the end of a time limit on a busy machine."""
 _ASKED = {"cancelled": CANCEL, "paused": HOLD, "resumed": RELEASE, "edited": EDIT, "retried": AGAIN}
 
 
@@ -30,7 +30,7 @@ class Case:
     story: Story
     starts: list[Line]
     evidence: Evidence
-    book: Book
+    book: JobBook
 
     def moments(self, kind: str) -> list[float]:
         """When events of a kind happened."""
@@ -46,7 +46,7 @@ class Case:
         return self.book.of(self.job, kind)
 
 
-def faults_of_queue(evidence: Evidence, book: Book, cpu_jobs: int) -> list[str]:
+def faults_of_queue(evidence: Evidence, book: JobBook, cpu_jobs: int) -> list[str]:
     """Everything that the queue did not keep, in words."""
     faults = [f"job {job} was submitted and is not there" for job in book.entries if job not in evidence.record.jobs]
     faults += [f"nobody answered {request}" for request in evidence.record.requests]
@@ -141,7 +141,7 @@ def _all_that_was_asked(case: Case) -> Iterator[str]:
             yield f"was never {event}, though that was asked in time"
 
 
-def _limits(evidence: Evidence, book: Book, cpu_jobs: int) -> Iterator[str]:
+def _limits(evidence: Evidence, book: JobBook, cpu_jobs: int) -> Iterator[str]:
     arrays: dict[int, list[Line]] = defaultdict(list)
     for line in evidence.lines:
         if line.job in book.entries:
@@ -155,7 +155,7 @@ def _limits(evidence: Evidence, book: Book, cpu_jobs: int) -> Iterator[str]:
         yield f"{most_at_once(without)} jobs without devices ran at once instead of {cpu_jobs}"
 
 
-def tally(book: Book) -> str:
+def tally(book: JobBook) -> str:
     """What was asked for, in a few words."""
     return f"requests {dict(Counter(wish.kind for wish in book.wishes.values()))}"
 

@@ -22,7 +22,7 @@ class JobRow:
     state: str
     detail: dict[str, Any]
     engine: str
-    need: dict[str, Any] = field(default_factory=dict)
+    resources: dict[str, Any] = field(default_factory=dict)
     """What its terms ask for."""
 
 
@@ -42,7 +42,7 @@ class AttemptRow:
 
     @property
     def key(self) -> str:
-        """As keepers' journals name it."""
+        """As workers' journals name it."""
         return f"{self.job}.{self.number}"
 
 
@@ -91,11 +91,11 @@ def open_jobs(state: Path) -> list[int]:
 
 
 def _jobs(database: sqlite3.Connection) -> dict[int, JobRow]:
-    columns = "jobs.id, words, state, detail, engine, json_extract(body, '$.need')"
-    rows = database.execute(f"SELECT {columns} FROM jobs JOIN terms ON terms.id = jobs.terms")
+    columns = "jobs.id, words, state, detail, engine, json_extract(body, '$.resources')"
+    rows = database.execute(f"SELECT {columns} FROM jobs JOIN specs ON specs.id = jobs.spec")
     return {
-        job: JobRow(job, int(words.split()[3]), state, json.loads(detail), engine, json.loads(need or "{}"))
-        for job, words, state, detail, engine, need in rows
+        job: JobRow(job, int(words.split()[3]), state, json.loads(detail), engine, json.loads(resources or "{}"))
+        for job, words, state, detail, engine, resources in rows
     }
 
 

@@ -11,7 +11,7 @@ from support.storm.stays import Stay, by_device, stays_of
 
 RESERVE = 512 * MIB
 """Bytes of each device that are left alone where several share it."""
-SHORTAGES_IN_COMPANY = 2
+SHARED_FAILURES_ALLOWED = 2
 """How often company may cost a job an attempt before it runs alone."""
 
 
@@ -40,7 +40,7 @@ def faults_of_sharing(evidence: Evidence) -> list[str]:
     if not evidence.sizes:
         return []
     stays = stays_of(evidence.record, evidence.sizes)
-    sharing = Sharing(evidence, stays, _company(stays))
+    sharing = Sharing(evidence, stays, _shared(stays))
     checks = (_room, _causes, _without_blame, _for_a_reason, _alone_at_last, _ends_for_want_of_memory)
     return [fault for check in checks for fault in check(sharing)]
 
@@ -49,15 +49,15 @@ def tally_of_sharing(evidence: Evidence) -> str:
     """Who shared and who ran short, in a few words."""
     stays = stays_of(evidence.record, evidence.sizes)
     parts = [stay for stay in stays if not stay.whole]
-    together = sum(bool(others) for others in _company(stays).values())
+    together = sum(bool(others) for others in _shared(stays).values())
     short = [stay.end for stay in stays if stay.end and stay.end.get("cause")]
-    spared = sum(bool(end.get("company")) for end in short)
+    spared = sum(bool(end.get("shared")) for end in short)
     return (
         f"{len(parts)} of {len(stays)} attempts had parts, {together} company; {len(short)} ran short, {spared} spared"
     )
 
 
-def _company(stays: list[Stay]) -> dict[tuple[int, int], list[Stay]]:
+def _shared(stays: list[Stay]) -> dict[tuple[int, int], list[Stay]]:
     found: dict[tuple[int, int], list[Stay]] = {stay.key: [] for stay in stays}
     for on in by_device(stays).values():
         there: list[Stay] = []
@@ -98,7 +98,7 @@ def _without_blame(sharing: Sharing) -> Iterator[str]:
     for stay in filter(sharing.ran_short, sharing.stays):
         assert stay.end is not None
         others = sharing.company[stay.key]
-        if others and not stay.end.get("company"):
+        if others and not stay.end.get("shared"):
             yield f"attempt {stay.key} ran out of memory beside {[other.key for other in others]}, told as alone"
 
 
@@ -118,12 +118,12 @@ def _alone_at_last(sharing: Sharing) -> Iterator[str]:
         for event in events:
             number += event["type"] == "assigned"
             spared = 0 if event["type"] == "retried" else spared + _is_spared(event)
-            if event["type"] == "assigned" and spared >= SHORTAGES_IN_COMPANY and (job, number) in shared:
+            if event["type"] == "assigned" and spared >= SHARED_FAILURES_ALLOWED and (job, number) in shared:
                 yield f"attempt {job, number} shares its devices again after {spared} shortages in company"
 
 
 def _is_spared(event: dict[str, object]) -> bool:
-    return event["type"] == "exited" and event.get("cause") == "oom" and bool(event.get("company"))
+    return event["type"] == "exited" and event.get("cause") == "oom" and bool(event.get("shared"))
 
 
 def _ends_for_want_of_memory(sharing: Sharing) -> Iterator[str]:

@@ -62,7 +62,7 @@ def by_device(stays: list[Stay]) -> dict[str, list[Stay]]:
 
 def _stays(record: Record, job: int, sizes: Mapping[str, int]) -> Iterator[Stay]:
     number, given = 0, None
-    asked = record.jobs[job].need if job in record.jobs else {}
+    asked = record.jobs[job].resources if job in record.jobs else {}
     for event in record.events[job]:
         if event["type"] == "assigned":
             number, given = number + 1, event
@@ -74,14 +74,18 @@ def _stays(record: Record, job: int, sizes: Mapping[str, int]) -> Iterator[Stay]
 
 
 def _parts(given: Mapping[str, Any], asked: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, int | None]:
-    need = given.get("need") or asked
+    resources = given.get("resources") or asked
     devices = [device.removeprefix("SIM-") for device in given.get("devices", ())]
-    return {device: _part(need, sizes[device]) if device in sizes else None for device in devices}
+    return {device: _part(resources, sizes[device]) if device in sizes else None for device in devices}
 
 
-def _part(need: Mapping[str, Any], size: int) -> int | None:
-    amount = dict(need.get("predicted", ())).get(f"SIM {size // 2**30}G") if need.get("auto") else need.get("memory")
+def _part(resources: Mapping[str, Any], size: int) -> int | None:
+    amount = (
+        dict(resources.get("predicted", ())).get(f"SIM {size // 2**30}G")
+        if resources.get("auto")
+        else resources.get("memory")
+    )
     if amount is None:
         return None
-    amount = max(amount, need.get("floor", 0))
+    amount = max(amount, resources.get("floor", 0))
     return None if amount > size else amount

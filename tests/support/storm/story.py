@@ -24,11 +24,11 @@ class Story:
     faults: list[str] = field(default_factory=list)
     assigned: int = 0
     begun: bool = False
-    at_keeper: bool = False
+    at_worker: bool = False
     cancelled: bool = False
     failures: int = 0
     losses: int = 0
-    shortages: int = 0
+    shared_failures: int = 0
     """Attempts that company on its devices cost it."""
     editions: list[str] = field(default_factory=list)
     """What each run was given to say."""
@@ -41,36 +41,36 @@ class Story:
         if not holds:
             self.faults.append(f"{event} cannot be after attempt {self.assigned} {self.result or 'not over'}")
 
-    def _at_keeper(self, event: dict[str, Any], *, begun: bool) -> None:
+    def _at_worker(self, event: dict[str, Any], *, begun: bool) -> None:
         """An event of the newest attempt, which is then over."""
-        right = self.at_keeper and event["attempt"] == self.assigned and self.begun == begun
+        right = self.at_worker and event["attempt"] == self.assigned and self.begun == begun
         self._expect(right, event)
-        self.at_keeper = False
+        self.at_worker = False
 
     def _assigned(self, event: dict[str, Any]) -> None:
-        self._expect(not self.result and not self.held and not self.at_keeper and not self.cancelled, event)
+        self._expect(not self.result and not self.held and not self.at_worker and not self.cancelled, event)
         self.assigned += 1
-        self.at_keeper, self.begun = True, False
+        self.at_worker, self.begun = True, False
 
     def _started(self, event: dict[str, Any]) -> None:
-        self._expect(self.at_keeper and not self.begun and event["attempt"] == self.assigned, event)
+        self._expect(self.at_worker and not self.begun and event["attempt"] == self.assigned, event)
         self.begun = True
         self.editions.append(self.edition)
 
     def _returned(self, event: dict[str, Any]) -> None:
-        self._at_keeper(event, begun=False)
+        self._at_worker(event, begun=False)
         if self.cancelled:
             self.result = "cancelled"
 
     def _exited(self, event: dict[str, Any]) -> None:
-        self._at_keeper(event, begun=True)
+        self._at_worker(event, begun=True)
         kinds = {"timeout": "timeout", "stopped": "cancelled", "exited": "failed" if event["code"] else "done"}
         result = kinds.get(event.get("why", "exited"), "failed")
         if self.cancelled and result != "done":
             result = "cancelled"
         if result == "failed" and event.get("cause") == "oom":
-            if event.get("company") and self.shortages <= SHORTAGES_ALLOWED:
-                self.shortages += 1
+            if event.get("shared") and self.shared_failures <= SHORTAGES_ALLOWED:
+                self.shared_failures += 1
                 return
             result = "oom"
         bad = result in ("failed", "timeout", "oom")
@@ -83,7 +83,7 @@ class Story:
         return result in wanted or (result != "oom" and str(code) in wanted)
 
     def _lost(self, event: dict[str, Any]) -> None:
-        self._at_keeper(event, begun=True)
+        self._at_worker(event, begun=True)
         self.losses += 1
         if self.cancelled:
             self.result = "cancelled"
@@ -93,11 +93,11 @@ class Story:
     def _cancelled(self, event: dict[str, Any]) -> None:
         self._expect(not self.result and not self.cancelled, event)
         self.cancelled = True
-        if not self.at_keeper:
+        if not self.at_worker:
             self.result = "cancelled"
 
     def _paused(self, event: dict[str, Any]) -> None:
-        self._expect(not self.result and not self.at_keeper and not self.held, event)
+        self._expect(not self.result and not self.at_worker and not self.held, event)
         self.held = True
 
     def _resumed(self, event: dict[str, Any]) -> None:
@@ -105,17 +105,17 @@ class Story:
         self.held = False
 
     def _edited(self, event: dict[str, Any]) -> None:
-        self._expect(not self.result and not self.at_keeper, event)
-        self.edition = dict(event["terms"]["extra_env"])["STORM_WORD"]
+        self._expect(not self.result and not self.at_worker, event)
+        self.edition = dict(event["spec"]["extra_env"])["STORM_WORD"]
 
     def _skipped(self, event: dict[str, Any]) -> None:
-        self._expect(not self.result and not self.at_keeper, event)
+        self._expect(not self.result and not self.at_worker, event)
         self.result = "skipped"
 
     def _retried(self, event: dict[str, Any]) -> None:
         self._expect(bool(self.result), event)
         self.result, self.held, self.cancelled = "", False, False
-        self.failures = self.losses = self.shortages = 0
+        self.failures = self.losses = self.shared_failures = 0
 
 
 def faults_of_story(evidence: Evidence, job: int, story: Story) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from support.cli import PROGRAM
-from support.storm.book import Book, Entry
+from support.storm.book import Entry, JobBook
 from support.storm.jobs import FIRST_EDITION, Work
 from support.storm.witness import command
 
@@ -16,7 +16,7 @@ TYPING_SECONDS = 60.0
 
 
 def submit_at_once(
-    works: Sequence[Work], directory: Path, environment: Mapping[str, str], book: Book, sim: str = ""
+    works: Sequence[Work], directory: Path, environment: Mapping[str, str], book: JobBook, sim: str = ""
 ) -> list[str]:
     """Submit each of the jobs by a command of its own; what went wrong, in words."""
     began = time.time()

@@ -14,7 +14,7 @@ class Weather:
     jobs: int = 150
     engine_kills: int = 12
     forkserver_kills: int = 4
-    keeper_kills: int = 4
+    worker_kills: int = 4
     rivals: int = 0
     """How often a second engine is started beside the one of the queue."""
     farewells: int = 0
@@ -34,7 +34,7 @@ class Weather:
         kinds = {
             "engine": self.engine_kills,
             "forkserver": self.forkserver_kills,
-            "keeper": self.keeper_kills,
+            "worker": self.worker_kills,
             "rival": self.rivals,
             "farewell": self.farewells,
             "typed": self.typed,
@@ -46,14 +46,14 @@ class Weather:
 
 SIMULATED = "4x24G"
 CHECK = Weather(
-    jobs=1050, engine_kills=70, forkserver_kills=14, keeper_kills=14, rivals=2, farewells=4, typed=3, pause=0.2
+    jobs=1050, engine_kills=70, forkserver_kills=14, worker_kills=14, rivals=2, farewells=4, typed=3, pause=0.2
 )
 """What is part of every check, over devices that are only names..."""
 SHARED = Weather(
     jobs=150,
     engine_kills=16,
     forkserver_kills=4,
-    keeper_kills=5,
+    worker_kills=5,
     rivals=1,
     farewells=1,
     typed=1,
@@ -62,6 +62,6 @@ SHARED = Weather(
 )
 """... and over devices with memory, which jobs share..."""
 LONG = Weather(
-    jobs=5000, engine_kills=220, forkserver_kills=40, keeper_kills=40, rivals=6, farewells=20, typed=12, pause=0.5
+    jobs=5000, engine_kills=220, forkserver_kills=40, worker_kills=40, rivals=6, farewells=20, typed=12, pause=0.5
 )
 """... and what `make storm` does with each seed."""

@@ -95,6 +95,6 @@ def _over(job: Job) -> str:
 
 
 def _how(job: Job, wish: Cancel) -> str:
-    grace = job.terms.grace if wish.grace is None else wish.grace
+    grace = job.spec.grace if wish.grace is None else wish.grace
     first = signal.Signals(wish.signal).name.removeprefix("SIG") + " now, " if wish.signal else ""
     return f"{first}KILL after {grace:g}s"

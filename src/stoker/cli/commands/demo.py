@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from stoker.core.job import Ended, Happening, Job, Result, Running
+from stoker.core.job import Ended, Job, JobEvent, Result, Running
 from stoker.core.spec import Command
 from stoker.engine.foreground import Foreground, View
 from stoker.queue.job_files import Listed, Unusable
@@ -144,14 +144,14 @@ class Demonstration:
         self.interval = view.interval
         self._view = view
         self._script = script
-        self._ends: dict[str, Happening] = {}
+        self._ends: dict[str, JobEvent] = {}
         view.say(SENTENCE)
 
-    def happened(self, happening: Happening) -> None:
+    def happened(self, job_event: JobEvent) -> None:
         """Remember how each job ended."""
-        if isinstance(happening.job.state, Ended):
-            self._ends[happening.job.name] = happening
-        self._view.happened(happening)
+        if isinstance(job_event.job.state, Ended):
+            self._ends[job_event.job.name] = job_event
+        self._view.happened(job_event)
 
     def refresh(self, run: Foreground) -> None:
         """Cancel the unwanted job once it has been seen running."""
@@ -174,7 +174,7 @@ class Demonstration:
         return [f"{act.name} {sentence}" for act, sentence in found if sentence]
 
 
-def difference(act: Act, end: Happening | None) -> str:
+def difference(act: Act, end: JobEvent | None) -> str:
     """How the end of a job differs from the script, empty where it does not."""
     if end is None:
         return "never ended"
@@ -184,7 +184,7 @@ def difference(act: Act, end: Happening | None) -> str:
         return f"is {state.result}, not {act.becomes}"
     if (mishaps := job.failures + job.losses) != act.mishaps:
         return f"had {mishaps} mishaps, not {act.mishaps}"
-    if act.spared and not job.shortages:
+    if act.spared and not job.shared_failures:
         return "never ran out of memory beside others"
     said = state.note or last_line(end.log)
     return "" if act.says in said else f"said {said!r}, not {act.says!r}"

@@ -23,8 +23,8 @@ from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Ended, Job, Queued, id_text
 from stoker.core.requests import Edit
 from stoker.core.text import printable, title
-from stoker.queue.control import Control, abandoned, carry_out, opened, terms_in_the_queue, warn
-from stoker.queue.edit import Rewriter, Wish, changes, options_of, write_toml
+from stoker.queue.control import Control, abandoned, carry_out, opened, specs_in_the_queue, warn
+from stoker.queue.edit import Request, Rewriter, changes, options_of, write_toml
 from stoker.queue.options import parse_assignment
 from stoker.queue.select import find, jobs_in_order
 
@@ -73,16 +73,16 @@ def _meant(control: Control, ids: Sequence[str]) -> list[Job]:
     return [job for job in jobs if isinstance(job.state, Queued)] if "all" in ids else jobs
 
 
-def _edit(control: Control, rewriter: Rewriter, found: Sequence[Job], wish: Wish) -> list[Deed]:
+def _edit(control: Control, rewriter: Rewriter, found: Sequence[Job], wish: Request) -> list[Deed]:
     """All changes are checked before the first is asked for."""
     name = wish.get("name")
     rest = {option: value for option, value in wish.items() if option != "name"}
     left = abandoned(control, found)
     edits = []
     for job in (job for job in found if isinstance(job.state, Queued)):
-        terms = rewriter.terms(job, rest)
-        terms = terms_in_the_queue(control, terms) if job.id in left else terms
-        edits.append(Edit(job.id, terms, job.name if name is None else name))
+        spec = rewriter.spec(job, rest)
+        spec = specs_in_the_queue(control, spec) if job.id in left else spec
+        edits.append(Edit(job.id, spec, job.name if name is None else name))
     carry_out(control, edits)
     wanted = {edit.job: edit for edit in edits}
     after = jobs_in_order(control.store, [job.id for job in found])
@@ -97,14 +97,14 @@ def _result(rewriter: Rewriter, before: Job, after: Job, wanted: Edit | None) ->
     if wanted is None:
         said = f"{shown} is {word(before)}, and what runs cannot be changed; stoker cancel {shown} ends it"
         return deed(before, after, said, refused=True)
-    if after.terms != wanted.terms:
+    if after.spec != wanted.spec:
         return deed(before, after, f"{shown} is {word(after)} by now, and was not changed", refused=True)
     return deed(before, after, f"{shown}: {_difference(rewriter, before, after)}")
 
 
 def _difference(rewriter: Rewriter, before: Job, after: Job) -> str:
     old, new = options_of(before, rewriter.label, rewriter.job), options_of(after, rewriter.label, rewriter.job)
-    secrets = before.terms.extra_env != after.terms.extra_env
+    secrets = before.spec.extra_env != after.spec.extra_env
     changed = [name for name in new if old[name] != new[name] or (name == "env" and secrets)]
     told = [f"{name.replace('_', '-')} {_shown(old[name])} → {_shown(new[name])}" for name in changed]
     return ", ".join(told) or "it was so already"
@@ -125,7 +125,7 @@ def _edited(jobs: Sequence[Job], rewriter: Rewriter) -> dict[str, Any]:
         _open_editor(path)
         wish = changes(before, _read(path))
         for job in jobs:
-            rewriter.terms(job, {option: value for option, value in wish.items() if option != "name"})
+            rewriter.spec(job, {option: value for option, value in wish.items() if option != "name"})
     return wish
 
 

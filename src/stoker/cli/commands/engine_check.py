@@ -13,13 +13,13 @@ from msgspec import Struct
 
 from stoker.cli.commands.engine import of_simulated
 from stoker.cli.commands.engine_status import ANSWER_SECONDS, ask_for_news
-from stoker.cli.doctor import Subject, Verdict, examine
+from stoker.cli.doctor import Subject, Verdict, diagnose
 from stoker.cli.output_options import wants_json
 from stoker.core.settings import KEYS
 from stoker.core.text import printable, text_for_json
 from stoker.core.units import count_text
 from stoker.queue.config import NAMES
-from stoker.store.paths import places_for
+from stoker.store.paths import paths_for
 
 
 class Check(Struct, frozen=True):
@@ -36,15 +36,15 @@ class Check(Struct, frozen=True):
 @click.pass_context
 def command(context: click.Context, sim: bool, as_json: bool) -> int:
     """Tell what is wrong with this machine, and what to do about it. Exit code 1 where there is a problem."""
-    places = places_for(sim)
+    paths = paths_for(sim)
     subject = Subject(
-        places=places,
+        paths=paths,
         environment=dict(os.environ),
         simulated=sim or bool(os.environ.get("STOKER_SIM")),
         now=time.time(),
         known_variables=frozenset(known_variables(context.find_root())),
     )
-    verdicts = examine(subject, answers=ask_for_news(places, ANSWER_SECONDS))
+    verdicts = diagnose(subject, answers=ask_for_news(paths, ANSWER_SECONDS))
     found = _told(verdicts) if wants_json(as_json) else _shown(verdicts)
     problems = sum(verdict.level == "problem" for verdict in found)
     if wants_json(as_json):

@@ -15,8 +15,8 @@ from stoker.cli.output_options import wants_json
 from stoker.core.text import printable, text_for_json
 from stoker.queue.config import SYSTEM_FILE, Config, Row, load_config, user_file
 from stoker.store.engine_lock import QUEUE, process_of
-from stoker.store.paths import places_for
-from stoker.store.status_file import read_view
+from stoker.store.paths import paths_for
+from stoker.store.status_file import read_status
 
 
 class ConfigShown(Struct, frozen=True):
@@ -51,11 +51,11 @@ def command(as_json: bool) -> int:
 
 def _not_in_force(config: Config) -> str:
     """What a living engine goes by in place of this; it is asked, since it may not have read what was just written."""
-    places = places_for(simulated=False)
-    pid = process_of(places, QUEUE)
-    if pid is None or not ask_for_news(places, ANSWER_SECONDS):
+    paths = paths_for(simulated=False)
+    pid = process_of(paths, QUEUE)
+    if pid is None or not ask_for_news(paths, ANSWER_SECONDS):
         return ""
-    view = read_view(places.bulletin(QUEUE))
+    view = read_status(paths.status_file(QUEUE))
     return not_in_force(config.engine, view if view and view.pid == pid else None)
 
 

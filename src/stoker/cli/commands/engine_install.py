@@ -11,7 +11,7 @@ import click
 from stoker.core.text import printable
 from stoker.queue.systemd_unit import NAME, unit_path, unit_text, write_unit
 from stoker.store.engine_lock import QUEUE, process_of
-from stoker.store.paths import places_for
+from stoker.store.paths import paths_for
 
 
 @click.command(name="install")
@@ -40,7 +40,7 @@ def program() -> list[str]:
 
 
 def _next_steps() -> list[str]:
-    runs = process_of(places_for(simulated=False), QUEUE) is not None
+    runs = process_of(paths_for(simulated=False), QUEUE) is not None
     return [
         *(["stoker engine stop                        # the one that runs now; jobs go on"] if runs else []),
         "systemctl --user daemon-reload",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from stoker.cli.commands.engine_start import service_options
-from stoker.store.paths import places_for
+from stoker.store.paths import paths_for
 
 
 @click.command(name="run", hidden=True)
@@ -15,5 +15,5 @@ def command(sim: str | None, stay: bool, ready_fd: int | None, **flags: int | No
     """Be the engine, in the foreground."""
     from stoker.cli.commands.engine_start import serve_queue
 
-    serve_queue(places_for(sim), sim, ready_fd, stay=stay, flags=flags)
+    serve_queue(paths_for(sim), sim, ready_fd, stay=stay, flags=flags)
     return 0

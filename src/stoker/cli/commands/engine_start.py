@@ -19,19 +19,19 @@ from stoker.core.settings import EngineSettings, policy_of
 from stoker.core.text import printable
 from stoker.devices.detect import LateDevices, detect, simulate
 from stoker.devices.interface import Devices
-from stoker.engine.background import Duty, serve
+from stoker.engine.background import ServiceConfig, serve
 from stoker.ledger import find_ledger, prepare_ledger
 from stoker.queue.config import Config, Rereading, load_config
 from stoker.queue.engine_process import log, start_engine, tell_failure, tell_ready
 from stoker.queue.options import current_user
 from stoker.store.engine_lock import QUEUE, process_of, version_notice
-from stoker.store.paths import Places, places_for
+from stoker.store.paths import Paths, paths_for
 
 LABEL = "stoker"
 
 
 def serve_queue(
-    places: Places,
+    paths: Paths,
     sim: str | None,
     ready: int | None,
     *,
@@ -39,7 +39,7 @@ def serve_queue(
     flags: Mapping[str, object] | None = None,
 ) -> None:
     """Be the engine of the queue; `flags` are settings that the command line has the last word on."""
-    say = partial(log, places.log)
+    say = partial(log, paths.log)
     if ready is not None:
         os.set_inheritable(ready, False)
     told = [ready]
@@ -47,10 +47,10 @@ def serve_queue(
         load = partial(load_config, os.environ, None, flags=flags)
         changes = Rereading(os.environ, load, say)
         config = load()
-        with contextlib.closing(_devices(config.engine, places, sim, say)) as devices:
-            duty = _duty(places, config, devices, sim, stay=stay)
-            news = partial(_news, changes, duty, stay=stay)
-            serve(duty, say, lambda: tell_ready(told.pop() if told else None), news)
+        with contextlib.closing(_devices(config.engine, paths, sim, say)) as devices:
+            service = _service_config(paths, config, devices, sim, stay=stay)
+            news = partial(_news, changes, service, stay=stay)
+            serve(service, say, lambda: tell_ready(told.pop() if told else None), news)
     except StokerError as error:
         say(f"{error.message}; {error.hint}")
         if told:  # once told, the descriptor is somebody else's
@@ -59,11 +59,11 @@ def serve_queue(
         raise
 
 
-def _duty(places: Places, config: Config, devices: Devices, sim: str | None, *, stay: bool) -> Duty:
+def _service_config(paths: Paths, config: Config, devices: Devices, sim: str | None, *, stay: bool) -> ServiceConfig:
     shared = not sim or os.environ.get("STOKER_LEDGER")
-    return Duty(
-        places=places,
-        ledger=find_ledger(os.environ) if shared else prepare_ledger(places.state / "ledger"),
+    return ServiceConfig(
+        paths=paths,
+        ledger=find_ledger(os.environ) if shared else prepare_ledger(paths.state / "ledger"),
         devices=devices,
         user=current_user(),
         label=LABEL,
@@ -82,20 +82,20 @@ def _rules(settings: EngineSettings, *, stay: bool) -> dict[str, Any]:
     }
 
 
-def _news(changes: Rereading, duty: Duty, *, stay: bool) -> Duty | None:
+def _news(changes: Rereading, service: ServiceConfig, *, stay: bool) -> ServiceConfig | None:
     """What to go by after a change of the configuration; the devices stay those that it began with."""
     if (config := changes.news()) is None:
         return None
-    began_with = duty.settings.devices if duty.settings else ""
+    began_with = service.settings.devices if service.settings else ""
     settings = msgspec.structs.replace(config.engine, devices=began_with)
-    return msgspec.structs.replace(duty, **_rules(settings, stay=stay))
+    return msgspec.structs.replace(service, **_rules(settings, stay=stay))
 
 
-def _devices(settings: EngineSettings, places: Places, sim: str | None, say: Callable[[str], None]) -> Devices:
+def _devices(settings: EngineSettings, paths: Paths, sim: str | None, say: Callable[[str], None]) -> Devices:
     now = time.time()
     named = settings.devices.split(",") if settings.devices else []
     if sim:
-        return simulate(sim, str(places.simulator), named, now)
+        return simulate(sim, str(paths.simulator), named, now)
     try:
         return detect(named, now)
     except Impossible as error:  # jobs that need no GPU can run all the same
@@ -131,36 +131,36 @@ def command(sim: str | None, stay: bool, **flags: int | None) -> int:
     There is no need to: the first submit does it. What is set here holds until the engine leaves; what shall hold
     always belongs into the configuration (stoker engine config).
     """
-    places = places_for(sim)
-    started, pid = _started(places, sim, [*(["--stay"] if stay else []), *_words(flags)])
+    paths = paths_for(sim)
+    started, pid = _started(paths, sim, [*(["--stay"] if stay else []), *_words(flags)])
     if pid is None:
-        return _gone_again(places)
+        return _gone_again(paths)
     print(f"the engine {'was started' if started else 'runs already'} (process {pid})", file=sys.stderr)
     if not started and (stay or any(value is not None for value in flags.values())):
         print("        it goes on as it was; stop it first to start it otherwise", file=sys.stderr)
-    if notice := version_notice(places):
+    if notice := version_notice(paths):
         print(notice, file=sys.stderr)
     return 0
 
 
-def _started(places: Places, sim: str | None, words: list[str]) -> tuple[bool, int | None]:
+def _started(paths: Paths, sim: str | None, words: list[str]) -> tuple[bool, int | None]:
     """Whether an engine had to be started, and its process; one that was dying just then is not taken for one."""
 
-    started = start_engine(places, sim, words)
-    if (pid := process_of(places, QUEUE)) is None:
-        started = start_engine(places, sim, words)
-        pid = process_of(places, QUEUE)
+    started = start_engine(paths, sim, words)
+    if (pid := process_of(paths, QUEUE)) is None:
+        started = start_engine(paths, sim, words)
+        pid = process_of(paths, QUEUE)
     return started, pid
 
 
-def _gone_again(places: Places) -> int:
+def _gone_again(paths: Paths) -> int:
     """Tell of an engine that is not there any more: as it should be where it was not to wait for work at all."""
     from stoker.queue.config import load_config
     from stoker.queue.engine_process import EngineFailed
 
     idle_exit = load_config(os.environ, None).engine.idle_exit
     if idle_exit is None or idle_exit >= SHORTEST_STAY:
-        raise EngineFailed("the engine was started, and is gone again", f"see {printable(str(places.log))}")
+        raise EngineFailed("the engine was started, and is gone again", f"see {printable(str(paths.log))}")
     print("the engine was started, and has left again, as idle_exit says", file=sys.stderr)
     return 0
 

@@ -22,10 +22,10 @@ from stoker.core.settings import KEYS, EngineSettings
 from stoker.core.text import printable, text_for_json
 from stoker.core.units import count_text, duration_text, size_text
 from stoker.queue.config import load_config
-from stoker.store.engine_lock import QUEUE, process_of, ring, version_notice, version_of
-from stoker.store.paths import Places, places_for
+from stoker.store.engine_lock import QUEUE, process_of, version_notice, version_of, wake
+from stoker.store.paths import Paths, paths_for
 from stoker.store.queries import paused_key
-from stoker.store.status_file import View, read_view
+from stoker.store.status_file import View, read_status
 from stoker.store.writer import open_store
 
 _OF_DOORS = {"secrets"}
@@ -91,9 +91,9 @@ def command(sim: bool, as_json: bool) -> int:
 
     Exit code 3 where none runs, or it does not answer.
     """
-    places = places_for(sim)
-    found = engine_status(places)
-    if notice := version_notice(places):
+    paths = paths_for(sim)
+    found = engine_status(paths)
+    if notice := version_notice(paths):
         print(notice, file=sys.stderr)
     if wants_json(as_json):
         sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
@@ -103,21 +103,21 @@ def command(sim: bool, as_json: bool) -> int:
     return 0 if found.answers else 3
 
 
-def engine_status(places: Places) -> EngineStatus:
+def engine_status(paths: Paths) -> EngineStatus:
     """All that can be told of the engine, whether or not it lives."""
-    pid = process_of(places, QUEUE)
-    answers = pid is not None and ask_for_news(places, ANSWER_SECONDS)
-    view = read_view(places.bulletin(QUEUE))
+    pid = process_of(paths, QUEUE)
+    answers = pid is not None and ask_for_news(paths, ANSWER_SECONDS)
+    view = read_status(paths.status_file(QUEUE))
     alive = view if pid is not None and view is not None and view.pid == pid else None
-    with contextlib.closing(open_store(places)) as store:
+    with contextlib.closing(open_store(paths)) as store:
         load, settings = store.loads().get(QUEUE), store.settings()
-    parked = alive.parked if alive else load.held if load else 0
+    blocked = alive.blocked if alive else load.held if load else 0
     return EngineStatus(
         schema="stoker.engine-status/1",
         running=pid is not None,
         answers=answers,
         pid=pid,
-        version=version_of(places, QUEUE),
+        version=version_of(paths, QUEUE),
         since=_iso(alive.since) if alive else None,
         draining=alive.draining if alive else False,
         paused=settings.get(paused_key(QUEUE), {}).get("note", ""),
@@ -125,10 +125,10 @@ def engine_status(places: Places) -> EngineStatus:
         devices=_devices(alive) if alive else [],
         devices_note=alive.note if alive else "",
         active=load.active if load else 0,
-        waiting=load.open - load.active - parked if load else 0,
-        parked=parked,
-        state=text_for_json(str(places.state)),
-        log=text_for_json(str(places.log)),
+        waiting=load.open - load.active - blocked if load else 0,
+        parked=blocked,
+        state=text_for_json(str(paths.state)),
+        log=text_for_json(str(paths.log)),
         not_in_force=_not_in_force(alive),
     )
 
@@ -139,11 +139,11 @@ def _not_in_force(view: View | None) -> str:
     return ""
 
 
-def ask_for_news(places: Places, seconds: float) -> bool:
+def ask_for_news(paths: Paths, seconds: float) -> bool:
     """Whether a living engine shows something new when it is asked to."""
-    path = places.bulletin(QUEUE)
+    path = paths.status_file(QUEUE)
     before = _written(path)
-    if not ring(places, QUEUE):
+    if not wake(paths, QUEUE):
         return False
     deadline = time.monotonic() + seconds
     while _written(path) == before:
@@ -179,7 +179,7 @@ def _lines(found: EngineStatus) -> Iterator[tuple[str, str]]:
         yield "devices", found.devices_note or count_text(len(found.devices), "device")
     for device in found.devices:
         yield f"  {device.label}", _device(device)
-    yield "jobs", f"{found.active} running, {found.waiting} waiting, {found.parked} parked"
+    yield "jobs", f"{found.active} running, {found.waiting} waiting, {found.parked} blocked"
     if found.paused:
         yield "queue", found.paused
     if found.trouble:

@@ -8,15 +8,15 @@ import sys
 import click
 
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
-from stoker.cli.views.gpus import gpus_frame
+from stoker.cli.views.gpus import render_gpus
 from stoker.cli.views.plain import devices_plain
 from stoker.cli.views.text import terminal_size, write_lines
 from stoker.core.errors import UsageError
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from stoker.core.text import printable
 from stoker.queue.gpu_view import Gpus, gpus_of, known_devices
 from stoker.queue.options import parse_vram, vram_word
-from stoker.store.paths import places_here
+from stoker.store.paths import paths_here
 
 
 @click.command(name="gpus")
@@ -34,14 +34,14 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, screen:
     """
     if pick is None and (vram or gpu_type):
         raise UsageError("--vram and --gpu-type are for --pick", "write it as --pick 1 --vram 10G")
-    need = _need(pick, vram, gpu_type)
-    with known_devices(places_here(screen.sim), simulated=screen.sim) as knowledge:
-        if need is None:
+    resources = _resources(pick, vram, gpu_type)
+    with known_devices(paths_here(screen.sim), simulated=screen.sim) as knowledge:
+        if resources is None:
             _show(gpus_of(knowledge), screen)
             return 0
         from stoker.queue.gpu_view import picked
 
-        names = [device.visible for device in picked(knowledge, need)]
+        names = [device.visible for device in picked(knowledge, resources)]
         if screen.form == "json":
             write_json(gpus_of(knowledge, names))
         else:
@@ -49,10 +49,10 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, screen:
     return 0
 
 
-def _need(pick: int | None, vram: str | None, gpu_type: str | None) -> Need | None:
+def _resources(pick: int | None, vram: str | None, gpu_type: str | None) -> Resources | None:
     if pick is None:
         return None
-    return Need(pick, None if vram is None else _picked_size(vram), model=(gpu_type or "").lower())
+    return Resources(pick, None if vram is None else _picked_size(vram), model=(gpu_type or "").lower())
 
 
 def _picked_size(vram: str) -> int | None:
@@ -70,4 +70,4 @@ def _show(gpus: Gpus, screen: Screen) -> None:
         for note in gpus.notes:
             print(f"stoker: {printable(note)}", file=sys.stderr)
     else:
-        write_lines(gpus_frame(gpus, terminal_size(os.environ)[0]), screen.color)
+        write_lines(render_gpus(gpus, terminal_size(os.environ)[0]), screen.color)

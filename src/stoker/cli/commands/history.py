@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
-from stoker.cli.views.history import history_frame
+from stoker.cli.views.history import render_history
 from stoker.cli.views.plain import csv_lines, past_plain
 from stoker.cli.views.text import terminal_size, write_lines
 from stoker.core.device import Device
@@ -24,9 +24,9 @@ from stoker.queue.history_view import SCHEMA, History, PastLine, past_lines
 from stoker.queue.local_time import LocalZone
 from stoker.queue.view_model import LETTERS, exactly, moment
 from stoker.store.engine_lock import QUEUE
-from stoker.store.paths import Places, host_name, places_here
+from stoker.store.paths import Paths, host_name, paths_here
 from stoker.store.queries import Period
-from stoker.store.status_file import read_view
+from stoker.store.status_file import read_status
 from stoker.store.writer import open_store
 
 MOST_LINES = 200
@@ -50,7 +50,7 @@ def command(
     states: str | None,
     limit: int | None,
     everything: bool,
-    hooks: bool,
+    on_finish_jobs: bool,
     stream: str | None,
     screen: Screen,
 ) -> int:
@@ -62,13 +62,13 @@ def command(
       stoker history --csv > jobs.csv             all, for a spreadsheet
     """
     now = time.time()
-    period = Period(parse_since(since, now, LocalZone()) if since else 0.0, parse_states(states), hooks)
-    places = places_here(screen.sim)
+    period = Period(parse_since(since, now, LocalZone()) if since else 0.0, parse_states(states), on_finish_jobs)
+    paths = paths_here(screen.sim)
     if stream:
-        _write_stream(places, period, limit or EVERYTHING, stream)
+        _write_stream(paths, period, limit or EVERYTHING, stream)
         return 0
     most = EVERYTHING if everything else limit or _fitting(screen)
-    _show(read_history(places, period, most, now, simulated=screen.sim), screen)
+    _show(read_history(paths, period, most, now, simulated=screen.sim), screen)
     return 0
 
 
@@ -87,10 +87,10 @@ def parse_states(text: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def read_history(places: Places, period: Period, limit: int, now: float, *, simulated: bool) -> History:
+def read_history(paths: Paths, period: Period, limit: int, now: float, *, simulated: bool) -> History:
     """The jobs that ended last, and the sum of all."""
-    devices = _devices(places)
-    with contextlib.closing(open_store(places)) as store, store.glance():
+    devices = _devices(paths)
+    with contextlib.closing(open_store(paths)) as store, store.glance():
         jobs = list(past_lines(store, period, limit, devices))
         counts = store.past_counts(period)
         hours = store.past_gpu_seconds(period) / 3600
@@ -120,12 +120,12 @@ def _show(history: History, screen: Screen) -> None:
         if history.hidden:
             print(f"stoker: {history.hidden} older (stoker history{screen.typed} -a)", file=sys.stderr)
     else:
-        write_lines(history_frame(history, terminal_size(os.environ)[0], screen.typed), screen.color)
+        write_lines(render_history(history, terminal_size(os.environ)[0], screen.typed), screen.color)
 
 
-def _write_stream(places: Places, period: Period, limit: int, form: str) -> None:
-    devices = _devices(places)
-    with contextlib.closing(open_store(places)) as store, store.glance():
+def _write_stream(paths: Paths, period: Period, limit: int, form: str) -> None:
+    devices = _devices(paths)
+    with contextlib.closing(open_store(paths)) as store, store.glance():
         jobs = past_lines(store, period, limit, devices)
         write_plain(csv_lines(jobs) if form == "csv" else _json_lines(jobs))
 
@@ -135,7 +135,7 @@ def _json_lines(jobs: Iterable[PastLine]) -> Iterable[str]:
     return (encoder.encode(job).decode() for job in jobs)
 
 
-def _devices(places: Places) -> Mapping[str, Device]:
+def _devices(paths: Paths) -> Mapping[str, Device]:
     """The devices that the engine saw last, by their ids."""
-    view = read_view(places.bulletin(QUEUE))
+    view = read_status(paths.status_file(QUEUE))
     return {device.id: device for device in view.devices} if view else {}

@@ -16,9 +16,9 @@ from stoker.core.job import Active, Ended, Job, OnHold, Queued, Waiting, id_text
 from stoker.core.requests import Hold
 from stoker.queue.control import Control, carry_out, opened, start_for, warn
 from stoker.queue.select import find, jobs_in_order
-from stoker.store.engine_lock import QUEUE, ring
+from stoker.store.engine_lock import QUEUE, wake
 from stoker.store.queries import drained_key, paused_key
-from stoker.store.status_file import View, read_view
+from stoker.store.status_file import View, read_status
 
 PAUSED = "paused by you"
 
@@ -89,10 +89,10 @@ def _spread(word: str, view: View) -> list[str]:
 
 def _view(control: Control) -> View:
     """What the engine sees; one is started where none was there yet."""
-    view = read_view(control.places.bulletin(QUEUE))
+    view = read_status(control.paths.status_file(QUEUE))
     if view is None:
         start_for(control, "which GPUs there are is not known without one")
-        view = read_view(control.places.bulletin(QUEUE))
+        view = read_status(control.paths.status_file(QUEUE))
     assert view is not None, "an engine shows what it sees before it is ready"
     return view
 
@@ -102,7 +102,7 @@ def _set(control: Control, key: str, note: str) -> bool:
     if key in control.store.settings():
         return False
     control.store.put_setting(key, {"note": note, "at": time.time()})
-    ring(control.places, QUEUE)
+    wake(control.paths, QUEUE)
     return True
 
 
@@ -110,7 +110,7 @@ def _unset(control: Control, key: str) -> bool:
     there = key in control.store.settings()
     if there:
         control.store.put_setting(key, None)
-        ring(control.places, QUEUE)
+        wake(control.paths, QUEUE)
     return there
 
 

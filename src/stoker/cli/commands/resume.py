@@ -13,7 +13,7 @@ from stoker.cli.views.plain import Deed, deed, report_of, tell, word
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, OnHold, Queued, id_text
 from stoker.core.requests import Edit, Release, Request
-from stoker.queue.control import Control, abandoned, carry_out, opened, start_for, terms_in_the_queue, warn
+from stoker.queue.control import Control, abandoned, carry_out, opened, specs_in_the_queue, start_for, warn
 from stoker.queue.select import find, jobs_in_order
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
@@ -62,8 +62,8 @@ def _was_left(job: Job, left: set[int]) -> bool:
 
 
 def _requests(control: Control, job: Job, left: set[int]) -> list[Request]:
-    terms = terms_in_the_queue(control, job.terms) if job.id in left else job.terms
-    changed: list[Request] = [Edit(job.id, terms, job.name)] if terms != job.terms else []
+    spec = specs_in_the_queue(control, job.spec) if job.id in left else job.spec
+    changed: list[Request] = [Edit(job.id, spec, job.name)] if spec != job.spec else []
     return [*changed, Release(job.id)]
 
 

@@ -26,10 +26,10 @@ from stoker.queue.control import (
     carry_out,
     opened,
     skipped_because,
-    terms_in_the_queue,
+    specs_in_the_queue,
     warn,
 )
-from stoker.queue.edit import Rewriter, changed_need, last_time
+from stoker.queue.edit import Rewriter, changed_resources, last_time
 from stoker.queue.local_time import LocalZone
 from stoker.queue.select import find, jobs_in_order
 from stoker.store import queries
@@ -107,7 +107,7 @@ def _failed_of_late(control: Control, since: str | None) -> list[Job]:
     return jobs_in_order(control.store, failed)
 
 
-class Wish(NamedTuple):
+class Request(NamedTuple):
     """A job that is to run again, and what is said of its memory where that changes."""
 
     job: Job
@@ -115,30 +115,30 @@ class Wish(NamedTuple):
     said: str = ""
 
 
-def _wishes(control: Control, jobs: Sequence[Job], vram: str | None) -> list[Wish]:
+def _wishes(control: Control, jobs: Sequence[Job], vram: str | None) -> list[Request]:
     rewriter = Rewriter(control)
     left = abandoned(control, jobs)
     return [_wish(control, rewriter, job, vram, was_left=job.id in left) for job in jobs]
 
 
-def _wish(control: Control, rewriter: Rewriter, job: Job, vram: str | None, *, was_left: bool) -> Wish:
-    terms, said = terms_in_the_queue(control, job.terms) if was_left else job.terms, ""
+def _wish(control: Control, rewriter: Rewriter, job: Job, vram: str | None, *, was_left: bool) -> Request:
+    spec, said = specs_in_the_queue(control, job.spec) if was_left else job.spec, ""
     if vram is not None:
-        need, said = changed_need(terms.need, vram, last_time(control.store, job, rewriter.devices))
-        terms = msgspec.structs.replace(terms, need=need)
+        resources, said = changed_resources(spec.resources, vram, last_time(control.store, job, rewriter.devices))
+        spec = msgspec.structs.replace(spec, resources=resources)
     if was_left or vram is not None:
-        rewriter.refuse_impossible(job, terms.need)
-    return Wish(job, Again(job.id, terms if terms != job.terms else None), f"; {said}" if said else "")
+        rewriter.refuse_impossible(job, spec.resources)
+    return Request(job, Again(job.id, spec if spec != job.spec else None), f"; {said}" if said else "")
 
 
-def _retry(control: Control, wishes: Sequence[Wish]) -> list[Deed]:
+def _retry(control: Control, wishes: Sequence[Request]) -> list[Deed]:
     requests = {wish.job.id: wish.request for wish in wishes}
     left = [[requests[job.id] for job in round_] for round_ in rounds([wish.job for wish in wishes])]
     while left:
         try:
             carry_out(control, left.pop(0))
         except Unheard:  # whoever comes next shall find all of it
-            ask(control.places, control.store, list(chain(*left)), time.time())
+            ask(control.paths, control.store, list(chain(*left)), time.time())
             raise
     after = jobs_in_order(control.store, [wish.job.id for wish in wishes])
     return [_result(wish, now) for wish, now in zip(wishes, after, strict=True)]
@@ -150,7 +150,7 @@ def rounds(jobs: Sequence[Job]) -> Iterator[list[Job]]:
     of_arrays: dict[int, int] = {}
     for job in sorted(jobs, key=lambda job: job.id):
         behind = [
-            of_arrays.get(one.target, -1) + 1 if one.array else levels.get(one.target, 0) for one in job.terms.after
+            of_arrays.get(one.target, -1) + 1 if one.array else levels.get(one.target, 0) for one in job.spec.after
         ]
         levels[job.id] = max(behind, default=0)
         if job.array:
@@ -160,14 +160,14 @@ def rounds(jobs: Sequence[Job]) -> Iterator[list[Job]]:
         yield list(members)
 
 
-def _forecast(wishes: Sequence[Wish]) -> list[Deed]:
+def _forecast(wishes: Sequence[Request]) -> list[Deed]:
     return [
         deed(job, job, f"would run {id_text(job)} again (was {_how(job)}{said}): {printable(job.command.text)}")
         for job, _, said in wishes
     ]
 
 
-def _result(wish: Wish, after: Job) -> Deed:
+def _result(wish: Request, after: Job) -> Deed:
     before, shown = wish.job, id_text(wish.job)
     if isinstance(after.state, Ended) and after.attempts == before.attempts:
         note = f": {printable(after.state.note)}" if after.state.note else ""

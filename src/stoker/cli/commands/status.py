@@ -13,7 +13,7 @@ from stoker.cli.views.plain import jobs_plain
 from stoker.queue.view_builder import known, status_of
 from stoker.queue.view_model import Status
 from stoker.store.engine_lock import version_notice
-from stoker.store.paths import Places, host_name, places_here
+from stoker.store.paths import Paths, host_name, paths_here
 
 MOST_LINES = 200
 """How many waiting jobs are read where nobody asked for all."""
@@ -25,7 +25,7 @@ MOST_LINES = 200
 @click.option("--hooks", is_flag=True, help="Hook commands too.")
 @click.option("--environment", is_flag=True, help="With ids: the variables that the jobs get, without secrets.")
 @screen_options
-def command(ids: tuple[str, ...], everything: bool, hooks: bool, environment: bool, screen: Screen) -> int:
+def command(ids: tuple[str, ...], everything: bool, on_finish_jobs: bool, environment: bool, screen: Screen) -> int:
     """The GPUs, what runs on them, what waits and why; of jobs that are named, everything.
 
     \b
@@ -33,15 +33,15 @@ def command(ids: tuple[str, ...], everything: bool, hooks: bool, environment: bo
       stoker status 12       everything about job 12
       stoker status --json   for programs
     """
-    places = places_here(screen.sim)
-    if notice := version_notice(places):
+    paths = paths_here(screen.sim)
+    if notice := version_notice(paths):
         print(f"stoker: {notice}", file=sys.stderr)
     if ids:
         from stoker.cli.views.job import show_jobs
 
-        return show_jobs(places, ids, screen, everything=everything, environment=environment)
+        return show_jobs(paths, ids, screen, everything=everything, environment=environment)
     limit = None if everything else MOST_LINES
-    status = read_status(places, limit, screen, each_task=everything, hooks=hooks)
+    status = read_status(paths, limit, screen, each_task=everything, on_finish_jobs=on_finish_jobs)
     if screen.form == "json":
         write_json(status)
     elif screen.form == "plain":
@@ -55,14 +55,14 @@ def command(ids: tuple[str, ...], everything: bool, hooks: bool, environment: bo
 
 
 def _draw(status: Status, screen: Screen, *, everything: bool) -> None:
-    from stoker.cli.views.status import status_frame
+    from stoker.cli.views.status import render_status
     from stoker.cli.views.text import (
         terminal_size,
         write_lines,  # what draws is not for programs to load
     )
 
     width, height = terminal_size(os.environ)
-    write_lines(status_frame(status, width, None if everything else height, screen.typed), screen.color)
+    write_lines(render_status(status, width, None if everything else height, screen.typed), screen.color)
 
 
 def _tell_hidden(status: Status, screen: Screen) -> None:
@@ -73,8 +73,8 @@ def _tell_hidden(status: Status, screen: Screen) -> None:
 
 
 def read_status(
-    places: Places, limit: int | None, screen: Screen, *, each_task: bool = False, hooks: bool = False
+    paths: Paths, limit: int | None, screen: Screen, *, each_task: bool = False, on_finish_jobs: bool = False
 ) -> Status:
     """The queue now."""
-    with known(places, simulated=screen.sim) as knowledge:
-        return status_of(knowledge, host_name(), limit, each_task=each_task, hooks=hooks)
+    with known(paths, simulated=screen.sim) as knowledge:
+        return status_of(knowledge, host_name(), limit, each_task=each_task, on_finish_jobs=on_finish_jobs)

@@ -25,9 +25,9 @@ from stoker.queue.config import load_config
 from stoker.queue.engine_process import Background
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list
 from stoker.queue.options import JobOptions, current_user, merged, working_directory
-from stoker.queue.submit import Desk, Entered
+from stoker.queue.submit import Entered, JobBuilder
 from stoker.store.engine_lock import QUEUE, version_notice
-from stoker.store.paths import Places, find_places
+from stoker.store.paths import Paths, find_paths
 from stoker.store.queries import paused_key
 from stoker.store.status_file import read_machine
 from stoker.store.writer import open_store
@@ -108,7 +108,7 @@ def _jobs(one: Entered) -> Iterator[SubmittedJob]:
         return
     user = current_user()
     for job_id, new in zip(one.ids, one.part.jobs, strict=True):
-        job = Job(job_id, 0, new.command, new.terms, Waiting(0.0), 0.0, new.name)
+        job = Job(job_id, 0, new.command, new.spec, Waiting(0.0), 0.0, new.name)
         log = text_for_json(output_paths(job, user)[0])
         yield SubmittedJob(job_id, None, 1, text_for_json(new.name), text_for_json(new.command.text), log)
 
@@ -132,23 +132,23 @@ class Request(Struct, frozen=True):
 
 def hand_in(request: Request, items: Sequence[Listed]) -> int:
     """Submit the jobs and return the exit code."""
-    places = _places(request)
-    desk = _desk(request, places)
-    desk.read(items)
-    engine = Background(places, request.sim)
-    with contextlib.closing(open_store(places)) as store:
+    paths = _paths(request)
+    builder = _builder(request, paths)
+    builder.read(items)
+    engine = Background(paths, request.sim)
+    with contextlib.closing(open_store(paths)) as store:
         if request.dry_run:
             from stoker.cli.views.dry_run import show_plan
 
-            parts = desk.settle(items, store, read_machine(places.bulletin(QUEUE)))
-            _say_all(desk.notes)
-            return show_plan(parts, store, places, as_json=request.as_json)
+            parts = builder.settle(items, store, read_machine(paths.status_file(QUEUE)))
+            _say_all(builder.notes)
+            return show_plan(parts, store, paths, as_json=request.as_json)
         with engine.not_for_nothing():
-            parts = desk.settle(items, store, engine.machine() if desk.needs_devices else None)
-        entered = desk.enter(store, parts, request.label, held=HELD if request.hold else "")
+            parts = builder.settle(items, store, engine.machine() if builder.needs_devices else None)
+        entered = builder.enter(store, parts, request.label, held=HELD if request.hold else "")
         paused = store.settings().get(paused_key(QUEUE))
     engine.wake()
-    _say_all([*desk.notes, *filter(None, [version_notice(places)])])
+    _say_all([*builder.notes, *filter(None, [version_notice(paths)])])
     code = _report(request, entered, engine.failure)
     if paused:
         _say(
@@ -157,22 +157,22 @@ def hand_in(request: Request, items: Sequence[Listed]) -> int:
     return code
 
 
-def _places(request: Request) -> Places:
+def _paths(request: Request) -> Paths:
     if request.sim:
         _check_simulation(request.sim)
-    places = find_places(os.environ, os.uname().nodename, simulated=bool(request.sim))
-    if places.note:
-        _say(places.note)
-    return places
+    paths = find_paths(os.environ, os.uname().nodename, simulated=bool(request.sim))
+    if paths.note:
+        _say(paths.note)
+    return paths
 
 
-def _desk(request: Request, places: Places) -> Desk:
+def _builder(request: Request, paths: Paths) -> JobBuilder:
     """With what is configured here, before which goes what was typed."""
     config = load_config(os.environ, Path(working_directory()))
     for warning in config.warnings:
         _say(warning)
     options = merged(JobOptions(**config.defaults), request.options)
-    return Desk(places, config, options, time.time(), os.environ)
+    return JobBuilder(paths, config, options, time.time(), os.environ)
 
 
 def _report(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> int:
@@ -212,7 +212,7 @@ def _say(text: str) -> None:
 
 def _check_simulation(spec: str) -> None:
     """Refuse what no engine could simulate."""
-    from stoker.core.device import parse_sim
+    from stoker.core.units import parse_sim
 
     parse_sim(spec)
 

@@ -12,24 +12,24 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from stoker.core.job import Active, Job, Waiting, limit_of, need_of, started_at
+from stoker.core.job import Active, Job, Waiting, limit_of, resources_of, slot_of, started_at
 from stoker.core.planner.forecast import Now, forecast
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Plan, plan
 from stoker.core.planner.queue import WaitingJobs, caps_of, hindrance
 from stoker.core.planner.reasons import Reason, sentence
 from stoker.core.settings import policy_of
-from stoker.core.spec import Doomed, Need, dependency_text, doom_text
+from stoker.core.spec import Doomed, Resources, dependency_text, doom_text
 from stoker.core.text import printable, text_for_json
 from stoker.core.units import size_text
-from stoker.engine.requests import Mail
+from stoker.engine.requests import RequestReader
 from stoker.queue.config import load_config
 from stoker.queue.submit import Part
 from stoker.queue.view_builder import clock_text
 from stoker.store.engine_lock import QUEUE
-from stoker.store.history import Experience
-from stoker.store.paths import Places
-from stoker.store.status_file import View, read_view
+from stoker.store.history import RunHistory
+from stoker.store.paths import Paths
+from stoker.store.status_file import View, read_status
 from stoker.store.writer import Store
 
 COLUMNS = ("JOB", "HOW", "NEED", "GPU", "START", "AFTER", "DIRECTORY", "COMMAND", "WHY")
@@ -62,9 +62,9 @@ class SubmitPlan(Struct, frozen=True):
     jobs: list[PlannedJob]
 
 
-def show_plan(parts: Sequence[Part], store: Store, places: Places, *, as_json: bool) -> int:
+def show_plan(parts: Sequence[Part], store: Store, paths: Paths, *, as_json: bool) -> int:
     """Print a line for each job, or all of them as one JSON value."""
-    planned = list(_Prospect(parts, store, read_view(places.bulletin(QUEUE)), time.time()).planned())
+    planned = list(_Prospect(parts, store, read_status(paths.status_file(QUEUE)), time.time()).planned())
     if as_json:
         sys.stdout.write(msgspec.json.encode(SubmitPlan("stoker.submit-plan/1", planned)).decode() + "\n")
         return 0
@@ -94,23 +94,23 @@ class _Prospect:
         """What would become of each new job."""
         decided, starts = (None, {}) if self._view is None else self._decided(self._view)
         for place, job in self._jobs.items():
-            after = [dependency_text(dependency, self._store.shown_id) for dependency in job.terms.after]
+            after = [dependency_text(dependency, self._store.shown_id) for dependency in job.spec.after]
             start, why = self._start(job, starts), self._why(job, decided)
             yield _planned_job(place, job, self._devices(job, decided), start, why, after=after)
 
     def _decided(self, view: View) -> tuple[Plan, dict[int, float]]:
         settings = load_config(os.environ, None).engine
-        policy = Mail(self._store, QUEUE).overlaid(policy_of(settings, os.cpu_count() or 1))
-        experience = Experience(self._store)
+        policy = RequestReader(self._store, QUEUE).overlaid(policy_of(settings, os.cpu_count() or 1))
+        run_history = RunHistory(self._store)
         slots = [_slot(job, self._now) for job in _heads(self._store.active_jobs(QUEUE))]
-        foresee = partial(experience.foresee, margin=policy.margin)
-        present = Now(self._waiting, slots, view.snapshot, view.leases, policy, self._now, foresee)
-        decided = plan(self._waiting, slots, view.snapshot, view.leases, policy, self._now, foresee=foresee)
-        return decided, forecast(present, experience.expected).starts
+        estimate = partial(run_history.estimate, margin=policy.margin)
+        present = Now(self._waiting, slots, view.snapshot, view.leases, policy, self._now, estimate)
+        decided = plan(self._waiting, slots, view.snapshot, view.leases, policy, self._now, estimate=estimate)
+        return decided, forecast(present, run_history.expected).starts
 
     def _start(self, job: Job, starts: dict[int, float]) -> float | None:
-        begin = job.terms.begin
-        if begin is not None and begin > self._now and not job.terms.after:
+        begin = job.spec.begin
+        if begin is not None and begin > self._now and not job.spec.after:
             return begin
         return starts.get(job.id)
 
@@ -144,7 +144,7 @@ def _as_jobs(parts: Sequence[Part], first: int, now: float) -> Iterator[tuple[st
         for new in part.jobs:
             place += not part.array
             word = str(place) if new.task is None else f"{place}.{new.task}"
-            yield word, Job(first, 0, new.command, new.terms, Waiting(now), now, new.name, array=array, task=new.task)
+            yield word, Job(first, 0, new.command, new.spec, Waiting(now), now, new.name, array=array, task=new.task)
             first += 1
 
 
@@ -154,11 +154,11 @@ def _planned_job(
     return PlannedJob(
         job=place,
         how=f"{job.command.shell} -c" if job.command.shell else "exec",
-        need=_need_text(job.terms.need),
+        need=_resources_text(job.spec.resources),
         devices=devices,
         start=None if start is None else datetime.fromtimestamp(round(start), UTC),
         after=after,
-        directory=text_for_json(job.terms.cwd),
+        directory=text_for_json(job.spec.cwd),
         command=text_for_json(job.command.text),
         why=why,
     )
@@ -170,22 +170,22 @@ def _start_text(start: datetime | None, now: float) -> str:
     return "now" if start.timestamp() <= now else clock_text(start.timestamp(), now)
 
 
-def _need_text(need: Need) -> str:
-    if not need.gpus:
+def _resources_text(resources: Resources) -> str:
+    if not resources.gpus:
         return "no GPU"
-    gpus = "1 GPU" if need.gpus == 1 else f"{need.gpus} GPUs"
-    size = "learnt" if need.auto else "" if need.memory is None else size_text(need.memory)
-    each = " each" if size and need.gpus > 1 else ""
-    return gpus + (f", {size}{each}" if size else "") + (f", {need.model}" if need.model else "")
+    gpus = "1 GPU" if resources.gpus == 1 else f"{resources.gpus} GPUs"
+    size = "learnt" if resources.auto else "" if resources.memory is None else size_text(resources.memory)
+    each = " each" if size and resources.gpus > 1 else ""
+    return gpus + (f", {size}{each}" if size else "") + (f", {resources.model}" if resources.model else "")
 
 
 def _heads(active: Sequence[Job]) -> Iterator[Job]:
-    """The job that each keeper runs, without those handed over behind it."""
+    """The job that each worker runs, without those handed over behind it."""
     seen: set[str] = set()
     for job in sorted(active, key=lambda job: started_at(job) is None):
         assert isinstance(job.state, Active)
-        if job.state.keeper not in seen:
-            seen.add(job.state.keeper)
+        if slot_of(job.state.ref) not in seen:
+            seen.add(slot_of(job.state.ref))
             yield job
 
 
@@ -194,4 +194,6 @@ def _slot(job: Job, now: float) -> Slot:
     limit = limit_of(job)
     since = started_at(job)
     until = None if limit is None else (since or now) + limit
-    return Slot(job.state.keeper, job.id, need_of(job), job.state.devices, until, caps=caps_of(job), since=since)
+    return Slot(
+        slot_of(job.state.ref), job.id, resources_of(job), job.state.devices, until, caps=caps_of(job), since=since
+    )

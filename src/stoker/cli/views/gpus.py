@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from stoker.cli.views.status import device_table, machine_text
-from stoker.cli.views.text import EMPTY, Column, Line, Piece, clipped, table_lines
+from stoker.cli.views.text import EMPTY, Column, Line, Span, clipped, table_lines
 from stoker.core.text import printable
 from stoker.core.units import size_text
 from stoker.queue.gpu_view import Gpus
@@ -27,13 +27,13 @@ class Other(NamedTuple):
     what: str
 
 
-def gpus_frame(gpus: Gpus, width: int) -> list[Line]:
+def render_gpus(gpus: Gpus, width: int) -> list[Line]:
     """A heading, a line for each device, and one for each lease of others and each process that is not ours."""
     now = gpus.at.timestamp()
-    badge = [Piece(" SIM ", "simulated"), Piece(" ")] if gpus.simulated else []
+    badge = [Span(" SIM ", "simulated"), Span(" ")] if gpus.simulated else []
     machine = machine_text(gpus.devices) or "no GPUs"
-    heading = (*badge, Piece(f"{printable(gpus.host)} · {machine}", "heading"))
-    notes = [(Piece(printable(note), "odd"),) for note in gpus.notes]
+    heading = (*badge, Span(f"{printable(gpus.host)} · {machine}", "heading"))
+    notes = [(Span(printable(note), "odd"),) for note in gpus.notes]
     others = list(_others(gpus, now))
     table = _others_table(others, width) if others else []
     lines = [heading, *notes, *device_table(gpus.devices, now, width, NO_LIMIT), *([EMPTY, *table] if table else [])]
@@ -53,10 +53,10 @@ def _others(gpus: Gpus, now: float) -> Iterator[Other]:
 
 def _others_table(others: list[Other], width: int) -> list[Line]:
     columns = [
-        Column("GPU", [Piece(printable(one.device), "id") for one in others], 9, most=12),
-        Column("WHO", [Piece(printable(one.who), "odd") for one in others], 8, most=16),
-        Column("PID", [Piece(one.pid) for one in others], 5, right=True),
-        Column("MEM", [Piece(one.memory) for one in others], 6, right=True),
-        Column("SINCE", [Piece(one.since) for one in others], 3, right=True),
+        Column("GPU", [Span(printable(one.device), "id") for one in others], 9, most=12),
+        Column("WHO", [Span(printable(one.who), "odd") for one in others], 8, most=16),
+        Column("PID", [Span(one.pid) for one in others], 5, right=True),
+        Column("MEM", [Span(one.memory) for one in others], 6, right=True),
+        Column("SINCE", [Span(one.since) for one in others], 3, right=True),
     ]
-    return table_lines(columns, "WHAT (not ours)", [(Piece(printable(one.what)),) for one in others], width, LEAST_WHAT)
+    return table_lines(columns, "WHAT (not ours)", [(Span(printable(one.what)),) for one in others], width, LEAST_WHAT)

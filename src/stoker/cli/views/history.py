@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stoker.cli.views.status import LOOKS
-from stoker.cli.views.text import Column, Line, Piece, amount_text, cells, clipped, table_lines
+from stoker.cli.views.text import Column, Line, Span, amount_text, cells, clipped, table_lines
 from stoker.core.text import printable
 from stoker.core.units import size_text
 from stoker.queue.history_view import History, PastLine
@@ -15,13 +15,13 @@ LEAST_NAME = 20
 LONGEST_TEXT = 2000
 
 
-def history_frame(history: History, width: int, sim: str = "") -> list[Line]:
+def render_history(history: History, width: int, sim: str = "") -> list[Line]:
     """A heading, a line for each job, and what is hidden."""
-    badge = [Piece(" SIM ", "simulated"), Piece(" ")] if history.simulated else []
+    badge = [Span(" SIM ", "simulated"), Span(" ")] if history.simulated else []
     now = history.at.timestamp()
     since = "" if history.since is None else f" since {clock_text(history.since.timestamp(), now)}"
-    heading = (*badge, Piece(f"jobs on {printable(history.host)} that ended{since}", "heading"))
-    table = _table(history.jobs, now, width) if history.jobs else [(Piece(" none"),)]
+    heading = (*badge, Span(f"jobs on {printable(history.host)} that ended{since}", "heading"))
+    table = _table(history.jobs, now, width) if history.jobs else [(Span(" none"),)]
     return [clipped(line, width) for line in (heading, *table, _last_line(history, width, sim))]
 
 
@@ -34,23 +34,23 @@ def totals_text(counts: Mapping[str, int], gpu_hours: float) -> str:
 
 def _table(jobs: Sequence[PastLine], now: float, width: int) -> list[Line]:
     columns = [
-        Column("ID", [Piece(job.label, "id") for job in jobs], 9, most=18),
-        Column("STATE", [Piece(job.state, LOOKS.get(job.state, "")) for job in jobs], 8),
-        Column("EXIT", [Piece(_exit(job)) for job in jobs], 6),
-        Column("GPU", [Piece(printable(",".join(job.devices)) or "-") for job in jobs], 4, most=7),
-        Column("VRAM", [Piece(vram_text(job.vram_mode, job.vram_bytes)) for job in jobs], 0, right=True),
-        Column("PEAK", [Piece(_peak(job)) for job in jobs], 3, right=True),
-        Column("UTIL", [Piece(_percent(job.utilisation_percent)) for job in jobs], 1, right=True),
-        Column("WAITED", [Piece(_span(job.wait_seconds)) for job in jobs], 2, right=True),
-        Column("RAN", [Piece(_watch(job.run_seconds)) for job in jobs], 7, right=True),
-        Column("ENDED", [Piece(clock_text(job.ended.timestamp(), now)) for job in jobs], 5, right=True),
+        Column("ID", [Span(job.label, "id") for job in jobs], 9, most=18),
+        Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 8),
+        Column("EXIT", [Span(_exit(job)) for job in jobs], 6),
+        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 4, most=7),
+        Column("VRAM", [Span(vram_text(job.vram_mode, job.vram_bytes)) for job in jobs], 0, right=True),
+        Column("PEAK", [Span(_peak(job)) for job in jobs], 3, right=True),
+        Column("UTIL", [Span(_percent(job.utilisation_percent)) for job in jobs], 1, right=True),
+        Column("WAITED", [Span(_span(job.wait_seconds)) for job in jobs], 2, right=True),
+        Column("RAN", [Span(_watch(job.run_seconds)) for job in jobs], 7, right=True),
+        Column("ENDED", [Span(clock_text(job.ended.timestamp(), now)) for job in jobs], 5, right=True),
     ]
     return table_lines(columns, "NAME / COMMAND", [_told(job) for job in jobs], width, LEAST_NAME)
 
 
 def _told(job: PastLine) -> Line:
     name = (job.name or job.command)[:LONGEST_TEXT].strip().replace("\\\n", " ").replace("\n", "; ")
-    return Piece(printable(name)), Piece(f" ({printable(job.note)})" if job.note else "", "faint")
+    return Span(printable(name)), Span(f" ({printable(job.note)})" if job.note else "", "faint")
 
 
 def _exit(job: PastLine) -> str:
@@ -84,4 +84,4 @@ def _last_line(history: History, width: int, sim: str) -> Line:
     for part in filter(None, (hidden, totals_text(history.counts, history.gpu_hours))):
         if not text or cells(text) + cells(part) + 3 <= width:
             text = f"{text} · {part}" if text else f" {part}"
-    return (Piece(text, "faint"),)
+    return (Span(text, "faint"),)

@@ -26,7 +26,7 @@ class Collapser:
     """Takes bytes in parts of any size, and gives back those that no later carriage return could take away."""
 
     def __init__(self) -> None:
-        self._piece = b""
+        self._span = b""
         self._returned = False
         """Whether a carriage return came after the piece, so that what follows replaces it."""
 
@@ -36,31 +36,31 @@ class Collapser:
         *lines, rest = data.split(b"\n")
         for line in lines:
             self._take(line, shown)
-            shown += self._piece + b"\n"
-            self._piece, self._returned = b"", False
+            shown += self._span + b"\n"
+            self._span, self._returned = b"", False
         self._take(rest, shown)
         return bytes(shown)
 
     def end(self) -> bytes:
         """What was held back: the last line, as it stands."""
-        piece, self._piece = self._piece, b""
-        return piece
+        span, self._span = self._span, b""
+        return span
 
     def _take(self, part: bytes, shown: bytearray) -> None:
         """A part of a line: all but its last piece that says something is gone."""
         first, *others = part.split(b"\r")
         self._add(first)
-        for piece in others:
+        for span in others:
             self._returned = True
-            self._add(piece)
-        if len(self._piece) > LONGEST_PIECE:
-            shown += self._piece
-            self._piece = b""
+            self._add(span)
+        if len(self._span) > LONGEST_PIECE:
+            shown += self._span
+            self._span = b""
 
-    def _add(self, piece: bytes) -> None:
-        if not piece:
+    def _add(self, span: bytes) -> None:
+        if not span:
             return
-        self._piece = piece if self._returned else self._piece + piece
+        self._span = span if self._returned else self._span + span
         self._returned = False
 
 

@@ -14,7 +14,7 @@ from stoker.cli.views.text import (
     EMPTY,
     Amounts,
     Line,
-    Piece,
+    Span,
     amount_text,
     cells,
     clip,
@@ -29,18 +29,18 @@ from stoker.core.job import (
     Assigned,
     Ended,
     Exited,
-    Happening,
     Job,
+    JobEvent,
     Lost,
     Running,
     Waiting,
-    need_of,
+    resources_of,
     result_of,
     state_word,
 )
 from stoker.core.learning import Live
 from stoker.core.planner.reasons import sentence
-from stoker.core.spec import Need, amount_on
+from stoker.core.spec import Resources, amount_on
 from stoker.core.text import outcome, printable, shortened, title
 from stoker.core.units import count_text, duration_text, size_text
 from stoker.engine.foreground import Foreground
@@ -76,13 +76,13 @@ class Notice(Struct, frozen=True):
     what: str
     """How it ended: `exit 1 after 00:09`."""
     said: str = ""
-    """What the log or the keeper had to say last."""
+    """What the log or the worker had to say last."""
 
 
 class Kind(NamedTuple):
     """Jobs that can be expected to take about as long as each other."""
 
-    need: Need
+    resources: Resources
     program: tuple[str, ...]
 
 
@@ -122,28 +122,28 @@ class Recent:
         self._freed: dict[str, float] = {}
         self._all = Pace()
         self._paces: dict[Kind, Pace] = {}
-        self._fresh: deque[tuple[Happening, float | None]] = deque(maxlen=KEPT_NOTICES)
+        self._fresh: deque[tuple[JobEvent, float | None]] = deque(maxlen=KEPT_NOTICES)
         """Ends whose logs have not been looked at: in a storm of failures most never will be."""
         self._notices: deque[Notice] = deque(maxlen=KEPT_NOTICES)
         self._successes: deque[int] = deque(maxlen=KEPT_SUCCESSES)
         self._lead: tuple[str, ...] | None = None
 
-    def note(self, happening: Happening) -> None:
+    def note(self, job_event: JobEvent) -> None:
         """Take in what happened."""
-        job = happening.job
-        match happening.event:
+        job = job_event.job
+        match job_event.event:
             case Assigned() if not job.name:
                 words = tuple(title(job, LONGEST_NAME).split(" "))
                 self._lead = words if self._lead is None else common_lead(self._lead, words)
             case Exited(at=at) | Lost(at=at):
-                self._freed.update((device.id, at) for device in happening.devices)
-                self._note_end(happening, at)
+                self._freed.update((device.id, at) for device in job_event.devices)
+                self._note_end(job_event, at)
             case _ if isinstance(job.state, Ended):
-                self._fresh.append((happening, None))
+                self._fresh.append((job_event, None))
 
-    def _note_end(self, happening: Happening, at: float) -> None:
-        job, state = happening.job, happening.job.state
-        started = happening.started
+    def _note_end(self, job_event: JobEvent, at: float) -> None:
+        job, state = job_event.job, job_event.job.state
+        started = job_event.started
         ran = None if started is None else at - started
         done = isinstance(state, Ended) and state.result == "done"
         self.worked_seconds += ran or 0.0
@@ -152,7 +152,7 @@ class Recent:
         if done:
             self._successes.append(job.id)
         if not done or (isinstance(state, Ended) and state.note):
-            self._fresh.append((happening, ran))
+            self._fresh.append((job_event, ran))
 
     def _note_pace(self, job: Job, ran: float) -> None:
         self._all.observe(ran)
@@ -189,12 +189,12 @@ class Recent:
         full = title(job, LONGEST_NAME)
         return full if job.name or not self._lead else without_lead(full, self._lead)
 
-    def _notice(self, happening: Happening, ran: float | None) -> Notice:
-        job, event = happening.job, happening.event
-        if isinstance(event, Exited) and event.cause and event.company and isinstance(job.state, Waiting):
+    def _notice(self, job_event: JobEvent, ran: float | None) -> Notice:
+        job, event = job_event.job, job_event.event
+        if isinstance(event, Exited) and event.cause and event.shared and isinstance(job.state, Waiting):
             return Notice("again", job.id, self.short_name(job), f"oom{_after(ran)}", consequence_text(job, event))
-        mark, what, note = _story(happening)
-        log = happening.log if isinstance(event, Exited) and os.path.isfile(happening.log) else ""
+        mark, what, note = _details(job_event)
+        log = job_event.log if isinstance(event, Exited) and os.path.isfile(job_event.log) else ""
         said = printable(note) or (last_line(log) if log else "")
         again = "runs again" + (": " if said else "") if mark == "again" else ""
         return Notice(
@@ -202,15 +202,15 @@ class Recent:
         )
 
 
-def _story(happening: Happening) -> tuple[Mark, str, str]:
-    """What kind of end it was, how it came, and what the keeper or engine noted."""
-    state, event = happening.job.state, happening.event
+def _details(job_event: JobEvent) -> tuple[Mark, str, str]:
+    """What kind of end it was, how it came, and what the worker or engine noted."""
+    state, event = job_event.job.state, job_event.event
     if isinstance(state, Ended):
         return ("note" if state.result == "done" else "failed"), outcome(state), state.note
     assert isinstance(state, Waiting)
     if isinstance(event, Exited):
         return "again", outcome(Ended(result_of(event), event.at, event.code, event.signal)), event.note
-    return "again", "lost", "its keeper was killed"
+    return "again", "lost", "its worker was killed"
 
 
 def _after(ran: float | None) -> str:
@@ -221,7 +221,7 @@ def kind_of(job: Job) -> Kind:
     """The same needs and the same program: `python -m train`, whatever comes after it."""
     words = job.command.words if not job.command.shell else job.command.words[0].split()
     argument = next((place for place, word in enumerate(words) if place and not word.startswith("-")), 0)
-    return Kind(job.terms.need, tuple(words[: argument + 1]))
+    return Kind(job.spec.resources, tuple(words[: argument + 1]))
 
 
 def common_lead(lead: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
@@ -409,7 +409,7 @@ def _occupants(jobs: Sequence[Job], moment: _Moment) -> tuple[Occupant, ...]:
 
 def _reserved(device: Device, jobs: Sequence[Job]) -> int:
     whole = device.memory or 0
-    amounts = [amount_on(need_of(job), device) for job in jobs]
+    amounts = [amount_on(resources_of(job), device) for job in jobs]
     return min(whole, sum(whole if amount is None else amount for amount in amounts))
 
 
@@ -526,13 +526,13 @@ def frame(scene: Scene, width: int, height: int) -> list[Line]:
 
 def heading_line(scene: Scene, width: int) -> Line:
     """What runs; parts that do not fit are left out, the least important first."""
-    badge = [Piece(" SIM ", "simulated"), Piece(" ")] if scene.simulated else []
+    badge = [Span(" SIM ", "simulated"), Span(" ")] if scene.simulated else []
     room = width - line_cells(badge)
     text = scene.heading[0]
     for part in scene.heading[1:]:
         if cells(text) + cells(part) + 3 <= room:
             text = f"{text} · {part}"
-    return (*badge, Piece(text, "heading"))
+    return (*badge, Span(text, "heading"))
 
 
 def bar_line(scene: Scene, width: int) -> Line:
@@ -541,27 +541,27 @@ def bar_line(scene: Scene, width: int) -> Line:
     clock = f"[{duration_text(scene.elapsed)}<{left_text(scene.left)}]"
     told = next((line for line in _counts_lines(scene.counts, clock) if line_cells(line) <= room), None)
     if told is None:
-        return (Piece(f" {scene.counts.ended}/{scene.counts.total}"),)
+        return (Span(f" {scene.counts.ended}/{scene.counts.total}"),)
     space = min(LONGEST_BAR, room - line_cells(told) - 1)
     bar = _bar(scene.counts, space) if space >= SHORTEST_BAR else EMPTY
-    return (Piece(" "), *bar, *told)
+    return (Span(" "), *bar, *told)
 
 
 def _counts_lines(counts: Counts, clock: str) -> Iterator[Line]:
     """The counts in words, then ever shorter."""
     share = f" {counts.ended}/{counts.total}{'+' if counts.open_ended else ''}  "
-    failed = [Piece(f"{counts.failed} failed ", "bad")] if counts.failed else []
+    failed = [Span(f"{counts.failed} failed ", "bad")] if counts.failed else []
     rest = f"{counts.running} running {counts.waiting} waiting  "
-    yield Piece(share), Piece(f"{counts.ok} ok ", "good"), *failed, Piece(rest), Piece(clock, "faint")
-    yield Piece(share), Piece(f"{counts.ok} ok ", "good"), *failed, Piece(f" {clock}", "faint")
-    yield Piece(share), *failed
+    yield Span(share), Span(f"{counts.ok} ok ", "good"), *failed, Span(rest), Span(clock, "faint")
+    yield Span(share), Span(f"{counts.ok} ok ", "good"), *failed, Span(f" {clock}", "faint")
+    yield Span(share), *failed
 
 
 def _bar(counts: Counts, space: int) -> Line:
     total = max(1, counts.total)
     good = counts.ok * space // total
     over = counts.ended * space // total
-    return Piece("━" * good, "good"), Piece("━" * (over - good), "bad"), Piece("─" * (space - over), "faint")
+    return Span("━" * good, "good"), Span("━" * (over - good), "bad"), Span("─" * (space - over), "faint")
 
 
 def left_text(seconds: float | None) -> str:
@@ -585,18 +585,18 @@ def row_lines(rows: Sequence[Row], width: int, room: int) -> list[Line]:
     hidden = rows[len(shown) :]
     if hidden:
         busy = sum(bool(row.occupants) for row in hidden)
-        lines.append((Piece(f" … {count_text(len(hidden), 'more GPU')}: {busy} busy, {len(hidden) - busy} idle"),))
+        lines.append((Span(f" … {count_text(len(hidden), 'more GPU')}: {busy} busy, {len(hidden) - busy} idle"),))
     return lines
 
 
 def _row_line(row: Row, label: int, amount: int, bar: int, width: int) -> Line:
-    start = [Piece(" " + padded(row.label, label) + " ")]
+    start = [Span(" " + padded(row.label, label) + " ")]
     if bar:
-        start += [*_memory_bar(row, bar), Piece(" ")]
+        start += [*_memory_bar(row, bar), Span(" ")]
     if amount:
-        start.append(Piece(_amount(row.used, row.memory).rjust(amount) + GAP))
+        start.append(Span(_amount(row.used, row.memory).rjust(amount) + GAP))
     room = width - line_cells(start)
-    return *start, *(occupants_line(row.occupants, room) if row.occupants else (Piece(row.idle, "faint"),))
+    return *start, *(occupants_line(row.occupants, room) if row.occupants else (Span(row.idle, "faint"),))
 
 
 def _memory_bar(row: Row, space: int) -> Line:
@@ -617,7 +617,7 @@ def occupants_line(occupants: Sequence[Occupant], room: int) -> Line:
     shown = [occupant_line(occupant, DETAILS[-1]) for occupant in occupants]
     while shown and line_cells(_joined(shown)) + len(f"{GAP}+{len(occupants)} more") > room:
         shown.pop()
-    return *_joined(shown), Piece(f"{GAP if shown else ''}+{len(occupants) - len(shown)} more")
+    return *_joined(shown), Span(f"{GAP if shown else ''}+{len(occupants) - len(shown)} more")
 
 
 def occupant_line(occupant: Occupant, detail: Detail) -> Line:
@@ -626,7 +626,7 @@ def occupant_line(occupant: Occupant, detail: Detail) -> Line:
     wide = f" ×{occupant.gpus}" if occupant.gpus > 1 and detail.name else ""
     state = f" {occupant.word or duration_text(occupant.seconds or 0.0)}" if detail.time else ""
     progress = "" if detail.progress is None else progress_text(occupant, detail.progress)
-    return Piece(f"#{occupant.id}", "id"), Piece(f"{name}{wide}"), Piece(state + progress, "faint")
+    return Span(f"#{occupant.id}", "id"), Span(f"{name}{wide}"), Span(state + progress, "faint")
 
 
 def progress_text(occupant: Occupant, columns: int) -> str:
@@ -639,7 +639,7 @@ def progress_text(occupant: Occupant, columns: int) -> str:
 
 
 def _joined(lines: Sequence[Line]) -> Line:
-    parts = [part for line in lines for part in (Piece(GAP), *line)]
+    parts = [part for line in lines for part in (Span(GAP), *line)]
     return tuple(parts[1:])
 
 
@@ -649,7 +649,7 @@ def _joined(lines: Sequence[Line]) -> Line:
 def news_lines(scene: Scene, width: int, room: int) -> list[Line]:
     """The newest failures, the newest successes, and what comes next, as far as there is room."""
     successes = [successes_line(scene.successes, width)] if scene.successes and room > 1 else []
-    waits = [(Piece(" … ", "faint"), Piece(scene.waits))] if scene.waits and room > 2 else []
+    waits = [(Span(" … ", "faint"), Span(scene.waits))] if scene.waits and room > 2 else []
     space = min(MOST_NOTICES, room - len(successes) - len(waits))
     notices = scene.notices[-space:] if space > 0 else ()
     columns = Columns.of(notices, width)
@@ -677,18 +677,18 @@ class Columns(NamedTuple):
 
 def notice_line(notice: Notice, columns: Columns, width: int, *, simulated: bool) -> Line:
     """`✗ #5  lr=1.0  exit 1 after 00:09  RuntimeError: loss is nan  stoker logs 5`."""
-    mark = {"failed": Piece(" ✗ ", "bad"), "again": Piece(" ↻ ", "odd"), "note": Piece(" ! ", "odd")}[notice.mark]
+    mark = {"failed": Span(" ✗ ", "bad"), "again": Span(" ↻ ", "odd"), "note": Span(" ! ", "odd")}[notice.mark]
     name = padded(clip(notice.name, columns.name), columns.name)
     start = (
         mark,
-        Piece(f"#{notice.id}".ljust(columns.id + 1), "id"),
-        Piece(f" {name}  {padded(notice.what, columns.what)}  "),
+        Span(f"#{notice.id}".ljust(columns.id + 1), "id"),
+        Span(f" {name}  {padded(notice.what, columns.what)}  "),
     )
     show = f"  stoker logs {'--sim ' if simulated else ''}{notice.id}" if notice.mark == "failed" else ""
     room = width - line_cells(start)
     show = show if room - len(show) >= LEAST_SAID else ""
     room = max(0, room - len(show))
-    return *start, Piece(padded(clip(notice.said, room), room)), Piece(show, "faint")
+    return *start, Span(padded(clip(notice.said, room), room)), Span(show, "faint")
 
 
 def successes_line(ids: Sequence[int], width: int) -> Line:
@@ -700,4 +700,4 @@ def successes_line(ids: Sequence[int], width: int) -> Line:
             text = f" …{text}"
             break
         text = longer
-    return Piece(" ✓", "good"), Piece(text)
+    return Span(" ✓", "good"), Span(text)

@@ -62,7 +62,7 @@ def _planned(
     now = time.time()
     waiting = WaitingJobs()
     listed = [
-        Job(id=number, batch=0, command=job.command, terms=job.terms, state=Waiting(now), submitted=now)
+        Job(id=number, batch=0, command=job.command, spec=job.spec, state=Waiting(now), submitted=now)
         for number, job in enumerate(jobs, 1)
     ]
     done = {job.id for job, new in zip(listed, jobs, strict=True) if succeeded(new)}
@@ -83,7 +83,7 @@ def _planned_job(job: Job, decided: Plan, labels: dict[str, str], *, done: bool)
         job=job.id,
         devices=[text_for_json(labels[device]) for device in devices],
         how=f"{job.command.shell} -c" if job.command.shell else "exec",
-        directory=text_for_json(job.terms.cwd),
+        directory=text_for_json(job.spec.cwd),
         command=text_for_json(job.command.text),
         why=why,
     )

@@ -10,8 +10,8 @@ from rich.live import Live
 from rich.text import Text
 
 from stoker.cli.views.run import Recent, Scene, frame, scene_of
-from stoker.cli.views.text import Line, Look, Piece
-from stoker.core.job import Happening
+from stoker.cli.views.text import Line, Look, Span
+from stoker.core.job import JobEvent
 from stoker.core.text import printable
 from stoker.engine.foreground import Complaints, Foreground
 
@@ -50,9 +50,9 @@ class LiveView:
         self._drawn: object = None
         self._gone = False
 
-    def happened(self, happening: Happening) -> None:
+    def happened(self, job_event: JobEvent) -> None:
         """Remember it for the next frame."""
-        self._recent.note(happening)
+        self._recent.note(job_event)
 
     def refresh(self, run: Foreground) -> None:
         """Draw, if the last frame is old enough and something has changed."""
@@ -93,5 +93,5 @@ class LiveView:
 
 def drawing(lines: Sequence[Line]) -> Text:
     """The lines in colour."""
-    pieces = [(piece.text, STYLES.get(piece.look, "")) for line in lines for piece in (*line, Piece("\n"))]
-    return Text.assemble(*pieces[:-1], no_wrap=True, overflow="crop")
+    spans = [(span.text, STYLES.get(span.look, "")) for line in lines for span in (*line, Span("\n"))]
+    return Text.assemble(*spans[:-1], no_wrap=True, overflow="crop")

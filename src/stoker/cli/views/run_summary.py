@@ -57,9 +57,9 @@ def _speed(companion: Companion, learnt: Callable[[str], Learnt]) -> float | Non
     """How fast an attempt was, in parts of its speed alone; None where nobody can tell."""
     if not companion.kind or len(companion.models) != 1:
         return None
-    alone = usual_pace(learnt(companion.kind), *companion.models)
-    pace = read_pace(read_tail(companion.log)) if alone else None
-    return min(1.0, pace.per_second / alone) if alone and pace and pace.per_second is not None else None
+    exclusive = usual_pace(learnt(companion.kind), *companion.models)
+    pace = read_pace(read_tail(companion.log)) if exclusive else None
+    return min(1.0, pace.per_second / exclusive) if exclusive and pace and pace.per_second is not None else None
 
 
 SHOWN_FAILURES = 10

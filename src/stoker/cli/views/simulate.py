@@ -8,7 +8,7 @@ from html import escape
 from math import log
 from pathlib import Path
 
-from stoker.cli.views.text import EMPTY, Column, Line, Piece, clipped, table_lines
+from stoker.cli.views.text import EMPTY, Column, Line, Span, clipped, table_lines
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.simulation.policies import BOUND, SENTENCES
@@ -37,7 +37,7 @@ def frame(told: Simulation, replays: Sequence[Replayed], width: int) -> list[Lin
     """A heading, a table, and a plot."""
     load = "all at once" if told.offered_load is None else f"offered load {told.offered_load:.2f}"
     heading = f"{count_text(told.jobs, 'job')} of {printable(Path(told.trace).name)} on {told.gpus} · {load}"
-    lines = [(Piece(heading, "heading"),), *_table(replays, width), EMPTY, *_plot(replays, width)]
+    lines = [(Span(heading, "heading"),), *_table(replays, width), EMPTY, *_plot(replays, width)]
     return [clipped(line, width) for line in lines]
 
 
@@ -60,18 +60,18 @@ def _number(value: float) -> str:
 def _table(replays: Sequence[Replayed], width: int) -> list[Line]:
     figures = [one.told.figures for one in replays]
     columns = [
-        Column("POLICY", [Piece(one.told.policy, "id") for one in replays], 9),
-        Column("MEAN", [Piece(span(one.completion_mean)) for one in figures], 9, right=True, always=True),
-        Column("× FIFO", [Piece(text) for text in _ratios(replays)], 8, right=True),
-        Column("95 %", [Piece(span(one.completion_p95)) for one in figures], 7, right=True),
-        Column("WAIT", [Piece(span(one.wait_mean)) for one in figures], 6, right=True),
-        Column("MAKESPAN", [Piece(span(one.makespan)) for one in figures], 5, right=True),
-        Column("UTIL", [Piece(f"{100 * one.utilisation:.0f}%") for one in figures], 4, right=True),
-        Column("PACKED", [Piece(f"{100 * one.packed:.0f}%") for one in figures], 3, right=True),
-        Column("OOM", [Piece(f"{one.out_of_memory}") for one in figures], 2, right=True),
-        Column("LOST", [Piece(f"{one.lost}", "bad" if one.lost else "") for one in figures], 1, right=True),
+        Column("POLICY", [Span(one.told.policy, "id") for one in replays], 9),
+        Column("MEAN", [Span(span(one.completion_mean)) for one in figures], 9, right=True, always=True),
+        Column("× FIFO", [Span(text) for text in _ratios(replays)], 8, right=True),
+        Column("95 %", [Span(span(one.completion_p95)) for one in figures], 7, right=True),
+        Column("WAIT", [Span(span(one.wait_mean)) for one in figures], 6, right=True),
+        Column("MAKESPAN", [Span(span(one.makespan)) for one in figures], 5, right=True),
+        Column("UTIL", [Span(f"{100 * one.utilisation:.0f}%") for one in figures], 4, right=True),
+        Column("PACKED", [Span(f"{100 * one.packed:.0f}%") for one in figures], 3, right=True),
+        Column("OOM", [Span(f"{one.out_of_memory}") for one in figures], 2, right=True),
+        Column("LOST", [Span(f"{one.lost}", "bad" if one.lost else "") for one in figures], 1, right=True),
     ]
-    sentences = [(Piece(SENTENCES[one.told.policy], "faint"),) for one in replays]
+    sentences = [(Span(SENTENCES[one.told.policy], "faint"),) for one in replays]
     return table_lines(columns, "", sentences, width, _LEAST_SENTENCE)
 
 
@@ -88,11 +88,11 @@ def _plot(replays: Sequence[Replayed], width: int) -> list[Line]:
     columns = max(10, min(_WIDEST_PLOT, width - label - 1))
     edges = [max(longest, 2.0) ** ((number + 1) / columns) for number in range(columns)]
     rows = [
-        (Piece(f" {one.told.policy:<{label}}"), Piece("".join(_level(one.completions, edge) for edge in edges)))
+        (Span(f" {one.told.policy:<{label}}"), Span("".join(_level(one.completions, edge) for edge in edges)))
         for one in replays
     ]
-    title = (Piece(" share of jobs that are over so long after their arrival", "faint"),)
-    return [title, *rows, (Piece(" " * (label + 1)), Piece(_axis(longest, columns), "faint"))]
+    title = (Span(" share of jobs that are over so long after their arrival", "faint"),)
+    return [title, *rows, (Span(" " * (label + 1)), Span(_axis(longest, columns), "faint"))]
 
 
 def _level(completions: Sequence[float], edge: float) -> str:
@@ -182,5 +182,5 @@ def _curve(one: Replayed, number: int, longest: float) -> list[str]:
 def _points(completions: Sequence[float], longest: float) -> str:
     count = len(completions)
     picked = sorted({round(step * (count - 1) / POINTS) for step in range(POINTS + 1)}) if count else []
-    places = [(_across(completions[place], longest), _up((place + 1) / count)) for place in picked]
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    paths = [(_across(completions[place], longest), _up((place + 1) / count)) for place in picked]
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in paths)

@@ -12,7 +12,7 @@ from stoker.cli.views.text import (
     Column,
     Line,
     Look,
-    Piece,
+    Span,
     amount_text,
     cells,
     clip,
@@ -60,12 +60,12 @@ def _columns(devices: Sequence[DeviceLine], bar: int) -> list[Column]:
     amounts = [_amount(device) for device in devices]
     title = "MEMORY held/total (others)" if bar else "MEMORY"
     wide = max(map(len, amounts))
-    memory = [Piece(" " * (bar + 1 if bar else 0) + amount.rjust(wide)) for amount in amounts]
+    memory = [Span(" " * (bar + 1 if bar else 0) + amount.rjust(wide)) for amount in amounts]
     return [
-        Column("GPU", [Piece(printable(device.label), "id") for device in devices], 9, most=12),
+        Column("GPU", [Span(printable(device.label), "id") for device in devices], 9, most=12),
         Column(title, memory, 8, most=80),
-        Column("UTIL", [Piece(_percent(device.utilisation_percent)) for device in devices], 5, right=True),
-        Column("TEMP", [Piece(_degrees(device.temperature_celsius)) for device in devices], 4, right=True),
+        Column("UTIL", [Span(_percent(device.utilisation_percent)) for device in devices], 5, right=True),
+        Column("TEMP", [Span(_degrees(device.temperature_celsius)) for device in devices], 4, right=True),
     ]
 
 
@@ -73,7 +73,7 @@ def _with_bar(line: Line, device: DeviceLine, bar: int) -> Line:
     """The line with the bar in the place that its column keeps free for it."""
     margin, label, memory, *rest = line
     amounts = Amounts(device.memory_bytes, device.ours_bytes, device.reserved_bytes, device.others_bytes)
-    return (margin, label, *memory_bar(amounts, bar), Piece(memory.text[bar:], memory.look), *rest)
+    return (margin, label, *memory_bar(amounts, bar), Span(memory.text[bar:], memory.look), *rest)
 
 
 def _amount(device: DeviceLine) -> str:
@@ -99,11 +99,11 @@ def who_text(device: DeviceLine, now: float) -> list[tuple[str, bool]]:
 def _who(device: DeviceLine, now: float, *, speed: float | None) -> Line:
     told = who_text(device, now)
     if not told:
-        return (Piece("-", "faint"),)
-    pieces = [piece for text, odd in told for piece in (Piece(text, "odd" if odd else ""), Piece("; "))]
+        return (Span("-", "faint"),)
+    spans = [span for text, odd in told for span in (Span(text, "odd" if odd else ""), Span("; "))]
     if speed is not None:
-        pieces[1:1] = [Piece(f" (together {speed:.1f}x)", "faint")]
-    return tuple(pieces[:-1])
+        spans[1:1] = [Span(f" (together {speed:.1f}x)", "faint")]
+    return tuple(spans[:-1])
 
 
 def _percent(value: int | None) -> str:
@@ -120,7 +120,7 @@ def _others_line(hidden: Sequence[DeviceLine], width: int) -> list[Line]:
     busy = sum(bool(device.jobs) for device in hidden)
     count = f" … {count_text(len(hidden), 'more GPU')}"
     long = f"{count}, {busy} with jobs (stoker gpus)"
-    return [(Piece(long if len(long) <= width else f"{count} (stoker gpus)", "faint"),)]
+    return [(Span(long if len(long) <= width else f"{count} (stoker gpus)", "faint"),)]
 
 
 WIDE = 100
@@ -154,20 +154,20 @@ def job_table(jobs: Sequence[JobLine], now: float, width: int) -> list[Line]:
     """A header and a line for each job."""
     wide = width >= WIDE and any(job.name for job in jobs)
     columns = [
-        Column("ID", [Piece(job.label, "id") for job in jobs], 9, most=18),
-        Column("STATE", [Piece(job.state, LOOKS.get(job.state, "")) for job in jobs], 8, always=True),
-        Column("GPU", [Piece(printable(",".join(job.devices)) or "-") for job in jobs], 5, most=7),
+        Column("ID", [Span(job.label, "id") for job in jobs], 9, most=18),
+        Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 8, always=True),
+        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 5, most=7),
         Column("MEM", [_memory(job) for job in jobs], 3, right=True),
-        Column("TIME", [Piece(_time(job)) for job in jobs], 4, right=True),
-        Column("LEFT", [Piece(_left(job, now)) for job in jobs], 6, right=True),
-        *([Column("NAME", [Piece(_shown(job.name) or "-") for job in jobs], 2, most=LONGEST_NAME)] if wide else []),
+        Column("TIME", [Span(_time(job)) for job in jobs], 4, right=True),
+        Column("LEFT", [Span(_left(job, now)) for job in jobs], 6, right=True),
+        *([Column("NAME", [Span(_shown(job.name) or "-") for job in jobs], 2, most=LONGEST_NAME)] if wide else []),
     ]
-    told = [(Piece(_told(job, named=wide)),) for job in jobs]
+    told = [(Span(_told(job, named=wide)),) for job in jobs]
     return table_lines(columns, "WHY / COMMAND" if wide else "NAME / WHY", told, width, LEAST_WHY)
 
 
 def _told(job: JobLine, *, named: bool) -> str:
-    """What a job is, for one that a keeper has; why it is none of these, for one that waits."""
+    """What a job is, for one that a worker has; why it is none of these, for one that waits."""
     if job.state in ACTIVE:
         what = _shown(job.command if named or not job.name else job.name)
         return f"{what} ({printable(job.why)})" if job.why else what
@@ -179,16 +179,16 @@ def _shown(text: str) -> str:
     return printable(clip(text[:LONGEST_TEXT].strip().replace("\\\n", " ").replace("\n", "; "), LONGEST_TEXT))
 
 
-def _memory(job: JobLine) -> Piece:
+def _memory(job: JobLine) -> Span:
     """What it uses of what is set aside on each GPU; for one that waits, what would be or is to be learnt."""
     reserved = job.reserved_bytes
     used = job.used_bytes if job.held_bytes is None else job.held_bytes
     if used is None or job.state not in ACTIVE:
         unknown = "auto" if job.vram_mode == "auto" else "-"
-        return Piece(unknown if reserved is None else short_size(reserved))
+        return Span(unknown if reserved is None else short_size(reserved))
     if reserved is None:
-        return Piece(f"{used / GIB:.1f}G")
-    return Piece(amount_text(used, reserved), "odd" if used > reserved else "")
+        return Span(f"{used / GIB:.1f}G")
+    return Span(amount_text(used, reserved), "odd" if used > reserved else "")
 
 
 def _time(job: JobLine) -> str:
@@ -217,7 +217,7 @@ ROOMY = 14
 """Lines from which on there are empty ones between the parts."""
 
 
-def status_frame(status: Status, width: int, height: int | None, sim: str = "") -> list[Line]:
+def render_status(status: Status, width: int, height: int | None, sim: str = "") -> list[Line]:
     """All lines; a height of None shows everything. `sim` is what commands on this queue have to be typed with."""
     now = status.at.timestamp()
     room = (height or 10**9) - 2  # the last line, and the prompt that follows
@@ -235,13 +235,13 @@ def status_frame(status: Status, width: int, height: int | None, sim: str = "") 
 
 def heading_line(status: Status, width: int) -> Line:
     """`stoker on lab7 · 4 × A100 40G · engine up 3d 2h`; parts that do not fit are left out."""
-    badge = [Piece(" SIM ", "simulated"), Piece(" ")] if status.simulated else []
+    badge = [Span(" SIM ", "simulated"), Span(" ")] if status.simulated else []
     room = width - line_cells(badge)
     text = f"stoker on {printable(status.host)}"
     for part in (_paused(status), _engine(status), machine_text(status.devices)):
         if part and cells(text) + cells(part) + 3 <= room:
             text = f"{text} · {part}"
-    return (*badge, Piece(text, "heading"))
+    return (*badge, Span(text, "heading"))
 
 
 def note_lines(status: Status) -> list[Line]:
@@ -249,14 +249,14 @@ def note_lines(status: Status) -> list[Line]:
     lines: list[Line] = []
     seen = status.engine.seen
     if not status.engine.running:
-        lines.append((Piece(NO_ENGINE, "odd"),))
+        lines.append((Span(NO_ENGINE, "odd"),))
     if seen is not None and status.devices and (status.at - seen).total_seconds() > OLD_SECONDS:
         when = ago_text(seen.timestamp(), status.at.timestamp())
         why = "the engine does not answer; " if status.engine.running else ""
-        lines.append((Piece(f"{why}the GPUs are shown as they were {when}", "odd"),))
+        lines.append((Span(f"{why}the GPUs are shown as they were {when}", "odd"),))
     if status.engine.draining:
-        lines.append((Piece("the engine starts nothing more, and leaves when nothing runs", "odd"),))
-    return [*lines, *((Piece(printable(note), "bad"),) for note in status.notes)]
+        lines.append((Span("the engine starts nothing more, and leaves when nothing runs", "odd"),))
+    return [*lines, *((Span(printable(note), "bad"),) for note in status.notes)]
 
 
 def last_line(status: Status, shown: Sequence[JobLine], width: int, sim: str) -> list[Line]:
@@ -270,7 +270,7 @@ def last_line(status: Status, shown: Sequence[JobLine], width: int, sim: str) ->
     for part in filter(None, parts):
         if not text or cells(text) + cells(part) + 4 <= width:
             text = f"{text} · {part}" if text else f" {part}"
-    return [(Piece(text, "faint"),)] if text else []
+    return [(Span(text, "faint"),)] if text else []
 
 
 def _chosen(jobs: Sequence[JobLine], room: int) -> list[JobLine]:
@@ -302,7 +302,7 @@ def _today(status: Status, sim: str) -> str:
 def _empty_lines(status: Status, sim: str) -> list[Line]:
     if any((status.counts.active, status.counts.waiting, status.counts.held)):
         return []
-    return [(Piece(f"the queue is empty; put something into it: stoker submit{sim} python train.py"),)]
+    return [(Span(f"the queue is empty; put something into it: stoker submit{sim} python train.py"),)]
 
 
 def _paused(status: Status) -> str:

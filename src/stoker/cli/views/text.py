@@ -11,14 +11,14 @@ from typing import Literal, NamedTuple, TextIO
 Look = Literal["", "heading", "simulated", "good", "bad", "odd", "faint", "id"]
 
 
-class Piece(NamedTuple):
+class Span(NamedTuple):
     """Some text and how it may look; the look never says more than the text."""
 
     text: str
     look: Look = ""
 
 
-Line = tuple[Piece, ...]
+Line = tuple[Span, ...]
 
 EMPTY: Line = ()
 
@@ -37,9 +37,9 @@ def _cells_of(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def line_cells(line: Sequence[Piece]) -> int:
+def line_cells(line: Sequence[Span]) -> int:
     """Columns that the line takes."""
-    return sum(cells(piece.text) for piece in line)
+    return sum(cells(span.text) for span in line)
 
 
 def clip(text: str, width: int) -> str:
@@ -64,13 +64,13 @@ def clipped(line: Line, width: int) -> Line:
     """The line without what does not fit."""
     if line_cells(line) <= width:
         return line
-    pieces, room = [], width
-    for piece in line:
-        pieces.append(piece._replace(text=clip(piece.text, room)))
-        room -= cells(piece.text)
+    spans, room = [], width
+    for span in line:
+        spans.append(span._replace(text=clip(span.text, room)))
+        room -= cells(span.text)
         if room <= 0:
             break
-    return tuple(pieces)
+    return tuple(spans)
 
 
 GAP = "  "
@@ -80,7 +80,7 @@ class Column(NamedTuple):
     """A column but for the last: its title, what stands in it, and how much it matters."""
 
     title: str
-    texts: Sequence[Piece]
+    texts: Sequence[Span]
     weight: int
     """The column with the least goes first where there is no room."""
     most: int = 40
@@ -96,22 +96,22 @@ def table_lines(columns: Sequence[Column], title: str, last: Sequence[Line], wid
     spare = sorted((column for column in kept[1:] if not column.always), key=lambda column: -column.weight)
     while spare and sum(widths[column.title] + len(GAP) for column in kept) + 1 + least > width:
         kept.remove(spare.pop())
-    header = (*(_cell(column, Piece(column.title, "faint"), widths) for column in kept), Piece(title, "faint"))
+    header = (*(_cell(column, Span(column.title, "faint"), widths) for column in kept), Span(title, "faint"))
     rows = [
         (*(_cell(column, column.texts[number], widths) for column in kept), *rest) for number, rest in enumerate(last)
     ]
-    return [(Piece(" "), *line) for line in (header, *rows)]
+    return [(Span(" "), *line) for line in (header, *rows)]
 
 
 def _width(column: Column) -> int:
-    return min(column.most, max(cells(text) for text in (column.title, *(piece.text for piece in column.texts))))
+    return min(column.most, max(cells(text) for text in (column.title, *(span.text for span in column.texts))))
 
 
-def _cell(column: Column, piece: Piece, widths: dict[str, int]) -> Piece:
+def _cell(column: Column, span: Span, widths: dict[str, int]) -> Span:
     width = widths[column.title]
-    text = clip(piece.text, width)
+    text = clip(span.text, width)
     blank = " " * (width - cells(text))
-    return piece._replace(text=(blank + text if column.right else padded(text, width)) + GAP)
+    return span._replace(text=(blank + text if column.right else padded(text, width)) + GAP)
 
 
 GIB = 2**30
@@ -135,16 +135,16 @@ def memory_bar(amounts: Amounts, cells: int) -> Line:
     """Held by our jobs, reserved by them but not used yet, other people's, and free."""
     total = amounts.total
     if not total:
-        return (Piece(" " * cells),)
+        return (Span(" " * cells),)
     ours = _share(amounts.ours, total, cells)
     others = min(cells - ours, _share(amounts.others, total, cells))
     reserved = max(0, min(cells - others, round(amounts.reserved * cells / total)) - ours)
     free = cells - ours - reserved - others
     return (
-        Piece("█" * ours, "good"),
-        Piece("▒" * reserved, "good"),
-        Piece("▓" * others, "odd"),
-        Piece("░" * free, "faint"),
+        Span("█" * ours, "good"),
+        Span("▒" * reserved, "good"),
+        Span("▓" * others, "odd"),
+        Span("░" * free, "faint"),
     )
 
 

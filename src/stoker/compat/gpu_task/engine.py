@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from stoker.compat.gpu_task.folder import begin, finish, mark
-from stoker.compat.gpu_task.process import SIGNALS, Ending, Errand, Failure, Instance, Message, Note, Refusal
+from stoker.compat.gpu_task.process import SIGNALS, Ending, Failure, Instance, Message, Note, Refusal, RunRequest
 from stoker.core.errors import StokerError
-from stoker.core.job import Assigned, Ended, Exited, Happening, Lost, Queued, Started
+from stoker.core.job import Assigned, Ended, Exited, JobEvent, Lost, Queued, Started
 from stoker.core.planner.policy import Policy
-from stoker.core.spec import Command, NewJob, Terms
+from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.core.text import outcome, printable
 from stoker.devices.detect import declare
 from stoker.devices.interface import Devices
@@ -27,7 +27,7 @@ from stoker.ledger import find_ledger
 from stoker.queue.options import LONGEST_NAME, check_name, current_umask, current_user
 from stoker.runner.forkserver_client import Forkserver
 from stoker.store.logs import last_line
-from stoker.store.paths import find_places
+from stoker.store.paths import find_paths
 
 
 class Watcher:
@@ -53,9 +53,9 @@ class Watcher:
         self._instances = {instance.words: instance for instance in instances}
         self._unheard = dict.fromkeys(instance.folder for instance in instances)
 
-    def happened(self, happening: Happening) -> None:
-        """Called for an assignment before its keeper hears of it, so that the folder is there for its log."""
-        job, event = happening.job, happening.event
+    def happened(self, job_event: JobEvent) -> None:
+        """Called for an assignment before its worker hears of it, so that the folder is there for its log."""
+        job, event = job_event.job, job_event.event
         instance = self._instances.get(job.command.words)
         if instance is None:
             return
@@ -63,11 +63,11 @@ class Watcher:
             case Assigned():
                 _prepare(instance, event.log)
             case Started():
-                self._receive(happening, instance, event.at)
+                self._receive(job_event, instance, event.at)
             case Lost():
                 self._received.discard(job.id)
         if isinstance(job.state, Ended):
-            self._end(happening, instance, job.state)
+            self._end(job_event, instance, job.state)
 
     def refresh(self, run: Foreground) -> None:
         """Say once what keeps everything from starting."""
@@ -91,28 +91,28 @@ class Watcher:
             stopped_by=run.stopped_by or 0,
         )
 
-    def _receive(self, happening: Happening, instance: Instance, at: float) -> None:
-        self._received.add(happening.job.id)
+    def _receive(self, job_event: JobEvent, instance: Instance, at: float) -> None:
+        self._received.add(job_event.job.id)
         self._unheard.pop(instance.folder, None)
-        self._tell(Note(at, _slot(happening), "receives", instance))
+        self._tell(Note(at, _slot(job_event), "receives", instance))
 
-    def _end(self, happening: Happening, instance: Instance, state: Ended) -> None:
+    def _end(self, job_event: JobEvent, instance: Instance, state: Ended) -> None:
         self._unheard.pop(instance.folder, None)
-        if isinstance(happening.event, Exited | Lost):
-            if happening.job.id not in self._received:  # started by an engine that died
-                self._receive(happening, instance, state.at if happening.started is None else happening.started)
-            self._tell(Note(state.at, _slot(happening), "finishes", instance))
+        if isinstance(job_event.event, Exited | Lost):
+            if job_event.job.id not in self._received:  # started by an engine that died
+                self._receive(job_event, instance, state.at if job_event.started is None else job_event.started)
+            self._tell(Note(state.at, _slot(job_event), "finishes", instance))
             _settle(instance, done=state.result == "done")
         if state.result != "done":
-            self._failures.append(_failure(instance, state, happening.log))
+            self._failures.append(_failure(instance, state, job_event.log))
 
 
-def _slot(happening: Happening) -> str:
-    return happening.devices[0].label if happening.devices else ""
+def _slot(job_event: JobEvent) -> str:
+    return job_event.devices[0].label if job_event.devices else ""
 
 
 def _prepare(instance: Instance, log: str) -> None:
-    """The folder with its marker, and an empty log; where that fails, the keeper finds out and says why."""
+    """The folder with its marker, and an empty log; where that fails, the worker finds out and says why."""
     with contextlib.suppress(OSError):
         begin(instance.folder)
     with contextlib.suppress(OSError):
@@ -143,8 +143,8 @@ def main(forkserver: Forkserver) -> None:
     """Do what standard input says, and tell standard output how it goes."""
     tell = _voice()
     try:
-        errand = pickle.load(sys.stdin.buffer)  # noqa: S301
-        tell(_run(errand, forkserver, tell))
+        run_request = pickle.load(sys.stdin.buffer)  # noqa: S301
+        tell(_run(run_request, forkserver, tell))
     except StokerError as error:
         tell(Refusal(error.message, error.hint))
     except OSError as error:
@@ -167,20 +167,20 @@ def _voice() -> Callable[[Message], None]:
     return tell
 
 
-def _run(errand: Errand, forkserver: Forkserver, tell: Callable[[Message], None]) -> Ending:
+def _run(run_request: RunRequest, forkserver: Forkserver, tell: Callable[[Message], None]) -> Ending:
     watcher = Watcher(tell)
     with (
-        contextlib.closing(declare(errand.slots)) as devices,
-        contextlib.closing(Foreground(_setup(errand, devices, forkserver), watcher)) as run,
+        contextlib.closing(declare(run_request.slots)) as devices,
+        contextlib.closing(Foreground(_setup(run_request, devices, forkserver), watcher)) as run,
     ):
         _tie_to_scheduler(run)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        terms = _terms(run)
-        rounds = list(errand.rounds)
+        spec = _spec(run)
+        rounds = list(run_request.rounds)
         try:
             while rounds and not run.engine.draining:
                 watcher.expect(rounds[0])
-                run.run(Instances(rounds.pop(0), terms))
+                run.run(Instances(rounds.pop(0), spec))
             ending = watcher.ending(run, [instance.folder for instances in rounds for instance in instances])
             _withdraw(run)
         finally:
@@ -188,14 +188,14 @@ def _run(errand: Errand, forkserver: Forkserver, tell: Callable[[Message], None]
         return ending
 
 
-def _setup(errand: Errand, devices: Devices, forkserver: Forkserver) -> Setup:
+def _setup(run_request: RunRequest, devices: Devices, forkserver: Forkserver) -> Setup:
     return Setup(
-        places=find_places(os.environ, socket.gethostname(), simulated=False),
+        paths=find_paths(os.environ, socket.gethostname(), simulated=False),
         ledger=find_ledger(os.environ),
         devices=devices,
         policy=Policy(),
         user=current_user(),
-        label=errand.label,
+        label=run_request.label,
         resume=True,
         interrupted=_interruption(),
         redo=True,  # the folders say what is done
@@ -216,8 +216,8 @@ def _interruption() -> Callable[[Foreground, signal.Signals, int], None]:
     return interrupted
 
 
-def _terms(run: Foreground) -> Terms:
-    return Terms(
+def _spec(run: Foreground) -> JobSpec:
+    return JobSpec(
         cwd=os.getcwd(),
         environment=run.store.add_environment(os.environ),
         extra_env=(("PYTHONUNBUFFERED", "1"),),
@@ -245,9 +245,9 @@ def _withdraw(run: Foreground) -> None:
 class Instances:
     """The instances of a round, as the run takes them."""
 
-    def __init__(self, instances: Sequence[Instance], terms: Terms) -> None:
+    def __init__(self, instances: Sequence[Instance], spec: JobSpec) -> None:
         self._left = iter(instances)
-        self._terms = terms
+        self._spec = spec
         self.exhausted = not instances
 
     def fileno(self) -> int:
@@ -261,8 +261,8 @@ class Instances:
         return jobs
 
     def _job(self, instance: Instance) -> NewJob:
-        terms = msgspec.structs.replace(self._terms, out=instance.log.replace("%", "%%"))
-        return NewJob(Command(instance.words), terms, _name(instance.text))
+        spec = msgspec.structs.replace(self._spec, out=instance.log.replace("%", "%%"))
+        return NewJob(Command(instance.words), spec, _name(instance.text))
 
 
 def _name(text: str) -> str:

@@ -33,7 +33,7 @@ class Instance(NamedTuple):
     """Where its output goes."""
 
 
-class Errand(NamedTuple):
+class RunRequest(NamedTuple):
     """All that is to be done."""
 
     label: str
@@ -135,12 +135,14 @@ class Relay:
             self._process.send_signal(number)
 
 
-def carry_out(errand: Errand, note: Callable[[Note], None], say: Callable[[str], None], relay: Relay) -> Ending:
+def carry_out(
+    run_request: RunRequest, note: Callable[[Note], None], say: Callable[[str], None], relay: Relay
+) -> Ending:
     """Have the errand done; returns when nothing of it runs any more."""
     with _started(apart=relay.possible) as process:
         try:
             relay.aim(process)
-            return _listen(process, errand, note, say)
+            return _listen(process, run_request, note, say)
         except BaseException:
             process.terminate()
             raise
@@ -171,9 +173,9 @@ def _errors() -> int | None:
 
 
 def _listen(
-    process: subprocess.Popen[bytes], errand: Errand, note: Callable[[Note], None], say: Callable[[str], None]
+    process: subprocess.Popen[bytes], run_request: RunRequest, note: Callable[[Note], None], say: Callable[[str], None]
 ) -> Ending:
-    for message in _messages(process, errand):
+    for message in _messages(process, run_request):
         match message:
             case Note():
                 note(message)
@@ -189,11 +191,11 @@ def _listen(
     )
 
 
-def _messages(process: subprocess.Popen[bytes], errand: Errand) -> Iterator[object]:
+def _messages(process: subprocess.Popen[bytes], run_request: RunRequest) -> Iterator[object]:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        pickle.dump(errand, process.stdin)
+        pickle.dump(run_request, process.stdin)
         process.stdin.flush()  # it stays open: its end tells the process that we are gone
         while True:
             yield pickle.load(process.stdout)  # noqa: S301

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TextIO
 from stoker.compat.gpu_task.bundle import Packer, stop_if_only_read
 from stoker.compat.gpu_task.config import ConfigManager
 from stoker.compat.gpu_task.folder import folder_state
-from stoker.compat.gpu_task.process import Ending, Errand, Failure, Instance, Note, Relay, carry_out
+from stoker.compat.gpu_task.process import Ending, Failure, Instance, Note, Relay, RunRequest, carry_out
 from stoker.compat.gpu_task.task import GPUTask
 from stoker.core.errors import StokerError
 from stoker.core.units import count_text
@@ -173,7 +173,7 @@ class GPUTaskScheduler:
 
         ending = NOTHING_DONE
         if rounds:
-            ending = carry_out(Errand(_label(), slots, rounds), note, say, relay)
+            ending = carry_out(RunRequest(_label(), slots, rounds), note, say, relay)
         elsewhere = {*ending.elsewhere}
         skipping.rest([one for instances in rounds for one in instances if one.folder in elsewhere], slots[0])
         for slot in slots:

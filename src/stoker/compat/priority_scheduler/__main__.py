@@ -22,7 +22,7 @@ from stoker.compat.priority_scheduler.stages import PROFILES, Batches, Bench
 from stoker.compat.priority_scheduler.task_file import Rows, TaskFile, Tickets, find_counter
 from stoker.core.device import resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
-from stoker.core.job import Ended, Happening
+from stoker.core.job import Ended, JobEvent
 from stoker.core.planner.policy import Policy
 from stoker.core.settings import EngineSettings, policy_of
 from stoker.core.text import printable
@@ -35,7 +35,7 @@ from stoker.ledger import find_ledger, prepare_ledger
 from stoker.queue.config import load_config
 from stoker.queue.options import Surroundings, current_umask, current_user, working_directory
 from stoker.queue.submit import RUNS, new_log_directory
-from stoker.store.paths import Places, find_places
+from stoker.store.paths import Paths, find_paths
 
 PROGRAM = "priority_scheduler"
 STANDARD_OUTPUT = 1
@@ -153,22 +153,22 @@ def _run(options: argparse.Namespace) -> int:
     if not options.keep and not os.access(file.path.parent, os.W_OK | os.X_OK):
         raise UsageError(f"{file.name} cannot be changed where it is", "make its directory writable, or give --keep")
     simulation = os.environ.get("STOKER_SIM", "")
-    places = find_places(os.environ, socket.gethostname(), simulated=bool(simulation))
-    kept = places.tasklist(hashlib.sha256(os.fsencode(file.path)).hexdigest()[:16])
+    paths = find_paths(os.environ, socket.gethostname(), simulated=bool(simulation))
+    kept = paths.tasklist(hashlib.sha256(os.fsencode(file.path)).hexdigest()[:16])
     settings = load_config(os.environ, None).engine
     with contextlib.ExitStack() as closing:
         tickets = closing.enter_context(contextlib.closing(Tickets(kept.with_suffix(".tickets"), file.path)))
-        devices = closing.enter_context(contextlib.closing(_find_devices(simulation, settings, places)))
+        devices = closing.enter_context(contextlib.closing(_find_devices(simulation, settings, paths)))
         counter = find_counter(Path(working_directory()), file.path, kept.with_suffix(".counter"))
         rows = Rows(file, tickets, counter, size=options.num, keep=options.keep)
-        code = _work(rows, _setup(places, devices, settings, simulation, options, resume=bool(tickets)), options)
+        code = _work(rows, _setup(paths, devices, settings, simulation, options, resume=bool(tickets)), options)
         _sum_up(rows, file, interrupted=code > 128)
         return code
 
 
-def _find_devices(simulation: str, settings: EngineSettings, places: Places) -> Devices:
+def _find_devices(simulation: str, settings: EngineSettings, paths: Paths) -> Devices:
     if simulation:
-        return simulate(simulation, str(places.simulator), (), time.time())
+        return simulate(simulation, str(paths.simulator), (), time.time())
     try:
         return detect(settings.devices.split(",") if settings.devices else (), time.time())
     except Impossible as error:
@@ -177,7 +177,7 @@ def _find_devices(simulation: str, settings: EngineSettings, places: Places) -> 
 
 
 def _setup(
-    places: Places,
+    paths: Paths,
     devices: Devices,
     settings: EngineSettings,
     simulation: str,
@@ -187,8 +187,8 @@ def _setup(
 ) -> Setup:
     private = simulation and not os.environ.get("STOKER_LEDGER")
     return Setup(
-        places=places,
-        ledger=prepare_ledger(places.state / "ledger") if private else find_ledger(os.environ),
+        paths=paths,
+        ledger=prepare_ledger(paths.state / "ledger") if private else find_ledger(os.environ),
         devices=devices,
         policy=_policy(settings),
         user=current_user(),
@@ -206,7 +206,7 @@ def _policy(settings: EngineSettings) -> Policy:
 def _work(rows: Rows, setup: Setup, options: argparse.Namespace) -> int:
     showing = Showing()
     with contextlib.closing(Foreground(setup, showing)) as run:
-        devices, logs = run.engine.snapshot.devices, _log_directory(setup.places)
+        devices, logs = run.engine.snapshot.devices, _log_directory(setup.paths)
         bench = Bench(_surroundings(run), devices, setup.policy, logs, _mps(options))
         with contextlib.closing(Batches(rows, bench, run, announce)) as batches:
             showing.batches = batches
@@ -230,12 +230,12 @@ def _surroundings(run: Foreground) -> Surroundings:
     )
 
 
-def _log_directory(places: Places) -> str:
+def _log_directory(paths: Paths) -> str:
     """Here, as for other runs; where nothing can be written here, among the logs of the queue."""
     try:
         return str(new_log_directory(Path(working_directory(), RUNS)))
     except OSError:
-        return str(new_log_directory(places.logs))
+        return str(new_log_directory(paths.logs))
 
 
 def _mps(options: argparse.Namespace) -> int | None:
@@ -259,11 +259,11 @@ class Showing:
         self._complaints = Complaints(_say)
         self._waiting_told = False
 
-    def happened(self, happening: Happening) -> None:
+    def happened(self, job_event: JobEvent) -> None:
         """Only ends matter."""
-        state = happening.job.state
+        state = job_event.job.state
         if self.batches is not None and isinstance(state, Ended):
-            self.batches.ended(happening.job, state, happening.started, happening.log)
+            self.batches.ended(job_event.job, state, job_event.started, job_event.log)
 
     def refresh(self, run: Foreground) -> None:
         """Say what keeps tasks waiting, once for each batch."""

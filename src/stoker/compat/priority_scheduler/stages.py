@@ -19,10 +19,10 @@ from stoker.core.launch import INHERIT
 from stoker.core.planner.fairshare import never_modest
 from stoker.core.planner.placement import never_fits
 from stoker.core.planner.policy import Policy
-from stoker.core.spec import Command, Need, NewJob, Terms, content_of
+from stoker.core.spec import Command, JobSpec, NewJob, Resources, content_of
 from stoker.core.text import outcome
 from stoker.engine.foreground import Foreground
-from stoker.queue.options import Surroundings, terms_of
+from stoker.queue.options import Surroundings, spec_of
 from stoker.queue.task_list import Task
 from stoker.store.logs import last_line
 
@@ -37,7 +37,7 @@ VARIABLE = "STOKER_TASK"
 """Tells a job from every other one, also from the same command of an earlier run."""
 
 
-class Errand(Struct, frozen=True):
+class RunRequest(Struct, frozen=True):
     """One run of a row's task."""
 
     row: Row
@@ -67,53 +67,53 @@ class Bench(Struct, frozen=True):
     def fault(self, task: Task) -> str:
         """Why a task could never run here; empty where it could."""
         try:
-            terms = self._terms(task)
+            spec = self._spec(task)
         except StokerError as error:
             return error.message
         if task.options.array is not None:
             return "it cannot be an array"
-        if INHERIT in (terms.out, terms.err):
+        if INHERIT in (spec.out, spec.err):
             return "its output must go to files"
-        need = terms.need
-        return never_fits(need, self.devices) or never_modest(need.gpus, self.devices, self.policy) or ""
+        resources = spec.resources
+        return never_fits(resources, self.devices) or never_modest(resources.gpus, self.devices, self.policy) or ""
 
-    def job(self, errand: Errand) -> NewJob:
+    def job(self, run_request: RunRequest) -> NewJob:
         """The job of an errand."""
-        task, number = errand.row.task, errand.row.ticket.number
-        profile = errand.stage == "profile"
+        task, number = run_request.row.task, run_request.row.ticket.number
+        profile = run_request.stage == "profile"
         name = f"task-{number}-profile" if profile else f"task-{number}"
-        terms = self._terms(task)
+        spec = self._spec(task)
         log = f"{self.logs.replace('%', '%%')}/{name}.log"
-        terms = replace(
-            terms,
-            need=self._need(task, terms.need, profile=profile),
+        spec = replace(
+            spec,
+            resources=self._resources(task, spec.resources, profile=profile),
             mps_optional=True,
-            group=PROFILES if profile else terms.group,
-            extra_env=(*terms.extra_env, (VARIABLE, errand.key)),
-            out=log if profile or task.options.out is None else terms.out,
-            err="" if profile else terms.err,
-            tags=(*terms.tags, ("task", str(number))),
+            group=PROFILES if profile else spec.group,
+            extra_env=(*spec.extra_env, (VARIABLE, run_request.key)),
+            out=log if profile or task.options.out is None else spec.out,
+            err="" if profile else spec.err,
+            tags=(*spec.tags, ("task", str(number))),
         )
         words = task.words(PROFILE_EPOCHS if profile else task.epochs, number)
-        return NewJob(Command(words), terms, task.options.name or name)
+        return NewJob(Command(words), spec, task.options.name or name)
 
-    def _terms(self, task: Task) -> Terms:
+    def _spec(self, task: Task) -> JobSpec:
         """What a row asks for; its memory is learnt unless it says how much."""
         own = task.options
         vram = "auto" if own.vram is None and own.gpus != 0 else own.vram
-        return terms_of(replace(own, chdir=task.directory or None, priority=-task.priority, vram=vram), self.around)
+        return spec_of(replace(own, chdir=task.directory or None, priority=-task.priority, vram=vram), self.around)
 
-    def _need(self, task: Task, need: Need, *, profile: bool) -> Need:
+    def _resources(self, task: Task, resources: Resources, *, profile: bool) -> Resources:
         """A whole GPU to learn what it takes; then that much, as a client of MPS where there is one to be."""
         if profile:
-            return replace(need, memory=None, auto=False, mps=None)
-        told = task.options.mps is not None or not need.shares or need.gpus != 1
-        return need if told else replace(need, mps=self.mps)
+            return replace(resources, memory=None, auto=False, mps=None)
+        told = task.options.mps is not None or not resources.shares or resources.gpus != 1
+        return resources if told else replace(resources, mps=self.mps)
 
 
 def key_of(job: Job) -> str:
     """The key of the errand that a job is."""
-    return dict(job.terms.extra_env).get(VARIABLE, "")
+    return dict(job.spec.extra_env).get(VARIABLE, "")
 
 
 def return_code(state: Ended) -> int:
@@ -137,12 +137,12 @@ class Batches:
         self._bench = bench
         self._run = run
         self._announce = announce
-        self._bell = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake_fifo = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """Readable when there are jobs to take, or another batch to look for."""
         self._outgoing: deque[NewJob] = deque()
-        self._open: dict[str, Errand] = {}
+        self._open: dict[str, RunRequest] = {}
         """What was given out and is not over."""
-        self._passed: list[Errand] = []
+        self._passed: list[RunRequest] = []
         """Profile runs that succeeded."""
         self._profiles: dict[str, Job] = {}
         """Their jobs by the key of the errand, as far as those ran here."""
@@ -156,11 +156,11 @@ class Batches:
 
     def fileno(self) -> int:
         """The bell."""
-        return self._bell
+        return self._wake_fifo
 
     def take(self, limit: int) -> Sequence[NewJob]:
         """The next jobs of this batch, or the first of another."""
-        os.eventfd_read(self._bell)
+        os.eventfd_read(self._wake_fifo)
         while not self._outgoing and not self._open and not self.exhausted:
             self._go_on()
         jobs = [self._outgoing.popleft() for _ in range(min(limit, len(self._outgoing)))]
@@ -170,7 +170,7 @@ class Batches:
 
     def close(self) -> None:
         """Give the bell back."""
-        os.close(self._bell)
+        os.close(self._wake_fifo)
 
     # -- stage after stage -----------------------------------------------------------------------
 
@@ -179,13 +179,13 @@ class Batches:
             self._train()
         elif batch := self._rows.next_batch(self._bench.fault, self._run.say):
             self._announce(f"Number of files: {len(batch)}")
-            self._give_out([errand for row in batch if (errand := self._begin(Errand(row, "profile")))])
+            self._give_out([run_request for row in batch if (run_request := self._begin(RunRequest(row, "profile")))])
         else:
             self.exhausted = True
 
-    def _begin(self, profile: Errand) -> Errand | None:
+    def _begin(self, profile: RunRequest) -> RunRequest | None:
         """The profile run of a row, unless an earlier scheduler has brought it further."""
-        train = Errand(profile.row, "train")
+        train = RunRequest(profile.row, "train")
         if not profile.row.new and self._succeeded(train):
             self._run.say(f"{train.row.title} succeeded in an earlier run")
             self._rows.succeeded(train.row)
@@ -197,29 +197,29 @@ class Batches:
 
     def _train(self) -> None:
         passed, self._passed = self._passed, []
-        passed.sort(key=lambda errand: (errand.row.task.priority, errand.row.ticket.number))
-        self._announce(f"peak_mems: {[self._peak(errand) for errand in passed]}")
+        passed.sort(key=lambda run_request: (run_request.row.task.priority, run_request.row.ticket.number))
+        self._announce(f"peak_mems: {[self._peak(run_request) for run_request in passed]}")
         self._profiles.clear()
-        self._give_out(Errand(errand.row, "train") for errand in passed)
+        self._give_out(RunRequest(run_request.row, "train") for run_request in passed)
 
-    def _give_out(self, errands: Iterable[Errand]) -> None:
-        for errand in errands:
-            self._open[errand.key] = errand
-            self._outgoing.append(self._bench.job(errand))
+    def _give_out(self, run_requests: Iterable[RunRequest]) -> None:
+        for run_request in run_requests:
+            self._open[run_request.key] = run_request
+            self._outgoing.append(self._bench.job(run_request))
 
     # -- what becomes of them --------------------------------------------------------------------
 
     def ended(self, job: Job, state: Ended, started: float | None, log: str) -> None:
         """A job is over."""
-        errand = self._open.pop(key_of(job), None)
-        if errand is None:
+        run_request = self._open.pop(key_of(job), None)
+        if run_request is None:
             return
-        self._announce(f"return-code for {errand.row.title}: {return_code(state)}")
+        self._announce(f"return-code for {run_request.row.title}: {return_code(state)}")
         if state.result == "done":
-            self._well(errand)
-            self._note_profile(errand, job, 0.0 if started is None else state.at - started)
+            self._well(run_request)
+            self._note_profile(run_request, job, 0.0 if started is None else state.at - started)
         elif self._run.stopped_by is None:
-            self._rows.failed(errand.row, _why(errand, state, log))
+            self._rows.failed(run_request.row, _why(run_request, state, log))
         self._ring_if_over()
 
     def look_around(self) -> None:
@@ -227,8 +227,8 @@ class Batches:
         not_submitted = self._run.tally.skipped + self._run.tally.elsewhere
         if not_submitted > self._not_submitted:
             self._not_submitted = not_submitted
-            for errand in list(self._open.values()):
-                self._sort_out(errand)
+            for run_request in list(self._open.values()):
+                self._sort_out(run_request)
             self._ring_if_over()
         if self._deadline is not None and (self._is_measured or time.monotonic() >= self._deadline):
             self._deadline, self._unmeasured = None, []
@@ -242,34 +242,34 @@ class Batches:
     @property
     def trains(self) -> bool:
         """Whether tasks are being trained."""
-        return any(errand.stage == "train" for errand in self._open.values())
+        return any(run_request.stage == "train" for run_request in self._open.values())
 
-    def _sort_out(self, errand: Errand) -> None:
+    def _sort_out(self, run_request: RunRequest) -> None:
         """A job that was not submitted is done by now, or another engine has it."""
-        if self._succeeded(errand):
-            del self._open[errand.key]
-            self._well(errand)
-        elif self._run.store.times_open(self._content(errand), self._run.engine.name):
-            del self._open[errand.key]
-            self._rows.left_to_others(errand.row)
-            self._run.say(f"{errand.row.title} is in the hands of another engine; its row stays")
+        if self._succeeded(run_request):
+            del self._open[run_request.key]
+            self._well(run_request)
+        elif self._run.store.times_open(self._content(run_request), self._run.engine.name):
+            del self._open[run_request.key]
+            self._rows.left_to_others(run_request.row)
+            self._run.say(f"{run_request.row.title} is in the hands of another engine; its row stays")
 
-    def _well(self, errand: Errand) -> None:
-        if errand.stage == "profile":
-            self._passed.append(errand)
+    def _well(self, run_request: RunRequest) -> None:
+        if run_request.stage == "profile":
+            self._passed.append(run_request)
         else:
-            self._rows.succeeded(errand.row)
+            self._rows.succeeded(run_request.row)
 
     # -- what profile runs showed ----------------------------------------------------------------
 
-    def _note_profile(self, errand: Errand, job: Job, seconds: float) -> None:
-        if errand.stage == "profile":
-            self._profiles[errand.key] = job
+    def _note_profile(self, run_request: RunRequest, job: Job, seconds: float) -> None:
+        if run_request.stage == "profile":
+            self._profiles[run_request.key] = job
             self._unmeasured += [job] if seconds > BRIEF and self._bench.measures else []
 
-    def _peak(self, errand: Errand) -> int:
+    def _peak(self, run_request: RunRequest) -> int:
         """Bytes that a profile run held at most; 0 where nobody knows."""
-        job = self._profiles.get(errand.key)
+        job = self._profiles.get(run_request.key)
         uses = {} if job is None else self._run.store.uses(job.id)
         return max((use.peak for use in uses.values()), default=0)
 
@@ -279,12 +279,12 @@ class Batches:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _succeeded(self, errand: Errand) -> bool:
-        return self._run.store.times_done(self._content(errand)) > 0
+    def _succeeded(self, run_request: RunRequest) -> bool:
+        return self._run.store.times_done(self._content(run_request)) > 0
 
-    def _content(self, errand: Errand) -> bytes:
-        job = self._bench.job(errand)
-        return content_of(job.command, job.terms, job.task)
+    def _content(self, run_request: RunRequest) -> bytes:
+        job = self._bench.job(run_request)
+        return content_of(job.command, job.spec, job.task)
 
     def _ring_if_over(self) -> None:
         if self._open or self._outgoing:
@@ -295,10 +295,10 @@ class Batches:
             self._ring()
 
     def _ring(self) -> None:
-        os.eventfd_write(self._bell, 1)
+        os.eventfd_write(self._wake_fifo, 1)
 
 
-def _why(errand: Errand, state: Ended, log: str) -> str:
+def _why(run_request: RunRequest, state: Ended, log: str) -> str:
     said = state.note or last_line(log)
-    where = " in its profile run" if errand.stage == "profile" else ""
+    where = " in its profile run" if run_request.stage == "profile" else ""
     return f"{outcome(state)}{where}" + (f": {said}" if said else "") + (f" [{log}]" if log else "")

@@ -22,7 +22,7 @@ _WINDOW = 6000
 """Characters of a message, without blanks: torch names every process on the GPU, and MPS allows 48 of them."""
 
 
-class Shortage(Struct, frozen=True):
+class OutOfMemory(Struct, frozen=True):
     """An allocation that failed; None where the message does not say."""
 
     framework: Framework
@@ -32,7 +32,7 @@ class Shortage(Struct, frozen=True):
     """Bytes that the process itself had."""
     total: int | None
     free: int | None
-    neighbours: tuple[tuple[int, int], ...]
+    co_tenants: tuple[tuple[int, int], ...]
     """Other processes on the GPU, as (process number, bytes)."""
     capped: bool
     """It ran into a limit that was set for it, whatever the others had."""
@@ -40,31 +40,31 @@ class Shortage(Struct, frozen=True):
     """The message as a person should read it, shortened."""
 
 
-def find_shortage(text: str) -> Shortage | None:
+def find_oom(text: str) -> OutOfMemory | None:
     """The last such message of a log; None where no framework ran out of GPU memory."""
     log = read_log_text(text)
     found = [(match, form) for form in _FORMS if (match := last_match(form.expression, log.packed, form.marks))]
     if not found:
         return None
     match, form = max(found, key=lambda each: each[0].end())  # of equals the first, which is the more telling one
-    return _shortage(log, match, form)
+    return _oom(log, match, form)
 
 
-def is_own_fault(shortage: Shortage, reserved: int | None, seen_peak: int | None = None) -> bool:
+def is_own_fault(oom: OutOfMemory, reserved: int | None, seen_peak: int | None = None) -> bool:
     """Whether the job itself needed more than was reserved for it, rather than others having taken too much.
 
     None is the whole card. What was measured counts where the message is silent, or tells of one process of several.
     """
-    held = max((size for size in (shortage.own, seen_peak) if size is not None), default=None)
-    if reserved is None or shortage.capped or held is None:
+    held = max((size for size in (oom.own, seen_peak) if size is not None), default=None)
+    if reserved is None or oom.capped or held is None:
         return True
-    return held + (shortage.wanted or 0) > reserved
+    return held + (oom.wanted or 0) > reserved
 
 
-def floor_after(shortage: Shortage, reserved: int | None, seen_peak: int | None) -> int:
+def floor_after(oom: OutOfMemory, reserved: int | None, seen_peak: int | None) -> int:
     """Bytes to reserve the next time, after a shortage of the job's own making."""
-    held = shortage.own if shortage.own is not None else seen_peak or 0
-    needed = int((held + (shortage.wanted or 0)) * _MARGIN)
+    held = oom.own if oom.own is not None else seen_peak or 0
+    needed = int((held + (oom.wanted or 0)) * _MARGIN)
     return _rounded_up(max(needed, int((reserved or 0) * _GROWTH), seen_peak or 0))
 
 
@@ -166,17 +166,17 @@ _UNITS = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 _WIDTHS = {"half": 2, "bfloat16": 2, "float": 4, "double": 8, "int64": 8, "int32": 4, "uint8": 1, "int8": 1, "bool": 1}
 
 
-def _shortage(log: LogText, match: re.Match[str], form: _Form) -> Shortage:
+def _oom(log: LogText, match: re.Match[str], form: _Form) -> OutOfMemory:
     said = log.packed[match.start() : match.start() + _WINDOW]
-    own, neighbours = _shares(said)
+    own, co_tenants = _shares(said)
     wanted = _wanted(said)
-    return Shortage(
+    return OutOfMemory(
         framework=form.framework,
         wanted=wanted,
         own=own if own is not None else _in_use(log.packed[: match.start()], form.framework),
         total=_size(_TOTAL, said),
         free=_size(_FREE, said),
-        neighbours=neighbours,
+        co_tenants=co_tenants,
         capped=_is_capped(said, (own or 0) + (wanted or 0)),
         text=sentence(log, match.start(), match.end()),
     )

@@ -63,10 +63,10 @@ def pattern(expression: str) -> re.Pattern[str]:
 
 def last_match(expression: str, text: str, marks: Iterable[str] = ()) -> re.Match[str] | None:
     """Where an expression matches for the last time; of the marks, words that are quick to find, each has one."""
-    places = [place for mark in marks if (place := text.find(mark)) >= 0]
-    if marks and not places:
+    paths = [place for mark in marks if (place := text.find(mark)) >= 0]
+    if marks and not paths:
         return None
-    start = max(0, min(places, default=0) - _FAR)
+    start = max(0, min(paths, default=0) - _FAR)
     last = deque(pattern(expression).finditer(text, start), maxlen=1)
     return last[0] if last else None
 

@@ -14,9 +14,9 @@ from stoker.core.lease import Lease
 from stoker.core.planner.occupancy import Occupancy
 from stoker.core.planner.placement import suits
 from stoker.core.planner.policy import Policy
-from stoker.core.planner.reasons import Crowded, Draining, GivesWay, Leased, MaxUse, MinFree, Reason
+from stoker.core.planner.reasons import Crowded, Draining, Leased, MaxUse, MinFree, Reason, Yields
 from stoker.core.planner.reservation import waiting_since
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 
 HALF_LIFE = 3600.0
 """Seconds after which what somebody used counts half."""
@@ -34,7 +34,7 @@ REST = 60.0
 """Seconds after which somebody who did not take a device is offered it again."""
 
 
-class Want(Struct, frozen=True):
+class Demand(Struct, frozen=True):
     """What a waiting engine tells all others."""
 
     uid: int
@@ -63,7 +63,7 @@ NO_OFFERS: Offers = MappingProxyType({})
 class StepBack(Struct, frozen=True):
     """The devices to leave alone now, and what to remember until the next time."""
 
-    left: Mapping[str, Want]
+    left: Mapping[str, Demand]
     """A device's name in the ledger -> the want for which it is left."""
     offers: Offers
 
@@ -81,44 +81,44 @@ def usage_of(runs: Iterable[tuple[int, float, float | None]], now: float, half_l
     )
 
 
-def fair_order(wants: Mapping[str, Want]) -> list[str]:
+def fair_order(demands: Mapping[str, Demand]) -> list[str]:
     """The wants by name, first come first: users by usage, then by age; engines of one user by age alone."""
     users: dict[int, tuple[float, float, int]] = {}
-    for want in wants.values():
-        usage, since, _ = users.get(want.uid, (0.0, want.since, want.uid))
+    for demand in demands.values():
+        usage, since, _ = users.get(demand.uid, (0.0, demand.since, demand.uid))
         # Engines of one user may know of different parts of what he used; the largest is nearest to all of it.
-        users[want.uid] = max(usage, want.usage // GRAIN), min(since, want.since), want.uid
-    return sorted(wants, key=lambda name: (users[wants[name].uid], wants[name].since, name))
+        users[demand.uid] = max(usage, demand.usage // GRAIN), min(since, demand.since), demand.uid
+    return sorted(demands, key=lambda name: (users[demands[name].uid], demands[name].since, name))
 
 
-def ahead_of_me(others: Mapping[str, Want], name: str, mine: Want) -> list[tuple[str, Want]]:
+def ahead_of_me(others: Mapping[str, Demand], name: str, mine: Demand) -> list[tuple[str, Demand]]:
     """The wants of other engines that go before mine, in their order."""
     order = fair_order({**others, name: mine})
     return [(each, others[each]) for each in order[: order.index(name)]]
 
 
-def steps_back(ahead: Sequence[tuple[str, Want]], free: Sequence[str], offers: Offers, now: float) -> StepBack:
+def steps_back(ahead: Sequence[tuple[str, Demand]], free: Sequence[str], offers: Offers, now: float) -> StepBack:
     """Leave to those ahead as many free devices as they want, the ones I like least, for as long as they may take.
 
     `free` are names in the ledger, the ones I like best first; `offers` is what was remembered last time.
     """
-    left: dict[str, Want] = {}
+    left: dict[str, Demand] = {}
     remembered: dict[tuple[str, str], float] = {}
-    for name, want in ahead:
+    for name, demand in ahead:
         since = {device: offers.get((name, device), now) for device in free}
-        missed = {device for device in free if now - since[device] > _patience(want)}
-        suited = [device for device in reversed(free) if device not in left and _would_take(want, device)]
-        chosen = [device for device in suited if device not in missed][: want.gpus]
-        left.update(dict.fromkeys(chosen, want))
+        missed = {device for device in free if now - since[device] > _patience(demand)}
+        suited = [device for device in reversed(free) if device not in left and _would_take(demand, device)]
+        chosen = [device for device in suited if device not in missed][: demand.gpus]
+        left.update(dict.fromkeys(chosen, demand))
         remembered.update(((name, device), since[device]) for device in chosen)
     return StepBack(left, {**_missed(ahead, offers, now), **remembered})
 
 
-def way_given(to: Want, mine: Want) -> GivesWay:
+def way_given(to: Demand, mine: Demand) -> Yields:
     """The words for stepping back."""
     if to.uid == mine.uid:
-        return GivesWay("", "waited longer")
-    return GivesWay(to.owner, "used less" if to.usage // GRAIN < mine.usage // GRAIN else "waited longer")
+        return Yields("", "waited longer")
+    return Yields(to.owner, "used less" if to.usage // GRAIN < mine.usage // GRAIN else "waited longer")
 
 
 def _decayed_seconds(age_at_start: float, age_at_end: float, half_life: float) -> float:
@@ -127,17 +127,17 @@ def _decayed_seconds(age_at_start: float, age_at_end: float, half_life: float) -
     return half_life / log(2) * (exp2(-age_at_end / half_life) - exp2(-age_at_start / half_life))
 
 
-def _would_take(want: Want, device: str) -> bool:
-    return not want.claims or device in want.claims
+def _would_take(demand: Demand, device: str) -> bool:
+    return not demand.claims or device in demand.claims
 
 
-def _patience(want: Want) -> float:
-    return GIVE_WAY if want.least <= 1 else ASSEMBLY
+def _patience(demand: Demand) -> float:
+    return GIVE_WAY if demand.least <= 1 else ASSEMBLY
 
 
-def _missed(ahead: Sequence[tuple[str, Want]], offers: Offers, now: float) -> dict[tuple[str, str], float]:
+def _missed(ahead: Sequence[tuple[str, Demand]], offers: Offers, now: float) -> dict[tuple[str, str], float]:
     """The offers that nobody took in time: remembered for a while, so that they are not made again at once."""
-    patience = {name: _patience(want) for name, want in ahead}
+    patience = {name: _patience(demand) for name, demand in ahead}
     return {
         (name, device): since
         for (name, device), since in offers.items()
@@ -145,25 +145,25 @@ def _missed(ahead: Sequence[tuple[str, Want]], offers: Offers, now: float) -> di
     }
 
 
-WORTH_TELLING = Crowded | Leased | GivesWay | Draining
+WORTH_TELLING = Crowded | Leased | Yields | Draining
 """Reasons for waiting that end when somebody leaves a device to us."""
 
 
-class Courtesy(Struct, frozen=True):
+class FairShare(Struct, frozen=True):
     """What a plan has to know of the other engines on the machine."""
 
-    left: Mapping[str, GivesWay] = {}
+    left: Mapping[str, Yields] = {}
     """Names of devices in the ledger that are left free, and for whom: somebody who goes first."""
     elsewhere: frozenset[str] = frozenset()
     """Names of the devices that other engines of this user hold."""
-    company: bool = False
+    shared: bool = False
     """Whether there is anybody else to tell what we wait for."""
 
 
-ALONE = Courtesy()
+ALONE = FairShare()
 
 
-class Longing(Struct, frozen=True):
+class OwnDemand(Struct, frozen=True):
     """What the jobs that found no place would take, if others left it to them."""
 
     since: float
@@ -176,7 +176,7 @@ class Unserved(Struct, frozen=True):
     """Waiting jobs of one need, the oldest of them, and why they wait."""
 
     head: Job
-    need: Need
+    resources: Resources
     count: int
     reason: Reason
 
@@ -186,24 +186,26 @@ def held_elsewhere(leases: Iterable[Lease], owner: str) -> frozenset[str]:
     return frozenset(claim.name for lease in leases if lease.owner == owner for claim in lease.claims)
 
 
-def longing(unserved: Iterable[Unserved], occupancy: Occupancy, policy: Policy, courtesy: Courtesy) -> Longing | None:
+def own_demand(
+    unserved: Iterable[Unserved], occupancy: Occupancy, policy: Policy, fair_share: FairShare
+) -> OwnDemand | None:
     """What to tell others that we wait for; None where nothing that they do would help."""
-    helped = [one for one in unserved if one.need.gpus and isinstance(one.reason, WORTH_TELLING)]
-    claims = _within_reach([one.need for one in helped], occupancy)
-    wanted = sum(one.count * one.need.gpus for one in helped)
-    gpus = min(wanted, len(claims), _allowance(len(claims), occupancy, policy, courtesy))
+    helped = [one for one in unserved if one.resources.gpus and isinstance(one.reason, WORTH_TELLING)]
+    claims = _within_reach([one.resources for one in helped], occupancy)
+    wanted = sum(one.count * one.resources.gpus for one in helped)
+    gpus = min(wanted, len(claims), _allowance(len(claims), occupancy, policy, fair_share))
     if gpus <= 0:
         return None
-    least = min(one.need.gpus for one in helped)
-    return Longing(min(waiting_since(one.head) for one in helped), gpus, least, claims)
+    least = min(one.resources.gpus for one in helped)
+    return OwnDemand(min(waiting_since(one.head) for one in helped), gpus, least, claims)
 
 
 def immodest(
-    devices: Sequence[Device], occupancy: Occupancy, policy: Policy, courtesy: Courtesy
+    devices: Sequence[Device], occupancy: Occupancy, policy: Policy, fair_share: FairShare
 ) -> MaxUse | MinFree | None:
     """Why these devices are more than the user wants to have of the machine."""
     names = {name for device in devices for name in device.claims}
-    used = occupancy.names_in_use | courtesy.elsewhere
+    used = occupancy.names_in_use | fair_share.elsewhere
     if policy.max_use is not None and not names <= used and len(names | used) > policy.max_use:
         return MaxUse(policy.max_use)
     untouched = occupancy.untouched
@@ -222,20 +224,20 @@ def never_modest(gpus: int, devices: Sequence[Device], policy: Policy) -> str | 
     return None
 
 
-def _within_reach(needs: Sequence[Need], occupancy: Occupancy) -> tuple[str, ...]:
+def _within_reach(needs: Sequence[Resources], occupancy: Occupancy) -> tuple[str, ...]:
     """The names of the devices that some of the needs could be met on, once others leave them."""
     names = {
         name
         for view in occupancy.views
-        if view.closed is None or isinstance(view.closed, GivesWay | Draining)
-        if any(suits(view.device, need) for need in needs)
+        if view.closed is None or isinstance(view.closed, Yields | Draining)
+        if any(suits(view.device, resources) for resources in needs)
         for name in view.device.claims
     }
     return tuple(sorted(names))
 
 
-def _allowance(there: int, occupancy: Occupancy, policy: Policy, courtesy: Courtesy) -> int:
+def _allowance(there: int, occupancy: Occupancy, policy: Policy, fair_share: FairShare) -> int:
     allowed = there - policy.min_free
     if policy.max_use is not None:
-        allowed = min(allowed, policy.max_use - len(occupancy.names_in_use | courtesy.elsewhere))
+        allowed = min(allowed, policy.max_use - len(occupancy.names_in_use | fair_share.elsewhere))
     return allowed

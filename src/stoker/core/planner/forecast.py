@@ -12,7 +12,7 @@ from stoker.core.device import Reading, Snapshot
 from stoker.core.job import Job
 from stoker.core.lease import Lease
 from stoker.core.planner.occupancy import Slot
-from stoker.core.planner.plan import Foresee, Plan, Start, nothing_learnt, plan
+from stoker.core.planner.plan import Estimate, Plan, Start, nothing_learnt, plan
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import WaitingJobs, caps_of
 
@@ -40,7 +40,7 @@ class Now(Struct, frozen=True):
     leases: Sequence[Lease]
     policy: Policy
     moment: float
-    foresee: Foresee = nothing_learnt
+    estimate: Estimate = nothing_learnt
 
 
 def forecast(now: Now, expects: Expects, horizon: int = HORIZON) -> Forecast:
@@ -86,7 +86,7 @@ class _Ahead:
             policy,
             self._moment,
             expects=self._expects,
-            foresee=now.foresee,
+            estimate=now.estimate,
         )
 
     def _begin(self, start: Start) -> None:
@@ -96,7 +96,7 @@ class _Ahead:
         until = None if seconds is None else self._moment + seconds
         if until is not None:
             self.ends[job.id] = until
-        self._slots.append(Slot(f"#{job.id}", job.id, start.need, start.devices, until, caps=caps_of(job)))
+        self._slots.append(Slot(f"#{job.id}", job.id, start.resources, start.devices, until, caps=caps_of(job)))
 
 
 def _nearest(waiting: WaitingJobs, horizon: int) -> WaitingJobs:
@@ -127,7 +127,7 @@ def _empty(now: Now, expects: Expects, ahead: _Ahead) -> float | None:
         seconds = expects(next(iter(group)))
         if seconds is None or not now.snapshot.devices:
             return None
-        work += len(group) * seconds * group.shape.need.gpus
+        work += len(group) * seconds * group.shape.resources.gpus
     running = [slot.until for slot in now.slots]
     if any(until is None for until in running):
         return None

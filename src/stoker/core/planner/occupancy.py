@@ -14,8 +14,8 @@ from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.lease import OURS, Claim, Lease, compatible
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import Cap
-from stoker.core.planner.reasons import Drained, Draining, GivesWay, Occupied, Unusable
-from stoker.core.spec import Need, amount_on, load_on
+from stoker.core.planner.reasons import Drained, Draining, Occupied, Unusable, Yields
+from stoker.core.spec import Resources, amount_on, load_on
 from stoker.core.units import size_text
 
 NOW = -inf
@@ -26,15 +26,15 @@ ANY_NUMBER = 2**20
 """The share of a claim that reserves memory: memory limits the company, not their number."""
 WHOLE_CARD = 2**62
 """How tight a whole device fits: looser than any part of one."""
-NOTHING_LEFT: Mapping[str, GivesWay] = MappingProxyType({})
+NOTHING_LEFT: Mapping[str, Yields] = MappingProxyType({})
 
 
 class Slot(Struct, frozen=True):
-    """What one of our keepers is doing."""
+    """What one of our workers is doing."""
 
-    keeper: str
+    worker: str
     job: int
-    need: Need
+    resources: Resources
     devices: tuple[str, ...]
     until: float | None = None
     """When it will be free at the latest, where a limit or experience tells."""
@@ -48,9 +48,9 @@ class Slot(Struct, frozen=True):
     """The most bytes that it was seen to hold on one of the devices; it may be more than was set aside."""
 
 
-def claims_on(device: Device, need: Need) -> tuple[Claim, ...]:
+def claims_on(device: Device, resources: Resources) -> tuple[Claim, ...]:
     """What an attempt with this need claims of a device in the ledger."""
-    return tuple([_claim(name, device, need) for name in device.claims])
+    return tuple([_claim(name, device, resources) for name in device.claims])
 
 
 class Holding(NamedTuple):
@@ -77,7 +77,7 @@ class View(Struct):
 
     device: Device
     order: int
-    closed: Unusable | Draining | Drained | Occupied | GivesWay | None = None
+    closed: Unusable | Draining | Drained | Occupied | Yields | None = None
     """What keeps everybody off it."""
     gone: int = 0
     """Bytes in use beyond what is reserved..."""
@@ -101,7 +101,7 @@ class Occupancy:
         policy: Policy,
         now: float,
         freed: Mapping[str, float],
-        left: Mapping[str, GivesWay] = NOTHING_LEFT,
+        left: Mapping[str, Yields] = NOTHING_LEFT,
     ) -> None:
         """`left` are names of devices that are left free, each with a word for whom."""
         self.now = now
@@ -120,7 +120,7 @@ class Occupancy:
             self._note_lease(lease)
         for slot in slots:
             until, sure = _end(slot, policy, now)
-            self.hold(slot.job, slot.need, slot.devices, until, sure=sure, peak=slot.peak)
+            self.hold(slot.job, slot.resources, slot.devices, until, sure=sure, peak=slot.peak)
         for view in self.views:
             if view.device.measured and view.closed is None:
                 self._look(view, snapshot, policy, freed)
@@ -143,7 +143,7 @@ class Occupancy:
     def hold(
         self,
         job_id: int,
-        need: Need,
+        resources: Resources,
         device_ids: Sequence[str],
         until: float,
         *,
@@ -155,46 +155,46 @@ class Occupancy:
         for device_id in device_ids:
             if view := self._by_id.get(device_id):
                 for name in _names(view.device):
-                    claim = _exceeded(_claim(name, view.device, need), peak)
+                    claim = _exceeded(_claim(name, view.device, resources), peak)
                     holding = Holding(device_id, job_id, claim, until, sure)
                     self._ours.setdefault(name, []).append(holding)
                     self._forget(name)
 
-    def fit(self, view: View, need: Need, at: float = NOW) -> int | None:
+    def fit(self, view: View, resources: Resources, at: float = NOW) -> int | None:
         """How tight a job fits on a device at a moment, less being tighter; None when it cannot go there."""
         if view.closed is not None and (at == NOW or not isinstance(view.closed, Draining)):
             return None
-        amount = amount_on(need, view.device) if need.shares else None
+        amount = amount_on(resources, view.device) if resources.shares else None
         if amount is None:
             return WHOLE_CARD if self._is_open_whole(view, at) else None
-        room = self.room(view, need, at)
-        if amount > room.memory or (room.load is not None and load_on(need, view.device) > room.load):
+        room = self.room(view, resources, at)
+        if amount > room.memory or (room.load is not None and load_on(resources, view.device) > room.load):
             return None
         return room.memory
 
-    def fit_both(self, device: Device, need: Need, other: Need, at: float) -> bool:
+    def fit_both(self, device: Device, resources: Resources, other: Resources, at: float) -> bool:
         """Whether two jobs that share would go on a device together at a moment."""
-        mine, theirs = amount_on(need, device), amount_on(other, device)
-        if mine is None or theirs is None or server_of(need) != server_of(other):
+        mine, theirs = amount_on(resources, device), amount_on(other, device)
+        if mine is None or theirs is None or server_of(resources) != server_of(other):
             return False
-        room = self.room(self._by_id[device.id], need, at)
+        room = self.room(self._by_id[device.id], resources, at)
         memory = min(room.memory, (device.memory or 0) - self._reserve)
         load = self.busy if room.load is None else room.load
-        return mine + theirs <= memory and load_on(need, device) + load_on(other, device) <= load
+        return mine + theirs <= memory and load_on(resources, device) + load_on(other, device) <= load
 
-    def ready(self, view: View, need: Need) -> float | None:
+    def ready(self, view: View, resources: Resources) -> float | None:
         """When a device will be open for a need: infinity where nobody knows, None where others decide."""
-        if self.fit(view, need) is not None:
+        if self.fit(view, resources) is not None:
             return NOW
-        if self.fit(view, need, FOREVER) is None:
+        if self.fit(view, resources, FOREVER) is None:
             return None
         ends = {max(self.now, holding.until) for holding in self.holdings(view)}
         moments = sorted(ends | {self.now})
-        return next((moment for moment in moments if self.fit(view, need, moment) is not None), inf)
+        return next((moment for moment in moments if self.fit(view, resources, moment) is not None), inf)
 
-    def room(self, view: View, need: Need, at: float = NOW) -> Room:
+    def room(self, view: View, resources: Resources, at: float = NOW) -> Room:
         """What one more sharer may have; no memory on a device that somebody holds whole."""
-        key = at, server_of(need)
+        key = at, server_of(resources)
         room = view.room.get(key)
         if room is None:
             room = view.room[key] = self._count_room(view, at, key[1])
@@ -256,7 +256,7 @@ class Occupancy:
             view.open_whole.clear()
             view.room.clear()
 
-    def _leave(self, name: str, whom: GivesWay) -> None:
+    def _leave(self, name: str, whom: Yields) -> None:
         for view in self._by_name.get(name, ()):
             if view.closed is None and not any(self._ours.get(each) for each in _names(view.device)):
                 view.closed = whom
@@ -280,7 +280,7 @@ class Occupancy:
             held = self._held_on(view, NOW)
             if not held and policy.strangers == "avoid":
                 since = snapshot.at - freed[device.id] if device.id in freed else None
-                view.closed = _stranger(device, reading, policy, since)
+                view.closed = _foreign_process(device, reading, policy, since)
             else:
                 beyond = (reading.used or 0) - sum(claim.memory or 0 for claim in held)
                 view.gone = beyond if beyond > policy.tolerance else 0
@@ -305,16 +305,16 @@ def _names(device: Device) -> tuple[str, ...]:
     return device.claims or (device.id,)
 
 
-def server_of(need: Need) -> str:
+def server_of(resources: Resources) -> str:
     """Whose MPS server a need wants to be a client of."""
-    return "" if need.mps is None else OURS
+    return "" if resources.mps is None else OURS
 
 
-def _claim(name: str, device: Device, need: Need) -> Claim:
-    amount = amount_on(need, device) if need.shares else None
+def _claim(name: str, device: Device, resources: Resources) -> Claim:
+    amount = amount_on(resources, device) if resources.shares else None
     if amount is None:
-        return Claim(name, share=device.share, mps=server_of(need))
-    return Claim(name, amount, ANY_NUMBER, load_on(need, device), server_of(need))
+        return Claim(name, share=device.share, mps=server_of(resources))
+    return Claim(name, amount, ANY_NUMBER, load_on(resources, device), server_of(resources))
 
 
 def _exceeded(claim: Claim, peak: int) -> Claim:
@@ -340,7 +340,7 @@ def _drained(device: Device, policy: Policy) -> Drained | None:
     return None if note is None else Drained(device.label, note)
 
 
-def _stranger(
+def _foreign_process(
     device: Device, reading: Reading, policy: Policy, since_ours: float | None
 ) -> Draining | Unusable | Occupied | None:
     """Who or what is on a device that nobody holds; `since_ours` are the seconds since an attempt of ours was."""

@@ -10,7 +10,7 @@ from stoker.core.device import Device
 from stoker.core.planner.occupancy import Occupancy, Slot
 from stoker.core.planner.queue import Cap
 from stoker.core.planner.reasons import Drained, Unusable
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from stoker.core.units import count_text, size_text
 
 
@@ -22,16 +22,16 @@ class Offer(NamedTuple):
     device: Device
 
 
-def suits(device: Device, need: Need) -> bool:
+def suits(device: Device, resources: Resources) -> bool:
     """Whether a job with this need could ever run on the device."""
-    if (need.allowed and device.id not in need.allowed) or need.model not in device.model.lower():
+    if (resources.allowed and device.id not in resources.allowed) or resources.model not in device.model.lower():
         return False
-    return need.memory is None or device.memory is None or need.memory <= device.memory
+    return resources.memory is None or device.memory is None or resources.memory <= device.memory
 
 
-def preference(device: Device, need: Need) -> int:
+def preference(device: Device, resources: Resources) -> int:
     """The place of a device among the required and the preferred ones; all others come after them."""
-    wanted = need.required + need.preferred
+    wanted = resources.required + resources.preferred
     return wanted.index(device.id) if device.id in wanted else len(wanted)
 
 
@@ -55,30 +55,32 @@ def most_at_once(devices: Iterable[Device]) -> int:
     return len(_most(offers, len(offers)))
 
 
-def never_fits(need: Need, devices: Sequence[Device]) -> str | None:
+def never_fits(resources: Resources, devices: Sequence[Device]) -> str | None:
     """Why a need can never be met by these devices, in one sentence; None when it can."""
-    allowed = [device for device in devices if not need.allowed or device.id in need.allowed]
-    suited = [device for device in allowed if suits(device, need)]
-    there = {device.id for device in suited}.issuperset(need.required)
-    if there and (need.gpus <= min(1, len(suited)) or most_at_once(suited) >= need.gpus):
+    allowed = [device for device in devices if not resources.allowed or device.id in resources.allowed]
+    suited = [device for device in allowed if suits(device, resources)]
+    there = {device.id for device in suited}.issuperset(resources.required)
+    if there and (resources.gpus <= min(1, len(suited)) or most_at_once(suited) >= resources.gpus):
         return None
     known = {device.id for device in devices}
-    if unknown := [name for name in need.allowed + need.required if name not in known]:
+    if unknown := [name for name in resources.allowed + resources.required if name not in known]:
         return f"no device {', '.join(unknown)} here; there are {_labels(devices)}"
-    if allowed and not any(need.model in device.model.lower() for device in allowed):
+    if allowed and not any(resources.model in device.model.lower() for device in allowed):
         models = sorted({device.model for device in allowed if device.model})
-        return f"needs a GPU of the type {need.model!r}; there are {', '.join(models) or 'none whose type is known'}"
+        return (
+            f"needs a GPU of the type {resources.model!r}; there are {', '.join(models) or 'none whose type is known'}"
+        )
     if allowed and not suited:
         largest = max(device.memory or 0 for device in allowed)
-        return f"needs {size_text(need.memory)} on a GPU; the largest has {size_text(largest)}"
-    return _too_few(need, most_at_once(suited))
+        return f"needs {size_text(resources.memory)} on a GPU; the largest has {size_text(largest)}"
+    return _too_few(resources, most_at_once(suited))
 
 
-def _too_few(need: Need, there: int) -> str:
-    size = f" of {size_text(need.memory)}" if need.memory is not None else ""
+def _too_few(resources: Resources, there: int) -> str:
+    size = f" of {size_text(resources.memory)}" if resources.memory is not None else ""
     has = "is allowed" if there == 1 else "are allowed"
-    where = f"{there or 'none'} {has}" if need.allowed else f"this machine has {there or 'none'}"
-    return f"needs {count_text(need.gpus, 'GPU')}{size}; {where}"
+    where = f"{there or 'none'} {has}" if resources.allowed else f"this machine has {there or 'none'}"
+    return f"needs {count_text(resources.gpus, 'GPU')}{size}; {where}"
 
 
 def _labels(devices: Sequence[Device]) -> str:
@@ -123,7 +125,7 @@ def _distance(offer: Offer, others: Sequence[Offer]) -> int:
     return sum(near.index(other.device.id) if other.device.id in near else len(near) for other in others)
 
 
-class HandOver:
+class Prefetch:
     """Gives room out evenly, and none on a device that an earlier job waits for.
 
     That keeps the order of the queue: whoever is handed over has the device before anybody else can.
@@ -132,20 +134,20 @@ class HandOver:
     def __init__(self, slots: Sequence[Slot], occupancy: Occupancy) -> None:
         self._occupancy = occupancy
         self._wanted: set[str] = set()
-        self._roomy: dict[tuple[Need, tuple[Cap, ...]], list[tuple[int, int, Slot]]] = {}
+        self._roomy: dict[tuple[Resources, tuple[Cap, ...]], list[tuple[int, int, Slot]]] = {}
         sound = {view.device.id for view in occupancy.views if not isinstance(view.closed, Unusable | Drained)}
         for index, slot in enumerate(slots):
             if slot.room > 0 and sound.issuperset(slot.devices):
-                self._roomy.setdefault((slot.need, slot.caps), []).append((-slot.room, index, slot))
+                self._roomy.setdefault((slot.resources, slot.caps), []).append((-slot.room, index, slot))
         for line in self._roomy.values():
             heapify(line)
 
-    def take(self, need: Need, caps: tuple[Cap, ...]) -> Slot | None:
+    def take(self, resources: Resources, caps: tuple[Cap, ...]) -> Slot | None:
         """The slot with the most room left among those that run the very same need.
 
         What counts for the same limits runs after the other, never beside it, so that no limit speaks.
         """
-        line = self._roomy.get((need, caps), [])
+        line = self._roomy.get((resources, caps), [])
         while line and not self._wanted.isdisjoint(line[0][2].devices):
             heappop(line)
         if not line:
@@ -161,7 +163,7 @@ class HandOver:
         """Keep later jobs from every slot."""
         self._roomy.clear()
 
-    def close(self, need: Need) -> None:
+    def close(self, resources: Resources) -> None:
         """Keep later jobs from every device that one with this need waits for."""
-        if need.gpus:
-            self._wanted.update(view.device.id for view in self._occupancy.views if suits(view.device, need))
+        if resources.gpus:
+            self._wanted.update(view.device.id for view in self._occupancy.views if suits(view.device, resources))

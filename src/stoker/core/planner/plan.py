@@ -15,9 +15,9 @@ from stoker.core.device import Device, Snapshot
 from stoker.core.job import Job, limit_of
 from stoker.core.learning import Learnt
 from stoker.core.lease import Lease
-from stoker.core.planner.fairshare import ALONE, Courtesy, Longing, Unserved, immodest, longing, never_modest
+from stoker.core.planner.fairshare import ALONE, FairShare, OwnDemand, Unserved, immodest, never_modest, own_demand
 from stoker.core.planner.occupancy import FOREVER, Occupancy, Room, Slot, View
-from stoker.core.planner.placement import HandOver, Offer, choose, most_at_once, never_fits, preference, suits
+from stoker.core.planner.placement import Offer, Prefetch, choose, most_at_once, never_fits, preference, suits
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import Shape, WaitingJobs, resolved, shape_of
 from stoker.core.planner.reasons import (
@@ -26,7 +26,6 @@ from stoker.core.planner.reasons import (
     Crowded,
     Drained,
     Draining,
-    GivesWay,
     KeptFree,
     Leased,
     MaxUse,
@@ -38,28 +37,31 @@ from stoker.core.planner.reasons import (
     Reason,
     TooBusy,
     Unusable,
+    Yields,
 )
 from stoker.core.planner.reservation import Reservation, leaves_room, may_pass, reserve
-from stoker.core.spec import Need, amount_on, load_on
+from stoker.core.spec import Resources, amount_on, load_on
 
-Outside = Leased | GivesWay | Occupied | Drained | Unusable | Draining
+Outside = Leased | Yields | Occupied | Drained | Unusable | Draining
 
-_MOST_TELLING_FIRST = (GivesWay, Leased, Occupied, Drained, Unusable, Draining)
+_MOST_TELLING_FIRST = (Yields, Leased, Occupied, Drained, Unusable, Draining)
 
 
-def why_blocked(need: Need, occupancy: Occupancy) -> Crowded | MemoryShort | TooBusy | Outside:
+def why_blocked(resources: Resources, occupancy: Occupancy) -> Crowded | MemoryShort | TooBusy | Outside:
     """What keeps a need waiting that the machine could meet."""
-    if need.required and not _required_open(need, occupancy):
-        required = structs.replace(need, gpus=len(need.required), allowed=need.required, required=())
+    if resources.required and not _required_open(resources, occupancy):
+        required = structs.replace(resources, gpus=len(resources.required), allowed=resources.required, required=())
         return why_blocked(required, occupancy)
-    suited = [view for view in occupancy.views if suits(view.device, need)]
-    outside = [blame for view in suited if (blame := _outside(view, need, occupancy)) is not None]
-    if outside and len(suited) - len(outside) < need.gpus:
+    suited = [view for view in occupancy.views if suits(view.device, resources)]
+    outside = [blame for view in suited if (blame := _outside(view, resources, occupancy)) is not None]
+    if outside and len(suited) - len(outside) < resources.gpus:
         blame = _counted(min(outside, key=lambda blame: _MOST_TELLING_FIRST.index(type(blame))), outside)
-        return _detailed(blame, need, suited, occupancy) if isinstance(blame, Leased) and need.shares else blame
-    if need.shares and (short := _short_of_room(need, suited, occupancy)):
+        return (
+            _detailed(blame, resources, suited, occupancy) if isinstance(blame, Leased) and resources.shares else blame
+        )
+    if resources.shares and (short := _short_of_room(resources, suited, occupancy)):
         return short
-    return _crowded(need, suited, occupancy)
+    return _crowded(resources, suited, occupancy)
 
 
 def _counted(blame: Outside, outside: Sequence[Outside]) -> Outside:
@@ -70,60 +72,60 @@ def _counted(blame: Outside, outside: Sequence[Outside]) -> Outside:
     return structs.replace(blame, gpus=alike)
 
 
-def _detailed(blame: Leased, need: Need, suited: Sequence[View], occupancy: Occupancy) -> Leased:
+def _detailed(blame: Leased, resources: Resources, suited: Sequence[View], occupancy: Occupancy) -> Leased:
     """What a job is short of beside others' jobs; no end of ours would help it."""
-    short = _short_of_room(need, suited, occupancy)
+    short = _short_of_room(resources, suited, occupancy)
     return structs.replace(blame, short=short and structs.replace(short, first_to_end=None))
 
 
-def _required_open(need: Need, occupancy: Occupancy) -> bool:
-    required = [view for view in occupancy.views if view.device.id in need.required]
-    return all(occupancy.fit(view, need) is not None for view in required)
+def _required_open(resources: Resources, occupancy: Occupancy) -> bool:
+    required = [view for view in occupancy.views if view.device.id in resources.required]
+    return all(occupancy.fit(view, resources) is not None for view in required)
 
 
-def _outside(view: View, need: Need, occupancy: Occupancy) -> Outside | None:
+def _outside(view: View, resources: Resources, occupancy: Occupancy) -> Outside | None:
     """What would keep the job off a device even if none of our own jobs ran."""
     if view.closed is not None:
         return view.closed
-    if occupancy.fit(view, need, FOREVER) is not None:
+    if occupancy.fit(view, resources, FOREVER) is not None:
         return None
     if lease := occupancy.lease(view):
         return Leased(view.device.label, lease.owner, lease.what)
     return Occupied(view.device.label, view.who, view.gone)
 
 
-def _short_of_room(need: Need, suited: Sequence[View], occupancy: Occupancy) -> MemoryShort | TooBusy | None:
+def _short_of_room(resources: Resources, suited: Sequence[View], occupancy: Occupancy) -> MemoryShort | TooBusy | None:
     """Where the job could share a device, but there is too little memory left on it, or too much going on."""
     rooms = [
-        (occupancy.room(view, need), amount, view)
+        (occupancy.room(view, resources), amount, view)
         for view in suited
-        if view.closed is None and (amount := amount_on(need, view.device)) is not None
+        if view.closed is None and (amount := amount_on(resources, view.device)) is not None
     ]
     if not rooms:
         return None
     first = _first_to_end(suited, occupancy)
     room, amount, view = max(rooms, key=lambda one: one[0].memory - one[1])
     if amount <= room.memory:
-        return _too_busy(room, need, view, occupancy, first)
+        return _too_busy(room, resources, view, occupancy, first)
     return MemoryShort(amount, room.memory, view.device.label, first) if room.memory > 0 else None
 
 
-def _too_busy(room: Room, need: Need, view: View, occupancy: Occupancy, first: int | None) -> TooBusy | None:
-    load = load_on(need, view.device)
+def _too_busy(room: Room, resources: Resources, view: View, occupancy: Occupancy, first: int | None) -> TooBusy | None:
+    load = load_on(resources, view.device)
     if room.load is None or load <= room.load:
         return None
     return TooBusy(view.device.label, occupancy.busy - room.load + load, occupancy.busy, first)
 
 
-def _crowded(need: Need, suited: Sequence[View], occupancy: Occupancy) -> Crowded:
-    free = most_at_once(view.device for view in suited if occupancy.fit(view, need) is not None)
-    return Crowded(need.gpus, free, _first_to_end(suited, occupancy), _is_unmeasured(need, suited))
+def _crowded(resources: Resources, suited: Sequence[View], occupancy: Occupancy) -> Crowded:
+    free = most_at_once(view.device for view in suited if occupancy.fit(view, resources) is not None)
+    return Crowded(resources.gpus, free, _first_to_end(suited, occupancy), _is_unmeasured(resources, suited))
 
 
-def _is_unmeasured(need: Need, suited: Sequence[View]) -> bool:
+def _is_unmeasured(resources: Resources, suited: Sequence[View]) -> bool:
     """Whether a job has GPUs to itself only this time, since nobody knows how much it takes of them."""
-    known = dict(need.predicted)
-    return need.auto and all(view.device.memory and view.device.model not in known for view in suited)
+    known = dict(resources.predicted)
+    return resources.auto and all(view.device.memory and view.device.model not in known for view in suited)
 
 
 def _first_to_end(suited: Sequence[View], occupancy: Occupancy) -> int | None:
@@ -142,57 +144,57 @@ class Prospects:
         self._devices = snapshot.devices
         self._absence = "" if snapshot.devices else snapshot.note
         """Why there is no device at all, where somebody knows."""
-        self._never: dict[Need, NeverFits | None] = {}
-        self._offers: dict[Need, list[Offer]] = {}
-        self._blocked: dict[Need, Reason] = {}
-        self._unreserved: set[Need] = set()
+        self._never: dict[Resources, NeverFits | None] = {}
+        self._offers: dict[Resources, list[Offer]] = {}
+        self._blocked: dict[Resources, Reason] = {}
+        self._unreserved: set[Resources] = set()
 
-    def hold(self, job_id: int, need: Need, device_ids: tuple[str, ...], until: float) -> None:
+    def hold(self, job_id: int, resources: Resources, device_ids: tuple[str, ...], until: float) -> None:
         """Note that a job gets these devices, which may change what there is for all others."""
-        self._occupancy.hold(job_id, need, device_ids, until)
+        self._occupancy.hold(job_id, resources, device_ids, until)
         self._offers.clear()
         self._blocked.clear()
         self._unreserved.clear()
 
-    def never(self, need: Need) -> NeverFits | None:
+    def never(self, resources: Resources) -> NeverFits | None:
         """Why the need can never be met, None where it can."""
-        if need not in self._never:
-            sentence = never_fits(need, self._devices) or never_modest(need.gpus, self._devices, self._policy)
-            self._never[need] = NeverFits(self._absence or sentence) if sentence else None
-        return self._never[need]
+        if resources not in self._never:
+            sentence = never_fits(resources, self._devices) or never_modest(resources.gpus, self._devices, self._policy)
+            self._never[resources] = NeverFits(self._absence or sentence) if sentence else None
+        return self._never[resources]
 
-    def offers(self, need: Need) -> list[Offer]:
+    def offers(self, resources: Resources) -> list[Offer]:
         """The devices that are open for the need."""
-        offers = self._offers.get(need)
+        offers = self._offers.get(resources)
         if offers is None:
-            offers = self._offers[need] = self._find_offers(need)
+            offers = self._offers[resources] = self._find_offers(resources)
         return offers
 
-    def why_blocked(self, need: Need) -> Reason:
+    def why_blocked(self, resources: Resources) -> Reason:
         """What keeps the need waiting."""
-        reason = self._blocked.get(need)
+        reason = self._blocked.get(resources)
         if reason is None:
-            reason = self._blocked[need] = why_blocked(need, self._occupancy)
+            reason = self._blocked[resources] = why_blocked(resources, self._occupancy)
         return reason
 
-    def reserve(self, job: Job, need: Need) -> Reservation | None:
+    def reserve(self, job: Job, resources: Resources) -> Reservation | None:
         """The devices that will be open first for a job; whether there are any is a matter of its need alone."""
-        if need in self._unreserved:
+        if resources in self._unreserved:
             return None
-        reservation = reserve(job, need, self._occupancy)
+        reservation = reserve(job, resources, self._occupancy)
         if reservation is None:
-            self._unreserved.add(need)
+            self._unreserved.add(resources)
         return reservation
 
-    def _find_offers(self, need: Need) -> list[Offer]:
+    def _find_offers(self, resources: Resources) -> list[Offer]:
         offers = []
         for view in self._occupancy.views:
-            if suits(view.device, need) and (fit := self._occupancy.fit(view, need)) is not None:
-                offers.append(Offer((preference(view.device, need), fit), view.order, view.device))
+            if suits(view.device, resources) and (fit := self._occupancy.fit(view, resources)) is not None:
+                offers.append(Offer((preference(view.device, resources), fit), view.order, view.device))
         return offers
 
 
-Foresee = Callable[[Shape], Need]
+Estimate = Callable[[Shape], Resources]
 """What has to be set aside for jobs of a shape."""
 
 _NEVER_FREED: Mapping[str, float] = MappingProxyType({})
@@ -200,18 +202,18 @@ _NEVER_FREED: Mapping[str, float] = MappingProxyType({})
 NOTHING_LEARNT = Learnt()
 
 
-def nothing_learnt(shape: Shape) -> Need:
+def nothing_learnt(shape: Shape) -> Resources:
     """What jobs of a shape ask for themselves, and what those that have come to grief need at least."""
     return resolved(shape, NOTHING_LEARNT, 0)
 
 
 class Start(Struct, frozen=True):
-    """Start the job on these devices; `behind` names a keeper whose running attempt it follows."""
+    """Start the job on these devices; `behind` names a worker whose running attempt it follows."""
 
     job: Job
     devices: tuple[str, ...]
     behind: str = ""
-    need: Need = Need()
+    resources: Resources = Resources()
     """What is set aside on them: what the job asks for, with what was learnt of such work."""
 
 
@@ -222,7 +224,7 @@ class Plan(Struct, frozen=True):
     waits: Mapping[Shape, Reason]
     """For every shape that has waiting jobs left; a job's place in its group tells how many come first."""
     reserved: Reservation | None = None
-    longing: Longing | None = None
+    own_demand: OwnDemand | None = None
     """What other engines should know that we wait for."""
 
     def reason(self, job: Job) -> Reason | None:
@@ -240,9 +242,9 @@ def plan(  # noqa: PLR0917 - what the decision depends on is all that a pure fun
     policy: Policy,
     now: float,
     freed: Mapping[str, float] = _NEVER_FREED,
-    courtesy: Courtesy = ALONE,
+    fair_share: FairShare = ALONE,
     expects: Callable[[Job], float | None] = limit_of,
-    foresee: Foresee = nothing_learnt,
+    estimate: Estimate = nothing_learnt,
 ) -> Plan:
     """Decide for every waiting job, by priority and then by age, or by how much work it is expected to be.
 
@@ -250,13 +252,13 @@ def plan(  # noqa: PLR0917 - what the decision depends on is all that a pure fun
     many seconds a job will take at most, where a limit or experience tells, `foresee` what to set aside. Only the heads
     of the groups are looked at, and as many jobs as start: the head that finds no place speaks for its group.
     """
-    occupancy = Occupancy(slots, snapshot, leases, policy=policy, now=now, freed=freed, left=courtesy.left)
-    turn = _Turn(occupancy, slots, snapshot, policy, courtesy=courtesy, expects=expects)
-    turn.serve(_heads(waiting, foresee, turn.due), turn.start_now)
+    occupancy = Occupancy(slots, snapshot, leases, policy=policy, now=now, freed=freed, left=fair_share.left)
+    turn = _Turn(occupancy, slots, snapshot, policy, fair_share=fair_share, expects=expects)
+    turn.serve(_heads(waiting, estimate, turn.due), turn.start_now)
     if turn.blocked and any(slot.room > 0 for slot in slots):
-        turn.hand_over(HandOver(slots, occupancy))
+        turn.hand_over(Prefetch(slots, occupancy))
     waits = {head.shape: reason for head, reason in turn.blocked}
-    return Plan(tuple(turn.starts), waits, turn.standing_reservation(), turn.longing(waiting))
+    return Plan(tuple(turn.starts), waits, turn.standing_reservation(), turn.own_demand(waiting))
 
 
 class _Head(NamedTuple):
@@ -268,16 +270,16 @@ class _Head(NamedTuple):
     job: Job
     later: Iterator[Job]
     shape: Shape
-    need: Need
+    resources: Resources
 
 
-def _heads(waiting: WaitingJobs, foresee: Foresee, due: Callable[[Job], float]) -> list[_Head]:
+def _heads(waiting: WaitingJobs, estimate: Estimate, due: Callable[[Job], float]) -> list[_Head]:
     heads = []
     for group in waiting.groups():
         jobs = iter(group)
         job = next(jobs)
         shape = group.shape
-        heads.append(_Head(-shape.priority, due(job), job.id, job, jobs, shape, foresee(shape)))
+        heads.append(_Head(-shape.priority, due(job), job.id, job, jobs, shape, estimate(shape)))
     return heads
 
 
@@ -291,7 +293,7 @@ class _Turn:
         snapshot: Snapshot,
         policy: Policy,
         *,
-        courtesy: Courtesy,
+        fair_share: FairShare,
         expects: Callable[[Job], float | None],
     ) -> None:
         self.starts: list[Start] = []
@@ -299,7 +301,7 @@ class _Turn:
         """The head that closed each group, and why."""
         self._occupancy = occupancy
         self._policy = policy
-        self._courtesy = courtesy
+        self._fair_share = fair_share
         self._expects = expects
         self._modest = policy.max_use is not None or policy.min_free > 0
         self._excess: MaxUse | MinFree | None = None
@@ -318,7 +320,7 @@ class _Turn:
         if self._policy.order == "age":
             return 0.0
         seconds = self._expects(job)
-        return job.submitted + (self._policy.unknown if seconds is None else seconds) * max(1, job.terms.need.gpus)
+        return job.submitted + (self._policy.unknown if seconds is None else seconds) * max(1, job.spec.resources.gpus)
 
     def serve(self, heads: list[_Head], attempt: Callable[[_Head], Start | Reason]) -> None:
         """Let the jobs try in order until each group is used up or closed."""
@@ -336,52 +338,52 @@ class _Turn:
             else:
                 heappop(heads)
 
-    def hand_over(self, room: HandOver) -> None:
+    def hand_over(self, room: Prefetch) -> None:
         """Let those that found nothing open wait behind running attempts."""
         reasons = {head.shape: reason for head, reason in self.blocked}
 
         def start_behind(head: _Head) -> Start | Reason:
-            need, reason = head.need, reasons[head.shape]
-            if slot := room.take(need, head.shape.caps):
-                return Start(head.job, slot.devices, slot.keeper, need)
+            resources, reason = head.resources, reasons[head.shape]
+            if slot := room.take(resources, head.shape.caps):
+                return Start(head.job, slot.devices, slot.worker, resources)
             if isinstance(reason, AtLimit | CapFull | QueuePaused):  # any end at all might let it start
                 room.close_all()
             elif not isinstance(reason, NeverFits):
-                room.close(need)
+                room.close(resources)
             return reason
 
         self.serve([head for head, _ in self.blocked], start_behind)
 
     def start_now(self, head: _Head) -> Start | Reason:
         """A start on devices that are open, or the reason why there is none."""
-        job, need = head.job, head.need
+        job, resources = head.job, head.resources
         if barrier := self._barrier(head.shape):
-            return self._prospects.never(need) or barrier
-        if need.gpus == 0:
+            return self._prospects.never(resources) or barrier
+        if resources.gpus == 0:
             self._count(head.shape)
-            return Start(job, (), need=need)
+            return Start(job, (), resources=resources)
         if self._stopped_by is not None:
-            return self._prospects.never(need) or self._stopped_by
-        offers = self._prospects.offers(need)
-        devices = choose(self._unreserved(offers, job, need), need.gpus, need.required)
+            return self._prospects.never(resources) or self._stopped_by
+        offers = self._prospects.offers(resources)
+        devices = choose(self._unreserved(offers, job, resources), resources.gpus, resources.required)
         if devices is None:
-            return self._prospects.never(need) or self._block(job, need, offers)
-        if self._modest and (excess := self._too_many(need, devices)):
+            return self._prospects.never(resources) or self._block(job, resources, offers)
+        if self._modest and (excess := self._too_many(resources, devices)):
             return excess
         device_ids = tuple([device.id for device in devices])
         self._count(head.shape)
         seconds = self._expects(job)
-        self._prospects.hold(job.id, need, device_ids, inf if seconds is None else self._occupancy.now + seconds)
-        return Start(job, device_ids, need=need)
+        self._prospects.hold(job.id, resources, device_ids, inf if seconds is None else self._occupancy.now + seconds)
+        return Start(job, device_ids, resources=resources)
 
-    def longing(self, waiting: WaitingJobs) -> Longing | None:
+    def own_demand(self, waiting: WaitingJobs) -> OwnDemand | None:
         """What to tell others that we wait for, if there are any."""
-        if not self._courtesy.company or not self.blocked:
+        if not self._fair_share.shared or not self.blocked:
             return None
         sizes = {group.shape: len(group) for group in waiting.groups()}
         sizes = Counter(sizes) - Counter(shape_of(start.job) for start in self.starts)
-        unserved = [Unserved(head.job, head.need, sizes[head.shape], why) for head, why in self.blocked]
-        return longing(unserved, self._occupancy, self._policy, self._courtesy)
+        unserved = [Unserved(head.job, head.resources, sizes[head.shape], why) for head, why in self.blocked]
+        return own_demand(unserved, self._occupancy, self._policy, self._fair_share)
 
     def standing_reservation(self) -> Reservation | None:
         """The reservation, unless its job was handed over after all."""
@@ -406,7 +408,7 @@ class _Turn:
     def _count(self, shape: Shape) -> None:
         self._counts.update(cap.name for cap in shape.caps)
 
-    def _unreserved(self, offers: list[Offer], job: Job, need: Need) -> list[Offer]:
+    def _unreserved(self, offers: list[Offer], job: Job, resources: Resources) -> list[Offer]:
         """The devices that a job may have without delaying the one that they are reserved for."""
         reservation, policy, occupancy = self._reservation, self._policy, self._occupancy
         if reservation is None or may_pass(self._expects(job), reservation, policy, occupancy.now):
@@ -415,27 +417,27 @@ class _Turn:
             offer
             for offer in offers
             if not _reserved(offer.device, reservation)
-            or leaves_room(offer.device, need, reservation, occupancy, policy=policy)
+            or leaves_room(offer.device, resources, reservation, occupancy, policy=policy)
         ]
 
-    def _too_many(self, need: Need, devices: Sequence[Device]) -> NeverFits | MaxUse | MinFree | None:
+    def _too_many(self, resources: Resources, devices: Sequence[Device]) -> NeverFits | MaxUse | MinFree | None:
         """Why these devices are more than the user wants; then none of the later jobs may have another one either."""
         if self._occupancy.names_in_use.issuperset(name for device in devices for name in device.claims):
             return None
-        if self._excess is None and (excess := immodest(devices, self._occupancy, self._policy, self._courtesy)):
-            if never := self._prospects.never(need):
+        if self._excess is None and (excess := immodest(devices, self._occupancy, self._policy, self._fair_share)):
+            if never := self._prospects.never(resources):
                 return never
             self._excess = excess
         return self._excess
 
-    def _block(self, job: Job, need: Need, offers: list[Offer]) -> Reason:
+    def _block(self, job: Job, resources: Resources, offers: list[Offer]) -> Reason:
         if self._policy.passing == "never":
-            self._stopped_by = KeptFree(job.id, need.gpus)
+            self._stopped_by = KeptFree(job.id, resources.gpus)
         elif self._policy.passing == "reserved" and self._reservation is None:
-            self._reservation = self._prospects.reserve(job, need)
-        elif self._reservation and choose(offers, need.gpus, need.required) is not None:
+            self._reservation = self._prospects.reserve(job, resources)
+        elif self._reservation and choose(offers, resources.gpus, resources.required) is not None:
             return KeptFree(self._reservation.job, self._reservation.gpus)
-        return self._prospects.why_blocked(need)
+        return self._prospects.why_blocked(resources)
 
 
 def _reserved(device: Device, reservation: Reservation) -> bool:

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from stoker.core.job import Job, OnHold, is_better_alone
-from stoker.core.learning import Learnt, foreseen
+from stoker.core.job import Job, OnHold, needs_exclusive
+from stoker.core.learning import Learnt, estimated
 from stoker.core.planner.reasons import Behind, HeldBack, NotBefore
-from stoker.core.spec import Blocked, Dependency, Doomed, Need, Outcome, judge
+from stoker.core.spec import Blocked, Dependency, Doomed, Outcome, Resources, judge
 
 SLACK = 64
 """Dead entries that a group may carry before it is worth tidying."""
@@ -30,14 +30,14 @@ class Cap(NamedTuple):
 class Shape(NamedTuple):
     """What makes waiting jobs interchangeable to the plan, but for their age."""
 
-    need: Need
+    resources: Resources
     priority: int
     caps: tuple[Cap, ...] = ()
     kind: str = ""
     """What work it is, where what was learnt of it counts."""
     floor: int = 0
     """Bytes that it needs at least, as an end of the same job showed."""
-    alone: bool = False
+    exclusive: bool = False
     """Whether company has cost it too much already."""
 
 
@@ -49,20 +49,20 @@ HOOKS = Cap("hooks", 4)
 
 def shape_of(job: Job) -> Shape:
     """The shape of a job, which names its group."""
-    terms = job.terms
-    if terms.group or terms.at_once is not None or not terms.need.gpus or job.kind:
-        return Shape(terms.need, terms.priority, caps_of(job), job.kind, job.floor, is_better_alone(job))
-    return Shape(terms.need, terms.priority)
+    spec = job.spec
+    if spec.group or spec.at_once is not None or not spec.resources.gpus or job.kind:
+        return Shape(spec.resources, spec.priority, caps_of(job), job.kind, job.floor, needs_exclusive(job))
+    return Shape(spec.resources, spec.priority)
 
 
 def caps_of(job: Job) -> tuple[Cap, ...]:
     """The limits that a job counts for."""
-    terms = job.terms
-    caps = [Cap(f"group {terms.group}")] if terms.group else []
-    if terms.at_once is not None:
-        caps.append(Cap(f"array {job.array}", terms.at_once))
-    if not terms.need.gpus:
-        caps.append(HOOKS if terms.role == "hook" else CPU_JOBS)
+    spec = job.spec
+    caps = [Cap(f"group {spec.group}")] if spec.group else []
+    if spec.at_once is not None:
+        caps.append(Cap(f"array {job.array}", spec.at_once))
+    if not spec.resources.gpus:
+        caps.append(HOOKS if spec.role == "hook" else CPU_JOBS)
     return tuple(caps)
 
 
@@ -184,26 +184,26 @@ Hindrance = HeldBack | NotBefore | Behind
 
 def is_gated(job: Job) -> bool:
     """Whether a job may have to wait for something that is no device; most never do."""
-    return bool(job.terms.after) or job.terms.begin is not None or isinstance(job.state, OnHold)
+    return bool(job.spec.after) or job.spec.begin is not None or isinstance(job.state, OnHold)
 
 
 def hindrance(job: Job, now: float, outcome: Callable[[Dependency], Outcome]) -> Hindrance | Doomed | None:
     """What keeps a queued job from being planned; Doomed where nothing will ever let it start."""
-    verdict = judge(job.terms.after, outcome)
+    verdict = judge(job.spec.after, outcome)
     if isinstance(verdict, Doomed):
         return verdict
     if isinstance(job.state, OnHold):
         return HeldBack(job.state.note)
     if isinstance(verdict, Blocked):
         return Behind(verdict.dependencies)
-    begin = job.terms.begin
+    begin = job.spec.begin
     return NotBefore(begin) if begin is not None and begin > now else None
 
 
-def resolved(shape: Shape, learnt: Learnt, margin: int) -> Need:
+def resolved(shape: Shape, learnt: Learnt, margin: int) -> Resources:
     """What to set aside for jobs of a shape; all of a GPU where company has cost one of them too much."""
-    if not shape.need.shares:
-        return shape.need
-    if shape.alone:
-        return replace(shape.need, memory=None, auto=False)
-    return foreseen(shape.need, learnt, margin, shape.floor)
+    if not shape.resources.shares:
+        return shape.resources
+    if shape.exclusive:
+        return replace(shape.resources, memory=None, auto=False)
+    return estimated(shape.resources, learnt, margin, shape.floor)

@@ -81,7 +81,7 @@ class Unusable(Struct, frozen=True, tag="unusable"):
     problem: str
 
 
-class GivesWay(Struct, frozen=True, tag="gives_way"):
+class Yields(Struct, frozen=True, tag="gives_way"):
     """A device is free, but somebody waits for it who goes first."""
 
     owner: str
@@ -161,7 +161,7 @@ Reason = (
     | Draining
     | Drained
     | Unusable
-    | GivesWay
+    | Yields
     | MaxUse
     | MinFree
     | AtLimit
@@ -178,8 +178,8 @@ def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = 
     """The reason in plain words; `moment` says a time as the reader's clock shows it, `name` a job as it is typed."""
     match reason:
         case Crowded(needed, free, first, unmeasured):
-            alone = " alone, to be measured" if unmeasured else ""
-            return f"needs {count_text(needed, 'GPU')}{alone}; {free or 'none'} free{_ends_first(first, name)}"
+            exclusive = " alone, to be measured" if unmeasured else ""
+            return f"needs {count_text(needed, 'GPU')}{exclusive}; {free or 'none'} free{_ends_first(first, name)}"
         case MemoryShort(needed, most_free, device, first):
             most = f"most free is {size_text(most_free)} (GPU {device})"
             return f"needs {size_text(needed)}; {most}{_ends_first(first, name)}"
@@ -190,13 +190,13 @@ def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = 
             return f"what is free is kept for #{name(job)}{needs}"
         case NeverFits(text):
             return text
-        case Leased() | Occupied() | Draining() | Drained() | Unusable() | GivesWay():
+        case Leased() | Occupied() | Draining() | Drained() | Unusable() | Yields():
             return _of_a_device(reason)
         case _:
             return _of_the_queue(reason, moment, name)
 
 
-def _of_a_device(reason: Leased | Occupied | Draining | Drained | Unusable | GivesWay) -> str:
+def _of_a_device(reason: Leased | Occupied | Draining | Drained | Unusable | Yields) -> str:
     match reason:
         case Leased(device, owner, what, gpus, short):
             held = f"{gpus} GPUs are" if gpus > 1 else f"GPU {device} is"
@@ -210,7 +210,7 @@ def _of_a_device(reason: Leased | Occupied | Draining | Drained | Unusable | Giv
             return f"GPU {device} is {note}"
         case Unusable(device, problem):
             return f"GPU {device}: {problem}"
-        case GivesWay(owner, why):
+        case Yields(owner, why):
             return f"gives way to {owner}, who has {why}" if owner else "gives way to an older run of yours"
 
 

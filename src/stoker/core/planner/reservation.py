@@ -11,7 +11,7 @@ from stoker.core.job import Job, Waiting
 from stoker.core.planner.occupancy import NOW, Occupancy
 from stoker.core.planner.placement import Offer, choose, preference, suits
 from stoker.core.planner.policy import Policy
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 
 
 class Reservation(Struct, frozen=True):
@@ -28,39 +28,41 @@ class Reservation(Struct, frozen=True):
     """When the last of the devices will be open, where that can be told or guessed."""
     sure: bool = True
     """Whether limits and experience tell the moment."""
-    need: Need = Need()
+    resources: Resources = Resources()
     """What the job will take of them."""
 
 
-def reserve(job: Job, need: Need, occupancy: Occupancy) -> Reservation | None:
+def reserve(job: Job, resources: Resources, occupancy: Occupancy) -> Reservation | None:
     """The devices that will be open first for a job, if those that only we hold are enough for it."""
     offers: list[Offer] = []
     moments: dict[str, float] = {}
     unsure: set[str] = set()
     for view in occupancy.views:
-        if suits(view.device, need) and (ready := occupancy.ready(view, need)) is not None:
+        if suits(view.device, resources) and (ready := occupancy.ready(view, resources)) is not None:
             moments[view.device.id] = ready
             if not all(holding.sure for holding in occupancy.holdings(view)):
                 unsure.add(view.device.id)
-            first = NOW if view.device.id in need.required else ready
-            offers.append(Offer((first, preference(view.device, need)), view.order, view.device))
-    devices = choose(offers, need.gpus, need.required)
+            first = NOW if view.device.id in resources.required else ready
+            offers.append(Offer((first, preference(view.device, resources)), view.order, view.device))
+    devices = choose(offers, resources.gpus, resources.required)
     if devices is None:
         return None
     last = max(moments[device.id] for device in devices)
     return Reservation(
         job=job.id,
-        gpus=need.gpus,
+        gpus=resources.gpus,
         since=waiting_since(job),
         devices=tuple(device.id for device in devices),
         claims=frozenset(claim for device in devices for claim in device.claims),
         moment=None if last == inf else max(last, occupancy.now),
         sure=unsure.isdisjoint(device.id for device in devices),
-        need=need,
+        resources=resources,
     )
 
 
-def leaves_room(device: Device, need: Need, reservation: Reservation, occupancy: Occupancy, *, policy: Policy) -> bool:
+def leaves_room(
+    device: Device, resources: Resources, reservation: Reservation, occupancy: Occupancy, *, policy: Policy
+) -> bool:
     """Whether a later job may share a reserved device however long it takes: there will be enough for both.
 
     Guesses may go wrong each time anew, and so are not believed for ever.
@@ -70,7 +72,7 @@ def leaves_room(device: Device, need: Need, reservation: Reservation, occupancy:
     waited = occupancy.now - reservation.since
     if not reservation.sure and waited > policy.lenience * reservation.gpus:
         return False
-    return occupancy.fit_both(device, need, reservation.need, reservation.moment)
+    return occupancy.fit_both(device, resources, reservation.resources, reservation.moment)
 
 
 def may_pass(seconds: float | None, reservation: Reservation, policy: Policy, now: float) -> bool:

@@ -16,19 +16,20 @@ from stoker.devices.mps.daemon import MpsTrouble, Place, join, prepare
 _PARENT = str(Path(__file__).resolve().parents[2])
 
 
-def warden_words(program: str, place: Place, visible: str, membership: int, *, exclusive: bool) -> tuple[str, ...]:
+def supervisor_words(program: str, place: Place, visible: str, membership: int, *, exclusive: bool) -> tuple[str, ...]:
     """The command that makes a daemon ready, for whoever hands down the descriptor of a client."""
     wish = "exclusive" if exclusive else ""
-    return (*_words("warden"), program, place.root, visible, str(membership), wish)
+    return (*_words("supervisor"), program, place.root, visible, str(membership), wish)
 
 
-def farewell_words(program: str, place: Place) -> tuple[str, ...]:
+def terminate_words(program: str, place: Place) -> tuple[str, ...]:
     """The command that ends the work of clients; the numbers of their processes follow."""
-    return (*_words("farewell"), program, place.root)
+    return (*_words("terminate"), program, place.root)
 
 
 def _words(module: str) -> tuple[str, ...]:
-    start = f"import sys; sys.path.insert(0, sys.argv.pop(1)); from stoker.mps.{module} import main; main(sys.argv[1:])"
+    start = "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    start += f"from stoker.devices.mps.{module} import main; main(sys.argv[1:])"
     return (sys.executable, "-I", "-S", "-c", start, _PARENT)
 
 
@@ -47,7 +48,7 @@ class Client(NamedTuple):
     place: Place
     membership: int
     """A descriptor, to be held for as long as there is anything of the client."""
-    farewell: tuple[str, ...]
+    mps_terminate: tuple[str, ...]
     """The program to run before it is killed."""
     note: str = ""
     """What a person should know, though all is well."""
@@ -62,11 +63,11 @@ class Inquiry:
         """The GPU as it is called in CUDA_VISIBLE_DEVICES, and the environment that a daemon starts in."""
         prepare(place)
         self._place = place
-        self._words = partial(warden_words, program, place, visible, exclusive=exclusive)
-        self._farewell = farewell_words(program, place)
+        self._words = partial(supervisor_words, program, place, visible, exclusive=exclusive)
+        self._farewell = terminate_words(program, place)
         self._environment = environment
         self._membership: int | None = None
-        self._warden: subprocess.Popen[str] | None = None
+        self._supervisor: subprocess.Popen[str] | None = None
         self._since = 0.0
         self._again_at = 0.0
         self._tries = 0
@@ -75,22 +76,22 @@ class Inquiry:
 
     def answer(self, now: float) -> Client | None:
         """The client, as soon as the daemon is ready; MpsTrouble where it will not be."""
-        if self._warden is None:
+        if self._supervisor is None:
             self._begin(now)
             return None
-        if self._warden.poll() is None:
+        if self._supervisor.poll() is None:
             if now - self._since > PATIENCE:
-                self._warden.kill()
+                self._supervisor.kill()
             return None
         return self._hear(now)
 
     def close(self) -> None:
         """Want it no more; what was started by then is stopped by whom the warden left behind."""
         self._leave()
-        if self._warden is not None:
-            self._warden.kill()
-            self._warden.communicate()
-            self._warden = None
+        if self._supervisor is not None:
+            self._supervisor.kill()
+            self._supervisor.communicate()
+            self._supervisor = None
 
     def _begin(self, now: float) -> None:
         if now < self._again_at:
@@ -99,7 +100,7 @@ class Inquiry:
         if self._membership is None:  # one is just being stopped, which must be over before another starts
             return
         self._since = now
-        self._warden = subprocess.Popen(
+        self._supervisor = subprocess.Popen(
             self._words(self._membership),
             pass_fds=[self._membership],
             env=self._environment,
@@ -112,9 +113,9 @@ class Inquiry:
         )
 
     def _hear(self, now: float) -> Client | None:
-        assert self._warden is not None
-        said = [line.split("\t") for line in self._warden.communicate()[0].splitlines()]
-        self._warden = None
+        assert self._supervisor is not None
+        said = [line.split("\t") for line in self._supervisor.communicate()[0].splitlines()]
+        self._supervisor = None
         if ["ready"] in said and self._membership is not None:
             membership, self._membership = self._membership, None
             note = next((line[1] for line in said if line[0] == "note"), "")

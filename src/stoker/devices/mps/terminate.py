@@ -12,7 +12,7 @@ from stoker.devices.mps.control import Control
 from stoker.devices.mps.daemon import Place
 
 PATIENCE = 5.0
-"""Seconds; a keeper waits a little longer than that."""
+"""Seconds; a worker waits a little longer than that."""
 
 
 def main(words: list[str]) -> None:

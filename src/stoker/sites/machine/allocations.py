@@ -13,7 +13,7 @@ from stoker.core.job import Job, Running, limit_of, started_at
 from stoker.core.lease import Claim, Lease
 from stoker.core.planner.occupancy import Slot, claims_on
 from stoker.core.planner.queue import shape_of
-from stoker.core.spec import Need
+from stoker.core.spec import Resources
 from stoker.ledger import HeldLease, Ledger
 from stoker.runner.local import LocalBackend
 
@@ -29,25 +29,25 @@ OVERDUE = 0.5
 _WEIGHT_OF_NEWS = 0.2
 
 
-class Post(Struct):
-    """One keeper, the devices it holds, and the jobs it has: the first runs, the others wait behind it."""
+class Allocation(Struct):
+    """One worker, the devices it holds, and the jobs it has: the first runs, the others wait behind it."""
 
-    keeper: str
-    need: Need
+    worker: str
+    resources: Resources
     devices: tuple[Device, ...]
     lease: str = ""
     """Path of the lease, empty where nothing had to be claimed."""
     adopted: bool = False
-    """Whether another engine hired the keeper: what it inherited, such as a terminal, is not ours."""
+    """Whether another engine hired the worker: what it inherited, such as a terminal, is not ours."""
     jobs: deque[int] = field(default_factory=deque)
     head_since: float = 0.0
-    company: bool = False
+    shared: bool = False
     """Whether somebody else was on its devices at any time since the running attempt began."""
     peak: int = 0
     """The most bytes that the running attempt was seen to hold on one of them."""
     recalled: bool = False
     attended: bool = False
-    """Whether the keeper holds what keeps the MPS daemon of its GPU from being stopped."""
+    """Whether the worker holds what keeps the MPS daemon of its GPU from being stopped."""
 
     @property
     def device_ids(self) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ class Post(Struct):
     @property
     def claims(self) -> tuple[Claim, ...]:
         """What its lease claims."""
-        return _claims(self.devices, self.need)
+        return _claims(self.devices, self.resources)
 
     @property
     def shares(self) -> bool:
@@ -77,22 +77,24 @@ class Post(Struct):
     def recognise(self, devices: tuple[Device, ...]) -> None:
         """These are the devices of an attempt that another engine began; nobody knows who was there before."""
         self.devices = devices
-        self.company = self.company or self.shares
+        self.shared = self.shared or self.shares
 
-    def suits(self, need: Need, device_ids: tuple[str, ...]) -> bool:
+    def suits(self, resources: Resources, device_ids: tuple[str, ...]) -> bool:
         """Whether the lease held covers another job as it is."""
-        return self.device_ids == device_ids and (self.need == need or _claims(self.devices, need) == self.claims)
+        return self.device_ids == device_ids and (
+            self.resources == resources or _claims(self.devices, resources) == self.claims
+        )
 
     def take(self, job: int, now: float) -> None:
         """Another attempt was handed over."""
         if not self.jobs:
-            self.head_since, self.company, self.peak = now, False, 0
+            self.head_since, self.shared, self.peak = now, False, 0
         self.jobs.append(job)
 
     def finish(self, job: int, now: float) -> None:
         """An attempt is over or came back."""
         if self.jobs[0] == job:
-            self.head_since, self.company, self.peak = now, False, 0
+            self.head_since, self.shared, self.peak = now, False, 0
         self.jobs.remove(job)
         if len(self.jobs) <= 1:
             self.recalled = False
@@ -109,12 +111,12 @@ class Post(Struct):
         return max(0, depth - (len(self.jobs) - 1))
 
 
-def _to_nobody(_: Post) -> bool:
+def _to_nobody(_: Allocation) -> bool:
     return False
 
 
-class Posts:
-    """All posts of an engine, and the keepers that have none at the moment."""
+class Allocations:
+    """All posts of an engine, and the workers that have none at the moment."""
 
     def __init__(
         self,
@@ -128,133 +130,161 @@ class Posts:
         self._expects = expects
         self._ledger = ledger
         self._label = label
-        self._posts: dict[str, Post] = {}
+        self._allocations: dict[str, Allocation] = {}
         self._idle: list[str] = []
-        self._paces: dict[Need, float] = {}
+        self._paces: dict[Resources, float] = {}
 
-    def __getitem__(self, keeper: str) -> Post:
-        return self._posts[keeper]
+    def __getitem__(self, worker: str) -> Allocation:
+        return self._allocations[worker]
 
-    def __contains__(self, keeper: str) -> bool:
-        return keeper in self._posts
+    def __contains__(self, worker: str) -> bool:
+        return worker in self._allocations
 
-    def __iter__(self) -> Iterator[Post]:
-        return iter(self._posts.values())
+    def __iter__(self) -> Iterator[Allocation]:
+        return iter(self._allocations.values())
 
     @property
     def leases(self) -> set[str]:
         """Names of the leases that are ours."""
-        return {post.lease.rpartition("/")[2] for post in self}
+        return {allocation.lease.rpartition("/")[2] for allocation in self}
 
     @property
-    def adopted(self) -> list[Post]:
+    def adopted(self) -> list[Allocation]:
         """Those that other engines had opened."""
-        return [post for post in self if post.adopted]
+        return [allocation for allocation in self if allocation.adopted]
 
     @property
     def ahead(self) -> bool:
         """Whether attempts wait behind others."""
-        return any(len(post.jobs) > 1 for post in self)
+        return any(len(allocation.jobs) > 1 for allocation in self)
 
     def slots(
-        self, held: Callable[[int], Job | None], short: float, now: float, promised: Callable[[Post], bool] = _to_nobody
+        self,
+        held: Callable[[int], Job | None],
+        short: float,
+        now: float,
+        promised: Callable[[Allocation], bool] = _to_nobody,
     ) -> list[Slot]:
         """The busy posts as the plan sees them; attempts that take less than `short` may be handed over ahead.
 
         But none on devices that are promised to somebody who goes first.
         """
-        heads = [(post, held(post.jobs[0])) for post in self if post.jobs]
+        heads = [(allocation, held(allocation.jobs[0])) for allocation in self if allocation.jobs]
         return [
-            self._slot(post, head, 0.0 if promised(post) else short, now) for post, head in heads if head is not None
+            self._slot(allocation, head, 0.0 if promised(allocation) else short, now)
+            for allocation, head in heads
+            if head is not None
         ]
 
-    def open(self, need: Need, devices: tuple[Device, ...], now: float) -> Post | None:
+    def open(self, resources: Resources, devices: tuple[Device, ...], now: float) -> Allocation | None:
         """A post on just these devices; None where somebody else was faster to claim them."""
         device_ids = tuple([device.id for device in devices])
-        for post in self:
-            if not post.jobs and post.suits(need, device_ids) and not self._backend.worn_out(post.keeper):
-                return post
+        for allocation in self:
+            if (
+                not allocation.jobs
+                and allocation.suits(resources, device_ids)
+                and not self._backend.journal_is_full(allocation.worker)
+            ):
+                return allocation
         self._make_way(device_ids)
-        claims = _claims(devices, need)
+        claims = _claims(devices, resources)
         held = self._ledger.claim(claims, self._label, now, _capacities(devices)) if claims else None
         if claims and held is None:
             return None
-        post = Post(self._employ(held), need, devices, lease=str(held.path) if held is not None else "")
-        self._posts[post.keeper] = post
-        return post
+        allocation = Allocation(
+            self._worker_for(held), resources, devices, lease=str(held.path) if held is not None else ""
+        )
+        self._allocations[allocation.worker] = allocation
+        return allocation
 
-    def note_company(self, others: Iterable[Lease]) -> None:
+    def note_sharing(self, others: Iterable[Lease]) -> None:
         """See who shares devices by now: attempts of ours with each other, and with those of other engines."""
         foreign = {claim.name for lease in others for claim in lease.claims}
-        busy = [post for post in self if post.jobs]
-        held = Counter(claim.name for post in busy for claim in post.claims)
-        for post in busy:
-            names = {claim.name for claim in post.claims}
-            post.company = post.company or not names.isdisjoint(foreign) or any(held[name] > 1 for name in names)
+        busy = [allocation for allocation in self if allocation.jobs]
+        held = Counter(claim.name for allocation in busy for claim in allocation.claims)
+        for allocation in busy:
+            names = {claim.name for claim in allocation.claims}
+            allocation.shared = (
+                allocation.shared or not names.isdisjoint(foreign) or any(held[name] > 1 for name in names)
+            )
 
     def meet(self) -> None:
         """See in the ledger itself who shares devices: the last look at it may be a second old."""
         ours = self.leases
-        self.note_company([lease for name, lease in self._ledger.live().leases.items() if name not in ours])
+        self.note_sharing([lease for name, lease in self._ledger.live().leases.items() if name not in ours])
 
-    def occupy(self, post: Post) -> None:
+    def occupy(self, allocation: Allocation) -> None:
         """Add a post that another engine had opened."""
-        self._posts[post.keeper] = post
+        self._allocations[allocation.worker] = allocation
 
     def close_idle(self) -> None:
-        """Give the devices of idle posts back to everybody; their keepers wait for other work."""
-        for post in [post for post in self if not post.jobs]:
-            self._close(post)
+        """Give the devices of idle posts back to everybody; their workers wait for other work."""
+        for allocation in [allocation for allocation in self if not allocation.jobs]:
+            self._close(allocation)
 
-    def spread(self, now: float, promised: Callable[[Post], bool] = _to_nobody) -> None:
+    def spread(self, now: float, promised: Callable[[Allocation], bool] = _to_nobody) -> None:
         """Ask for what waits behind an attempt that turned out long, or before somebody who goes first."""
-        for post in self:
-            if post.overdue(now) or promised(post):
-                self.recall(post)
+        for allocation in self:
+            if allocation.overdue(now) or promised(allocation):
+                self.recall(allocation)
 
-    def recall(self, post: Post) -> None:
+    def recall(self, allocation: Allocation) -> None:
         """Ask for what was handed over ahead."""
-        if len(post.jobs) > 1 and not post.recalled:
-            post.recalled = True
-            self._backend.recall(post.keeper)
+        if len(allocation.jobs) > 1 and not allocation.recalled:
+            allocation.recalled = True
+            self._backend.recall(allocation.worker)
 
-    def lose(self, keeper: str) -> Post | None:
-        """A keeper died: its post is gone, if it had one. Its lease stays for as long as anything of the job lives."""
-        if keeper in self._idle:
-            self._idle.remove(keeper)
-        return self._posts.pop(keeper, None)
+    def lose(self, worker: str) -> Allocation | None:
+        """A worker died: its post is gone, if it had one. Its lease stays for as long as anything of the job lives."""
+        if worker in self._idle:
+            self._idle.remove(worker)
+        return self._allocations.pop(worker, None)
 
-    def learn(self, need: Need, seconds: float) -> None:
+    def learn(self, resources: Resources, seconds: float) -> None:
         """An attempt took so long: what the next ones with the same need may take."""
-        before = self._paces.get(need, seconds)
-        self._paces[need] = before + _WEIGHT_OF_NEWS * (seconds - before)
+        before = self._paces.get(resources, seconds)
+        self._paces[resources] = before + _WEIGHT_OF_NEWS * (seconds - before)
 
-    def dismiss_all(self) -> set[str]:
-        """Send idle keepers away and return their names; busy ones go on."""
+    def stop_idle_workers(self) -> set[str]:
+        """Send idle workers away and return their names; busy ones go on."""
         self.close_idle()
-        for keeper in self._idle:
-            self._backend.dismiss(keeper)
+        for worker in self._idle:
+            self._backend.stop_worker(worker)
         return set(self._idle)
 
     def _make_way(self, device_ids: tuple[str, ...]) -> None:
         """Close idle posts of ours that stand on devices which are wanted in another way."""
-        for post in [post for post in self if not post.jobs and not set(device_ids).isdisjoint(post.device_ids)]:
-            self._close(post)
+        for allocation in [
+            allocation
+            for allocation in self
+            if not allocation.jobs and not set(device_ids).isdisjoint(allocation.device_ids)
+        ]:
+            self._close(allocation)
 
-    def _close(self, post: Post) -> None:
-        del self._posts[post.keeper]
-        self._withdraw(post)
-        if post.adopted or self._backend.worn_out(post.keeper):
-            self._backend.dismiss(post.keeper)
+    def _close(self, allocation: Allocation) -> None:
+        del self._allocations[allocation.worker]
+        self._withdraw(allocation)
+        if allocation.adopted or self._backend.journal_is_full(allocation.worker):
+            self._backend.stop_worker(allocation.worker)
         else:
-            self._backend.release(post.keeper)
-            self._idle.append(post.keeper)
+            self._backend.release(allocation.worker)
+            self._idle.append(allocation.worker)
 
-    def _slot(self, post: Post, head: Job, short: float, now: float) -> Slot:
-        pace = None if self._backend.worn_out(post.keeper) else self._paces.get(post.need)
-        room = post.room(pace, short, now)
+    def _slot(self, allocation: Allocation, head: Job, short: float, now: float) -> Slot:
+        pace = None if self._backend.journal_is_full(allocation.worker) else self._paces.get(allocation.resources)
+        room = allocation.room(pace, short, now)
         until, caps, since = self._until(head), shape_of(head).caps, started_at(head)
-        return Slot(post.keeper, head.id, post.need, post.device_ids, until, room, caps, since, post.peak)
+        return Slot(
+            allocation.worker,
+            head.id,
+            allocation.resources,
+            allocation.device_ids,
+            until,
+            room,
+            caps,
+            since,
+            allocation.peak,
+        )
 
     def _until(self, head: Job) -> float | None:
         """When the running attempt will end, where a limit or experience tells."""
@@ -262,26 +292,26 @@ class Posts:
             return None
         return head.state.since + seconds
 
-    def _employ(self, held: HeldLease | None) -> str:
-        """A keeper for a lease that was just claimed; without a keeper there shall be no lease."""
+    def _worker_for(self, held: HeldLease | None) -> str:
+        """A worker for a lease that was just claimed; without a worker there shall be no lease."""
         try:
-            keeper = self._idle.pop() if self._idle else self._backend.hire()
+            worker = self._idle.pop() if self._idle else self._backend.start_worker()
         except BaseException:
             if held is not None:
                 self._ledger.release(held)
             raise
         if held is not None:
-            self._backend.equip(keeper, str(held.path), held.fd)
-        return keeper
+            self._backend.give_lease(worker, str(held.path), held.fd)
+        return worker
 
-    def _withdraw(self, post: Post) -> None:
-        if post.lease:
-            self._ledger.withdraw(post.lease)
-            post.lease = ""
+    def _withdraw(self, allocation: Allocation) -> None:
+        if allocation.lease:
+            self._ledger.withdraw(allocation.lease)
+            allocation.lease = ""
 
 
-def _claims(devices: tuple[Device, ...], need: Need) -> tuple[Claim, ...]:
-    return tuple([claim for device in devices for claim in claims_on(device, need)])
+def _claims(devices: tuple[Device, ...], resources: Resources) -> tuple[Claim, ...]:
+    return tuple([claim for device in devices for claim in claims_on(device, resources)])
 
 
 def _capacities(devices: tuple[Device, ...]) -> Mapping[str, int | None]:
@@ -295,11 +325,11 @@ FRESH_SECONDS = 3600.0
 """... and between two touches, since cleaners of temporary files go by age."""
 
 
-class Tenure:
+class LeaseCheck:
     """Looks after the leases of posts at work."""
 
-    def __init__(self, posts: Posts, backend: LocalBackend, ledger: Ledger, label: str) -> None:
-        self._posts = posts
+    def __init__(self, allocations: Allocations, backend: LocalBackend, ledger: Ledger, label: str) -> None:
+        self._allocations = allocations
         self._backend = backend
         self._ledger = ledger
         self._label = label
@@ -320,36 +350,40 @@ class Tenure:
     def _freshen(self, now: float) -> None:
         if now >= self._touch_at:
             self._touch_at = now + FRESH_SECONDS
-            for post in self._leased():
-                self._ledger.freshen(post.lease)
+            for allocation in self._leased():
+                self._ledger.freshen(allocation.lease)
 
     def _regain(self, now: float) -> Iterator[str]:
-        for post in self._leased():
-            if self._ledger.is_gone(post.lease) and not self._backend.is_dead(post.keeper):
-                labels = ", ".join(device.label for device in post.devices)
-                yield f"the lease on GPU {labels} was removed by somebody{self._claimed_anew(post, now)}"
+        for allocation in self._leased():
+            if self._ledger.is_gone(allocation.lease) and not self._backend.is_dead(allocation.worker):
+                labels = ", ".join(device.label for device in allocation.devices)
+                yield f"the lease on GPU {labels} was removed by somebody{self._claimed_anew(allocation, now)}"
 
-    def _claimed_anew(self, post: Post, now: float) -> str:
+    def _claimed_anew(self, allocation: Allocation, now: float) -> str:
         """How it went, ready to end a sentence.
 
-        From now on the keeper alone holds the lease: what the job has started by then cannot inherit it any more.
+        From now on the worker alone holds the lease: what the job has started by then cannot inherit it any more.
         """
         try:
-            held = self._ledger.claim(post.claims, self._label, now, post.capacities, post.lease.rpartition("/")[2])
+            held = self._ledger.claim(
+                allocation.claims, self._label, now, allocation.capacities, allocation.lease.rpartition("/")[2]
+            )
         except StokerError as error:
             return f" and cannot be claimed anew: {error.message}; {error.hint}"
         if held is None:
-            return f", and {self._rival(post)} has it now"
-        self._backend.equip(post.keeper, post.lease, held.fd)
+            return f", and {self._rival(allocation)} has it now"
+        self._backend.give_lease(allocation.worker, allocation.lease, held.fd)
         return "; it was claimed anew"
 
-    def _rival(self, post: Post) -> str:
-        names = {claim.name for claim in post.claims}
+    def _rival(self, allocation: Allocation) -> str:
+        names = {claim.name for claim in allocation.claims}
         owners = [lease.owner for lease in self._ledger.live().leases.values() if _is_on(lease, names)]
         return " or ".join(sorted(set(owners))) or "somebody"
 
-    def _leased(self) -> list[Post]:
-        return [post for post in self._posts if post.lease and post.jobs and post.claims]
+    def _leased(self) -> list[Allocation]:
+        return [
+            allocation for allocation in self._allocations if allocation.lease and allocation.jobs and allocation.claims
+        ]
 
 
 def _is_on(lease: Lease, names: set[str]) -> bool:

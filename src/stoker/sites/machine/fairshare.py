@@ -15,10 +15,10 @@ from stoker.core.planner.fairshare import (
     GRAIN,
     HALF_LIFE,
     NO_OFFERS,
-    Courtesy,
-    Longing,
+    Demand,
+    FairShare,
     Offers,
-    Want,
+    OwnDemand,
     ahead_of_me,
     decayed,
     held_elsewhere,
@@ -28,10 +28,10 @@ from stoker.core.planner.fairshare import (
 )
 from stoker.devices.declared import NO_GPU
 from stoker.ledger import Ledger
+from stoker.ledger.demands import HeldDemand
 from stoker.ledger.files import owner_name
-from stoker.ledger.wants import HeldWant
-from stoker.sites.machine.allocations import Post
-from stoker.sites.machine.observation import Sight
+from stoker.sites.machine.allocations import Allocation
+from stoker.sites.machine.observation import Observation
 from stoker.store.writer import Store
 
 MEMORY = 6 * HALF_LIFE
@@ -107,7 +107,7 @@ class Sharing:
         self._usage = usage
         self._owner = owner_name(os.geteuid())
         self._label = label
-        self._told: HeldWant | None = None
+        self._told: HeldDemand | None = None
         self._told_at = 0.0
         self._offers: Offers = NO_OFFERS
         self._promised: Collection[str] = ()
@@ -118,69 +118,73 @@ class Sharing:
         """Whether others were told that we wait for them."""
         return self._told is not None
 
-    def is_promised(self, post: Post) -> bool:
+    def is_promised(self, allocation: Allocation) -> bool:
         """Whether somebody who goes first waits for the devices of a post."""
-        return any(name in self._promised for device in post.devices for name in device.claims)
+        return any(name in self._promised for device in allocation.devices for name in device.claims)
 
-    def consider(self, sight: Sight, posts: Iterable[Post], since: Callable[[], float], now: float) -> Courtesy:
+    def consider(
+        self, observation: Observation, allocations: Iterable[Allocation], since: Callable[[], float], now: float
+    ) -> FairShare:
         """What the plan has to know of others; `since` tells when the oldest of our jobs began to wait."""
-        others = {name: want for name, want in sight.wants.items() if not self._is_ours(name)}
+        others = {name: demand for name, demand in observation.demands.items() if not self._is_ours(name)}
         self._promised = ()
         if not others:
             self._offers = NO_OFFERS
-            elsewhere = held_elsewhere(sight.leases, self._owner)
-            return Courtesy(elsewhere=elsewhere, company=True) if sight.leases else ALONE
-        busy = [post for post in posts if post.jobs]
+            elsewhere = held_elsewhere(observation.leases, self._owner)
+            return FairShare(elsewhere=elsewhere, shared=True) if observation.leases else ALONE
+        busy = [allocation for allocation in allocations if allocation.jobs]
         mine = self._mine(busy, since, now)
         ahead = ahead_of_me(others, self._told.name if self._told else "", mine)
-        names = list(dict.fromkeys(name for device in sight.snapshot.devices for name in device.claims))
-        step = steps_back(ahead, _free(names, busy, sight.leases), self._offers, now)
+        names = list(dict.fromkeys(name for device in observation.snapshot.devices for name in device.claims))
+        step = steps_back(ahead, _free(names, busy, observation.leases), self._offers, now)
         self._promised = steps_back(ahead, names, step.offers, now).left.keys()
         self._offers = step.offers
-        left = {name: way_given(want, mine) for name, want in step.left.items()}
-        return Courtesy(left, held_elsewhere(sight.leases, self._owner), company=True)
+        left = {name: way_given(demand, mine) for name, demand in step.left.items()}
+        return FairShare(left, held_elsewhere(observation.leases, self._owner), shared=True)
 
-    def tell(self, longing: Longing | None, posts: Iterable[Post], now: float) -> None:
+    def tell(self, own_demand: OwnDemand | None, allocations: Iterable[Allocation], now: float) -> None:
         """Let others know what we wait for, if that has changed."""
-        if longing is None:
+        if own_demand is None:
             self.withdraw()
         elif now - self._told_at >= TELL_INTERVAL:
-            usage = self._used([post for post in posts if post.jobs], now)
-            want = Want(0, "", usage, longing.since, longing.gpus, longing.least, longing.claims, what=self._label)
-            if self._told is None or now - self._told_at >= REFRESH_INTERVAL or _differ(want, self._told.want):
-                self._told = self._ledger.want(want, self._told)
+            usage = self._used([allocation for allocation in allocations if allocation.jobs], now)
+            demand = Demand(
+                0, "", usage, own_demand.since, own_demand.gpus, own_demand.least, own_demand.claims, what=self._label
+            )
+            if self._told is None or now - self._told_at >= REFRESH_INTERVAL or _differ(demand, self._told.demand):
+                self._told = self._ledger.demand(demand, self._told)
                 self._told_at = now
 
     def withdraw(self) -> None:
         """We wait for nobody."""
         if self._told is not None:
-            self._ledger.unwant(self._told)
+            self._ledger.withdraw_demand(self._told)
             self._told = None
 
     def _is_ours(self, name: str) -> bool:
         return self._told is not None and name == self._told.name
 
-    def _mine(self, busy: Sequence[Post], since: Callable[[], float], now: float) -> Want:
+    def _mine(self, busy: Sequence[Allocation], since: Callable[[], float], now: float) -> Demand:
         """What others know of us, or would if we told them."""
         if self._told is not None:
-            return self._told.want
-        return Want(os.geteuid(), self._owner, self._used(busy, now), since())
+            return self._told.demand
+        return Demand(os.geteuid(), self._owner, self._used(busy, now), since())
 
-    def _used(self, busy: Sequence[Post], now: float) -> float:
-        return self._usage.until(now, [(post.device_ids, post.head_since) for post in busy])
+    def _used(self, busy: Sequence[Allocation], now: float) -> float:
+        return self._usage.until(now, [(allocation.device_ids, allocation.head_since) for allocation in busy])
 
 
-def _free(names: Iterable[str], busy: Sequence[Post], leases: Sequence[Lease]) -> list[str]:
+def _free(names: Iterable[str], busy: Sequence[Allocation], leases: Sequence[Lease]) -> list[str]:
     """The names of devices on which nobody has anything."""
-    taken = {name for post in busy for device in post.devices for name in device.claims}
+    taken = {name for allocation in busy for device in allocation.devices for name in device.claims}
     taken.update(claim.name for lease in leases for claim in lease.claims)
     return [name for name in names if name not in taken]
 
 
-def _differ(want: Want, told: Want) -> bool:
+def _differ(demand: Demand, told: Demand) -> bool:
     """Whether a want says anything else than what was told, as far as it matters to anybody."""
-    return _essence(want) != _essence(told)
+    return _essence(demand) != _essence(told)
 
 
-def _essence(want: Want) -> Want:
-    return replace(want, uid=0, owner="", pid=0, what="", usage=want.usage // GRAIN)
+def _essence(demand: Demand) -> Demand:
+    return replace(demand, uid=0, owner="", pid=0, what="", usage=demand.usage // GRAIN)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from stoker.core.device import Snapshot
 from stoker.core.job import Ended, Job, state_word
 from stoker.core.logs.progress import read_pace
-from stoker.engine.recorder import Changes
+from stoker.engine.recorder import Recorder
 from stoker.sites.machine.telemetry import Measuring, Watched
-from stoker.store.history import Experience
+from stoker.store.history import RunHistory
 from stoker.store.logs import read_tail
 from stoker.store.schema import Measured
 
@@ -17,18 +17,18 @@ COMPLETE = ("done", "timeout")
 """Ends of attempts that went all the way, or as far as they may: what they held at most is all there is to it."""
 
 
-class Lessons:
+class Learning:
     """Takes what was measured to the record, and to what is known of such work."""
 
-    def __init__(self, measuring: Measuring, experience: Experience, changes: Changes) -> None:
+    def __init__(self, measuring: Measuring, run_history: RunHistory, changes: Recorder) -> None:
         self._measuring = measuring
-        self._experience = experience
-        self._changes = changes
+        self._run_history = run_history
+        self._recorder = changes
 
     def draw(self, snapshot: Snapshot, now: float) -> None:
         """Write down what is known of attempts that are over, and of those that run for long."""
         for one in self._measuring.overdue(now):
-            self._changes.measure(Measured(one.job.id, one.number, one.use))
+            self._recorder.measure(Measured(one.job.id, one.number, one.use))
         for one in self._measuring.finished(snapshot, now):
             self._take_in(one)
 
@@ -37,11 +37,11 @@ class Lessons:
         for one in self._measuring.left():
             self._take_in(one)
         for one in self._measuring.running():
-            self._changes.measure(Measured(one.job.id, one.number, one.use))
+            self._recorder.measure(Measured(one.job.id, one.number, one.use))
 
     def _take_in(self, one: Watched) -> None:
         if one.use.looks or one.use.peak:
-            self._changes.measure(Measured(one.job.id, one.number, one.use))
+            self._recorder.measure(Measured(one.job.id, one.number, one.use))
             self._learn(one)
 
     def _learn(self, one: Watched) -> None:
@@ -49,12 +49,12 @@ class Lessons:
         models = [device.model for device in one.devices]
         peak = one.use.peak or None
         if _result(one.job) not in COMPLETE:
-            if peak is not None and self._experience.knows_less(one.job, models, peak):
-                self._changes.learn(self._experience.learn_use(one.job, models, peak=peak))
+            if peak is not None and self._run_history.knows_less(one.job, models, peak):
+                self._recorder.learn(self._run_history.learn_use(one.job, models, peak=peak))
             return
         load = one.use.utilisation if one.use.busy >= LOOKS_ENOUGH else None
-        pace = None if one.company else _pace(one.log)
-        self._changes.learn(self._experience.learn_use(one.job, models, peak=peak, load=load, pace=pace))
+        pace = None if one.shared else _pace(one.log)
+        self._recorder.learn(self._run_history.learn_use(one.job, models, peak=peak, load=load, pace=pace))
 
 
 def _result(after: Job) -> str:

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stoker.core.device import Device
-from stoker.core.job import Job, need_of
+from stoker.core.job import Job, resources_of
 from stoker.core.launch import attempt_key
 from stoker.core.spec import amount_on
 from stoker.devices.mps.client import Client, Inquiry
 from stoker.devices.mps.control import PROGRAM
 from stoker.devices.mps.daemon import MpsTrouble, client_variables, place_of
 from stoker.runner.local import LocalBackend
-from stoker.sites.machine.allocations import Post
+from stoker.sites.machine.allocations import Allocation
 
 POLL_INTERVAL = 0.02
 """Seconds between two looks whether a daemon is ready."""
@@ -25,13 +25,13 @@ class Served(NamedTuple):
     """What an attempt is given of MPS: nothing at all where it is no client."""
 
     variables: Mapping[str, str] = {}
-    farewell: tuple[str, ...] = ()
+    mps_terminate: tuple[str, ...] = ()
 
 
 PLAIN = Served()
 
 
-class Tending:
+class MpsClients:
     """The daemons that are being made ready, by the attempts that wait for them."""
 
     def __init__(self, backend: LocalBackend) -> None:
@@ -57,12 +57,12 @@ class Tending:
         """Whether attempts wait."""
         return bool(self._inquiries)
 
-    def serve(self, job: Job, post: Post, environment: Mapping[str, str], now: float) -> Served | None:
+    def serve(self, job: Job, allocation: Allocation, environment: Mapping[str, str], now: float) -> Served | None:
         """What the attempt is given; None while it has to wait, MpsTrouble where there will be no daemon for it."""
         key = attempt_key(job.id, job.attempts)
         try:
             if key not in self._inquiries:
-                self._inquiries[key] = self._inquire(post, environment)
+                self._inquiries[key] = self._inquire(allocation, environment)
             client = self._inquiries[key].answer(now)
         except MpsTrouble:
             self.forget(job)
@@ -70,7 +70,7 @@ class Tending:
         if client is None:
             return None
         del self._inquiries[key]
-        return self._admitted(client, job, post, environment)
+        return self._admitted(client, job, allocation, environment)
 
     def forget(self, job: Job) -> None:
         """The job's attempt waits no more."""
@@ -83,32 +83,32 @@ class Tending:
             inquiry.close()
         self._inquiries.clear()
 
-    def _inquire(self, post: Post, environment: Mapping[str, str]) -> Inquiry:
-        device = _device(post)
+    def _inquire(self, allocation: Allocation, environment: Mapping[str, str]) -> Inquiry:
+        device = _device(allocation)
         program = shutil.which(PROGRAM, path=environment.get("PATH")) or shutil.which(PROGRAM)
         if program is None:
             raise MpsTrouble(f"{PROGRAM} is not found", "install it, or run the job without --mps")
         place = place_of(device.id, os.environ)
         return Inquiry(program, place, device.visible, environment, exclusive=self.exclusive)
 
-    def _admitted(self, client: Client, job: Job, post: Post, environment: Mapping[str, str]) -> Served:
-        """From now on the keeper has the membership, and nobody here."""
+    def _admitted(self, client: Client, job: Job, allocation: Allocation, environment: Mapping[str, str]) -> Served:
+        """From now on the worker has the membership, and nobody here."""
         self._note = client.note or self._note
-        if post.attended:
+        if allocation.attended:
             os.close(client.membership)
         else:
-            post.attended = True
-            self._backend.equip(post.keeper, "", client.membership)
-        need, own = need_of(job), {**environment, **dict(job.terms.extra_env)}
-        amount = amount_on(need, post.devices[0])
-        return Served(client_variables(client.place, need.mps or 100, amount, own), client.farewell)
+            allocation.attended = True
+            self._backend.give_lease(allocation.worker, "", client.membership)
+        resources, own = resources_of(job), {**environment, **dict(job.spec.extra_env)}
+        amount = amount_on(resources, allocation.devices[0])
+        return Served(client_variables(client.place, resources.mps or 100, amount, own), client.mps_terminate)
 
 
-def _device(post: Post) -> Device:
+def _device(allocation: Allocation) -> Device:
     """The one GPU whose daemon serves the attempt."""
-    if len(post.devices) != 1:
+    if len(allocation.devices) != 1:
         raise MpsTrouble("a client of MPS belongs to the daemon of one GPU", "run the job without --mps, or with -G 1")
-    (device,) = post.devices
+    (device,) = allocation.devices
     if device.kind == "declared":
         raise MpsTrouble(f"MPS needs an NVIDIA GPU, and {device.label} is only a name", "run the job without --mps")
     return device

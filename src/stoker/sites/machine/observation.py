@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from stoker.core.device import Device, Snapshot
 from stoker.core.lease import Lease
-from stoker.core.planner.fairshare import Want
+from stoker.core.planner.fairshare import Demand
 from stoker.devices.interface import Devices
 from stoker.ledger import Ledger
 
@@ -20,7 +20,7 @@ _PART_OF_THE_WAIT = 0.05
 """... and how much of the time since our last attempt may be lost by looking late."""
 
 
-class Sight:
+class Observation:
     """The newest view of the outside, and how old it may get."""
 
     def __init__(self, devices: Devices, ledger: Ledger, now: float) -> None:
@@ -32,7 +32,7 @@ class Sight:
         """When our last attempt on a device ended."""
         self.leases: Sequence[Lease] = ()
         """Those that are not ours."""
-        self.wants: Mapping[str, Want] = {}
+        self.demands: Mapping[str, Demand] = {}
         """All of them, with our own."""
         self.warnings: tuple[str, ...] = ()
         self.snapshot = Snapshot(0.0, ())
@@ -65,7 +65,7 @@ class Sight:
             view = self._ledger.live()
             names = set(ours)
             self.leases = tuple(lease for name, lease in view.leases.items() if name not in names)
-            self.wants = view.wants
+            self.demands = view.demands
             self.warnings = view.warnings
             self._read_at = now
 

@@ -19,7 +19,7 @@ def steady_clock() -> Callable[[], float]:
     return lambda: offset + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Equipment(Struct, frozen=True):
+class EngineResources(Struct, frozen=True):
     """Everything outside the engine that it works with."""
 
     store: Store

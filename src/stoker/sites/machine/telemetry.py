@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 
 from stoker.core.device import Account, Device, Process, Reading, Snapshot
-from stoker.core.job import Active, Job, Placed, Running
+from stoker.core.job import Active, Job, Placed, Running, slot_of
 from stoker.core.launch import attempt_key
 from stoker.core.learning import Live, Use, reached, seen
-from stoker.engine.job_table import Roster
+from stoker.engine.job_table import JobTable
 from stoker.runner.local import LocalBackend
 from stoker.runner.processes import parent_of
-from stoker.sites.machine.allocations import Post, Posts
+from stoker.sites.machine.allocations import Allocation, Allocations
 from stoker.store.writer import Store
 
 YOUNG = 3.0
@@ -51,24 +51,24 @@ class Watched(Struct):
     """By device, the processes that had it at the same time when that was last seen."""
     kept: float = 0.0
     ended: float | None = None
-    company: bool = False
+    shared: bool = False
 
 
 class Measuring:
     """The attempts that are watched: those that run, and those that ended without the driver's last word on them."""
 
-    def __init__(self, posts: Posts, backend: LocalBackend, roster: Roster, store: Store) -> None:
-        self._posts = posts
+    def __init__(self, allocations: Allocations, backend: LocalBackend, table: JobTable, store: Store) -> None:
+        self._allocations = allocations
         self._backend = backend
-        self._roster = roster
+        self._table = table
         self._store = store
         self._watched: dict[str, Watched] = {}
         self._late: list[Watched] = []
         self._seen_at = 0.0
-        self._keepers: dict[int, str] = {}
-        """Process -> the keeper that it comes from, empty where from none of ours."""
+        self._workers: dict[int, str] = {}
+        """Process -> the worker that it comes from, empty where from none of ours."""
         self._roots: dict[int, str] = {}
-        """Process of a keeper -> its name."""
+        """Process of a worker -> its name."""
         self._closed: frozenset[Closed] = frozenset()
         """Accounts that were closed at the last look."""
 
@@ -79,7 +79,10 @@ class Measuring:
 
     def interval(self, now: float, usual: float) -> float:
         """Seconds until somebody should look again."""
-        young = (post.jobs and post.measured and now - post.head_since < YOUNG for post in self._posts)
+        young = (
+            allocation.jobs and allocation.measured and now - allocation.head_since < YOUNG
+            for allocation in self._allocations
+        )
         return min(YOUNG_INTERVAL, usual) if self.waits or any(young) else usual
 
     def look(self, snapshot: Snapshot, now: float) -> None:
@@ -88,10 +91,14 @@ class Measuring:
             return
         self._seen_at = snapshot.at
         self._identify(snapshot)
-        heads = [(post, self._roster.active(post.jobs[0])) for post in self._posts if post.jobs and post.measured]
-        for post, job in heads:
+        heads = [
+            (allocation, self._table.active(allocation.jobs[0]))
+            for allocation in self._allocations
+            if allocation.jobs and allocation.measured
+        ]
+        for allocation, job in heads:
             if job is not None:
-                self._look_at(post, job, snapshot, now)
+                self._look_at(allocation, job, snapshot, now)
         self._closed = frozenset(_closed(snapshot))
         running = {attempt_key(job.id, job.attempts) for _, job in heads if job is not None}
         self._watched = {key: one for key, one in self._watched.items() if key in running}  # without those lost
@@ -114,18 +121,18 @@ class Measuring:
         """The attempts that go on, as far as they were seen."""
         return [one for one in self._watched.values() if one.use.looks]
 
-    def end(self, job: Job, after: Job, company: bool, now: float) -> None:
+    def end(self, job: Job, after: Job, shared: bool, now: float) -> None:
         """An attempt is over; what was seen of it is told once the driver had the time to say its last word.
 
         That may be all there is to one that nobody has seen, since it was over so soon.
         """
         key = attempt_key(job.id, job.attempts)
-        post = self._posts[job.state.keeper] if isinstance(job.state, Active) else None
-        if post is not None and post.measured:
-            self._watch(post, job, now)
+        allocation = self._allocations[slot_of(job.state.ref)] if isinstance(job.state, Active) else None
+        if allocation is not None and allocation.measured:
+            self._watch(allocation, job, now)
         watched = self._watched.pop(key, None)
         if watched is not None:
-            watched.job, watched.ended, watched.company = after, now, company
+            watched.job, watched.ended, watched.shared = after, now, shared
             self._late.append(watched)
 
     def finished(self, snapshot: Snapshot, now: float) -> Iterator[Watched]:
@@ -153,53 +160,53 @@ class Measuring:
                 one.kept = now
                 yield one
 
-    def _look_at(self, post: Post, job: Job, snapshot: Snapshot, now: float) -> None:
-        shown = [snapshot.readings.get(device.id) for device in post.devices]
+    def _look_at(self, allocation: Allocation, job: Job, snapshot: Snapshot, now: float) -> None:
+        shown = [snapshot.readings.get(device.id) for device in allocation.devices]
         if not isinstance(job.state, Running):
             return
-        one = self._watch(post, job, now)
+        one = self._watch(allocation, job, now)
         readings = [reading for reading in shown if reading is not None and not reading.problem]
         if len(readings) < len(shown):  # one of its GPUs has vanished, or nobody knows anything about it
             return
-        one.memory = max((self._held(post, reading, one) for reading in readings), default=0)
-        one.use = seen(one.use, max(0.0, now - job.state.since), one.memory, self._load(post, readings))
+        one.memory = max((self._held(allocation, reading, one) for reading in readings), default=0)
+        one.use = seen(one.use, max(0.0, now - job.state.since), one.memory, self._load(allocation, readings))
         self._account(one, snapshot)
-        post.peak = one.use.peak
+        allocation.peak = one.use.peak
 
-    def _watch(self, post: Post, job: Job, now: float) -> Watched:
+    def _watch(self, allocation: Allocation, job: Job, now: float) -> Watched:
         """What is known of an attempt; another engine may have begun to measure it."""
         key = attempt_key(job.id, job.attempts)
         one = self._watched.get(key)
         if one is None:
-            use = self._store.uses(job.id).get(job.attempts, Use()) if post.adopted else Use()
+            use = self._store.uses(job.id).get(job.attempts, Use()) if allocation.adopted else Use()
             log = job.state.log if isinstance(job.state, Placed) else ""
-            one = self._watched[key] = Watched(job, job.attempts, post.devices, use, log, self._closed, kept=now)
+            one = self._watched[key] = Watched(job, job.attempts, allocation.devices, use, log, self._closed, kept=now)
         if len(one.pids) > _MANY:
-            one.pids &= self._keepers.keys()
-        if born := self._backend.process_of(post.keeper, key):  # told a moment after the start
+            one.pids &= self._workers.keys()
+        if born := self._backend.process_of(allocation.worker, key):  # told a moment after the start
             one.pids.add(born)
         return one
 
-    def _held(self, post: Post, reading: Reading, one: Watched) -> int:
+    def _held(self, allocation: Allocation, reading: Reading, one: Watched) -> int:
         """Bytes that an attempt holds on a device: what its processes hold, else what nobody else does."""
-        ours = [process for process in reading.processes if self._is_of(post, process)]
-        others = [process for process in reading.processes if not self._is_of(post, process)]
+        ours = [process for process in reading.processes if self._is_of(allocation, process)]
+        others = [process for process in reading.processes if not self._is_of(allocation, process)]
         one.pids.difference_update(process.pid for process in others)  # a number may come again
         one.pids.update(process.pid for process in ours)
         if any(process.memory is None for process in ours) or (not reading.processes and reading.used):
-            return 0 if post.company else _rest(reading, others)
+            return 0 if allocation.shared else _rest(reading, others)
         return sum(process.memory or 0 for process in ours)
 
-    def _load(self, post: Post, readings: list[Reading]) -> int | None:
+    def _load(self, allocation: Allocation, readings: list[Reading]) -> int | None:
         """How busy its GPUs are on average, where only itself can be the cause."""
         loads = [reading.utilisation for reading in readings if reading.utilisation is not None]
         computing = (process for reading in readings for process in reading.processes if not process.graphics)
-        if not loads or post.company or not all(self._is_of(post, process) for process in computing):
+        if not loads or allocation.shared or not all(self._is_of(allocation, process) for process in computing):
             return None
         return round(sum(loads) / len(loads))
 
-    def _is_of(self, post: Post, process: Process) -> bool:
-        return self._keepers.get(process.pid) == post.keeper
+    def _is_of(self, allocation: Allocation, process: Process) -> bool:
+        return self._workers.get(process.pid) == allocation.worker
 
     def _account(self, one: Watched, snapshot: Snapshot) -> None:
         """Peaks as the driver kept them: of processes that ran together all of them, of others the largest."""
@@ -212,13 +219,17 @@ class Measuring:
             one.use = reached(one.use, max([together, *(account.peak for account in own.values())]))
 
     def _identify(self, snapshot: Snapshot) -> None:
-        """Find the keeper of every process that was not there before; the numbers of those that left are void."""
-        roots = {root: post.keeper for post in self._posts if (root := self._backend.root_of(post.keeper))}
+        """Find the worker of every process that was not there before; the numbers of those that left are void."""
+        roots = {
+            root: allocation.worker
+            for allocation in self._allocations
+            if (root := self._backend.root_of(allocation.worker))
+        }
         shown = {process.pid for process in _processes(snapshot)}
-        # Who was a stranger may come from a keeper that is known only now.
+        # Who was a stranger may come from a worker that is known only now.
         believed = {*roots.values(), *([""] if roots == self._roots else [])}
-        known = {pid: keeper for pid, keeper in self._keepers.items() if pid in shown and keeper in believed}
-        self._keepers = known | {pid: _keeper_of(pid, roots) for pid in shown - known.keys()}
+        known = {pid: worker for pid, worker in self._workers.items() if pid in shown and worker in believed}
+        self._workers = known | {pid: _worker_of(pid, roots) for pid in shown - known.keys()}
         self._roots = roots
 
 
@@ -237,7 +248,7 @@ def _rest(reading: Reading, others: list[Process]) -> int:
     return max(0, (reading.used or 0) - sum(known)) if len(known) == len(others) else 0
 
 
-def _keeper_of(pid: int, roots: dict[int, str]) -> str:
+def _worker_of(pid: int, roots: dict[int, str]) -> str:
     for _ in range(_DEEPEST):
         if pid in roots:
             return roots[pid]

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from stoker.core.errors import UsageError
-from stoker.core.planner.fairshare import Want
+from stoker.core.planner.fairshare import Demand
 from stoker.ledger.files import Odd, owner_name, purpose, within_limit
 
 KIND = "want"
@@ -17,12 +17,12 @@ MOST_GPUS = 4096
 """More than any machine has; a larger number could only be a mistake or malice."""
 
 
-class HeldWant(Struct, frozen=True):
+class HeldDemand(Struct, frozen=True):
     """A want that this process holds, and the descriptor whose lock keeps it alive."""
 
     fd: int
     path: Path
-    want: Want
+    demand: Demand
 
     @property
     def name(self) -> str:
@@ -48,24 +48,24 @@ class _Written(Struct, frozen=True, forbid_unknown_fields=True):
 _decoder = msgspec.json.Decoder(_Written)
 
 
-def encoded(want: Want) -> bytes:
+def encoded(demand: Demand) -> bytes:
     """The want as every reader will understand it; an error where one would not."""
-    written = _Written(1, want.usage, want.since, want.gpus, want.pid, want.what, want.claims, want.least)
+    written = _Written(1, demand.usage, demand.since, demand.gpus, demand.pid, demand.what, demand.claims, demand.least)
     try:
         contents = within_limit(msgspec.json.encode(written))
-        decoded(contents, want.uid)
+        decoded(contents, demand.uid)
     except (UnicodeEncodeError, Odd) as error:
-        raise UsageError(f"this cannot be wanted: {purpose(str(want))}", "use fewer or plainer names") from error
+        raise UsageError(f"this cannot be wanted: {purpose(str(demand))}", "use fewer or plainer names") from error
     return contents
 
 
-def decoded(contents: bytes, uid: int) -> Want:
+def decoded(contents: bytes, uid: int) -> Demand:
     """The want in a file; whose it is, is told by the file itself."""
     try:
         said = _decoder.decode(contents)
     except ValueError as error:
         raise Odd(f"its contents are not a want ({error})") from error
-    return Want(
+    return Demand(
         uid=uid,
         owner=owner_name(uid),
         usage=said.usage,

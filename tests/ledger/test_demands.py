@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stoker.core.errors import UsageError
-from stoker.core.planner.fairshare import Want
+from stoker.core.planner.fairshare import Demand
 from stoker.ledger import Ledger, LedgerUnusable, prepare_ledger
 from stoker.ledger.files import SIZE_LIMIT
 from support import ledger_programs as programs
@@ -43,7 +43,7 @@ BAD = {
     "says who it is": GOOD.replace('"pid":1', '"pid":1,"uid":0'),
     "too large": GOOD.replace("work", "w" * SIZE_LIMIT),
 }
-MINE = Want(uid=0, owner="", usage=1.0, since=5.0, gpus=2, claims=("A", "B"), what="waits")
+MINE = Demand(uid=0, owner="", usage=1.0, since=5.0, gpus=2, claims=("A", "B"), what="waits")
 
 
 def want_name() -> str:
@@ -67,70 +67,70 @@ def ledger() -> Iterator[Ledger]:
 
 def test_everybody_reads_what_is_wanted(ledger: Ledger) -> None:
     """A want tells usage, age, number and devices, and the owner of its file is its owner whatever it says."""
-    held = ledger.want(replace(MINE, uid=77, owner="somebody else"))
-    (want,) = ledger.live().wants.values()
-    assert ledger.live().wants == {held.name: held.want}
-    assert (want.usage, want.since, want.gpus, want.claims) == (1.0, 5.0, 2, ("A", "B"))
-    assert (want.uid, want.pid) == (os.geteuid(), os.getpid())
+    held = ledger.demand(replace(MINE, uid=77, owner="somebody else"))
+    (demand,) = ledger.live().demands.values()
+    assert ledger.live().demands == {held.name: held.demand}
+    assert (demand.usage, demand.since, demand.gpus, demand.claims) == (1.0, 5.0, 2, ("A", "B"))
+    assert (demand.uid, demand.pid) == (os.geteuid(), os.getpid())
     assert stat.S_IMODE(held.path.stat().st_mode) == 0o644
-    ledger.unwant(held)
-    assert (ledger.live().wants, list(ledger.path.iterdir())) == ({}, [])
+    ledger.withdraw_demand(held)
+    assert (ledger.live().demands, list(ledger.path.iterdir())) == ({}, [])
 
 
 def test_newer_want_replaces_the_older(ledger: Ledger) -> None:
     """A want told anew keeps its name, and the older one is gone."""
-    older = ledger.want(MINE)
-    newer = ledger.want(replace(MINE, usage=9.0), older)
+    older = ledger.demand(MINE)
+    newer = ledger.demand(replace(MINE, usage=9.0), older)
     assert newer.name == older.name
-    assert {name: want.usage for name, want in ledger.live().wants.items()} == {newer.name: 9.0}
-    ledger.unwant(newer)
+    assert {name: demand.usage for name, demand in ledger.live().demands.items()} == {newer.name: 9.0}
+    ledger.withdraw_demand(newer)
     assert list(ledger.path.iterdir()) == []
 
 
 def test_wants_take_nothing(ledger: Ledger) -> None:
     """A want on a device neither keeps anybody from claiming it, nor hides a lease."""
-    held = ledger.want(MINE)
+    held = ledger.demand(MINE)
     with taken(ledger, "A") as lease:
         view = ledger.live()
-        assert (list(view.leases), list(view.wants), view.warnings) == ([lease.name], [held.name], ())
+        assert (list(view.leases), list(view.demands), view.warnings) == ([lease.name], [held.name], ())
     assert is_free(ledger)
-    ledger.unwant(held)
+    ledger.withdraw_demand(held)
 
 
 def test_reader_always_finds_one(ledger: Ledger) -> None:
     """While a want is told anew over and over, and leases are claimed beside it, every look finds it whole."""
-    held = ledger.want(MINE)
+    held = ledger.demand(MINE)
     done = threading.Event()
 
     def look() -> None:
         while not done.is_set():
             view = ledger.live()
-            seen.append((len(view.wants), view.warnings))
+            seen.append((len(view.demands), view.warnings))
 
     seen: list[tuple[int, tuple[str, ...]]] = []
     reader = threading.Thread(target=look)
     reader.start()
     try:
         for number in range(500):
-            held = ledger.want(replace(MINE, usage=float(number)), held)
+            held = ledger.demand(replace(MINE, usage=float(number)), held)
             assert is_free(ledger)
     finally:
         done.set()
         reader.join()
     assert set(seen) == {(1, ())}
-    ledger.unwant(held)
+    ledger.withdraw_demand(held)
 
 
 def test_kill_ends_the_want(ledger: Ledger, user: User) -> None:
     """When a waiting process is killed its want is over at once, and the file that is left says whose it was."""
     with running_as(user, programs.wait_for_gpus, ledger.path, "3.5", "2") as waiter:
         name = next_line(waiter)
-        want = ledger.live().wants[name]
-        assert (want.owner, want.uid, want.usage, want.gpus) == (user.name, user.uid, 3.5, 2)
+        demand = ledger.live().demands[name]
+        assert (demand.owner, demand.uid, demand.usage, demand.gpus) == (user.name, user.uid, 3.5, 2)
         waiter.kill()
         waiter.wait()
     view = ledger.live()
-    assert view.wants == {}
+    assert view.demands == {}
     assert view.warnings == (f"ignored {ledger.path / name}: left behind by {user.name}, nobody holds it",)
 
 
@@ -138,7 +138,7 @@ def test_own_leftovers_are_removed(ledger: Ledger) -> None:
     """A want of ours that nobody holds any more is removed by the next look."""
     (ledger.path / want_name()).write_text(GOOD)
     view = ledger.live()
-    assert (view.wants, view.warnings, list(ledger.path.iterdir())) == ({}, (), [])
+    assert (view.demands, view.warnings, list(ledger.path.iterdir())) == ({}, (), [])
 
 
 @pytest.mark.parametrize("contents", BAD.values(), ids=BAD.keys())
@@ -146,7 +146,7 @@ def test_bad_contents_are_no_want(ledger: Ledger, contents: str) -> None:
     """A locked file with anything but a want inside is ignored with one warning."""
     with planted(ledger, want_name(), contents.encode()) as path:
         view = ledger.live()
-    assert view.wants == {}
+    assert view.demands == {}
     assert [str(path) in warning for warning in view.warnings] == [True]
 
 
@@ -158,7 +158,7 @@ def test_random_contents_do_no_harm(before: bytes, middle: bytes, after: bytes) 
         ledger = Ledger(prepare_ledger(Path(directory) / "ledger"))
         with planted(ledger, want_name(), before + middle + after):
             view = ledger.live()
-        assert len(view.wants) + len(view.warnings) == 1
+        assert len(view.demands) + len(view.warnings) == 1
         assert all(warning.isprintable() for warning in view.warnings)
 
 
@@ -173,7 +173,7 @@ def test_special_files_are_not_followed(ledger: Ledger, tmp_path: Path) -> None:
     with planted(ledger, want_name(), GOOD.encode()) as path:
         os.link(path, tmp_path / "second")
         view = ledger.live()
-    assert (len(view.wants), len(view.warnings)) == (0, 5)
+    assert (len(view.demands), len(view.warnings)) == (0, 5)
 
 
 def test_nobody_can_want_for_another(ledger: Ledger, user: User) -> None:
@@ -181,36 +181,38 @@ def test_nobody_can_want_for_another(ledger: Ledger, user: User) -> None:
     with running_as(user, programs.plant, ledger.path, want_name(), GOOD) as forger:
         next_line(forger)
         view = ledger.live()
-    assert view.wants == {}
+    assert view.demands == {}
     assert f"belongs to {user.name}" in view.warnings[0]
 
 
 def test_purpose_is_made_harmless(ledger: Ledger) -> None:
     """Control characters in the purpose are escaped when it is told, and again when it is read."""
-    held = ledger.want(replace(MINE, what="\x1b[2J"))
-    assert held.want.what == r"\x1b[2J"
-    ledger.unwant(held)
+    held = ledger.demand(replace(MINE, what="\x1b[2J"))
+    assert held.demand.what == r"\x1b[2J"
+    ledger.withdraw_demand(held)
     with planted(ledger, want_name(), GOOD.replace("work", r"\u001b[2J").encode()):
-        (want,) = ledger.live().wants.values()
-    assert want.what == r"\x1b[2J"
+        (demand,) = ledger.live().demands.values()
+    assert demand.what == r"\x1b[2J"
 
 
-@pytest.mark.parametrize("want", [replace(MINE, usage=-1.0), replace(MINE, gpus=0), replace(MINE, claims=("\udcff",))])
-def test_unreadable_want_is_refused(ledger: Ledger, want: Want) -> None:
+@pytest.mark.parametrize(
+    "demand", [replace(MINE, usage=-1.0), replace(MINE, gpus=0), replace(MINE, claims=("\udcff",))]
+)
+def test_unreadable_want_is_refused(ledger: Ledger, demand: Demand) -> None:
     """What readers would not accept is never written."""
     with pytest.raises(UsageError, match="cannot be wanted"):
-        ledger.want(want)
+        ledger.demand(demand)
     assert list(ledger.path.iterdir()) == []
 
 
 def test_unwritable_ledger_is_said(ledger: Ledger) -> None:
     """Where the want cannot be written the error is the ledger's own, and the older one still stands."""
-    held = ledger.want(MINE)
+    held = ledger.demand(MINE)
     ledger.path.rename(away := ledger.path.with_name("away"))
     ledger.path.write_text("a file in its place")
     with pytest.raises(LedgerUnusable):
-        ledger.want(replace(MINE, usage=9.0), held)
+        ledger.demand(replace(MINE, usage=9.0), held)
     ledger.path.unlink()
     away.rename(ledger.path)
-    assert ledger.live().wants == {held.name: held.want}
-    ledger.unwant(held)
+    assert ledger.live().demands == {held.name: held.demand}
+    ledger.withdraw_demand(held)

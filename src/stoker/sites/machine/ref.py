@@ -1,0 +1,28 @@
+"""The ref of an attempt on this machine: its worker, its lease, and where its part of the log begins."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_NONE = "-"
+
+
+class WorkerRef(NamedTuple):
+    """What has to be known of an attempt to adopt it after the engine died."""
+
+    worker: str
+    lease: str = ""
+    """Name of the lease in the ledger, empty where nothing had to be claimed."""
+    log_start: int = 0
+    """Bytes that were in the log before: another job may have written to the same file."""
+
+    @property
+    def text(self) -> str:
+        """As the store keeps it."""
+        return f"{self.worker} {self.lease or _NONE} {self.log_start}"
+
+
+def read_ref(text: str) -> WorkerRef:
+    """The ref that `text` was made of."""
+    worker, lease, log_start = [*text.split(), _NONE, "0"][:3]
+    return WorkerRef(worker, "" if lease == _NONE else lease, int(log_start))

@@ -205,3 +205,22 @@ def test_what_jobs_told_and_returned_goes_with_them(paths: Paths, store: Store) 
     assert prune(paths, store) == 2
     assert sorted(os.listdir(paths.functions)) == sorted([fresh.name, str(young[0].id)])
     assert os.listdir(paths.reports) == [f"{young[0].id}.jsonl"]
+
+
+def test_copies_of_scripts_go_with_the_last_job_that_runs_them(paths: Paths, store: Store) -> None:
+    """A copy stays while a job refers to it, also behind a shell, and while a run is under way."""
+    digests = [letter * 32 for letter in "abcd"]
+    for digest in digests:
+        paths.script(digest, "job.sh").parent.mkdir(parents=True)
+        paths.script(digest, "job.sh").touch(0o500)
+    old, young, shell = (str(paths.script(digest, "job.sh")) for digest in digests[:3])
+    jobs = [NewJob(Command(words), JobSpec()) for words in ((old,), (young, "a"), ("sh", shell))]
+    ids = store.add_jobs(store.add_batch("old", NOW - 400 * DAY), QUEUE, jobs, NOW - 400 * DAY)
+    first = store.job(ids[0])
+    assert first is not None
+    end(store, first, NOW - 91 * DAY)
+    with contextlib.closing(EngineLock(paths, "run")):
+        prune(paths, store)
+        assert sorted(os.listdir(paths.scripts)) == digests
+    prune(paths, store)
+    assert sorted(os.listdir(paths.scripts)) == digests[1:3]

@@ -54,7 +54,7 @@ def test_a_mistake_gets_a_sentence(stoker: Stoker, arguments: list[str], code: i
     ("arguments", "code", "sentence"),
     [
         (["run", "--devices", "0", "nolist"], 2, "cannot read the job list nolist: No such file or directory"),
-        (["run", "--devices", "0", "."], 2, "cannot read the job list .: Is a directory"),
+        (["run", "--devices", "0", "."], 2, ". is a directory"),
         (["run", "--devices", "0", ""], 2, "the name of the job list is empty"),
         (["run", "--devices", "0", "--"], 2, "there is no command after --"),
         (["run", "--devices", "0", "--", ""], 2, "the command is empty"),

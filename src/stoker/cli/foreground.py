@@ -50,6 +50,7 @@ from stoker.queue.options import (
     working_directory,
 )
 from stoker.queue.preflight import Caps, Checkouts, MpsPreflight
+from stoker.queue.script import Script
 from stoker.queue.submit import RUNS, new_log_directory
 from stoker.runner.forkserver_client import Forkserver
 from stoker.store.paths import Paths, find_paths
@@ -81,6 +82,8 @@ class Request(Struct, frozen=True):
     as_json: bool = False
     no_bar: bool = False
     demo: bool = False
+    script: Script | None = None
+    """The script to run, where it is one."""
     typed: tuple[str, ...] = ()
     """The words after `stoker run`."""
 
@@ -100,6 +103,7 @@ class Batch:
         self.user = current_user()
         self.logs = ""
         self._plain_spec: JobSpec | None = None
+        self._copy = request.script.copied(paths) if request.script else None
         self._caps = Caps(os.environ, _say)
         self._mps_preflight = MpsPreflight(os.environ, _say)
         self._snapshot = devices.look(time.time())
@@ -190,7 +194,7 @@ class Batch:
             options = merged(self.request.options, item.options)
             spec = self._spec(options)
         spec = self._caps.settled(item.command, spec)
-        return NewJob(item.command, spec, options.name or "", item.task, item.array)
+        return NewJob(self._copy or item.command, spec, options.name or "", item.task, item.array)
 
     def _spec(self, options: JobOptions) -> JobSpec:
         return self._mps_preflight.settled(spec_of(options, self._around), self._snapshot.devices)
@@ -342,7 +346,10 @@ def _run_batch(batch: Batch, items: Items, paths: Paths, devices: Devices, forks
         view = closing.enter_context(contextlib.closing(_view(batch, items)))
         recorder = Recorder(view, _joblog(request, closing), keep_ids=request.as_json)
         foreground = closing.enter_context(contextlib.closing(Foreground(setup, recorder)))
-        batch.settle(foreground.store.add_environment(without_given(os.environ)))
+        with foreground.store.writing():
+            batch.settle(foreground.store.add_environment(without_given(os.environ)))
+            if request.script:
+                request.script.keep(paths)
         if request.options.vram and not any(device.memory for device in foreground.engine.snapshot.devices):
             view.say("the memory of these devices is not known, so each runs one job at a time")
         foreground.run(batch.source(items, foreground, view))

@@ -40,6 +40,9 @@ NAMES = (
     "mps_optional",
 )
 
+DASHES = "stoker.dashes"
+TYPED = "stoker.typed"
+OPTIONS = "stoker.options"
 ALONE = "--mps"
 """The option whose value, where it has one, is behind an equals sign."""
 
@@ -71,6 +74,20 @@ class JobCommand(click.Command):
             if word in with_value:
                 read += [value for value in (next(rest, None),) if value is not None]
         return [*read, *rest]
+
+
+class TypedCommand(JobCommand):
+    """Remembers what was typed: words that were set apart with `--` are a command, never a script or a job list."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click, with a note of the dashes and of what was typed."""
+        typed = tuple(args)
+        rest = super().parse_args(ctx, args)
+        options = typed[: len(typed) - len(ctx.params.get("words") or ())]
+        ctx.meta[DASHES] = options[-1:] == ("--",)
+        ctx.meta[TYPED] = typed
+        ctx.meta[OPTIONS] = options
+        return rest
 
 
 def _refuse_mem(_context: click.Context, _parameter: click.Parameter, value: str | None) -> None:

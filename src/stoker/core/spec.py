@@ -133,6 +133,9 @@ def doom_text(doomed: Doomed, name: Name = str) -> str:
 
 Role = Literal["job", "hook"]
 
+_COPY = re.compile(r".*/scripts/[0-9a-f]{32}/([^/]+)", re.DOTALL)
+"""The path of a copy of a script; whoever typed it knows the script by its name."""
+
 
 class Resources(Struct, frozen=True):
     """What a job asks for. Jobs with equal needs are interchangeable to the plan."""
@@ -237,7 +240,13 @@ class Command(Struct, frozen=True):
             return self.words[0]
         import shlex
 
-        return shlex.join(self.words)
+        return shlex.join([*map(_typed, self.words[:2]), *self.words[2:]])
+
+
+def _typed(word: str) -> str:
+    """A word as it was typed: the copy of a script has the name of the script."""
+    found = _COPY.fullmatch(word) if "/scripts/" in word else None
+    return found[1] if found else word
 
 
 class NewJob(Struct, frozen=True):

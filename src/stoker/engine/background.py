@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import time
@@ -20,7 +21,7 @@ from stoker.engine.signals import SignalSocket
 from stoker.store.engine_lock import QUEUE, engine_lives, living_engines
 from stoker.store.ownership import held_orphans
 from stoker.store.paths import UNFINISHED, Paths
-from stoker.store.prune import Position, needed_jobs, prune, prune_unused
+from stoker.store.prune import Position, needed_jobs, prune, prune_unused, unused_scripts
 from stoker.store.writer import Store, open_store
 
 INTERVAL = 86_400.0
@@ -71,6 +72,7 @@ class Pruner:
         if self._pruned:
             prune_unused(self._store, before, self._exclusive)
         self._remove_unfinished(now)
+        self._remove_scripts()
         return self._pruned
 
     def _begin(self, now: float) -> bool:
@@ -98,6 +100,14 @@ class Pruner:
             with contextlib.suppress(OSError):
                 if now - folder.stat().st_mtime > INTERVAL:
                     shutil.rmtree(folder, ignore_errors=True)
+
+    def _remove_scripts(self) -> None:
+        """Copies that no job runs; nobody can add a job meanwhile, so none is removed under its feet."""
+        with contextlib.suppress(FileNotFoundError):
+            names = os.listdir(self._paths.scripts)
+            with self._store.writing():
+                for name in unused_scripts(self._store, str(self._paths.scripts), names) if self._exclusive() else ():
+                    shutil.rmtree(self._paths.scripts / name, ignore_errors=True)
 
     def _remove(self, logs: Iterable[str]) -> None:
         """Only what is in the directory of logs: all others are files of the user's."""

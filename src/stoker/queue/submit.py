@@ -36,6 +36,7 @@ from stoker.queue.options import (
     working_directory,
 )
 from stoker.queue.preflight import Caps, Checkouts, MpsPreflight, Room
+from stoker.queue.script import VARIABLE, Script
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths
 from stoker.store.status_file import Machine
@@ -65,6 +66,7 @@ OF_THE_JOB_WE_ARE_IN = frozenset(
     (
         *("STOKER_JOB_ID", "STOKER_JOB_NAME", "STOKER_ATTEMPT", "STOKER_GPU_IDS"),
         *("STOKER_ARRAY_ID", "STOKER_ARRAY_INDEX", "STOKER_WORK_DIR", "STOKER_REPORT", "STOKER_PARAMS"),
+        VARIABLE,
     )
 )
 """Variables of the job that submits another one, which must not be taken for the other's."""
@@ -97,14 +99,22 @@ class JobBuilder:
     """What jobs are made of here and now."""
 
     def __init__(
-        self, paths: Paths, config: Config, options: JobOptions, now: float, environment: Mapping[str, str]
+        self,
+        paths: Paths,
+        config: Config,
+        options: JobOptions,
+        now: float,
+        environment: Mapping[str, str],
+        *,
+        script: Script | None = None,
     ) -> None:
         self.needs_devices = False
         self.notes: list[str] = []
         """What whoever submits should know about the jobs as they were settled."""
         self._modesty = Policy(max_use=config.engine.max_use, min_free=config.engine.min_free)
         self._paths = paths
-        self._options = options
+        self._options = script.wish(options) if script else options
+        self._script = script
         self._now = now
         own = without_given(environment)
         self._environment = {name: own[name] for name in own if name not in OF_THE_JOB_WE_ARE_IN}
@@ -162,6 +172,8 @@ class JobBuilder:
         """Put the jobs into the queue, all or none."""
         self._paths.logs.mkdir(mode=0o700, exist_ok=True)
         with store.writing():
+            if self._script:
+                self._script.keep(self._paths)
             store.add_environment(self._environment)
             batch = store.add_batch(label, self._now)
             return [self._enter_part(store, batch, part, held) for part in parts]
@@ -187,7 +199,8 @@ class JobBuilder:
         for item in items:
             wish = self._wish(item)
             spec = self._caps.settled(item.command, self._spec[_key(item)])
-            jobs = [NewJob(item.command, spec, wish.name or "", task) for task in tasks_of(wish)]
+            command = self._script.copied(self._paths) if self._script else item.command
+            jobs = [NewJob(command, spec, wish.name or "", task) for task in tasks_of(wish)]
             if wish.array is None:
                 gathered += jobs
                 continue

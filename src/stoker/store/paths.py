@@ -74,6 +74,15 @@ class Paths(Struct, frozen=True):
         """What a job told of itself."""
         return self.reports / f"{job_id}.jsonl"
 
+    @property
+    def scripts(self) -> Path:
+        """Copies of scripts that jobs run: a folder for each content."""
+        return self.state / "scripts"
+
+    def script(self, digest: str, name: str) -> Path:
+        """The copy of a script."""
+        return self.scripts / digest / name
+
     def tasklist(self, name: str) -> Path:
         """What the older tool priority_scheduler has in hand of one of its files."""
         return self.state / "tasklists" / name

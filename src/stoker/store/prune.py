@@ -75,6 +75,14 @@ def prune_unused(store: Store, before: float, allowed: Callable[[], bool]) -> No
     store._ids_by_spec.clear()
 
 
+def unused_scripts(store: Store, folder: str, names: Sequence[str]) -> list[str]:
+    """Which of the copies in a folder no job runs."""
+    mark = os.fsencode(folder) + b"/"
+    rows = store._rows("SELECT words FROM jobs WHERE instr(words, ?)", mark)
+    used = {os.fsdecode(words.partition(mark)[2].partition(b"/")[0]) for (words,) in rows}
+    return [name for name in names if name not in used]
+
+
 def _is_young(database: sqlite3.Connection, array: int, before: float) -> bool:
     query = "SELECT 1 FROM jobs WHERE array = ? AND (ended IS NULL OR ended >= ?) LIMIT 1"
     return database.execute(query, (array, before)).fetchone() is not None

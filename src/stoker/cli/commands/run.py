@@ -13,32 +13,21 @@ from typing import Any
 import click
 
 from stoker.cli.console import to_stderr
-from stoker.cli.job_options import JobCommand, job_options, option, options_from
+from stoker.cli.job_options import DASHES, OPTIONS, TYPED, TypedCommand, job_options, option, options_from
 from stoker.core.errors import UsageError
 from stoker.core.spec import parse_array
 from stoker.core.text import printable
 from stoker.queue.config import Config, load_config
-from stoker.queue.job_files import Lines, Listed, Unusable, command_of, read_list, spread
+from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list, spread
 from stoker.queue.options import JobOptions, merged, working_directory
+from stoker.queue.script import Line, Script, find_script
 from stoker.runner.forkserver_client import Forkserver
 
-DASHES = "stoker.dashes"
-TYPED = "stoker.typed"
 
-
-class RunCommand(JobCommand):
-    """Remembers whether the command was set apart with `--`: then it is never the name of a list."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click, with a note of the dashes and of what was typed."""
-        ctx.meta[DASHES] = "--" in args
-        ctx.meta[TYPED] = tuple(args)
-        return super().parse_args(ctx, args)
-
-
-@click.command(name="run", cls=RunCommand, context_settings={"allow_interspersed_args": False})
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[FILE | - | COMMAND...]")
+@click.command(name="run", cls=TypedCommand, context_settings={"allow_interspersed_args": False})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[FILE | SCRIPT... | - | COMMAND...]")
 @job_options
+@click.option("-f", "--file", metavar="FILE", help="Read FILE as a job list, whatever it looks like; - is stdin.")
 @option("--devices", metavar="IDS", help="Use these devices only; names of your own where there is no driver.")
 @option("--sim", metavar="SPEC", help="Use simulated GPUs, for example 4x24G or 2x80G,4x24G.")
 @option("-j", "--jobs", type=int, metavar="N", help="Run at most N jobs at once.")
@@ -57,13 +46,18 @@ class RunCommand(JobCommand):
 @click.option("--no-bar", is_flag=True, help="No live display; one line per event.")
 @click.option("--demo", is_flag=True, help="Show what it looks like on four simulated GPUs, in about 20 seconds.")
 @click.pass_context
-def command(context: click.Context, /, words: tuple[str, ...], demo: bool, **values: Any) -> int:
-    """Run a list of commands, one per line, each on GPUs of its own; or run one command.
+def command(context: click.Context, /, words: tuple[str, ...], file: str | None, demo: bool, **values: Any) -> int:
+    """Run a job list, one command per line, each on GPUs of its own; or run one script or command.
 
     \b
       stoker run jobs.txt                       all lines of a file, as GPUs become free
       tail -f -n 0 queue | stoker run -         lines as they arrive
+      stoker run -G 2 job.sh a b                one script with its arguments, as one job
       stoker run -G 2 -t 1h -- python train.py  one command; its exit code is ours
+
+    A file that is executable, starts with #! or has the suffix of a script (.sh, .py, ...) is never read as a job
+    list, unless -f says so. A script runs from a copy made now; STOKER_SCRIPT tells it its own path. After -- the words
+    are executed as they are, without a copy.
 
     A line goes through your shell; several words are executed as they are. A list that ends in .jsonl,
     .toml or .csv holds the options of each job too. Ctrl-C lets running jobs finish, a second one stops them,
@@ -73,17 +67,23 @@ def command(context: click.Context, /, words: tuple[str, ...], demo: bool, **val
     values["as_json"] = values["as_json"] or os.environ.get("STOKER_OUTPUT") == "json"
     values |= {"options": options, "demo": demo, "typed": context.meta[TYPED]}
     if demo:
-        if words or options != JobOptions():
+        if words or file is not None or options != JobOptions():
             raise UsageError("--demo brings its own jobs", "leave out the list and the options of jobs")
         from stoker.cli.commands.demo import demo_jobs
 
         return _run(values, "--demo", demo_jobs())
-    kind, items = _jobs(words, dashes=context.meta[DASHES])
+    script = None
+    if file is not None:
+        kind, items = _listed(words, file)
+    else:
+        kind, items, script = _meant(context, words)
     if kind == "help":
         click.echo(context.get_help())
         return 2
     config = _configured()
-    options = values["options"] = merged(JobOptions(**config.defaults), options)
+    options = merged(JobOptions(**config.defaults), options)
+    options = values["options"] = script.wish(options) if script else options
+    values["script"] = script
     values["settings"] = config.engine
     if options.array and kind == "--":
         kind = "array"
@@ -115,6 +115,23 @@ def _run(values: dict[str, Any], label: str, items: Sequence[Listed | Unusable] 
         return run(Request(**values), label, items, forkserver)
 
 
+def _meant(
+    context: click.Context, words: tuple[str, ...]
+) -> tuple[str, list[Listed | Unusable] | Lines, Script | None]:
+    """A script or a program that the words name, or what else they mean."""
+    if words and not context.meta[DASHES] and (found := find_script(Line("run", context.meta[OPTIONS], words))):
+        return "--", [Listed(found.command, COMMAND_LINE)], found.script
+    return *_jobs(words, dashes=context.meta[DASHES]), None
+
+
+def _listed(words: tuple[str, ...], file: str) -> tuple[str, list[Listed | Unusable] | Lines]:
+    """The jobs of a file that was named as a list."""
+    if words:
+        raise UsageError("there is both a file and a command", "leave one of them out")
+    shell = os.environ.get("SHELL") or "/bin/sh"
+    return (file, Lines("stdin", shell)) if file == "-" else (file, read_list(Path(file), shell))
+
+
 def _jobs(words: tuple[str, ...], *, dashes: bool) -> tuple[str, list[Listed | Unusable] | Lines]:
     """What the words mean: a name for the batch, and its jobs or the stream they will come from."""
     shell = os.environ.get("SHELL") or "/bin/sh"
@@ -127,7 +144,7 @@ def _jobs(words: tuple[str, ...], *, dashes: bool) -> tuple[str, list[Listed | U
     if not dashes and _looks_like_a_list(words):
         raise UsageError(f"{words[0]} is a list, and more words follow it", "write the options before it")
     if dashes or len(words) > 1 or _looks_like_a_command(words[0]):
-        return "--", [Listed(command_of(words, shell), "command line")]
+        return "--", [Listed(command_of(words, shell), COMMAND_LINE)]
     if not words[0]:
         raise UsageError("the name of the job list is empty", "give a file, or - for stdin")
     return words[0], read_list(Path(words[0]), shell)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.cli.console import flush_output, silence_output
-from stoker.cli.job_options import JobCommand, job_options, option, options_from
+from stoker.cli.job_options import DASHES, OPTIONS, TypedCommand, job_options, option, options_from
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Job, Waiting
 from stoker.core.launch import output_paths
@@ -25,6 +25,7 @@ from stoker.queue.config import load_config
 from stoker.queue.engine_process import Background
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list
 from stoker.queue.options import JobOptions, current_user, merged, working_directory
+from stoker.queue.script import Line, Script, find_script
 from stoker.queue.submit import Entered, JobBuilder
 from stoker.store.engine_lock import QUEUE, version_notice
 from stoker.store.paths import Paths, find_paths
@@ -128,6 +129,8 @@ class Request(Struct, frozen=True):
     parsable: bool = False
     dry_run: bool = False
     as_json: bool = False
+    script: Script | None = None
+    """The script to run, where it is one."""
 
 
 def hand_in(request: Request, items: Sequence[Listed]) -> int:
@@ -172,7 +175,7 @@ def _builder(request: Request, paths: Paths) -> JobBuilder:
     for warning in config.warnings:
         _say(warning)
     options = merged(JobOptions(**config.defaults), request.options)
-    return JobBuilder(paths, config, options, time.time(), os.environ)
+    return JobBuilder(paths, config, options, time.time(), os.environ, script=request.script)
 
 
 def _report(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> int:
@@ -217,8 +220,8 @@ def _check_simulation(spec: str) -> None:
     parse_sim(spec)
 
 
-@click.command(name="submit", cls=JobCommand, context_settings={"allow_interspersed_args": False})
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")
+@click.command(name="submit", cls=TypedCommand, context_settings={"allow_interspersed_args": False})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT... | COMMAND...]")
 @job_options
 @click.option("-f", "--file", metavar="FILE", help="All jobs of a file: lines, .jsonl, .toml or .csv; - is stdin.")
 @click.option("-s", "--shell", is_flag=True, help="Give the words to your shell, as one line.")
@@ -229,16 +232,20 @@ def _check_simulation(spec: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")
 @click.pass_context
 def command(context: click.Context, /, words: tuple[str, ...], file: str | None, shell: bool, **values: Any) -> int:
-    """Put a command into the queue and print its id; the engine in the background starts by itself.
+    """Put a script or a command into the queue and print its id; the engine in the background starts by itself.
 
     \b
       stoker submit -- python train.py --lr 1e-3            one job on one GPU
+      stoker submit -G 2 job.sh a b                         a script with its arguments, as sbatch does
       stoker submit -a 0-9%4 'python train.py --seed {i}'   ten tasks, four at once
       stoker submit -d 12 -G 0 -- python evaluate.py        when job 12 has succeeded
 
     Several words are executed as they are; one quoted word with blanks goes through your shell, and so do
     the lines of a file. {i}, {id}, {gpu} and {name} in the command stand for what they name. The job gets the
     environment and the directory that it was submitted from.
+
+    A script runs from a copy made now, so later changes do not touch it; STOKER_SCRIPT tells it its own path. After --
+    the words are executed as they are, without a copy. A script is read as a list of commands only with -f.
     """
 
     options = options_from(values)
@@ -246,11 +253,23 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     if not words and file is None and sys.stdin.isatty():
         click.echo(context.get_help())
         return 2
-    items = _items(words, file, as_line=shell)
-    return hand_in(Request(options=options, label=file or "submit", **values), items)
+    items, script = _meant(context, words, file, as_line=shell)
+    return hand_in(Request(options=options, label=file or "submit", script=script, **values), items)
 
 
-def _items(words: tuple[str, ...], file: str | None, *, as_line: bool) -> list[Listed]:
+def _meant(
+    context: click.Context, words: tuple[str, ...], file: str | None, *, as_line: bool
+) -> tuple[list[Listed], Script | None]:
+    """A script or a program that the words name, or what else they mean."""
+    dashes = context.meta[DASHES]
+    if words and file is None and not as_line and not dashes:
+        found = find_script(Line("submit", context.meta[OPTIONS], words))
+        if found:
+            return [Listed(found.command, COMMAND_LINE)], found.script
+    return _items(words, file, as_line=as_line, dashes=dashes), None
+
+
+def _items(words: tuple[str, ...], file: str | None, *, as_line: bool, dashes: bool) -> list[Listed]:
     """The jobs that the words or the file mean."""
     shell = os.environ.get("SHELL") or "/bin/sh"
     if file is not None:
@@ -260,7 +279,8 @@ def _items(words: tuple[str, ...], file: str | None, *, as_line: bool) -> list[L
     if not words:
         raise UsageError("there is no command", "write it after --, or name a file of commands with -f")
     if len(words) == 1 and _looks_like_a_list(words[0]):
-        raise UsageError(f"{words[0]} is a file that cannot be executed", f"did you mean -f {words[0]}?")
+        hint = "name the program that runs it, or make it executable" if dashes else f"did you mean -f {words[0]}?"
+        raise UsageError(f"{words[0]} is a file that cannot be executed", hint)
     line = Command((" ".join(words),), shell)
     return [Listed(line if as_line and words[0].strip() else command_of(words, shell), COMMAND_LINE)]
 

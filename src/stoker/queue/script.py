@@ -1,0 +1,319 @@
+"""Scripts: a file that is one is never read as a list of commands; it runs as one job, from a copy made at submit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stoker.core.errors import StokerError, UsageError
+from stoker.core.spec import Command
+from stoker.core.units import size_text
+from stoker.queue.options import JobOptions
+from stoker.store.paths import UNFINISHED, Paths
+
+VARIABLE = "STOKER_SCRIPT"
+"""Tells a script where it was at submit: `$0` is the copy."""
+LARGEST = 10 * 2**20
+"""Bytes of a script; what is larger is a program or an archive, and is not copied."""
+SHELLS = {
+    ".sh": "sh",
+    ".bash": "bash",
+    ".zsh": "zsh",
+    ".ksh": "ksh",
+    **dict.fromkeys((".sbatch", ".slurm", ".pbs"), "bash"),
+}
+"""Suffixes of scripts that need no `#!` line, and the shell that runs them."""
+INTERPRETERS = {
+    ".py": "python {}",
+    ".pyw": "python {}",
+    ".ipynb": "jupyter nbconvert --to notebook --execute {}",
+    ".r": "Rscript {}",
+    ".jl": "julia {}",
+    ".m": 'matlab -batch run("{}")',
+    ".pl": "perl {}",
+    ".rb": "ruby {}",
+    ".lua": "lua {}",
+    ".js": "node {}",
+    ".mjs": "node {}",
+    ".cjs": "node {}",
+    ".ts": "npx tsx {}",
+    ".php": "php {}",
+    ".tcl": "tclsh {}",
+    ".awk": "awk -f {}",
+    ".fish": "fish {}",
+    ".csh": "csh {}",
+    ".tcsh": "tcsh {}",
+    ".ps1": "pwsh -File {}",
+}
+"""Suffixes of scripts that need a `#!` line, and what one types to run them without."""
+TABLES = (".jsonl", ".ndjson", ".toml", ".csv")
+"""Suffixes of job lists that no shell reads line by line."""
+_HEAD = 4096
+_BOM = b"\xef\xbb\xbf"
+_ELF = b"\x7fELF"
+
+Kind = Literal["script", "shell script", "interpreted", "program", "dead program", "unclear", "list"]
+
+
+class Line(Struct, frozen=True):
+    """A command line of `stoker run` or `stoker submit`, in two parts."""
+
+    verb: str
+    options: tuple[str, ...]
+    words: tuple[str, ...]
+    """What follows the options."""
+
+    def instead(self, *words: str) -> str:
+        """The same with other words to execute, as one types it."""
+        return shlex.join(["stoker", self.verb, *self.options, "--", *words])
+
+    def as_list(self) -> str:
+        """The same with the file as a job list, as one types it."""
+        return shlex.join(["stoker", self.verb, *self.options, "-f", self.words[0]])
+
+
+class Script(Struct, frozen=True):
+    """A script as it is now."""
+
+    path: str
+    """Where it is, absolute."""
+    data: bytes
+    words: tuple[str, ...]
+    """What runs it: its path and its arguments, behind a shell where it names none itself."""
+
+    @property
+    def command(self) -> Command:
+        """Runs the script itself."""
+        return Command(self.words)
+
+    def wish(self, options: JobOptions) -> JobOptions:
+        """The options of its job."""
+        return replace(options, env={**options.env, VARIABLE: self.path})
+
+    def copied(self, paths: Paths) -> Command:
+        """Runs the copy. Its path has a digest of the content, so a changed script is other work."""
+        place = self.words.index(self.path)
+        return Command((*self.words[:place], str(self._copy(paths)), *self.words[place + 1 :]))
+
+    def keep(self, paths: Paths) -> None:
+        """Make the copy, if there is none; call it in the transaction that adds the job, so that nobody prunes it."""
+        copy = self._copy(paths)
+        try:
+            if not _holds(copy, self.data):
+                self._write(copy)
+                for folder in (copy.parent, paths.scripts, paths.state):
+                    _make_durable(folder)
+        except OSError as error:
+            raise StokerError(
+                f"cannot copy {self.path} to {copy.parent}: {error.strerror}",
+                "nothing was submitted; free some space there",
+            ) from error
+
+    def _copy(self, paths: Paths) -> Path:
+        """Braces in its name would be taken for a placeholder."""
+        import hashlib
+
+        name = re.sub("[{}]", "_", os.path.basename(self.path))
+        return paths.script(hashlib.sha256(self.data).hexdigest()[:32], name)
+
+    def _write(self, copy: Path) -> None:
+        for folder in (copy.parent.parent, copy.parent):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        draft = copy.parent / f"{UNFINISHED}{os.urandom(6).hex()}"
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(self.data)
+                file.flush()
+                os.fchmod(descriptor, 0o500)
+                os.fsync(descriptor)
+            draft.rename(copy)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+
+
+class Found(NamedTuple):
+    """A file that runs as one job."""
+
+    command: Command
+    script: Script | None = None
+    """None for a program, which is not copied."""
+
+
+def find_script(line: Line) -> Found | None:
+    """The script or the program that the first word names; None where it is a job list or only a word of a command."""
+    word, *arguments = line.words
+    status = _status(line)
+    if status is None:
+        return None
+    if stat.S_ISDIR(status.st_mode):
+        raise UsageError(f"{word} is a directory", "give a script, a job list or a command")
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    executable = os.access(word, os.X_OK)
+    match kind_of(_names(word), _head(word, executable=executable), executable=executable):
+        case "list":
+            return None
+        case "program":
+            return Found(Command((_with_slash(word), *arguments)))
+        case "script" | "shell script" as kind:
+            script = _script(line, status.st_size, kind)
+            return Found(script.command, script)
+        case kind:
+            raise _refusal(line, kind)
+
+
+def kind_of(names: Sequence[str], head: bytes, *, executable: bool) -> Kind:
+    """What a file is, by its names (a link has two), its first bytes and its mode."""
+    suffixes = {os.path.splitext(name)[1].lower() for name in names}
+    if head.removeprefix(_BOM).startswith(b"#!"):
+        return "script"
+    if head.startswith(_ELF) or (b"\0" in head and executable):
+        return "program" if executable else "dead program"
+    if suffixes & SHELLS.keys():
+        return "shell script"
+    if suffixes & INTERPRETERS.keys():
+        return "interpreted"
+    return "unclear" if executable and not suffixes & set(TABLES) else "list"
+
+
+def _status(line: Line) -> os.stat_result | None:
+    """Of the file that the first word names, if it is to be looked at: a program on the PATH goes first."""
+    word = line.words[0]
+    suffix = os.path.splitext(word)[1].lower()
+    known = suffix in SHELLS or suffix in INTERPRETERS
+    if word == "-" or (not known and _goes_by_path(line)):
+        return None
+    try:
+        return os.stat(word)
+    except (OSError, ValueError):
+        if known and not re.search(r"\s", word) and _which(word) is None:
+            later = line.instead(_with_slash(word), *line.words[1:])
+            hint = f"check the path; if it will exist when the job starts, type: {later}"
+            raise UsageError(f"cannot find the script {word}", hint) from None
+        return None
+
+
+def _goes_by_path(line: Line) -> bool:
+    """Whether a bare word is found as a shell would find it; one word of `stoker run` is a file."""
+    word = line.words[0]
+    return "/" not in word and (line.verb != "run" or len(line.words) > 1) and _which(word) is not None
+
+
+def _names(word: str) -> tuple[str, str]:
+    return os.path.basename(word), os.path.basename(os.path.realpath(word))
+
+
+def _head(word: str, *, executable: bool) -> bytes:
+    """The first bytes; a program that may only be executed has none to show."""
+    try:
+        with open(word, "rb") as file:
+            return file.read(_HEAD)
+    except OSError as error:
+        if executable:
+            return _ELF
+        raise UsageError(f"cannot read {word}: {error.strerror}", f"type: chmod u+r {shlex.quote(word)}") from error
+
+
+def _script(line: Line, size: int, kind: Kind) -> Script:
+    word, *arguments = line.words
+    shell = [] if kind == "script" else [_shell_of(word)]
+    if size > LARGEST:
+        raise UsageError(
+            f"{word} is larger than {size_text(LARGEST)}, the most that is copied of a script",
+            f"to run it without a copy, type: {line.instead(*shell, _with_slash(word), *arguments)}",
+        )
+    try:
+        data = Path(word).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {word}: {error.strerror}", "give a script that can be read") from error
+    if not data.strip():
+        raise UsageError(f"{word} is empty", "write the commands into it")
+    _check_first_line(word, data.partition(b"\n")[0])
+    path = os.path.abspath(word)
+    return Script(path, data, (*shell, path, *arguments))
+
+
+def _shell_of(word: str) -> str:
+    suffixes = [os.path.splitext(name)[1].lower() for name in _names(word)]
+    shell = next(SHELLS[suffix] for suffix in suffixes if suffix in SHELLS)
+    if _which(shell) is None:
+        raise UsageError(f"{word} needs {shell}, which is not installed", "install it, or add a #! line to the script")
+    return shell
+
+
+def _check_first_line(word: str, first: bytes) -> None:
+    """Refuse what the kernel would refuse when the job starts."""
+    if first.startswith(_BOM):
+        raise UsageError(
+            f"{word} starts with a byte order mark", rf"type: sed -i '1s/^\xEF\xBB\xBF//' {shlex.quote(word)}"
+        )
+    if first.endswith(b"\r"):
+        raise UsageError(f"{word} has Windows line ends (CR LF)", rf"type: sed -i 's/\r$//' {shlex.quote(word)}")
+    if not first.startswith(b"#!"):
+        return
+    interpreter = os.fsdecode(first.removeprefix(b"#!").strip().partition(b" ")[0].partition(b"\t")[0])
+    if not interpreter or (interpreter.startswith("/") and not os.path.exists(interpreter)):
+        what = f"names {interpreter}, which does not exist" if interpreter else "names no interpreter"
+        raise UsageError(f"the #! line of {word} {what}", "correct that line")
+
+
+def _refusal(line: Line, kind: Kind) -> UsageError:
+    word, *arguments = line.words
+    if kind == "dead program":
+        return UsageError(f"{word} is a program, but not executable", f"type: chmod +x {shlex.quote(word)}")
+    if kind == "interpreted":
+        return UsageError(
+            f"{word} is a script without a #! line", f"type: {line.instead(*_interpreted(word), *arguments)}"
+        )
+    if not os.path.getsize(word):
+        return UsageError(f"{word} is empty", "write a script or a job list into it")
+    return UsageError(
+        f"{word} is executable, but has no #! line",
+        f"add one (#!/bin/bash) if it is a script; if it is a job list, type: {line.as_list()}",
+    )
+
+
+def _interpreted(word: str) -> Iterator[str]:
+    """What runs a script that names no interpreter."""
+    suffixes = [os.path.splitext(name)[1].lower() for name in _names(word)]
+    program, *rest = next(INTERPRETERS[suffix] for suffix in suffixes if suffix in INTERPRETERS).split()
+    yield "python3" if program == "python" and not _which("python") and _which("python3") else program
+    yield from (part.replace("{}", word) for part in rest)
+
+
+def _which(word: str) -> str | None:
+    import shutil  # loading it costs more than most commands can afford
+
+    return shutil.which(word)
+
+
+def _with_slash(word: str) -> str:
+    """A path that is not searched for in the PATH."""
+    return word if "/" in word else f"./{word}"
+
+
+def _holds(copy: Path, data: bytes) -> bool:
+    """Whether the copy is there, and no job has changed it."""
+    with contextlib.suppress(FileNotFoundError):
+        return copy.read_bytes() == data and os.access(copy, os.X_OK)
+    return False
+
+
+def _make_durable(folder: Path) -> None:
+    """The names in it are to be found even if the machine goes down now."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from stoker.devices.mps.daemon import MpsTrouble, Place, join, prepare
 
-_PARENT = str(Path(__file__).resolve().parents[2])
+_PARENT = str(Path(__file__).resolve().parents[3])
 
 
 def supervisor_words(program: str, place: Place, visible: str, membership: int, *, exclusive: bool) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ def test_hangs(works: Yard) -> None:
 
 
 def _program(works: Yard, text: str) -> tuple[str, ...]:
-    path = works.directory / "farewell"
+    path = works.directory / "mps_terminate"
     path.write_text(text.format(works.directory))
     path.chmod(0o755)
     assert os.access(path, os.X_OK)

@@ -28,12 +28,13 @@ from support.nvml import (
     FakeSlice,
     compiled,
 )
+from support.wait import PATIENCE_SECONDS, ending, line_from
 
 TWO = FakeMachine((FakeGpu("GPU-1"), FakeGpu("GPU-2")))
 HUNG = FakeMachine(TWO.gpus, blocked={"nvmlDeviceGetUtilizationRates": 600})
 LOST = FakeMachine((FakeGpu("GPU-1", faults={"*": GPU_IS_LOST}), FakeGpu("GPU-2")))
 SILENT = "the NVIDIA driver does not answer"
-PATIENCE = 20.0
+PATIENCE = PATIENCE_SECONDS
 """Seconds of real time after which a condition that was waited for counts as a failure."""
 
 
@@ -123,7 +124,7 @@ sys.stdin.read()
 
 def words_of(process: psutil.Popen) -> list[str]:
     """The words on the next line that a process prints."""
-    line: str = process.stdout.readline()
+    line: str = line_from(process.stdout)
     assert line, "it printed nothing"
     return line.split()
 
@@ -197,7 +198,7 @@ def test_a_hanging_driver_is_unknown_not_free(bench: Bench, devices: NvidiaDevic
     assert problems(devices.look(105.0)) == ["", ""]
     begun = time.monotonic()
     snapshot = devices.look(112.0)
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 10  # it hangs for ever
     assert problems(snapshot) == [SILENT] * 2
     assert snapshot.reading("GPU-1").used is None
     assert snapshot.note == SILENT
@@ -369,7 +370,7 @@ def test_a_lost_gpu_keeps_its_name(bench: Bench, devices: NvidiaDevices) -> None
 
 def test_a_lost_gpu_does_not_hide_the_accounts_of_others(bench: Bench, devices: NvidiaDevices) -> None:
     """The driver is let go while a GPU is in trouble, but what ended on another one in the meantime is known."""
-    with subprocess.Popen(["sleep", "300"]) as child:
+    with ending(subprocess.Popen(["sleep", "300"])) as child:
         job = FakeGpu("GPU-2", accounting=10, processes=(FakeProcess(child.pid, GIB),))
         bench.write(FakeMachine((FakeGpu("GPU-1", accounting=10), job)))
         devices.first(PATIENCE)

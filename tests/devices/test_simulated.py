@@ -15,6 +15,7 @@ from stoker.core.errors import UsageError
 from stoker.devices.simulated import SimulatedDevices
 from stoker.devices.simulator import switch_accounting
 from support.simjobs import GIB, SimulatedMachine, finish, simulated_machine
+from support.wait import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_a_killed_job_is_gone_at_the_next_look(machine: SimulatedMachine, tmp_pa
     job = machine.start("--memory", "20G", "--seconds", "60")
     machine.wait_used(20 * GIB)
     job.kill()
-    job.wait()
+    job.wait(PATIENCE_SECONDS)
     reading = machine.reading()
     assert (reading.used, reading.processes) == (0, ())
     assert list((tmp_path / "sim").iterdir()) == []
@@ -93,7 +94,7 @@ def test_temperature_follows_the_load_slowly(machine: SimulatedMachine) -> None:
     assert 70 <= warming[-1] <= 90
     assert (machine.reading(now=120.0).power or 0) > (idle.power or 0)
     job.kill()
-    job.wait()
+    job.wait(PATIENCE_SECONDS)
     assert machine.reading(now=120.0).power == idle.power
     assert machine.reading(now=600.0).temperature == idle.temperature
 
@@ -143,7 +144,7 @@ def test_a_killed_process_has_its_account(machine: SimulatedMachine, tmp_path: P
     machine.wait_used(5 * GIB)
     assert machine.reading().accounts == (Account(job.pid, 5 * GIB, 30, True),)
     job.kill()
-    job.wait()
+    job.wait(PATIENCE_SECONDS)
     assert machine.reading().accounts == (Account(job.pid, 5 * GIB, 30, False),)
     assert machine.reading(1).accounts == ()
 

@@ -17,7 +17,7 @@ import pytest
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.units import device_sizes, parse_sim
 from stoker.devices.simulator import SimulatedProcess, ended, holdings, make_directory, switch_accounting
-from support.wait import wait_until
+from support.wait import ending, line_from, wait_until
 
 GIB = 2**30
 SIZES = [24 * GIB, 24 * GIB]
@@ -137,9 +137,8 @@ def test_the_last_byte_can_be_taken(tmp_path: Path) -> None:
 def test_a_reader_never_meets_a_live_process_half_way(tmp_path: Path) -> None:
     """While a process changes what it holds as fast as it can, every look finds one of its values."""
     command = [sys.executable, "-c", FLICKERING, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"None\n"
+    with ending(subprocess.Popen(command, stdout=subprocess.PIPE)) as process:
+        assert line_from(process.stdout) == b"None\n"
         seen = [[holding.memory[0] for holding in holdings(str(tmp_path))] for _ in range(2000)]
         process.kill()
     assert all(values in ([1], [2]) for values in seen)
@@ -248,9 +247,10 @@ def test_a_neighbour_that_was_killed_is_missed(tmp_path: Path) -> None:
     """Though a killed process changes nothing, the others notice within a moment that it is gone."""
     with closing(SimulatedProcess(str(tmp_path), [24])) as simulated:
         simulated.hold({0: 1}, {0: 50})
-        with subprocess.Popen([sys.executable, "-c", HOLDING, str(tmp_path)], stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"None\n"
+        with ending(
+            subprocess.Popen([sys.executable, "-c", HOLDING, str(tmp_path)], stdout=subprocess.PIPE)
+        ) as process:
+            assert line_from(process.stdout) == b"None\n"
             assert len(simulated.present()) == 2
             process.kill()
         wait_until(lambda: len(simulated.present()) == 1)

@@ -49,7 +49,7 @@ def simulated_machine(spec: str, directory: Path) -> Iterator[SimulatedMachine]:
     finally:
         for job in machine.jobs:
             job.kill()
-            job.communicate()
+            job.communicate(timeout=PATIENCE_SECONDS)
         machine.devices.close()
 
 

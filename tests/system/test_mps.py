@@ -180,7 +180,7 @@ def test_real(short: Path) -> None:
         }
         typed = typed_by(typing, *words) if typing else words
         done = subprocess.run(
-            typed, env=environment, cwd=short, check=False, capture_output=True, text=True, timeout=30
+            typed, env=environment, cwd=short, check=False, capture_output=True, text=True, timeout=60
         )
         place = place_of("SIM-0", environment)
         assert (done.returncode, done.stdout) == (0, f"{place.pipe}\n"), done.stderr

@@ -13,7 +13,7 @@ import pytest
 import stoker
 from stoker.devices.demo_job import Memory, Point, Spike, memory_at, visible_devices
 from support.simjobs import GIB, SimulatedMachine, finish, simulated_machine, start_simjob
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, line_from, wait_until
 
 PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "CUDA_"))}
 CURVES = [("--curve", text) for text in ("", "1G", "0:1G,", "x:1G", "0:much", "0:1G,0:2G", "5:1G,0:2G", "nan:1G,1:2G")]
@@ -142,8 +142,7 @@ def test_term_saves_and_ends(machine: SimulatedMachine, tmp_path: Path) -> None:
 def test_term_can_be_ignored() -> None:
     """With --ignore-term the job runs to its end all the same."""
     job = start_simjob("--seconds", "1", "--ignore-term", environment=PLAIN)
-    assert job.stdout is not None
-    assert job.stdout.readline() == "simjob: 1.0G on GPU none\n"
+    assert line_from(job.stdout) == "simjob: 1.0G on GPU none\n"
     job.terminate()
     assert finish(job)[0] == 0
 
@@ -182,5 +181,7 @@ def test_it_needs_nothing_but_the_standard_library() -> None:
     """It runs where no installed package can be imported, so a start costs next to nothing."""
     source = str(Path(str(stoker.__file__)).parents[1])
     command = [sys.executable, "-S", "-m", "stoker.devices.demo_job", "--seconds", "0"]
-    ended = subprocess.run(command, env=PLAIN | {"PYTHONPATH": source}, capture_output=True, check=False)
+    ended = subprocess.run(
+        command, env=PLAIN | {"PYTHONPATH": source}, capture_output=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert (ended.returncode, ended.stderr) == (0, b"")

@@ -14,7 +14,7 @@ import pytest
 from stoker.core.logs.oom import find_oom
 from stoker.devices.demo_job import TEXTS, Limits, UnknownOption, grab, limits
 from support.simjobs import GIB, SimulatedMachine, finish, simulated_machine
-from support.wait import PATIENCE_SECONDS, wait_until
+from support.wait import PATIENCE_SECONDS, ending, wait_until
 
 TORCH_2_1 = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 30.00 GiB. GPU 0 has a total"
 WORDS = {
@@ -57,7 +57,9 @@ def test_last_words_can_come_in_pieces(machine: SimulatedMachine) -> None:
     command = [sys.executable, "-m", "stoker.devices.demo_job", "--memory", "30G", "--split-oom"]
     with mine, theirs:
         mine.settimeout(PATIENCE_SECONDS)
-        with subprocess.Popen(command, env=machine.environment, stdout=subprocess.DEVNULL, stderr=theirs.fileno()):
+        with ending(
+            subprocess.Popen(command, env=machine.environment, stdout=subprocess.DEVNULL, stderr=theirs.fileno())
+        ):
             theirs.close()
             spans = list(iter(lambda: mine.recv(4096), b""))
     assert b"".join(spans).decode() == whole

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import perf_counter
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -141,9 +141,9 @@ def test_pace_between_two_looks(earlier: Pace, later: Pace, seconds: float, rate
 )
 def test_long_texts_take_no_time(text: str) -> None:
     """Only the end of a text is looked at, and only so much of a line."""
-    begun = perf_counter()
+    begun = process_time()
     read_pace(text)
-    assert perf_counter() - begun < 1.0
+    assert process_time() - begun < 10.0  # what grows with the square takes hours
 
 
 PIECES = st.sampled_from(

@@ -17,7 +17,7 @@ from stoker.devices.mps.control import Control
 from stoker.devices.mps.daemon import MpsTrouble, Place, join, prepare, take_office, wait_last
 from support.mps import GPU, client_words, log_of, scripted, scripted_smi
 from support.users import reachable_directory
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, ending, wait_until
 
 
 class Bench:
@@ -98,7 +98,7 @@ def test_killed(bench: Bench) -> None:
 def test_holder_is_killed(bench: Bench) -> None:
     """A client that dies by any signal counts no more: the kernel lets go for it."""
     client = bench.client()
-    with subprocess.Popen(["sleep", "1000"], pass_fds=[client.membership]) as process:
+    with ending(subprocess.Popen(["sleep", "1000"], pass_fds=[client.membership])) as process:
         os.close(client.membership)
         assert bench.control.alive()
         process.kill()
@@ -178,11 +178,11 @@ def test_farewell(bench: Bench) -> None:
     working = [subprocess.Popen(client_words(path), env=environment, stdout=subprocess.DEVNULL) for path in paths]
     for path in paths:
         wait_until(path.exists)
-    subprocess.run([*client.mps_terminate, str(working[0].pid), "1"], check=True, env={}, timeout=20)
+    subprocess.run([*client.mps_terminate, str(working[0].pid), "1"], check=True, env={}, timeout=60)
     terminated = [line.split()[-1] for line in log_of(bench.place).splitlines() if "terminate_client" in line]
     assert terminated == [str(working[0].pid)]
     for process in working:
         process.kill()
-        process.wait()
+        process.wait(PATIENCE_SECONDS)
     os.close(client.membership)
     bench.wait_stopped()

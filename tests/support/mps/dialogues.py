@@ -14,7 +14,7 @@ from stoker.devices.mps.control import Control, Patience
 from stoker.devices.mps.daemon import MpsTrouble, Place, join, prepare
 from stoker.devices.mps.supervisor import main as warden
 from support.mps import GPU, log_of
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 SHORT = Patience(start=1.0, ask=0.3, quit=0.3, gone=0.2)
 
@@ -95,7 +95,13 @@ def says_so_in_words(program: str, root: str) -> None:
 
     def say(command: str) -> tuple[int, str]:
         done = subprocess.run(
-            [program], input=f"{command}\n", env=environment, check=False, capture_output=True, text=True
+            [program],
+            input=f"{command}\n",
+            env=environment,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
         )
         return done.returncode, done.stdout
 
@@ -145,7 +151,7 @@ def _call_warden(words: list[str], clients: list[int]) -> None:
             warden([*words, str(clients[0]), ""])
         finally:
             os._exit(0)
-    os.waitpid(pid, 0)
+    wait_until(lambda: os.waitpid(pid, os.WNOHANG)[0])
 
 
 def _prepared(program: str, root: str) -> tuple[Place, Control]:

@@ -51,7 +51,7 @@ class TestStatus:
         assert outcome.code == 3
         assert "none runs" in outcome.out
         assert "stoker engine start" in outcome.out
-        assert "0 running, 2 waiting, 1 parked" in outcome.out
+        assert "0 running, 2 waiting, 1 blocked" in outcome.out
         assert str(background.paths.log) in outcome.out
         assert status(background).pid is None
 
@@ -70,7 +70,7 @@ class TestStatus:
         outcome = background("engine", "status")
         assert outcome.code == 0
         assert outcome.err == ""
-        for text in (f"runs (process {found.pid}, {__version__})", "24.0G", "2 running, 2 waiting, 1 parked"):
+        for text in (f"runs (process {found.pid}, {__version__})", "24.0G", "2 running, 2 waiting, 1 blocked"):
             assert text in outcome.out
 
     def test_an_engine_that_does_not_answer(self, background: Background) -> None:
@@ -166,7 +166,7 @@ class TestStop:
 
 def impatiently(background: Background, *words: str) -> subprocess.CompletedProcess[str]:
     """Type a command line that does not wait long for an engine to leave."""
-    program = "from stoker.cli import main; from stoker.cli.room import stop; stop.STOP_SECONDS = 0.5; main()"
+    program = "from stoker.cli import main; from stoker.cli.commands import engine_stop; engine_stop.STOP_SECONDS = 0.5; main()"
     return subprocess.run(
         [sys.executable, "-c", program, *words],
         env=background.environment,

@@ -166,7 +166,8 @@ class TestStop:
 
 def impatiently(background: Background, *words: str) -> subprocess.CompletedProcess[str]:
     """Type a command line that does not wait long for an engine to leave."""
-    program = "from stoker.cli import main; from stoker.cli.commands import engine_stop; engine_stop.STOP_SECONDS = 0.5; main()"
+    program = "from stoker.cli import main; from stoker.cli.commands import engine_stop; "
+    program += "engine_stop.STOP_SECONDS = 0.5; main()"
     return subprocess.run(
         [sys.executable, "-c", program, *words],
         env=background.environment,

@@ -128,7 +128,7 @@ class TestKilledEngine:
         background.start_engine()
         background.wait_over(running)
         found = background("engine", "status").out
-        assert "0 running, 1 waiting, 2 parked" in found
+        assert "0 running, 1 waiting, 2 blocked" in found
         assert "paused by you" in found
         assert not (background.cwd / "ran").exists()
         assert [background.word(job) for job in (held, later, waiting)] == ["held", "waiting", "waiting"]

@@ -68,7 +68,7 @@ def test_without_an_engine_the_devices_are_asked_themselves(background: Backgrou
     assert [(lease.what, lease.memory_bytes) for lease in first.leases] == [("a sweep", None)]
     assert first.others_bytes == 24 * GIB
     assert [one.pid for one in second.strangers] == [pid]
-    assert "simjob" in second.strangers[0].command
+    assert "demo_job" in second.strangers[0].command
 
 
 def test_with_an_engine(background: Background) -> None:

@@ -24,7 +24,7 @@ def machine(tmp_path: Path) -> Iterator[SimulatedMachine]:
 
 def test_devices_say_that_they_are_simulated(tmp_path: Path) -> None:
     """Ids, models and claims cannot be mistaken for those of a real GPU."""
-    first, second = SimulatedDevices("1x80G,1x1.5G", str(tmp_path)).look(0.0).devices
+    first, second = SimulatedDevices("1x80G,1x1.5G", str(tmp_path)).snapshot(0.0).devices
     assert (first.id, first.label, first.visible) == ("SIM-0", "0", "0")
     assert (first.kind, first.claims, first.memory) == ("simulated", ("sim:0",), 80 * GIB)
     assert (second.id, second.visible, second.claims) == ("SIM-1", "1", ("sim:1",))

@@ -33,7 +33,7 @@ class SimulatedMachine:
 
     def reading(self, index: int = 0, now: float = 0.0) -> Reading:
         """The newest reading of one device."""
-        return self.devices.look(now).reading(f"SIM-{index}")
+        return self.devices.snapshot(now).reading(f"SIM-{index}")
 
     def wait_used(self, size: int, index: int = 0) -> None:
         """Wait until so many bytes of a device are held."""

@@ -20,9 +20,9 @@ class LateSimulated(SimulatedDevices):
 
     silent = True
 
-    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
+    def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
         """Nothing, until the driver answers."""
-        return Snapshot(now, ()) if self.silent else super().look(now, newer_than)
+        return Snapshot(now, ()) if self.silent else super().snapshot(now, newer_than)
 
 
 def devices(directory: Path) -> SimulatedDevices:

@@ -1,4 +1,4 @@
-"""Simulated GPUs: real processes whose memory and load are what they told the simulator."""
+"""Simulated GPUs: real processes, with the memory and load that they report to the simulator."""
 
 from __future__ import annotations
 
@@ -21,35 +21,34 @@ _LONGEST_COMMAND = 4096
 
 
 class SimulatedDevices:
-    """The simulated GPUs of one directory, and how warm each has become."""
+    """The simulated GPUs of one directory, and their temperatures."""
 
     def __init__(self, spec: str, directory: str) -> None:
         self._devices = tuple(_device(index, size) for index, size in enumerate(device_sizes(spec)))
         self._directory = directory
         self.variables: Mapping[str, str] = {"STOKER_SIM": spec, "STOKER_SIM_DIR": directory}
         self._degrees = [_IDLE_DEGREES] * len(self._devices)
-        self._seen: float | None = None
+        self._at: float | None = None
         make_directory(directory)
 
-    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
-        """What the live processes hold; a directory that cannot be read makes every device unusable."""
+    def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
+        """What live processes hold; a directory that cannot be read makes every device unusable."""
         try:
             held = holdings(self._directory)
         except OSError as error:
             lost = Reading(problem=f"the simulator's directory cannot be read: {error.strerror}")
             return Snapshot(now, self._devices, {device.id: lost for device in self._devices})
-        elapsed = max(0.0, now - self._seen) if self._seen is not None else 0.0
-        self._seen = now
+        elapsed = max(0.0, now - self._at) if self._at is not None else 0.0
+        self._at = now
         numbered = enumerate(self._devices)
         readings = {device.id: self._reading(index, held, elapsed) for index, device in numbered}
         return Snapshot(now, self._devices, readings)
 
     def fileno(self) -> int:
-        """Nothing to wait for: the engine looks when it wants to know."""
         return -1
 
     def close(self) -> None:
-        """Nothing is held between looks."""
+        pass
 
     def _reading(self, index: int, held: Sequence[Holding], elapsed: float) -> Reading:
         present = [holding for holding in held if index in holding.memory]

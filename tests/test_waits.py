@@ -8,7 +8,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 
-PROGRAMS = {"support/mps/client.py", "support/mps/scripted.py"}
+PROGRAMS = {"support/mps/client.py", "support/mps/scripted.py", "support/training_job.py"}
 """Programs that a test starts, and ends; support/wait.py is what the others use."""
 
 RUNS = {f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output")}

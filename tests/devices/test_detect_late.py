@@ -20,7 +20,7 @@ devices = LateDevices(sys.argv[1:], "no GPU found: at first", soonest=0.1)
 for line in sys.stdin:
     deadline = time.monotonic() + 30
     while True:
-        seen = devices.look(time.time())
+        seen = devices.snapshot(time.time())
         if line.strip() in (seen.note, str(len(seen.devices))) or time.monotonic() > deadline:
             break
         time.sleep(0.02)

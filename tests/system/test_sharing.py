@@ -24,7 +24,7 @@ from stoker.ledger import HeldLease, Ledger, prepare_ledger
 from stoker.queue.options import current_user
 from support.cli import PROGRAM, Stoker, stoker
 from support.engines import Workshop
-from support.simjobs import GIB, SimulatedMachine, simulated_machine
+from support.simulated_machine import GIB, SimulatedMachine, simulated_machine
 from support.users import User, made_users, reachable_directory, typed_by
 from support.wait import PATIENCE_SECONDS, wait_until
 

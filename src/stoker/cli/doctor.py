@@ -432,7 +432,7 @@ def _trouble(device: Device, reading: Reading) -> Iterator[Verdict]:
 
 def _persistence() -> Iterator[Verdict]:
     """Without persistence a driver forgets the GPU between two jobs, and each one waits for it anew."""
-    said = output_of([sys.executable, "-P", "-m", "stoker.devices.nvml_persistence"], FIRST_ANSWER_SECONDS)
+    said = output_of([sys.executable, "-P", "-m", "stoker.devices.nvml_probe", "persistence"], FIRST_ANSWER_SECONDS)
     if said and (off := said.split()):
         text = f"persistence mode is off on GPU {', '.join(off)}: a job on an idle GPU starts seconds later"
         yield note("gpus", text, "let root run: systemctl enable --now nvidia-persistenced")

@@ -106,7 +106,7 @@ class Batch:
         self._copy = request.script.copied(paths) if request.script else None
         self._caps = Caps(os.environ, _say)
         self._mps_preflight = MpsPreflight(os.environ, _say)
-        self._snapshot = devices.look(time.time())
+        self._snapshot = devices.snapshot(time.time())
         self._around = Surroundings(
             cwd=working_directory(),
             umask=current_umask(),

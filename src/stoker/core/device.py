@@ -41,6 +41,11 @@ class Device(Struct, frozen=True):
         """Whether readings exist that show what really happens on the device."""
         return self.kind != "declared"
 
+    @property
+    def supports_mps(self) -> bool:
+        """Whether an NVIDIA MPS daemon can serve it; the simulator runs one as if it had a GPU."""
+        return self.kind in ("nvidia", "simulated")
+
 
 class Process(Struct, frozen=True):
     """A process that the driver reports on a device."""

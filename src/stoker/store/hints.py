@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stoker.store.damage import is_beheaded
+from stoker.store.damage import has_log_without_file
 from stoker.store.schema import OPEN
 
 LIMIT = 60
@@ -58,7 +58,7 @@ def _hint(job: int, array: int, task: int | None, name: str, state: str, *, whol
 
 
 def _read(path: Path, query: str, *values: object) -> list[tuple[Any, ...]]:
-    if is_beheaded(path):
+    if has_log_without_file(path):
         return []
     with contextlib.suppress(sqlite3.Error):
         uri = f"{path.absolute().as_uri()}?mode=ro"

@@ -98,7 +98,7 @@ class Job(Future[Any]):
         """What it has told of itself by stoker.report() and stoker.progress(), oldest first."""
         from stoker.store.reports import read_reports
 
-        return [entry.as_told() for entry in read_reports(self.link.paths.report(self.id))]
+        return [entry.as_dict() for entry in read_reports(self.link.paths.report(self.id))]
 
     # -- the contract of futures ---------------------------------------------------------------------
 

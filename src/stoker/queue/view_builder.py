@@ -37,9 +37,9 @@ from stoker.core.learning import Learnt, Live, usual_pace
 from stoker.core.lease import Lease
 from stoker.core.planner.placement import suits
 from stoker.core.planner.policy import Policy
-from stoker.core.planner.queue import Hindrance, Shape, hindrance, is_gated, resolved, shape_of
+from stoker.core.planner.queue import NotEligible, Shape, is_gated, resolved, shape_of, why_not_eligible
 from stoker.core.planner.reasons import Behind, NotBefore, Reason, sentence
-from stoker.core.spec import Dependency, Doomed, Outcome, amount_on, doom_text
+from stoker.core.spec import Dependency, NeverSatisfied, Outcome, amount_on, never_satisfied_text
 from stoker.core.text import text_for_json
 from stoker.core.units import duration_text, size_text
 from stoker.devices.interface import user_name
@@ -444,7 +444,7 @@ class Knowledge:
         return self._mishap(job)
 
     def _about_queued(self, job: Job, engine: str) -> tuple[JobWord, str]:
-        hindered = hindrance(job, self.now, self._outcome) if is_gated(job) else None
+        hindered = why_not_eligible(job, self.now, self._outcome) if is_gated(job) else None
         if hindered is not None:
             return _queued_word(job, hindered), _sentence(hindered, self)
         if engine == QUEUE and not self.views.lives:
@@ -475,15 +475,17 @@ def _active_word(job: Job) -> JobWord:
             return "starting"
 
 
-def _queued_word(job: Job, why: Hindrance | Doomed) -> JobWord:
+def _queued_word(job: Job, why: NotEligible | NeverSatisfied) -> JobWord:
     if isinstance(job.state, OnHold):
         return "held"
-    return "scheduled" if isinstance(why, NotBefore) else "blocked" if isinstance(why, Behind | Doomed) else "held"
+    return (
+        "scheduled" if isinstance(why, NotBefore) else "blocked" if isinstance(why, Behind | NeverSatisfied) else "held"
+    )
 
 
-def _sentence(why: Hindrance | Doomed, knowledge: Knowledge) -> str:
-    if isinstance(why, Doomed):
-        return f"{doom_text(why, knowledge.store.shown_id)}; it will be skipped"
+def _sentence(why: NotEligible | NeverSatisfied, knowledge: Knowledge) -> str:
+    if isinstance(why, NeverSatisfied):
+        return f"{never_satisfied_text(why, knowledge.store.shown_id)}; it will be skipped"
     return sentence(why, knowledge.clock, knowledge.store.shown_id)
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from stoker.core.job import Ended
 from stoker.core.lease import Claim
-from stoker.core.planner.fairshare import GIVE_WAY
+from stoker.core.planner.fairshare import YIELD_SECONDS
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import Leased, MaxUse, Occupied, Yields
 from stoker.core.spec import Resources
@@ -223,7 +223,7 @@ def test_stuck_engine_is_passed_over(shops: list[Workshop], ledger: Ledger) -> N
     ledger.release(held)
     freed = time.monotonic()
     second.finish()
-    assert time.monotonic() - freed > GIVE_WAY - 1.0
+    assert time.monotonic() - freed > YIELD_SECONDS - 1.0
 
 
 def test_narrow_wish_leaves_the_rest(shops: list[Workshop], ledger: Ledger) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.logs.progress import Pace, pace_between, read_pace
+from stoker.core.logs.progress import Pace, read_pace
 
 QUIET = settings(max_examples=300, derandomize=True, deadline=None)
 
@@ -117,23 +117,6 @@ def test_half_a_line_is_not_read() -> None:
     """Where a long log is cut, the number at the cut could be the end of another."""
     line = "1145/2000 [00:10<00:12, 14.50it/s]"
     assert read_pace(line + "\n" + "x" * 65_530) is None
-
-
-@pytest.mark.parametrize(
-    ("earlier", "later", "seconds", "rate"),
-    [
-        (Pace(10, 100), Pace(30, 100), 10.0, 2.0),
-        (Pace(10, None), Pace(10, None), 10.0, 0.0),
-        (Pace(90, 100), Pace(5, 100), 10.0, None),
-        (Pace(1, 10), Pace(5, 100), 10.0, None),
-        (Pace(None), Pace(5), 10.0, None),
-        (Pace(1), Pace(None), 10.0, None),
-        (Pace(1), Pace(5), 0.0, None),
-    ],
-)
-def test_pace_between_two_looks(earlier: Pace, later: Pace, seconds: float, rate: float | None) -> None:
-    """Where both count the same thing, the difference tells the rate; after an epoch nothing does."""
-    assert pace_between(earlier, later, seconds) == rate
 
 
 @pytest.mark.parametrize(

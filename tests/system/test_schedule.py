@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stoker.compat.schedule_info import place_of_info
+from stoker.compat.schedule_info import find_info
 from support.nvml import Bench, FakeGpu, FakeMachine, compiled
 from support.schedule import ScheduleDesk
 from support.users import made_users, reachable_directory
@@ -89,7 +89,7 @@ def test_document_file_is_made_on_the_first_start(builder: ScheduleDesk) -> None
 
 def test_document_place_of_the_file() -> None:
     """It is /tmp/gpu_scheduler_info."""
-    assert place_of_info({}) == Path("/tmp/gpu_scheduler_info")
+    assert find_info({}) == Path("/tmp/gpu_scheduler_info")
 
 
 def test_document_gpu_is_blocked_until_the_task_finishes(builder: ScheduleDesk) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from stoker.compat.priority_scheduler.task_file import (
-    Leaving,
     Row,
     Rows,
     TaskFile,
@@ -31,16 +30,19 @@ class Killed(Exception):
 class DeadlyBefore(TaskFile):
     """A file at which the scheduler dies when it is about to change it."""
 
-    def remove(self, text: str, leaving: Leaving = lambda *_: None) -> None:
-        leaving(self.path.stat().st_ino, self.path.read_bytes())
-        raise Killed
+    def remove(self, text: str, prepared: Callable[[int], None] = lambda inode: None) -> None:
+        def die(inode: int) -> None:
+            prepared(inode)
+            raise Killed
+
+        super().remove(text, die)
 
 
 class DeadlyAfter(TaskFile):
     """A file at which the scheduler dies when it has just changed it."""
 
-    def remove(self, text: str, leaving: Leaving = lambda *_: None) -> None:
-        super().remove(text, leaving)
+    def remove(self, text: str, prepared: Callable[[int], None] = lambda inode: None) -> None:
+        super().remove(text, prepared)
         raise Killed
 
 

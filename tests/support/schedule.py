@@ -1,4 +1,4 @@
-"""A machine on which people type `schedule`, with a queue, a ledger and an info file of its own."""
+"""A machine on which users type `schedule`, with a queue, a ledger and an info file of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from support.desk import PROGRAMS, JobBuilder
+from support.shell import PROGRAMS, Shell
 from support.users import User, typed_by
 from support.wait import wait_until
 
@@ -18,16 +18,16 @@ from support.wait import wait_until
 class Task:
     """A running `schedule`, and what it printed so far."""
 
-    def __init__(self, words: Sequence[str], builder: ScheduleDesk, user: User | None = None) -> None:
-        self._out, self._err = builder.directory / f"{id(self)}.out", builder.directory / f"{id(self)}.err"
+    def __init__(self, words: Sequence[str], machine: ScheduleMachine, user: User | None = None) -> None:
+        self._out, self._err = machine.directory / f"{id(self)}.out", machine.directory / f"{id(self)}.err"
         # A test run in the background of a script has SIGINT ignored, and its children would inherit that.
         typed = ["env", "--default-signal=INT,HUP,TERM", str(PROGRAMS / "schedule"), *words]
         command = typed if user is None else typed_by(user, *typed)
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 command,
-                cwd=builder.directory,
-                env=builder.environment_of(user),
+                cwd=machine.directory,
+                env=machine.environment_of(user),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -63,8 +63,8 @@ class Task:
         return self.process.returncode, self.printed, self.said
 
 
-class ScheduleDesk(JobBuilder):
-    """A desk whose info file is apart from everybody else's."""
+class ScheduleMachine(Shell):
+    """A machine whose info file no other test uses."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

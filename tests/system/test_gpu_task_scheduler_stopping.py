@@ -1,4 +1,4 @@
-"""The older library GPUTaskScheduler: signals, threads, crashes, and others on the same GPUs."""
+"""GPUTaskScheduler: signals, threads, crashes, and other schedulers on the same GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.gpu_tasks import Lab
+from support.gpu_tasks import Lab, script
 from support.wait import wait_until
 
 TASK = """\
@@ -36,12 +36,7 @@ class Task(GPUTask):
         with open("ran", "a") as f:
             f.write(str(i))
 """
-SCRIPT = """\
-from task import Task
-from gpu_task_scheduler.gpu_task_scheduler import GPUTaskScheduler
-config = {"scheduler_config": {"gpu": ["0"]}, "test_config": [{"i": [0, 1, 2]}]}
-GPUTaskScheduler(config=config, gpu_task_class=Task).start()
-"""
+SCRIPT = script('"scheduler_config": {"gpu": ["0"]}, "test_config": [{"i": [0, 1, 2]}]')
 IN_A_THREAD = """\
 import threading, time
 from task import Task
@@ -109,7 +104,7 @@ def processes_of(lab: Lab) -> list[psutil.Process]:
     return found
 
 
-def room_of(script: Script) -> psutil.Process | None:
+def engine_of(script: Script) -> psutil.Process | None:
     """The process that runs the script's instances, if there is one."""
     living = [child for child in psutil.Process(script.process.pid).children() if child.status() != "zombie"]
     return living[0] if living else None
@@ -227,16 +222,16 @@ def test_engine_killed(lab: Lab) -> None:
     text = SCRIPT.replace("GPUTaskScheduler(config", "scheduler = GPUTaskScheduler(config").replace(").start()", ")")
     started = Script(lab, text + "try: scheduler.start()\nexcept Exception as error: print(error)\nscheduler.start()\n")
     started.wait_begun(0)
-    first = room_of(started)
+    first = engine_of(started)
     assert first is not None
     first.kill()
-    wait_until(lambda: room_of(started) not in (first, None))
+    wait_until(lambda: engine_of(started) not in (first, None))
     (lab.directory / "gate").touch()
     code, said = started.end()
     assert (code, lab.text("ran"), lab.unfinished()) == (0, "012", []), said
 
 
-# -- company ---------------------------------------------------------------------------------------
+# -- other schedulers ---------------------------------------------------------------------------------------
 
 
 def test_two_schedulers_and_stoker_run_take_turns(lab: Lab) -> None:

@@ -453,6 +453,7 @@ class Rows:
                 time.sleep(0.05)
             except (StokerError, OSError) as error:
                 self._complain(error)
+                self._try(partial(self._tickets.leave, ticket, 0))  # another file may get the inode of the failed one
                 return
             else:
                 self.unremoved.pop(0)

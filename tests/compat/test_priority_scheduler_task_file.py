@@ -1,13 +1,17 @@
-"""Rows that are taken, numbered and removed, with a crash wherever one may come."""
+"""The CSV file of priority_scheduler: rows taken, numbered and removed, with a crash wherever one may come."""
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from stoker.compat.priority_scheduler import task_file
 from stoker.compat.priority_scheduler.task_file import (
     Row,
     Rows,
@@ -23,6 +27,122 @@ from stoker.queue.task_list import Task
 HEADER = "Directory,Executable,Filename,Epochs,Priority\n"
 
 
+def row(name: str) -> str:
+    return f".,-1,{name}.py,1,1"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "tasks.csv"
+    path.write_text(HEADER + "".join(f"{row(name)}\n" for name in "abc"))
+    return path
+
+
+def test_all_but_the_row_stays_to_the_byte(path: Path) -> None:
+    """Marks, line ends, quotes, blank lines, rows above the header and bytes that are not UTF-8 are left alone."""
+    before = b'\xef\xbb\xbfexported,"by\r\nhand"\r\n\r\n' + HEADER.encode() + b'"d\xff",-1,x.py,1,1\r\n'
+    after = b"\n,,,,\n.,-1,y.py,1,1"
+    path.write_bytes(before + b'.,-1,"a.py, b",1,1\r\n' + after)
+    TaskFile(str(path), 1).remove('.,-1,"a.py, b",1,1')
+    assert path.read_bytes() == before + after
+
+
+def test_the_first_of_equal_rows_is_removed(path: Path) -> None:
+    """Rows with the same text are as many tasks."""
+    path.write_text(HEADER + f"{row('a')}\n" * 3)
+    file = TaskFile(str(path), 0)
+    file.remove(row("a"))
+    assert len(file.read()) == 2
+
+
+def test_a_row_that_is_gone(path: Path) -> None:
+    """What somebody else has removed need not be removed."""
+    before = path.read_text()
+    TaskFile(str(path), 0).remove(row("z"))
+    assert path.read_text() == before
+
+
+def test_mode_and_links_stay(path: Path, tmp_path: Path) -> None:
+    """The file keeps its mode, and a link to it stays a link."""
+    path.chmod(0o640)
+    link = tmp_path / "link.csv"
+    link.symlink_to(path)
+    TaskFile(str(link), 0).remove(row("a"))
+    assert link.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert row("a") not in path.read_text()
+
+
+def test_what_a_killed_writer_left(path: Path, tmp_path: Path) -> None:
+    """A half-written copy counts for nothing, and is gone after the next write."""
+    (tmp_path / ".tasks.csv.new").write_text("half")
+    TaskFile(str(path), 0).remove(row("a"))
+    assert os.listdir(tmp_path) == ["tasks.csv"]
+
+
+def test_rows_appended_to_the_old_copy(path: Path) -> None:
+    """Somebody who opened the file before it was replaced, and appends to it after that, is heard all the same."""
+    file = TaskFile(str(path), 0)
+    with path.open("a") as late:
+        file.remove(row("a"))
+        late.write(f"{row('d')}\n")
+    assert [task.text for task in file.read()] == [row("b"), row("c"), row("d")]
+    with path.open("a") as late:
+        file.remove(row("b"))
+        late.write(f"{row('e')}\n")
+    file.close()
+    assert path.read_text().splitlines()[1:] == [row("c"), row("d"), row("e")]
+
+
+def test_the_new_file_is_locked_at_once(path: Path) -> None:
+    """A row is removed once, even if rows that were appended to the old copy cannot be brought over yet."""
+    path.write_text(HEADER + f"{row('a')}\n" * 2)
+    file = TaskFile(str(path), 0)
+
+    def append_and_lock(_: int) -> None:
+        with path.open("a") as late:
+            late.write(f"{row('b')}\n")
+        held.append(os.open(path.with_name(".tasks.csv.new"), os.O_RDONLY))
+        fcntl.flock(held[0], fcntl.LOCK_EX)
+
+    held: list[int] = []
+    file.remove(row("a"), append_and_lock)
+    assert path.read_text() == HEADER + f"{row('a')}\n"
+    os.close(held[0])
+    assert [task.text for task in file.read()] == [row("a"), row("b")]
+
+
+def test_a_file_that_somebody_holds(path: Path) -> None:
+    """It is not changed under a lock of others."""
+    with path.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError):
+            TaskFile(str(path), 0).remove(row("a"))
+    assert row("a") in path.read_text()
+
+
+def test_a_file_that_vanished(path: Path) -> None:
+    """Reading says so, and removing fails."""
+    file = TaskFile(str(path), 0)
+    path.unlink()
+    with pytest.raises(UsageError, match="No such file"):
+        file.read()
+    with pytest.raises(FileNotFoundError):
+        file.remove(row("a"))
+
+
+def test_no_header_names_the_option(path: Path) -> None:
+    """Where the header is not found, the hint names the option for that."""
+    path.write_text(row("a"))
+    with pytest.raises(UsageError) as refused:
+        TaskFile(str(path), 0).read()
+    assert "--header None" in refused.value.hint
+    assert len(TaskFile(str(path), None).read()) == 1
+
+
+# -- rows ----------------------------------------------------------------------------------------
+
+
 class Killed(Exception):
     """The scheduler is no more."""
 
@@ -33,6 +153,9 @@ class DeadlyBefore(TaskFile):
     def remove(self, text: str, prepared: Callable[[int], None] = lambda inode: None) -> None:
         def die(inode: int) -> None:
             prepared(inode)
+            os.link(
+                self.path.with_name(".tasks.csv.new"), self.path.with_name(".left")
+            )  # nothing cleans up after a kill
             raise Killed
 
         super().remove(text, die)
@@ -236,6 +359,14 @@ def test_a_crash_before_a_row_is_removed(directory: Path, appended: str) -> None
     assert len(rows) == (3 if appended else 2)
 
 
+def test_a_crash_before_a_row_is_removed_and_an_editor(directory: Path) -> None:
+    """An editor that replaces the file after the crash does not make the row run again."""
+    tickets = succeed_and_die(directory, DeadlyBefore)
+    (directory / "saved").write_text((directory / "tasks.csv").read_text())
+    (directory / "saved").rename(directory / "tasks.csv")
+    assert tuple(row.ticket for row in Scheduler(directory).batch()) == tickets
+
+
 @pytest.mark.parametrize("appended", ["", ".,-1,a,1,1\n"])
 def test_a_crash_after_a_row_was_removed(directory: Path, appended: str) -> None:
     """The next run knows that the row is gone, and takes no other row with the same text for it."""
@@ -284,3 +415,64 @@ def test_a_row_that_cannot_be_removed(directory: Path) -> None:
     (directory / "tasks.csv").rmdir()
     (directory / "tasks.csv").write_text(text)
     assert Scheduler(directory, size=1).batch() == [Row(row.task, row.ticket, new=False)]
+
+
+# -- a crash at every system call ------------------------------------------------------------------
+
+
+class DyingOs:
+    """The module os, which ends the process at one of its calls, as kill -9 does."""
+
+    def __init__(self, calls: int) -> None:
+        self._left = calls
+        self.path = os.path
+
+    def __getattr__(self, name: str) -> object:
+        member = getattr(os, name)
+        if not callable(member):
+            return member
+
+        def call(*arguments: object, **named: object) -> object:
+            self._left -= 1
+            if self._left < 0:
+                os._exit(9)
+            return member(*arguments, **named)
+
+        return call
+
+
+def work(directory: Path, calls: int) -> bool:
+    """Run a scheduler in a process of its own that dies after so many calls; whether it came to its end."""
+    with warnings.catch_warnings(action="ignore"):  # this process has one thread that matters
+        child = os.fork()
+    if child == 0:
+        vars(task_file)["os"] = DyingOs(calls)
+        scheduler = Scheduler(directory, size=2)
+        while batch := scheduler.batch():
+            for row in batch:
+                if row.ticket.token not in (directory / "trained").read_text():
+                    with (directory / "trained").open("a") as trained:
+                        trained.write(f"{row.ticket.token} {row.ticket.number}\n")
+                scheduler.rows.succeeded(row)
+        scheduler.end()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_crash_at_every_system_call(tmp_path: Path) -> None:
+    """Wherever a scheduler dies, each of several equal rows, also one that is appended then, is trained once."""
+    for calls in itertools.count():
+        directory = tmp_path / str(calls)
+        directory.mkdir()
+        (directory / "trained").touch()
+        write(directory, ("a", 1), ("a", 1))
+        finished = work(directory, calls)
+        with (directory / "tasks.csv").open("a") as file:
+            file.write(".,-1,a,1,1\n")
+        assert work(directory, 1_000_000)
+        numbers = [line.split()[1] for line in (directory / "trained").read_text().splitlines()]
+        assert len(set(numbers)) == len(numbers) == 3, calls
+        assert left(directory) == []
+        if finished:
+            break
+    assert calls > 40

@@ -1,4 +1,4 @@
-"""A place to type commands in: a directory with a queue, a ledger and programs of its own."""
+"""A shell in a directory with a queue, a ledger and programs of its own."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Scheduler:
         return self.process.returncode, self._out.read_text().splitlines(), self._err.read_text()
 
 
-class JobBuilder:
+class Shell:
     """A directory to work in, with a queue and a ledger of its own."""
 
     def __init__(self, directory: Path) -> None:
@@ -63,7 +63,7 @@ class JobBuilder:
         }
 
     def typed(self, line: str, queue: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        """What becomes of a line typed into bash."""
+        """The result of a line typed into bash."""
         command = ["bash", "-c", line]
         return subprocess.run(
             command, cwd=self.directory, env=self.environment, input=queue, capture_output=True, timeout=60, check=False

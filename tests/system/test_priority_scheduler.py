@@ -15,6 +15,7 @@ import pytest
 from support.cli import Stoker
 from support.mps import NAME as MPS_CONTROL
 from support.mps import scripted
+from support.shell import Running
 from support.users import reachable_directory
 from support.wait import wait_until
 
@@ -57,7 +58,7 @@ class Place(Stoker):
         self.csv = self.cwd / "tasks.csv"
         (self.cwd / "task.sh").write_text(SCRIPT)
         (self.cwd / "gated.sh").write_text(GATED)
-        self.schedulers: list[Scheduler] = []
+        self.schedulers: list[Running] = []
 
     def tasks(self, *rows: str) -> None:
         """Write the CSV."""
@@ -67,14 +68,14 @@ class Place(Stoker):
         """The rows that are in the CSV."""
         return self.csv.read_text().splitlines()[1:]
 
-    def begin(self, *words: str) -> Scheduler:
+    def begin(self, *words: str) -> Running:
         """Start the scheduler and leave it running."""
-        self.schedulers.append(Scheduler(self, words))
+        self.schedulers.append(Running([PROGRAM, *words], self.cwd, self.environment))
         return self.schedulers[-1]
 
     def schedule(self, *words: str) -> tuple[int, list[str], str]:
         """Exit code, lines of standard output, and standard error."""
-        return self.begin("--csv", "tasks.csv", "--mps", "no", *words).end()
+        return ended(self.begin("--csv", "tasks.csv", "--mps", "no", *words))
 
     def close(self) -> None:
         for scheduler in self.schedulers:
@@ -83,32 +84,10 @@ class Place(Stoker):
         super().close()
 
 
-class Scheduler:
-    """A running priority_scheduler, and what it said so far."""
-
-    def __init__(self, place: Place, words: tuple[str, ...]) -> None:
-        self._out, self._err = place.home / f"{id(self)}.out", place.home / f"{id(self)}.err"
-        # A test run in the background of a script has SIGINT ignored, and its children would inherit that.
-        typed = ["env", "--default-signal=INT,HUP,TERM", PROGRAM, *words]
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
-                typed, cwd=place.cwd, env=place.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err
-            )
-
-    @property
-    def printed(self) -> list[str]:
-        return self._out.read_text().splitlines()
-
-    @property
-    def said(self) -> str:
-        return self._err.read_text()
-
-    def wait_said(self, text: str) -> None:
-        wait_until(lambda: text in self.said)
-
-    def end(self) -> tuple[int, list[str], str]:
-        self.process.wait(timeout=60)
-        return self.process.returncode, self.printed, self.said
+def ended(scheduler: Running) -> tuple[int, list[str], str]:
+    """The same of a scheduler that was begun."""
+    code, printed, said = scheduler.end()
+    return code, printed.splitlines(), said
 
 
 @pytest.fixture
@@ -130,7 +109,7 @@ def test_document_default_tasks(place: Place) -> None:
         f"{HEADER}\n.,sh,task.sh slow,50,3\nvision,/bin/sh,../task.sh urgent,10,1\n.,sh,task.sh normal,20,2\n"
     )
     (files / "counter.txt").write_text("7")
-    code, printed, said = place.begin("--mps", "False").end()
+    code, printed, said = ended(place.begin("--mps", "False"))
     assert code == 0, said
     lines = [
         "return-code for ../task.sh urgent (priority 1) 7: 0",
@@ -201,7 +180,7 @@ def test_document_mps(place: Place) -> None:
     with reachable_directory() as short:
         scripted(short)
         place.environment |= {"PATH": f"{short}:{place.environment['PATH']}", "STOKER_MPS_DIR": str(short / "mps")}
-        code, printed, said = place.begin("-c", "tasks.csv", "--thread_percentage", "30").end()
+        code, printed, said = ended(place.begin("-c", "tasks.csv", "--thread_percentage", "30"))
         assert (code, said) == (0, "priority_scheduler: 2 tasks done\n")
         (lock,) = short.glob("mps/*/pipe/control_lock")
         wait_until(lambda: _is_free(lock))
@@ -296,7 +275,7 @@ def test_the_file_vanishes(place: Place) -> None:
     place.wait_lines("runs", 2)
     place.csv.unlink()
     (place.cwd / "gate").touch()
-    code, printed, said = scheduler.end()
+    code, printed, said = ended(scheduler)
     assert code == 1
     assert printed[-1] == "return-code for gated.sh a (priority 1) 0: 0"
     assert "tasks.csv cannot be kept up to date: No such file or directory" in said

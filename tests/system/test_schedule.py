@@ -99,20 +99,18 @@ def test_marked_gpus_are_not_used(machine: ScheduleMachine) -> None:
     assert machine.info()["avail"] == [True, True, True, False, False]
 
 
-@pytest.mark.parametrize("option", ["-v", "--verbose"])
-def test_verbose(machine: ScheduleMachine, option: str) -> None:
+def test_verbose(machine: ScheduleMachine) -> None:
     """The summary comes only with the option, also beside -o without a name."""
     assert "total time" not in machine.schedule("true")[1]
-    code, out, _ = machine.schedule("true", option, "-o")
+    code, out, _ = machine.schedule("true", "-v", "-o")
     assert code == 0
     assert re.search(r"\ntask: \['true'\]\nstdout: <stdout>\nstderr: <stderr>\nstart: ", out)
 
 
-@pytest.mark.parametrize(("out", "err"), [("-o", "-e"), ("--out", "--err")])
-def test_output_files(machine: ScheduleMachine, out: str, err: str) -> None:
+def test_output_files(machine: ScheduleMachine) -> None:
     """Each stream goes to its file, relative to the directory and emptied before; announcements do not."""
     (machine.directory / "o%j").write_text("a long text from the last time")
-    code, printed, said = machine.schedule("sh -c 'echo yes; echo no >&2'", out, "o%j", err, "err", "-v")
+    code, printed, said = machine.schedule("sh -c 'echo yes; echo no >&2'", "-o", "o%j", "-e", "err", "-v")
     assert (code, said, machine.text("o%j"), machine.text("err")) == (0, "", "yes\n", "no\n")
     assert f"\nstdout: {machine.directory}/o%j\nstderr: {machine.directory}/err\n" in printed
     assert gpu_of(printed) == "cuda0"
@@ -127,19 +125,17 @@ def test_output_in_one_file_only(machine: ScheduleMachine) -> None:
     assert machine.text("file") == "yes\nno\n"
 
 
-@pytest.mark.parametrize("option", ["-pg", "--prefered_gpu"])
-def test_preferred(machine: ScheduleMachine, option: str) -> None:
+def test_preferred(machine: ScheduleMachine) -> None:
     """The preferred GPU is taken if it is free, otherwise another."""
-    assert gpu_of(machine.schedule("true", option, "3")[1]) == "cuda3"
+    assert gpu_of(machine.schedule("true", "-pg", "3")[1]) == "cuda3"
     machine.hold("-fg", "3")
-    assert gpu_of(machine.schedule("true", option, "3")[1]) == "cuda0"
-    assert gpu_of(machine.schedule("true", option, "77")[1]) == "cuda0"
+    assert gpu_of(machine.schedule("true", "-pg", "3")[1]) == "cuda0"
+    assert gpu_of(machine.schedule("true", "-pg", "77")[1]) == "cuda0"
 
 
-@pytest.mark.parametrize("option", ["-fg", "--forced_gpu"])
-def test_forced(machine: ScheduleMachine, option: str) -> None:
+def test_forced(machine: ScheduleMachine) -> None:
     """A forced GPU that is free is taken without a word."""
-    code, out, err = machine.schedule("true", option, "1")
+    code, out, err = machine.schedule("true", "-fg", "1")
     assert (code, gpu_of(out), err) == (0, "cuda1", "")
     assert "waiting" not in out
 
@@ -167,7 +163,7 @@ def test_all_in_one_call(machine: ScheduleMachine) -> None:
 # -- several GPUs ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", ["-gc", "--gpu_count", "-n", "--num"])
+@pytest.mark.parametrize("option", ["-gc", "-n"])
 def test_gpu_count(machine: ScheduleMachine, option: str) -> None:
     """Several GPUs are a list with commas, and each of them shows the task."""
     assert "I have cuda0,cuda1\n" in machine.schedule(SAY_GPU, option, "2")[1]

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from stoker.compat.foreground import ToolView
 from stoker.compat.priority_scheduler.stages import PROFILES, Batches, TaskJobs
 from stoker.compat.priority_scheduler.task_file import Rows, TaskFile, Tickets, find_counter
-from stoker.compat.tool import Parser, run_tool, say
-from stoker.compat.tool import announce as write
+from stoker.compat.tool import Parser, announce, run_tool, say
 from stoker.core.device import resolve
 from stoker.core.errors import Impossible, UsageError
 from stoker.core.job import Ended, JobEvent
@@ -179,7 +178,7 @@ def _work(rows: Rows, setup: Setup, options: argparse.Namespace) -> int:
     with contextlib.closing(Foreground(setup, view)) as run:
         devices, logs = run.engine.snapshot.devices, _log_directory(setup.paths)
         jobs = TaskJobs(_surroundings(run), devices, setup.policy, logs, _mps(options))
-        with contextlib.closing(Batches(rows, jobs, run, announce)) as batches:
+        with contextlib.closing(Batches(rows, jobs, run, _print)) as batches:
             view.batches = batches
             try:
                 run.run(batches)
@@ -217,7 +216,7 @@ def _mps(options: argparse.Namespace) -> int | None:
         _say(f"MPS is not used: {MPS_CONTROL} is not found (--mps no says that this is well)")
         return None
     if options.percentage is not None:
-        announce(f"env_value: {options.percentage}")
+        _print(f"env_value: {options.percentage}")
     return options.percentage or 100
 
 
@@ -242,7 +241,7 @@ class BatchView(ToolView):
             self.interval = PEAK_INTERVAL if self.batches.waits_for_peaks else None
             waits = self.batches.trains and bool(run.engine.waiting and run.engine.held)
             if waits and not self._waiting_announced:
-                announce("Waiting...")
+                _print("Waiting...")
             self._waiting_announced = waits or (self._waiting_announced and self.batches.trains)
         super().refresh(run)
 
@@ -260,9 +259,8 @@ def _sum_up(rows: Rows, file: TaskFile, *, interrupted: bool) -> None:
         _say(f"what was not finished is in {file.name}, and goes on when {PROGRAM} is started again")
 
 
-def announce(text: str) -> None:
-    """Print a line to standard output."""
-    write(f"{printable(text)}\n")
+def _print(text: str) -> None:
+    announce(f"{printable(text)}\n")
 
 
 if __name__ == "__main__":

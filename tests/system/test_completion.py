@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli.commands.engine_completion import SHELLS, script_path
+from stoker.cli.commands.engine import SHELLS
+from stoker.cli.completion import script_path
 from support.background import Background
 from support.cli import PROGRAM, Stoker
 from support.wait import PATIENCE_SECONDS

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.commands.engine_check import Check
-from stoker.cli.commands.engine_config import ConfigShown
+from stoker.cli.doctor import Check
+from stoker.cli.views.engine import ConfigShown
 from support.background import Background
 from support.cli import PROGRAM, Stoker
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from stoker import __version__
-from stoker.cli.commands.engine_status import EngineStatus
+from stoker.queue.engine_status import EngineStatus
 from stoker.store.engine_lock import QUEUE, engine_lives, lock_path
 from support.background import Background
 from support.cli import PROGRAM, until
@@ -166,8 +166,8 @@ class TestStop:
 
 def impatiently(background: Background, *words: str) -> subprocess.CompletedProcess[str]:
     """Type a command line that does not wait long for an engine to leave."""
-    program = "from stoker.cli import main; from stoker.cli.commands import engine_stop; "
-    program += "engine_stop.STOP_SECONDS = 0.5; main()"
+    program = "from stoker.cli import main; from stoker.cli.commands import engine; "
+    program += "engine.STOP_SECONDS = 0.5; main()"
     return subprocess.run(
         [sys.executable, "-c", program, *words],
         env=background.environment,

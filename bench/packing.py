@@ -14,9 +14,8 @@ from bars import Bar, bars_shown, table
 from machine import parser, say
 from stoker.core.errors import UsageError
 from stoker.core.units import device_sizes
-from stoker.simulation.bound import best_possible
 from stoker.simulation.machine import replay, virtual_devices
-from stoker.simulation.policies import BOUND, CONDUCTS, SENTENCES, by_pairs
+from stoker.simulation.policies import BOUND, RULES, SENTENCES, best_possible, by_pairs
 from stoker.simulation.report import Figures, figures
 from stoker.simulation.trace import read_models, read_trace
 from stoker.simulation.workload import Models, Row, Work, capped, draw, extract, paced
@@ -66,7 +65,7 @@ def _options() -> argparse.Namespace:
 
 def _measure(rows: Sequence[Row], models: Models, rho: float, options: argparse.Namespace) -> Results:
     sizes = device_sizes(options.gpus)
-    results: dict[str, list[Figures]] = {policy: [] for policy in (*CONDUCTS, BOUND)}
+    results: dict[str, list[Figures]] = {policy: [] for policy in (*RULES, BOUND)}
     for seed in range(options.seed, options.seed + options.slices):
         random = Random(seed)
         first = random.randrange(max(1, len(rows) - options.jobs))
@@ -83,7 +82,7 @@ def _measure(rows: Sequence[Row], models: Models, rho: float, options: argparse.
 def _replayed(policy: str, works: Sequence[Work], sizes: Sequence[int], models: Models) -> Figures:
     if policy == BOUND:
         return figures(best_possible(works, len(sizes)))
-    return figures(replay(works, virtual_devices(sizes), CONDUCTS[policy], by_pairs(models.pairs)))
+    return figures(replay(works, virtual_devices(sizes), RULES[policy], by_pairs(models.pairs)))
 
 
 def _print(rho: float, results: Results) -> None:

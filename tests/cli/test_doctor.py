@@ -80,7 +80,7 @@ def queue_of(subject: Subject, engine: str = QUEUE) -> Iterator[Store]:
 
 
 def only(verdicts: Iterable[Verdict]) -> Verdict:
-    """The one verdict that there is."""
+    """The only verdict."""
     (verdict,) = verdicts
     return verdict
 
@@ -91,7 +91,7 @@ def levels(verdicts: Iterable[Verdict]) -> list[str]:
 
 
 def test_a_well_machine_has_no_problem(subject: Subject) -> None:
-    """Every matter is looked at, and each problem and note that asks for something says what."""
+    """Every check runs, and a machine without problems has none."""
     simulated = msgspec.structs.replace(subject, simulated=True)
     found = list(diagnose(simulated))
     topics = {verdict.topic for verdict in found}
@@ -100,7 +100,7 @@ def test_a_well_machine_has_no_problem(subject: Subject) -> None:
 
 
 def test_one_matter_that_cannot_be_seen_hides_no_other(subject: Subject) -> None:
-    """Without its state directory the rest is still told."""
+    """Without its state directory the other checks still run."""
     gone = msgspec.structs.replace(subject, simulated=True, paths=Paths(subject.paths.state / "gone"))
     found = list(diagnose(gone))
     assert "this cannot be looked at" in next(each.text for each in found if each.topic == "disk")
@@ -122,7 +122,7 @@ class TestPlace:
         assert (verdict.level, verdict.text) == ("note", "/home/x is on nfs4")
 
     def test_one_that_was_chosen_on_a_network(self, subject: Subject, tmp_path: Path) -> None:
-        """STOKER_STATE has the last word, and is told to be wrong."""
+        """STOKER_STATE wins, and is a problem."""
         mounts = tmp_path / "mountinfo"
         mounts.write_text("20 1 0:20 / / rw - nfs4 server:/ rw\n")
         verdict = only(check_state(subject, str(mounts)))
@@ -139,7 +139,7 @@ class TestQueue:
             assert only(check_queue(subject)).level == "ok"
 
     def test_a_damaged_one(self, subject: Subject) -> None:
-        """What SQLite finds is told, and the file is left as it is."""
+        """What SQLite finds is a problem, and the file is left as it is."""
         with queue_of(subject):
             pass
         body = bytearray(subject.paths.database.read_bytes())
@@ -162,14 +162,14 @@ class TestQueue:
 
 
 class TestEngine:
-    """Whether somebody serves the queue."""
+    """Whether an engine serves the queue."""
 
     def test_none_is_needed(self, subject: Subject) -> None:
         """An empty queue needs no engine."""
         assert only(check_engine(subject)).level == "ok"
 
     def test_jobs_without_an_engine(self, subject: Subject) -> None:
-        """They wait for nobody."""
+        """They wait for an engine that is missing."""
         with queue_of(subject):
             verdict = only(check_engine(subject))
         assert (verdict.level, verdict.advice) == ("problem", "stoker engine start")
@@ -223,10 +223,10 @@ def show(subject: Subject, **changes: object) -> None:
 
 
 class TestLedger:
-    """What users tell each other."""
+    """The leases of all users."""
 
     def test_one_of_its_own_for_simulated_gpus(self, subject: Subject) -> None:
-        """Nobody else has them."""
+        """Other users cannot have them."""
         exclusive = msgspec.structs.replace(subject, environment={}, simulated=True)
         assert only(check_ledger(exclusive, [])).level == "ok"
 
@@ -264,7 +264,7 @@ class TestSettings:
     """Files and variables."""
 
     def test_files(self, subject: Subject, tmp_path: Path) -> None:
-        """Those that were read are named; what cannot be read is told as its verb would."""
+        """Files that were read are named; one that cannot be read is a problem."""
         assert only(check_config(subject)).text == "all as built in"
         folder = tmp_path / "config/stoker"
         folder.mkdir(parents=True)
@@ -285,7 +285,7 @@ class TestSettings:
         ],
     )
     def test_variables(self, subject: Subject, variables: dict[str, str], expected: list[tuple[str, str]]) -> None:
-        """Unknown ones are told with a near one; those of a job say that one is inside."""
+        """Unknown ones are noted with a near one; those of a job say that the check runs inside one."""
         given = msgspec.structs.replace(subject, environment=variables)
         assert [(each.level, each.advice) for each in check_variables(given)] == expected
 
@@ -309,7 +309,7 @@ class TestSession:
         assert kills_user_processes(texts) == expected
 
     def test_without_systemd(self, subject: Subject, tmp_path: Path) -> None:
-        """Nothing ends anybody's processes."""
+        """Without systemd no process ends at logout."""
         assert only(check_logout(subject, tmp_path)).level == "ok"
 
     def test_what_to_type(self, subject: Subject, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The virtual machine lives through traces as the real one would, and tells what came of it."""
+"""The virtual machine runs traces as the real one would, and reports the outcome."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def a_work(
     load: int = 20,
     swell: float = 1.0,
 ) -> Work:
-    """A job that takes 1000 seconds and few of everything, unless told otherwise."""
+    """A job that takes 1000 seconds and little of everything by default."""
     return Work(number, arrival, seconds, gpus, kind, "model", int(gib * GIB), load, swell)
 
 
@@ -118,13 +118,13 @@ def test_what_the_trace_tells_is_kept() -> None:
 
 
 def test_a_kind_that_names_a_model_is_that_model() -> None:
-    """So that whoever knows what was trained gets the speeds of just that."""
+    """So that a trace that names its models gets their measured speeds."""
     (work,) = draw([Row(0.0, 5.0, kind="A3C")], BUILT_IN, 40 * GIB, Random(1))
     assert work.model == "A3C"
 
 
 def test_no_job_is_drawn_that_no_gpu_could_hold() -> None:
-    """On small cards nobody trains large models."""
+    """Small cards train no large models."""
     works = draw(some_rows(), BUILT_IN, 6 * GIB, Random(1))
     assert max(work.peak for work in works) <= 6 * GIB
     assert all(1 <= work.load <= 100 for work in works)
@@ -158,7 +158,7 @@ def test_light_jobs_hardly_slow_each_other_down() -> None:
 
 
 def test_a_job_is_as_fast_as_its_slowest_gpu() -> None:
-    """Company on one of two is company."""
+    """A co-tenant on one of two GPUs counts."""
     learn = [a_work(1, kind="a", gpus=2, load=60), a_work(2, 3000, kind="b", load=60)]
     outcome = played(
         *learn, a_work(3, 6000, kind="a", gpus=2, load=60), a_work(4, 6000, kind="b", load=60), gib=(40, 40)
@@ -217,7 +217,7 @@ def test_an_oracle_needs_no_experience() -> None:
 
 
 def test_a_job_that_runs_out_of_memory_runs_again_with_more() -> None:
-    """It grew in company beyond what was set aside; the second time it has room, and nothing is lost."""
+    """It grew beside others beyond what was reserved; the second time it has room, and nothing is lost."""
     outcome = played(a_work(1, gib=6), a_work(2, 2000, gib=6), a_work(3, 2000, gib=6, swell=1.8), gib=(16,))
     told = figures(outcome)
     assert (told.out_of_memory, told.lost) == (1, 0)
@@ -226,7 +226,7 @@ def test_a_job_that_runs_out_of_memory_runs_again_with_more() -> None:
 
 
 def test_a_neighbour_that_took_too_much_costs_nobody_his_place() -> None:
-    """Whoever comes last finds the memory gone, though he asked for enough; he runs again all the same."""
+    """The last job finds the memory gone, though it asked for enough; it runs again."""
     works = [a_work(1, gib=6), a_work(2, 2000, gib=6, swell=1.8), a_work(3, 2001, gib=6)]
     told = figures(played(*works, gib=(16,)))
     assert told.lost == 0
@@ -236,7 +236,7 @@ def test_a_neighbour_that_took_too_much_costs_nobody_his_place() -> None:
 @settings(max_examples=25, derandomize=True, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(sorted(RULES)), st.sampled_from([(12, 12), (40, 40, 40), (24,)]))
 def test_every_job_comes_to_its_end(seed: int, policy: str, sizes: tuple[float, ...]) -> None:
-    """Whatever runs out of memory and whoever passes: none is lost, none ends before it could, GPU-time adds up."""
+    """Whatever runs out of memory or overtakes: no job is lost, none ends too early, and GPU-time adds up."""
     random = Random(seed)
     rows = [
         Row(random.uniform(0, 9000), random.lognormvariate(6, 1), random.randint(1, len(sizes)), random.choice("ab"))
@@ -274,7 +274,7 @@ def test_the_bound_stops_long_jobs_for_short_ones() -> None:
 
 
 def test_every_policy_has_a_sentence() -> None:
-    """Whoever reads a table is told what the names mean."""
+    """Every policy of the table has a sentence."""
     assert set(SENTENCES) == {*RULES, BOUND}
 
 

@@ -34,7 +34,7 @@ def pages(generator: dict[str, Any]) -> dict[str, str]:
 
 
 def test_every_verb_has_its_page(pages: dict[str, str]) -> None:
-    """Those of the machine room too, and none that is not for people."""
+    """The engine commands too, but no hidden one."""
     expected = {"stoker", *(f"stoker-{verb}" for verb in VERBS), *(f"stoker-engine-{room}" for room in COMMANDS)}
     assert set(pages) == expected
 

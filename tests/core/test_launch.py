@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from stoker.core.device import Device
 from stoker.core.job import Job
 from stoker.core.launch import attempt_key, order_of, output_paths, parse_key, variables
 from stoker.core.spec import Command, JobSpec, Resources
@@ -27,6 +28,38 @@ def test_key_round_trip(job_id: int, number: int) -> None:
 
 class TestVariables:
     """What is added to the environment."""
+
+    def test_they_stay_the_same(self) -> None:
+        """Exactly the variables of version 0.1.0, before the modules were moved: programs of users read them."""
+        devices = tuple(
+            Device(f"GPU-{i}", str(i), f"GPU-{i}", (f"GPU-{i}",), "nvidia", model="A100", memory=80 << 30)
+            for i in (0, 3)
+        )
+        spec = JobSpec(
+            resources=Resources(gpus=2, memory=20 << 30),
+            cwd="/work",
+            extra_env=(("SEED", "1"),),
+            group="vision",
+            cap=True,
+        )
+        job = structs.replace(a_job(14, spec=spec), name="vit b", attempts=3, tries=2, array=12, task=2)
+        assert variables(job, devices, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}) == {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            "SEED": "1",
+            "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,per_process_memory_fraction:0.2500",
+            "CUDA_VISIBLE_DEVICES": "GPU-0,GPU-3",
+            "STOKER_JOB_ID": "14",
+            "STOKER_JOB_NAME": "vit b",
+            "STOKER_ATTEMPT": "3",
+            "STOKER_GPU_IDS": "0,3",
+            "STOKER_WORK_DIR": "/work",
+            "STOKER_GROUP": "vision",
+            "STOKER_VRAM": "21474836480",
+            "STOKER_ARRAY_ID": "12",
+            "STOKER_ARRAY_INDEX": "2",
+        }
 
     def test_all_of_them(self) -> None:
         """The devices are exported as CUDA wants them, the job's own facts under our name."""

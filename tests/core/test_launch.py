@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
 from stoker.core.device import Device
-from stoker.core.job import Job
-from stoker.core.launch import attempt_key, order_of, output_paths, parse_key, variables
+from stoker.core.job import Ended, Job, Running
+from stoker.core.launch import attempt_key, fill, on_finish_job, order_of, output_paths, parse_key, variables
 from stoker.core.spec import Command, JobSpec, Resources
 from support.build import GIB, a_job, declared, simulated
 
@@ -223,3 +224,108 @@ def test_words_that_stand_for_a_device() -> None:
     devices = [structs.replace(device, words=(("__num__", f"36{device.id}0"),)) for device in declared("1", "2")]
     job = structs.replace(a_job(1), command=Command(("serve", "__num__", "x__num__")))
     assert order_of(job, ("-", "-"), {}, devices).words == ("serve", "3610", "x__num__")
+
+
+QUIET = settings(max_examples=100, derandomize=True, deadline=None)
+VALUES = {"i": "7", "id": "31", "gpu": "0,2", "name": "vit {i} $& \\1"}
+
+
+@pytest.mark.parametrize(
+    ("word", "filled"),
+    [
+        ("{i}", "7"),
+        ("--out=run-{id}/{i}.txt", "--out=run-31/7.txt"),
+        ("{i}{i}", "77"),
+        ("cuda:{gpu}", "cuda:0,2"),
+        ("${i}", "${i}"),
+        ("$${i}", "$${i}"),
+        ("{I} { i } {lr} {} {i {0}", "{I} { i } {lr} {} {i {0}"),
+        ('{"i": {i}, "id": "{id}"}', '{"i": 7, "id": "31"}'),
+        ("{{i}}", "{7}"),
+        ("${x:-{i}}", "${x:-7}"),
+    ],
+)
+def test_known_placeholders_are_replaced(word: str, filled: str) -> None:
+    """Anywhere in a word; a shell's variable of the same name and other braces are not touched."""
+    assert fill([word], VALUES) == (filled,)
+
+
+def test_placeholders_in_values_are_not_replaced() -> None:
+    """Braces and backslashes that a value brings in stay as they are."""
+    assert fill(["{name}", "x"], VALUES) == ("vit {i} $& \\1", "x")
+
+
+def test_only_placeholders_with_a_value() -> None:
+    """Outside an array {i} means nothing, and without any value nothing does."""
+    assert fill(["{i}", "{id}"], {"id": "3"}) == ("{i}", "3")
+    assert fill(["{i}", "{id}"], {}) == ("{i}", "{id}")
+
+
+@QUIET
+@given(st.lists(st.text(alphabet="{}i$x")), st.text(alphabet="{}ix$"))
+def test_no_placeholder_is_left(words: list[str], value: str) -> None:
+    """With a harmless value nothing is left to replace; any value leaves the number of words as it was."""
+    assert fill(fill(words, {"i": "v"}), {"i": "w"}) == fill(words, {"i": "v"})
+    assert len(fill(words, {"i": value})) == len(words)
+
+
+ENDED = Job(
+    id=12,
+    batch=1,
+    command=Command(("false",)),
+    spec=JobSpec(cwd="/work", environment="abc", extra_env=(("SEED", "1"),)),
+    state=Ended("failed", 5.0, code=7),
+    submitted=1.0,
+    name="vit b",
+)
+
+
+def test_on_finish_job_knows_what_happened() -> None:
+    """Id, name, result, exit code and log of the job are variables of the made."""
+    made = on_finish_job(ENDED, "/logs/12.log", "notify", "/bin/sh", "/logs/%j.log")
+    assert made is not None
+    assert made.command.words[1:6] == (
+        "STOKER_JOB_ID=12",
+        "STOKER_JOB_NAME=vit b",
+        "STOKER_RESULT=failed",
+        "STOKER_EXIT_CODE=7",
+        "STOKER_LOG=/logs/12.log",
+    )
+    assert made.command.words[6:] == ("/bin/sh", "-c", "notify")
+
+
+def test_on_finish_job_of_a_task() -> None:
+    """The hook sees which task it was by the variables that the task had itself."""
+    made = on_finish_job(msgspec.structs.replace(ENDED, array=11, task=1), "", "notify", "/bin/sh", "")
+    assert made is not None
+    assert made.name == "on_finish 11.1"
+    assert {"STOKER_JOB_ID=12", "STOKER_ARRAY_ID=11", "STOKER_ARRAY_INDEX=1"} <= set(made.command.words)
+
+
+def test_on_finish_job_runs_where_the_job_ran_without_a_gpu() -> None:
+    """Directory and environment are the job's; it needs no device and has a limit."""
+    made = on_finish_job(ENDED, "", "notify", "/bin/sh", "/logs/%j.log")
+    assert made is not None
+    assert (made.spec.role, made.spec.resources, made.spec.out) == ("hook", Resources(gpus=0), "/logs/%j.log")
+    assert (made.spec.cwd, made.spec.environment, made.spec.extra_env) == ("/work", "abc", (("SEED", "1"),))
+    assert made.spec.limit
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        msgspec.structs.replace(ENDED, spec=msgspec.structs.replace(ENDED.spec, role="hook")),
+        msgspec.structs.replace(ENDED, state=Running(1, "worker", (), 2.0)),
+    ],
+    ids=["a hook", "a job that runs"],
+)
+def test_only_an_ended_job_has_an_on_finish_job(job: Job) -> None:
+    """Hooks trigger no hooks, and nothing is run before the end."""
+    assert on_finish_job(job, "", "notify", "/bin/sh", "") is None
+
+
+def test_on_finish_job_of_a_job_that_never_ran() -> None:
+    """The variable is there all the same, and empty."""
+    made = on_finish_job(msgspec.structs.replace(ENDED, state=Ended("skipped", 5.0)), "", "notify", "/bin/sh", "")
+    assert made is not None
+    assert "STOKER_EXIT_CODE=" in made.command.words

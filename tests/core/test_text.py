@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -11,8 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.core.job import Ended
 from stoker.core.spec import Command
-from stoker.core.text import after, outcome, printable, shortened, title
-from stoker.store.logs import last_line
+from stoker.core.text import HIDDEN, after, looks_secret, outcome, printable, shortened, shown_value, title
 from support.build import a_job
 
 
@@ -78,23 +75,30 @@ def test_how_long_it_ran() -> None:
 
 
 @pytest.mark.parametrize(
-    ("log", "said"),
+    "name",
     [
-        (b"", ""),
-        (b"one\ntwo\n\n  \n", "two"),
-        (b"10%\r50%\r100%\r\n", "100%"),
-        (b"\x1b[31mred\x1b[0m \x1b]0;title\x07end\x1b[K\n\x1b[0m\n", "red end"),
-        (b"bytes \xff\n", "bytes \\xff"),
-        (b"x" * 50_000 + b"\nlast", "last"),
+        *("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "db_password", "MYSQL_PASSWD"),
+        *("GOOGLE_APPLICATION_CREDENTIALS", "SSH_PRIVATE_KEY", "GITHUB_TOKEN", "PGPASSWORD", "DATABASE_URL"),
     ],
 )
-def test_the_last_line_that_says_something(tmp_path: Path, log: bytes, said: str) -> None:
-    """Blank lines, progress bars, colours and titles do not hide the last words of a log."""
-    path = tmp_path / "log"
-    path.write_bytes(log)
-    assert last_line(str(path)) == said
+def test_secrets(name: str) -> None:
+    """What tools of this field call their keys, in capital or small letters."""
+    assert looks_secret(name)
 
 
-def test_a_log_that_is_not_there_says_nothing(tmp_path: Path) -> None:
-    """A missing log, or a directory in its place, is no reason to fail."""
-    assert last_line(str(tmp_path / "no")) == last_line(str(tmp_path)) == ""
+@pytest.mark.parametrize("name", ["PATH", "SEED", "CUDA_VISIBLE_DEVICES", "KEYBOARD", "GIT_AUTHOR_NAME", "MONKEY"])
+def test_harmless_names(name: str) -> None:
+    """Most variables are shown."""
+    assert not looks_secret(name)
+
+
+def test_other_patterns() -> None:
+    """The user's patterns take the place of the built-in ones."""
+    assert looks_secret("my_seed", ["*SEED"])
+    assert not looks_secret("HF_TOKEN", ["*SEED"])
+
+
+def test_length_is_hidden_too() -> None:
+    """All hidden values look the same."""
+    assert shown_value("HF_TOKEN", "x") == shown_value("HF_TOKEN", "x" * 40) == HIDDEN
+    assert shown_value("SEED", "1") == "1"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.logs.oom import find_oom
-from stoker.store.logs import read_tail, size_of
+from stoker.store.logs import Tail, last_line, open_log, read_tail, size_of, start_of_last_lines
 from support.wait import PATIENCE_SECONDS
 
 MESSAGE = (
@@ -113,3 +113,73 @@ def test_a_log_that_was_emptied_is_read_from_its_start(tmp_path: Path) -> None:
     assert len(read_tail(str(log))) == 128 * 1024
     os.truncate(log, 5)
     assert read_tail(str(log)) == "xxxxx"
+
+
+@pytest.mark.parametrize(
+    ("written", "count", "last"),
+    [
+        ("", 3, ""),
+        ("a\nb\nc\n", 0, ""),
+        ("a\nb\nc\n", 1, "c\n"),
+        ("a\nb\nc\n", 2, "b\nc\n"),
+        ("a\nb\nc", 2, "b\nc"),
+        ("a\nb\nc\n", 9, "a\nb\nc\n"),
+        ("\n\n\n", 2, "\n\n"),
+        ("x" * 200_000 + "\nlast\n", 1, "last\n"),
+        ("first\n" + "x" * 200_000, 1, "x" * 200_000),
+    ],
+)
+def test_the_last_lines(tmp_path: Path, written: str, count: int, last: str) -> None:
+    """They are found from the end, over any number of blocks."""
+    path = tmp_path / "log"
+    path.write_text(written)
+    with path.open("rb") as file:
+        assert written[start_of_last_lines(file, count) :] == last
+
+
+def test_a_file_that_comes_grows_and_is_emptied(tmp_path: Path) -> None:
+    """Each byte is given once; a file that was emptied is read from its start."""
+    path = tmp_path / "log"
+    tail = Tail(str(path))
+    assert list(tail.read()) == []
+    path.write_bytes(b"one")
+    assert b"".join(tail.read()) == b"one"
+    assert list(tail.read()) == []
+    with path.open("ab") as file:
+        file.write(b" two")
+    assert b"".join(tail.read()) == b" two"
+    with path.open("wb") as file:
+        file.write(b"new")
+    assert b"".join(tail.read()) == b"new"
+    tail.close()
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    """A pipe or an endless device reads as empty, and nobody waits for a writer."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (str(tmp_path / "pipe"), "/dev/zero"):
+        with open_log(path) as file:
+            assert file.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (b"", ""),
+        (b"one\ntwo\n\n  \n", "two"),
+        (b"10%\r50%\r100%\r\n", "100%"),
+        (b"\x1b[31mred\x1b[0m \x1b]0;title\x07end\x1b[K\n\x1b[0m\n", "red end"),
+        (b"bytes \xff\n", "bytes \\xff"),
+        (b"x" * 50_000 + b"\nlast", "last"),
+    ],
+)
+def test_the_last_line_that_says_something(tmp_path: Path, log: bytes, said: str) -> None:
+    """Blank lines, progress bars, colours and titles do not hide the last words of a log."""
+    path = tmp_path / "log"
+    path.write_bytes(log)
+    assert last_line(str(path)) == said
+
+
+def test_a_log_that_is_not_there_says_nothing(tmp_path: Path) -> None:
+    """A missing log, or a directory in its place, is no reason to fail."""
+    assert last_line(str(tmp_path / "no")) == last_line(str(tmp_path)) == ""

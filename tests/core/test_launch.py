@@ -1,4 +1,4 @@
-"""What an attempt is given."""
+"""Command, variables and files of an attempt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.build import GIB, a_job, declared, simulated
 
 
 def named(name: str, out: str = "", err: str = "", *, tries: int = 0) -> Job:
-    """Job 7 with a name, after so many attempts that failed or were lost."""
+    """Job 7 with a name, after this many attempts."""
     job = a_job(7, spec=JobSpec(out=out, err=err))
     return structs.replace(job, name=name, tries=tries, attempts=tries + 1)
 
@@ -63,7 +63,7 @@ class TestVariables:
         }
 
     def test_all_of_them(self) -> None:
-        """The devices are exported as CUDA wants them, the job's own facts under our name."""
+        """CUDA_VISIBLE_DEVICES and the STOKER_ variables."""
         assert variables(named("train"), declared("0", "3"), {}) == {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": "0,3",
@@ -79,14 +79,14 @@ class TestVariables:
         assert variables(named(""), (), {})["CUDA_VISIBLE_DEVICES"] == ""
 
     def test_devices_with_variables_of_their_own(self) -> None:
-        """Such devices are found under their own names, several as a list, and CUDA_VISIBLE_DEVICES is left alone."""
+        """The variables of the devices replace CUDA_VISIBLE_DEVICES; several values are a list."""
         devices = [structs.replace(device, variables=(("GPU", f"cuda{device.id}"),)) for device in declared("0", "3")]
         given = variables(named(""), devices, {})
         assert given["GPU"] == "cuda0,cuda3"
         assert "CUDA_VISIBLE_DEVICES" not in given
 
     def test_order_of_devices_is_the_users(self) -> None:
-        """Who has chosen an order of devices keeps it."""
+        """The user's CUDA_DEVICE_ORDER stays."""
         assert "CUDA_DEVICE_ORDER" not in variables(named(""), (), {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
 
     def test_own_variables(self) -> None:
@@ -97,52 +97,52 @@ class TestVariables:
         assert given["LR"] == "0.1"
 
     def test_attempt_counts_those_that_ran(self) -> None:
-        """The attempt's number tells how often the job really ran, be it failed or lost."""
+        """STOKER_ATTEMPT counts the attempts that ran, failed or lost."""
         job = named("", tries=3)
         assert variables(job, (), {})["STOKER_ATTEMPT"] == "4"
 
 
 class TestCap:
-    """What PyTorch's allocator is told of a limit."""
+    """The memory limit for PyTorch's allocator."""
 
     @staticmethod
-    def told(base: dict[str, str], *extra: tuple[str, str], resources: Resources | None = None) -> dict[str, str]:
+    def allocator(base: dict[str, str], *extra: tuple[str, str], resources: Resources | None = None) -> dict[str, str]:
         spec = JobSpec(resources=resources or Resources(memory=8 * GIB), extra_env=extra, cap=True)
         given = variables(a_job(1, spec=spec), simulated(24, 48), base)
         return {name: value for name, value in given.items() if name.startswith("PYTORCH")}
 
-    def test_alone(self) -> None:
-        """It is the part of the smallest share, rounded down."""
-        assert self.told({}) == {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.1666"}
+    def test_without_settings_of_the_user(self) -> None:
+        """The fraction is that of the smallest part, rounded down."""
+        assert self.allocator({}) == {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.1666"}
 
     @pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
     def test_beside_the_users_own(self, name: str) -> None:
-        """His settings stay, under the name that he chose, be they from his environment or from --env."""
+        """The user's settings stay, under the same name, from the environment or --env."""
         extended = {name: "expandable_segments:True,per_process_memory_fraction:0.1666"}
-        assert self.told({name: "expandable_segments:True"}) == extended
-        assert self.told({}, (name, "expandable_segments:True")) == extended
-        assert self.told({name: "max_split_size_mb:64"}, (name, "expandable_segments:True, ")) == extended
-        assert self.told({name: ""}) == {name: "per_process_memory_fraction:0.1666"}
+        assert self.allocator({name: "expandable_segments:True"}) == extended
+        assert self.allocator({}, (name, "expandable_segments:True")) == extended
+        assert self.allocator({name: "max_split_size_mb:64"}, (name, "expandable_segments:True, ")) == extended
+        assert self.allocator({name: ""}) == {name: "per_process_memory_fraction:0.1666"}
 
     def test_under_both_names(self) -> None:
-        """Which of them counts depends on the version."""
-        told = self.told({"PYTORCH_CUDA_ALLOC_CONF": "a:1"}, ("PYTORCH_ALLOC_CONF", "b:2"))
-        assert told == {
+        """Both variables get the limit, since the precedence depends on the version."""
+        given = self.allocator({"PYTORCH_CUDA_ALLOC_CONF": "a:1"}, ("PYTORCH_ALLOC_CONF", "b:2"))
+        assert given == {
             "PYTORCH_CUDA_ALLOC_CONF": "a:1,per_process_memory_fraction:0.1666",
             "PYTORCH_ALLOC_CONF": "b:2,per_process_memory_fraction:0.1666",
         }
 
     def test_the_users_own_limit_wins(self) -> None:
-        """Nothing is added to it, not even under the other name."""
+        """A limit of the user is not changed, under either name."""
         own = {"PYTORCH_ALLOC_CONF": "per_process_memory_fraction: 0.5"}
-        assert self.told(own) == {}
-        assert self.told({"PYTORCH_CUDA_ALLOC_CONF": "a:1", **own}) == {}
-        assert self.told({}, *own.items()) == own
+        assert self.allocator(own) == {}
+        assert self.allocator({"PYTORCH_CUDA_ALLOC_CONF": "a:1", **own}) == {}
+        assert self.allocator({}, *own.items()) == own
 
     def test_a_whole_card(self) -> None:
-        """Where nothing less is set aside, be it on one of several GPUs, there is no limit."""
-        assert self.told({}, resources=Resources(auto=True)) == {}
-        assert self.told({}, resources=Resources(memory=30 * GIB)) == {}
+        """Without a smaller reservation on every GPU there is no limit."""
+        assert self.allocator({}, resources=Resources(auto=True)) == {}
+        assert self.allocator({}, resources=Resources(memory=30 * GIB)) == {}
         assert (
             variables(a_job(1, spec=JobSpec(resources=Resources(gpus=0), cap=True)), (), {})
             .keys()
@@ -150,18 +150,18 @@ class TestCap:
         )
 
     def test_the_smallest(self) -> None:
-        """However little it is, it is no limit of nothing."""
-        told = self.told({}, resources=Resources(memory=2**20))
-        assert told == {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.0001"}
+        """The limit is never zero."""
+        given = self.allocator({}, resources=Resources(memory=2**20))
+        assert given == {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.0001"}
 
     def test_not_asked_for(self) -> None:
-        """Without the wish PyTorch is left alone."""
+        """Without --cap there is no limit."""
         given = variables(a_job(1, Resources(memory=GIB)), simulated(24), {})
         assert "PYTORCH_CUDA_ALLOC_CONF" not in given
 
 
 class TestOutputPaths:
-    """Where an attempt writes."""
+    """The output files of an attempt."""
 
     @pytest.mark.parametrize(
         ("pattern", "path"),
@@ -177,7 +177,7 @@ class TestOutputPaths:
         ],
     )
     def test_pattern(self, pattern: str, path: str) -> None:
-        """Marks as in Slurm's patterns are filled in, and nothing else is touched."""
+        """Slurm's placeholders are replaced, and nothing else."""
         assert output_paths(named("train", out=pattern), "ada") == (path, path)
 
     @pytest.mark.parametrize(
@@ -194,22 +194,22 @@ class TestOutputPaths:
         ],
     )
     def test_name_in_a_path(self, name: str, safe: str) -> None:
-        """A name cannot lead out of its directory, hide a file or put control characters into a name."""
+        """A job name cannot leave the directory, hide a file or add control characters."""
         assert output_paths(named(name, out="%x"), "ada") == (safe, safe)
 
     def test_separate_errors(self) -> None:
-        """Standard error has a file of its own where a pattern is given for it."""
+        """Standard error has a separate file where a pattern is given."""
         assert output_paths(named("", out="%j.out", err="%j.err"), "ada") == ("7.out", "7.err")
 
     def test_retries(self) -> None:
-        """Retries get files of their own, unless the output is not a file of ours."""
+        """Retries get separate files, unless the output is a device or the terminal."""
         job = named("", tries=2, out="%j.out", err="/dev/null")
         assert output_paths(job, "ada") == ("7.out.2", "/dev/null")
         assert output_paths(named("", tries=1, out="-"), "ada") == ("-", "-")
 
 
 def test_order() -> None:
-    """An order has all of the job's terms, the files and the variables."""
+    """An order has the job's spec, files and variables."""
     spec = JobSpec(cwd="/there", environment="digest", umask=0o077, limit=60.0, grace=5.0, out="%j", err="%j.err")
     job = structs.replace(a_job(3, spec=spec), attempts=2)
     order = order_of(job, ("3", "3.err"), {"STOKER_SIM": "1x8G"})
@@ -220,7 +220,7 @@ def test_order() -> None:
 
 
 def test_words_that_stand_for_a_device() -> None:
-    """A word of the command that means something on a device is replaced as a whole; the first device speaks."""
+    """A word of the command that the first device defines is replaced as a whole."""
     devices = [structs.replace(device, words=(("__num__", f"36{device.id}0"),)) for device in declared("1", "2")]
     job = structs.replace(a_job(1), command=Command(("serve", "__num__", "x__num__")))
     assert order_of(job, ("-", "-"), {}, devices).words == ("serve", "3610", "x__num__")
@@ -246,17 +246,17 @@ VALUES = {"i": "7", "id": "31", "gpu": "0,2", "name": "vit {i} $& \\1"}
     ],
 )
 def test_known_placeholders_are_replaced(word: str, filled: str) -> None:
-    """Anywhere in a word; a shell's variable of the same name and other braces are not touched."""
+    """Anywhere in a word; a shell's variable of the same name and other braces stay."""
     assert fill([word], VALUES) == (filled,)
 
 
 def test_placeholders_in_values_are_not_replaced() -> None:
-    """Braces and backslashes that a value brings in stay as they are."""
+    """Braces and backslashes in values stay."""
     assert fill(["{name}", "x"], VALUES) == ("vit {i} $& \\1", "x")
 
 
 def test_only_placeholders_with_a_value() -> None:
-    """Outside an array {i} means nothing, and without any value nothing does."""
+    """{i} is replaced only in arrays, and nothing without values."""
     assert fill(["{i}", "{id}"], {"id": "3"}) == ("{i}", "3")
     assert fill(["{i}", "{id}"], {}) == ("{i}", "{id}")
 
@@ -264,7 +264,7 @@ def test_only_placeholders_with_a_value() -> None:
 @QUIET
 @given(st.lists(st.text(alphabet="{}i$x")), st.text(alphabet="{}ix$"))
 def test_no_placeholder_is_left(words: list[str], value: str) -> None:
-    """With a harmless value nothing is left to replace; any value leaves the number of words as it was."""
+    """Filling twice changes nothing, and the number of words stays the same."""
     assert fill(fill(words, {"i": "v"}), {"i": "w"}) == fill(words, {"i": "v"})
     assert len(fill(words, {"i": value})) == len(words)
 
@@ -281,7 +281,7 @@ ENDED = Job(
 
 
 def test_on_finish_job_knows_what_happened() -> None:
-    """Id, name, result, exit code and log of the job are variables of the made."""
+    """Id, name, result, exit code and log of the job are variables of the on-finish job."""
     made = on_finish_job(ENDED, "/logs/12.log", "notify", "/bin/sh", "/logs/%j.log")
     assert made is not None
     assert made.command.words[1:6] == (
@@ -295,7 +295,7 @@ def test_on_finish_job_knows_what_happened() -> None:
 
 
 def test_on_finish_job_of_a_task() -> None:
-    """The hook sees which task it was by the variables that the task had itself."""
+    """The on-finish job has the array variables of the task."""
     made = on_finish_job(msgspec.structs.replace(ENDED, array=11, task=1), "", "notify", "/bin/sh", "")
     assert made is not None
     assert made.name == "on_finish 11.1"
@@ -317,15 +317,15 @@ def test_on_finish_job_runs_where_the_job_ran_without_a_gpu() -> None:
         msgspec.structs.replace(ENDED, spec=msgspec.structs.replace(ENDED.spec, role="hook")),
         msgspec.structs.replace(ENDED, state=Running(1, "worker", (), 2.0)),
     ],
-    ids=["a hook", "a job that runs"],
+    ids=["on-finish job", "running job"],
 )
 def test_only_an_ended_job_has_an_on_finish_job(job: Job) -> None:
-    """Hooks trigger no hooks, and nothing is run before the end."""
+    """An on-finish job has none itself, and none runs before the end."""
     assert on_finish_job(job, "", "notify", "/bin/sh", "") is None
 
 
 def test_on_finish_job_of_a_job_that_never_ran() -> None:
-    """The variable is there all the same, and empty."""
+    """STOKER_EXIT_CODE is set and empty."""
     made = on_finish_job(msgspec.structs.replace(ENDED, state=Ended("skipped", 5.0)), "", "notify", "/bin/sh", "")
     assert made is not None
     assert "STOKER_EXIT_CODE=" in made.command.words

@@ -1,4 +1,4 @@
-"""Jobs in words: short, on one line, and harmless to a terminal."""
+"""Text of jobs is short, on one line, and safe for a terminal."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_plain_text_stays_as_it_is() -> None:
         ("\udcff", "\\udcff"),
     ],
 )
-def test_what_steers_a_terminal_is_escaped(text: str, shown: str) -> None:
-    """Escapes, line ends, direction marks and bytes that are no text are shown as such."""
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
+    """Control characters, line ends, direction marks and invalid bytes are shown as escapes."""
     assert printable(text) == shown
 
 
@@ -42,12 +42,12 @@ def test_anything_can_be_written(text: str) -> None:
 
 
 def test_shortening_shows_that_there_was_more() -> None:
-    """A long text is cut to the width, with a sign at its end."""
+    """A long text is cut to the width and ends with …."""
     assert [shortened("abcdef", width) for width in (6, 4, 1)] == ["abcdef", "abc…", "…"]
 
 
 def test_a_title_is_one_line() -> None:
-    """A script becomes one line; a name goes before it."""
+    """A script becomes one line; a name replaces it."""
     job = msgspec.structs.replace(a_job(1), command=Command(("\nset -e\npython \\\n  a.py\n",), "/bin/sh"))
     assert title(job) == "set -e; python    a.py"
     assert title(msgspec.structs.replace(job, name="night")) == "night"
@@ -64,12 +64,12 @@ def test_a_title_is_one_line() -> None:
     ],
 )
 def test_ends(state: Ended, words: str) -> None:
-    """An end is told by what a person would ask first."""
+    """The outcome shows the exit code, the signal or the result."""
     assert outcome(state) == words
 
 
 def test_how_long_it_ran() -> None:
-    """The time is told where the start is known and the job is over."""
+    """The duration is shown where the start is known and the job has ended."""
     over = a_job(1, state=Ended("done", 101.0))
     assert (after(over, 60.0), after(over, None), after(a_job(1), 60.0)) == (" after 00:41", "", "")
 
@@ -82,7 +82,7 @@ def test_how_long_it_ran() -> None:
     ],
 )
 def test_secrets(name: str) -> None:
-    """What tools of this field call their keys, in capital or small letters."""
+    """Names of secrets of common tools match in upper and lower case."""
     assert looks_secret(name)
 
 
@@ -93,7 +93,7 @@ def test_harmless_names(name: str) -> None:
 
 
 def test_other_patterns() -> None:
-    """The user's patterns take the place of the built-in ones."""
+    """The user's patterns replace the built-in ones."""
     assert looks_secret("my_seed", ["*SEED"])
     assert not looks_secret("HF_TOKEN", ["*SEED"])
 

@@ -23,9 +23,9 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
     path = tmp_path / "queue.view"
     with Workshop(tmp_path, devices=DeclaredDevices(["0"])) as shop:
         running, waiting = shop.submit(WAIT, "true")
-        shop.work_until(lambda: len(shop.engine.held) == 1 and shop.engine.last_plan is not None)
+        shop.work_until(lambda: len(shop.engine.held) == 1 and bool(shop.engine.site.status().waits))
         shop.work_until(lambda: shop.engine.reason(shop.job(waiting)) is not None)
-        StatusWriter(path).allocation(shop.engine)
+        StatusWriter(path).write(shop.engine)
         view = read_status(path)
         assert view is not None
         assert (view.engine, view.pid, view.version) == (shop.name, os.getpid(), __version__)
@@ -43,12 +43,12 @@ def test_it_is_written_now_and_then_unless_somebody_looks(tmp_path: Path) -> Non
     path = tmp_path / "queue.view"
     with Workshop(tmp_path) as shop:
         status_file = StatusWriter(path)
-        status_file.allocation(shop.engine)
+        status_file.write(shop.engine)
         first, inode = read_status(path), path.stat().st_ino
-        status_file.allocation(shop.engine)
+        status_file.write(shop.engine)
         assert path.stat().st_ino == inode, f"within {INTERVAL} s nothing new is written"
         status_file.hurry()
-        status_file.allocation(shop.engine)
+        status_file.write(shop.engine)
         second = read_status(path)
         assert first is not None
         assert second is not None
@@ -70,7 +70,7 @@ def test_fields_of_a_later_version_are_left_out(tmp_path: Path) -> None:
     """An engine that is newer than the door can still be looked at."""
     path = tmp_path / "queue.view"
     with Workshop(tmp_path) as shop:
-        StatusWriter(path).allocation(shop.engine)
+        StatusWriter(path).write(shop.engine)
         body = msgspec.json.decode(path.read_bytes())
         path.write_bytes(msgspec.json.encode({**body, "invented": [1, 2]}))
         assert read_status(path) is not None
@@ -79,4 +79,4 @@ def test_fields_of_a_later_version_are_left_out(tmp_path: Path) -> None:
 def test_a_full_disk_does_not_stop_the_engine(tmp_path: Path) -> None:
     """What cannot be written is left unwritten."""
     with Workshop(tmp_path) as shop:
-        StatusWriter(tmp_path / "no such directory/queue.view").allocation(shop.engine)
+        StatusWriter(tmp_path / "no such directory/queue.view").write(shop.engine)

@@ -1,4 +1,4 @@
-"""Workers at work for tests: a backend, orders for it, and everything that its workers said."""
+"""Workers at work for tests: a runner, orders for it, and everything that its workers said."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psutil
 
 from stoker.core.launch import Order
+from stoker.runner.interface import WorkerLost
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted, Fact
-from stoker.runner.local import LocalBackend, WorkerLost
+from stoker.runner.local import LocalRunner
 from support.wait import wait_until
 
 VARIABLES = {"PATH": os.environ["PATH"]}
 
 
 class Yard:
-    """A backend, what its workers said so far, and a log file for every attempt."""
+    """A runner, what its workers said so far, and a log file for every attempt."""
 
     def __init__(self, directory: Path, engine: str = "engine", *, share_output: bool = False) -> None:
         self.directory = directory
         self.workers = directory / "keepers"
-        self.backend = LocalBackend(self.workers, engine, share_output=share_output)
+        unique = f"{engine}-{uuid4().hex[:8]}"  # a lost worker's processes are found by its name, in any test
+        self.runner = LocalRunner(self.workers, unique, share_output=share_output)
         self.said: dict[str, list[Fact | WorkerLost]] = defaultdict(list)
 
     def order(self, attempt: str, *words: str, **changes: Any) -> Order:
@@ -54,12 +57,12 @@ class Yard:
         self, worker: str, attempt: str, *words: str, variables: Mapping[str, str] = VARIABLES, **changes: Any
     ) -> None:
         """Give an attempt to a worker."""
-        self.backend.start(worker, self.order(attempt, *words, **changes), variables)
-        self.backend.flush()
+        self.runner.start(worker, self.order(attempt, *words, **changes), variables)
+        self.runner.flush()
 
     def begin(self, *words: str, **changes: Any) -> str:
         """Start the words as attempt 1.1 of a new worker, and return its name when they run."""
-        worker = self.backend.start_worker()
+        worker = self.runner.start_worker()
         self.start(worker, "1.1", *words, **changes)
         self.wait_began()
         return worker
@@ -71,7 +74,7 @@ class Yard:
 
     def listen(self) -> None:
         """Collect what workers said since the last time."""
-        for worker, record in self.backend.poll():
+        for worker, record in self.runner.poll():
             self.said[worker].append(record)
 
     def records(self, kind: type[Fact], attempt: str = "1.1") -> list[Fact]:
@@ -120,8 +123,8 @@ class Yard:
         return found[0]
 
     def close(self) -> None:
-        """Close the backend, and end every worker that is left with all it started."""
-        self.backend.close()
+        """Close the runner, and end every worker that is left with all it started."""
+        self.runner.close()
         for lock in self.workers.glob("*/lock"):
             for worker in holders(lock):
                 end([worker, *worker.children(recursive=True)])

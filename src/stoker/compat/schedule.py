@@ -46,6 +46,7 @@ from stoker.engine.foreground import Complaints, Foreground, Setup
 from stoker.ledger import Ledger, find_ledger
 from stoker.queue.job_files import Listed, ListSource
 from stoker.queue.options import current_umask, current_user
+from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import find_paths
 
 STANDARD_OUTPUT = 1
@@ -477,13 +478,15 @@ def _run_task(wish: Request, board: Board, devices: Numbered) -> int:
     showing = Showing(wish, board, devices.ids, current_user(), _say)
     setup = Setup(
         paths=find_paths(os.environ, socket.gethostname(), simulated=False),
-        ledger=find_ledger(os.environ),
-        devices=devices,
+        site=MachineConfig(
+            ledger=find_ledger(os.environ),
+            devices=devices,
+            user=current_user(),
+            share_output=True,
+            share_input=True,
+        ),
         policy=Policy(),
-        user=current_user(),
         label=f"{PROGRAM} {shlex.join(wish.words)}",
-        share_output=True,
-        share_input=True,
         interrupted=showing.interrupted,
     )
     try:

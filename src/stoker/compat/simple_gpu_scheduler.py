@@ -23,6 +23,7 @@ from stoker.engine.foreground import Complaints, Foreground, Setup
 from stoker.ledger import find_ledger
 from stoker.queue.job_files import Lines, StreamSource, Unusable
 from stoker.queue.options import current_umask, current_user
+from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import find_paths
 
 PROGRAM = "simple_gpu_scheduler"
@@ -102,12 +103,9 @@ def _setup(slots: Sequence[str], devices: Devices) -> Setup:
     paths = find_paths(os.environ, socket.gethostname(), simulated=False)
     return Setup(
         paths=paths,
-        ledger=find_ledger(os.environ),
-        devices=devices,
+        site=MachineConfig(ledger=find_ledger(os.environ), devices=devices, user=current_user(), share_output=True),
         policy=Policy(newest_first=True, ahead=VERY_SHORT),
-        user=current_user(),
         label=f"{PROGRAM} --gpus {' '.join(slots)}",
-        share_output=True,
     )
 
 

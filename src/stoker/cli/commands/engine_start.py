@@ -24,6 +24,7 @@ from stoker.ledger import find_ledger, prepare_ledger
 from stoker.queue.config import Config, Rereading, load_config
 from stoker.queue.engine_process import log, start_engine, tell_failure, tell_ready
 from stoker.queue.options import current_user
+from stoker.sites.machine.site import MachineConfig
 from stoker.store.engine_lock import QUEUE, process_of, version_notice
 from stoker.store.paths import Paths, paths_for
 
@@ -63,9 +64,11 @@ def _service_config(paths: Paths, config: Config, devices: Devices, sim: str | N
     shared = not sim or os.environ.get("STOKER_LEDGER")
     return ServiceConfig(
         paths=paths,
-        ledger=find_ledger(os.environ) if shared else prepare_ledger(paths.state / "ledger"),
-        devices=devices,
-        user=current_user(),
+        site=MachineConfig(
+            ledger=find_ledger(os.environ) if shared else prepare_ledger(paths.state / "ledger"),
+            devices=devices,
+            user=current_user(),
+        ),
         label=LABEL,
         **_rules(config.engine, stay=stay),
     )

@@ -26,6 +26,7 @@ from stoker.engine.foreground import Complaints, Foreground, Setup, by_stages
 from stoker.ledger import find_ledger
 from stoker.queue.options import LONGEST_NAME, check_name, current_umask, current_user
 from stoker.runner.forkserver_client import Forkserver
+from stoker.sites.machine.site import MachineConfig
 from stoker.store.logs import last_line
 from stoker.store.paths import find_paths
 
@@ -191,15 +192,12 @@ def _run(run_request: RunRequest, forkserver: Forkserver, tell: Callable[[Messag
 def _setup(run_request: RunRequest, devices: Devices, forkserver: Forkserver) -> Setup:
     return Setup(
         paths=find_paths(os.environ, socket.gethostname(), simulated=False),
-        ledger=find_ledger(os.environ),
-        devices=devices,
+        site=MachineConfig(ledger=find_ledger(os.environ), devices=devices, user=current_user(), forkserver=forkserver),
         policy=Policy(),
-        user=current_user(),
         label=run_request.label,
         resume=True,
         interrupted=_interruption(),
         redo=True,  # the folders say what is done
-        forkserver=forkserver,
     )
 
 

@@ -1,4 +1,4 @@
-"""Tends the MPS daemons that attempts need: which of those have to wait for one, and what they are told of it."""
+"""Attempts that are clients of MPS: which of them wait for a daemon, and what they are given."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from stoker.core.spec import amount_on
 from stoker.devices.mps.client import Client, Inquiry
 from stoker.devices.mps.control import PROGRAM
 from stoker.devices.mps.daemon import MpsTrouble, client_variables, place_of
-from stoker.runner.local import LocalBackend
+from stoker.runner.interface import Workers
 from stoker.sites.machine.allocations import Allocation
 
 POLL_INTERVAL = 0.02
-"""Seconds between two looks whether a daemon is ready."""
+"""Seconds between two checks whether a daemon is ready."""
 
 
 class Served(NamedTuple):
-    """What an attempt is given of MPS: nothing at all where it is no client."""
+    """Variables of an attempt that is a client of MPS, and its program to terminate; empty for others."""
 
     variables: Mapping[str, str] = {}
     mps_terminate: tuple[str, ...] = ()
@@ -34,21 +34,21 @@ PLAIN = Served()
 class MpsClients:
     """The daemons that are being made ready, by the attempts that wait for them."""
 
-    def __init__(self, backend: LocalBackend) -> None:
+    def __init__(self, workers: Workers) -> None:
         self.exclusive = False
         """Whether a GPU's compute mode is to be exclusive while it has a daemon."""
         self._note = ""
-        self._backend = backend
+        self._workers = workers
         self._inquiries: dict[str, Inquiry] = {}
 
     @property
     def trouble(self) -> str:
-        """What attempts wait for that should have been there by now; empty where all goes well."""
+        """Why a daemon takes long to start; empty where all goes well."""
         troubles = (inquiry.trouble for inquiry in self._inquiries.values())
         return next((f"{trouble.message}; {trouble.hint}" for trouble in troubles if trouble), "")
 
     def news(self) -> str:
-        """What a person should know of a daemon that was made ready, told once."""
+        """What the user should know of a daemon that was started; returned once."""
         note, self._note = self._note, ""
         return note
 
@@ -58,7 +58,7 @@ class MpsClients:
         return bool(self._inquiries)
 
     def serve(self, job: Job, allocation: Allocation, environment: Mapping[str, str], now: float) -> Served | None:
-        """What the attempt is given; None while it has to wait, MpsTrouble where there will be no daemon for it."""
+        """What the attempt is given; None while it has to wait. MpsTrouble is raised where no daemon will serve it."""
         key = attempt_key(job.id, job.attempts)
         try:
             if key not in self._inquiries:
@@ -73,12 +73,12 @@ class MpsClients:
         return self._admitted(client, job, allocation, environment)
 
     def forget(self, job: Job) -> None:
-        """The job's attempt waits no more."""
+        """Let the job's attempt wait no more."""
         if inquiry := self._inquiries.pop(attempt_key(job.id, job.attempts), None):
             inquiry.close()
 
     def close(self) -> None:
-        """Want no daemon any more."""
+        """Wait for no daemon any more."""
         for inquiry in self._inquiries.values():
             inquiry.close()
         self._inquiries.clear()
@@ -92,20 +92,19 @@ class MpsClients:
         return Inquiry(program, place, device.visible, environment, exclusive=self.exclusive)
 
     def _admitted(self, client: Client, job: Job, allocation: Allocation, environment: Mapping[str, str]) -> Served:
-        """From now on the worker has the membership, and nobody here."""
+        """Pass the membership of the daemon on to the worker."""
         self._note = client.note or self._note
-        if allocation.attended:
+        if allocation.mps_member:
             os.close(client.membership)
         else:
-            allocation.attended = True
-            self._backend.give_lease(allocation.worker, "", client.membership)
+            allocation.mps_member = True
+            self._workers.give_lease(allocation.worker, "", client.membership)
         resources, own = resources_of(job), {**environment, **dict(job.spec.extra_env)}
         amount = amount_on(resources, allocation.devices[0])
         return Served(client_variables(client.place, resources.mps or 100, amount, own), client.mps_terminate)
 
 
 def _device(allocation: Allocation) -> Device:
-    """The one GPU whose daemon serves the attempt."""
     if len(allocation.devices) != 1:
         raise MpsTrouble("a client of MPS belongs to the daemon of one GPU", "run the job without --mps, or with -G 1")
     (device,) = allocation.devices

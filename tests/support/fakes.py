@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from stoker.core.device import Device, Snapshot
 from stoker.core.job import Active, Assigned, Ended, Exited, Job, JobEvent, Returned, Started, Stopping
@@ -104,9 +105,9 @@ class FakeRunner:
         self.release(worker)
         self.report(worker, WorkerLost())
 
-    def called(self, name: str) -> list[tuple[object, ...]]:
+    def called(self, name: str) -> list[list[Any]]:
         """The arguments of all calls with this name."""
-        return [arguments for called, *arguments in self.calls if called == name]  # type: ignore[misc]
+        return [arguments for called, *arguments in self.calls if called == name]
 
     # -- WorkerRunner -----------------------------------------------------------------------------
 
@@ -196,6 +197,7 @@ class FakeSite:
         self.pending: list[Callable[[], None]] = []
         """What `poll` reports next."""
         self.shown = SiteStatus(Snapshot(START, declared("0")))
+        self.draining = False
         self._unsent: list[int] = []
 
     # -- what a test does -------------------------------------------------------------------------
@@ -209,9 +211,9 @@ class FakeSite:
     def give_back(self, job_id: int) -> None:
         self.pending.append(lambda: self._apply(job_id, lambda job: Returned(job.attempts, self.jobs.clock())))
 
-    def called(self, name: str) -> list[tuple[object, ...]]:
+    def called(self, name: str) -> list[list[Any]]:
         """The arguments of all calls with this name."""
-        return [arguments for called, *arguments in self.calls if called == name]  # type: ignore[misc]
+        return [arguments for called, *arguments in self.calls if called == name]
 
     def _apply(self, job_id: int, event: Callable[[Job], Started | Exited | Returned]) -> None:
         job = self.jobs.active(job_id)
@@ -242,11 +244,17 @@ class FakeSite:
 
     def dispatch(self, *, recorded: bool) -> None:
         self.calls.append(("dispatch", recorded))
-        if recorded:
-            self.sent += self._unsent
-            self._unsent.clear()
+        if not recorded:
+            return
+        unsent, self._unsent = self._unsent, []
+        for job_id in unsent:
+            if self.draining:
+                self._apply(job_id, lambda job: Returned(job.attempts, self.jobs.clock()))
+            else:
+                self.sent.append(job_id)
 
     def drain(self) -> None:
+        self.draining = True
         self.calls.append(("drain",))
 
     def adopt(self, job: Job) -> None:
@@ -309,7 +317,7 @@ class _EngineTest:
         self.events: list[JobEvent] = []
 
     def open(self, site: Site) -> Engine:
-        return Engine(self.name, self.jobs, site, Policy(), notify=lambda event: self.events.append(event))
+        return Engine(self.name, self.jobs, site, Policy(), notify=self.events.append)
 
     @property
     def engine(self) -> Engine:

@@ -242,14 +242,14 @@ class TestFullDisk:
         world.site.exit(job)
         with world.full_disk():
             world.turn()
-            world.engine.close()
+            world.close_engine()
         assert world.site.calls[-2:] == [("finish",), ("close", False)]
 
 
 def test_closing_records_the_last_measurements(world: EngineAtFakeSite) -> None:
     """The site hands them in, then they are recorded, then it closes."""
     running(world)
-    world.engine.close()
+    world.close_engine()
     assert world.site.calls[-2:] == [("finish",), ("close", True)]
 
 

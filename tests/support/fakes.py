@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +315,7 @@ class _EngineTest:
         self.store = Store(self.paths.database)
         self.jobs = Jobs(self.store, self.clock)
         self.events: list[JobEvent] = []
+        self._closed = False
 
     def open(self, site: Site) -> Engine:
         return Engine(self.name, self.jobs, site, Policy(), notify=self.events.append)
@@ -360,9 +361,14 @@ class _EngineTest:
         yield
         self.store._database.execute("PRAGMA query_only = 0")
 
-    def close(self) -> None:
-        with suppress(ValueError):
+    def close_engine(self) -> None:
+        """Close the engine, if it is open."""
+        if not self._closed:
+            self._closed = True
             self.engine.close()
+
+    def close(self) -> None:
+        self.close_engine()
         self.store.close()
 
 
@@ -382,10 +388,10 @@ class EngineAtFakeSite(_EngineTest):
 class EngineOnFakeRunner(_EngineTest):
     """An engine at a machine site whose runner is a fake."""
 
-    def __init__(self, directory: Path, devices: Devices | None = None) -> None:
+    def __init__(self, directory: Path, devices: Devices | None = None, ledger: Ledger | None = None) -> None:
         super().__init__(directory)
         self.runner = FakeRunner(self.clock)
-        self.ledger = Ledger(prepare_ledger(directory / "ledger"))
+        self.ledger = ledger or Ledger(prepare_ledger(directory / "ledger"))
         config = MachineConfig(self.ledger.path, devices or DeclaredDevices(["0", "1"]), "tester")
         context = SiteContext(self.name, "me", "label", self.paths, self.store, self.jobs)
         self.site = MachineSite(config, context, self.runner)

@@ -24,5 +24,6 @@ class WorkerRef(NamedTuple):
 
 def read_ref(text: str) -> WorkerRef:
     """The ref that `text` was made of."""
-    worker, lease, log_start = [*text.split(), _NONE, "0"][:3]
+    words = text.split()
+    worker, lease, log_start = (*words, *(_NONE, "0")[len(words) - 1 :])
     return WorkerRef(worker, "" if lease == _NONE else lease, int(log_start))

@@ -53,6 +53,7 @@ from stoker.queue.preflight import Caps, Checkouts, MpsPreflight
 from stoker.queue.script import Script
 from stoker.queue.submit import RUNS, new_log_directory
 from stoker.runner.forkserver_client import Forkserver
+from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import Paths, find_paths
 from stoker.store.writer import open_store
 
@@ -332,15 +333,17 @@ def _run_batch(batch: Batch, items: Items, paths: Paths, devices: Devices, forks
     batch.make_log_directory(paths)
     setup = Setup(
         paths=paths,
-        ledger=prepare_ledger(paths.state / "ledger") if _private_ledger(request) else find_ledger(os.environ),
-        devices=devices,
+        site=MachineConfig(
+            ledger=prepare_ledger(paths.state / "ledger") if _private_ledger(request) else find_ledger(os.environ),
+            devices=devices,
+            user=batch.user,
+            share_output=batch.shares_output(items),
+            forkserver=forkserver,
+        ),
         policy=batch.policy(),
-        user=batch.user,
         label=f"stoker run {batch.label}",
-        share_output=batch.shares_output(items),
         halt=parse_halt(request.halt) if request.halt else None,
         resume=request.resume,
-        forkserver=forkserver,
     )
     with contextlib.ExitStack() as closing:
         view = closing.enter_context(contextlib.closing(_view(batch, items)))

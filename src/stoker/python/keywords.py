@@ -11,7 +11,7 @@ import msgspec
 
 from stoker.core.errors import UsageError
 from stoker.queue.job_files import read_options
-from stoker.queue.options import TOLD_TO_JOBS, JobOptions
+from stoker.queue.options import OPTIONS, JobOptions, Option
 
 if TYPE_CHECKING:
     from stoker.python.job import Job
@@ -56,21 +56,21 @@ def read_keywords(given: Mapping[str, Any]) -> JobOptions:
 
 def with_variables(options: JobOptions, environment: Mapping[str, str]) -> JobOptions:
     """The options, and for those that were not given what STOKER_* variables say."""
-    others = ("array", *(TOLD_TO_JOBS if "STOKER_JOB_ID" in environment else ()))
     found = {}
-    for field in msgspec.structs.fields(JobOptions):
-        variable = f"STOKER_{field.name.upper()}"
-        text = environment.get(variable)
-        if text and getattr(options, field.name) is None and field.name not in others:
-            found[field.name] = _read_variable(variable, text, field.type)
+    for option in OPTIONS:
+        variable = option.variable_in(environment)
+        text = environment.get(variable) if variable and option.name != "array" else None
+        if text and getattr(options, option.name) is None:
+            found[option.name] = _read_variable(option, text)
     return msgspec.structs.replace(options, **found) if found else options
 
 
-def _read_variable(variable: str, text: str, kind: Any) -> Any:
+def _read_variable(option: Option, text: str) -> Any:
+    types = {field.name: field.type for field in msgspec.structs.fields(JobOptions)}
     try:
-        return msgspec.convert(text, kind, strict=False)
+        return msgspec.convert(text, types[option.name], strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{variable}={text} cannot be read: {error}", "correct or unset it") from None
+        raise UsageError(f"{option.variable}={text} cannot be read: {error}", "correct or unset it") from None
 
 
 def _word(value: Any) -> Any:

@@ -18,8 +18,7 @@ from msgspec import Struct
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.settings import KEYS, EngineSettings, read_setting, setting_text
 from stoker.core.text import shown_value
-from stoker.core.units import parse_duration
-from stoker.queue.options import JobOptions, parse_grace, parse_mps, parse_retry_on, parse_vram, vram_word
+from stoker.queue.options import BY_NAME, OPTIONS, JobOptions
 
 _MENTIONED = re.compile(rb"""tool['"\s]*\.[\s'"]*stoker""")
 
@@ -162,29 +161,7 @@ def _user_name(uid: int) -> str:
         return f"user {uid}"
 
 
-OF_ONE_JOB = ("name", "begin", "after", "array")
-"""Options that make sense for a job or a batch, and never for all."""
-
-NAMES = tuple(JobOptions.__struct_fields__)
-
-BUILT_IN: Mapping[str, object] = {"gpus": 1, "vram": "all", "priority": 0, "grace": "30s", "retries": 0}
-"""What holds when nobody says anything, as one would write it."""
-
-
-def _at_least_zero(number: int) -> None:
-    if number < 0:
-        raise UsageError(f"{number} is less than nothing", "give 0 or more")
-
-
-_CHECKS: Mapping[str, Callable[[Any], object]] = {
-    "gpus": _at_least_zero,
-    "retries": _at_least_zero,
-    "vram": lambda text: vram_word(text) or parse_vram(text),
-    "mps": parse_mps,
-    "time": parse_duration,
-    "grace": parse_grace,
-    "retry_on": parse_retry_on,
-}
+BUILT_IN: Mapping[str, object] = {option.name: option.built_in for option in OPTIONS if option.built_in is not None}
 
 _KINDS = {"str": "text", "int": "a whole number", "bool": "true or false", "object": "a table", "array": "a list"}
 
@@ -197,11 +174,11 @@ def checked_defaults(table: object, place: str) -> dict[str, Any]:
 
 
 def _checked(name: str, raw: object, place: str) -> object:
-    if name not in NAMES or name in OF_ONE_JOB:
+    if name not in BY_NAME or BY_NAME[name].of_one_job:
         _refuse(name, place)
     value = _converted(name, raw, place)
     try:
-        _CHECKS.get(name, lambda _: None)(value)
+        BY_NAME[name].check(value)
     except UsageError as error:
         raise UsageError(f"{place}: {error.message}", error.hint) from None
     return value
@@ -227,13 +204,13 @@ def _as_text(raw: object) -> object:
 
 
 def _refuse(name: str, place: str) -> NoReturn:
-    if name in OF_ONE_JOB:
+    if name in BY_NAME:
         raise UsageError(f"{place} would be the same for all jobs", f"give --{name} to the jobs it is meant for")
     if name in KEYS:
         raise UsageError(f"{place} is not a job option", f"{name} is a setting of the engine: put it above [defaults]")
     import difflib
 
-    known = [each for each in NAMES if each not in OF_ONE_JOB]
+    known = [option.name for option in OPTIONS if not option.of_one_job]
     near = difflib.get_close_matches(name, known, 1)
     raise UsageError(f"{place} is unknown", f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}")
 
@@ -344,10 +321,9 @@ def _of_environment(environment: Mapping[str, str]) -> dict[Name, Value]:
         variable = f"STOKER_{name.upper()}"
         if raw := environment.get(variable):
             found |= _flat({name: _plain(name, raw, variable)}, variable)
-    for name in NAMES:
-        variable = f"STOKER_{name.upper()}"
-        if name != "env" and (raw := environment.get(variable)):
-            found[("defaults", name)] = Value(raw, variable)
+    for option in OPTIONS:
+        if option.variable and (raw := environment.get(option.variable)):
+            found[("defaults", option.name)] = Value(raw, option.variable)
     return found
 
 
@@ -403,7 +379,7 @@ def _refuse_unknown(key: str, settings: Settings) -> NoReturn:
 
     known = ["defaults"] if settings.project else [*KEYS, "defaults"]
     near = difflib.get_close_matches(key, known, 1)
-    if key in NAMES:
+    if key in BY_NAME:
         hint = f"{key} is a job option: put it under {_defaults_header(settings)}"
     else:
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from stoker.core.errors import UsageError
 from stoker.core.spec import Command, NewJob, parse_array
-from stoker.queue.options import JobOptions
+from stoker.queue.options import BY_NAME, JobOptions
 
 if TYPE_CHECKING:
     from stoker.queue.task_list import BadRow, Record, Sheet, Task
@@ -24,12 +24,6 @@ PLAIN = JobOptions()
 """What a job has that wishes nothing of its own; most share it, which makes them quick to tell."""
 
 COMMAND_LINE = "command line"
-
-_LISTS = ("on", "prefer", "after", "array", "retry_on")
-
-_TEXTS = ("vram", "mps", "time", "grace", *_LISTS)
-
-_TABLES = ("env", "tag")
 
 
 class Listed(Struct, frozen=True):
@@ -213,32 +207,29 @@ def read_options(table: dict[str, Any], where: str) -> JobOptions:
     """Job options as a file or a program has them: numbers and lists may stand where the command line has text."""
     _refuse_unknown(table, where)
     try:
-        return msgspec.convert(_with_text(table), JobOptions)
+        return msgspec.convert({key: _as_typed(key, value) for key, value in table.items()}, JobOptions)
     except msgspec.ValidationError as error:
         raise UsageError(f"{where}: {error}", "see stoker run --help for what each option takes") from None
 
 
 def _refuse_unknown(table: dict[str, Any], where: str) -> None:
     for key in table:
-        if key not in JobOptions.__struct_fields__:
+        if key not in BY_NAME:
             import difflib
 
-            near = difflib.get_close_matches(key, ["command", *JobOptions.__struct_fields__], 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(JobOptions.__struct_fields__)}"
+            near = difflib.get_close_matches(key, ["command", *BY_NAME], 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(BY_NAME)}"
             raise UsageError(f"{where}: unknown key {key!r}", hint)
 
 
-def _with_text(table: dict[str, Any]) -> dict[str, Any]:
-    """Numbers are fine where the command line takes text, and for variables."""
-    return {key: _loose(key, value) for key, value in table.items()}
-
-
-def _loose(key: str, value: Any) -> Any:
-    if key in _TABLES and isinstance(value, dict):
+def _as_typed(key: str, value: Any) -> Any:
+    """The value as the command line would have it."""
+    option = BY_NAME[key]
+    if option.kind == "table" and isinstance(value, dict):
         return {name: _text(each) for name, each in value.items()}
-    if key in _LISTS and isinstance(value, list):
+    if option.is_list and isinstance(value, list):
         return ",".join(map(_text, value))
-    return _text(value) if key in _TEXTS and isinstance(value, int) else value
+    return _text(value) if option.takes_number and isinstance(value, int) else value
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a user asks for a job, in the same words on the command line and in job files, and the terms it becomes."""
+"""Job options: one table for every front end, and the job spec that given options become."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import pwd
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -17,12 +18,10 @@ from stoker.core.spec import Dependency, JobSpec, Resources, parse_array
 from stoker.core.units import parse_duration, parse_size, size_text
 
 RETRY_RESULTS = ("failed", "oom", "timeout")
-"""Ends that a retry may mend; what is lost is queued again anyway."""
+"""Results after which --retry-on may run a job again; a lost job is queued again anyway."""
 LONGEST_NAME = 1000
 LARGEST_NUMBER = 10**9
 LEAST_VRAM = 2**20
-TOLD_TO_JOBS = ("vram",)
-"""Options whose variables also tell a job what it was given, which is no wish for the jobs that it submits."""
 _YES = ("true", "yes", "on")
 _NO = ("false", "no", "off")
 _WITHOUT_MPS = "leave out --mps; where it is configured, --mps=off"
@@ -30,32 +29,73 @@ _CODE = re.compile(r"\d{1,3}", re.ASCII)
 
 
 class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """Options as typed; None means not given, so that a job's own wish can go before that of its batch."""
+    """Options as given; None means not given, so that an option of one job overrides that of its batch."""
 
     gpus: int | None = None
     vram: str | None = None
+    cap: bool | None = None
     on: str | None = None
     prefer: str | None = None
+    gpu_type: str | None = None
     priority: int | None = None
+    group: str | None = None
     time: str | None = None
     grace: str | None = None
+    begin: str | None = None
+    after: str | None = None
+    mps: str | bool | None = None
+    mps_optional: bool | None = None
+    array: str | None = None
     retries: int | None = None
+    retry_on: str | None = None
+    no_requeue: bool | None = None
     chdir: str | None = None
     env: dict[str, str] = {}
     out: str | None = None
     err: str | None = None
     name: str | None = None
-    gpu_type: str | None = None
-    group: str | None = None
-    begin: str | None = None
-    after: str | None = None
-    array: str | None = None
     tag: dict[str, str] = {}
-    retry_on: str | None = None
-    no_requeue: bool | None = None
-    cap: bool | None = None
-    mps: str | bool | None = None
-    mps_optional: bool | None = None
+
+
+Kind = Literal["text", "number", "flag", "switch", "table"]
+"""A flag can only be set, a switch also unset; a table is given as K=V on the command line, once per entry."""
+
+
+class Option(Struct, frozen=True):
+    """One job option. Its name is the key in files and in Python; the long flag and the variable derive from it."""
+
+    name: str
+    help: str
+    metavar: str = ""
+    short: str = ""
+    kind: Kind = "text"
+    is_list: bool = False
+    """Files and Python may give a list, which the command line separates by commas."""
+    takes_number: bool = False
+    """Files and Python may give a number for the text."""
+    check: Callable[[Any], object] = lambda _: None
+    """Refuses a value that can be checked without a machine."""
+    built_in: object = None
+    """The value that holds when none is given, as a user would write it."""
+    of_one_job: bool = False
+    """It makes sense for a job or a batch, never as a default for all."""
+    at_submit: bool = False
+    """`stoker edit` cannot change it later."""
+    given_to_jobs: bool = False
+    """Inside a job the variable holds the value of that job, and is no option for the jobs it submits."""
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str | None:
+        """The variable that sets it; tables have none."""
+        return None if self.kind == "table" else f"STOKER_{self.name.upper()}"
+
+    def variable_in(self, environment: Mapping[str, str]) -> str | None:
+        """The variable that sets it for jobs submitted from this environment."""
+        return None if self.given_to_jobs and "STOKER_JOB_ID" in environment else self.variable
 
 
 def _no_earlier_jobs(text: str) -> tuple[Dependency, ...]:
@@ -315,3 +355,111 @@ def _output(pattern: str | None, cwd: str) -> str:
     if not pattern or pattern == "-":
         return pattern or ""
     return os.path.join(cwd, os.path.expanduser(pattern))
+
+
+def check_count(number: int) -> None:
+    if number < 0:
+        raise UsageError(f"{number} is less than nothing", "give 0 or more")
+
+
+OPTIONS = (
+    Option(
+        "gpus",
+        "GPUs per job, default 1; 0 is a job without GPU.",
+        "N",
+        "-G",
+        kind="number",
+        check=check_count,
+        built_in=1,
+    ),
+    Option(
+        "vram",
+        "GPU memory per GPU; with a SIZE jobs share GPUs, auto learns it. Default: all of it.",
+        "SIZE|auto|all",
+        "-m",
+        takes_number=True,
+        check=lambda text: vram_word(text) or parse_vram(text),
+        built_in="all",
+        given_to_jobs=True,
+    ),
+    Option("cap", "Let PyTorch (2.10 or newer) take no more than --vram sets aside.", kind="switch"),
+    Option("on", "Only these devices, for example 0,2.", "IDS", is_list=True, takes_number=True),
+    Option("prefer", "These devices first.", "IDS", is_list=True, takes_number=True),
+    Option("gpu_type", "Only GPUs with this in their name, for example a100.", "NAME"),
+    Option("priority", "Higher starts first, default 0.", "N", kind="number", built_in=0),
+    Option("group", "Group whose jobs share a limit, where one is configured.", "NAME"),
+    Option(
+        "time",
+        "Time limit: 90s, 1h30m, HH:MM:SS; a plain number is minutes.",
+        "DUR",
+        "-t",
+        takes_number=True,
+        check=parse_duration,
+    ),
+    Option(
+        "grace",
+        "Time between TERM and KILL, default 30s; like -t.",
+        "DUR",
+        takes_number=True,
+        check=parse_grace,
+        built_in="30s",
+    ),
+    Option("begin", "Not before: now+1hour, 22:00, tomorrow, 2026-11-15T22:00.", "WHEN", "-b", of_one_job=True),
+    Option(
+        "after",
+        "After these jobs succeeded; any:ID after any end, notok:ID a failure.",
+        "IDS",
+        "-d",
+        is_list=True,
+        takes_number=True,
+        of_one_job=True,
+    ),
+    Option(
+        "mps",
+        "Run as a client of NVIDIA MPS beside others, with PCT percent of the GPU's threads; needs --vram.",
+        "[=PCT]",
+        takes_number=True,
+        check=parse_mps,
+        at_submit=True,
+    ),
+    Option("mps_optional", "Run without MPS where there is none.", kind="flag", at_submit=True),
+    Option(
+        "array",
+        "Many tasks of one command: 0-9, 0-15:4; 0-99%8 runs 8 at once.",
+        "SPEC",
+        "-a",
+        is_list=True,
+        takes_number=True,
+        of_one_job=True,
+        at_submit=True,
+    ),
+    Option("retries", "Run a failed job again up to N times.", "N", kind="number", check=check_count, built_in=0),
+    Option(
+        "retry_on",
+        "Only after these ends: oom, timeout, failed, exit codes.",
+        "WHAT",
+        is_list=True,
+        takes_number=True,
+        check=parse_retry_on,
+    ),
+    Option("no_requeue", "Do not run it again when its worker or the machine dies.", kind="flag"),
+    Option("chdir", "Working directory of the jobs.", "DIR", "-D"),
+    Option("env", "Set a variable for the jobs (repeatable).", "K=V", kind="table"),
+    Option("out", "File for the output; %j is the id, %x the name. - is this terminal.", "PAT", "-o"),
+    Option("err", "File for the errors, where they should be apart from the output.", "PAT", "-e"),
+    Option("name", "Name of the jobs.", "NAME", "-J", of_one_job=True),
+    Option("tag", "Note something about the jobs (repeatable).", "K=V", kind="table"),
+)
+"""Every job option, in the order of `--help`."""
+
+BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
+TABLES = tuple(option.name for option in OPTIONS if option.kind == "table")
+
+
+def read_tables(given: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
+    """The tables among options as typed: `SEED=1` twice or more becomes a mapping."""
+    return {
+        name: dict(parse_assignment(text, BY_NAME[name].flag) for text in given[name])
+        for name in TABLES
+        if name in given
+    }

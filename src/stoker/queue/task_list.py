@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import UsageError
-from stoker.queue.options import LARGEST_NUMBER, JobOptions, parse_assignment
+from stoker.queue.options import BY_NAME, LARGEST_NUMBER, TABLES, JobOptions, parse_assignment
 
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}
 
@@ -121,9 +121,7 @@ THIS_PYTHON = "-1"
 
 _WHOLE = re.compile(r"([-+]?\d+)(?:\.0*)?", re.ASCII)
 
-_TABLES = ("env", "tag")
-
-_OPTIONS = frozenset(JobOptions.__struct_fields__) - {"priority", "chdir"}
+_OPTIONS = frozenset(BY_NAME) - {"priority", "chdir"}
 """Further columns that count; of the rest the tool has columns of its own."""
 
 
@@ -167,7 +165,7 @@ def tasks_of(sheet: Sheet, name: str) -> list[Task | BadRow]:
 def options_of(cells: Mapping[str, str]) -> JobOptions:
     """The job options among the cells of a row; an empty cell says nothing."""
     given: dict[str, object] = {name: text for name, text in cells.items() if text}
-    for name in _TABLES:
+    for name in TABLES:
         if text := cells.get(name):
             given[name] = dict(parse_assignment(word, name) for word in split_words(text, f"its {name}"))
     try:

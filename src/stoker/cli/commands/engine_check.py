@@ -18,7 +18,7 @@ from stoker.cli.output_options import wants_json
 from stoker.core.settings import KEYS
 from stoker.core.text import printable, text_for_json
 from stoker.core.units import count_text
-from stoker.queue.config import NAMES
+from stoker.queue.options import BY_NAME
 from stoker.store.paths import paths_for
 
 
@@ -72,7 +72,7 @@ def _told(verdicts: Iterator[Verdict]) -> list[Verdict]:
 
 def known_variables(context: click.Context) -> Iterator[str]:
     """All STOKER_* variables that settings, job options and the options of verbs can be set by."""
-    yield from (f"STOKER_{name.upper()}" for name in (*KEYS, *NAMES))
+    yield from (f"STOKER_{name.upper()}" for name in (*KEYS, *BY_NAME))
     yield from _variables_of(context.command, context)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from stoker.cli.console import to_stderr
-from stoker.cli.job_options import DASHES, OPTIONS, TYPED, TypedCommand, job_options, option, options_from
+from stoker.cli.job_options import DASHES, TYPED, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
 from stoker.core.errors import UsageError
 from stoker.core.spec import parse_array
 from stoker.core.text import printable
@@ -119,7 +119,7 @@ def _meant(
     context: click.Context, words: tuple[str, ...]
 ) -> tuple[str, list[Listed | Unusable] | Lines, Script | None]:
     """A script or a program that the words name, or what else they mean."""
-    if words and not context.meta[DASHES] and (found := find_script(Line("run", context.meta[OPTIONS], words))):
+    if words and not context.meta[DASHES] and (found := find_script(Line("run", context.meta[TYPED_OPTIONS], words))):
         return "--", [Listed(found.command, COMMAND_LINE)], found.script
     return *_jobs(words, dashes=context.meta[DASHES]), None
 

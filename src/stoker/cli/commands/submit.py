@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.cli.console import flush_output, silence_output
-from stoker.cli.job_options import DASHES, OPTIONS, TypedCommand, job_options, option, options_from
+from stoker.cli.job_options import DASHES, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Job, Waiting
 from stoker.core.launch import output_paths
@@ -263,7 +263,7 @@ def _meant(
     """A script or a program that the words name, or what else they mean."""
     dashes = context.meta[DASHES]
     if words and file is None and not as_line and not dashes:
-        found = find_script(Line("submit", context.meta[OPTIONS], words))
+        found = find_script(Line("submit", context.meta[TYPED_OPTIONS], words))
         if found:
             return [Listed(found.command, COMMAND_LINE)], found.script
     return _items(words, file, as_line=as_line, dashes=dashes), None

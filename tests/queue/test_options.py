@@ -18,7 +18,6 @@ from stoker.queue.options import (
     parse_grace,
     resources_of,
     spec_of,
-    tasks_of,
 )
 
 GIB = 2**30
@@ -100,8 +99,6 @@ def test_arrays() -> None:
     options = JobOptions(array="0-6:3%2")
     spec = spec_of(options, around)
     assert (spec.at_once, spec.fill, spec.out) == (2, True, "/logs/%A/%a.log")
-    assert tasks_of(options) == (0, 3, 6)
-    assert tasks_of(JobOptions()) == (None,)
     assert spec_of(JobOptions(array="1", out="x"), around).out == "/here/x"
     assert spec_of(JobOptions(), around).fill is False
 

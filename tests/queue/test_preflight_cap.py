@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.core.spec import Command, JobSpec, Resources
-from stoker.queue.preflight import Caps, knows_cap
+from stoker.queue.preflight import Preflight, knows_cap
 from support.torch import with_torch
 
 SHARED = JobSpec(resources=Resources(memory=2**30), cap=True)
@@ -34,7 +34,7 @@ def test_does_not_know(version: str) -> None:
 def settled(environment: dict[str, str], command: Command, spec: JobSpec) -> tuple[bool, list[str]]:
     """Whether the cap stays, and what is said."""
     said: list[str] = []
-    return Caps(environment, said.append).settled(command, spec).cap, said
+    return Preflight(environment, said.append).settle_cap(command, spec).cap, said
 
 
 def test_new_enough(tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_a_whole_card() -> None:
 def test_not_asked_for() -> None:
     """Who does not want one is not bothered."""
     spec = JobSpec(resources=Resources(memory=2**30))
-    caps = Caps({}, pytest.fail)
-    assert caps.settled(Command(("missing",)), spec) is spec
+    preflight = Preflight({}, pytest.fail)
+    assert preflight.settle_cap(Command(("missing",)), spec) is spec
 
 
 def test_each_is_asked_once(tmp_path: Path) -> None:
@@ -88,10 +88,10 @@ def test_each_is_asked_once(tmp_path: Path) -> None:
     python.write_text(f"#!/bin/sh\necho x >> {asked}\necho stoker-torch 2.4\n")
     python.chmod(0o755)
     said: list[str] = []
-    caps = Caps(dict(os.environ), said.append)
+    preflight = Preflight(dict(os.environ), said.append)
     jobs = [replace(SHARED, extra_env=(("SEED", str(seed)),)) for seed in range(5)]
-    assert not any(caps.settled(Command((str(python), str(spec))), spec).cap for spec in jobs)
+    assert not any(preflight.settle_cap(Command((str(python), str(spec))), spec).cap for spec in jobs)
     assert asked.read_text() == "x\n"
     assert len(said) == 1
-    first, second = (caps.settled(Command((str(python),)), jobs[0]) for _ in range(2))
+    first, second = (preflight.settle_cap(Command((str(python),)), jobs[0]) for _ in range(2))
     assert first is second

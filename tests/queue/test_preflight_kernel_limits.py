@@ -8,7 +8,7 @@ import pytest
 
 from stoker.core.errors import UsageError
 from stoker.core.spec import Command
-from stoker.queue.preflight import ONE_STRING, Room
+from stoker.queue.preflight import ONE_STRING, KernelLimits
 
 TRUE = "/bin/true"
 
@@ -26,7 +26,7 @@ def starts(words: list[str], environment: dict[str, str]) -> bool:
 def has_room(*words: str) -> bool:
     """Whether we let a command pass."""
     try:
-        Room({}).check(Command(words), {})
+        KernelLimits({}).check(Command(words), {})
     except UsageError:
         return False
     return True
@@ -38,22 +38,22 @@ def test_a_word_of_just_the_largest_size(letter: str) -> None:
     size = len(letter.encode(errors="surrogateescape"))
     fits = letter * ((ONE_STRING - 1) // size)
     assert starts([TRUE, fits], {})
-    Room({}).check(Command((TRUE, fits)), {})
+    KernelLimits({}).check(Command((TRUE, fits)), {})
     assert not starts([TRUE, fits + letter], {})
     with pytest.raises(UsageError):
-        Room({}).check(Command((TRUE, fits + letter)), {})
+        KernelLimits({}).check(Command((TRUE, fits + letter)), {})
 
 
 def test_a_variable_of_just_the_largest_size() -> None:
     """With its name, the equals sign and the zero at the end."""
     fits = "x" * (ONE_STRING - 3)
     assert starts([TRUE], {"A": fits})
-    Room({"A": fits})
+    KernelLimits({"A": fits})
     assert not starts([TRUE], {"A": fits + "x"})
     with pytest.raises(UsageError, match="variable A"):
-        Room({"A": fits + "x"})
+        KernelLimits({"A": fits + "x"})
     with pytest.raises(UsageError, match="variable A"):
-        Room({}).check(Command((TRUE,)), {"A": fits + "x"})
+        KernelLimits({}).check(Command((TRUE,)), {"A": fits + "x"})
 
 
 def test_all_together() -> None:
@@ -67,4 +67,4 @@ def test_all_together() -> None:
 def test_an_environment_that_leaves_no_room() -> None:
     """It is refused before any job is looked at."""
     with pytest.raises(UsageError, match="together"):
-        Room({f"V{number}": "x" * 100_000 for number in range(100)})
+        KernelLimits({f"V{number}": "x" * 100_000 for number in range(100)})

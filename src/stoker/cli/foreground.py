@@ -21,15 +21,13 @@ from stoker.cli.console import to_stderr
 from stoker.cli.views.run_lines import LineView, QuietView
 from stoker.cli.views.run_summary import run_result, summary_lines
 from stoker.core.device import resolve
-from stoker.core.errors import Impossible, StokerError, UsageError
+from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Exited, JobEvent, Lost
-from stoker.core.launch import INHERIT
-from stoker.core.planner.fairshare import never_modest
-from stoker.core.planner.placement import never_fits
+from stoker.core.launch import INHERIT, log_pattern
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import CPU_JOBS
 from stoker.core.settings import EngineSettings, policy_of
-from stoker.core.spec import Dependency, JobSpec, NewJob, digest_of
+from stoker.core.spec import Command, Dependency, NewJob, digest_of
 from stoker.core.text import printable
 from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
@@ -38,29 +36,29 @@ from stoker.engine.adoption import Supply
 from stoker.engine.foreground import Foreground, Setup, Source, View
 from stoker.engine.run_result import parse_halt
 from stoker.ledger import find_ledger, prepare_ledger
-from stoker.queue.job_files import Lines, Listed, ListSource, StreamSource, Unusable
+from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, ListSource, StreamSource, Unusable
 from stoker.queue.options import (
     JobOptions,
     Surroundings,
     check_directory,
     current_umask,
     current_user,
-    merged,
     spec_of,
     working_directory,
 )
-from stoker.queue.preflight import Caps, Checkouts, MpsPreflight
+from stoker.queue.preflight import Checkouts
 from stoker.queue.script import Script
-from stoker.queue.submit import RUNS, new_log_directory
+from stoker.queue.submit import RUNS, JobBuilder, new_log_directory
 from stoker.runner.forkserver_client import Forkserver
 from stoker.store.paths import Paths, find_paths
-from stoker.store.writer import open_store
+from stoker.store.writer import Store, open_store
 
 Items = Sequence[Listed | Unusable] | Lines
 
 ONE_COMMAND = "--"
 
-_PLAIN = JobOptions()
+_ANY_LINE = Listed(Command(("true",)), COMMAND_LINE)
+"""Stands for the lines of a stream, which all have the options of the batch."""
 
 
 class Request(Struct, frozen=True):
@@ -94,71 +92,47 @@ class Request(Struct, frozen=True):
 
 
 class Batch:
-    """The jobs of one run: how each of them is made from what was typed."""
+    """The jobs of one run, and where their output goes."""
 
-    def __init__(self, request: Request, label: str, devices: Devices, paths: Paths) -> None:
+    def __init__(self, request: Request, label: str, items: Items, devices: Devices, paths: Paths) -> None:
         self.request = request
         self.label = label
+        self.items = items
         self.one_command = label == ONE_COMMAND
-        self.user = current_user()
+        self.policy = _policy(request)
         self.logs = ""
-        self._plain_spec: JobSpec | None = None
-        self._copy = request.script.copied(paths) if request.script else None
-        self._caps = Caps(os.environ, _say)
-        self._mps_preflight = MpsPreflight(os.environ, _say)
-        self._snapshot = devices.look(time.time())
-        self._around = Surroundings(
+        self.environment = without_given(os.environ)
+        snapshot = devices.look(time.time())
+        around = Surroundings(
             cwd=working_directory(),
             umask=current_umask(),
-            environment="",
+            environment=digest_of(self.environment),
             default_out=INHERIT if self.one_command else os.devnull,
-            resolve=lambda word: resolve(self._snapshot, word),
+            resolve=partial(resolve, snapshot),
             earlier=cache(partial(_earlier, paths)),
-            commit=Checkouts(os.environ).commit,
+            commit=Checkouts(self.environment).commit,
             now=time.time(),
         )
+        command = request.script.copied(paths) if request.script else None
+        self.builder = JobBuilder(request.options, around, self.environment, _say, policy=self.policy, command=command)
+        self.builder.snapshot = snapshot
 
-    def policy(self) -> Policy:
-        """How the plan should weigh things."""
-        request = self.request
-        configured = policy_of(request.settings, os.cpu_count() or 1)
-        # Somebody who says how many shall run at once means jobs without GPU too.
-        limits = dict(configured.limits) if request.jobs is None else {**configured.limits, CPU_JOBS.name: request.jobs}
-        return msgspec.structs.replace(
-            configured,
-            max_running=request.jobs,
-            max_use=configured.max_use if request.max_use is None else request.max_use,
-            min_free=configured.min_free if request.min_free is None else request.min_free,
-            limits=limits,
-        )
+    @property
+    def listed(self) -> list[Listed]:
+        """The jobs that are known from the start; those of a stream are not."""
+        return [] if isinstance(self.items, Lines) else [item for item in self.items if isinstance(item, Listed)]
 
-    def check(self, items: Items) -> None:
+    def check(self) -> None:
         """Refuse what cannot be understood or can never run, before anything has started."""
-        spec = spec_of(self.request.options, self._around)
+        spec = spec_of(self.request.options, self.builder.around)
         if self.request.options.chdir:
             check_directory(spec.cwd)
-        wishes = {str(item.options): item for item in reversed(self._listed(items))}
-        if not wishes:
-            self._check_wish(self.request.options)
-        for item in wishes.values():
-            try:
-                self._check_wish(merged(self.request.options, item.options))
-            except StokerError as error:
-                where = "" if item.options == _PLAIN else f"{item.where}: "
-                raise type(error)(where + error.message, error.hint) from None
+        self.builder.check(self.listed or [_ANY_LINE])
 
-    def _check_wish(self, options: JobOptions) -> None:
-        spec = self._spec(options)
-        devices, policy = self._snapshot.devices, self.policy()
-        impossible = never_fits(spec.resources, devices) or never_modest(spec.resources.gpus, devices, policy)
-        if impossible:
-            labels = ", ".join(dict.fromkeys(device.label for device in self._snapshot.devices))
-            raise Impossible(impossible, f"ask for less; there are {labels}" if labels else "give it devices")
-
-    def make_log_directory(self, paths: Paths) -> str:
-        """The directory for the logs, made now, so that a place that cannot be written is known at once."""
+    def make_log_directory(self, paths: Paths) -> None:
+        """Make it before anything starts, so that a directory that cannot be written is refused at once."""
         if self.one_command or self.request.options.out:
-            return ""
+            return
         try:
             chosen = self._log_directory(paths)
         except OSError as error:
@@ -169,65 +143,61 @@ class Batch:
         if not os.access(chosen, os.W_OK | os.X_OK):
             raise UsageError(f"cannot write to the log directory {chosen}", "choose another with --results DIR")
         self.logs = str(chosen)
-        return self.logs
+        self.builder.know(self.builder.snapshot, default_out=log_pattern(chosen))
 
     def _log_directory(self, paths: Paths) -> Path:
-        """A directory that was named may be there already; else it is a new one, in a place that is nobody else's."""
+        """--results may name an existing directory; otherwise it is a new one."""
+        cwd = self.builder.around.cwd
         if self.request.results:
-            chosen = Path(self._around.cwd, self.request.results)
+            chosen = Path(cwd, self.request.results)
             chosen.mkdir(parents=True, exist_ok=True)
             return chosen
-        return new_log_directory(paths.logs if self.request.demo else Path(self._around.cwd, RUNS))
+        return new_log_directory(paths.logs if self.request.demo else Path(cwd, RUNS))
 
-    def settle(self, environment: str) -> None:
-        """From now on jobs can be made for good: their environment is kept, their logs have a place."""
-        out = self.logs.replace("%", "%%") + "/%j.log" if self.logs else self._around.default_out
-        self._around = msgspec.structs.replace(self._around, environment=environment, default_out=out)
-        self._plain_spec = None
+    def keep(self, store: Store, paths: Paths) -> None:
+        """Store the environment and the script that the jobs refer to."""
+        with store.writing():
+            store.add_environment(self.environment)
+            if self.request.script:
+                self.request.script.keep(paths)
 
-    def make(self, item: Listed) -> NewJob:
-        """A job as it is submitted."""
-        if item.options == _PLAIN:  # by far the most, and they share everything
-            options = self.request.options
-            spec = self._plain_spec = self._plain_spec or self._spec(options)
-        else:
-            options = merged(self.request.options, item.options)
-            spec = self._spec(options)
-        spec = self._caps.settled(item.command, spec)
-        return NewJob(self._copy or item.command, spec, options.name or "", item.task, item.array)
-
-    def _spec(self, options: JobOptions) -> JobSpec:
-        return self._mps_preflight.settled(spec_of(options, self._around), self._snapshot.devices)
-
-    def jobs_of(self, items: Items) -> list[NewJob]:
+    def jobs(self) -> list[NewJob]:
         """All jobs at once, for a dry run; a stream is read to its end."""
-        self.settle(digest_of(os.environ))
-        if isinstance(items, Lines):
-            items = [*items.feed(sys.stdin.buffer.read()), *items.end()]
-        return [self.make(item) for item in self._listed(items)]
+        lines = self.items
+        read = [*lines.feed(sys.stdin.buffer.read()), *lines.end()] if isinstance(lines, Lines) else self.listed
+        return [self.builder.make(item) for item in read if isinstance(item, Listed)]
 
-    def source(self, items: Items, foreground: Foreground, view: View) -> Source:
+    def source(self, foreground: Foreground, view: View) -> Source:
         """The jobs as the run takes them."""
 
         def refuse(item: Unusable) -> None:
             foreground.tally.unusable += 1
             view.say(f"{item.where} is left out: {item.sentence}")
 
-        self._caps.say = view.say
-        if isinstance(items, Lines):
-            return StreamSource(sys.stdin.fileno(), items, self.make, refuse)
-        foreground.tally.expected = len(items)
-        return ListSource(items, self.make, refuse)
+        self.builder.preflight.say = view.say
+        if isinstance(self.items, Lines):
+            return StreamSource(sys.stdin.fileno(), self.items, self.builder.make, refuse)
+        foreground.tally.expected = len(self.items)
+        return ListSource(self.items, self.builder.make, refuse)
 
-    def shares_output(self, items: Items) -> bool:
-        """Whether a job writes to the terminal we have."""
-        wishes = [self.request.options, *(item.options for item in self._listed(items))]
-        named = any(INHERIT in (options.out, options.err) for options in wishes)
+    def shares_output(self) -> bool:
+        """Whether a job writes to the terminal of this process."""
+        all_options = [self.request.options, *(item.options for item in self.listed)]
+        named = any(INHERIT in (options.out, options.err) for options in all_options)
         return named or (self.one_command and not self.request.options.out)
 
-    @staticmethod
-    def _listed(items: Items) -> list[Listed]:
-        return [] if isinstance(items, Lines) else [item for item in items if isinstance(item, Listed)]
+
+def _policy(request: Request) -> Policy:
+    configured = policy_of(request.settings, os.cpu_count() or 1)
+    # -j counts jobs without GPU too.
+    limits = dict(configured.limits) if request.jobs is None else {**configured.limits, CPU_JOBS.name: request.jobs}
+    return msgspec.structs.replace(
+        configured,
+        max_running=request.jobs,
+        max_use=configured.max_use if request.max_use is None else request.max_use,
+        min_free=configured.min_free if request.min_free is None else request.min_free,
+        limits=limits,
+    )
 
 
 def _say(text: str) -> None:
@@ -311,48 +281,42 @@ def run(request: Request, label: str, items: Items, forkserver: Forkserver | Non
     paths = find_paths(os.environ, socket.gethostname(), simulated=bool(request.simulation))
     devices = _find_devices(request, items, paths)
     with contextlib.closing(devices):
-        batch = Batch(request, label, devices, paths)
-        batch.check(items)
+        batch = Batch(request, label, items, devices, paths)
+        batch.check()
         if request.dry_run:
-            return _show_plan(batch, items, paths, devices)
-        return _run_batch(batch, items, paths, devices, forkserver)
+            return _show_plan(batch, paths, devices)
+        return _run_batch(batch, paths, devices, forkserver)
 
 
-def _show_plan(batch: Batch, items: Items, paths: Paths, devices: Devices) -> int:
+def _show_plan(batch: Batch, paths: Paths, devices: Devices) -> int:
     from stoker.cli.views.run_dry_run import show_plan
 
     with contextlib.closing(open_store(paths)) as store:
         succeeded = Supply(store.times_done).spend if batch.request.resume else lambda _: False
-        jobs = batch.jobs_of(items)
-        return show_plan(batch.policy(), devices, jobs, succeeded, as_json=batch.request.as_json)
+        return show_plan(batch.policy, devices, batch.jobs(), succeeded, as_json=batch.request.as_json)
 
 
-def _run_batch(batch: Batch, items: Items, paths: Paths, devices: Devices, forkserver: Forkserver | None) -> int:
+def _run_batch(batch: Batch, paths: Paths, devices: Devices, forkserver: Forkserver | None) -> int:
     request = batch.request
     batch.make_log_directory(paths)
     setup = Setup(
         paths=paths,
         ledger=prepare_ledger(paths.state / "ledger") if _private_ledger(request) else find_ledger(os.environ),
         devices=devices,
-        policy=batch.policy(),
-        user=batch.user,
+        policy=batch.policy,
+        user=current_user(),
         label=f"stoker run {batch.label}",
-        share_output=batch.shares_output(items),
+        share_output=batch.shares_output(),
         halt=parse_halt(request.halt) if request.halt else None,
         resume=request.resume,
         forkserver=forkserver,
     )
     with contextlib.ExitStack() as closing:
-        view = closing.enter_context(contextlib.closing(_view(batch, items)))
+        view = closing.enter_context(contextlib.closing(_view(batch)))
         recorder = Recorder(view, _joblog(request, closing), keep_ids=request.as_json)
         foreground = closing.enter_context(contextlib.closing(Foreground(setup, recorder)))
-        with foreground.store.writing():
-            batch.settle(foreground.store.add_environment(without_given(os.environ)))
-            if request.script:
-                request.script.keep(paths)
-        if request.options.vram and not any(device.memory for device in foreground.engine.snapshot.devices):
-            view.say("the memory of these devices is not known, so each runs one job at a time")
-        foreground.run(batch.source(items, foreground, view))
+        batch.keep(foreground.store, paths)
+        foreground.run(batch.source(foreground, view))
         view.close()
         _sum_up(foreground, batch, recorder.ids)
         if isinstance(view, Demonstration) and foreground.stopped_by is None:
@@ -462,21 +426,21 @@ def _judge(demonstration: Demonstration) -> int:
     return 1 if differences else 0
 
 
-def _view(batch: Batch, items: Items) -> View:
+def _view(batch: Batch) -> View:
     if batch.one_command:
         return QuietView()
-    view = _live_view(batch, items) if _can_draw(batch, items) else LineView()
+    view = _live_view(batch) if _can_draw(batch) else LineView()
     return Demonstration(view) if batch.request.demo else view
 
 
-def _can_draw(batch: Batch, items: Items) -> bool:
-    """Whether there is a terminal that can be drawn on, and no job writes to it as well."""
+def _can_draw(batch: Batch) -> bool:
+    """Whether the live display has a capable terminal that no job writes to."""
     able = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     readable = sys.stderr.encoding.lower().startswith("utf")
-    return able and readable and not batch.request.no_bar and not batch.shares_output(items)
+    return able and readable and not batch.request.no_bar and not batch.shares_output()
 
 
-def _live_view(batch: Batch, items: Items) -> View:
+def _live_view(batch: Batch) -> View:
     from stoker.cli.views.run_live import LiveView
 
-    return LiveView(expected=None if isinstance(items, Lines) else len(items), logs=batch.logs)
+    return LiveView(expected=None if isinstance(batch.items, Lines) else len(batch.items), logs=batch.logs)

@@ -160,6 +160,16 @@ def _words(job: Job, extra: Mapping[str, str]) -> tuple[str, ...]:
     return fill(job.command.words, values)
 
 
+def literal(path: str) -> str:
+    """The path as a pattern that stands for nothing but itself."""
+    return path.replace("%", "%%")
+
+
+def log_pattern(directory: object) -> str:
+    """One log file per job in a directory, named after its id."""
+    return literal(str(directory)) + "/%j.log"
+
+
 def output_paths(job: Job, user: str) -> tuple[str, str]:
     """Files for standard output and error; retries get files of their own."""
     out = _output_path(job.spec.out, job, user)

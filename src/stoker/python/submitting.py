@@ -24,7 +24,7 @@ from stoker.queue.config import load_config
 from stoker.queue.engine_process import Background
 from stoker.queue.job_files import COMMAND_LINE, Listed
 from stoker.queue.options import JobOptions, merged, working_directory
-from stoker.queue.submit import Entered, JobBuilder, Part
+from stoker.queue.submit import Entered, Part, QueueSubmission
 
 LABEL = "python"
 Undo = Callable[[], object]
@@ -66,7 +66,7 @@ def _with_commands(part: Part, commands: Sequence[Command]) -> Part:
 
 def check(link: Link, options: JobOptions) -> None:
     """Refuse options that no job could have."""
-    _builder(link, options).read([Listed(_PLACEHOLDER, COMMAND_LINE)])
+    _submission(link, options).read([Listed(_PLACEHOLDER, COMMAND_LINE)])
 
 
 def command_of(words: Sequence[str] | str) -> Command:
@@ -88,33 +88,33 @@ def _hand_in(
 
     What it did is undone where they do not get into the queue, and stays once they are there, whatever comes then.
     """
-    builder = _builder(link, options)
+    submission = _submission(link, options)
     items = [Listed(command, COMMAND_LINE)]
-    builder.read(items)
+    submission.read(items)
     engine = Background(link.paths, link.sim)
     with link.opened() as store:
         with engine.not_for_nothing():
-            parts = builder.settle(items, store, engine.machine() if builder.needs_devices else None)
+            parts = submission.settle(items, store, engine.machine() if submission.needs_devices else None)
         with contextlib.ExitStack() as undoing:
             with store.writing():
-                entered = builder.enter(store, [finished(part) for part in parts], LABEL, held="")
+                entered = submission.enter(store, [finished(part) for part in parts], LABEL, held="")
                 undoing.callback(settle(entered[0].ids))
             undoing.pop_all()
     engine.wake()
-    for note in builder.notes:
+    for note in submission.notes:
         warnings.warn(note, RuntimeWarning, stacklevel=5)
     if engine.failure:
         _warn(entered[0].ids, engine.failure)
     return entered
 
 
-def _builder(link: Link, options: JobOptions) -> JobBuilder:
+def _submission(link: Link, options: JobOptions) -> QueueSubmission:
     """With what is configured here, before which go variables, and before those what was given."""
     config = load_config(os.environ, Path(working_directory()))
     for warning in config.warnings:
         warnings.warn(warning, RuntimeWarning, stacklevel=2)
     wish = merged(JobOptions(**config.defaults), with_variables(options, os.environ))
-    return JobBuilder(link.paths, config, wish, time.time(), os.environ)
+    return QueueSubmission(link.paths, config, wish, time.time(), os.environ)
 
 
 def _named(options: JobOptions, function: Callable[..., Any]) -> JobOptions:

@@ -161,11 +161,6 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
     )
 
 
-def tasks_of(options: JobOptions) -> Sequence[int | None]:
-    """The indices of the tasks that the options make of a command; a job that is no array has none."""
-    return (None,) if options.array is None else parse_array(options.array).indices
-
-
 def resources_of(options: JobOptions, resolve: Callable[[str], str]) -> Resources:
     """What the job needs of the machine."""
     resources = Resources(

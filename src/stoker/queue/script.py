@@ -95,8 +95,8 @@ class Script(Struct, frozen=True):
         """Runs the script itself."""
         return Command(self.words)
 
-    def wish(self, options: JobOptions) -> JobOptions:
-        """The options of its job."""
+    def options_of(self, options: JobOptions) -> JobOptions:
+        """The options of its job: it is told its own path."""
         return replace(options, env={**options.env, VARIABLE: self.path})
 
     def copied(self, paths: Paths) -> Command:

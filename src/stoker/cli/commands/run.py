@@ -82,7 +82,7 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
         return 2
     config = _configured()
     options = merged(JobOptions(**config.defaults), options)
-    options = values["options"] = script.wish(options) if script else options
+    options = values["options"] = script.options_of(options) if script else options
     values["script"] = script
     values["settings"] = config.engine
     if options.array and kind == "--":

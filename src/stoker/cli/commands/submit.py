@@ -26,7 +26,7 @@ from stoker.queue.engine_process import Background
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list
 from stoker.queue.options import JobOptions, current_user, merged, working_directory
 from stoker.queue.script import Line, Script, find_script
-from stoker.queue.submit import Entered, JobBuilder
+from stoker.queue.submit import Entered, QueueSubmission
 from stoker.store.engine_lock import QUEUE, version_notice
 from stoker.store.paths import Paths, find_paths
 from stoker.store.queries import paused_key
@@ -136,22 +136,22 @@ class Request(Struct, frozen=True):
 def hand_in(request: Request, items: Sequence[Listed]) -> int:
     """Submit the jobs and return the exit code."""
     paths = _paths(request)
-    builder = _builder(request, paths)
-    builder.read(items)
+    submission = _submission(request, paths)
+    submission.read(items)
     engine = Background(paths, request.sim)
     with contextlib.closing(open_store(paths)) as store:
         if request.dry_run:
             from stoker.cli.views.dry_run import show_plan
 
-            parts = builder.settle(items, store, read_machine(paths.status_file(QUEUE)))
-            _say_all(builder.notes)
+            parts = submission.settle(items, store, read_machine(paths.status_file(QUEUE)))
+            _say_all(submission.notes)
             return show_plan(parts, store, paths, as_json=request.as_json)
         with engine.not_for_nothing():
-            parts = builder.settle(items, store, engine.machine() if builder.needs_devices else None)
-        entered = builder.enter(store, parts, request.label, held=HELD if request.hold else "")
+            parts = submission.settle(items, store, engine.machine() if submission.needs_devices else None)
+        entered = submission.enter(store, parts, request.label, held=HELD if request.hold else "")
         paused = store.settings().get(paused_key(QUEUE))
     engine.wake()
-    _say_all([*builder.notes, *filter(None, [version_notice(paths)])])
+    _say_all([*submission.notes, *filter(None, [version_notice(paths)])])
     code = _report(request, entered, engine.failure)
     if paused:
         _say(
@@ -169,13 +169,13 @@ def _paths(request: Request) -> Paths:
     return paths
 
 
-def _builder(request: Request, paths: Paths) -> JobBuilder:
+def _submission(request: Request, paths: Paths) -> QueueSubmission:
     """With what is configured here, before which goes what was typed."""
     config = load_config(os.environ, Path(working_directory()))
     for warning in config.warnings:
         _say(warning)
     options = merged(JobOptions(**config.defaults), request.options)
-    return JobBuilder(paths, config, options, time.time(), os.environ, script=request.script)
+    return QueueSubmission(paths, config, options, time.time(), os.environ, script=request.script)
 
 
 def _report(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> int:

@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import os
 import stat
-import subprocess
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -222,6 +221,8 @@ def _forget(place: Place) -> None:
 
 def _ask(visible: str, *words: str) -> tuple[str, bool]:
     """What nvidia-smi says, in one line, and whether it did what it was told."""
+    import subprocess  # `stoker submit` loads this module, and starts no process beside a living engine
+
     try:
         done = subprocess.run(
             [PROGRAM, "-i", visible, *words],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.cli.views.run_dry_run import DryRun
+from stoker.cli.views.dry_run import DryRun
 from support.cli import Stoker
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.dry-run-1.json"

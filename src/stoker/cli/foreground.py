@@ -289,11 +289,13 @@ def run(request: Request, label: str, items: Items, forkserver: Forkserver | Non
 
 
 def _show_plan(batch: Batch, paths: Paths, devices: Devices) -> int:
-    from stoker.cli.views.run_dry_run import show_plan
+    from stoker.cli.views.dry_run import show_run_plan
+    from stoker.queue.dry_run import plan_run
 
     with contextlib.closing(open_store(paths)) as store:
         succeeded = Supply(store.times_done).spend if batch.request.resume else lambda _: False
-        return show_plan(batch.policy, devices, batch.jobs(), succeeded, as_json=batch.request.as_json)
+        planned = plan_run(batch.jobs(), succeeded, devices.look(time.time()), batch.policy, store)
+        return show_run_plan(planned, as_json=batch.request.as_json)
 
 
 def _run_batch(batch: Batch, paths: Paths, devices: Devices, forkserver: Forkserver | None) -> int:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from stoker.core.job import Job
+from stoker.core.planner.policy import Policy
 from stoker.store.reader import Reading
 from stoker.store.schema import (
     ACTIVE,
@@ -348,6 +351,14 @@ def paused_key(engine: str) -> str:
 def drained_key(device_id: str) -> str:
     """The setting that keeps all engines of this queue off a device."""
     return _DRAINED + device_id
+
+
+def with_user_settings(policy: Policy, settings: Mapping[str, Any], engine: str) -> Policy:
+    """The policy of an engine with what users have paused and drained."""
+    paused = settings.get(paused_key(engine), {}).get("note", "")
+    drained = {key.removeprefix(_DRAINED): value for key, value in settings.items() if key.startswith(_DRAINED)}
+    closed = {device: value.get("note", "drained") for device, value in drained.items()}
+    return msgspec.structs.replace(policy, paused=paused, closed=closed)
 
 
 _DRAINED = "drained "

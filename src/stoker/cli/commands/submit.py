@@ -30,7 +30,7 @@ from stoker.queue.submit import Entered, QueueSubmission
 from stoker.store.engine_lock import QUEUE, version_notice
 from stoker.store.paths import Paths, find_paths
 from stoker.store.queries import paused_key
-from stoker.store.status_file import read_machine
+from stoker.store.status_file import read_machine, read_status
 from stoker.store.writer import open_store
 
 WIDTH = 200
@@ -141,11 +141,13 @@ def hand_in(request: Request, items: Sequence[Listed]) -> int:
     engine = Background(paths, request.sim)
     with contextlib.closing(open_store(paths)) as store:
         if request.dry_run:
-            from stoker.cli.views.dry_run import show_plan
+            from stoker.cli.views.dry_run import show_submit_plan
+            from stoker.queue.dry_run import plan_submission
 
             parts = submission.settle(items, store, read_machine(paths.status_file(QUEUE)))
             _say_all(submission.notes)
-            return show_plan(parts, store, paths, as_json=request.as_json)
+            planned = plan_submission(parts, store, read_status(paths.status_file(QUEUE)), time.time())
+            return show_submit_plan(planned, as_json=request.as_json)
         with engine.not_for_nothing():
             parts = submission.settle(items, store, engine.machine() if submission.needs_devices else None)
         entered = submission.enter(store, parts, request.label, held=HELD if request.hold else "")

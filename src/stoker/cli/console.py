@@ -19,6 +19,11 @@ def open_missing_streams() -> None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
+def json_is_default() -> bool:
+    """Whether STOKER_OUTPUT asks every command for JSON."""
+    return os.environ.get("STOKER_OUTPUT") == "json"
+
+
 def flush_output() -> None:
     """Have all that was printed written; an OSError where it cannot be, or where there was no output from the start."""
     sys.stdout.flush()

@@ -12,9 +12,10 @@ from msgspec import Struct
 
 from stoker.core.errors import StokerError
 from stoker.core.job import JobEvent
-from stoker.core.launch import on_finish_job
+from stoker.core.launch import log_pattern, on_finish_job
 from stoker.core.planner.policy import Policy
 from stoker.core.settings import EngineSettings
+from stoker.core.spec import shell_of
 from stoker.devices.interface import Devices
 from stoker.engine.loop import Engine
 from stoker.engine.recorder import FollowUp
@@ -168,8 +169,8 @@ def _follow_up(site: Site, engine: str) -> FollowUp | None:
     """What follows when a job ends, where something was configured."""
     if not site.on_finish:
         return None
-    shell = os.environ.get("SHELL") or "/bin/sh"
-    out = str(site.paths.logs).replace("%", "%%") + "/%j.log"
+    shell = shell_of(os.environ)
+    out = log_pattern(site.paths.logs)
     with contextlib.suppress(OSError):  # on a full disk the command has nowhere to write, which it tells itself
         site.paths.logs.mkdir(mode=0o700, exist_ok=True)
     return FollowUp(engine, lambda job, log: on_finish_job(job, log, site.on_finish, shell, out))

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from stoker.core.errors import StokerError, UsageError
-from stoker.core.spec import Command
+from stoker.core.spec import Command, shell_of
 from stoker.python import calls
 from stoker.python.calls import Call
 from stoker.python.connection import Link
@@ -74,7 +74,7 @@ def command_of(words: Sequence[str] | str) -> Command:
     parts = [words] if isinstance(words, str) else [os.fspath(word) for word in words]
     if not parts or not parts[0].strip() or any("\0" in part for part in parts):
         raise UsageError("the command is empty or contains a NUL byte", "give it as text, or as a list of words")
-    return Command(tuple(parts), (os.environ.get("SHELL") or "/bin/sh") if isinstance(words, str) else "")
+    return Command(tuple(parts), shell_of(os.environ) if isinstance(words, str) else "")
 
 
 def _hand_in(

@@ -14,8 +14,9 @@ import click
 
 from stoker.cli.console import to_stderr
 from stoker.cli.job_options import DASHES, TYPED, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
+from stoker.cli.output_options import wants_json
 from stoker.core.errors import UsageError
-from stoker.core.spec import parse_array
+from stoker.core.spec import parse_array, shell_of
 from stoker.core.text import printable
 from stoker.queue.config import Config, load_config
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list, spread
@@ -64,7 +65,7 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     a third kills them.
     """
     options = options_from(values)
-    values["as_json"] = values["as_json"] or os.environ.get("STOKER_OUTPUT") == "json"
+    values["as_json"] = wants_json(values["as_json"])
     values |= {"options": options, "demo": demo, "typed": context.meta[TYPED]}
     if demo:
         if words or file is not None or options != JobOptions():
@@ -128,13 +129,13 @@ def _listed(words: tuple[str, ...], file: str) -> tuple[str, list[Listed | Unusa
     """The jobs of a file that was named as a list."""
     if words:
         raise UsageError("there is both a file and a command", "leave one of them out")
-    shell = os.environ.get("SHELL") or "/bin/sh"
+    shell = shell_of(os.environ)
     return (file, Lines("stdin", shell)) if file == "-" else (file, read_list(Path(file), shell))
 
 
 def _jobs(words: tuple[str, ...], *, dashes: bool) -> tuple[str, list[Listed | Unusable] | Lines]:
     """What the words mean: a name for the batch, and its jobs or the stream they will come from."""
-    shell = os.environ.get("SHELL") or "/bin/sh"
+    shell = shell_of(os.environ)
     if dashes and not words:
         raise UsageError("there is no command after --", "write it there, or give a file or - before it")
     if not words or (words == ("-",) and not dashes):

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 from msgspec import Struct
 
 from stoker.cli.console import flush_output, silence_output
 from stoker.cli.job_options import DASHES, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
+from stoker.cli.output_options import wants_json, write_json
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Job, Waiting
 from stoker.core.launch import output_paths
-from stoker.core.spec import Command
+from stoker.core.spec import Command, shell_of
 from stoker.core.text import printable, shortened, text_for_json
 from stoker.queue.config import load_config
 from stoker.queue.engine_process import Background
@@ -63,11 +63,6 @@ class SubmitResult(Struct, frozen=True):
 def submit_result(entered: Sequence[Entered], problem: str | None, *, held: bool) -> SubmitResult:
     """What was submitted, as data."""
     return SubmitResult("stoker.submit/1", held, [job for one in entered for job in _jobs(one)], problem)
-
-
-def show_result(result: SubmitResult) -> None:
-    """One JSON value."""
-    sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
 
 
 def show_ids(entered: Sequence[Entered]) -> None:
@@ -199,7 +194,7 @@ def _report(request: Request, entered: Sequence[Entered], failure: StokerError |
 
 def _show(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> None:
     if request.as_json:
-        show_result(submit_result(entered, failure.message if failure else None, held=request.hold))
+        write_json(submit_result(entered, failure.message if failure else None, held=request.hold))
     elif request.parsable:
         show_ids(entered)
     else:
@@ -251,7 +246,7 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     """
 
     options = options_from(values)
-    values["as_json"] = values["as_json"] or os.environ.get("STOKER_OUTPUT") == "json"
+    values["as_json"] = wants_json(values["as_json"])
     if not words and file is None and sys.stdin.isatty():
         click.echo(context.get_help())
         return 2
@@ -273,7 +268,7 @@ def _meant(
 
 def _items(words: tuple[str, ...], file: str | None, *, as_line: bool, dashes: bool) -> list[Listed]:
     """The jobs that the words or the file mean."""
-    shell = os.environ.get("SHELL") or "/bin/sh"
+    shell = shell_of(os.environ)
     if file is not None:
         if words:
             raise UsageError("there is both a file and a command", "leave one of them out")

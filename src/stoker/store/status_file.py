@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -15,9 +15,6 @@ from stoker.core.lease import Lease
 from stoker.core.planner.queue import Shape
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import EngineSettings
-
-if TYPE_CHECKING:
-    pass
 
 
 class Wait(NamedTuple):
@@ -73,13 +70,10 @@ class View(Struct, frozen=True):
         return next((wait.reason for wait in self.waits if wait.shape == shape), None)
 
 
-_decoder = msgspec.json.Decoder(View)
-
-
 def read_status(path: Path) -> View | None:
     """What an engine wrote last; None where there is nothing, or nothing that this version understands."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return _decoder.decode(path.read_bytes())
+        return msgspec.json.decode(path.read_bytes(), type=View)
     return None
 
 

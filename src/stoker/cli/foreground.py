@@ -62,11 +62,11 @@ _ANY_LINE = Listed(Command(("true",)), COMMAND_LINE)
 
 
 class Request(Struct, frozen=True):
-    """The options of `stoker run`, as typed."""
+    """The options of `stoker run`."""
 
     options: JobOptions
     settings: EngineSettings = EngineSettings()
-    """What is configured for all engines of this user."""
+    """Configured for all engines of this user."""
     devices: str | None = None
     sim: str | None = None
     jobs: int | None = None
@@ -81,13 +81,13 @@ class Request(Struct, frozen=True):
     no_bar: bool = False
     demo: bool = False
     script: Script | None = None
-    """The script to run, where it is one."""
+    """Set where the command is a script."""
     typed: tuple[str, ...] = ()
     """The words after `stoker run`."""
 
     @property
     def simulation(self) -> str:
-        """The simulated GPUs asked for, empty for real ones."""
+        """The simulated GPUs; empty for real ones."""
         return self.sim or ("4x24G" if self.demo else "")
 
 
@@ -215,7 +215,7 @@ HEADER = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tComm
 
 
 class JobLog:
-    """Appends to a file; each line is one write, so that a crash leaves whole lines only."""
+    """Appends to a file in GNU parallel's format; one write per line, so that a crash leaves whole lines."""
 
     def __init__(self, path: str, host: str) -> None:
         self._host = host
@@ -238,12 +238,11 @@ class JobLog:
         os.write(self._file, ("\t".join(map(str, fields)) + "\n").encode(errors="surrogateescape"))
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
 
 def _open(path: str) -> int:
-    """The file, with the header in a new one."""
+    """Open the file; a new one gets the header."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     try:
         if os.fstat(file).st_size == 0:
@@ -264,7 +263,7 @@ def _size(log: str) -> int:
 
 
 def _ending(event: Exited | Lost) -> tuple[int, int]:
-    """Exit value and signal as parallel tells them; a worker that was killed counts as SIGKILL."""
+    """Exit value and signal as in GNU parallel; a lost worker counts as SIGKILL."""
     if isinstance(event, Lost):
         return 0, signal.SIGKILL
     return (0, event.signal) if event.signal else (event.code, 0)
@@ -327,7 +326,7 @@ def _run_batch(batch: Batch, paths: Paths, devices: Devices, forkserver: Forkser
 
 
 def _private_ledger(request: Request) -> bool:
-    """Simulated GPUs are the user's own, unless a ledger is named to share them."""
+    """Simulated GPUs are private, unless STOKER_LEDGER names a ledger to share them."""
     return bool(request.simulation) and not os.environ.get("STOKER_LEDGER")
 
 
@@ -355,7 +354,7 @@ def _find_devices(request: Request, items: Items, paths: Paths) -> Devices:
 
 
 class Recorder:
-    """Passes a run's news on to the view, and to the job log where there is one."""
+    """Passes job events to the view and to the job log."""
 
     def __init__(self, view: View, joblog: JobLog | None, *, keep_ids: bool) -> None:
         self._view = view
@@ -365,31 +364,28 @@ class Recorder:
         self.ids: dict[int, None] = {}
 
     def happened(self, job_event: JobEvent) -> None:
-        """Tell everybody."""
         if self._keep_ids:
             self.ids[job_event.job.id] = None
         if self._joblog is not None:
             try:
                 self._joblog.note(job_event)
-            except OSError as error:  # the jobs matter more than their list
+            except OSError as error:  # the jobs go on without it
                 self._view.say(f"the job log cannot be written any more: {error.strerror}")
                 self._joblog = None
         self._view.happened(job_event)
 
     def refresh(self, run: Foreground) -> None:
-        """Only the view draws."""
         self._view.refresh(run)
 
     def say(self, text: str) -> None:
-        """Only the view speaks."""
         self._view.say(text)
 
     def close(self) -> None:
-        """The view is closed by whoever made it."""
+        """Nothing: the run closes the view itself."""
 
 
 def exit_code(run: Foreground, *, one_command: bool) -> int:
-    """The job's own code for one command; else 1 where something failed, or by the signal that stopped us."""
+    """The job's own code for one command; else 1 after a failure, or 128 + the signal that stopped the run."""
     last = run.tally.last_ended
     if one_command and last is not None and isinstance(last.state, Ended) and last.state.code is not None:
         return last.state.code
@@ -412,7 +408,7 @@ def _sum_up(run: Foreground, batch: Batch, ids: dict[int, None]) -> None:
 
 
 def _again(batch: Batch) -> str:
-    """What to type to run what is missing; a stream cannot be read twice."""
+    """The command line that runs the rest; empty for a stream, which cannot be read twice."""
     if batch.label in ("-", "--demo"):
         return ""
     typed = [word for word in batch.request.typed if word != "--resume"]

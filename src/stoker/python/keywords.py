@@ -1,4 +1,4 @@
-"""Job options as keywords: the same words as on the command line and in job files, read by the same code."""
+"""Job options as keyword arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Keywords(TypedDict, total=False):
-    """What can be asked for a job."""
+    """The table of job options, in the form that type checkers read."""
 
     gpus: int
     vram: str
@@ -55,7 +55,7 @@ def read_keywords(given: Mapping[str, Any]) -> JobOptions:
 
 
 def with_variables(options: JobOptions, environment: Mapping[str, str]) -> JobOptions:
-    """The options, and for those that were not given what STOKER_* variables say."""
+    """The options, completed by STOKER_* variables."""
     found = {}
     for option in OPTIONS:
         variable = option.variable_in(environment)
@@ -74,7 +74,7 @@ def _read_variable(option: Option, text: str) -> Any:
 
 
 def _word(value: Any) -> Any:
-    """A value as a job file would have it."""
+    """The value as a job file has it."""
     if isinstance(value, list | tuple | set | frozenset):
         return [_word(each) for each in value]
     if isinstance(value, timedelta):

@@ -24,28 +24,27 @@ _MENTIONED = re.compile(rb"""tool['"\s]*\.[\s'"]*stoker""")
 
 
 class Settings(Struct, frozen=True):
-    """What a file says."""
+    """The content of one file."""
 
     path: Path
     table: dict[str, Any]
     project: bool = False
-    """Whether it belongs to a directory of jobs rather than to a user or a machine."""
+    """Whether it belongs to a project directory rather than to a user or a machine."""
 
 
 class Ignored(Struct, frozen=True):
-    """A file that is there and must not be believed, or cannot be read."""
+    """A file that cannot be trusted or read."""
 
     path: Path
     why: str
 
     @property
     def warning(self) -> str:
-        """A sentence for the user."""
         return f"{self.path} is ignored: {self.why}"
 
 
 def user_file(environment: Mapping[str, str]) -> Path | None:
-    """The user's own file; as the XDG rules have it, a relative path counts as none."""
+    """The user's own file; by the XDG rules a relative path does not count."""
     chosen, home = (Path(environment.get(name, "")) for name in ("XDG_CONFIG_HOME", "HOME"))
     if chosen.is_absolute():
         return chosen / "stoker/config.toml"
@@ -53,7 +52,7 @@ def user_file(environment: Mapping[str, str]) -> Path | None:
 
 
 def read_settings(path: Path) -> Iterator[Settings | Ignored]:
-    """What the file says, or why it is ignored; nothing where there is none."""
+    """The file's settings, or why it is ignored; nothing where there is no file."""
     data = _read_trusted(path)
     if isinstance(data, Ignored):
         yield data
@@ -62,7 +61,7 @@ def read_settings(path: Path) -> Iterator[Settings | Ignored]:
 
 
 def read_project(directory: Path) -> Iterator[Settings | Ignored]:
-    """The nearest stoker.toml or [tool.stoker] from the directory upwards, and what had to be ignored on the way."""
+    """The nearest stoker.toml or [tool.stoker] from the directory upwards, and files ignored on the way."""
     start = directory.absolute()
     for above in (start, *start.parents):
         for found in (*_stoker_toml(above / "stoker.toml"), *_pyproject(above / "pyproject.toml")):
@@ -77,7 +76,7 @@ def _stoker_toml(path: Path) -> Iterator[Settings | Ignored]:
 
 
 def _pyproject(path: Path) -> Iterator[Settings | Ignored]:
-    """Most of these files are not about us, whoever they belong to and whatever is wrong with them."""
+    """Most of these files do not mention Stoker; their errors and owners do not matter."""
     data = _read_trusted(path, _MENTIONED)
     if isinstance(data, Ignored):
         yield data
@@ -111,9 +110,9 @@ def _parsed(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def _read_trusted(path: Path, only_with: re.Pattern[bytes] | None = None) -> bytes | Ignored | None:
-    """The contents, if nobody but this user and root could have written them; None where there is no such file.
+    """The content, if only this user and root can write it; None where there is no file.
 
-    With a pattern, a file that cannot be trusted is told of only if its contents match.
+    With a pattern, an untrusted file is reported only if its content matches.
     """
     try:
         with open(path, "rb", opener=_open_at_once) as file:
@@ -130,12 +129,12 @@ def _read_trusted(path: Path, only_with: re.Pattern[bytes] | None = None) -> byt
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Somebody may have put a pipe there, on which opening would wait for ever."""
+    """Without blocking: another user may have put a FIFO there."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _distrust(found: os.stat_result) -> str:
-    """Why the file might say what somebody else wants; empty where it cannot."""
+    """Why another user may control the file; empty where none does."""
     if not stat.S_ISREG(found.st_mode):
         return "it is not a file"
     if found.st_uid not in (0, os.geteuid()):
@@ -146,7 +145,7 @@ def _distrust(found: os.stat_result) -> str:
 
 
 def _is_there(path: Path) -> bool:
-    """False also in a directory that cannot be entered, where nobody can tell."""
+    """False also in a directory that cannot be entered."""
     try:
         path.lstat()
     except OSError:
@@ -167,7 +166,7 @@ _KINDS = {"str": "text", "int": "a whole number", "bool": "true or false", "obje
 
 
 def checked_defaults(table: object, place: str) -> dict[str, Any]:
-    """The options, with numbers as text where text is wanted; the place says in an error which file it was."""
+    """The options, with numbers as text where the option is text; `place` is the file, for errors."""
     if not isinstance(table, dict):
         raise UsageError(f"{place}: defaults is not a table", "write [defaults] on a line above the options")
     return {name: _checked(name, value, f"{place}: {name} under [defaults]") for name, value in table.items()}
@@ -185,7 +184,7 @@ def _checked(name: str, raw: object, place: str) -> object:
 
 
 def _converted(name: str, raw: object, place: str) -> object:
-    """A number may stand where the command line takes text, as in job lists."""
+    """A number is accepted where the command line takes text."""
     problem: msgspec.ValidationError | None = None
     for candidate in (raw, _as_text(raw)):
         try:
@@ -220,11 +219,11 @@ SYSTEM_FILE = Path("/etc/stoker/config.toml")
 _BUILT_IN = "built in"
 
 Name = tuple[str, ...]
-"""The parts of a dotted key: ("reserve",), ("groups", "big"), ("defaults", "env", "SEED")."""
+"""Parts of a dotted key: ("reserve",), ("groups", "big"), ("defaults", "env", "SEED")."""
 
 
 class Value(Struct, frozen=True):
-    """What was written for a key, and where: a path, a variable, a flag, or built in."""
+    """The value of a key and its origin: a path, a variable, a flag, or built in."""
 
     raw: object
     origin: str
@@ -239,18 +238,18 @@ class Row(Struct, frozen=True):
 
 
 class Config(Struct, frozen=True):
-    """All that was configured."""
+    """The configuration in effect."""
 
     engine: EngineSettings
     defaults: dict[str, Any]
-    """Job options from files, for JobOptions; those of STOKER_* variables come with the command line's own."""
+    """Job options from files; STOKER_* variables come with the options of the command line."""
     values: dict[Name, Value]
     files: tuple[Path, ...] = ()
-    """The files that were read, the weakest first."""
+    """The files that were read, weakest first."""
     warnings: tuple[str, ...] = ()
 
     def origins(self) -> list[Row]:
-        """Every value with its origin, those of the engine first; secrets are not shown."""
+        """Every value with its origin, engine settings first; secrets are hidden."""
         order = {name: place for place, name in enumerate([*KEYS, "defaults"])}
         names = sorted(self.values, key=lambda name: order[name[0]])
         return [Row(".".join(name), self._shown(name), self.values[name].origin) for name in names]
@@ -268,7 +267,7 @@ def load_config(
     system: Path = SYSTEM_FILE,
     flags: Mapping[str, object] | None = None,
 ) -> Config:
-    """The configuration that holds in a directory; with None the one that holds in none, as for the engine itself."""
+    """The configuration for a directory; with None that of the engine, which ignores project files."""
     found = list(_found(environment, cwd, system))
     files = [each for each in found if isinstance(each, Settings)]
     written = _overlaid([_built_in(), *map(_of_file, files)])
@@ -283,7 +282,7 @@ def load_config(
 
 
 def _found(environment: Mapping[str, str], cwd: Path | None, system: Path) -> Iterator[Settings | Ignored]:
-    """All files, the weakest first."""
+    """All files, weakest first."""
     yield from read_settings(system)
     user = user_file(environment)
     if user is not None:
@@ -301,7 +300,7 @@ def _built_in() -> dict[Name, Value]:
 
 
 def _of_file(settings: Settings) -> dict[Name, Value]:
-    """The values of a file, each of them checked, also where a stronger file sets another."""
+    """The values of a file, each checked even where a stronger file overrides it."""
     place = str(settings.path)
     for key, value in settings.table.items():
         if key not in KEYS and key != "defaults":
@@ -315,7 +314,7 @@ def _of_file(settings: Settings) -> dict[Name, Value]:
 
 
 def _of_environment(environment: Mapping[str, str]) -> dict[Name, Value]:
-    """STOKER_<KEY> of every setting and job option; an empty one counts as not set."""
+    """STOKER_<KEY> of every setting and job option; empty counts as not set."""
     found: dict[Name, Value] = {}
     for name in KEYS:
         variable = f"STOKER_{name.upper()}"
@@ -328,7 +327,7 @@ def _of_environment(environment: Mapping[str, str]) -> dict[Name, Value]:
 
 
 def _of_flags(flags: Mapping[str, object]) -> dict[Name, Value]:
-    """Settings given on the command line; None is not given."""
+    """Settings of the command line; None is not given."""
     found: dict[Name, Value] = {}
     for name, raw in flags.items():
         if raw is not None:
@@ -338,7 +337,7 @@ def _of_flags(flags: Mapping[str, object]) -> dict[Name, Value]:
 
 
 def _plain(name: str, raw: object, place: str) -> object:
-    """The text, if it can be read; of a table its entries, so that each can be overlaid by itself."""
+    """The checked text; a table as its entries, so that each can be overridden alone."""
     value = read_setting(name, raw, place)
     return value if isinstance(value, dict) else raw
 
@@ -364,13 +363,12 @@ def _nested(values: Mapping[Name, Value]) -> dict[str, Any]:
 
 
 def _engine_settings(values: Mapping[Name, Value]) -> EngineSettings:
-    """From values that were checked one by one."""
     table = _nested(values)
     return EngineSettings(**{name: read_setting(name, table.get(name, {}), name) for name in KEYS})
 
 
 def _with_built_in_options(values: dict[Name, Value]) -> dict[Name, Value]:
-    """For the eye only: an option that nobody set is not given to JobOptions, which knows what that means."""
+    """With the built-in values of options, for display only: JobOptions has None for them."""
     return _flat({"defaults": BUILT_IN}, _BUILT_IN) | values
 
 
@@ -401,10 +399,9 @@ Stamp = tuple[tuple[int, ...], ...]
 
 
 class Rereading:
-    """Reads the configuration again when a file of it is not what it was; where that fails, the old one holds on."""
+    """Reads the configuration again when one of its files changes; on an error the old one stays."""
 
     def __init__(self, environment: Mapping[str, str], load: Callable[[], Config], say: Callable[[str], None]) -> None:
-        """What `load` reads by the same environment is as new as the files are now."""
         own = user_file(environment)
         self._files = [SYSTEM_FILE, *([own] if own else [])]
         self._load = load
@@ -412,11 +409,11 @@ class Rereading:
         self._stamp = self._seen()
 
     def news(self) -> Config | None:
-        """The configuration, if a file has changed since the last time and all of them can be read."""
+        """The new configuration, if a file has changed and all can be read."""
         stamp = self._seen()
         if stamp == self._stamp:
             return None
-        self._stamp = stamp  # also where it cannot be read: that is told once
+        self._stamp = stamp  # also where it cannot be read: warn once
         try:
             config = self._load()
         except StokerError as error:

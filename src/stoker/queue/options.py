@@ -103,7 +103,7 @@ def _no_earlier_jobs(text: str) -> tuple[Dependency, ...]:
 
 
 class Surroundings(Struct, frozen=True):
-    """Where a job was submitted from, and how device names are understood there."""
+    """What a spec takes from the place of submit rather than from options."""
 
     cwd: str
     umask: int
@@ -113,25 +113,25 @@ class Surroundings(Struct, frozen=True):
     resolve: Callable[[str], str]
     """From a device's label to its id."""
     array_out: str = ""
-    """The log of a task of an array; empty where it is like that of any job."""
+    """The log of a task of an array; empty for `default_out`."""
     earlier: Callable[[str], tuple[Dependency, ...]] = _no_earlier_jobs
-    """From ids as typed to what a job waits for."""
+    """From ids as typed to dependencies."""
     commit: Callable[[str], str] = lambda _: ""
-    """The commit that is checked out in a directory."""
+    """From a directory to the commit checked out there."""
     now: float = 0.0
     fill: bool = False
     """Whether placeholders in commands are filled."""
 
 
 def merged(base: JobOptions, own: JobOptions) -> JobOptions:
-    """The options of a batch with those that one of its jobs has of its own."""
+    """The options of a batch, overridden by those of one of its jobs."""
     given = {name: getattr(own, name) for name in own.__struct_fields__ if getattr(own, name) is not None}
     tables = {"env": {**base.env, **own.env}, "tag": {**base.tag, **own.tag}}
     return msgspec.structs.replace(base, **{**given, **tables})
 
 
 def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
-    """The terms of a job, with every value checked."""
+    """The spec of a job, with every value checked."""
     check_name(options.name or "")
     _refuse_nul(options)
     cwd = os.path.normpath(os.path.join(around.cwd, options.chdir or ""))
@@ -144,7 +144,7 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         umask=around.umask,
         limit=None if options.time is None else parse_duration(options.time),
         grace=30.0 if options.grace is None else parse_grace(options.grace),
-        retries=_at_least_zero(options.retries or 0, "--retries"),
+        retries=check_count(options.retries or 0, "--retries"),
         requeue=not options.no_requeue,
         out=_output(options.out, cwd) or (options.array and around.array_out) or around.default_out,
         err=_output(options.err, cwd),
@@ -162,9 +162,8 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
 
 
 def resources_of(options: JobOptions, resolve: Callable[[str], str]) -> Resources:
-    """What the job needs of the machine."""
     resources = Resources(
-        gpus=_at_least_zero(1 if options.gpus is None else options.gpus, "-G"),
+        gpus=check_count(1 if options.gpus is None else options.gpus, "-G"),
         memory=None if options.vram is None or vram_word(options.vram) else parse_vram(options.vram),
         auto=vram_word(options.vram or "") == "auto",
         allowed=_device_ids(options.on, "--on", resolve),
@@ -177,7 +176,7 @@ def resources_of(options: JobOptions, resolve: Callable[[str], str]) -> Resource
 
 
 def parse_mps(value: str | bool) -> int | None:
-    """Percent of the threads of a GPU, all of them where nobody says how many; None is without MPS."""
+    """Percent of the threads of a GPU, 100 for a plain --mps; None is without MPS."""
     text = str(value).strip().lower()
     if text in _YES or text in _NO:
         return 100 if text in _YES else None
@@ -187,7 +186,7 @@ def parse_mps(value: str | bool) -> int | None:
 
 
 def check_mps(resources: Resources) -> None:
-    """Refuse a client of MPS that could not be one, or would be for nothing."""
+    """Refuse MPS for a job that cannot use it or has its GPU to itself."""
     if resources.mps is None:
         return
     if resources.gpus != 1:
@@ -199,18 +198,18 @@ def check_mps(resources: Resources) -> None:
 
 
 def parse_grace(text: str) -> float:
-    """Seconds between TERM and KILL; unlike a time limit it may be nothing at all."""
+    """Seconds between TERM and KILL; unlike a time limit it may be 0."""
     return 0.0 if text.strip() in ("0", "0s") else parse_duration(text)
 
 
 def vram_word(text: str) -> str:
-    """`all` or `auto`, however it was written; empty where it is neither."""
+    """`all` or `auto`, in any case and spacing; empty where it is neither."""
     word = text.strip().lower()
     return word if word in ("all", "auto") else ""
 
 
 def parse_vram(text: str) -> int:
-    """Bytes on each GPU; a number without a unit would be bytes, which nobody means, and pack all jobs on one card."""
+    """Bytes on each GPU. A number without a unit is refused: as bytes it would pack all jobs on one GPU."""
     try:
         size = parse_size(text)
     except UsageError as error:
@@ -235,7 +234,7 @@ def parse_assignment(text: str, option: str = "--env") -> tuple[str, str]:
 
 
 def parse_retry_on(text: str) -> tuple[str, ...]:
-    """Results and exit codes that a retry may mend: `oom,timeout,75`."""
+    """Results and exit codes after which to retry: `oom,timeout,75`."""
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
         if word not in RETRY_RESULTS and not (_CODE.fullmatch(word) and 1 <= int(word) <= 255):
@@ -245,7 +244,7 @@ def parse_retry_on(text: str) -> tuple[str, ...]:
 
 
 def working_directory() -> str:
-    """Where we are, if that is still somewhere."""
+    """The current directory, which may have been removed."""
     try:
         return os.getcwd()
     except OSError as error:
@@ -255,13 +254,13 @@ def working_directory() -> str:
 def check_directory(path: str) -> None:
     """Refuse a directory that no job could enter."""
     try:
-        os.stat(os.path.join(path, "."))  # only who may enter it can see what is in it
+        os.stat(os.path.join(path, "."))  # the dot needs the permission to enter it
     except OSError as error:
         raise UsageError(f"cannot enter {path}: {error.strerror}", "give another directory with -D") from error
 
 
 def current_user() -> str:
-    """The user's name, or number where the system has no name for it."""
+    """The user's name, or number where the system knows no name."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -269,7 +268,7 @@ def current_user() -> str:
 
 
 def current_umask() -> int:
-    """The umask of this process, which older kernels tell only who sets it, and threads would notice that."""
+    """The umask of this process; on kernels before 4.7 it is set for a moment, which other threads may notice."""
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/status", "rb") as status:
         return int(status.read().partition(b"\nUmask:")[2].split()[0], 8)
     mask = os.umask(0o077)
@@ -294,7 +293,7 @@ def _checked_env(env: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that no variable could carry to the job; whatever else it contains is shown escaped."""
+    """Refuse a name that no variable can hold or that reads as an id; other odd characters are shown escaped."""
     if "\0" in name:
         raise UsageError("a name with a NUL byte cannot be told to the job", "use a plainer name")
     if name and _reads_as_ids(name):
@@ -308,7 +307,7 @@ def check_name(name: str) -> None:
 def _reads_as_ids(name: str) -> bool:
     try:
         return not all(isinstance(pick, Named) for pick in parse_selection([name]))
-    except StokerError:  # neither ids nor a name to verbs, but harmless
+    except StokerError:  # no command finds the job by it, which is harmless
         return False
 
 
@@ -337,24 +336,20 @@ def _priority(number: int) -> int:
     return number
 
 
-def _at_least_zero(number: int, option: str) -> int:
+def check_count(number: int, option: str = "") -> int:
+    shown = f"{option} {number}".strip()
     if number < 0:
-        raise UsageError(f"{option} {number} is less than nothing", f"give {option} 0 or more")
+        raise UsageError(f"{shown} is less than nothing", f"give {f'{option} 0'.strip()} or more")
     if number > LARGEST_NUMBER:
-        raise UsageError(f"{option} {number} is out of all proportion", f"{LARGEST_NUMBER} is the most")
+        raise UsageError(f"{shown} is out of all proportion", f"{LARGEST_NUMBER} is the most")
     return number
 
 
 def _output(pattern: str | None, cwd: str) -> str:
-    """A path pattern made absolute; "-" stays the caller's own output."""
+    """A path pattern made absolute; "-" stays."""
     if not pattern or pattern == "-":
         return pattern or ""
     return os.path.join(cwd, os.path.expanduser(pattern))
-
-
-def check_count(number: int) -> None:
-    if number < 0:
-        raise UsageError(f"{number} is less than nothing", "give 0 or more")
 
 
 OPTIONS = (

@@ -1,4 +1,4 @@
-"""The demonstration: a shipped job list for four simulated GPUs that shows every state once."""
+"""The demonstration: a job list for four simulated GPUs that shows every state once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CANCELLED_AFTER_SECONDS = 1.5
 
 
 class Act(Struct, frozen=True):
-    """One job of the demonstration, and what is to become of it."""
+    """One job of the demonstration, and its expected result."""
 
     name: str
     line: str
@@ -35,13 +35,13 @@ class Act(Struct, frozen=True):
     mishaps: int = 0
     """How many of its attempts fail or are lost."""
     spared: bool = False
-    """Whether company costs it an attempt that is not counted."""
+    """Whether it runs out of memory beside others, in an attempt that does not count."""
     says: str = ""
-    """What the last line of its log or the note on its end contains."""
+    """Text in the last line of its log or in the note on its end."""
 
 
 def simjob(memory: str, seconds: float, *more: str) -> str:
-    """A line for the shell that pretends to train; `-P` keeps modules of the current directory out of it."""
+    """A shell line that simulates training; `-P` keeps out modules of the current directory."""
     words = [
         sys.executable,
         "-P",
@@ -57,13 +57,13 @@ def simjob(memory: str, seconds: float, *more: str) -> str:
 
 
 def shared(name: str, seconds: float = 3.5, priority: int = 0) -> Act:
-    """A job that leaves room for two others on its GPU, once somebody knows that."""
+    """A job that shares its GPU with two others, once its memory is learnt."""
     line = f"exec {simjob('6600M', seconds, '--load', '30')}"
     return Act(name, line, JobOptions(vram="auto", time="15s", priority=priority))
 
 
 def fails_at_first(failure: str) -> str:
-    """A line that does this in the first attempt and trains in the second."""
+    """A shell line that fails this way in the first attempt and trains in the second."""
     return f'{simjob("3500M", 1.5)}; [ "$STOKER_ATTEMPT" != 1 ] || {failure}'
 
 
@@ -128,7 +128,6 @@ SCRIPT: Sequence[Act] = (
 
 
 def demo_jobs() -> list[Listed | Unusable]:
-    """The script as a job list."""
     return [_listed(act) for act in SCRIPT]
 
 
@@ -138,7 +137,7 @@ def _listed(act: Act) -> Listed:
 
 
 class Demonstration:
-    """Passes a run's news on to a view, cancels one job, and sees whether all goes by the script."""
+    """Passes job events to a view, cancels one job, and compares the results with the script."""
 
     def __init__(self, view: View, script: Sequence[Act] = SCRIPT) -> None:
         self.interval = view.interval
@@ -148,7 +147,6 @@ class Demonstration:
         view.say(SENTENCE)
 
     def happened(self, job_event: JobEvent) -> None:
-        """Remember how each job ended."""
         if isinstance(job_event.job.state, Ended):
             self._ends[job_event.job.name] = job_event
         self._view.happened(job_event)
@@ -161,21 +159,19 @@ class Demonstration:
         self._view.refresh(run)
 
     def say(self, text: str) -> None:
-        """Only the view speaks."""
         self._view.say(text)
 
     def close(self) -> None:
-        """The view leaves the screen in order."""
         self._view.close()
 
     def differences(self) -> list[str]:
-        """A sentence for each job that did not become what the script says."""
+        """A sentence for each job whose result is not that of the script."""
         found = [(act, difference(act, self._ends.get(act.name))) for act in self._script]
         return [f"{act.name} {sentence}" for act, sentence in found if sentence]
 
 
 def difference(act: Act, end: JobEvent | None) -> str:
-    """How the end of a job differs from the script, empty where it does not."""
+    """How the result of a job differs from the script; empty where it does not."""
     if end is None:
         return "never ended"
     job, state = end.job, end.job.state

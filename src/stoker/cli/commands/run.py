@@ -92,7 +92,6 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
 
 
 def _configured() -> Config:
-    """What is configured for all jobs here, and for all engines of this user."""
     config = load_config(os.environ, Path(working_directory()))
     for warning in config.warnings:
         to_stderr(f"stoker: {printable(warning)}\n")
@@ -100,7 +99,6 @@ def _configured() -> Config:
 
 
 def _spread(items: list[Listed | Unusable] | Lines, options: JobOptions) -> Sequence[Listed | Unusable] | Lines:
-    """A job for every task of an array."""
     if not isinstance(items, Lines):
         return spread(items, options)
     items.tasks = () if options.array is None else parse_array(options.array).indices
@@ -108,7 +106,7 @@ def _spread(items: list[Listed | Unusable] | Lines, options: JobOptions) -> Sequ
 
 
 def _run(values: dict[str, Any], label: str, items: Sequence[Listed | Unusable] | Lines) -> int:
-    """Load what a run needs, which takes as long as the forkserver takes to start: both at once."""
+    """Start the forkserver, and meanwhile load the modules of a run, which takes as long."""
     with contextlib.ExitStack() as closing:
         forkserver = None if values["dry_run"] else closing.enter_context(contextlib.closing(Forkserver()))
         from stoker.cli.foreground import Request, run
@@ -119,14 +117,14 @@ def _run(values: dict[str, Any], label: str, items: Sequence[Listed | Unusable] 
 def _meant(
     context: click.Context, words: tuple[str, ...]
 ) -> tuple[str, list[Listed | Unusable] | Lines, Script | None]:
-    """A script or a program that the words name, or what else they mean."""
+    """The label, the jobs and the script that the words mean."""
     if words and not context.meta[DASHES] and (found := find_script(Line("run", context.meta[TYPED_OPTIONS], words))):
         return "--", [Listed(found.command, COMMAND_LINE)], found.script
     return *_jobs(words, dashes=context.meta[DASHES]), None
 
 
 def _listed(words: tuple[str, ...], file: str) -> tuple[str, list[Listed | Unusable] | Lines]:
-    """The jobs of a file that was named as a list."""
+    """The jobs of a file given with -f."""
     if words:
         raise UsageError("there is both a file and a command", "leave one of them out")
     shell = shell_of(os.environ)
@@ -134,7 +132,7 @@ def _listed(words: tuple[str, ...], file: str) -> tuple[str, list[Listed | Unusa
 
 
 def _jobs(words: tuple[str, ...], *, dashes: bool) -> tuple[str, list[Listed | Unusable] | Lines]:
-    """What the words mean: a name for the batch, and its jobs or the stream they will come from."""
+    """The label of the batch, and its jobs or the stream they will come from."""
     shell = shell_of(os.environ)
     if dashes and not words:
         raise UsageError("there is no command after --", "write it there, or give a file or - before it")
@@ -152,7 +150,7 @@ def _jobs(words: tuple[str, ...], *, dashes: bool) -> tuple[str, list[Listed | U
 
 
 def _looks_like_a_list(words: tuple[str, ...]) -> bool:
-    """Whether somebody wrote options behind a list: it is a file that nobody could execute."""
+    """Whether options follow a job list: the first word is a file that cannot be executed."""
     return len(words) > 1 and os.path.isfile(words[0]) and shutil.which(words[0]) is None
 
 

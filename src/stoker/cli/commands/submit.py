@@ -61,25 +61,24 @@ class SubmitResult(Struct, frozen=True):
 
 
 def submit_result(entered: Sequence[Entered], problem: str | None, *, held: bool) -> SubmitResult:
-    """What was submitted, as data."""
     return SubmitResult("stoker.submit/1", held, [job for one in entered for job in _jobs(one)], problem)
 
 
 def show_ids(entered: Sequence[Entered]) -> None:
-    """An id on each line; an array has one."""
+    """One id per line; an array has one."""
     for one in entered:
         sys.stdout.write("".join(f"{job_id}\n" for job_id in (one.ids[:1] if one.part.array else one.ids)))
 
 
 def show_lines(entered: Sequence[Entered]) -> None:
-    """A line for a job, an array, or many jobs."""
+    """One line per job, array, or range of jobs."""
     for one in entered:
         single = f": {_title(one)}" if one.part.array or len(one.ids) == 1 else ""
         print(f"submitted {_ids_text(one)}{single}")
 
 
 def unprinted_text(entered: Sequence[Entered]) -> str:
-    """Where the jobs are that nobody could be told of: `job 3 is in the queue, but its id`."""
+    """For ids that could not be printed: `job 3 is in the queue, but its id`."""
     if len(entered) == 1 and (len(entered[0].ids) == 1 or entered[0].part.array):
         return f"job {entered[0].ids[0]} is in the queue, but its id"
     return f"jobs {', '.join(map(_ids_text, entered))} are in the queue, but their ids"
@@ -115,7 +114,7 @@ HELD = "held at submit"
 
 
 class Request(Struct, frozen=True):
-    """The options of `stoker submit`, as typed."""
+    """The options of `stoker submit`."""
 
     options: JobOptions
     label: str
@@ -125,10 +124,10 @@ class Request(Struct, frozen=True):
     dry_run: bool = False
     as_json: bool = False
     script: Script | None = None
-    """The script to run, where it is one."""
+    """Set where the command is a script."""
 
 
-def hand_in(request: Request, items: Sequence[Listed]) -> int:
+def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
     """Submit the jobs and return the exit code."""
     paths = _paths(request)
     submission = _submission(request, paths)
@@ -167,7 +166,7 @@ def _paths(request: Request) -> Paths:
 
 
 def _submission(request: Request, paths: Paths) -> QueueSubmission:
-    """With what is configured here, before which goes what was typed."""
+    """With the configured options, overridden by the typed ones."""
     config = load_config(os.environ, Path(working_directory()))
     for warning in config.warnings:
         _say(warning)
@@ -176,7 +175,7 @@ def _submission(request: Request, paths: Paths) -> QueueSubmission:
 
 
 def _report(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> int:
-    """Tell what became of it: jobs that are in the queue are told of even where nobody runs them yet."""
+    """Print the ids, also where no engine could be started: the jobs are in the queue."""
     try:
         _show(request, entered, failure)
         flush_output()
@@ -211,7 +210,6 @@ def _say(text: str) -> None:
 
 
 def _check_simulation(spec: str) -> None:
-    """Refuse what no engine could simulate."""
     from stoker.core.units import parse_sim
 
     parse_sim(spec)
@@ -251,13 +249,13 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
         click.echo(context.get_help())
         return 2
     items, script = _meant(context, words, file, as_line=shell)
-    return hand_in(Request(options=options, label=file or "submit", script=script, **values), items)
+    return submit_jobs(Request(options=options, label=file or "submit", script=script, **values), items)
 
 
 def _meant(
     context: click.Context, words: tuple[str, ...], file: str | None, *, as_line: bool
 ) -> tuple[list[Listed], Script | None]:
-    """A script or a program that the words name, or what else they mean."""
+    """The jobs and the script that the words or the file mean."""
     dashes = context.meta[DASHES]
     if words and file is None and not as_line and not dashes:
         found = find_script(Line("submit", context.meta[TYPED_OPTIONS], words))
@@ -267,7 +265,6 @@ def _meant(
 
 
 def _items(words: tuple[str, ...], file: str | None, *, as_line: bool, dashes: bool) -> list[Listed]:
-    """The jobs that the words or the file mean."""
     shell = shell_of(os.environ)
     if file is not None:
         if words:
@@ -288,7 +285,7 @@ def _from_stdin(shell: str) -> list[Listed | Unusable]:
 
 
 def _usable(items: list[Listed | Unusable], file: str) -> list[Listed]:
-    """All of them, or an error: a part of a list is not what somebody wanted in the queue."""
+    """All of them, or an error: a list is submitted as a whole."""
     if not items:
         raise UsageError(f"there is no job in {'stdin' if file == '-' else file}", "write one command on each line")
     for item in items:

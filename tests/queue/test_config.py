@@ -26,6 +26,7 @@ from stoker.queue.config import (
 from stoker.queue.options import JobOptions, Surroundings, spec_of
 from support.config_programs import tell
 from support.users import User, made_users, reachable_directory, run_as
+from support.wait import PATIENCE_SECONDS
 
 
 class JobBuilder:
@@ -226,7 +227,7 @@ from stoker.queue.config import load_config
 load_config({builder.environment!r}, Path({str(builder.project.parent)!r}), system=Path({str(builder.system)!r}))
 assert not {{"tomllib", "difflib", "click", "rich", "zoneinfo"}} & set(sys.modules), sys.modules.keys()
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_SECONDS)
 
 
 AROUND = Surroundings(cwd="/w", umask=0o022, environment="", default_out="", resolve=str)

@@ -14,6 +14,7 @@ from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.queue.engine_process import LIMIT, READY, EngineFailed, ensure_engine, open_log, tell_failure, tell_ready
 from stoker.store.engine_lock import QUEUE, EngineLock, lock_path
 from stoker.store.paths import Paths
+from support.wait import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ def write(log: Path, target: Path, size: int) -> None:
     """Be an engine that writes so much between two lines of its log."""
     with open(target, "ab") as stream:
         command = [sys.executable, "-c", _WRITER, str(log), str(size)]
-        subprocess.run(command, stdout=stream, stderr=stream, check=True)
+        subprocess.run(command, stdout=stream, stderr=stream, check=True, timeout=PATIENCE_SECONDS)
 
 
 def test_a_log_that_has_grown_is_put_aside_while_it_is_written(tmp_path: Path) -> None:

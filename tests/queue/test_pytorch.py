@@ -160,7 +160,7 @@ class TestAskTorch:
         assert (
             ask_torch(str(program(tmp_path / "python", "#!/bin/sh", "exec sleep 60")), os.environ, "/").version is None
         )
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 50
 
 
 @pytest.mark.parametrize("version", ["2.10.0", "2.10.0+cu128", "2.10", "2.10.1", "2.11.0a0+git", "3.0", "2.10.0.post1"])

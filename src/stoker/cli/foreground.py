@@ -102,7 +102,7 @@ class Batch:
         self.policy = _policy(request)
         self.logs = ""
         self.environment = without_given(os.environ)
-        snapshot = devices.look(time.time())
+        snapshot = devices.snapshot(time.time())
         around = Surroundings(
             cwd=working_directory(),
             umask=current_umask(),
@@ -293,7 +293,7 @@ def _show_plan(batch: Batch, paths: Paths, devices: Devices) -> int:
 
     with contextlib.closing(open_store(paths)) as store:
         succeeded = Supply(store.times_done).spend if batch.request.resume else lambda _: False
-        planned = plan_run(batch.jobs(), succeeded, devices.look(time.time()), batch.policy, store)
+        planned = plan_run(batch.jobs(), succeeded, devices.snapshot(time.time()), batch.policy, store)
         return show_run_plan(planned, as_json=batch.request.as_json)
 
 

@@ -15,10 +15,10 @@ from stoker.core.planner.forecast import Now, forecast
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Plan, plan
 from stoker.core.planner.policy import Policy
-from stoker.core.planner.queue import WaitingJobs, caps_of, hindrance
+from stoker.core.planner.queue import WaitingJobs, caps_of, why_not_eligible
 from stoker.core.planner.reasons import sentence
 from stoker.core.settings import policy_of
-from stoker.core.spec import Doomed, NewJob, Resources, dependency_text, doom_text
+from stoker.core.spec import NeverSatisfied, NewJob, Resources, dependency_text, never_satisfied_text
 from stoker.core.text import text_for_json
 from stoker.core.units import size_text
 from stoker.queue.config import load_config
@@ -103,7 +103,7 @@ def _numbered(parts: Sequence[Part], first: int, now: float) -> Iterator[tuple[s
 def _waiting(jobs: Iterable[Job], store: Store, now: float) -> WaitingJobs:
     waiting = WaitingJobs()
     for job in jobs:
-        if isinstance(job.state, Waiting) and hindrance(job, now, store.outcome) is None:
+        if isinstance(job.state, Waiting) and why_not_eligible(job, now, store.outcome) is None:
             waiting.add(job)
     return waiting
 
@@ -150,9 +150,9 @@ def _why(job: Job, outlook: _Outlook) -> str:
     def clock(moment: float) -> str:
         return clock_text(moment, now)
 
-    gate = hindrance(job, now, store.outcome)
-    if isinstance(gate, Doomed):
-        return f"would be skipped: {doom_text(gate, store.shown_id)}"
+    gate = why_not_eligible(job, now, store.outcome)
+    if isinstance(gate, NeverSatisfied):
+        return f"would be skipped: {never_satisfied_text(gate, store.shown_id)}"
     if gate is not None:
         return sentence(gate, clock, store.shown_id)
     if outlook.plan is None:

@@ -27,7 +27,7 @@ from stoker.queue.preflight import Preflight
 from stoker.queue.select import resolve_after
 from stoker.queue.view_model import amount_now, resources_of_attempts
 from stoker.store.engine_lock import QUEUE
-from stoker.store.reader import Reading
+from stoker.store.reader import Reader
 from stoker.store.status_file import View, read_status
 
 
@@ -47,7 +47,7 @@ class Base(NamedTuple):
     words: str
 
 
-def last_time(store: Reading, job: Job, devices: Sequence[Device]) -> LastTime:
+def last_time(store: Reader, job: Job, devices: Sequence[Device]) -> LastTime:
     """What a job had the last time, by the devices that are known."""
     attempts, uses = store.attempts(job.id), store.uses(job.id)
     if not attempts:

@@ -85,7 +85,7 @@ class Preflight:
         return self._torch[key]
 
     def _why_no_mps(self, devices: Sequence[Device]) -> str:
-        if devices and all(device.kind == "declared" for device in devices):
+        if devices and not any(device.supports_mps for device in devices):
             return "it needs NVIDIA GPUs, and these devices are only names"
         from shutil import which
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from stoker.core.device import Device, Snapshot, resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.launch import INHERIT, literal, log_pattern
-from stoker.core.planner.fairshare import never_modest
+from stoker.core.planner.fairshare import never_within_limits
 from stoker.core.planner.placement import never_fits
 from stoker.core.planner.policy import Policy
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, digest_of, parse_after, parse_array
@@ -316,7 +316,7 @@ def _refuse_impossible(spec: JobSpec, snapshot: Snapshot, policy: Policy) -> Non
             "or try it with --sim 4x24G",
         )
     resources, devices = spec.resources, snapshot.devices
-    impossible = never_fits(resources, devices) or never_modest(resources.gpus, devices, policy)
+    impossible = never_fits(resources, devices) or never_within_limits(resources.gpus, devices, policy)
     if impossible:
         raise Impossible(impossible, f"ask for less; there {machine_text(devices)}")
 

@@ -25,7 +25,7 @@ CANCELLED_AFTER_SECONDS = 1.5
 
 
 class Act(Struct, frozen=True):
-    """One job of the demonstration, and its expected result."""
+    """One job of the demonstration, and its expected end."""
 
     name: str
     line: str
@@ -35,36 +35,26 @@ class Act(Struct, frozen=True):
     mishaps: int = 0
     """How many of its attempts fail or are lost."""
     spared: bool = False
-    """Whether it runs out of memory beside others, in an attempt that does not count."""
+    """Whether co-tenants cost it an attempt that is not counted."""
     says: str = ""
     """Text in the last line of its log or in the note on its end."""
 
 
-def simjob(memory: str, seconds: float, *more: str) -> str:
-    """A shell line that simulates training; `-P` keeps out modules of the current directory."""
-    words = [
-        sys.executable,
-        "-P",
-        "-m",
-        "stoker.devices.demo_job",
-        "--memory",
-        memory,
-        "--seconds",
-        str(seconds),
-        *more,
-    ]
-    return shlex.join(words)
+def train(memory: str, seconds: float, *more: str) -> str:
+    """A shell line that runs the demonstration job; `-P` keeps modules of the current directory out of it."""
+    words = (sys.executable, "-P", "-m", "stoker.devices.demo_job", "--memory", memory, "--seconds", str(seconds))
+    return shlex.join([*words, *more])
 
 
 def shared(name: str, seconds: float = 3.5, priority: int = 0) -> Act:
-    """A job that shares its GPU with two others, once its memory is learnt."""
-    line = f"exec {simjob('6600M', seconds, '--load', '30')}"
+    """A job that leaves room for two others on its GPU, once its memory is measured."""
+    line = f"exec {train('6600M', seconds, '--load', '30')}"
     return Act(name, line, JobOptions(vram="auto", time="15s", priority=priority))
 
 
 def fails_at_first(failure: str) -> str:
-    """A shell line that fails this way in the first attempt and trains in the second."""
-    return f'{simjob("3500M", 1.5)}; [ "$STOKER_ATTEMPT" != 1 ] || {failure}'
+    """A line that does this in the first attempt and trains in the second."""
+    return f'{train("3500M", 1.5)}; [ "$STOKER_ATTEMPT" != 1 ] || {failure}'
 
 
 _TRACEBACK = "\n".join(
@@ -79,16 +69,16 @@ _TRACEBACK = "\n".join(
 )
 
 SCRIPT: Sequence[Act] = (
-    Act("vit-l", f"exec {simjob('13600M', 3.0, '--load', '40')}", JobOptions(vram="20G", time="8s", on="3")),
+    Act("vit-l", f"exec {train('13600M', 3.0, '--load', '40')}", JobOptions(vram="20G", time="8s", on="3")),
     Act(
         "greedy",
-        f"exec {simjob('12G', 2.5, '--ramp', '1.5', '--load', '20')}",
+        f"exec {train('12G', 2.5, '--ramp', '1.5', '--load', '20')}",
         JobOptions(vram="3G", time="8s", on="3"),
         spared=True,
     ),
     Act(
         "lr=10",
-        f"{simjob('12G', 2.5)}; echo {shlex.quote(_TRACEBACK)} >&2; exit 1",
+        f"{train('12G', 2.5)}; echo {shlex.quote(_TRACEBACK)} >&2; exit 1",
         JobOptions(time="8s"),
         becomes="failed",
         mishaps=1,
@@ -96,7 +86,7 @@ SCRIPT: Sequence[Act] = (
     ),
     Act(
         "too-big",
-        f"exec {simjob('30G', 4.0, '--ramp', '3')}",
+        f"exec {train('30G', 4.0, '--ramp', '3')}",
         JobOptions(time="8s"),
         becomes="oom",
         mishaps=1,
@@ -105,7 +95,7 @@ SCRIPT: Sequence[Act] = (
     *[shared(f"lr={rate}") for rate in ("1e-2", "3e-3", "1e-3", "3e-4")],
     Act(
         "endless",
-        f"exec {simjob('16G', 600.0)}",
+        f"exec {train('16G', 600.0)}",
         JobOptions(time="3s", grace="1s"),
         becomes="timeout",
         mishaps=1,
@@ -117,17 +107,18 @@ SCRIPT: Sequence[Act] = (
         mishaps=1,
     ),
     Act("unlucky", fails_at_first("kill -9 $PPID"), JobOptions(vram="4G", time="8s"), mishaps=1),
-    Act(CANCELLED, f"exec {simjob('20G', 600.0)}", JobOptions(grace="1s", time="5s"), becomes="cancelled"),
-    Act("two-gpus", f"exec {simjob('18G', 2.0)}", JobOptions(gpus=2, time="8s")),
-    Act("four-gpus", f"exec {simjob('22G', 2.5)}", JobOptions(gpus=4, time="8s")),
-    Act("leaver", f"sleep 600 & exec {simjob('2G', 0.5)}", JobOptions(vram="4G", time="4s"), says="left 1 process"),
+    Act(CANCELLED, f"exec {train('20G', 600.0)}", JobOptions(grace="1s", time="5s"), becomes="cancelled"),
+    Act("two-gpus", f"exec {train('18G', 2.0)}", JobOptions(gpus=2, time="8s")),
+    Act("four-gpus", f"exec {train('22G', 2.5)}", JobOptions(gpus=4, time="8s")),
+    Act("leaver", f"sleep 600 & exec {train('2G', 0.5)}", JobOptions(vram="4G", time="4s"), says="left 1 process"),
     *[shared(f"seed={seed}") for seed in range(1, 13)],
-    Act("finetune", f"exec {simjob('21G', 3.5, '--ramp', '2')}"),
+    Act("finetune", f"exec {train('21G', 3.5, '--ramp', '2')}"),
     shared("urgent", 2.5, priority=10),
 )
 
 
 def demo_jobs() -> list[Listed | Unusable]:
+    """The script as a job list."""
     return [_listed(act) for act in SCRIPT]
 
 
@@ -137,7 +128,7 @@ def _listed(act: Act) -> Listed:
 
 
 class Demonstration:
-    """Passes job events to a view, cancels one job, and compares the results with the script."""
+    """Passes the events of a run on to a view, cancels one job, and compares the ends with the script."""
 
     def __init__(self, view: View, script: Sequence[Act] = SCRIPT) -> None:
         self.interval = view.interval
@@ -147,12 +138,13 @@ class Demonstration:
         view.say(SENTENCE)
 
     def happened(self, job_event: JobEvent) -> None:
+        """Remember how each job ended."""
         if isinstance(job_event.job.state, Ended):
             self._ends[job_event.job.name] = job_event
         self._view.happened(job_event)
 
     def refresh(self, run: Foreground) -> None:
-        """Cancel the unwanted job once it has been seen running."""
+        """Cancel the unwanted job once it runs."""
         for job in run.engine.held:
             if job.name == CANCELLED and _has_run(job, CANCELLED_AFTER_SECONDS):
                 run.engine.cancel(job.id, None, "cancelled by the demonstration")
@@ -165,13 +157,13 @@ class Demonstration:
         self._view.close()
 
     def differences(self) -> list[str]:
-        """A sentence for each job whose result is not that of the script."""
+        """A sentence for each job that did not end as the script says."""
         found = [(act, difference(act, self._ends.get(act.name))) for act in self._script]
         return [f"{act.name} {sentence}" for act, sentence in found if sentence]
 
 
 def difference(act: Act, end: JobEvent | None) -> str:
-    """How the result of a job differs from the script; empty where it does not."""
+    """How the end of a job differs from the script, empty where it does not."""
     if end is None:
         return "never ended"
     job, state = end.job, end.job.state

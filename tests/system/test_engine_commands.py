@@ -1,4 +1,4 @@
-"""`stoker engine start|stop|status` as people type them, and how the engine stands apart from whoever started it."""
+"""`stoker engine start|stop|status` as people type them, and how the engine is detached from its starter."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 
 from stoker import __version__
-from stoker.cli.commands.engine_status import EngineStatus
+from stoker.queue.engine_status import EngineStatus
 from stoker.store.engine_lock import QUEUE, engine_lives, lock_path
 from support.background import Background
 from support.cli import PROGRAM, until
 from support.terminal import open_terminal
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.engine-status-1.json"
 
@@ -51,7 +51,7 @@ class TestStatus:
         assert outcome.code == 3
         assert "none runs" in outcome.out
         assert "stoker engine start" in outcome.out
-        assert "0 running, 2 waiting, 1 parked" in outcome.out
+        assert "0 running, 2 waiting, 1 blocked" in outcome.out
         assert str(background.paths.log) in outcome.out
         assert status(background).pid is None
 
@@ -70,11 +70,11 @@ class TestStatus:
         outcome = background("engine", "status")
         assert outcome.code == 0
         assert outcome.err == ""
-        for text in (f"runs (process {found.pid}, {__version__})", "24.0G", "2 running, 2 waiting, 1 parked"):
+        for text in (f"runs (process {found.pid}, {__version__})", "24.0G", "2 running, 2 waiting, 1 blocked"):
             assert text in outcome.out
 
     def test_an_engine_that_does_not_answer(self, background: Background) -> None:
-        """One that was stopped in its tracks lives, and is told to be silent."""
+        """An engine that was stopped by a signal lives, and is shown as silent."""
         background.start_engine()
         pid = background.engine_process
         assert pid is not None
@@ -109,10 +109,11 @@ class TestStop:
         assert (outcome.code, outcome.err) == (0, "no engine runs\n")
 
     def test_jobs_go_on_and_the_next_engine_has_their_codes(self, background: Background) -> None:
-        """A stop is not the end of anybody's work."""
-        ends, stays = background.submit("sleep 0.2; exit 7", f"{until('go')}; exit 8")
+        """A stop does not end the jobs."""
+        ends, stays = background.submit(f"{until('alone')}; exit 7", f"{until('go')}; exit 8")
         background.wait_word("running", ends, stays)
         assert background("engine", "stop").code == 0
+        background.open_gate("alone")
         assert not engine_lives(background.paths, QUEUE)
         assert background.word(stays) == "running"
         background.start_engine()
@@ -148,10 +149,10 @@ class TestStop:
         pid = background.engine_process
         assert pid is not None
         os.kill(pid, 19)
-        outcome = background("engine", "stop")
-        assert outcome.code == 125
-        assert f"stoker engine stop --force (or kill -9 {pid})" in outcome.err
-        assert background("engine", "stop", "--force").code == 0
+        refused = impatiently(background, "engine", "stop")
+        assert refused.returncode == 125
+        assert f"stoker engine stop --force (or kill -9 {pid})" in refused.stderr
+        assert impatiently(background, "engine", "stop", "--force").returncode == 0
         assert background.engine_process is None
         background.open_gate("go")
         background.start_engine()
@@ -163,8 +164,22 @@ class TestStop:
         assert background("engine", "stop", "--drain", "--jobs").code == 2
 
 
+def impatiently(background: Background, *words: str) -> subprocess.CompletedProcess[str]:
+    """Type a command line that does not wait long for an engine to leave."""
+    program = "from stoker.cli import main; from stoker.cli.commands import engine; "
+    program += "engine.STOP_SECONDS = 0.5; main()"
+    return subprocess.run(
+        [sys.executable, "-c", program, *words],
+        env=background.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+    )
+
+
 class TestStart:
-    """`stoker engine start`, and what the engine inherits of whoever started it."""
+    """`stoker engine start`, and what the engine inherits from the process that started it."""
 
     def test_a_second_start_changes_nothing(self, background: Background) -> None:
         """It succeeds, and the engine is the same."""
@@ -202,11 +217,16 @@ class TestStart:
         reader, writer = os.pipe()
         lock = tmp_path / "lock"
         command = [sys.executable, "-c", _BURDENED, str(lock), str(writer), PROGRAM]
-        subprocess.run(command, env=background.environment, cwd=tmp_path, pass_fds=[writer], check=True)
+        subprocess.run(
+            command, env=background.environment, cwd=tmp_path, pass_fds=[writer], check=True, timeout=PATIENCE_SECONDS
+        )
         os.close(writer)
         with open(reader, "rb") as pipe:
             assert pipe.read() == b""  # an end of file: nobody else has the other end
-        assert subprocess.run(["flock", "--nonblock", str(lock), "true"], check=False).returncode == 0
+        assert (
+            subprocess.run(["flock", "--nonblock", str(lock), "true"], check=False, timeout=PATIENCE_SECONDS).returncode
+            == 0
+        )
         pid = background.engine_process
         assert pid is not None
         _assert_apart(pid, background.paths.log)
@@ -226,7 +246,7 @@ class TestStart:
         assert background.engine_process == pid
 
     def test_a_failure_is_told_by_the_command(self, background: Background) -> None:
-        """What the engine could not use is said where somebody reads it, and in the log."""
+        """What the engine could not use is printed, and in the log."""
         background.environment["STOKER_PATIENCE"] = "soon"
         outcome = background("engine", "start")
         assert outcome.code == 3

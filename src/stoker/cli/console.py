@@ -45,6 +45,13 @@ def to_stderr(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
+def say(text: str) -> None:
+    """One sentence to the user, on standard error."""
+    from stoker.core.text import printable  # help needs neither this nor all that it brings along
+
+    to_stderr(f"stoker: {printable(text)}\n")
+
+
 def write_past_buffer(descriptor: int, text: str) -> None:
     """Write so that everybody reads it at once; a reader who left does not end the run."""
     rest = os.fsencode(text)

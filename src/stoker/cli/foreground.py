@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.cli.commands.demo import Demonstration
-from stoker.cli.console import to_stderr
+from stoker.cli.console import say, to_stderr
 from stoker.cli.views.run_lines import LineView, QuietView
 from stoker.cli.views.run_summary import run_result, summary_lines
 from stoker.core.device import resolve
@@ -114,7 +114,7 @@ class Batch:
             now=time.time(),
         )
         command = request.script.copied(paths) if request.script else None
-        self.builder = JobBuilder(request.options, around, self.environment, _say, policy=self.policy, command=command)
+        self.builder = JobBuilder(request.options, around, self.environment, say, policy=self.policy, command=command)
         self.builder.snapshot = snapshot
 
     @property
@@ -198,10 +198,6 @@ def _policy(request: Request) -> Policy:
         min_free=configured.min_free if request.min_free is None else request.min_free,
         limits=limits,
     )
-
-
-def _say(text: str) -> None:
-    to_stderr(f"stoker: {printable(text)}\n")
 
 
 def _earlier(paths: Paths, text: str) -> tuple[Dependency, ...]:
@@ -400,7 +396,7 @@ def _sum_up(run: Foreground, batch: Batch, ids: dict[int, None]) -> None:
 
         sys.stdout.write(msgspec.json.encode(run_result(run, sorted(ids))).decode() + "\n")
     elif batch.one_command and run.tally.skipped:
-        to_stderr("stoker: this command succeeded here before; leave out --resume to run it again\n")
+        say("this command succeeded here before; leave out --resume to run it again")
     elif not batch.one_command:
         logs = "stoker logs --sim" if batch.request.simulation else "stoker logs"
         for line in summary_lines(run, _again(batch), logs):
@@ -418,9 +414,9 @@ def _again(batch: Batch) -> str:
 def _judge(demonstration: Demonstration) -> int:
     differences = demonstration.differences()
     for difference in differences:
-        to_stderr(f"stoker: not as the demonstration should go: {difference}\n")
+        say(f"not as the demonstration should go: {difference}")
     if not differences:
-        to_stderr("stoker: everything went as the demonstration should, failures included\n")
+        say("everything went as the demonstration should, failures included")
     return 1 if differences else 0
 
 

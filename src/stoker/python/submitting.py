@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,10 +19,10 @@ from stoker.python import calls
 from stoker.python.calls import Call
 from stoker.python.connection import Link
 from stoker.python.keywords import with_variables
-from stoker.queue.config import load_config
+from stoker.queue.config import config_here
 from stoker.queue.engine_process import Background
 from stoker.queue.job_files import COMMAND_LINE, Listed
-from stoker.queue.options import JobOptions, merged, working_directory
+from stoker.queue.options import JobOptions
 from stoker.queue.submit import Entered, Part, QueueSubmission
 from stoker.store.paths import make_durable
 
@@ -111,11 +110,8 @@ def _submit(
 
 def _submission(link: Link, options: JobOptions) -> QueueSubmission:
     """With the configured options, overridden by variables, overridden by the given ones."""
-    config = load_config(os.environ, Path(working_directory()))
-    for warning in config.warnings:
-        warnings.warn(warning, RuntimeWarning, stacklevel=2)
-    given = with_variables(options, os.environ)
-    return QueueSubmission(link.paths, config, merged(JobOptions(**config.defaults), given), time.time(), os.environ)
+    config = config_here(lambda warning: warnings.warn(warning, RuntimeWarning, stacklevel=4))
+    return QueueSubmission(link.paths, config, with_variables(options, os.environ), time.time(), os.environ)
 
 
 def _named(options: JobOptions, function: Callable[..., Any]) -> JobOptions:

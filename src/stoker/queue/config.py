@@ -18,7 +18,7 @@ from msgspec import Struct
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.settings import KEYS, EngineSettings, read_setting, setting_text
 from stoker.core.text import shown_value
-from stoker.queue.options import BY_NAME, OPTIONS, JobOptions
+from stoker.queue.options import BY_NAME, OPTIONS, JobOptions, merged, working_directory
 
 _MENTIONED = re.compile(rb"""tool['"\s]*\.[\s'"]*stoker""")
 
@@ -248,6 +248,10 @@ class Config(Struct, frozen=True):
     """The files that were read, weakest first."""
     warnings: tuple[str, ...] = ()
 
+    def completed(self, options: JobOptions) -> JobOptions:
+        """The options, and the configured ones where they are not given."""
+        return merged(JobOptions(**self.defaults), options)
+
     def origins(self) -> list[Row]:
         """Every value with its origin, engine settings first; secrets are hidden."""
         order = {name: place for place, name in enumerate([*KEYS, "defaults"])}
@@ -279,6 +283,14 @@ def load_config(
         files=tuple(each.path for each in files),
         warnings=tuple(each.warning for each in found if isinstance(each, Ignored)),
     )
+
+
+def config_here(say: Callable[[str], None]) -> Config:
+    """The configuration for jobs of the current directory; `say` gets its warnings."""
+    config = load_config(os.environ, Path(working_directory()))
+    for warning in config.warnings:
+        say(warning)
+    return config
 
 
 def _found(environment: Mapping[str, str], cwd: Path | None, system: Path) -> Iterator[Settings | Ignored]:

@@ -179,8 +179,9 @@ class QueueSubmission:
         own = without_given(environment)
         self._environment = {name: own[name] for name in own if name not in OF_THE_JOB_WE_ARE_IN}
         self._limits = KernelLimits(self._environment)
+        completed = config.completed(options)
         self._builder = JobBuilder(
-            script.options_of(options) if script else options,
+            script.options_of(completed) if script else completed,
             self._surroundings(),
             self._environment,
             self.notes.append,

@@ -12,15 +12,14 @@ from typing import Any
 
 import click
 
-from stoker.cli.console import to_stderr
+from stoker.cli.console import say
 from stoker.cli.job_options import DASHES, TYPED, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
 from stoker.cli.output_options import wants_json
 from stoker.core.errors import UsageError
 from stoker.core.spec import parse_array, shell_of
-from stoker.core.text import printable
-from stoker.queue.config import Config, load_config
+from stoker.queue.config import config_here
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list, spread
-from stoker.queue.options import JobOptions, merged, working_directory
+from stoker.queue.options import JobOptions
 from stoker.queue.script import Line, Script, find_script
 from stoker.runner.forkserver_client import Forkserver
 
@@ -81,21 +80,14 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     if kind == "help":
         click.echo(context.get_help())
         return 2
-    config = _configured()
-    options = merged(JobOptions(**config.defaults), options)
+    config = config_here(say)
+    options = config.completed(options)
     options = values["options"] = script.options_of(options) if script else options
     values["script"] = script
     values["settings"] = config.engine
     if options.array and kind == "--":
         kind = "array"
     return _run(values, kind, _spread(items, options))
-
-
-def _configured() -> Config:
-    config = load_config(os.environ, Path(working_directory()))
-    for warning in config.warnings:
-        to_stderr(f"stoker: {printable(warning)}\n")
-    return config
 
 
 def _spread(items: list[Listed | Unusable] | Lines, options: JobOptions) -> Sequence[Listed | Unusable] | Lines:

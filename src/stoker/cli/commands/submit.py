@@ -13,7 +13,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from stoker.cli.console import flush_output, silence_output
+from stoker.cli.console import flush_output, say, silence_output
 from stoker.cli.job_options import DASHES, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
 from stoker.cli.output_options import wants_json, write_json
 from stoker.core.errors import StokerError, UsageError
@@ -21,10 +21,11 @@ from stoker.core.job import Job, Waiting
 from stoker.core.launch import output_paths
 from stoker.core.spec import Command, shell_of
 from stoker.core.text import printable, shortened, text_for_json
-from stoker.queue.config import load_config
+from stoker.core.units import parse_sim
+from stoker.queue.config import config_here
 from stoker.queue.engine_process import Background
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list
-from stoker.queue.options import JobOptions, current_user, merged, working_directory
+from stoker.queue.options import JobOptions, current_user
 from stoker.queue.script import Line, Script, find_script
 from stoker.queue.submit import Entered, QueueSubmission
 from stoker.store.engine_lock import QUEUE, version_notice
@@ -130,7 +131,9 @@ class Request(Struct, frozen=True):
 def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
     """Submit the jobs and return the exit code."""
     paths = _paths(request)
-    submission = _submission(request, paths)
+    submission = QueueSubmission(
+        paths, config_here(say), request.options, time.time(), os.environ, script=request.script
+    )
     submission.read(items)
     engine = Background(paths, request.sim)
     with contextlib.closing(open_store(paths)) as store:
@@ -139,7 +142,8 @@ def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
             from stoker.queue.dry_run import plan_submission
 
             parts = submission.settle(items, store, read_machine(paths.status_file(QUEUE)))
-            _say_all(submission.notes)
+            for note in submission.notes:
+                say(note)
             planned = plan_submission(parts, store, read_status(paths.status_file(QUEUE)), time.time())
             return show_submit_plan(planned, as_json=request.as_json)
         with engine.not_for_nothing():
@@ -147,10 +151,11 @@ def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
         entered = submission.enter(store, parts, request.label, held=HELD if request.hold else "")
         paused = store.settings().get(paused_key(QUEUE))
     engine.wake()
-    _say_all([*submission.notes, *filter(None, [version_notice(paths)])])
+    for note in filter(None, [*submission.notes, version_notice(paths)]):
+        say(note)
     code = _report(request, entered, engine.failure)
     if paused:
-        _say(
+        say(
             f"the queue is {paused['note']}; nothing starts before: stoker resume --queue{' --sim' * bool(request.sim)}"
         )
     return code
@@ -158,20 +163,11 @@ def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
 
 def _paths(request: Request) -> Paths:
     if request.sim:
-        _check_simulation(request.sim)
+        parse_sim(request.sim)  # refuses what no engine can simulate
     paths = find_paths(os.environ, os.uname().nodename, simulated=bool(request.sim))
     if paths.note:
-        _say(paths.note)
+        say(paths.note)
     return paths
-
-
-def _submission(request: Request, paths: Paths) -> QueueSubmission:
-    """With the configured options, overridden by the typed ones."""
-    config = load_config(os.environ, Path(working_directory()))
-    for warning in config.warnings:
-        _say(warning)
-    options = merged(JobOptions(**config.defaults), request.options)
-    return QueueSubmission(paths, config, options, time.time(), os.environ, script=request.script)
 
 
 def _report(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> int:
@@ -181,13 +177,13 @@ def _report(request: Request, entered: Sequence[Entered], failure: StokerError |
         flush_output()
     except OSError as error:
         silence_output()
-        _say(f"{unprinted_text(entered)} could not be printed: {error.strerror}")
-        _say("do not submit again; stoker status shows what is there")
+        say(f"{unprinted_text(entered)} could not be printed: {error.strerror}")
+        say("do not submit again; stoker status shows what is there")
         return StokerError.exit_code
     if failure is None:
         return 0
-    _say(f"this is safe in the queue, but no engine could be started: {failure.message}")
-    _say(failure.hint)
+    say(f"this is safe in the queue, but no engine could be started: {failure.message}")
+    say(failure.hint)
     return NOT_SERVED
 
 
@@ -198,21 +194,6 @@ def _show(request: Request, entered: Sequence[Entered], failure: StokerError | N
         show_ids(entered)
     else:
         show_lines(entered)
-
-
-def _say_all(notes: Sequence[str]) -> None:
-    for note in notes:
-        _say(note)
-
-
-def _say(text: str) -> None:
-    print(f"stoker: {printable(text)}", file=sys.stderr)
-
-
-def _check_simulation(spec: str) -> None:
-    from stoker.core.units import parse_sim
-
-    parse_sim(spec)
 
 
 @click.command(name="submit", cls=TypedCommand, context_settings={"allow_interspersed_args": False})

@@ -167,11 +167,11 @@ def test_a_full_disk_delays_new_jobs(paths: Paths, screen: Screen, monkeypatch: 
     monkeypatch.setattr(foreground, "RETRY_INTERVAL", 0.01)
     with closing(Foreground(a_setup(paths), screen)) as run:
         troubles: list[str] = []
-        run.store._database.execute("PRAGMA query_only = 1")
+        run.store._database._connection.execute("PRAGMA query_only = 1")
 
         def refresh(run: Foreground) -> None:
             troubles.append(run.engine.trouble)
-            run.store._database.execute("PRAGMA query_only = 0")
+            run.store._database._connection.execute("PRAGMA query_only = 0")
 
         screen.on_refresh = refresh
         run.run(ListSource("a"))

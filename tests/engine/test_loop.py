@@ -60,18 +60,18 @@ class TestTurn:
         """A turn commits once, however many jobs it concerns."""
         world.site.room = 20
         ids = world.add(20)
-        before = world.store._database.total_changes
+        before = world.store._database._connection.total_changes
         commits = 0
 
         def count(statement: str) -> None:
             nonlocal commits
             commits += statement == "COMMIT"
 
-        world.store._database.set_trace_callback(count)
+        world.store._database._connection.set_trace_callback(count)
         world.turn()
-        world.store._database.set_trace_callback(None)
+        world.store._database._connection.set_trace_callback(None)
         assert world.site.sent == ids
-        assert world.store._database.total_changes > before
+        assert world.store._database._connection.total_changes > before
         assert commits == 1
 
     def test_the_devices_of_an_event_are_those_of_the_site(self, world: EngineAtFakeSite) -> None:

@@ -71,11 +71,11 @@ def test_a_failed_write_keeps_everything(store: Store) -> None:
     """It is all written at the next try."""
     recorder, job = Recorder(store), a_stored_job(store)
     recorder.add(job, ASSIGNED, ())
-    store._database.execute("PRAGMA query_only = 1")
+    store._database._connection.execute("PRAGMA query_only = 1")
     with pytest.raises(StokerError):
         recorder.write()
     assert recorder
-    store._database.execute("PRAGMA query_only = 0")
+    store._database._connection.execute("PRAGMA query_only = 0")
     assert [each.event for each in recorder.write()] == [ASSIGNED]
     assert store.events(job.id) == [ASSIGNED]
 

@@ -12,7 +12,7 @@ from stoker.core.job import Active, OnHold, Waiting
 from stoker.core.planner.policy import Policy
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
 from stoker.engine.requests import INTERVAL, RequestReader
-from stoker.store.queries import _DRAINED, paused_key
+from stoker.store.queries import DRAINED, paused_key
 from stoker.store.writer import Store
 from support.fakes import START, EngineAtFakeSite
 
@@ -61,7 +61,7 @@ class TestReader:
         """The pause of this queue, and drained devices."""
         world.store.put_setting(paused_key("me"), {"note": "lunch"})
         world.store.put_setting(paused_key("other"), {"note": "no"})
-        world.store.put_setting(f"{_DRAINED}GPU-1", {})
+        world.store.put_setting(f"{DRAINED}GPU-1", {})
         policy = RequestReader(world.store, "me").overlaid(Policy(max_running=3))
         assert (policy.max_running, policy.paused, policy.closed) == (3, "lunch", {"GPU-1": "drained"})
 

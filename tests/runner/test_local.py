@@ -17,7 +17,7 @@ from stoker.runner.interface import WorkerLost
 from stoker.runner.journal import SIZE, AttemptExited, AttemptStarted
 from support.disk import fill, small_disk
 from support.local import Yard, end, engine_process, holders, lives, wait_pid, yard
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, line_from, wait_until
 
 WAITS = "while ! [ -e go ]; do sleep 0.01; done; exit 7"
 """Runs until the test makes the file `go`, and ends with 7."""
@@ -30,7 +30,7 @@ import sys
 from pathlib import Path
 from support.local import Yard
 works = Yard(Path(sys.argv[1]), "first")
-worker = works.runner.start_worker()
+worker = works.runner.hire()
 for number, line in enumerate(sys.argv[2:], 1):
     works.start(worker, f"{number}.1", line, shell="/bin/sh")
 works.wait_began()
@@ -44,7 +44,7 @@ from pathlib import Path
 from support.local import Yard
 works = Yard(Path(sys.argv[1]), "first")
 os.kill(int(sys.stdin.readline()), signal.SIGSTOP)
-worker = works.runner.start_worker()
+worker = works.runner.hire()
 works.start(worker, "1.1", sys.argv[2], shell="/bin/sh")
 print(worker, flush=True)
 sys.stdin.read()
@@ -87,12 +87,10 @@ def killed_engine(directory: Path, *lines: str) -> str:
 
 def last_words(engine: subprocess.Popen[str]) -> str:
     """The next line of an engine, which is killed after it."""
-    assert engine.stdout
-    assert engine.stderr
-    line = engine.stdout.readline()
-    assert line, engine.stderr.read()
+    line = line_from(engine.stdout)
+    assert line, engine.communicate(timeout=PATIENCE_SECONDS)[1]
     engine.kill()
-    engine.wait()
+    engine.wait(PATIENCE_SECONDS)
     return line.strip()
 
 
@@ -105,7 +103,7 @@ def forkserver(works: Yard) -> psutil.Process:
     return parent
 
 
-class TestWorkerAlive:
+class TestKeeperAlive:
     """The lock is held: connect again, and change nothing."""
 
     def test_running_attempt(self, works: Yard) -> None:
@@ -167,7 +165,7 @@ class TestWorkerAlive:
         assert works.wait_over().why == "timeout"
 
 
-class TestWorkerDead:
+class TestKeeperDead:
     """The lock is free: the journal says what happened."""
 
     def test_ended_while_nobody_looked(self, works: Yard) -> None:
@@ -255,7 +253,7 @@ class TestForkserver:
     """The process that forks workers."""
 
     def test_killed(self, works: Yard) -> None:
-        """A killed forkserver is replaced at the next start of a worker, and its workers do not notice."""
+        """A killed forkserver is replaced at the next hire, and its workers do not notice."""
         worker = works.begin(WAITS, shell="/bin/sh")
         end([forkserver(works)])
         other = works.runner.start_worker()
@@ -277,7 +275,8 @@ class TestForkserver:
     def test_signals_of_the_engine(self, works: Yard) -> None:
         """Commands have no signal blocked, ignored or caught, even if the engine had them all."""
         with engine_process(DEAF_ENGINE, works.directory) as engine:
-            assert engine.wait(30) == 0, engine.stderr and engine.stderr.read()
+            _, said = engine.communicate(timeout=PATIENCE_SECONDS)
+            assert engine.returncode == 0, said
         status = dict(line.split(":\t") for line in works.log().read_text().splitlines())
         masks = [int(status[name], 16) for name in ("SigBlk", "SigIgn", "SigCgt")]
         assert [mask & ~PRIVATE_SIGNALS for mask in masks] == [0, 0, 0]
@@ -285,7 +284,7 @@ class TestForkserver:
     def test_shared_output(self, works: Yard) -> None:
         """A command may write straight to the outputs of the engine."""
         with engine_process(SHARING_ENGINE, works.directory) as engine:
-            assert engine.communicate(timeout=30) == ("to the caller\n", "also\n")
+            assert engine.communicate(timeout=60) == ("to the caller\n", "also\n")
 
 
 class TestTroubles:
@@ -345,6 +344,7 @@ class TestTroubles:
         long_note = "ü" * 600
         attempts = 0
         while not works.runner.journal_is_full(worker):
+            assert attempts < 10_000, "it never wears out"
             attempts += 50
             for number in range(attempts - 49, attempts + 1):
                 works.start(worker, f"{number}.1", long_note)
@@ -373,7 +373,7 @@ def wait_children(pid: int) -> list[psutil.Process]:
 
 
 def wait_readable(works: Yard) -> None:
-    """Wait as an engine does, for the one descriptor of its runner."""
+    """Wait as an engine does, for the one descriptor of its backend."""
     poller = select.poll()
     poller.register(works.runner, select.POLLIN)
     assert poller.poll(30_000)

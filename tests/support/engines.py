@@ -25,8 +25,7 @@ from stoker.sites.interface import SiteContext
 from stoker.sites.machine.site import MachineConfig, MachineSite
 from stoker.store.paths import Paths
 from stoker.store.writer import Store
-
-PATIENCE = 30.0
+from support.wait import PATIENCE_SECONDS
 
 
 @dataclass
@@ -91,7 +90,7 @@ class Workshop(AbstractContextManager["Workshop"]):
 
     def work_until(self, condition: Callable[[], bool]) -> None:
         """Turn the loop until the condition holds."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             assert time.monotonic() < deadline, "the engine did not get there in time"
             self.engine.turn(0.05)

@@ -49,12 +49,12 @@ class FakeDevices:
     variables: Mapping[str, str] = {}
 
     def __init__(self, *devices: Device) -> None:
-        self.snapshot = Snapshot(0.0, devices)
+        self.shown = Snapshot(0.0, devices)
         self.newer_than: list[float] = []
 
-    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
+    def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
         self.newer_than.append(newer_than)
-        return Snapshot(now, self.snapshot.devices, self.snapshot.readings, self.snapshot.note)
+        return Snapshot(now, self.shown.devices, self.shown.readings, self.shown.note)
 
     def fileno(self) -> int:
         return -1
@@ -357,9 +357,9 @@ class _EngineTest:
     @contextmanager
     def full_disk(self) -> Iterator[None]:
         """The store cannot be written."""
-        self.store._database.execute("PRAGMA query_only = 1")
+        self.store._database._connection.execute("PRAGMA query_only = 1")
         yield
-        self.store._database.execute("PRAGMA query_only = 0")
+        self.store._database._connection.execute("PRAGMA query_only = 0")
 
     def close_engine(self) -> None:
         """Close the engine, if it is open."""

@@ -1,4 +1,4 @@
-"""Workers at work for tests: a runner, orders for it, and everything that its workers said."""
+"""Workers at work for tests: a backend, orders for it, and everything that its workers said."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import psutil
 
@@ -18,19 +17,18 @@ from stoker.core.launch import Order
 from stoker.runner.interface import WorkerLost
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted, Fact
 from stoker.runner.local import LocalRunner
-from support.wait import wait_until
+from support.wait import ending, wait_until
 
 VARIABLES = {"PATH": os.environ["PATH"]}
 
 
 class Yard:
-    """A runner, what its workers said so far, and a log file for every attempt."""
+    """A backend, what its workers said so far, and a log file for every attempt."""
 
     def __init__(self, directory: Path, engine: str = "engine", *, share_output: bool = False) -> None:
         self.directory = directory
         self.workers = directory / "keepers"
-        unique = f"{engine}-{uuid4().hex[:8]}"  # a lost worker's processes are found by its name, in any test
-        self.runner = LocalRunner(self.workers, unique, share_output=share_output)
+        self.runner = LocalRunner(self.workers, engine, share_output=share_output)
         self.said: dict[str, list[Fact | WorkerLost]] = defaultdict(list)
 
     def order(self, attempt: str, *words: str, **changes: Any) -> Order:
@@ -123,7 +121,7 @@ class Yard:
         return found[0]
 
     def close(self) -> None:
-        """Close the runner, and end every worker that is left with all it started."""
+        """Close the backend, and end every worker that is left with all it started."""
         self.runner.close()
         for lock in self.workers.glob("*/lock"):
             for worker in holders(lock):
@@ -145,8 +143,10 @@ def engine_process(program: str, *arguments: object) -> Iterator[subprocess.Pope
     """A Python program with an engine of its own, which the test may kill."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    with ending(
+        subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
     ) as process:
         try:
             yield process

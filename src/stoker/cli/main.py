@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
 import click
 
 from stoker import __version__
-from stoker.cli.console import leave, open_missing_streams, silence_output
+from stoker.cli.console import json_is_default, leave, open_missing_streams, silence_output
 from stoker.cli.lazy import LazyGroup
 from stoker.core.errors import StokerError, UsageError
 
@@ -38,7 +37,7 @@ ALIASES = {
     "hold": "pause",
     "release": "resume",
 }
-"""Words of other tools for the same; `follow` also means -f."""
+"""Words of other tools; `follow` also means -f."""
 
 
 @click.group(
@@ -108,7 +107,7 @@ def _run_verb(arguments: list[str]) -> int:
 
 def _wants_json(arguments: list[str]) -> bool:
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return "--json" in ours or os.environ.get("STOKER_OUTPUT") == "json"
+    return "--json" in ours or json_is_default()
 
 
 def _report(error: StokerError, *, as_json: bool) -> int:
@@ -123,7 +122,7 @@ def _report(error: StokerError, *, as_json: bool) -> int:
 
 
 def _complain(error: StokerError) -> None:
-    from stoker.core.text import printable  # help needs neither this nor all that it brings along
+    from stoker.core.text import printable  # imported here, since help does not need it
 
     print(f"stoker: {printable(error.message)}", file=sys.stderr)
     if error.hint:

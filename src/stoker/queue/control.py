@@ -13,9 +13,9 @@ import msgspec
 
 from stoker.core.errors import StokerError
 from stoker.core.job import Job
-from stoker.core.launch import INHERIT
+from stoker.core.launch import INHERIT, log_pattern
 from stoker.core.requests import Release, Request
-from stoker.core.spec import Dependency, Doomed, JobSpec, NewJob, Outcome, judge
+from stoker.core.spec import Dependency, JobSpec, NeverSatisfied, NewJob, Outcome, judge
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, engine_lives, wake
 from stoker.store.ownership import (
@@ -170,7 +170,7 @@ def specs_in_the_queue(control: Control, spec: JobSpec) -> JobSpec:
 
 def default_log(control: Control) -> str:
     """Where the output of a job goes that says nothing about it."""
-    return str(control.paths.logs).replace("%", "%%") + "/%j.log"
+    return log_pattern(control.paths.logs)
 
 
 def skipped_because(store: Store, jobs: Sequence[Job]) -> list[Job]:
@@ -184,7 +184,7 @@ def skipped_because(store: Store, jobs: Sequence[Job]) -> list[Job]:
 
     for job in queries.skipped_after(store, min(ids, default=0)):  # nobody waits for a job that came later
         targets = {(one.target, one.array) for one in job.spec.after}
-        if job.id not in ids and targets & again and not isinstance(judge(job.spec.after, outcome), Doomed):
+        if job.id not in ids and targets & again and not isinstance(judge(job.spec.after, outcome), NeverSatisfied):
             along.append(job)
             again |= _as_targets(job)
     return along

@@ -12,7 +12,9 @@ from stoker.core.job import Ended, Result, id_text
 from stoker.core.launch import INHERIT
 from stoker.core.text import text_for_json
 from stoker.queue.view_model import VramMode, amount_now, exactly, mode_of, moment, resources_of_attempts
-from stoker.store.queries import Listing, Past, Period
+from stoker.store import queries
+from stoker.store.queries import Past, Period
+from stoker.store.reader import Reader
 
 SCHEMA = "stoker.history/1"
 
@@ -74,12 +76,12 @@ class History(Struct, frozen=True):
     gpu_hours: float
 
 
-def past_lines(store: Listing, period: Period, limit: int, devices: Mapping[str, Device]) -> Iterator[PastLine]:
+def past_lines(store: Reader, period: Period, limit: int, devices: Mapping[str, Device]) -> Iterator[PastLine]:
     """The jobs that ended last, oldest of them first; `devices` are those that are known, by their ids."""
-    return (past_line(past, store, devices) for past in reversed(store.past(period, limit)))
+    return (past_line(past, store, devices) for past in reversed(queries.past(store, period, limit)))
 
 
-def past_line(past: Past, store: Listing, devices: Mapping[str, Device]) -> PastLine:
+def past_line(past: Past, store: Reader, devices: Mapping[str, Device]) -> PastLine:
     """One job that is over."""
     job, last = past.job, past.last
     ended = job.state
@@ -122,7 +124,7 @@ def _label(device_id: str, devices: Mapping[str, Device]) -> str:
     return text_for_json(devices[device_id].label if device_id in devices else device_id)
 
 
-def _set_aside(past: Past, store: Listing, devices: Mapping[str, Device]) -> int | None:
+def _set_aside(past: Past, store: Reader, devices: Mapping[str, Device]) -> int | None:
     """What its last attempt had; of most jobs that is what they asked for, and nobody has to look."""
     job, had = past.job, past.last.devices if past.last else ()
     if not had or not job.kind:

@@ -37,9 +37,9 @@ from stoker.core.learning import Learnt, Live, usual_pace
 from stoker.core.lease import Lease
 from stoker.core.planner.placement import suits
 from stoker.core.planner.policy import Policy
-from stoker.core.planner.queue import Hindrance, Shape, hindrance, is_gated, resolved, shape_of
+from stoker.core.planner.queue import NotEligible, Shape, is_gated, resolved, shape_of, why_not_eligible
 from stoker.core.planner.reasons import Behind, NotBefore, Reason, sentence
-from stoker.core.spec import Dependency, Doomed, Outcome, amount_on, doom_text
+from stoker.core.spec import Dependency, NeverSatisfied, Outcome, amount_on, never_satisfied_text
 from stoker.core.text import text_for_json
 from stoker.core.units import duration_text, size_text
 from stoker.devices.interface import user_name
@@ -60,9 +60,11 @@ from stoker.queue.view_model import (
     mode_of,
     moment,
 )
+from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, engine_lives, living_engines, wake
 from stoker.store.paths import Paths
-from stoker.store.queries import Listing, Load, Owned, Period, Tasks, drained_key, paused_key
+from stoker.store.queries import Load, Owned, Period, Tasks, drained_key, paused_key
+from stoker.store.reader import Reader
 from stoker.store.status_file import View, read_status
 from stoker.store.writer import open_store
 
@@ -345,17 +347,17 @@ NO_ENGINE = "no engine runs (stoker engine start)"
 
 
 class Knowledge:
-    """Read within one glance at the store."""
+    """Read within one transaction of the store."""
 
-    def __init__(self, store: Listing, views: Views, now: float, user: str, *, simulated: bool) -> None:
+    def __init__(self, store: Reader, views: Views, now: float, user: str, *, simulated: bool) -> None:
         self.store = store
         self.views = views
         self.now = now
         self.user = user
         self.simulated = simulated
-        self.active: list[Owned] = store.all_active()
+        self.active: list[Owned] = queries.all_active(store)
         self.settings: Mapping[str, Any] = store.settings()
-        self.loads = store.loads()
+        self.loads = queries.loads(store)
         self._reasons = views.reasons()
         self._outcomes: dict[Dependency, Outcome] = {}
         self._learnt: dict[str, Learnt] = {}
@@ -442,7 +444,7 @@ class Knowledge:
         return self._mishap(job)
 
     def _about_queued(self, job: Job, engine: str) -> tuple[JobWord, str]:
-        hindered = hindrance(job, self.now, self._outcome) if is_gated(job) else None
+        hindered = why_not_eligible(job, self.now, self._outcome) if is_gated(job) else None
         if hindered is not None:
             return _queued_word(job, hindered), _sentence(hindered, self)
         if engine == QUEUE and not self.views.lives:
@@ -473,15 +475,17 @@ def _active_word(job: Job) -> JobWord:
             return "starting"
 
 
-def _queued_word(job: Job, why: Hindrance | Doomed) -> JobWord:
+def _queued_word(job: Job, why: NotEligible | NeverSatisfied) -> JobWord:
     if isinstance(job.state, OnHold):
         return "held"
-    return "scheduled" if isinstance(why, NotBefore) else "blocked" if isinstance(why, Behind | Doomed) else "held"
+    return (
+        "scheduled" if isinstance(why, NotBefore) else "blocked" if isinstance(why, Behind | NeverSatisfied) else "held"
+    )
 
 
-def _sentence(why: Hindrance | Doomed, knowledge: Knowledge) -> str:
-    if isinstance(why, Doomed):
-        return f"{doom_text(why, knowledge.store.shown_id)}; it will be skipped"
+def _sentence(why: NotEligible | NeverSatisfied, knowledge: Knowledge) -> str:
+    if isinstance(why, NeverSatisfied):
+        return f"{never_satisfied_text(why, knowledge.store.shown_id)}; it will be skipped"
     return sentence(why, knowledge.clock, knowledge.store.shown_id)
 
 
@@ -490,7 +494,7 @@ def known(paths: Paths, *, simulated: bool, views: Views | None = None) -> Itera
     """All that is known now; the engines are asked before the store, which then stands still for a moment."""
     now = time.time()
     seen = views or look(paths, now)
-    with contextlib.closing(open_store(paths)) as store, store.glance():
+    with contextlib.closing(open_store(paths)) as store, store.reading():
         yield Knowledge(store, seen, now, user_name(os.geteuid()), simulated=simulated)
 
 
@@ -514,14 +518,14 @@ def queued_lines(
 
 def _queued_of(engine: str, knowledge: Knowledge, *, each_task: bool) -> Iterator[JobLine]:
     store, after = knowledge.store, 0
-    while jobs := store.queued_jobs(engine, after, _PAGE):
+    while jobs := queries.queued_jobs(store, engine, after, _PAGE):
         for job in jobs:
             if job.id <= after:
                 continue  # it was told of together with the first of its array
             after = job.id
             if job.array and not each_task:
-                after = store.last_of_array(job.array)
-                tasks = store.queued_tasks(engine, job.array)
+                after = queries.last_of_array(store, job.array)
+                tasks = queries.queued_tasks(store, engine, job.array)
                 yield from sorted((_tasks_line(one, engine, knowledge) for one in tasks), key=lambda line: line.id)
             else:
                 yield job_line(job, engine, knowledge)
@@ -696,7 +700,7 @@ def status_of(
         jobs=[*active, *queued],
         counts=counts,
         hidden=_hidden(counts, len(active), queued),
-        today=knowledge.store.past_counts(Period(midnight(knowledge.now), on_finish_jobs=on_finish_jobs)),
+        today=queries.past_counts(knowledge.store, Period(midnight(knowledge.now), on_finish_jobs=on_finish_jobs)),
         expected_empty=moment(views.queue.empty) if views.queue and views.lives else None,
         notes=[text_for_json(note) for note in _notes(views)],
     )
@@ -731,7 +735,9 @@ def _silence(views: Views) -> str:
 def _counts(knowledge: Knowledge, *, on_finish_jobs: bool) -> Counts:
     loads: list[Load] = list(knowledge.loads.values())
     running = 0 if on_finish_jobs else sum(one.job.spec.role == "hook" for one in knowledge.active)
-    waiting = sum(load.waiting for load in loads) - (0 if on_finish_jobs else knowledge.store.queued_on_finish_jobs())
+    waiting = sum(load.waiting for load in loads) - (
+        0 if on_finish_jobs else queries.queued_on_finish_jobs(knowledge.store)
+    )
     return Counts(len(knowledge.active) - running, waiting, sum(load.held for load in loads))
 
 

@@ -56,7 +56,7 @@ class World(EngineOnFakeRunner):
 
     def __init__(self, directory: Path) -> None:
         devices = FakeDevices(*simulated(24))
-        devices.snapshot = Snapshot(0.0, devices.snapshot.devices, {"0": Reading(used=0)})
+        devices.shown = Snapshot(0.0, devices.shown.devices, {"0": Reading(used=0)})
         super().__init__(directory, devices)
         self.mps = FakeMps()
         self.site._dispatch._mps_clients = self.mps  # type: ignore[assignment]

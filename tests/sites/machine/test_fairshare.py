@@ -9,7 +9,7 @@ import pytest
 
 from stoker.core.job import Assigned, Event, Exited, Job, Started, advance
 from stoker.core.lease import Claim
-from stoker.core.planner.fairshare import GIVE_WAY, HALF_LIFE
+from stoker.core.planner.fairshare import HALF_LIFE, YIELD_SECONDS
 from stoker.core.planner.reasons import Leased, Yields
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.ledger import HeldLease, Ledger, prepare_ledger
@@ -198,7 +198,7 @@ class TestYielding:
         rivals.wait(rivals.second)
         rivals.ledger.release(held)
         rivals.later(LEASE_INTERVAL, rivals.second)
-        rivals.later(GIVE_WAY + 0.1, rivals.second)
+        rivals.later(YIELD_SECONDS + 0.1, rivals.second)
         assert len(rivals.second.runner.called("start")) == 1
 
     def test_one_that_needs_one_device_leaves_the_other(self, rivals: Rivals) -> None:

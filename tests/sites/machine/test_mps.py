@@ -10,8 +10,8 @@ import pytest
 
 from stoker.core.job import Job, Starting
 from stoker.core.spec import Resources
-from stoker.devices.mps.client import Client, Inquiry
-from stoker.devices.mps.daemon import MpsTrouble, Place
+from stoker.devices.mps.client import Client, PendingClient
+from stoker.devices.mps.daemon import DaemonPaths, MpsTrouble
 from stoker.sites.machine.allocations import Allocation
 from stoker.sites.machine.mps import MpsClients
 from support.build import GIB, a_job, declared, simulated
@@ -21,7 +21,7 @@ RESOURCES = Resources(memory=4 * GIB, mps=50)
 GPUS = simulated(24, 24)
 
 
-class FakeInquiry:
+class FakePendingClient:
     """A daemon that is ready when a test says so."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class FakeInquiry:
         self.error: MpsTrouble | None = None
         self.closed = False
 
-    def answer(self, _: float) -> Client | None:
+    def poll(self, _: float) -> Client | None:
         if self.error:
             raise self.error
         return self.client
@@ -44,15 +44,15 @@ class Clients(MpsClients):
 
     def __init__(self, runner: FakeRunner) -> None:
         super().__init__(runner)
-        self.asked: list[FakeInquiry] = []
+        self.asked: list[FakePendingClient] = []
 
-    def _inquire(self, allocation: Allocation, environment: Mapping[str, str]) -> Inquiry:
-        self.asked.append(FakeInquiry())
+    def _request(self, allocation: Allocation, environment: Mapping[str, str]) -> PendingClient:
+        self.asked.append(FakePendingClient())
         return self.asked[-1]  # type: ignore[return-value]
 
 
 def a_client(note: str = "") -> Client:
-    return Client(Place("/tmp/mps"), os.open(os.devnull, os.O_RDONLY), ("terminate",), note)
+    return Client(DaemonPaths("/tmp/mps"), os.open(os.devnull, os.O_RDONLY), ("terminate",), note)
 
 
 def a_job_on_mps(job_id: int = 1) -> Job:
@@ -93,7 +93,7 @@ def test_a_worker_keeps_one_membership(runner: FakeRunner, allocation: Allocatio
     for job_id in (1, 2):
         clients.serve(a_job_on_mps(job_id), allocation, {}, START)
         clients.asked[-1].client = client = a_client()
-        descriptors.append(client.membership)
+        descriptors.append(client.lock)
         assert clients.serve(a_job_on_mps(job_id), allocation, {}, START) is not None
     assert len(runner.called("give_lease")) == 1
     with pytest.raises(OSError, match="Bad file descriptor"):

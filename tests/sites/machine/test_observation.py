@@ -71,7 +71,7 @@ def test_a_device_that_vanishes_stays_known(ledger: Ledger) -> None:
     """Jobs that ran on it are still shown on it."""
     devices = FakeDevices(*declared("0", "1"))
     observation = Observation(devices, ledger, START)
-    devices.snapshot = Snapshot(START, declared("1"))
+    devices.shown = Snapshot(START, declared("1"))
     observation.look(START, (), waiting=False)
     assert [device.label for device in observation.devices(["0", "1", "9"])] == ["0", "1"]
     assert [device.label for device in observation.snapshot.devices] == ["1"]

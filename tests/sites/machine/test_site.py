@@ -336,7 +336,7 @@ class TestAdopting:
         world.turn()
         assert world.site.devices(["0"]) == ()
         gpus = simulated(24)
-        devices.snapshot = Snapshot(0.0, gpus, {"0": Reading(used=0)})
+        devices.shown = Snapshot(0.0, gpus, {"0": Reading(used=0)})
         world.clock.pass_seconds(LOOK_INTERVAL)
         world.turn()
         (allocation,) = world.site._allocations
@@ -350,7 +350,7 @@ class TestSharedGpu:
     def test_two_fit_and_a_third_waits(self, tmp_path: Path) -> None:
         """By the memory that is reserved."""
         devices = FakeDevices(*simulated(24))
-        devices.snapshot = Snapshot(0.0, devices.snapshot.devices, {"0": Reading(used=0)})
+        devices.shown = Snapshot(0.0, devices.shown.devices, {"0": Reading(used=0)})
         world = EngineOnFakeRunner(tmp_path, devices)
         ids = world.add(3, resources=Resources(memory=10 * GIB))
         world.turn()
@@ -361,7 +361,7 @@ class TestSharedGpu:
     def test_out_of_memory_beside_another_is_no_failure(self, tmp_path: Path) -> None:
         """The job is queued again with more memory, and no retry is spent."""
         devices = FakeDevices(*simulated(24))
-        devices.snapshot = Snapshot(0.0, devices.snapshot.devices, {"0": Reading(used=0)})
+        devices.shown = Snapshot(0.0, devices.shown.devices, {"0": Reading(used=0)})
         world = EngineOnFakeRunner(tmp_path, devices)
         first, _ = world.add(2, resources=Resources(memory=10 * GIB))
         key = world.run(first)

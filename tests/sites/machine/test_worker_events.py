@@ -113,7 +113,7 @@ def test_jobs_behind_a_lost_one_never_started(world: EngineOnFakeRunner) -> None
 def test_the_log_counts_only_if_the_job_failed_by_itself(tmp_path: Path, why: str) -> None:
     """A job that was killed at its limit may have written anything before."""
     devices = FakeDevices(*simulated(24))
-    devices.snapshot = Snapshot(0.0, devices.snapshot.devices, {"0": Reading(used=0)})
+    devices.shown = Snapshot(0.0, devices.shown.devices, {"0": Reading(used=0)})
     world = EngineOnFakeRunner(tmp_path, devices)
     (job,) = world.add(resources=Resources(memory=10 * GIB))
     key = world.run(job)
@@ -130,7 +130,7 @@ def test_the_log_counts_only_if_the_job_failed_by_itself(tmp_path: Path, why: st
 def test_a_neighbour_of_another_engine_counts_at_the_last_moment(tmp_path: Path) -> None:
     """Its lease may be newer than the last observation."""
     devices = FakeDevices(*simulated(24))
-    devices.snapshot = Snapshot(0.0, devices.snapshot.devices, {"0": Reading(used=0)})
+    devices.shown = Snapshot(0.0, devices.shown.devices, {"0": Reading(used=0)})
     world = EngineOnFakeRunner(tmp_path, devices)
     (job,) = world.add(resources=Resources(memory=10 * GIB))
     key = world.run(job)

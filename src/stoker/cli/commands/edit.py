@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from stoker.cli.completion import complete_jobs
-from stoker.cli.job_options import NAMES, change_options
+from stoker.cli.job_options import change_options
 from stoker.cli.output_options import controlling, wants_json
 from stoker.cli.views.plain import Deed, deed, report_of, tell, word
 from stoker.core.errors import StokerError, UsageError
@@ -25,7 +25,7 @@ from stoker.core.requests import Edit
 from stoker.core.text import printable, title
 from stoker.queue.control import Control, abandoned, carry_out, opened, specs_in_the_queue, warn
 from stoker.queue.edit import Request, Rewriter, changes, options_of, write_toml
-from stoker.queue.options import parse_assignment
+from stoker.queue.options import BY_NAME, read_tables
 from stoker.queue.select import find, jobs_in_order
 
 
@@ -61,11 +61,9 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim:
 
 def _typed(context: click.Context, values: dict[str, Any]) -> dict[str, Any]:
     """Options that were really typed: what the environment has for all submits is not meant for this job."""
-    typed = {name: values[name] for name in NAMES if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-    for table in ("env", "tag"):
-        if table in typed:
-            typed[table] = dict(parse_assignment(text, f"--{table}") for text in typed[table])
-    return typed
+    source = context.get_parameter_source
+    typed = {name: values[name] for name in BY_NAME if source(name) is ParameterSource.COMMANDLINE}
+    return {**typed, **read_tables(typed)}
 
 
 def _meant(control: Control, ids: Sequence[str]) -> list[Job]:

@@ -23,6 +23,7 @@ from stoker.core.units import parse_since
 from stoker.queue.history_view import SCHEMA, History, PastLine, past_lines
 from stoker.queue.local_time import LocalZone
 from stoker.queue.view_model import LETTERS, exactly, moment
+from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths, host_name, paths_here
 from stoker.store.queries import Period
@@ -40,7 +41,7 @@ STATES: tuple[str, ...] = get_args(Result)
 @click.option("--state", "states", metavar="STATES", help=f"Only these ends: {', '.join(STATES)}.")
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="The last N jobs.")
 @click.option("-a", "--all", "everything", is_flag=True, help="All of them.")
-@click.option("--hooks", is_flag=True, help="Hook commands too.")
+@click.option("--hooks", "on_finish_jobs", is_flag=True, help="Hook commands too.")
 @click.option("--csv", "stream", flag_value="csv", help="Comma separated, all of them.")
 @click.option("--jsonl", "stream", flag_value="jsonl", help="One JSON value for each job, all of them.")
 @screen_options
@@ -90,10 +91,10 @@ def parse_states(text: str | None) -> tuple[str, ...]:
 def read_history(paths: Paths, period: Period, limit: int, now: float, *, simulated: bool) -> History:
     """The jobs that ended last, and the sum of all."""
     devices = _devices(paths)
-    with contextlib.closing(open_store(paths)) as store, store.glance():
+    with contextlib.closing(open_store(paths)) as store, store.reading():
         jobs = list(past_lines(store, period, limit, devices))
-        counts = store.past_counts(period)
-        hours = store.past_gpu_seconds(period) / 3600
+        counts = queries.past_counts(store, period)
+        hours = queries.past_gpu_seconds(store, period) / 3600
     return History(
         schema=SCHEMA,
         at=exactly(now),
@@ -125,7 +126,7 @@ def _show(history: History, screen: Screen) -> None:
 
 def _write_stream(paths: Paths, period: Period, limit: int, form: str) -> None:
     devices = _devices(paths)
-    with contextlib.closing(open_store(paths)) as store, store.glance():
+    with contextlib.closing(open_store(paths)) as store, store.reading():
         jobs = past_lines(store, period, limit, devices)
         write_plain(csv_lines(jobs) if form == "csv" else _json_lines(jobs))
 

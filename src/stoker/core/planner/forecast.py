@@ -1,4 +1,4 @@
-"""When waiting jobs will start and end, by playing the very plan into the future."""
+"""When waiting jobs will start and end: the same plan, run into the future."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import WaitingJobs, caps_of
 
 HORIZON = 64
-"""Jobs that are told of: a screen shows no more, and every start costs a plan."""
+"""Most jobs with a forecast: a screen shows no more, and every start costs a plan."""
 
 Expects = Callable[[Job], float | None]
 
 
 class Forecast(Struct, frozen=True):
-    """Moments by job, only where they can be told."""
+    """Expected times by job, where known."""
 
     starts: dict[int, float] = {}
     ends: dict[int, float] = {}
     empty: float | None = None
-    """When all that waits will be over."""
+    """When all waiting jobs will have ended."""
 
 
 class Now(Struct, frozen=True):
-    """What a forecast begins with."""
+    """The state that a forecast starts from."""
 
     waiting: WaitingJobs
     slots: Sequence[Slot]
@@ -44,14 +44,14 @@ class Now(Struct, frozen=True):
 
 
 def forecast(now: Now, expects: Expects, horizon: int = HORIZON) -> Forecast:
-    """Let running jobs end when they are expected to, and start what the plan would start then."""
+    """Let running jobs end as expected, and start what the plan would start then."""
     ahead = _Ahead(now, expects, horizon)
     ahead.play()
     return Forecast(ahead.starts, ahead.ends, _empty(now, expects, ahead))
 
 
 class _Ahead:
-    """The future under way."""
+    """The simulated future so far."""
 
     def __init__(self, now: Now, expects: Expects, horizon: int) -> None:
         self.starts: dict[int, float] = {}
@@ -64,7 +64,7 @@ class _Ahead:
         self._moment = now.moment
 
     def play(self) -> None:
-        """Go from end to end until enough is known, or nobody knows how it goes on."""
+        """Step from end to end until the horizon, or until no further end is known."""
         while len(self.waiting) and len(self.starts) < self._horizon:
             for start in self._planned().starts:
                 self._begin(start)
@@ -100,7 +100,7 @@ class _Ahead:
 
 
 def _nearest(waiting: WaitingJobs, horizon: int) -> WaitingJobs:
-    """The first of each group; more of it cannot start within the horizon."""
+    """The first jobs of each group; further ones cannot start within the horizon."""
     nearest = WaitingJobs()
     for group in waiting.groups():
         for job in islice(group, horizon):
@@ -109,7 +109,7 @@ def _nearest(waiting: WaitingJobs, horizon: int) -> WaitingJobs:
 
 
 def _vacated(now: Now) -> Snapshot:
-    """The devices once what we run there is over."""
+    """The snapshot once our running jobs have ended."""
     ours = {device_id for slot in now.slots for device_id in slot.devices}
     readings = {
         device.id: Reading(used=0) if device.id in ours else now.snapshot.reading(device.id)
@@ -119,7 +119,7 @@ def _vacated(now: Now) -> Snapshot:
 
 
 def _empty(now: Now, expects: Expects, ahead: _Ahead) -> float | None:
-    """The last end where all is told; else by the work that is left, as if it were spread evenly."""
+    """The last end where all are known; else the remaining work spread evenly over the devices."""
     if len(ahead.starts) == len(now.waiting) and all(job_id in ahead.ends for job_id in ahead.starts):
         return max(ahead.ends.values(), default=None)
     work = 0.0

@@ -40,7 +40,7 @@ STATES: tuple[str, ...] = get_args(Result)
 @click.option("--state", "states", metavar="STATES", help=f"Only these ends: {', '.join(STATES)}.")
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="The last N jobs.")
 @click.option("-a", "--all", "everything", is_flag=True, help="All of them.")
-@click.option("--hooks", is_flag=True, help="Hook commands too.")
+@click.option("--hooks", "on_finish_jobs", is_flag=True, help="Hook commands too.")
 @click.option("--csv", "stream", flag_value="csv", help="Comma separated, all of them.")
 @click.option("--jsonl", "stream", flag_value="jsonl", help="One JSON value for each job, all of them.")
 @screen_options

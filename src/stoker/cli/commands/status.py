@@ -22,7 +22,7 @@ MOST_LINES = 200
 @click.command(name="status")
 @click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=complete_jobs)
 @click.option("-a", "--all", "everything", is_flag=True, help="Every job, and every task of an array.")
-@click.option("--hooks", is_flag=True, help="Hook commands too.")
+@click.option("--hooks", "on_finish_jobs", is_flag=True, help="Hook commands too.")
 @click.option("--environment", is_flag=True, help="With ids: the variables that the jobs get, without secrets.")
 @screen_options
 def command(ids: tuple[str, ...], everything: bool, on_finish_jobs: bool, environment: bool, screen: Screen) -> int:

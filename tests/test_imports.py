@@ -19,8 +19,9 @@ NOT_YET = {
     ("stoker.sites.machine.learning", "stoker.engine.recorder"),
     ("stoker.sites.machine.telemetry", "stoker.engine.job_table"),
     ("stoker.sites.machine.worker_events", "stoker.engine.job_table"),
+    ("stoker.cli.views.dry_run", "stoker.engine.requests"),
 }
-"""Imports that go once the engine and the machine site are separate."""
+"""Imports that go once the engine and the machine site are separate, and run and submit have one dry run."""
 
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
@@ -39,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """What each package may import, besides itself. The order is the order of this table."""
 
-RUNS_AN_ENGINE = {"cli.commands.run", "cli.commands.demo", "cli.commands.engine", "cli.foreground", "cli.views"}
+RUNS_AN_ENGINE = {"cli.commands.run", "cli.commands.demo", "cli.commands.engine", "cli.foreground"}
 """Parts of the command line that run an engine in their own process, and may import it."""
 
 PURE = {

@@ -11,7 +11,7 @@ from stoker.cli.views.job import render_details
 from stoker.cli.views.text import line_cells
 from stoker.queue.job_view import AttemptLine, EventLine, JobDetails
 from stoker.queue.view_model import exactly
-from support.scenes import GIB, NOW, a_line, texts
+from support.views import GIB, NOW, a_line, texts
 
 EVIL = "a\x1b[31mb\nc\x07\u202ed"
 ATTEMPT = AttemptLine(

@@ -1,16 +1,15 @@
-"""The first screen of the queue, from scenes written down by hand."""
+"""`stoker status` on a terminal, from data written by hand."""
 
 from __future__ import annotations
 
-import io
 from datetime import timedelta
 
 import pytest
 
 from stoker.cli.views.status import render_status
-from stoker.cli.views.text import Span, line_cells, painted, terminal_size, wants_colour
+from stoker.cli.views.text import line_cells
 from stoker.queue.view_model import Counts, EngineLine, ForeignProcess, LeaseLine, Mark, Status, exactly
-from support.scenes import GIB, NOW, a_device, a_line, a_running_line, a_status, texts
+from support.views import GIB, NOW, a_device, a_line, a_running_line, a_status, texts
 
 ALICE = ForeignProcess(pid=9911, owner="alice", command="python x.py", memory_bytes=26 * GIB)
 BOB = LeaseLine("bob", 77, "stoker", None, exactly(NOW - 60))
@@ -178,48 +177,3 @@ def test_hidden_tasks_are_counted() -> None:
     """A line of an array stands for all its tasks."""
     status = a_status([a_line(9, label="9.[0-99]", tasks=100)], counts=Counts(0, 150, 0))
     assert "… 50 more waiting" in shown(status)
-
-
-class TestPaint:
-    """From pieces to characters."""
-
-    LINES = ((Span("█▒▓░", "good"), Span(" é … 名")),)
-
-    def test_colour(self) -> None:
-        """Codes around what has a look, and none elsewhere."""
-        assert painted(self.LINES, colour=True, encoding="utf-8") == "\x1b[32m█▒▓░\x1b[0m é … 名\n"
-        assert painted(self.LINES, colour=False, encoding="UTF-8") == "█▒▓░ é … 名\n"
-
-    def test_without_utf8(self) -> None:
-        """Bars stay bars, and what cannot be said is a question mark."""
-        assert painted(self.LINES, colour=False, encoding="ascii") == "#=x. ? > ?\n"
-
-    @pytest.mark.parametrize(
-        ("choice", "environment", "expected"),
-        [
-            ("auto", {"TERM": "xterm"}, False),
-            ("always", {"NO_COLOR": "1"}, True),
-            ("never", {"FORCE_COLOR": "1"}, False),
-            ("auto", {"FORCE_COLOR": "1"}, True),
-            ("auto", {"FORCE_COLOR": "0"}, False),
-            ("auto", {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
-        ],
-    )
-    def test_when_to_use_colour(self, choice: str, environment: dict[str, str], expected: bool) -> None:
-        """The option goes first, then what all programs heed; a stream that is no terminal has none."""
-        assert wants_colour(choice, environment, io.StringIO()) is expected
-
-    def test_a_terminal_has_colour_unless_it_is_dumb(self) -> None:
-        """By the name of the terminal."""
-
-        class Terminal(io.StringIO):
-            def isatty(self) -> bool:
-                return True
-
-        assert wants_colour("auto", {"TERM": "xterm"}, Terminal())
-        assert not wants_colour("auto", {"TERM": "dumb"}, Terminal())
-
-    def test_the_size_can_be_set(self) -> None:
-        """By the variables that shells set, and nonsense in them is passed over."""
-        assert terminal_size({"COLUMNS": "33", "LINES": "7"}) == (33, 7)
-        assert min(terminal_size({"COLUMNS": "wide", "LINES": ""})) > 0

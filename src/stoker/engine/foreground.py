@@ -12,11 +12,11 @@ from stoker.core.errors import StokerError
 from stoker.core.job import Active, Job, JobEvent, slot_of
 from stoker.core.launch import attempt_key
 from stoker.core.planner.reasons import sentence
+from stoker.core.run_result import Halt, Tally
 from stoker.core.spec import NewJob
 from stoker.engine.adoption import sieve
 from stoker.engine.loop import RETRY_INTERVAL
 from stoker.engine.resources import EngineRuntime, Site
-from stoker.engine.run_result import Halt, Tally
 from stoker.engine.signals import SignalSocket
 
 FULL = 20_000

@@ -16,7 +16,7 @@ from stoker.core.learning import Live
 from stoker.core.planner.forecast import Forecast, Now, forecast
 from stoker.core.planner.plan import Plan, Start, plan
 from stoker.core.planner.policy import Policy
-from stoker.core.planner.queue import Shape
+from stoker.core.planner.queue import Shape, WaitingJobs
 from stoker.core.planner.reasons import Reason
 from stoker.core.spec import Resources
 from stoker.engine.job_table import JobBook
@@ -179,14 +179,13 @@ class Engine:
             return why
         return self.last_plan.reason(job) if self.last_plan else None
 
-    def forecast(self) -> Forecast:
-        """When jobs are expected to start and end."""
+    def forecast(self, typical: float | None = None) -> Forecast:
+        """When jobs are expected to start and end; `typical` are the seconds of a job of which nothing is known."""
         now, observation = self._now(), self.observation
+        waiting = WaitingJobs() if self.draining else self._table.waiting
         slots = self._allocations.slots(self._table.active, 0.0, now)
-        present = Now(
-            self._table.waiting, slots, observation.snapshot, observation.leases, self.policy, now, self._estimate
-        )
-        return forecast(present, self._run_history.expected)
+        present = Now(waiting, slots, observation.snapshot, observation.leases, self.policy, now, self._estimate)
+        return forecast(present, self._run_history.expected, typical=typical)
 
     @property
     def uses(self) -> dict[int, Live]:

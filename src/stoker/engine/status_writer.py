@@ -11,7 +11,7 @@ import msgspec
 
 from stoker import __version__
 from stoker.core.settings import EngineSettings
-from stoker.store.status_file import View, Wait
+from stoker.store.status_file import EngineStatus, Wait
 
 if TYPE_CHECKING:
     from stoker.core.planner.forecast import Forecast
@@ -59,11 +59,11 @@ class StatusWriter:
             self._forecast_due = now + FORECAST_INTERVAL
         made = self._path.with_suffix(".view.new")
         with contextlib.suppress(OSError):  # a full disk must not keep jobs from running
-            made.write_bytes(_encoder.encode(self._view(engine, self._since, self._forecast)))
+            made.write_bytes(_encoder.encode(self._status(engine, self._since, self._forecast)))
             made.rename(self._path)
 
-    def _view(self, engine: Engine, since: float, expected: Forecast) -> View:
-        return msgspec.structs.replace(view_of(engine, since, expected), settings=self.settings)
+    def _status(self, engine: Engine, since: float, expected: Forecast) -> EngineStatus:
+        return msgspec.structs.replace(engine_status(engine, since, expected), settings=self.settings)
 
     def close(self) -> None:
         """Nothing more is written."""
@@ -71,11 +71,11 @@ class StatusWriter:
             self._path.unlink(missing_ok=True)
 
 
-def view_of(engine: Engine, since: float, expected: Forecast) -> View:
+def engine_status(engine: Engine, since: float, expected: Forecast) -> EngineStatus:
     """What an engine shows of itself now."""
     snapshot, plan = engine.snapshot, engine.last_plan
     reserved = plan.reserved if plan else None
-    return View(
+    return EngineStatus(
         engine=engine.name,
         label=engine.label,
         pid=os.getpid(),

@@ -28,7 +28,7 @@ from stoker.queue.select import resolve_after
 from stoker.queue.view_model import amount_now, resources_of_attempts
 from stoker.store.engine_lock import QUEUE
 from stoker.store.reader import Reading
-from stoker.store.status_file import View, read_status
+from stoker.store.status_file import EngineStatus, read_status
 
 
 class LastTime(NamedTuple):
@@ -190,11 +190,11 @@ class Rewriter:
         )
 
 
-def _resolver(view: View | None) -> Callable[[str], str]:
+def _resolver(status: EngineStatus | None) -> Callable[[str], str]:
     def resolved(word: str) -> str:
-        if view is None:
+        if status is None:
             raise UsageError(f"no engine has told which device {word!r} is", "stoker engine start")
-        return resolve(view.snapshot, word)
+        return resolve(status.snapshot, word)
 
     return resolved
 

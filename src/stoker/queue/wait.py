@@ -105,7 +105,7 @@ class Watch:
 
 def why_waits(control: Control, job: Job) -> str:
     """What a job in the queue waits for, as screens tell it."""
-    from stoker.queue.view_builder import known
+    from stoker.queue.knowledge import known
 
     with known(control.paths, simulated=control.sim is not None) as knowledge:
         _, why = knowledge.situation(job, control.store.owner(job.id))

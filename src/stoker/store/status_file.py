@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -16,9 +16,6 @@ from stoker.core.planner.queue import Shape
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import EngineSettings
 
-if TYPE_CHECKING:
-    pass
-
 
 class Wait(NamedTuple):
     """Why the waiting jobs of one shape wait."""
@@ -27,7 +24,7 @@ class Wait(NamedTuple):
     reason: Reason
 
 
-class View(Struct, frozen=True):
+class EngineStatus(Struct, frozen=True):
     """An engine at one moment; what it says of jobs is also in the store, but for the reasons."""
 
     engine: str
@@ -73,10 +70,10 @@ class View(Struct, frozen=True):
         return next((wait.reason for wait in self.waits if wait.shape == shape), None)
 
 
-_decoder = msgspec.json.Decoder(View)
+_decoder = msgspec.json.Decoder(EngineStatus)
 
 
-def read_status(path: Path) -> View | None:
+def read_status(path: Path) -> EngineStatus | None:
     """What an engine wrote last; None where there is nothing, or nothing that this version understands."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         return _decoder.decode(path.read_bytes())

@@ -25,14 +25,15 @@ from stoker.queue.config import load_config
 from stoker.store.engine_lock import QUEUE, process_of, version_notice, version_of, wake
 from stoker.store.paths import Paths, paths_for
 from stoker.store.queries import paused_key
-from stoker.store.status_file import View, read_status
+from stoker.store.status_file import EngineStatus as Published
+from stoker.store.status_file import read_status
 from stoker.store.writer import open_store
 
 _OF_DOORS = {"secrets"}
 """What no engine goes by."""
 
 
-def not_in_force(settings: EngineSettings, view: View | None) -> str:
+def not_in_force(settings: EngineSettings, view: Published | None) -> str:
     """A sentence on settings that the engine of a view does not go by; empty where there are none.
 
     It reads changed files again, but keeps its devices, and what flags and variables said when it was started.
@@ -133,7 +134,7 @@ def engine_status(paths: Paths) -> EngineStatus:
     )
 
 
-def _not_in_force(view: View | None) -> str:
+def _not_in_force(view: Published | None) -> str:
     with contextlib.suppress(StokerError):  # what is wrong with a file is told by engine config
         return not_in_force(load_config(os.environ, None).engine, view)
     return ""
@@ -159,7 +160,7 @@ def _written(path: Path) -> int:
     return 0
 
 
-def _devices(view: View) -> list[EngineDevice]:
+def _devices(view: Published) -> list[EngineDevice]:
     problems = {device_id: reading.problem for device_id, reading in view.readings.items()}
     return [
         EngineDevice(

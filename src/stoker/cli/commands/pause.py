@@ -18,7 +18,7 @@ from stoker.queue.control import Control, carry_out, opened, start_for, warn
 from stoker.queue.select import find, jobs_in_order
 from stoker.store.engine_lock import QUEUE, wake
 from stoker.store.queries import drained_key, paused_key
-from stoker.store.status_file import View, read_status
+from stoker.store.status_file import EngineStatus, read_status
 
 PAUSED = "paused by you"
 
@@ -76,7 +76,7 @@ def _devices(control: Control, words: Sequence[str]) -> list[tuple[str, str]]:
     return list(found.items())
 
 
-def _spread(word: str, view: View) -> list[str]:
+def _spread(word: str, view: EngineStatus) -> list[str]:
     """The devices of `0-3`, which is what ids of jobs look like, too."""
     first, dash, last = word.strip().partition("-")
     named = any(device.label == word for device in view.devices)
@@ -87,7 +87,7 @@ def _spread(word: str, view: View) -> list[str]:
     return [str(number) for number in range(int(first), int(last) + 1)]
 
 
-def _view(control: Control) -> View:
+def _view(control: Control) -> EngineStatus:
     """What the engine sees; one is started where none was there yet."""
     view = read_status(control.paths.status_file(QUEUE))
     if view is None:

@@ -10,7 +10,8 @@ import click
 from stoker.cli.completion import complete_jobs
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
 from stoker.cli.views.plain import jobs_plain
-from stoker.queue.view_builder import known, status_of
+from stoker.queue.knowledge import known
+from stoker.queue.view_builder import status_of
 from stoker.queue.view_model import Status
 from stoker.store.engine_lock import version_notice
 from stoker.store.paths import Paths, host_name, paths_here
@@ -56,10 +57,7 @@ def command(ids: tuple[str, ...], everything: bool, on_finish_jobs: bool, enviro
 
 def _draw(status: Status, screen: Screen, *, everything: bool) -> None:
     from stoker.cli.views.status import render_status
-    from stoker.cli.views.text import (
-        terminal_size,
-        write_lines,  # what draws is not for programs to load
-    )
+    from stoker.cli.views.text import terminal_size, write_lines  # programs that read JSON need not load it
 
     width, height = terminal_size(os.environ)
     write_lines(render_status(status, width, None if everything else height, screen.typed), screen.color)

@@ -25,11 +25,11 @@ from stoker.core.units import size_text
 from stoker.engine.requests import RequestReader
 from stoker.queue.config import load_config
 from stoker.queue.submit import Part
-from stoker.queue.view_builder import clock_text
+from stoker.queue.view_text import clock_text
 from stoker.store.engine_lock import QUEUE
 from stoker.store.history import RunHistory
 from stoker.store.paths import Paths
-from stoker.store.status_file import View, read_status
+from stoker.store.status_file import EngineStatus, read_status
 from stoker.store.writer import Store
 
 COLUMNS = ("JOB", "HOW", "NEED", "GPU", "START", "AFTER", "DIRECTORY", "COMMAND", "WHY")
@@ -80,7 +80,7 @@ def show_plan(parts: Sequence[Part], store: Store, paths: Paths, *, as_json: boo
 class _Prospect:
     """The queue as it would be with the new jobs in it."""
 
-    def __init__(self, parts: Sequence[Part], store: Store, view: View | None, now: float) -> None:
+    def __init__(self, parts: Sequence[Part], store: Store, view: EngineStatus | None, now: float) -> None:
         self._store = store
         self._view = view
         self._now = now
@@ -98,7 +98,7 @@ class _Prospect:
             start, why = self._start(job, starts), self._why(job, decided)
             yield _planned_job(place, job, self._devices(job, decided), start, why, after=after)
 
-    def _decided(self, view: View) -> tuple[Plan, dict[int, float]]:
+    def _decided(self, view: EngineStatus) -> tuple[Plan, dict[int, float]]:
         settings = load_config(os.environ, None).engine
         policy = RequestReader(self._store, QUEUE).overlaid(policy_of(settings, os.cpu_count() or 1))
         run_history = RunHistory(self._store)

@@ -1,4 +1,4 @@
-"""Render `stoker status ID`."""
+"""Render `stoker status ID`: all about one job, or a table of several."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import structs
 
 from stoker.cli.output_options import Screen, write_json, write_plain
+from stoker.cli.views.history import peak_text
 from stoker.cli.views.plain import jobs_plain
 from stoker.cli.views.status import LOOKS, job_table
 from stoker.cli.views.text import (
@@ -18,6 +19,8 @@ from stoker.cli.views.text import (
     Span,
     amount_text,
     clipped,
+    heading,
+    or_dash,
     sparkline,
     table_lines,
     terminal_size,
@@ -27,10 +30,11 @@ from stoker.core.errors import StokerError
 from stoker.core.text import PATTERNS, printable
 from stoker.core.units import count_text, size_text
 from stoker.queue.config import load_config
-from stoker.queue.job_view import SCHEMA, AttemptLine, JobDetails, Stories, details_of
+from stoker.queue.job_view import SCHEMA, AttemptLine, JobDetails, SelectedJobs, details_of
+from stoker.queue.knowledge import Knowledge, known
 from stoker.queue.select import find
-from stoker.queue.view_builder import Knowledge, ago_text, clock_text, known, stamp, watch_text
 from stoker.queue.view_model import exactly
+from stoker.queue.view_text import ago_text, clock_text, stamp, watch_text
 from stoker.store.paths import Paths
 from stoker.store.reports import latest_text, read_latest
 from stoker.store.writer import Store
@@ -48,7 +52,7 @@ LEAST_NOTE = 10
 def render_details(
     details: JobDetails, now: float, width: int, sim: str = "", *, simulated: bool = False
 ) -> list[Line]:
-    """A heading, what is known as labels and values, the attempts, and the events; nothing is cut off."""
+    """A heading, labelled values, the attempts, and the events; nothing is cut off."""
     lines = [_heading(details, simulated=simulated)]
     for label, text in _facts(details, now):
         lines += _wrapped(label, printable(text), width)
@@ -66,9 +70,9 @@ def render_details(
 
 
 def _heading(details: JobDetails, *, simulated: bool) -> Line:
-    badge = [Span(" SIM ", "simulated"), Span(" ")] if simulated else []
     name = f" · {printable(details.name)}" if details.name else ""
-    return *badge, Span(f"job {details.label}{name} · ", "heading"), Span(_state(details), LOOKS.get(details.state, ""))
+    title = heading([f"job {details.label}{name} · "], 0, simulated=simulated)
+    return *title, Span(_state(details), LOOKS.get(details.state, ""))
 
 
 def _state(details: JobDetails) -> str:
@@ -81,7 +85,7 @@ def _state(details: JobDetails) -> str:
 
 
 def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
-    """Labels and values, as far as there is something to say."""
+    """Labels and values; empty ones are left out."""
     facts = (
         ("why", details.why if details.ended is None else details.note),
         ("advice", details.advice),
@@ -127,7 +131,7 @@ def _needs(details: JobDetails) -> str:
 
 
 def _memory(details: JobDetails) -> str:
-    """What is set aside, used now, and used at most."""
+    """What is reserved, used now, and used at most."""
     if details.vram_mode == "none":
         return ""
     used = details.used_bytes if details.held_bytes is None else details.held_bytes
@@ -171,8 +175,8 @@ def _attempts(attempts: Sequence[AttemptLine], width: int) -> list[Line]:
         Column("RAN", [Span("-" if one.seconds is None else watch_text(one.seconds)) for one in attempts], 7),
         Column("END", [Span(_end(one)) for one in attempts], 8, most=30),
         Column("VRAM", [Span(_vram(one)) for one in attempts], 6, right=True),
-        Column("UTIL", [Span(_percent(one)) for one in attempts], 3, right=True),
-        Column("RAM", [Span(_ram(one)) for one in attempts], 4, right=True),
+        Column("UTIL", [Span(or_dash(one.utilisation_percent, "{}%")) for one in attempts], 3, right=True),
+        Column("RAM", [Span(peak_text(one.peak_memory_bytes, None)) for one in attempts], 4, right=True),
     ]
     notes = [(Span(printable(one.note) or "-"),) for one in attempts]
     return table_lines(columns, "NOTE", notes, width, LEAST_NOTE)
@@ -194,20 +198,11 @@ def _end(attempt: AttemptLine) -> str:
     return attempt.why
 
 
-def _ram(attempt: AttemptLine) -> str:
-    return "-" if attempt.peak_memory_bytes is None else size_text(attempt.peak_memory_bytes)
-
-
 def _vram(attempt: AttemptLine) -> str:
-    """The most that it held, of what was set aside."""
     peak, reserved = attempt.peak_vram_bytes, attempt.reserved_bytes
     if reserved is None:
         return "-" if peak is None else size_text(peak)
     return amount_text(peak, reserved)
-
-
-def _percent(attempt: AttemptLine) -> str:
-    return "-" if attempt.utilisation_percent is None else f"{attempt.utilisation_percent}%"
 
 
 def _curves(attempts: Sequence[AttemptLine]) -> Iterator[Line]:
@@ -235,66 +230,66 @@ def _wrapped(label: str, text: str, width: int) -> Iterator[Line]:
 
 
 FEW = 4
-"""How many jobs are told of in full on a terminal."""
+"""How many jobs a terminal shows in full."""
 
 
 def show_jobs(
     paths: Paths, words: Sequence[str], screen: Screen, *, everything: bool = False, environment: bool = False
 ) -> int:
-    """Tell of the jobs that the words choose."""
+    """Show the jobs that the words select."""
     with known(paths, simulated=screen.sim) as knowledge:
-        stories = read_stories(knowledge, words, environment=environment)
-    stories = _with_reports(stories, paths)
+        chosen = read_details(knowledge, words, environment=environment)
+    chosen = _with_reports(chosen, paths)
     if screen.form == "json":
-        write_json(stories)
+        write_json(chosen)
     elif screen.form == "plain":
-        write_plain(jobs_plain(stories.jobs))
+        write_plain(jobs_plain(chosen.jobs))
     else:
         width, height = terminal_size(os.environ)
-        write_lines(_frame(stories, width, None if everything else height, screen.typed), screen.color)
+        write_lines(_render(chosen, width, None if everything else height, screen.typed), screen.color)
     return 0
 
 
-def read_stories(knowledge: Knowledge, words: Sequence[str], *, environment: bool = False) -> Stories:
-    """The jobs that the words choose, in their order."""
+def read_details(knowledge: Knowledge, words: Sequence[str], *, environment: bool = False) -> SelectedJobs:
+    """The jobs that the words select, in their order."""
     store = knowledge.store
     assert isinstance(store, Store)
     jobs = [job for job_id in find(store, words) if (job := store.job(job_id)) is not None]
     secrets = _secrets()
     told = [details_of(job, knowledge, secrets, environment=environment) for job in jobs]
-    return Stories(SCHEMA, exactly(knowledge.now), knowledge.simulated, told)
+    return SelectedJobs(SCHEMA, exactly(knowledge.now), knowledge.simulated, told)
 
 
-def _with_reports(stories: Stories, paths: Paths) -> Stories:
-    told = [structs.replace(job, reported=read_latest(paths.report(job.id))) for job in stories.jobs]
-    return structs.replace(stories, jobs=told)
+def _with_reports(chosen: SelectedJobs, paths: Paths) -> SelectedJobs:
+    told = [structs.replace(job, reported=read_latest(paths.report(job.id))) for job in chosen.jobs]
+    return structs.replace(chosen, jobs=told)
 
 
 def _secrets() -> tuple[str, ...]:
-    """Which variables look like secrets; a configuration that cannot be read must not keep anybody from looking."""
+    """Patterns of secret variables; the default ones if the configuration cannot be read."""
     try:
         return load_config(os.environ, None).engine.secrets
     except StokerError:
         return PATTERNS
 
 
-def _frame(stories: Stories, width: int, height: int | None, sim: str) -> list[Line]:
-    now = stories.at.timestamp()
-    if len(stories.jobs) > FEW:
-        return [clipped(line, width) for line in _many(stories, now, width, height, sim)]
+def _render(chosen: SelectedJobs, width: int, height: int | None, sim: str) -> list[Line]:
+    now = chosen.at.timestamp()
+    if len(chosen.jobs) > FEW:
+        return [clipped(line, width) for line in _many(chosen, now, width, height, sim)]
     lines: list[Line] = []
-    for details in stories.jobs:
-        told = render_details(details, now, width, sim, simulated=stories.simulated)
+    for details in chosen.jobs:
+        told = render_details(details, now, width, sim, simulated=chosen.simulated)
         lines += [*([EMPTY, EMPTY] if lines else []), *(clipped(line, max(width, 40)) for line in told)]
     return lines
 
 
-def _many(stories: Stories, now: float, width: int, height: int | None, sim: str) -> list[Line]:
-    shown: list[JobDetails] = stories.jobs if height is None else stories.jobs[: max(1, height - 4)]
-    badge = [Span(" SIM ", "simulated"), Span(" ")] if stories.simulated else []
-    counts = Counter(job.state for job in stories.jobs)
-    heading = ", ".join(f"{count} {word}" for word, count in counts.items())
-    lines = [(*badge, Span(f"{len(stories.jobs)} jobs: {heading}", "heading")), *job_table(shown, now, width)]
-    hidden = len(stories.jobs) - len(shown)
+def _many(chosen: SelectedJobs, now: float, width: int, height: int | None, sim: str) -> list[Line]:
+    shown: list[JobDetails] = chosen.jobs if height is None else chosen.jobs[: max(1, height - 4)]
+    counts = Counter(job.state for job in chosen.jobs)
+    states = ", ".join(f"{count} {word}" for word, count in counts.items())
+    title = heading([f"{len(chosen.jobs)} jobs: {states}"], width, simulated=chosen.simulated)
+    lines = [title, *job_table(shown, now, width)]
+    hidden = len(chosen.jobs) - len(shown)
     more = f" … {hidden} more (stoker status{sim} -a ID...); all about one: stoker status{sim} {shown[0].label}"
     return [*lines, (Span(more, "faint"),)] if hidden else lines

@@ -21,13 +21,18 @@ class LazyGroup(click.Group):
         sentences: Mapping[str, str],
         modules: str,
         aliases: Mapping[str, str] | None = None,
+        files: Mapping[str, str] | None = None,
         hidden: Collection[str] = (),
         **settings: Any,
     ) -> None:
-        """`modules` is the beginning of the name of every command's module; `hidden` are those not for people."""
+        """`modules` is the prefix of all module names; `files` names the module of commands that share one.
+
+        A command is `command` in its own module, and has its own name in a shared one. `hidden` are not for users.
+        """
         super().__init__(*arguments, **settings)
         self.sentences = sentences
         self.aliases = aliases or {}
+        self._files = files or {}
         self._hidden = hidden
         self._modules = modules
 
@@ -40,7 +45,8 @@ class LazyGroup(click.Group):
         name = self.aliases.get(cmd_name, cmd_name)
         if name not in self.sentences and name not in self._hidden:
             return None
-        command: click.Command = importlib.import_module(f"{self._modules}{name}").command
+        module = importlib.import_module(f"{self._modules}{self._files.get(name, name)}")
+        command: click.Command = getattr(module, name if name in self._files else "command")
         return command
 
     def resolve_command(

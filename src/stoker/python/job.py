@@ -231,13 +231,13 @@ def handles_of(link: Link, ids: Sequence[int]) -> list[Job]:
 
 def cancel_all(link: Link, jobs: Sequence[Job], *, only_waiting: bool = False) -> None:
     """Ask for the end of jobs, and wait until the engine has heard it."""
-    from stoker.queue.control import Control, Unheard, carry_out
+    from stoker.queue.control import Control, Unanswered, carry_out
 
     with link.opened() as store:
         found = queries.jobs_of(store, [job.id for job in jobs])
         meant = Queued if only_waiting else Active | Queued
         wishes = [Cancel(record.id, NOTE) for record in found if isinstance(record.state, meant)]
-        with contextlib.suppress(Unheard):  # it is recorded, and the next engine carries it out
+        with contextlib.suppress(Unanswered):  # it is recorded, and the next engine carries it out
             carry_out(Control(link.paths, store, link.sim), wishes)
 
 

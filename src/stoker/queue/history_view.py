@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
@@ -12,7 +13,11 @@ from stoker.core.job import Ended, Result, id_text
 from stoker.core.launch import INHERIT
 from stoker.core.text import text_for_json
 from stoker.queue.view_model import VramMode, amount_now, exactly, mode_of, moment, resources_of_attempts
+from stoker.store.engine_lock import QUEUE
+from stoker.store.paths import Paths, host_name
 from stoker.store.queries import Listing, Past, Period
+from stoker.store.status_file import read_status
+from stoker.store.writer import open_store
 
 SCHEMA = "stoker.history/1"
 
@@ -72,6 +77,40 @@ class History(Struct, frozen=True):
     hidden: int
     """How many of the counted jobs are older than those listed."""
     gpu_hours: float
+
+
+def read_history(paths: Paths, period: Period, limit: int, now: float, *, simulated: bool) -> History:
+    """The jobs that ended last, and the totals of all."""
+    with _opened(paths) as (store, devices):
+        jobs = list(past_lines(store, period, limit, devices))
+        counts = store.past_counts(period)
+        hours = store.past_gpu_seconds(period) / 3600
+    return History(
+        schema=SCHEMA,
+        at=exactly(now),
+        host=host_name(),
+        simulated=simulated,
+        since=moment(period.since or None),
+        jobs=jobs,
+        counts=counts,
+        hidden=sum(counts.values()) - len(jobs),
+        gpu_hours=round(hours, 6),
+    )
+
+
+@contextlib.contextmanager
+def past_jobs(paths: Paths, period: Period, limit: int) -> Iterator[Iterator[PastLine]]:
+    """The jobs that ended last, one by one."""
+    with _opened(paths) as (store, devices):
+        yield past_lines(store, period, limit, devices)
+
+
+@contextlib.contextmanager
+def _opened(paths: Paths) -> Iterator[tuple[Listing, Mapping[str, Device]]]:
+    """The store, and the devices that the engine saw last by their ids."""
+    status = read_status(paths.status_file(QUEUE))
+    with contextlib.closing(open_store(paths)) as store, store.glance():
+        yield store, {device.id: device for device in status.devices} if status else {}
 
 
 def past_lines(store: Listing, period: Period, limit: int, devices: Mapping[str, Device]) -> Iterator[PastLine]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
@@ -9,6 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.core.errors import StokerError
 from stoker.core.job import (
     Active,
     Assigned,
@@ -35,12 +37,16 @@ from stoker.core.learning import MIB, Use, reached
 from stoker.core.spec import Resources, dependency_text
 from stoker.core.text import PATTERNS, outcome, shown_value, text_for_json
 from stoker.core.units import size_text
-from stoker.queue.knowledge import Knowledge
+from stoker.queue.config import load_config
+from stoker.queue.knowledge import Knowledge, known
+from stoker.queue.select import find
 from stoker.queue.view_builder import job_line
 from stoker.queue.view_model import JobLine, amount_now, exactly, moment, resources_of_attempts
 from stoker.queue.view_text import oom_advice, sparing_text
-from stoker.store.reports import Latest
+from stoker.store.paths import Paths
+from stoker.store.reports import Latest, read_latest
 from stoker.store.schema import AttemptRow
+from stoker.store.writer import Store
 
 
 class AttemptLine(Struct, frozen=True):
@@ -224,6 +230,27 @@ class SelectedJobs(Struct, frozen=True):
     at: datetime
     simulated: bool
     jobs: list[JobDetails]
+
+
+def read_jobs(paths: Paths, words: Sequence[str], *, simulated: bool, environment: bool = False) -> SelectedJobs:
+    """The jobs that the words select, in their order."""
+    secrets = _secrets()
+    with known(paths, simulated=simulated) as knowledge:
+        store = knowledge.store
+        assert isinstance(store, Store)
+        jobs = [job for job_id in find(store, words) if (job := store.job(job_id)) is not None]
+        details = [details_of(job, knowledge, secrets, environment=environment) for job in jobs]
+        now = knowledge.now
+    reported = [replace(job, reported=read_latest(paths.report(job.id))) for job in details]
+    return SelectedJobs(SCHEMA, exactly(now), simulated, reported)
+
+
+def _secrets() -> tuple[str, ...]:
+    """Patterns of secret variables; the default ones if the configuration cannot be read."""
+    try:
+        return load_config(os.environ, None).engine.secrets
+    except StokerError:
+        return PATTERNS
 
 
 def details_of(

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from msgspec import structs
-
-from stoker.cli.output_options import Screen, write_json, write_plain
 from stoker.cli.views.history import peak_text
-from stoker.cli.views.plain import jobs_plain
 from stoker.cli.views.status import LOOKS, job_table
 from stoker.cli.views.text import (
     EMPTY,
@@ -23,21 +18,15 @@ from stoker.cli.views.text import (
     or_dash,
     sparkline,
     table_lines,
-    terminal_size,
-    write_lines,
 )
-from stoker.core.errors import StokerError
-from stoker.core.text import PATTERNS, printable
+from stoker.core.text import printable
 from stoker.core.units import count_text, size_text
-from stoker.queue.config import load_config
-from stoker.queue.job_view import SCHEMA, AttemptLine, JobDetails, SelectedJobs, details_of
-from stoker.queue.knowledge import Knowledge, known
-from stoker.queue.select import find
-from stoker.queue.view_model import exactly
+from stoker.queue.job_view import AttemptLine, JobDetails, SelectedJobs
 from stoker.queue.view_text import ago_text, clock_text, stamp, watch_text
-from stoker.store.paths import Paths
-from stoker.store.reports import latest_text, read_latest
-from stoker.store.writer import Store
+from stoker.store.reports import latest_text
+
+FEW = 4
+"""How many jobs a terminal shows in full."""
 
 LABEL = 11
 
@@ -79,9 +68,9 @@ def _state(details: JobDetails) -> str:
     if details.ended is None:
         return details.state + (f" for {watch_text(details.seconds)}" if details.seconds is not None else "")
     how = f"signal {details.signal}" if details.signal else f"exit {details.exit_code}"
-    told = f" ({how})" if details.state == "failed" else ""
+    cause = f" ({how})" if details.state == "failed" else ""
     ran = f" after {watch_text(details.seconds)}" if details.seconds is not None else ""
-    return f"{details.state}{told}{ran}"
+    return f"{details.state}{cause}{ran}"
 
 
 def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
@@ -115,19 +104,19 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
 
 def _expected(details: JobDetails, now: float) -> str:
     start, end = details.expected_start, details.expected_end
-    told = [f"start ~{clock_text(start.timestamp(), now)}"] if start else []
-    told += [f"end ~{clock_text(end.timestamp(), now)}"] if end else []
-    return ", ".join(told) or ("start ?" if details.state == "queued" else "")
+    parts = [f"start ~{clock_text(start.timestamp(), now)}"] if start else []
+    parts += [f"end ~{clock_text(end.timestamp(), now)}"] if end else []
+    return ", ".join(parts) or ("start ?" if details.state == "queued" else "")
 
 
 def _needs(details: JobDetails) -> str:
-    told = [count_text(details.gpus, "GPU") if details.gpus else "no GPU"]
+    parts = [count_text(details.gpus, "GPU") if details.gpus else "no GPU"]
     if details.gpus:
-        told.append(_ASKED.get(details.vram_mode) or f"{size_text(details.vram_bytes)} on each")
-    told += [f"of the type {details.gpu_type}"] if details.gpu_type else []
-    told += [f"only {','.join(details.allowed)}"] if details.allowed else []
-    told += [f"{','.join(details.preferred)} first"] if details.preferred else []
-    return ", ".join(told)
+        parts.append(_ASKED.get(details.vram_mode) or f"{size_text(details.vram_bytes)} on each")
+    parts += [f"of the type {details.gpu_type}"] if details.gpu_type else []
+    parts += [f"only {','.join(details.allowed)}"] if details.allowed else []
+    parts += [f"{','.join(details.preferred)} first"] if details.preferred else []
+    return ", ".join(parts)
 
 
 def _memory(details: JobDetails) -> str:
@@ -135,11 +124,11 @@ def _memory(details: JobDetails) -> str:
     if details.vram_mode == "none":
         return ""
     used = details.used_bytes if details.held_bytes is None else details.held_bytes
-    told = [_reserved(details)]
-    told += [f"uses {size_text(used)} now"] if used is not None and details.ended is None else []
-    told += [f"at most {size_text(details.peak_vram_bytes)}"] if details.peak_vram_bytes is not None else []
-    told += [] if not details.utilisation_percent else [f"kept its GPU {details.utilisation_percent}% busy"]
-    return ", ".join(filter(None, told))
+    parts = [_reserved(details)]
+    parts += [f"uses {size_text(used)} now"] if used is not None and details.ended is None else []
+    parts += [f"at most {size_text(details.peak_vram_bytes)}"] if details.peak_vram_bytes is not None else []
+    parts += [] if not details.utilisation_percent else [f"kept its GPU {details.utilisation_percent}% busy"]
+    return ", ".join(filter(None, parts))
 
 
 def _reserved(details: JobDetails) -> str:
@@ -154,11 +143,11 @@ def _reserved(details: JobDetails) -> str:
 
 
 def _limits(details: JobDetails) -> str:
-    told = [f"{watch_text(details.limit_seconds)} of running time"] if details.limit_seconds is not None else []
-    told += [f"{details.at_once} of its array at once"] if details.at_once is not None else []
-    told += [_retries(details)] if details.retries else []
-    told += [] if details.requeue else ["not run again when lost"]
-    return ", ".join(told)
+    parts = [f"{watch_text(details.limit_seconds)} of running time"] if details.limit_seconds is not None else []
+    parts += [f"{details.at_once} of its array at once"] if details.at_once is not None else []
+    parts += [_retries(details)] if details.retries else []
+    parts += [] if details.requeue else ["not run again when lost"]
+    return ", ".join(parts)
 
 
 def _retries(details: JobDetails) -> str:
@@ -229,65 +218,21 @@ def _wrapped(label: str, text: str, width: int) -> Iterator[Line]:
         yield Span(f" {label if number == 0 else '':{LABEL}}", "faint"), Span(part)
 
 
-FEW = 4
-"""How many jobs a terminal shows in full."""
-
-
-def show_jobs(
-    paths: Paths, words: Sequence[str], screen: Screen, *, everything: bool = False, environment: bool = False
-) -> int:
-    """Show the jobs that the words select."""
-    with known(paths, simulated=screen.sim) as knowledge:
-        chosen = read_details(knowledge, words, environment=environment)
-    chosen = _with_reports(chosen, paths)
-    if screen.form == "json":
-        write_json(chosen)
-    elif screen.form == "plain":
-        write_plain(jobs_plain(chosen.jobs))
-    else:
-        width, height = terminal_size(os.environ)
-        write_lines(_render(chosen, width, None if everything else height, screen.typed), screen.color)
-    return 0
-
-
-def read_details(knowledge: Knowledge, words: Sequence[str], *, environment: bool = False) -> SelectedJobs:
-    """The jobs that the words select, in their order."""
-    store = knowledge.store
-    assert isinstance(store, Store)
-    jobs = [job for job_id in find(store, words) if (job := store.job(job_id)) is not None]
-    secrets = _secrets()
-    told = [details_of(job, knowledge, secrets, environment=environment) for job in jobs]
-    return SelectedJobs(SCHEMA, exactly(knowledge.now), knowledge.simulated, told)
-
-
-def _with_reports(chosen: SelectedJobs, paths: Paths) -> SelectedJobs:
-    told = [structs.replace(job, reported=read_latest(paths.report(job.id))) for job in chosen.jobs]
-    return structs.replace(chosen, jobs=told)
-
-
-def _secrets() -> tuple[str, ...]:
-    """Patterns of secret variables; the default ones if the configuration cannot be read."""
-    try:
-        return load_config(os.environ, None).engine.secrets
-    except StokerError:
-        return PATTERNS
-
-
-def _render(chosen: SelectedJobs, width: int, height: int | None, sim: str) -> list[Line]:
+def render_jobs(chosen: SelectedJobs, width: int, height: int | None, sim: str) -> list[Line]:
+    """A few jobs in full, or a table of many."""
     now = chosen.at.timestamp()
     if len(chosen.jobs) > FEW:
-        return [clipped(line, width) for line in _many(chosen, now, width, height, sim)]
+        return [clipped(line, width) for line in _table(chosen, now, width, height, sim)]
     lines: list[Line] = []
     for details in chosen.jobs:
-        told = render_details(details, now, width, sim, simulated=chosen.simulated)
-        lines += [*([EMPTY, EMPTY] if lines else []), *(clipped(line, max(width, 40)) for line in told)]
+        shown = render_details(details, now, width, sim, simulated=chosen.simulated)
+        lines += [*([EMPTY, EMPTY] if lines else []), *(clipped(line, max(width, 40)) for line in shown)]
     return lines
 
 
-def _many(chosen: SelectedJobs, now: float, width: int, height: int | None, sim: str) -> list[Line]:
+def _table(chosen: SelectedJobs, now: float, width: int, height: int | None, sim: str) -> list[Line]:
     shown: list[JobDetails] = chosen.jobs if height is None else chosen.jobs[: max(1, height - 4)]
-    counts = Counter(job.state for job in chosen.jobs)
-    states = ", ".join(f"{count} {word}" for word, count in counts.items())
+    states = ", ".join(f"{count} {word}" for word, count in Counter(job.state for job in chosen.jobs).items())
     title = heading([f"{len(chosen.jobs)} jobs: {states}"], width, simulated=chosen.simulated)
     lines = [title, *job_table(shown, now, width)]
     hidden = len(chosen.jobs) - len(shown)

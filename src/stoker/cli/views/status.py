@@ -281,10 +281,10 @@ def _hidden(status: Status, shown: Sequence[JobLine], width: int, sim: str) -> s
     queued = sum(job.tasks for job in shown) - active - held
     counts = status.counts
     left = ((counts.active - active, "running"), (counts.waiting - queued, "waiting"), (counts.held - held, "held"))
-    told = [f"{count} more {word}" for count, word in left if count > 0]
+    counted = [f"{count} more {word}" for count, word in left if count > 0]
     more = sum(max(0, count) for count, _ in left)
-    forms = (f"… {', '.join(told)} (stoker status{sim} -a)", f"… {more} more (stoker status{sim} -a)")
-    return next((form for form in forms if cells(form) < width), forms[-1]) if told else ""
+    forms = (f"… {', '.join(counted)} (stoker status{sim} -a)", f"… {more} more (stoker status{sim} -a)")
+    return next((form for form in forms if cells(form) < width), forms[-1]) if counted else ""
 
 
 def _today(status: Status, sim: str) -> str:

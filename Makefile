@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check storm format bench picture clean
+.PHONY: help schema demo test check storm format bench picture clean
 
 help:
 	@echo "make demo    run the demonstration on four simulated GPUs (about 20 s)"
@@ -14,6 +14,7 @@ help:
 	@echo "make storm   kill engines, workers and forkservers at random, ten times; SEED=7 SEEDS=1 for one storm"
 	@echo "make format  let ruff mend layout and imports"
 	@echo "make bench   side-by-side measurements against other programs"
+	@echo "make schema  write docs/schema from the code"
 	@echo "make picture  draw docs/picture.svg anew from a real run"
 	@echo "make clean   remove .venv and everything that was built"
 
@@ -48,10 +49,13 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-BENCHES ?= dispatch submit submit_busy waiting idle long_list packing python_calls gpu_task
+BENCHES ?= dispatch submit submit_busy waiting idle long_list packing python_calls gpu_task small
 bench: $(STAMP)
 	$(BIN)/python -m compileall -q src
 	@for script in $(BENCHES); do echo; echo "== bench/$$script.py"; $(BIN)/python bench/$$script.py || exit; done
+
+schema: $(STAMP)
+	$(BIN)/python docs/make_schema.py
 
 picture: $(STAMP)
 	$(BIN)/python docs/make_picture.py

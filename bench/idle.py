@@ -48,7 +48,7 @@ def main() -> int:
     chosen = options.parse_args()
     try:
         with workshop(chosen.directory) as directory, contextlib.ExitStack() as running:
-            servers = _servers(directory, running, jobs=chosen.jobs, exclusive=chosen.exclusive)
+            servers = _servers(directory, running, jobs=chosen.jobs, exclusive=chosen.alone)
             time.sleep(min(SETTLE, chosen.seconds))
             say(f"watching {len(servers)} idle servers for {chosen.seconds:g} s")
             _print(_watch(servers, chosen.seconds), chosen)

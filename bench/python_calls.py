@@ -62,7 +62,7 @@ Rounds = Mapping[str, Sequence[Taken]]
 def main() -> int:
     """Measure and print; 1 where our own calls failed."""
     options = _options()
-    libraries = [library for library in LIBRARIES if not (options.exclusive and library.package)]
+    libraries = [library for library in LIBRARIES if not (options.alone and library.package)]
     for library in libraries:
         install(library.program)
     found: dict[str, list[Taken]] = defaultdict(list)

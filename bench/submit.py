@@ -48,7 +48,7 @@ class Rivals:
 def main() -> int:
     """Measure and print; 1 where a program did not do its work."""
     options = _options()
-    names = [] if options.exclusive else present([HYPERQUEUE, GFLOW, TASK_SPOOLER])
+    names = [] if options.alone else present([HYPERQUEUE, GFLOW, TASK_SPOOLER])
     try:
         with workshop(options.directory) as directory:
             with _rivals(directory / "single", names) as rivals:

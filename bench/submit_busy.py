@@ -46,7 +46,7 @@ class Latency:
 def main() -> int:
     """Measure and print; 1 where the queue ran dry before the measuring was over."""
     options = _options()
-    names = [] if options.exclusive else present([HYPERQUEUE, GFLOW])
+    names = [] if options.alone else present([HYPERQUEUE, GFLOW])
     try:
         with workshop(options.directory) as directory:
             found, rate = _ours(directory / "stoker", options)

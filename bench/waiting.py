@@ -40,7 +40,7 @@ SHAPES = (1, 100)
 def main() -> int:
     """Measure and print; 1 where a program did not do its work."""
     options = _options()
-    names = [] if options.exclusive else present([HYPERQUEUE, GFLOW])
+    names = [] if options.alone else present([HYPERQUEUE, GFLOW])
     try:
         with workshop(options.directory) as directory:
             looks, memory, busy = _measure(directory, names, options)

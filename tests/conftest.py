@@ -1,10 +1,17 @@
-"""The order of the tests: what takes long comes first, so that no worker is left alone with it in the end."""
+"""For all tests: signals as at a terminal, and what takes long first, so that no worker is left alone with it."""
 
 from __future__ import annotations
 
 import pytest
 
+from support.signals import reset_for_children
+
 _FIRST = ("system/test_storm", "system/", "devices/", "runner/")
+
+
+def pytest_configure() -> None:
+    """Undo what nohup, cron or a script did to signals; a worker of xdist does so for itself."""
+    reset_for_children()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -80,7 +80,7 @@ THIRD_PARTY = {
     "rich": "stoker.cli.views.run_live",
     "cloudpickle": "stoker.python",
     "hydra": "stoker.python.hydra",
-    "joblib": "stoker.python.joblib",
+    "joblib": "stoker.python.joblib_backend",
     "omegaconf": "stoker.python.hydra",
 }
 """Libraries, and the one part that may import each."""

@@ -1,4 +1,4 @@
-"""What Hydra finds of Stoker, in every program that uses Hydra: `hydra/launcher=stoker` and its options."""
+"""The plugin that Hydra discovers: `hydra/launcher=stoker` and its options."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 
-# Hydra runs this file before it is a module, so annotations must not be text here: dataclasses would look it up.
+# Hydra runs this file before it is in sys.modules, so annotations must not be strings: dataclasses would look it up.
 @dataclass
 class StokerConf:
-    """The options of a job, in the words of the command line; what is not given is as configured there."""
+    """The options of a job, named as on the command line, with the same defaults."""
 
     _target_: str = "hydra_plugins.stoker_launcher.StokerLauncher"
     max_parallel: int | None = None
@@ -46,14 +46,14 @@ class StokerLauncher(Launcher):
     """Runs the jobs of a multirun on GPUs from Stoker's queue."""
 
     def __init__(self, **_options: Any) -> None:
-        """The options are read from the configuration of each job, which may differ in them."""
+        """Ignore the options: they are read from the configuration of each job, where they may differ."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Remember what a multirun consists of."""
+        """Keep what Hydra passes for a multirun."""
         self._parts = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run a job for each list of overrides, and return what they returned, in the same order."""
+        """Run a job for each list of overrides, and return their results in the same order."""
         from stoker.python.hydra import Sweep, launch
 
         return launch(Sweep(*self._parts), job_overrides, initial_job_idx)

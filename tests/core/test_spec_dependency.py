@@ -13,14 +13,14 @@ from stoker.core.errors import UsageError
 from stoker.core.spec import (
     Blocked,
     Dependency,
-    Doomed,
     Kind,
+    NeverSatisfied,
     Outcome,
     Ready,
     Verdict,
     dependency_text,
-    doom_text,
     judge,
+    never_satisfied_text,
     parse_after,
 )
 
@@ -89,11 +89,11 @@ def test_any_text_is_dependencies_or_a_usage_error(text: str) -> None:
     ("kind", "outcome", "verdict"),
     [
         ("ok", "ok", Ready()),
-        ("ok", "notok", Doomed(Dependency(12))),
+        ("ok", "notok", NeverSatisfied(Dependency(12))),
         ("any", "ok", Ready()),
         ("any", "notok", Ready()),
         ("notok", "notok", Ready()),
-        ("notok", "ok", Doomed(Dependency(12, "notok"))),
+        ("notok", "ok", NeverSatisfied(Dependency(12, "notok"))),
     ],
 )
 def test_an_ended_target(kind: Kind, outcome: Outcome, verdict: Verdict) -> None:
@@ -115,15 +115,17 @@ def test_no_dependencies() -> None:
 
 def test_a_wrong_end_in_words() -> None:
     """It says what the target came to, and calls a task as people do."""
-    assert doom_text(Doomed(Dependency(12))) == "job 12 did not succeed"
-    assert doom_text(Doomed(Dependency(12)), lambda _: "11.1") == "job 11.1 did not succeed"
+    assert never_satisfied_text(NeverSatisfied(Dependency(12))) == "job 12 did not succeed"
+    assert never_satisfied_text(NeverSatisfied(Dependency(12)), lambda _: "11.1") == "job 11.1 did not succeed"
     said = "job 12 succeeded, and this job was to start only if it did not"
-    assert doom_text(Doomed(Dependency(12, "notok"))) == said
+    assert never_satisfied_text(NeverSatisfied(Dependency(12, "notok"))) == said
 
 
 def test_arrays_are_called_so() -> None:
     """A sentence about an array does not speak of a job."""
-    assert doom_text(Doomed(Dependency(12, array=True)), "11.{}".format) == "array 12 did not succeed"
+    assert (
+        never_satisfied_text(NeverSatisfied(Dependency(12, array=True)), "11.{}".format) == "array 12 did not succeed"
+    )
     assert dependency_text(Dependency(12, "any", array=True)) == "array 12 (any)"
     assert dependency_text(Dependency(46)) == "46 (ok)"
 
@@ -131,11 +133,11 @@ def test_arrays_are_called_so() -> None:
 @QUIET
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from(OUTCOMES))))
 def test_one_wrong_end_is_enough(pairs: list[tuple[Kind, Outcome]]) -> None:
-    """Doomed comes before blocked, blocked before ready, in whatever order the targets are named."""
+    """NeverSatisfied comes before blocked, blocked before ready, in whatever order the targets are named."""
     after = [Dependency(number, kind) for number, (kind, _) in enumerate(pairs)]
     verdict = judge(after, lambda dependency: pairs[dependency.target][1])
     if DOOMED & set(pairs):
-        assert isinstance(verdict, Doomed)
+        assert isinstance(verdict, NeverSatisfied)
     else:
         waits = tuple(one for one in after if pairs[one.target][1] == "open")
         assert verdict == (Blocked(waits) if waits else Ready())

@@ -12,7 +12,7 @@ UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 
 
 def declared(*words: str, known: dict[str, str] | None = None) -> tuple[Device, ...]:
-    return DeclaredDevices(words, known).look(0.0).devices
+    return DeclaredDevices(words, known).snapshot(0.0).devices
 
 
 def test_one_device_per_word_in_the_listed_order() -> None:
@@ -25,7 +25,7 @@ def test_one_device_per_word_in_the_listed_order() -> None:
 
 def test_nothing_is_measured() -> None:
     """A declared device has no memory and no reading, so nothing is packed on it."""
-    snapshot = DeclaredDevices(["0"]).look(12.5)
+    snapshot = DeclaredDevices(["0"]).snapshot(12.5)
     assert snapshot.at == 12.5
     assert not snapshot.readings
     assert not snapshot.devices[0].measured

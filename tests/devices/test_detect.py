@@ -32,7 +32,7 @@ try:
 except StokerError as error:
     print(json.dumps([type(error).__name__, error.message, error.hint]))
 else:
-    seen = devices.look(0.0).devices
+    seen = devices.snapshot(0.0).devices
     print(json.dumps([type(devices).__name__, [[each.label, each.visible, each.claims, each.share] for each in seen]]))
     devices.close()
 """
@@ -139,12 +139,12 @@ class TestSimulated:
     def test_all(self, tmp_path: Path) -> None:
         """Without names all of them are taken."""
         with closing(simulate("2x24G,1x80G", str(tmp_path), [], 0.0)) as devices:
-            assert [device.label for device in devices.look(0.0).devices] == ["0", "1", "2"]
+            assert [device.label for device in devices.snapshot(0.0).devices] == ["0", "1", "2"]
 
     def test_some(self, tmp_path: Path) -> None:
         """Names choose among them; one that is repeated counts once."""
         with closing(simulate("4x24G", str(tmp_path), ["3", "1", "3"], 0.0)) as devices:
-            snapshot = devices.look(5.0)
+            snapshot = devices.snapshot(5.0)
         assert [device.label for device in snapshot.devices] == ["3", "1"]
         assert snapshot.at == 5.0
         assert devices.variables["STOKER_SIM"] == "4x24G"
@@ -167,7 +167,7 @@ class TestNames:
     def test_ambiguous(self, tmp_path: Path) -> None:
         """The beginning of several ids is refused, and is no name of any of them."""
         with closing(simulate("2x1G", str(tmp_path), [], 0.0)) as devices:
-            snapshot = devices.look(0.0)
+            snapshot = devices.snapshot(0.0)
         with pytest.raises(Impossible, match="more than one device begins with 'SIM'"):
             resolve(snapshot, "SIM")
         assert known_names(snapshot) == {"0": "SIM-0", "1": "SIM-1", "SIM-0": "SIM-0", "SIM-1": "SIM-1"}
@@ -176,12 +176,12 @@ class TestNames:
 def test_no_devices() -> None:
     """Jobs that need no GPU run on a machine that has none."""
     with closing(NoDevices()) as devices:
-        assert devices.look(3.0) == Snapshot(3.0, ())
+        assert devices.snapshot(3.0) == Snapshot(3.0, ())
         assert (devices.fileno(), devices.variables) == (-1, {})
 
 
 def test_device_that_vanishes() -> None:
     """A chosen device that a later look does not show is not in the snapshot."""
     with closing(Subset(DeclaredDevices(["a", "b"]), ["b", "gone"])) as devices:
-        assert [device.id for device in devices.look(0.0).devices] == ["b"]
+        assert [device.id for device in devices.snapshot(0.0).devices] == ["b"]
         assert devices.fileno() == -1

@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from support.nvml import DRIVER_NOT_LOADED, Bench, FakeGpu, FakeMachine, compiled
+from support.wait import ending, line_from
 
 _LOOKER = """
 import json, sys, time
 from stoker.devices.detect import LateDevices
 devices = LateDevices(sys.argv[1:], "no GPU found: at first", soonest=0.1)
 for line in sys.stdin:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while True:
-        seen = devices.look(time.time())
+        seen = devices.snapshot(time.time())
         if line.strip() in (seen.note, str(len(seen.devices))) or time.monotonic() > deadline:
             break
         time.sleep(0.02)
@@ -49,7 +50,7 @@ class Looker:
         assert self._process.stdout is not None
         self._process.stdin.write(wanted + "\n")
         self._process.stdin.flush()
-        ids, note = json.loads(self._process.stdout.readline())
+        ids, note = json.loads(line_from(self._process.stdout))
         return ids, note
 
 
@@ -57,10 +58,9 @@ class Looker:
 def looker(bench: Bench, request: pytest.FixtureRequest) -> Iterator[Looker]:
     """A process beside the stand-in driver; the parameters are the devices that the user named."""
     command = [sys.executable, "-c", _LOOKER, *getattr(request, "param", [])]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env=bench.environment, text=True, **pipes) as process:  # type: ignore[call-overload]
+    process = subprocess.Popen(command, env=bench.environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with ending(process):
         yield Looker(process)
-        process.stdin.close()
 
 
 def test_a_driver_that_comes_late_is_found(bench: Bench, looker: Looker) -> None:

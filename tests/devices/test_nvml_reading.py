@@ -29,6 +29,7 @@ from support.nvml import (
     FakeSlice,
     compiled,
 )
+from support.wait import ending
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 GONE = 1_000_000_000
@@ -90,7 +91,7 @@ def test_memory_is_what_jobs_can_get(bench: Bench) -> None:
 
 def test_processes_have_their_owner_and_command(bench: Bench) -> None:
     """A process is shown with the user it belongs to and the command it runs."""
-    with subprocess.Popen(["sleep", "300"]) as child:
+    with ending(subprocess.Popen(["sleep", "300"])) as child:
         snapshot = read(bench, with_processes(FakeProcess(child.pid, GIB)))
         child.kill()
     assert snapshot.reading("GPU-1").processes == (Process(child.pid, GIB, ME, "sleep 300"),)

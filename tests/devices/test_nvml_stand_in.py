@@ -28,6 +28,7 @@ from support.nvml import (
     compiled,
     driver_of,
 )
+from support.wait import ending
 
 A100 = FakeGpu("GPU-11111111-2222-3333-4444-000000000000", utilisation=87, celsius=61, power_milliwatts=243_000)
 RTX = FakeGpu("GPU-11111111-2222-3333-4444-000000000001", name="NVIDIA GeForce RTX 4090", total=24 * GIB)
@@ -131,7 +132,7 @@ def test_the_array_that_is_too_small(driver: Bench) -> None:
 
 def test_a_dead_process_is_not_listed_and_holds_nothing(driver: Bench) -> None:
     """When a process dies the driver forgets it and takes its memory back, even before it is waited for."""
-    with subprocess.Popen(["sleep", "60"]) as child:
+    with ending(subprocess.Popen(["sleep", "60"])) as child:
         driver.write(FakeMachine((FakeGpu("GPU-1", processes=(FakeProcess(child.pid, GIB),)),)))
         assert [found.pid for found in pynvml.nvmlDeviceGetComputeRunningProcesses(handle())] == [child.pid]
         child.kill()
@@ -276,7 +277,7 @@ def test_a_lost_gpu_fails_in_every_call(driver: Bench) -> None:
 @pytest.fixture
 def busy(bench: Bench) -> Iterator[int]:
     """A machine of two GPUs with a real process on the first; its PID."""
-    with subprocess.Popen(["sleep", "300"]) as child:
+    with ending(subprocess.Popen(["sleep", "300"])) as child:
         process = FakeProcess(child.pid, 6 * GIB, load=43)
         gpu = FakeGpu(A100.uuid, utilisation=87, celsius=61, accounting=4000, processes=(process,))
         machine = FakeMachine((gpu, RTX))

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.device import Account
 from stoker.core.errors import UsageError
 from stoker.devices.simulated import SimulatedDevices
-from stoker.devices.simulator import switch_accounting
-from support.simjobs import GIB, SimulatedMachine, finish, simulated_machine
+from support.simulated_machine import GIB, SimulatedMachine, simulated_machine
+from support.wait import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def machine(tmp_path: Path) -> Iterator[SimulatedMachine]:
 
 def test_devices_say_that_they_are_simulated(tmp_path: Path) -> None:
     """Ids, models and claims cannot be mistaken for those of a real GPU."""
-    first, second = SimulatedDevices("1x80G,1x1.5G", str(tmp_path)).look(0.0).devices
+    first, second = SimulatedDevices("1x80G,1x1.5G", str(tmp_path)).snapshot(0.0).devices
     assert (first.id, first.label, first.visible) == ("SIM-0", "0", "0")
     assert (first.kind, first.claims, first.memory) == ("simulated", ("sim:0",), 80 * GIB)
     assert (second.id, second.visible, second.claims) == ("SIM-1", "1", ("sim:1",))
@@ -57,7 +56,7 @@ def test_jobs_on_a_device_are_summed(machine: SimulatedMachine) -> None:
         jobs[1].pid: 2 * GIB,
     }
     assert {process.owner for process in reading.processes} == {pwd.getpwuid(os.getuid()).pw_name}
-    assert all("-m stoker.devices.demo_job --memory" in process.command for process in reading.processes)
+    assert all("training_job.py --memory" in process.command for process in reading.processes)
     assert machine.reading(1).used == 0
 
 
@@ -76,7 +75,7 @@ def test_a_killed_job_is_gone_at_the_next_look(machine: SimulatedMachine, tmp_pa
     job = machine.start("--memory", "20G", "--seconds", "60")
     machine.wait_used(20 * GIB)
     job.kill()
-    job.wait()
+    job.wait(PATIENCE_SECONDS)
     reading = machine.reading()
     assert (reading.used, reading.processes) == (0, ())
     assert list((tmp_path / "sim").iterdir()) == []
@@ -93,7 +92,7 @@ def test_temperature_follows_the_load_slowly(machine: SimulatedMachine) -> None:
     assert 70 <= warming[-1] <= 90
     assert (machine.reading(now=120.0).power or 0) > (idle.power or 0)
     job.kill()
-    job.wait()
+    job.wait(PATIENCE_SECONDS)
     assert machine.reading(now=120.0).power == idle.power
     assert machine.reading(now=600.0).temperature == idle.temperature
 
@@ -111,49 +110,3 @@ def test_a_vanished_directory_is_unknown_and_never_free(machine: SimulatedMachin
         reading = machine.reading(index)
         assert (reading.used, reading.processes, reading.accounts) == (None, (), None)
         assert "cannot be read" in reading.problem
-
-
-def test_accounting_is_off_unless_somebody_switched_it_on(machine: SimulatedMachine, tmp_path: Path) -> None:
-    """As on most machines there are no accounts; where accounting is on there are, though of nobody."""
-    assert machine.reading().accounts is None
-    switch_accounting(str(tmp_path / "sim"), on=True)
-    assert machine.reading().accounts == ()
-    switch_accounting(str(tmp_path / "sim"), on=False)
-    assert machine.reading().accounts is None
-
-
-def test_an_account_has_the_true_peak_after_the_end(machine: SimulatedMachine, tmp_path: Path) -> None:
-    """A spike between two looks is in the account of its process, on each of its devices, also when it is over."""
-    switch_accounting(str(tmp_path / "sim"), on=True)
-    options = ("--curve", "0:2G,0.1:9G,0.2:1G", "--seconds", "0.3", "--load", "40")
-    job = machine.start(*options, gpus="0,1")
-    assert finish(job)[0] == 0
-    for index in (0, 1):
-        reading = machine.reading(index)
-        (account,) = reading.accounts or ()
-        assert (account.pid, account.utilisation, account.running) == (job.pid, 40, False)
-        assert 3 * GIB < account.peak <= 9 * GIB
-        assert (reading.used, reading.processes) == (0, ())
-
-
-def test_a_killed_process_has_its_account(machine: SimulatedMachine, tmp_path: Path) -> None:
-    """While it runs the account says so; after kill -9 it is kept all the same, but not on other devices."""
-    switch_accounting(str(tmp_path / "sim"), on=True)
-    job = machine.start("--memory", "5G", "--seconds", "60", "--load", "30")
-    machine.wait_used(5 * GIB)
-    assert machine.reading().accounts == (Account(job.pid, 5 * GIB, 30, True),)
-    job.kill()
-    job.wait()
-    assert machine.reading().accounts == (Account(job.pid, 5 * GIB, 30, False),)
-    assert machine.reading(1).accounts == ()
-
-
-def test_accounts_are_dropped_after_a_minute(machine: SimulatedMachine, tmp_path: Path) -> None:
-    """Who looks within a minute of the end sees the account, later nobody does and its file is gone."""
-    switch_accounting(str(tmp_path / "sim"), on=True)
-    assert finish(machine.start("--seconds", "0"))[0] == 0
-    (file,) = (tmp_path / "sim").glob("*.ended")
-    assert len(machine.reading().accounts or ()) == 1
-    os.utime(file, (0, 0))
-    assert machine.reading().accounts == ()
-    assert not file.exists()

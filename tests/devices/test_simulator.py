@@ -9,15 +9,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.units import device_sizes, parse_sim
-from stoker.devices.simulator import SimulatedProcess, ended, holdings, make_directory, switch_accounting
-from support.wait import wait_until
+from stoker.devices.simulator import SimulatedProcess, holdings, make_directory
+from support.wait import ending, line_from, wait_until
 
 GIB = 2**30
 SIZES = [24 * GIB, 24 * GIB]
@@ -137,9 +137,8 @@ def test_the_last_byte_can_be_taken(tmp_path: Path) -> None:
 def test_a_reader_never_meets_a_live_process_half_way(tmp_path: Path) -> None:
     """While a process changes what it holds as fast as it can, every look finds one of its values."""
     command = [sys.executable, "-c", FLICKERING, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"None\n"
+    with ending(subprocess.Popen(command, stdout=subprocess.PIPE)) as process:
+        assert line_from(process.stdout) == b"None\n"
         seen = [[holding.memory[0] for holding in holdings(str(tmp_path))] for _ in range(2000)]
         process.kill()
     assert all(values in ([1], [2]) for values in seen)
@@ -204,35 +203,6 @@ def test_things_that_are_no_files_are_passed_over(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 6
 
 
-def test_a_limit_is_a_shortage_though_memory_is_free(tmp_path: Path) -> None:
-    """A process gets what it may have and no more; what it was refused names the limit."""
-    with closing(SimulatedProcess(str(tmp_path), SIZES, limits={0: 4 * GIB})) as simulated:
-        assert simulated.hold({0: 4 * GIB, 1: 20 * GIB}, {}) is None
-        oom = simulated.hold({0: 4 * GIB + 1, 1: 20 * GIB}, {})
-        assert oom is not None
-        assert (oom.device, oom.wanted, oom.limit, oom.free) == (0, 1, 4 * GIB, 20 * GIB)
-
-
-def test_the_peak_outlives_what_is_held(tmp_path: Path) -> None:
-    """The file of a process carries the most that it ever held on each device."""
-    with closing(SimulatedProcess(str(tmp_path), SIZES)) as simulated:
-        for size in (1, 9, 3):
-            simulated.hold({0: size * GIB, 1: GIB}, {0: 20, 1: 20}, {0: 60, 1: 20})
-        (holding,) = holdings(str(tmp_path))
-        assert (holding.memory[0], holding.peak, holding.busy) == (3 * GIB, {0: 9 * GIB, 1: GIB}, {0: 60, 1: 20})
-
-
-def test_of_two_accounts_the_newer_one_is_last(tmp_path: Path) -> None:
-    """Accounts come in the order of their ends, so that a pid that was used twice stands for its last process."""
-    switch_accounting(str(tmp_path), on=True)
-    for size, at in ((GIB, 995), (2 * GIB, 990), (3 * GIB, 900)):
-        with closing(SimulatedProcess(str(tmp_path), SIZES)) as simulated:
-            simulated.hold({0: size}, {})
-        (new,) = [path for path in tmp_path.glob("*.ended") if path.stat().st_mtime > 1000]
-        os.utime(new, (at, at))
-    assert [account.peak[0] for account in ended(str(tmp_path), 1000.0)] == [2 * GIB, GIB]
-
-
 def test_what_is_around_is_seen_with_its_changes(tmp_path: Path) -> None:
     """A look around sees everybody, and sees again when somebody comes or goes."""
     with closing(SimulatedProcess(str(tmp_path), SIZES)) as simulated:
@@ -248,26 +218,10 @@ def test_a_neighbour_that_was_killed_is_missed(tmp_path: Path) -> None:
     """Though a killed process changes nothing, the others notice within a moment that it is gone."""
     with closing(SimulatedProcess(str(tmp_path), [24])) as simulated:
         simulated.hold({0: 1}, {0: 50})
-        with subprocess.Popen([sys.executable, "-c", HOLDING, str(tmp_path)], stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"None\n"
+        with ending(
+            subprocess.Popen([sys.executable, "-c", HOLDING, str(tmp_path)], stdout=subprocess.PIPE)
+        ) as process:
+            assert line_from(process.stdout) == b"None\n"
             assert len(simulated.present()) == 2
             process.kill()
         wait_until(lambda: len(simulated.present()) == 1)
-
-
-def test_a_fault_reaches_the_clients_of_the_same_server(tmp_path: Path) -> None:
-    """Only clients with the same pipe directory on the same device are struck, and not the one at fault."""
-    with ExitStack() as stack:
-
-        def client(pipe: str, device: int) -> SimulatedProcess:
-            simulated = stack.enter_context(closing(SimulatedProcess(str(tmp_path), SIZES, pipe=pipe)))
-            simulated.hold({device: GIB}, {})
-            return simulated
-
-        clients = [client("/run/a", 0), client("/run/a", 0), client("/run/b", 0), client("/run/a", 1), client("", 0)]
-        clients[0].strike()
-        assert [each.is_struck() for each in clients] == [False, True, False, False, False]
-        clients[4].strike()
-        assert [each.is_struck() for each in clients] == [False, True, False, False, False]
-    assert list(tmp_path.iterdir()) == []

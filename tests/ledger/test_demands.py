@@ -22,6 +22,7 @@ from stoker.ledger.files import SIZE_LIMIT
 from support import ledger_programs as programs
 from support.ledger_files import is_free, lease_name, planted, taken
 from support.users import User, made_users, next_line, reachable_directory, running_as
+from support.wait import PATIENCE_SECONDS
 
 GOOD = '{"version":1,"usage":2.5,"since":1.0,"gpus":2,"pid":1,"what":"work","claims":["A"],"least":1}'
 BAD = {
@@ -116,7 +117,7 @@ def test_reader_always_finds_one(ledger: Ledger) -> None:
             assert is_free(ledger)
     finally:
         done.set()
-        reader.join()
+        reader.join(PATIENCE_SECONDS)
     assert set(seen) == {(1, ())}
     ledger.withdraw_demand(held)
 
@@ -128,7 +129,7 @@ def test_kill_ends_the_want(ledger: Ledger, user: User) -> None:
         demand = ledger.live().demands[name]
         assert (demand.owner, demand.uid, demand.usage, demand.gpus) == (user.name, user.uid, 3.5, 2)
         waiter.kill()
-        waiter.wait()
+        waiter.wait(PATIENCE_SECONDS)
     view = ledger.live()
     assert view.demands == {}
     assert view.warnings == (f"ignored {ledger.path / name}: left behind by {user.name}, nobody holds it",)

@@ -24,6 +24,7 @@ from stoker.ledger.files import SIZE_LIMIT
 from support import ledger_programs as programs
 from support.ledger_files import BAD, GOOD, ROOM, is_free, lease_name, planted, promises_hold, steps, taken
 from support.users import User, finish, made_users, next_line, reachable_directory, run_as, running_as
+from support.wait import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="session")
@@ -209,7 +210,7 @@ class TestLifetime:
             assert ledger.live().leases[name].owner == users[0].name
             assert not is_free(ledger)
             holder.kill()
-            holder.wait()
+            holder.wait(PATIENCE_SECONDS)
         view = ledger.live()
         assert view.leases == {}
         (warning,) = view.warnings
@@ -225,13 +226,15 @@ class TestLifetime:
             server.bind(str(receiver))
             receiver.chmod(0o777)
             server.listen()
+            server.settimeout(PATIENCE_SECONDS)
             with running_as(users[0], programs.hand_over, ledger.path, "A", str(receiver)) as claimant:
                 next_line(claimant)
                 connection, _ = server.accept()
                 with connection:
+                    connection.settimeout(PATIENCE_SECONDS)
                     name, (fd,), _, _ = socket.recv_fds(connection, 100, 1)
                 claimant.kill()
-                claimant.wait()
+                claimant.wait(PATIENCE_SECONDS)
         assert list(ledger.live().leases) == [name.decode()]
         os.close(fd)
         assert ledger.live().leases == {}

@@ -16,6 +16,7 @@ from stoker.python import function_child
 from stoker.python.calls import Call, command_of, is_function, name_of, settle, written
 from stoker.python.function_child import LENGTH, RAISED
 from stoker.store.paths import Paths
+from support.wait import PATIENCE_SECONDS
 
 
 def handed_in(paths: Paths, function: Callable[..., Any], *calls: Call) -> Path:
@@ -29,7 +30,9 @@ def run(paths: Paths, *, task: int | None = None, attempt: int = 1) -> subproces
     which = {"STOKER_JOB_ID": "7"} if task is None else {"STOKER_ARRAY_ID": "7", "STOKER_ARRAY_INDEX": str(task)}
     command = command_of(paths, print, Call(()))
     environment = {**os.environ, **which, "STOKER_ATTEMPT": str(attempt)}
-    return subprocess.run(command.words, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command.words, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
 
 
 def told(folder: Path, task: int = 0) -> list[Any]:
@@ -94,7 +97,9 @@ def test_needs_little() -> None:
         f"{loaded}; import importlib.util as u; s = u.spec_from_file_location('child', {function_child.__file__!r})"
     )
     script += "; m = u.module_from_spec(s); s.loader.exec_module(m); print(*sorted(set(sys.modules) - before))"
-    said = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
+    ).stdout
     assert not {"stoker", "enum", "re", "pathlib", "json", "pickle"} & set(said.split())
 
 

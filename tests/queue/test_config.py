@@ -11,6 +11,7 @@ import pytest
 from stoker.core.errors import UsageError
 from stoker.core.settings import KEYS, EngineSettings
 from stoker.queue.config import Config, load_config
+from support.wait import PATIENCE_SECONDS
 
 
 class JobBuilder:
@@ -211,4 +212,4 @@ from stoker.queue.config import load_config
 load_config({builder.environment!r}, Path({str(builder.project.parent)!r}), system=Path({str(builder.system)!r}))
 assert not {{"tomllib", "difflib", "click", "rich", "zoneinfo"}} & set(sys.modules), sys.modules.keys()
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_SECONDS)

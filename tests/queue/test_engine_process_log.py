@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from stoker.queue.engine_process import LIMIT, open_log
+from support.wait import PATIENCE_SECONDS
 
 _WRITER = """
 import pathlib, sys
@@ -23,7 +24,7 @@ def write(log: Path, target: Path, size: int) -> None:
     """Be an engine that writes so much between two lines of its log."""
     with open(target, "ab") as stream:
         command = [sys.executable, "-c", _WRITER, str(log), str(size)]
-        subprocess.run(command, stdout=stream, stderr=stream, check=True)
+        subprocess.run(command, stdout=stream, stderr=stream, check=True, timeout=PATIENCE_SECONDS)
 
 
 def test_a_log_that_has_grown_is_put_aside_while_it_is_written(tmp_path: Path) -> None:

@@ -96,4 +96,4 @@ class TestAskTorch:
         assert (
             ask_torch(str(program(tmp_path / "python", "#!/bin/sh", "exec sleep 60")), os.environ, "/").version is None
         )
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 50

@@ -9,6 +9,7 @@ import pytest
 from stoker.core.errors import UsageError
 from stoker.core.spec import Command
 from stoker.queue.preflight import ONE_STRING, Room
+from support.wait import wait_until
 
 TRUE = "/bin/true"
 
@@ -19,7 +20,7 @@ def starts(words: list[str], environment: dict[str, str]) -> bool:
         process = os.posix_spawn(words[0], words, environment)
     except OSError:
         return False
-    os.waitpid(process, 0)
+    wait_until(lambda: os.waitpid(process, os.WNOHANG)[0])
     return True
 
 

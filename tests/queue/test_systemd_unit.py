@@ -11,6 +11,7 @@ import pytest
 
 from stoker.core.errors import UsageError
 from stoker.queue.systemd_unit import MARK, NAME, missing_program, unit_path, unit_text, write_unit
+from support.wait import PATIENCE_SECONDS
 
 PROGRAM = ["/bin/sh"]
 ODD = {"STOKER_STATE": '/odd place/100%/$HOME/"it\'s"/back\\slash', "SECRET_TOKEN": "x", "STOKER_GPUS": "2"}
@@ -41,7 +42,9 @@ def judged(directory: Path, text: str) -> str:
         return ""
     command = ["systemd-analyze", "--user", "--man=no", "verify", str(unit)]
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(directory)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stderr
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    ).stderr
 
 
 def test_systemd_accepts_it(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from stoker.runner.journal import SIZE, AttemptExited, AttemptStarted
 from stoker.runner.local import WorkerLost
 from support.disk import fill, small_disk
 from support.local import Yard, end, engine_process, holders, lives, wait_pid, yard
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, line_from, wait_until
 
 WAITS = "while ! [ -e go ]; do sleep 0.01; done; exit 7"
 """Runs until the test makes the file `go`, and ends with 7."""
@@ -87,12 +87,10 @@ def killed_engine(directory: Path, *lines: str) -> str:
 
 def last_words(engine: subprocess.Popen[str]) -> str:
     """The next line of an engine, which is killed after it."""
-    assert engine.stdout
-    assert engine.stderr
-    line = engine.stdout.readline()
-    assert line, engine.stderr.read()
+    line = line_from(engine.stdout)
+    assert line, engine.communicate(timeout=PATIENCE_SECONDS)[1]
     engine.kill()
-    engine.wait()
+    engine.wait(PATIENCE_SECONDS)
     return line.strip()
 
 
@@ -277,7 +275,8 @@ class TestForkserver:
     def test_signals_of_the_engine(self, works: Yard) -> None:
         """Commands have no signal blocked, ignored or caught, even if the engine had them all."""
         with engine_process(DEAF_ENGINE, works.directory) as engine:
-            assert engine.wait(30) == 0, engine.stderr and engine.stderr.read()
+            _, said = engine.communicate(timeout=PATIENCE_SECONDS)
+            assert engine.returncode == 0, said
         status = dict(line.split(":\t") for line in works.log().read_text().splitlines())
         masks = [int(status[name], 16) for name in ("SigBlk", "SigIgn", "SigCgt")]
         assert [mask & ~PRIVATE_SIGNALS for mask in masks] == [0, 0, 0]
@@ -285,7 +284,7 @@ class TestForkserver:
     def test_shared_output(self, works: Yard) -> None:
         """A command may write straight to the outputs of the engine."""
         with engine_process(SHARING_ENGINE, works.directory) as engine:
-            assert engine.communicate(timeout=30) == ("to the caller\n", "also\n")
+            assert engine.communicate(timeout=60) == ("to the caller\n", "also\n")
 
 
 class TestTroubles:
@@ -345,6 +344,7 @@ class TestTroubles:
         long_note = "ü" * 600
         attempts = 0
         while not works.backend.journal_is_full(worker):
+            assert attempts < 10_000, "it never wears out"
             attempts += 50
             for number in range(attempts - 49, attempts + 1):
                 works.start(worker, f"{number}.1", long_note)

@@ -14,7 +14,7 @@ import psutil
 
 from stoker.runner.processes import Seen, descendants, marked, send
 from support.local import end, engine_process, lives, wait_pid
-from support.wait import wait_until
+from support.wait import ending, wait_until
 
 LINE_OF_FOUR = "sh -c 'sh -c \"sleep 1000 & echo \\$! > pid; wait\" & wait' & wait"
 
@@ -41,7 +41,7 @@ print(child.wait())
 def tree(script: str, directory: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
     """A shell that runs the script, and whose whole tree is ended afterwards."""
     environment = {"PATH": os.environ["PATH"], **variables}
-    with subprocess.Popen(["/bin/sh", "-c", script], cwd=directory, env=environment) as shell:
+    with ending(subprocess.Popen(["/bin/sh", "-c", script], cwd=directory, env=environment)) as shell:
         root = psutil.Process(shell.pid)
         try:
             yield shell
@@ -89,7 +89,7 @@ class TestDescendants:
     def test_subreaper_gets_orphans(self, tmp_path: Path) -> None:
         """Orphans of a subreaper become its children."""
         with engine_process(f"import os; os.chdir({str(tmp_path)!r})\n{SUBREAPER}") as process:
-            assert process.communicate(timeout=30) == ("True\n", "")
+            assert process.communicate(timeout=60) == ("True\n", "")
 
 
 class TestMarked:
@@ -126,7 +126,7 @@ class TestSend:
             shell.send_signal(signal.SIGSTOP)
             wait_until(lambda: psutil.Process(shell.pid).status() == psutil.STATUS_STOPPED)
             send([seen(shell.pid)], signal.SIGTERM)
-            assert shell.wait(30) == -signal.SIGTERM
+            assert shell.wait(60) == -signal.SIGTERM
 
     def test_number_that_was_given_away(self, tmp_path: Path) -> None:
         """A process that only has the number of the one seen, and not its start time, is left alone."""
@@ -134,18 +134,18 @@ class TestSend:
             now = seen(shell.pid)
             send([now._replace(started=now.started - 1)], signal.SIGKILL)
             send([now], signal.SIGTERM)
-            assert shell.wait(30) == -signal.SIGTERM
+            assert shell.wait(60) == -signal.SIGTERM
 
     def test_dead_process(self) -> None:
         """A process that is gone does not keep the others from their signal."""
-        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        with ending(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)) as process:
             last = seen(process.pid)
         send([last], signal.SIGKILL)
 
     def test_python_without_pidfds(self) -> None:
         """A Python that was built for older kernels, as conda's is, can signal too."""
         with engine_process(OLD_PYTHON) as process:
-            assert process.communicate(timeout=30) == (f"{-signal.SIGTERM}\n", "")
+            assert process.communicate(timeout=60) == (f"{-signal.SIGTERM}\n", "")
 
 
 def seen(pid: int) -> Seen:

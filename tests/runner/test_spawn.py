@@ -172,4 +172,4 @@ os.waitpid(launch(order, dict(os.environ)), 0)
     def test_group_of_its_own(self) -> None:
         """Where spawning cannot make a session, the command at least leads a process group."""
         with engine_process(self.PROGRAM) as process:
-            assert process.communicate(timeout=30) == ("True\n", "")
+            assert process.communicate(timeout=60) == ("True\n", "")

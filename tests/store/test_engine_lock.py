@@ -31,6 +31,7 @@ from stoker.store.engine_lock import (
 )
 from stoker.store.paths import Paths
 from support.disk import fill, small_disk
+from support.wait import PATIENCE_SECONDS, ending, line_from
 
 _ENGINE = """
 import pathlib, signal, sys
@@ -105,11 +106,10 @@ def test_a_signal_reaches_the_living_engine(paths: Paths) -> None:
     """And its process is told; where none lives, nobody is signalled."""
     assert signal_engine(paths, QUEUE, signal.SIGTERM) is None
     command = [sys.executable, "-c", _ENGINE, str(paths.state)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as engine:
-        assert engine.stdout is not None
-        assert engine.stdout.readline() == "here\n"
+    with ending(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as engine:
+        assert line_from(engine.stdout) == "here\n"
         assert signal_engine(paths, QUEUE, signal.SIGTERM) == engine.pid
-        assert engine.wait() == -signal.SIGTERM
+        assert engine.wait(PATIENCE_SECONDS) == -signal.SIGTERM
     assert signal_engine(paths, QUEUE, signal.SIGTERM) is None
 
 
@@ -146,7 +146,7 @@ def test_a_glance_does_not_keep_an_engine_from_starting(tmp_path: Path) -> None:
     engine_lock = EngineLock(paths, QUEUE)
     assert engine_lives(paths, QUEUE)
     engine_lock.close()
-    end.join()
+    end.join(PATIENCE_SECONDS)
 
 
 def test_an_engine_that_cannot_say_who_it_is(tmp_path: Path) -> None:

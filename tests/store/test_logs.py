@@ -11,6 +11,7 @@ import pytest
 
 from stoker.core.logs.oom import find_oom
 from stoker.store.logs import read_tail, size_of
+from support.wait import PATIENCE_SECONDS
 
 MESSAGE = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.95 GiB. GPU 0 has a total capacity of 14.57 GiB "
@@ -99,7 +100,7 @@ def test_a_message_written_in_pieces_is_found(tmp_path: Path) -> None:
     write = "import sys; open(sys.argv[1], 'a').write(sys.argv[2])"
     half = len(MESSAGE) // 2
     for span in ("epoch 1\r", MESSAGE[:half], MESSAGE[half:], "bye\n"):
-        subprocess.run([sys.executable, "-c", write, str(log), span], check=True)
+        subprocess.run([sys.executable, "-c", write, str(log), span], check=True, timeout=PATIENCE_SECONDS)
     found = find_oom(read_tail(str(log)))
     assert found is not None
     assert found.own == 966 * 2**20

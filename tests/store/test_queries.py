@@ -10,6 +10,7 @@ import pytest
 
 from stoker.core.job import Assigned, Cancelled, Event, Exited, Job, Paused, Resumed, Started, advance
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob
+from stoker.store import queries
 from stoker.store.queries import Load, Period
 from stoker.store.schema import Change
 from stoker.store.writer import Store
@@ -63,8 +64,8 @@ class TestQueue:
         apply(store, second, Paused(2.0, "held by you"))
         start(store, fourth)
         end(store, fourth, 3.0)
-        assert store.loads() == {"queue": Load(3, 1, 1), "run": Load(1, 0, 0)}
-        assert store.loads()["queue"].waiting == 1
+        assert queries.loads(store) == {"queue": Load(3, 1, 1), "run": Load(1, 0, 0)}
+        assert queries.loads(store)["queue"].waiting == 1
         assert third
 
     def test_one_engine_alone(self, store: Store) -> None:
@@ -72,21 +73,22 @@ class TestQueue:
         first, *_ = add(store, *[TRUE] * 3)
         start(store, first)
         asked: list[str] = []
-        store._database.set_trace_callback(asked.append)
-        assert store.loads() == {"queue": Load(3, 1, 0)}
+        with store.writing() as connection:
+            connection.set_trace_callback(asked.append)
+        assert queries.loads(store) == {"queue": Load(3, 1, 0)}
         assert not [query for query in asked if "count(*)" in query and "engine =" in query]
 
     def test_an_empty_store_has_no_loads(self, store: Store) -> None:
         """Where no job is, no engine is named."""
-        assert store.loads() == {}
-        assert store.all_active() == []
+        assert queries.loads(store) == {}
+        assert queries.all_active(store) == []
 
     def test_active_jobs_of_all_engines(self, store: Store) -> None:
         """They come in the order of their ids, each with its engine."""
         ids = [*add(store, TRUE, engine="zoo"), *add(store, TRUE, engine="ant"), *add(store, TRUE)]
         for job_id in reversed(ids):
             start(store, job_id)
-        assert [(one.job.id, one.engine) for one in store.all_active()] == list(
+        assert [(one.job.id, one.engine) for one in queries.all_active(store)] == list(
             zip(ids, ["zoo", "ant", "queue"], strict=True)
         )
 
@@ -95,9 +97,9 @@ class TestQueue:
         first, second, third = add(store, *[TRUE] * 3)
         start(store, second)
         apply(store, third, Paused(2.0))
-        assert [job.id for job in store.queued_jobs("queue", 0, 9)] == [first, third]
-        assert [job.id for job in store.queued_jobs("queue", first, 9)] == [third]
-        assert [job.id for job in store.queued_jobs("queue", 0, 1)] == [first]
+        assert [job.id for job in queries.queued_jobs(store, "queue", 0, 9)] == [first, third]
+        assert [job.id for job in queries.queued_jobs(store, "queue", first, 9)] == [third]
+        assert [job.id for job in queries.queued_jobs(store, "queue", 0, 1)] == [first]
 
     def test_tasks_that_wait_alike_are_told_together(self, store: Store) -> None:
         """Those that run, have ended or are held are not counted among those that wait."""
@@ -108,21 +110,21 @@ class TestQueue:
         start(store, ids[2])
         end(store, ids[2], 3.0)
         apply(store, ids[5], Paused(3.0))
-        waiting, held = store.queued_tasks("queue", ids[0])
+        waiting, held = queries.queued_tasks(store, "queue", ids[0])
         assert (waiting.size, waiting.first.task, waiting.last.task) == (3, 4, 16)
         assert (held.size, held.first.task, held.last.task) == (1, 20, 20)
-        assert store.last_of_array(ids[0]) == ids[-1]
+        assert queries.last_of_array(store, ids[0]) == ids[-1]
         assert before
 
     def test_one_glance_is_one_moment(self, store: Store, tmp_path: Path) -> None:
         """What somebody writes meanwhile is not seen."""
         add(store, TRUE)
-        with store.glance():
-            assert store.loads()["queue"].open == 1
+        with store.reading():
+            assert queries.loads(store)["queue"].open == 1
             with closing(Store(tmp_path / "queue.db")) as other:
                 add(other, TRUE)
-            assert store.loads()["queue"].open == 1
-        assert store.loads()["queue"].open == 2
+            assert queries.loads(store)["queue"].open == 1
+        assert queries.loads(store)["queue"].open == 2
 
 
 class TestOutcome:
@@ -157,10 +159,10 @@ class TestOutcome:
     def test_queued_hooks(self, store: Store) -> None:
         """They are counted, so that a screen need not promise to show them."""
         add(store, TRUE)
-        assert store.queued_on_finish_jobs() == 0
+        assert queries.queued_on_finish_jobs(store) == 0
         hook, _ = add(store, HOOK, HOOK)
         start(store, hook)
-        assert store.queued_on_finish_jobs() == 1
+        assert queries.queued_on_finish_jobs(store) == 1
 
 
 class TestPast:
@@ -173,19 +175,19 @@ class TestPast:
         end(store, second, 3.0)
         start(store, first, ["0", "1"], at=2.0)
         end(store, first, 5.0, code=3)
-        past = store.past(Period(), 9)
+        past = queries.past(store, Period(), 9)
         assert [one.job.id for one in past] == [first, second]
         assert [one.gpu_seconds for one in past] == [6.0, 1.0]
         assert past[0].last is not None
         assert (past[0].last.devices, past[0].last.code, past[0].last.peak_memory) == (("0", "1"), 3, 7)
-        assert [one.job.id for one in store.past(Period(), 1)] == [first]
+        assert [one.job.id for one in queries.past(store, Period(), 1)] == [first]
         assert waiting
 
     def test_a_job_that_never_ran_has_no_attempt(self, store: Store) -> None:
         """It is over all the same."""
         (job_id,) = add(store, TRUE)
         apply(store, job_id, Cancelled(2.0, "not wanted"))
-        (past,) = store.past(Period(), 9)
+        (past,) = queries.past(store, Period(), 9)
         assert (past.job.id, past.last, past.gpu_seconds) == (job_id, None, 0.0)
 
     def test_by_time_and_end(self, store: Store) -> None:
@@ -195,12 +197,12 @@ class TestPast:
             start(store, job_id)
             end(store, job_id, at, code)
         late = Period(10.0)
-        assert store.past_counts(late) == {"done": 1, "failed": 1}
-        assert store.past_gpu_seconds(late) == 21.0
+        assert queries.past_counts(store, late) == {"done": 1, "failed": 1}
+        assert queries.past_gpu_seconds(store, late) == 21.0
         failed = Period(10.0, ("failed", "oom"))
-        assert [one.job.id for one in store.past(failed, 9)] == [bad]
-        assert store.past_counts(failed) == {"failed": 1}
-        assert store.past_gpu_seconds(failed) == 11.0
+        assert [one.job.id for one in queries.past(store, failed, 9)] == [bad]
+        assert queries.past_counts(store, failed) == {"failed": 1}
+        assert queries.past_gpu_seconds(store, failed) == 11.0
 
     def test_hooks_are_left_out(self, store: Store) -> None:
         """Unless they are asked for."""
@@ -208,6 +210,6 @@ class TestPast:
         for one in (job_id, hook):
             start(store, one)
             end(store, one, 3.0)
-        assert [one.job.id for one in store.past(Period(), 9)] == [job_id]
-        assert store.past_counts(Period()) == {"done": 1}
-        assert store.past_counts(Period(on_finish_jobs=True)) == {"done": 2}
+        assert [one.job.id for one in queries.past(store, Period(), 9)] == [job_id]
+        assert queries.past_counts(store, Period()) == {"done": 1}
+        assert queries.past_counts(store, Period(on_finish_jobs=True)) == {"done": 2}

@@ -19,10 +19,10 @@ def test_what_is_no_report_is_passed_over(tmp_path: Path) -> None:
     good = b'{"at": 1.5, "attempt": 2, "values": {"loss": 0.5}}'
     path = told(tmp_path, b"", b"nonsense", b"[1]", b'{"values": {}}', b"\xff\xfe", good, b'{"at": 2, "val')
     (report,) = read_reports(path)
-    assert report.as_told() == {"at": 1.5, "attempt": 2, "loss": 0.5}
+    assert report.as_dict() == {"at": 1.5, "attempt": 2, "loss": 0.5}
 
 
-def test_nothing_was_told(tmp_path: Path) -> None:
+def test_nothing_was_dict(tmp_path: Path) -> None:
     """No file and an empty one are the same."""
     assert read_latest(tmp_path / "none.jsonl") is None
     assert read_latest(told(tmp_path, b"")) is None

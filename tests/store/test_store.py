@@ -36,7 +36,7 @@ from stoker.store.writer import Store
 from support.disk import fill, small_disk
 from support.local import engine_process
 from support.users import next_line
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 TRUE = NewJob(Command(("true",)), JobSpec())
 ODD = os.fsdecode(b"caf\xe9 \xff")
@@ -490,7 +490,7 @@ class TestTroubles:
                 writer.stdin.flush()
             wait_until(lambda: one.poll() is not None or other.poll() is not None)
             progress = [len(store.open_jobs(engine, 0, 1000)) for engine in ("one", "other")]
-            assert [one.wait(30), other.wait(30)] == [0, 0]
+            assert [one.wait(60), other.wait(60)] == [0, 0]
         assert min(progress) > 0
         assert [len(store.open_jobs(engine, 0, 1000)) for engine in ("one", "other")] == [100, 100]
 
@@ -504,7 +504,7 @@ class TestTroubles:
             assert f"kill -CONT {holder.pid}" in caught.value.hint
             assert other.last_job() is None
             holder.send_signal(signal.SIGCONT)
-            holder.communicate("go on\n")
+            holder.communicate("go on\n", timeout=PATIENCE_SECONDS)
             added(other)
 
     def test_one_that_waits_is_not_blamed(self, store: Store, path: Path) -> None:
@@ -517,7 +517,7 @@ class TestTroubles:
                 with closing(Store(path, patience=0.1)) as other, blames_the_holder as caught:
                     added(other)
                 assert f"process {holder.pid}" in str(caught.value)
-                holder.communicate("go on\n")
+                holder.communicate("go on\n", timeout=PATIENCE_SECONDS)
                 assert next_line(waiting) == "inside"
 
     def test_locked_by_another_program(self, path: Path) -> None:

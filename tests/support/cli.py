@@ -14,12 +14,10 @@ from typing import IO
 import pytest
 from msgspec import Struct
 
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 PROGRAM = str(Path(sys.executable).parent / "stoker")
-TIMEOUT_SECONDS = 40.0
-# A test run in the background of a script has signals ignored, and its children would inherit that.
-_AS_TYPED = ["env", "--default-signal=INT,HUP,TERM"]
+TIMEOUT_SECONDS = PATIENCE_SECONDS
 
 
 class Outcome(Struct, frozen=True):
@@ -63,7 +61,7 @@ class Stoker:
     ) -> subprocess.Popen[bytes]:
         """Start a command line and leave it running."""
         process = subprocess.Popen(
-            [*_AS_TYPED, PROGRAM, *arguments],
+            [PROGRAM, *arguments],
             cwd=cwd or self.cwd,
             env={**self.environment, **(environment or {})},
             stdin=stdin,
@@ -82,7 +80,7 @@ class Stoker:
     def typed(self, line: str, **environment: str) -> Outcome:
         """Run a line as a person types it into a shell."""
         process = subprocess.Popen(
-            [*_AS_TYPED, "sh", "-c", line],
+            ["sh", "-c", line],
             cwd=self.cwd,
             env={**self.environment, **environment},
             stdin=subprocess.DEVNULL,
@@ -123,7 +121,7 @@ class Stoker:
             process.kill()
         wait_until(self._nothing_left)
         for process in self._started:
-            process.communicate()
+            process.communicate(timeout=PATIENCE_SECONDS)
 
     def _nothing_left(self) -> bool:
         left = self.job_processes()

@@ -17,8 +17,7 @@ class Scheduler:
 
     def __init__(self, gpus: str, directory: Path, environment: dict[str, str]) -> None:
         self._out, self._err = directory / f"{id(self)}.out", directory / f"{id(self)}.err"
-        # A test run in the background of a script has SIGINT ignored, and its children would inherit that.
-        command = ["env", "--default-signal=INT,HUP", "simple_gpu_scheduler", "--gpus", gpus]
+        command = ["simple_gpu_scheduler", "--gpus", gpus]
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 command, cwd=directory, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=err

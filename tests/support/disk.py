@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from support.wait import PATIENCE_SECONDS
+
 
 @contextmanager
 def small_disk(path: Path, options: str) -> Iterator[Path]:
@@ -17,11 +19,11 @@ def small_disk(path: Path, options: str) -> Iterator[Path]:
     path.mkdir()
     if os.geteuid() != 0:
         _refuse("only root can mount a small disk")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", path], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", path], check=True, timeout=PATIENCE_SECONDS)
     try:
         yield path
     finally:
-        subprocess.run(["umount", "--lazy", path], check=True)
+        subprocess.run(["umount", "--lazy", path], check=True, timeout=PATIENCE_SECONDS)
 
 
 def fill(disk: Path) -> Path:

@@ -20,8 +20,7 @@ from stoker.ledger import Ledger, prepare_ledger
 from stoker.runner.local import LocalBackend
 from stoker.sites.machine.resources import EngineResources, steady_clock
 from stoker.store.writer import Store
-
-PATIENCE = 30.0
+from support.wait import PATIENCE_SECONDS
 
 
 @dataclass
@@ -80,7 +79,7 @@ class Workshop(AbstractContextManager["Workshop"]):
 
     def work_until(self, condition: Callable[[], bool]) -> None:
         """Turn the loop until the condition holds."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             assert time.monotonic() < deadline, "the engine did not get there in time"
             self.engine.turn(0.05)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from stoker.core.job import Assigned, Job
 from stoker.store import queries
 from support.python_program import TIMEOUT_SECONDS, Programs
+from support.wait import PATIENCE_SECONDS
 
 PROGRAM = """
 import logging
@@ -164,7 +165,7 @@ class Studio:
         """End what still runs."""
         if self._process is not None:
             self._process.kill()
-            self._process.communicate()
+            self._process.communicate(timeout=PATIENCE_SECONDS)
 
     def run(self, *overrides: str) -> Ended:
         """A multirun from its beginning to its end."""

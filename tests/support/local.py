@@ -16,7 +16,7 @@ import psutil
 from stoker.core.launch import Order
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted, Fact
 from stoker.runner.local import LocalBackend, WorkerLost
-from support.wait import wait_until
+from support.wait import ending, wait_until
 
 VARIABLES = {"PATH": os.environ["PATH"]}
 
@@ -142,8 +142,10 @@ def engine_process(program: str, *arguments: object) -> Iterator[subprocess.Pope
     """A Python program with an engine of its own, which the test may kill."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    with ending(
+        subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
     ) as process:
         try:
             yield process

@@ -15,8 +15,9 @@ import pytest
 
 from stoker.python.watcher import leave_all
 from support.background import Background
+from support.wait import PATIENCE_SECONDS
 
-TIMEOUT_SECONDS = 40.0
+TIMEOUT_SECONDS = PATIENCE_SECONDS
 
 
 class Programs(Background):
@@ -55,7 +56,7 @@ class Programs(Background):
         for process in self._scripts:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            process.communicate(timeout=PATIENCE_SECONDS)
 
 
 @contextlib.contextmanager

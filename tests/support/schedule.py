@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -20,8 +21,7 @@ class Task:
 
     def __init__(self, words: Sequence[str], builder: ScheduleDesk, user: User | None = None) -> None:
         self._out, self._err = builder.directory / f"{id(self)}.out", builder.directory / f"{id(self)}.err"
-        # A test run in the background of a script has SIGINT ignored, and its children would inherit that.
-        typed = ["env", "--default-signal=INT,HUP,TERM", str(PROGRAMS / "schedule"), *words]
+        typed = [str(PROGRAMS / "schedule"), *words]
         command = typed if user is None else typed_by(user, *typed)
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
@@ -56,6 +56,13 @@ class Task:
     def press(self, number: signal.Signals = signal.SIGINT) -> None:
         """Send a signal; SIGINT is what Ctrl-C does."""
         self.process.send_signal(number)
+
+    def terminated(self) -> bool:
+        """Ask it to end, once more each time, and give it a second."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.press(signal.SIGTERM)
+            self.process.wait(1)
+        return self.process.poll() is not None
 
     def end(self) -> tuple[int, str, str]:
         """Wait: exit code, standard output and standard error."""
@@ -117,9 +124,4 @@ class ScheduleDesk(JobBuilder):
     def close(self) -> None:
         """End what still runs."""
         for task in self.tasks:
-            while task.process.poll() is None:
-                task.press(signal.SIGTERM)
-                try:
-                    task.process.wait(1)
-                except subprocess.TimeoutExpired:
-                    continue
+            wait_until(task.terminated)

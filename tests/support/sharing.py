@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from stoker.core.planner.fairshare import Demand, Offers, ahead_of_me, decayed, steps_back, usage_of
+from stoker.core.planner.fairshare import Demand, Offers, decayed, demands_ahead, usage_of, yield_devices
 
 TICK = 0.05
 LOOK_INTERVAL = 0.25
@@ -88,7 +88,7 @@ class Machine:
             return
         demand = waiter.demand(self.now, self.devices)
         free = [device for device in map(str, range(self.devices)) if device not in self.held]
-        step = steps_back(ahead_of_me(self.told, waiter.name, demand), free, waiter.offers, self.now)
+        step = yield_devices(demands_ahead(self.told, waiter.name, demand), free, waiter.offers, self.now)
         waiter.offers = step.offers
         for device in free:
             if device not in step.left and waiter.lengths:

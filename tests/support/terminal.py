@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_SECONDS = 60.0
+from support.wait import PATIENCE_SECONDS
 
 
 class Terminal:
@@ -49,7 +49,13 @@ class Terminal:
 
     def close(self) -> None:
         """Take the terminal away from whatever still runs in it."""
-        subprocess.run([*self._tmux, "kill-server"], env=self._environment, capture_output=True, check=False)
+        subprocess.run(
+            [*self._tmux, "kill-server"],
+            env=self._environment,
+            capture_output=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
+        )
 
     def _do(self, *words: str) -> str:
         done = subprocess.run(
@@ -59,6 +65,7 @@ class Terminal:
             capture_output=True,
             text=True,
             check=True,
+            timeout=PATIENCE_SECONDS,
         )
         return done.stdout
 

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
+from support.wait import PATIENCE_SECONDS, ending, line_from
+
 
 class User(Struct, frozen=True):
     """A user made for the tests, with a group of the same name and nothing else."""
@@ -66,13 +68,15 @@ def running_as(
     words = [user.uid, user.gid, umask, program.__module__, program.__name__, *arguments]
     command = [sys.executable, __file__, *map(str, words)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    with ending(
+        subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     ) as process:
         try:
             yield process
@@ -88,10 +92,8 @@ def run_as(user: User, program: Callable[..., None], *arguments: object, umask: 
 
 def next_line(process: subprocess.Popen[str]) -> str:
     """The next line that the process prints, as soon as there is one."""
-    assert process.stdout
-    assert process.stderr
-    line = process.stdout.readline()
-    assert line, process.stderr.read()
+    line = line_from(process.stdout)
+    assert line, process.communicate(timeout=PATIENCE_SECONDS)[1]
     return line.strip()
 
 
@@ -112,7 +114,12 @@ def typed_by(user: User, *words: str) -> list[str]:
     for way in (become, become + reading):
         # Twice, because the first program may still have rights of ours.
         again = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', 'import stoker']))"
-        if subprocess.run([*way, sys.executable, "-c", again], check=False, capture_output=True).returncode == 0:
+        if (
+            subprocess.run(
+                [*way, sys.executable, "-c", again], check=False, capture_output=True, timeout=PATIENCE_SECONDS
+            ).returncode
+            == 0
+        ):
             return [*way, *words]
     pytest.skip("users of this machine cannot reach its interpreter")
 
@@ -123,12 +130,12 @@ def _made_user() -> Iterator[User]:
     # Programs remember the name of a number: one that was given before would bring back a user who is gone.
     number = str(20_000 + secrets.randbelow(40_000))
     options = ["--no-create-home", "--user-group", "--uid", number]
-    subprocess.run([_program("useradd"), *options, name], check=True, capture_output=True)
+    subprocess.run([_program("useradd"), *options, name], check=True, capture_output=True, timeout=PATIENCE_SECONDS)
     try:
         entry = pwd.getpwnam(name)
         yield User(name, entry.pw_uid, entry.pw_gid)
     finally:
-        subprocess.run([_program("userdel"), name], check=True, capture_output=True)
+        subprocess.run([_program("userdel"), name], check=True, capture_output=True, timeout=PATIENCE_SECONDS)
 
 
 def _become(uid: int, gid: int, umask: int) -> None:

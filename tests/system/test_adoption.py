@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 
 from stoker.core.device import Snapshot
@@ -12,9 +10,9 @@ from stoker.core.spec import Resources
 from stoker.devices.simulated import SimulatedDevices
 from support.build import GIB
 from support.engines import Workshop
+from support.training_job import TRAIN
 
 SIM = "1x24G"
-SIMJOB = f"{shlex.quote(sys.executable)} -m stoker.devices.demo_job"
 
 
 class LateSimulated(SimulatedDevices):
@@ -22,9 +20,9 @@ class LateSimulated(SimulatedDevices):
 
     silent = True
 
-    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
+    def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
         """Nothing, until the driver answers."""
-        return Snapshot(now, ()) if self.silent else super().look(now, newer_than)
+        return Snapshot(now, ()) if self.silent else super().snapshot(now, newer_than)
 
 
 def devices(directory: Path) -> SimulatedDevices:
@@ -43,14 +41,14 @@ def left_running(directory: Path, line: str, resources: Resources) -> Job:
 
 def test_a_driver_that_answers_late_shows_on_what_an_attempt_runs(tmp_path: Path) -> None:
     """Its part is known from then on, others have the rest, and a shortage in company is no failure of its own."""
-    line = f"while [ ! -e go ]; do sleep 0.02; done; {SIMJOB} --memory 20G --seconds 1 --oom-text jax"
+    line = f"while [ ! -e go ]; do sleep 0.02; done; {TRAIN} --memory 20G --seconds 1 --oom-text jax"
     job = left_running(tmp_path, line, Resources(memory=4 * GIB))
     late = LateSimulated(SIM, str(tmp_path / "sim"))
     with Workshop(tmp_path, devices=late, name="second") as second:
         second.engine.adopt(job, adopted=False)
         second.engine.turn(0)
         late.silent = False
-        (beside,) = second.submit(f"{SIMJOB} --memory 10G --seconds 30", resources=Resources(memory=10 * GIB))
+        (beside,) = second.submit(f"{TRAIN} --memory 10G --seconds 30", resources=Resources(memory=10 * GIB))
         second.work_until(lambda: isinstance(second.job(beside).state, Running))
         second.work_until(lambda: any(live.memory for live in second.engine.uses.values()))
         (tmp_path / "go").touch()

@@ -36,6 +36,14 @@ def test_dispatch_names_every_bar_that_it_can_judge(tmp_path: Path) -> None:
     assert "gap" not in told.stdout
 
 
+def test_small_costs_have_their_bars(tmp_path: Path) -> None:
+    """Importing and pressing Tab are measured over what an empty Python takes."""
+    told = bench("small.py", tmp_path, "--jobs", "2", "--rounds", "1")
+    assert told.returncode == 0, told.stderr
+    assert "import stoker; stoker.report, ms of CPU" in told.stdout
+    assert "ids of 2 jobs at Tab, ms of CPU" in told.stdout
+
+
 @pytest.mark.skipif(shutil.which("cc") is None, reason="gaps are stamped by a small C program")
 def test_dispatch_measures_gaps_on_each_slot(tmp_path: Path) -> None:
     """Eight commands on four slots leave four gaps."""

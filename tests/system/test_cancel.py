@@ -20,7 +20,7 @@ from stoker.store.queries import unanswered
 from stoker.store.schema import Change
 from support.background import Background
 from support.cli import until
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.change-1.json"
 WHOLE = Resources(gpus=2)
@@ -222,7 +222,7 @@ def test_a_job_of_a_dead_run(background: Background) -> None:
     """What goes on without the run that started it can be stopped."""
     run = background.start_run(until("never"), "touch ran")
     run.kill()
-    run.wait()
+    run.wait(PATIENCE_SECONDS)
     assert background("cancel", "all").code == 0
     background.wait_over(1, 2)
     assert [background.word(1), background.word(2)] == ["cancelled", "cancelled"]

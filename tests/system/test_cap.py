@@ -13,11 +13,12 @@ from support.background import Background
 from support.build import GIB
 from support.cli import Stoker
 from support.torch import with_torch
+from support.training_job import TRAIN
 
 SHOW = "import os; print(os.environ.get('PYTORCH_CUDA_ALLOC_CONF'))"
 CAPPED = "per_process_memory_fraction:0.0833\n"
 """2 of 24 GiB."""
-TRAIN = f"{shlex.quote(sys.executable)} -m stoker.devices.demo_job --cap"
+CAPPED_TRAIN = f"{TRAIN} --cap"
 """A job that keeps to the limits that its environment sets, as PyTorch does."""
 
 
@@ -109,7 +110,7 @@ class TestHittingIt:
         """Though it has the GPU to itself, it fails at its cap, and comes back with more, without a retry spent."""
         install(background, "2.10.0")
         answer = background(
-            "submit", "--parsable", "--vram", "4G", "--cap", f"{TRAIN} --memory 5G --ramp 0.5 --seconds 1"
+            "submit", "--parsable", "--vram", "4G", "--cap", f"{CAPPED_TRAIN} --memory 5G --ramp 0.5 --seconds 1"
         )
         job = int(answer.out)
         background.wait_over(job)
@@ -123,12 +124,12 @@ class TestHittingIt:
         """The neighbour, who kept to his share, notices nothing."""
         install(background, "2.10.0")
         neighbour = background(
-            "submit", "--parsable", "--vram", "16G", "--on", "0", f"{TRAIN} --memory 16G --seconds 2"
+            "submit", "--parsable", "--vram", "16G", "--on", "0", f"{CAPPED_TRAIN} --memory 16G --seconds 2"
         )
         background.wait_word("running", int(neighbour.out))
         greedy = background(
             *("submit", "--parsable", "--vram", "4G", "--cap", "--on", "0"),
-            f"{TRAIN} --memory 6G --ramp 0.3 --seconds 1",
+            f"{CAPPED_TRAIN} --memory 6G --ramp 0.3 --seconds 1",
         )
         background.wait_over(int(neighbour.out), int(greedy.out))
         assert [background.word(int(answer.out)) for answer in (neighbour, greedy)] == ["done", "done"]
@@ -141,7 +142,9 @@ class TestHittingIt:
         install(background, "2.10.0")
         own = "PYTORCH_ALLOC_CONF=per_process_memory_fraction:0.05"
         job = int(
-            background("submit", "--parsable", "--vram", vram, "--env", own, f"{TRAIN} --memory 5G --seconds 1").out
+            background(
+                "submit", "--parsable", "--vram", vram, "--env", own, f"{CAPPED_TRAIN} --memory 5G --seconds 1"
+            ).out
         )
         background.wait_over(job)
         assert background.word(job) == "oom"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from stoker.cli.commands.engine_completion import SHELLS, script_path
 from support.background import Background
 from support.cli import PROGRAM, Stoker
+from support.wait import PATIENCE_SECONDS
 
 _TAB = r"""
 source "$1"; shift
@@ -43,7 +43,13 @@ class Tab:
         """What is offered for the last word."""
         command = ["bash", "--norc", "-c", _TAB, "bash", str(self._script), "stoker", *words]
         done = subprocess.run(
-            command, env=self._stoker.environment, cwd=self._stoker.cwd, capture_output=True, text=True, check=True
+            command,
+            env=self._stoker.environment,
+            cwd=self._stoker.cwd,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE_SECONDS,
         )
         assert done.stderr == ""
         return done.stdout.split()
@@ -142,22 +148,16 @@ def test_ids_come_fast(background: Background) -> None:
     background.submit(*["true"] * 1000, held="held by you", start=False)
     background.environment |= {"_STOKER_COMPLETE": "bash_complete", "COMP_WORDS": "stoker cancel 9", "COMP_CWORD": "2"}
     loud = {**background.environment, "PYTHONPROFILEIMPORTTIME": "1"}
-    done = subprocess.run([PROGRAM], env=loud, capture_output=True, text=True, check=True)
+    done = subprocess.run([PROGRAM], env=loud, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not loaded & {"rich", "pynvml", "click", "asyncio", "socket"}
     assert len(done.stdout.split()) == 60
-    assert min(_cpu_seconds(background) for _ in range(5)) < 0.2  # several times what it takes on an idle machine
-
-
-def _cpu_seconds(background: Background) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([PROGRAM], env=background.environment, stdout=subprocess.DEVNULL, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_the_variable_alone_means_nothing(stoker: Stoker) -> None:
     """A shell that asks for something unknown gets no ids."""
     environment = {**os.environ, **stoker.environment, "_STOKER_COMPLETE": "csh_complete"}
-    done = subprocess.run([PROGRAM, "cancel"], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [PROGRAM, "cancel"], env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert done.stdout == ""

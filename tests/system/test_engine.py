@@ -268,14 +268,14 @@ def test_a_full_disk_stops_new_starts_but_loses_nothing(tmp_path: Path) -> None:
         first, second = shop.submit("touch up; while [ ! -e go ]; do sleep 0.02; done; exit 5", "echo second")
         shop.work_until((tmp_path / "up").exists)
         shop.work_until(lambda: isinstance(shop.job(first).state, Running))
-        shop.store._database.execute("PRAGMA max_page_count = 1")
-        shop.store._database.execute("PRAGMA query_only = 1")
+        shop.store.rows("PRAGMA max_page_count = 1")
+        shop.store.rows("PRAGMA query_only = 1")
         (tmp_path / "go").touch()
         shop.work_until(lambda: bool(shop.engine.trouble))
         assert "cannot write" in shop.engine.trouble
         assert isinstance(shop.job(first).state, Running)
-        shop.store._database.execute("PRAGMA query_only = 0")
-        shop.store._database.execute("PRAGMA max_page_count = 1000000")
+        shop.store.rows("PRAGMA query_only = 0")
+        shop.store.rows("PRAGMA max_page_count = 1000000")
         shop.finish()
         assert shop.ended(first).code == 5
         assert shop.ended(second).result == "done"
@@ -333,7 +333,7 @@ def test_an_end_that_was_not_recorded_is_not_forgotten(tmp_path: Path) -> None:
     first = Workshop(tmp_path, name="first", devices=DeclaredDevices(["0"]))
     (job_id,) = first.submit("echo once >> ran; touch up; while [ ! -e go ]; do sleep 0.02; done; exit 6")
     first.work_until(lambda: isinstance(first.job(job_id).state, Running))
-    first.store._database.execute("PRAGMA query_only = 1")
+    first.store.rows("PRAGMA query_only = 1")
     (tmp_path / "go").touch()
     first.work_until(lambda: bool(first.engine.trouble))
     first.engine.close()

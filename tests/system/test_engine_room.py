@@ -16,7 +16,7 @@ from stoker.store.engine_lock import QUEUE, engine_lives, lock_path
 from support.background import Background
 from support.cli import PROGRAM, until
 from support.terminal import open_terminal
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.engine-status-1.json"
 
@@ -51,7 +51,7 @@ class TestStatus:
         assert outcome.code == 3
         assert "none runs" in outcome.out
         assert "stoker engine start" in outcome.out
-        assert "0 running, 2 waiting, 1 parked" in outcome.out
+        assert "0 running, 2 waiting, 1 blocked" in outcome.out
         assert str(background.paths.log) in outcome.out
         assert status(background).pid is None
 
@@ -70,7 +70,7 @@ class TestStatus:
         outcome = background("engine", "status")
         assert outcome.code == 0
         assert outcome.err == ""
-        for text in (f"runs (process {found.pid}, {__version__})", "24.0G", "2 running, 2 waiting, 1 parked"):
+        for text in (f"runs (process {found.pid}, {__version__})", "24.0G", "2 running, 2 waiting, 1 blocked"):
             assert text in outcome.out
 
     def test_an_engine_that_does_not_answer(self, background: Background) -> None:
@@ -110,9 +110,10 @@ class TestStop:
 
     def test_jobs_go_on_and_the_next_engine_has_their_codes(self, background: Background) -> None:
         """A stop is not the end of anybody's work."""
-        ends, stays = background.submit("sleep 0.2; exit 7", f"{until('go')}; exit 8")
+        ends, stays = background.submit(f"{until('alone')}; exit 7", f"{until('go')}; exit 8")
         background.wait_word("running", ends, stays)
         assert background("engine", "stop").code == 0
+        background.open_gate("alone")
         assert not engine_lives(background.paths, QUEUE)
         assert background.word(stays) == "running"
         background.start_engine()
@@ -148,10 +149,10 @@ class TestStop:
         pid = background.engine_process
         assert pid is not None
         os.kill(pid, 19)
-        outcome = background("engine", "stop")
-        assert outcome.code == 125
-        assert f"stoker engine stop --force (or kill -9 {pid})" in outcome.err
-        assert background("engine", "stop", "--force").code == 0
+        refused = impatiently(background, "engine", "stop")
+        assert refused.returncode == 125
+        assert f"stoker engine stop --force (or kill -9 {pid})" in refused.stderr
+        assert impatiently(background, "engine", "stop", "--force").returncode == 0
         assert background.engine_process is None
         background.open_gate("go")
         background.start_engine()
@@ -161,6 +162,20 @@ class TestStop:
     def test_draining_and_ending_at_once(self, background: Background) -> None:
         """They contradict each other."""
         assert background("engine", "stop", "--drain", "--jobs").code == 2
+
+
+def impatiently(background: Background, *words: str) -> subprocess.CompletedProcess[str]:
+    """Type a command line that does not wait long for an engine to leave."""
+    program = "from stoker.cli import main; from stoker.cli.commands import engine_stop; "
+    program += "engine_stop.STOP_SECONDS = 0.5; main()"
+    return subprocess.run(
+        [sys.executable, "-c", program, *words],
+        env=background.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+    )
 
 
 class TestStart:
@@ -202,11 +217,16 @@ class TestStart:
         reader, writer = os.pipe()
         lock = tmp_path / "lock"
         command = [sys.executable, "-c", _BURDENED, str(lock), str(writer), PROGRAM]
-        subprocess.run(command, env=background.environment, cwd=tmp_path, pass_fds=[writer], check=True)
+        subprocess.run(
+            command, env=background.environment, cwd=tmp_path, pass_fds=[writer], check=True, timeout=PATIENCE_SECONDS
+        )
         os.close(writer)
         with open(reader, "rb") as pipe:
             assert pipe.read() == b""  # an end of file: nobody else has the other end
-        assert subprocess.run(["flock", "--nonblock", str(lock), "true"], check=False).returncode == 0
+        assert (
+            subprocess.run(["flock", "--nonblock", str(lock), "true"], check=False, timeout=PATIENCE_SECONDS).returncode
+            == 0
+        )
         pid = background.engine_process
         assert pid is not None
         _assert_apart(pid, background.paths.log)

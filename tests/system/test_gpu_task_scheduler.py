@@ -13,6 +13,7 @@ import pytest
 from stoker.compat.gpu_task.folder import MARKER
 from support.disk import fill, small_disk
 from support.gpu_tasks import Lab
+from support.wait import PATIENCE_SECONDS
 
 CONFIG = """\
 config = {
@@ -258,7 +259,9 @@ def test_required_env(lab: Lab) -> None:
         "GPUTaskScheduler(config=config, gpu_task_class=Task).start()\n",
     )
     assert lab.python("script.py")[0] == 0
-    seed = subprocess.check_output([sys.executable, "-c", "print(hash('x'))"], env={"PYTHONHASHSEED": "7"}, text=True)
+    seed = subprocess.check_output(
+        [sys.executable, "-c", "print(hash('x'))"], env={"PYTHONHASHSEED": "7"}, text=True, timeout=PATIENCE_SECONDS
+    )
     assert lab.text("results/lock-0,wish-1,/worker.log") == f"4 5 {seed.strip()} False\n"
     assert lab.text("results/lock-1,wish-1,/worker.log") == f"4 anew {seed.strip()} False\n"
     assert lab.text("results/lock-0,wish-0,/worker.log") == "None 5 0 False\n"
@@ -279,7 +282,7 @@ def test_scheduler_is_light() -> None:
     program = (
         "import sys, gpu_task_scheduler.gpu_task_scheduler; print({'msgspec', 'sqlite3', 'pynvml'} & {*sys.modules})"
     )
-    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "set()\n"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=PATIENCE_SECONDS) == "set()\n"
 
 
 # -- GPUs ------------------------------------------------------------------------------------------

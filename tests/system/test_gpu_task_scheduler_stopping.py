@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from support.gpu_tasks import Lab
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 TASK = """\
 import os, subprocess, time
@@ -68,7 +68,7 @@ class Script:
         self._said = lab.directory / f"{name}.said"
         with self._said.open("wb") as said:
             self.process = subprocess.Popen(
-                ["env", "--default-signal=INT,HUP", sys.executable, f"{name}.py"],
+                [sys.executable, f"{name}.py"],
                 cwd=lab.directory,
                 env=lab.environment,
                 stdin=subprocess.DEVNULL,
@@ -217,7 +217,7 @@ def test_script_killed(lab: Lab) -> None:
     started = Script(lab, SCRIPT)
     started.wait_begun(0)
     started.process.kill()
-    started.process.wait()
+    started.process.wait(PATIENCE_SECONDS)
     wait_until(lambda: not processes_of(lab))
     goes_on(lab, "012")
 

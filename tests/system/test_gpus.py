@@ -22,7 +22,7 @@ from support.background import Background
 from support.cli import Stoker, until
 from support.nvml import GPU_IS_LOST, Bench, FakeGpu, FakeMachine, FakeProcess, compiled
 from support.terminal import open_terminal
-from support.wait import wait_until
+from support.wait import ending, wait_until
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.gpus-1.json"
 GIB = 2**30
@@ -40,7 +40,7 @@ def a_stranger(queue: Background, device: int, size: str) -> Iterator[int]:
     """A process on a simulated GPU that is no job."""
     told = {"STOKER_SIM_DIR": str(queue.paths.simulator), "CUDA_VISIBLE_DEVICES": str(device)}
     command = [sys.executable, "-m", "stoker.devices.demo_job", "--seconds", "60", "--memory", size]
-    with subprocess.Popen(command, env={**queue.environment, **told}) as process:
+    with ending(subprocess.Popen(command, env={**queue.environment, **told})) as process:
         try:
             yield process.pid
         finally:
@@ -68,7 +68,7 @@ def test_without_an_engine_the_devices_are_asked_themselves(background: Backgrou
     assert [(lease.what, lease.memory_bytes) for lease in first.leases] == [("a sweep", None)]
     assert first.others_bytes == 24 * GIB
     assert [one.pid for one in second.strangers] == [pid]
-    assert "simjob" in second.strangers[0].command
+    assert "demo_job" in second.strangers[0].command
 
 
 def test_with_an_engine(background: Background) -> None:
@@ -139,7 +139,7 @@ class TestPick:
 def test_what_the_driver_tells(stoker: Stoker, tmp_path: Path) -> None:
     """Real GPUs are asked without an engine; a desktop is shown but keeps nobody off, a lost GPU says so."""
     bench = Bench(compiled(tmp_path), tmp_path / "machine")
-    with subprocess.Popen(["sleep", "60"]) as stranger:
+    with ending(subprocess.Popen(["sleep", "60"])) as stranger:
         drawing = FakeProcess(stranger.pid, GIB // 8, kind="graphics")
         computing = FakeProcess(stranger.pid, 20 * GIB)
         bench.write(

@@ -69,7 +69,7 @@ class TestMultirun:
         process = studio.start("act=wait", "rate=1,2,3", "hydra.launcher.grace=5s")
         wait_until(lambda: studio.began() == 2)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
         assert process.returncode == -signal.SIGINT, err
         assert "Stopping 3 jobs" in out
         assert [state_word(job) for job in studio.jobs()] == ["cancelled"] * 3
@@ -103,7 +103,7 @@ class TestReturned:
         assert [each["cwd"] for each in values] == [each["folder"] for each in told]
         assert [Path(each["folder"]).name for each in told] == ["0", "1", "2"]
         assert [each["id"] for each in values] == [f"{job.array}.{job.task}" for job in studio.jobs()]
-        assert stoker.job(values[2]["id"]).result().return_value == values[2]  # also for other programs
+        assert stoker.job(values[2]["id"]).result(60).return_value == values[2]  # also for other programs
         assert values[0]["argv"] == [str(studio.folder / "train.py"), "rate=3"]
 
     def test_failures_are_returned_like_values(self, studio: Studio) -> None:

@@ -13,7 +13,7 @@ from joblib import Parallel, delayed, parallel_config
 
 from stoker.core.errors import UsageError
 from stoker.core.job import state_word
-from stoker.python import joblib
+from stoker.python import joblib_backend
 from stoker.python.calls import NotPicklable
 from support.python_program import Programs, programs_in
 
@@ -23,7 +23,7 @@ PAGE = (Path(__file__).parents[2] / "docs/joblib.md").read_text()
 @pytest.fixture(scope="module")
 def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
     """A queue, through which all loops go."""
-    joblib.register()
+    joblib_backend.register()
     with programs_in(tmp_path_factory.mktemp("joblib")) as made, parallel_config(backend="stoker", vram="1G"):
         yield made
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from stoker.cli.views.run_live import LiveView
 from stoker.queue.view_model import RunCounts, RunStatus
+from support.cli import until
 from support.terminal import Terminal, open_terminal
 from support.views import a_device, a_run, a_run_job
 from support.wait import wait_until
@@ -56,9 +57,9 @@ def a_console(**settings: bool) -> tuple[Console, io.StringIO]:
 
 def test_gpus_jobs_bar_and_summary_are_seen(tmp_path: Path) -> None:
     """While a list runs its GPUs and jobs are shown; afterwards only the summary is left."""
-    jobs = a_list(tmp_path, "exit 3", SLEEP, SLEEP)
+    jobs = a_list(tmp_path, "exit 3", until("go"), until("go"))
     with open_terminal(tmp_path) as terminal:
-        terminal.start([*STOKER, "--sim", "2x24G", "-t", "6s", "--grace", "0", jobs], 100, 30)
+        terminal.start([*STOKER, "--sim", "2x24G", jobs], 100, 30)
         screen = terminal.wait_for("1/3", "2 running")
         assert " SIM  stoker run jobs.txt · 3 jobs · 2 GPUs · log dir ./stoker-runs/" in screen
         assert " GPU0 ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒  0.0/24G  #" in screen
@@ -66,8 +67,9 @@ def test_gpus_jobs_bar_and_summary_are_seen(tmp_path: Path) -> None:
         assert "exit 3" in screen
         assert "stoker logs --sim 1" in screen
         assert "0 ok 1 failed 2 running 0 waiting" in screen
+        (tmp_path / "go").touch()
         screen = terminal.wait_for("exit code 1")
-        assert "0 ok, 1 failed, 2 timeout" in screen
+        assert "2 ok, 1 failed" in screen
         assert "GPU0" not in screen
         assert "──" not in screen
 
@@ -178,5 +180,5 @@ def test_a_frame_is_cheap() -> None:
     began = time.process_time()
     for seconds in range(20):
         view.draw(a_run(devices, jobs, counts=RunCounts(100, seconds), elapsed=float(seconds)))
-    assert (time.process_time() - began) / 20 < 0.02
+    assert (time.process_time() - began) / 20 < 0.1
     view.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from stoker.cli.views.logs import LogLine
 from stoker.core.spec import Resources
 from support.background import Background
 from support.cli import PROGRAM, until
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, line_from, wait_until
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.log-1.json"
 WHOLE = Resources(gpus=2)
@@ -107,7 +108,7 @@ def test_bytes_pass_as_they_are(background: Background) -> None:
         written = log.read()
     for arguments in (["logs", str(job)], ["logs", "-f", str(job)]):
         process = background.start(*arguments)
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=60)
         assert out == written
 
 
@@ -168,8 +169,7 @@ def test_follow_what_waits(background: Background) -> None:
     busy, waiting = background.submit(until("gate"), "echo mine", resources=WHOLE)
     background.wait_word("running", busy)
     process = background.start("follow", str(waiting))
-    assert process.stderr is not None
-    while b"waits: needs 2 GPUs; none free" not in (line := process.stderr.readline()):
+    while b"waits: needs 2 GPUs; none free" not in (line := line_from(process.stderr)):
         assert b"about to start" in line, line  # the engine has it, and has not yet planned
     background.open_gate("gate")
     outcome = background.finish(process)
@@ -223,14 +223,13 @@ def _following(background: Background, job: str) -> Iterator[subprocess.Popen[by
 
 
 def _line(process: subprocess.Popen[bytes]) -> bytes:
-    assert process.stdout is not None
-    return process.stdout.readline()
+    return line_from(process.stdout)
 
 
 def _on_a_terminal(background: Background, *arguments: str) -> bytes:
     ours, theirs = pty.openpty()
     process = subprocess.Popen([PROGRAM, *arguments], cwd=background.cwd, env=background.environment, stdout=theirs)
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
     os.close(theirs)
     shown = bytearray()
     wait_until(lambda: _is_read(ours, shown))
@@ -240,6 +239,7 @@ def _on_a_terminal(background: Background, *arguments: str) -> bytes:
 
 def _is_read(descriptor: int, into: bytearray) -> bool:
     """Whether a terminal that nobody writes to any more has given all."""
+    assert select.select([descriptor], [], [], PATIENCE_SECONDS)[0], "it is still open somewhere"
     try:
         part = os.read(descriptor, 65_536)
     except OSError:

@@ -16,6 +16,7 @@ import pytest
 from stoker.cli.commands.engine import ROOMS
 from stoker.cli.main import VERBS
 from support.cli import Stoker
+from support.wait import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,7 +64,7 @@ def test_groff_has_nothing_to_say(generator: dict[str, Any], tmp_path: Path) -> 
         return
     for page in written:
         command = ["groff", "-man", "-Tutf8", "-K", "utf8", "-P-cbou", "-ww", str(page)]
-        shown = subprocess.run(command, capture_output=True, text=True, check=True)
+        shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
         assert shown.stderr == "", page.name
         if page.name == "stoker-engine-stop.1":
             assert "--drain" in shown.stdout

@@ -14,7 +14,7 @@ import pytest
 
 from stoker.core.job import Ended
 from stoker.devices.mps.control import Control
-from stoker.devices.mps.daemon import place_of
+from stoker.devices.mps.daemon import daemon_paths
 from support.background import Background
 from support.cli import PROGRAM, Stoker, until
 from support.mps import NAME, client_words, log_of, real, scripted, scripted_smi
@@ -33,12 +33,12 @@ class Server:
         self.program = scripted(directory)
         path = f"{directory}{os.pathsep}{typing.environment['PATH']}"
         typing.environment |= {"STOKER_MPS_DIR": str(directory / "mps"), "PATH": path}
-        self.place = place_of("SIM-0", typing.environment)
-        self.control = Control(self.program, self.place, typing.environment)
+        self.paths = daemon_paths("SIM-0", typing.environment)
+        self.control = Control(self.program, self.paths, typing.environment)
 
     @property
     def log(self) -> str:
-        return log_of(self.place)
+        return log_of(self.paths)
 
     def wait_stopped(self) -> None:
         wait_until(lambda: self.log and self.control.holder() is None)
@@ -78,9 +78,9 @@ class TestRun:
         expected = [
             "CUDA_DEVICE_ORDER=PCI_BUS_ID",
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",
-            f"CUDA_MPS_LOG_DIRECTORY={server.place.log}",
+            f"CUDA_MPS_LOG_DIRECTORY={server.paths.log}",
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M",
-            f"CUDA_MPS_PIPE_DIRECTORY={server.place.pipe}",
+            f"CUDA_MPS_PIPE_DIRECTORY={server.paths.pipe}",
             "CUDA_VISIBLE_DEVICES=0",
         ]
         assert stoker.lines("env.1") == stoker.lines("env.2") == expected
@@ -115,7 +115,7 @@ class TestRun:
         assert holder is not None
         os.kill(holder, signal.SIGKILL)
         assert stoker.finish(run).code == 0
-        assert stoker.lines("second") == [server.place.pipe]
+        assert stoker.lines("second") == [server.paths.pipe]
         server.wait_stopped()
         assert server.log.count("Starting control daemon") == 2
 
@@ -135,7 +135,7 @@ class TestRun:
     def test_interrupted_while_it_hangs(self, stoker: Stoker, server: Server) -> None:
         """Nobody waits for a program that hangs: an interrupt is heard at once, and nothing has run."""
         run = stoker.start("run", *ONE, "--mps", "--", "touch", "ran", environment={"SCRIPTED_MPS": "hang"})
-        wait_until(lambda: Path(server.place.clients).exists())
+        wait_until(lambda: Path(server.paths.clients).exists())
         run.send_signal(signal.SIGINT)
         assert stoker.finish(run).code == 130
         assert not (stoker.cwd / "ran").exists()
@@ -180,12 +180,12 @@ def test_real(short: Path) -> None:
         }
         typed = typed_by(typing, *words) if typing else words
         done = subprocess.run(
-            typed, env=environment, cwd=short, check=False, capture_output=True, text=True, timeout=30
+            typed, env=environment, cwd=short, check=False, capture_output=True, text=True, timeout=60
         )
-        place = place_of("SIM-0", environment)
-        assert (done.returncode, done.stdout) == (0, f"{place.pipe}\n"), done.stderr
-        wait_until(lambda: "Cmd:quit" in log_of(place))
-        wait_until(lambda: Control(str(bin_directory / NAME), place, environment).holder() is None)
+        paths = daemon_paths("SIM-0", environment)
+        assert (done.returncode, done.stdout) == (0, f"{paths.pipe}\n"), done.stderr
+        wait_until(lambda: "Cmd:quit" in log_of(paths))
+        wait_until(lambda: Control(str(bin_directory / NAME), paths, environment).holder() is None)
 
 
 class TestQueue:
@@ -222,7 +222,7 @@ class TestQueue:
         _submit(background, f"touch began; {until('go')}")
         wait_until((background.cwd / "began").exists)
         outcome = background("run", *ONE, "--mps", "--", "sh", "-c", "echo $CUDA_MPS_PIPE_DIRECTORY")
-        assert outcome.out == f"{queue.place.pipe}\n", outcome.err
+        assert outcome.out == f"{queue.paths.pipe}\n", outcome.err
         assert queue.control.alive()
         background.open_gate("go")
         queue.wait_stopped()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 
 from stoker.core.job import Exited, Running
@@ -11,8 +9,7 @@ from stoker.core.spec import Resources
 from stoker.devices.simulated import SimulatedDevices
 from support.build import GIB
 from support.engines import Workshop
-
-SIMJOB = f"{shlex.quote(sys.executable)} -m stoker.devices.demo_job"
+from support.training_job import TRAIN
 
 
 def workshop(directory: Path, name: str) -> Workshop:
@@ -25,16 +22,16 @@ def workshop(directory: Path, name: str) -> Workshop:
 
 def is_over(shop: Workshop) -> bool:
     """Whether the worker has written down an end, which the engine may not have read."""
-    return any(b"\nE " in journal.read_bytes() for journal in shop.directory.glob("workers/*/journal"))
+    return any(b"\nE " in journal.read_bytes() for journal in shop.directory.glob("keepers/*/journal"))
 
 
 def test_a_neighbour_that_came_a_moment_ago_counts(tmp_path: Path) -> None:
     """Who runs out of memory beside an attempt of another engine is not to blame, though nobody had looked since."""
     with workshop(tmp_path, "ours") as ours, workshop(tmp_path, "other") as other:
-        line = f"while [ ! -e go ]; do sleep 0.02; done; {SIMJOB} --memory 12G --seconds 1 --oom-text jax"
+        line = f"while [ ! -e go ]; do sleep 0.02; done; {TRAIN} --memory 12G --seconds 1 --oom-text jax"
         (job,) = ours.submit(line, resources=Resources(memory=12 * GIB))
         ours.work_until(lambda: isinstance(ours.job(job).state, Running))
-        (greedy,) = other.submit(f"{SIMJOB} --memory 14G --seconds 30", resources=Resources(memory=4 * GIB))
+        (greedy,) = other.submit(f"{TRAIN} --memory 14G --seconds 30", resources=Resources(memory=4 * GIB))
         other.work_until(lambda: any(live.memory for live in other.engine.uses.values()))
         (ours.directory / "go").touch()
         other.work_until(lambda: is_over(ours))

@@ -12,9 +12,8 @@ from stoker.core.job import Assigned, Exited, resources_of
 from stoker.core.learning import Learnt, Use
 from support.background import Background
 from support.build import GIB
+from support.training_job import TRAIN
 from support.wait import wait_until
-
-SIMJOB = f"{shlex.quote(sys.executable)} -m stoker.devices.demo_job"
 
 
 def told(background: Background, job_id: int) -> dict[str, Any]:
@@ -25,7 +24,7 @@ def told(background: Background, job_id: int) -> dict[str, Any]:
 
 def submit(background: Background, vram: str, job: str, *options: str) -> int:
     """Hand in one simulated job, as it would be typed."""
-    answer = background("submit", "--parsable", "--vram", vram, *options, f"{SIMJOB} {job}")
+    answer = background("submit", "--parsable", "--vram", vram, *options, f"{TRAIN} {job}")
     return int(answer.out)
 
 

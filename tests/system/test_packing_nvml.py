@@ -15,7 +15,7 @@ import pytest
 from support.cli import Stoker
 from support.nvml import GIB, FakeGpu, FakeMachine, FakeSlice, compiled
 from support.nvml.queue import STILL, NvmlQueue, holds
-from support.wait import wait_until
+from support.wait import ending, wait_until
 
 A100 = "NVIDIA A100-SXM4-40GB"
 ACCOUNTED = FakeMachine((FakeGpu("GPU-a", accounting=64),))
@@ -67,7 +67,7 @@ class TestPeaks:
         queue = machine(ACCOUNTED)
         unseen, seen = queue.hand_in(holds(5 * GIB)), queue.hand_in(holds(GIB), SEEN, holds(5 * GIB))
         queue.wait_over(unseen, seen)
-        wait_until(lambda: queue.learnt(unseen).models and queue.learnt(seen).models, seconds=5)
+        wait_until(lambda: queue.learnt(unseen).models and queue.learnt(seen).models, seconds=20)
         assert (queue.peak(unseen), queue.peak(seen)) == (5 * GIB, 5 * GIB)
         assert queue.learnt(seen).models[A100].peaks == (5 * GIB,)
 
@@ -211,7 +211,7 @@ class TestStrangers:
 @contextlib.contextmanager
 def a_process() -> Iterator[int]:
     """Somebody who is no job."""
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with ending(subprocess.Popen(["sleep", "60"])) as process:
         try:
             yield process.pid
         finally:

@@ -11,7 +11,7 @@ from stoker.core.spec import Resources
 from stoker.store.engine_lock import QUEUE, living_engines
 from support.background import Background
 from support.cli import until
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 WHOLE = Resources(gpus=2)
 
@@ -150,7 +150,7 @@ def test_what_a_dead_run_left(background: Background) -> None:
     """Jobs that a foreground run left waiting go on in the queue when they are resumed."""
     run = background.start_run(until("gate"), "echo later", "echo last")
     run.kill()
-    run.wait()
+    run.wait(PATIENCE_SECONDS)
     wait_until(lambda: not list(living_engines(background.paths)))
     assert "goes on in the queue; the run that had it is gone" in background("resume", "2-3").out
     assert background("wait", "2-3").code == 0
@@ -163,7 +163,7 @@ def test_what_a_dead_run_lost(background: Background) -> None:
     run = background.start_run("echo >> starts; " + until("gate"))
     background.wait_lines("starts", 1)
     run.kill()
-    run.wait()
+    run.wait(PATIENCE_SECONDS)
     background.kill_workers()
     background.start_engine()
     background.wait_word("waiting", 1)
@@ -180,7 +180,7 @@ def test_a_command_that_had_a_terminal(background: Background) -> None:
     run = background.start("run", "--", "echo", "hello")
     wait_until(lambda: background.has(2))
     run.kill()
-    run.wait()
+    run.wait(PATIENCE_SECONDS)
     assert background("resume", "all").code == 0
     background.open_gate("gate")
     assert background("wait", "2").code == 0

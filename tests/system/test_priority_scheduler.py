@@ -17,7 +17,7 @@ from support.cli import Stoker
 from support.mps import NAME as MPS_CONTROL
 from support.mps import scripted
 from support.users import reachable_directory
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 HEADER = "Directory,Executable,Filename,Epochs,Priority"
 PROGRAM = str(Path(sys.executable).parent / "priority_scheduler")
@@ -80,7 +80,7 @@ class JobBuilder(Stoker):
     def close(self) -> None:
         for scheduler in self.schedulers:
             scheduler.process.kill()
-            scheduler.process.wait()
+            scheduler.process.wait(PATIENCE_SECONDS)
         super().close()
 
 
@@ -89,8 +89,7 @@ class Scheduler:
 
     def __init__(self, builder: JobBuilder, words: tuple[str, ...]) -> None:
         self._out, self._err = builder.home / f"{id(self)}.out", builder.home / f"{id(self)}.err"
-        # A test run in the background of a script has SIGINT ignored, and its children would inherit that.
-        typed = ["env", "--default-signal=INT,HUP,TERM", PROGRAM, *words]
+        typed = [PROGRAM, *words]
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 typed, cwd=builder.cwd, env=builder.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err
@@ -358,7 +357,7 @@ def test_killed_while_tasks_run(builder: JobBuilder) -> None:
     first = builder.begin("-c", "tasks.csv", "-m", "no")
     builder.wait_lines("runs", 2)
     first.process.kill()
-    first.process.wait()
+    first.process.wait(PATIENCE_SECONDS)
     second = builder.begin("-c", "tasks.csv", "-m", "no")
     wait_until(lambda: "peak_mems: [0]" in second.printed)
     (builder.cwd / "gate").touch()
@@ -372,7 +371,7 @@ def test_killed_when_they_had_succeeded(builder: JobBuilder) -> None:
     first = builder.begin("-c", "tasks.csv", "-m", "no")
     builder.wait_lines("runs", 2)
     first.process.kill()
-    first.process.wait()
+    first.process.wait(PATIENCE_SECONDS)
     (builder.cwd / "gate").touch()
     wait_until(lambda: not builder.job_processes())
     code, _, said = builder.schedule()
@@ -389,7 +388,7 @@ def test_killed_again_and_again(builder: JobBuilder) -> None:
             scheduler.process.wait(delay)
         except subprocess.TimeoutExpired:
             scheduler.process.kill()
-            scheduler.process.wait()
+            scheduler.process.wait(PATIENCE_SECONDS)
         trained = {line.split()[0] for line in builder.lines("runs") if "--epochs=5" in line}
         assert {row.split()[-1].split(",")[0] for row in builder.left()} | trained == set(names)
     assert builder.schedule()[0] == 0

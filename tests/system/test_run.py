@@ -13,7 +13,7 @@ import pytest
 
 from stoker.queue.run_view import RunResult
 from support.cli import Stoker, until
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, ending, wait_until
 
 EVENT = re.compile(r"\d\d:\d\d:\d\d (start|done|FAILED|again) #\d+ ")
 
@@ -73,7 +73,7 @@ def test_jobs_start_as_their_lines_arrive(stoker: Stoker) -> None:
 def test_a_growing_file_is_followed(stoker: Stoker) -> None:
     """`tail -f -n 0 queue | stoker run -` runs what is appended, and ends with its tail."""
     queue = stoker.write("queue", "echo old >> ran")
-    with subprocess.Popen(["tail", "-f", "-n", "0", queue], stdout=subprocess.PIPE) as tail:
+    with ending(subprocess.Popen(["tail", "-f", "-n", "0", queue], stdout=subprocess.PIPE)) as tail:
         assert tail.stdout
         run = stoker.start("run", "--devices", "0", "-", stdin=tail.stdout)
         wait_until(lambda: appended(queue, "echo ready >> ran") and stoker.lines("ran"))
@@ -357,7 +357,15 @@ def test_the_start_is_light(stoker: Stoker) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "stoker", "run", "--devices", "0", "jobs.txt"]
     for arguments in (["--dry-run"], []):
         words = [*command[:-1], *arguments, command[-1]]
-        told = subprocess.run(words, cwd=stoker.cwd, env=stoker.environment, capture_output=True, text=True, check=True)
+        told = subprocess.run(
+            words,
+            cwd=stoker.cwd,
+            env=stoker.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE_SECONDS,
+        )
         loaded = set(re.findall(r"\| +([\w.]+)$", told.stderr, re.MULTILINE))
         assert "stoker.cli.foreground" in loaded
         assert not loaded & {"rich", "psutil", "pynvml", "asyncio", "textual", "numpy"}

@@ -21,20 +21,21 @@ STUBBORN = f"trap '' TERM; echo up >> ups; {until('go')}"
 
 
 class Told:
-    """What a run says on standard error, line by line as it comes."""
+    """What a run says on standard error or at a terminal, as it comes."""
 
-    def __init__(self, run: subprocess.Popen[bytes]) -> None:
-        assert run.stderr
-        self._stream = run.stderr
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
         self.text = ""
 
     def wait(self, words: str) -> None:
         """Wait until it has said the words."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while words not in self.text:
-            ready, _, _ = select.select([self._stream], [], [], max(0.0, deadline - time.monotonic()))
+            ready, _, _ = select.select([self._descriptor], [], [], max(0.0, deadline - time.monotonic()))
             assert ready, f"never said {words!r}: {self.text}"
-            self.text += os.read(self._stream.fileno(), 65536).decode()
+            more = os.read(self._descriptor, 65536)
+            assert more, f"ended without {words!r}: {self.text}"
+            self.text += more.decode(errors="replace")
 
 
 def started(stoker: Stoker, *jobs: str) -> tuple[subprocess.Popen[bytes], Told]:
@@ -42,7 +43,8 @@ def started(stoker: Stoker, *jobs: str) -> tuple[subprocess.Popen[bytes], Told]:
     stoker.write("jobs.txt", *jobs, "echo second >> ends")
     run = stoker.start("run", "--devices", "0", "jobs.txt")
     stoker.wait_lines("ups", 1)
-    told = Told(run)
+    assert run.stderr
+    told = Told(run.stderr.fileno())
     told.wait("start #1")
     return run, told
 
@@ -143,9 +145,7 @@ def test_jobs_do_not_get_the_terminals_signals(stoker: Stoker) -> None:
     with at_terminal(stoker, "--", "sh", "-c", PATIENT) as (run, master):
         stoker.wait_lines("ups", 1)
         os.write(master, b"\x03")
-        shown = b""
-        while b"press again" not in shown:
-            shown += os.read(master, 4096)
+        Told(master).wait("press again")
         (stoker.cwd / "go").touch()
         assert run.wait(TIMEOUT_SECONDS) == 0
     assert stoker.lines("ends") == ["finished"]

@@ -19,7 +19,7 @@ from stoker.compat.schedule_info import place_of_info
 from support.nvml import Bench, FakeGpu, FakeMachine, compiled
 from support.schedule import ScheduleDesk
 from support.users import made_users, reachable_directory
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, ending, line_from, wait_until
 
 FOUR_FREE = "Free GPU:\n---------\nGPU 0\nGPU 1\nGPU 2\nGPU 3\n"
 ANNOUNCED = re.compile(r"GPU: (\S+)\nSCH PID: (\d+)\nTASK PID: (\d+)\nSCH PGID: (\d+)\nTASK PGID: (\d+)\n")
@@ -37,7 +37,7 @@ def builder(tmp_path: Path) -> Iterator[ScheduleDesk]:
 @contextmanager
 def killed_at_the_end(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     """A process that is none of ours."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with ending(subprocess.Popen(command, stdout=subprocess.PIPE)) as process:
         try:
             yield process
         finally:
@@ -361,7 +361,7 @@ def test_scheduler_killed_while_its_task_runs(builder: ScheduleDesk) -> None:
     task = builder.hold("-fg", "1")
     pid = task.wait_started()
     task.press(signal.SIGKILL)
-    task.process.wait()
+    task.process.wait(PATIENCE_SECONDS)
     assert f"Task PID: {pid}\n" in builder.schedule("-s")[1]
     waiting = builder.begin(SAY_GPU, "-fg", "1")
     waiting.wait_printed("is waiting for GPU 1.")
@@ -561,12 +561,24 @@ def test_locked_file(builder: ScheduleDesk) -> None:
     """Somebody who keeps the lock keeps nobody from working."""
     builder.schedule("-i", "2", "0")
     holder = ["flock", "--no-fork", str(builder.info_path), "sh", "-c", "echo; exec sleep 600"]
+    program = (
+        "from stoker.compat import schedule, schedule_info as info\n"
+        "info.LOCK_PATIENCE = 0.2\n"
+        "raise SystemExit(schedule.main())"
+    )
     with killed_at_the_end(holder) as process:
-        assert process.stdout
-        process.stdout.readline()
-        code, out, err = builder.schedule("true")
-    assert (code, gpu_of(out)) == (0, "cuda1")
-    assert "somebody keeps it locked" in err
+        line_from(process.stdout)
+        done = subprocess.run(
+            [sys.executable, "-c", program, "true"],
+            cwd=builder.directory,
+            env=builder.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
+        )
+    assert (done.returncode, gpu_of(done.stdout)) == (0, "cuda1")
+    assert "somebody keeps it locked" in done.stderr
 
 
 # -- signals ---------------------------------------------------------------------------------------
@@ -633,6 +645,7 @@ def test_leaving_while_it_waits(builder: ScheduleDesk, number: signal.Signals, c
         capture_output=True,
         text=True,
         check=True,
+        timeout=PATIENCE_SECONDS,
     )
     assert left.stdout == "1\n"
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from support.desk import JobBuilder
-from support.wait import wait_until
+from support.wait import ending, wait_until
 
 DOCUMENTED_COMMANDS = [
     "python train_model.py --lr 0.001 --output run_1",
@@ -86,7 +86,9 @@ def test_document_queue_file(builder: JobBuilder) -> None:
     (builder.directory / "gpu.queue").write_text("touch too_early\n")
     line = "touch gpu.queue\ntail -f -n 0 gpu.queue | simple_gpu_scheduler --gpus 0,1,2"
     shell = ["bash", "-c", line]
-    with subprocess.Popen(shell, cwd=builder.directory, env=builder.environment, start_new_session=True) as recipe:
+    with ending(
+        subprocess.Popen(shell, cwd=builder.directory, env=builder.environment, start_new_session=True)
+    ) as recipe:
         try:
             wait_until(lambda: builder.typed("echo touch ready >> gpu.queue; ls ready").returncode == 0)
             builder.typed('echo "my_command_with | and stuff > logfile" >> gpu.queue')
@@ -138,7 +140,9 @@ def test_forms_of_slots(builder: JobBuilder, words: str, slots: list[str]) -> No
 )
 def test_odd_slots_get_a_warning(builder: JobBuilder, words: str, slots: list[str]) -> None:
     """Blanks and stray commas are passed on as ever, and standard error says so."""
-    commands = ['echo "see [$CUDA_VISIBLE_DEVICES]"'] * len(slots)
+    gate = f"until [ $(ls | grep -c started) = {len(slots)} ]; do sleep 0.01; done"
+    see = 'echo "see [$CUDA_VISIBLE_DEVICES]"'
+    commands = [f"touch {number}.started; {gate}; {see}" for number in range(len(slots))]
     result = builder.typed(f"simple_gpu_scheduler {words}", "\n".join(commands).encode())
     lines = result.stdout.decode().splitlines()
     assert [slot for _, slot in announced(lines)] == slots

@@ -21,7 +21,7 @@ from stoker.store.queries import drained_key, paused_key
 from support.background import Background
 from support.cli import until
 from support.terminal import open_terminal
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 SCHEMAS = Path(__file__).parents[2] / "docs/schema"
 GIB = 2**30
@@ -110,7 +110,7 @@ def test_devices_tell_who_has_what(background: Background) -> None:
         seen = status(background)
     finally:
         stranger.kill()
-        stranger.wait()
+        stranger.wait(PATIENCE_SECONDS)
     first, second = seen.devices
     assert (first.jobs, first.ours_bytes, first.reserved_bytes) == ([str(job_id)], 3 * GIB, 6 * GIB)
     assert (first.others_bytes, first.strangers) == (0, [])
@@ -203,7 +203,7 @@ def test_jobs_of_a_foreground_run(background: Background) -> None:
     assert all(line.run for line in seen.jobs)
     assert [device.jobs for device in seen.devices] == [["1"]]
     run.send_signal(signal.SIGKILL)
-    run.wait()
+    run.wait(PATIENCE_SECONDS)
     wait_until(lambda: "left by a run that died" in status(background).jobs[1].why)
     assert status(background).jobs[1].why.endswith("stoker resume 2")
 
@@ -291,7 +291,9 @@ def test_little_is_loaded(background: Background, words: list[str]) -> None:
     """What programs ask often must not cost the import of what only a screen or an engine needs."""
     background.submit("true", start=False)
     command = [sys.executable, "-X", "importtime", "-m", "stoker", *words]
-    done = subprocess.run(command, env=background.environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env=background.environment, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
+    )
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time")}
     assert "click" in loaded
     assert loaded.isdisjoint(NOT_LOADED)
@@ -306,7 +308,9 @@ def test_nothing_is_collected(background: Background) -> None:
         "gc.callbacks.append(lambda phase, info: os.write(2, b'collected')); main()"
     )
     command = [sys.executable, "-c", program, "status", "--plain"]
-    done = subprocess.run(command, env=background.environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env=background.environment, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
+    )
     assert "true" in done.stdout
     assert not done.stderr
 

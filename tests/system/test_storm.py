@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+import pytest
+
 from support.cli import Stoker
 from support.storm.background import QueueStorm
 from support.storm.foreground import RunStorm
 from support.storm.weather import CHECK, SHARED, Weather
+
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_a_storm_over_foreground_runs_does_no_harm(stoker: Stoker) -> None:

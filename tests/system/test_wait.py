@@ -15,7 +15,7 @@ from stoker.cli.commands.wait import Waited
 from stoker.core.spec import Resources
 from support.background import Background
 from support.cli import until
-from support.wait import wait_until
+from support.wait import line_from, wait_until
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.wait-1.json"
 CPU = Resources(gpus=0)
@@ -159,8 +159,7 @@ def test_it_sleeps(background: Background) -> None:
 
 def _wait_announced(process: subprocess.Popen[bytes]) -> None:
     """Wait until it says what it waits for."""
-    assert process.stderr is not None
-    assert b"waiting for" in process.stderr.readline()
+    assert b"waiting for" in line_from(process.stderr)
 
 
 def _ticks(pid: int) -> int:

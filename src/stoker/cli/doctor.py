@@ -28,7 +28,8 @@ from stoker.ledger import PLACES, Ledger, LedgerView, find_ledger
 from stoker.ledger.files import owner_name
 from stoker.queue.config import load_config
 from stoker.queue.systemd_unit import missing_program, unit_path
-from stoker.store.damage import DAMAGED_HINT, NEWER_HINT, damage, is_beheaded
+from stoker.store import queries
+from stoker.store.damage import DAMAGED_HINT, NEWER_HINT, damage, has_log_without_file
 from stoker.store.engine_lock import QUEUE, engine_lives, living_engines, process_of, version_notice
 from stoker.store.ownership import held_orphans, leftover_workers, orphans
 from stoker.store.paths import NETWORK_FILE_SYSTEMS, Paths, file_system_of
@@ -432,7 +433,7 @@ def _trouble(device: Device, reading: Reading) -> Iterator[Verdict]:
 
 def _persistence() -> Iterator[Verdict]:
     """Without persistence a driver forgets the GPU between two jobs, and each one waits for it anew."""
-    said = output_of([sys.executable, "-P", "-m", "stoker.devices.nvml_persistence"], FIRST_ANSWER_SECONDS)
+    said = output_of([sys.executable, "-P", "-m", "stoker.devices.nvml_probe", "persistence"], FIRST_ANSWER_SECONDS)
     if said and (off := said.split()):
         text = f"persistence mode is off on GPU {', '.join(off)}: a job on an idle GPU starts seconds later"
         yield note("gpus", text, "let root run: systemctl enable --now nvidia-persistenced")
@@ -441,7 +442,7 @@ def _persistence() -> Iterator[Verdict]:
 def look_at_queue(subject: Subject) -> Iterator[Verdict]:
     """The file of the queue, from its first page to its last."""
     path = subject.paths.database
-    if not path.exists() and not is_beheaded(path):
+    if not path.exists() and not has_log_without_file(path):
         yield ok("queue", "nothing was submitted yet")
     elif wrong := damage(path):
         yield problem("queue", f"{path}: {wrong}", NEWER_HINT if "newer Stoker" in wrong else DAMAGED_HINT)
@@ -472,7 +473,7 @@ def look_at_engine(subject: Subject, *, answers: bool) -> Iterator[Verdict]:
 
 def _absent(subject: Subject) -> Verdict:
     with _store(subject) as store:
-        load = store.loads().get(QUEUE) if store else None
+        load = queries.loads(store).get(QUEUE) if store else None
     if load is not None and load.open:
         text = f"{count_text(load.open, 'job')} in the queue, and no engine runs"
         return problem("engine", text, "stoker engine start")
@@ -513,7 +514,7 @@ def _leases(subject: Subject, store: Store) -> Iterator[Verdict]:
         return
     with contextlib.suppress(StokerError):
         view = Ledger(find_ledger(subject.environment)).live()
-        refs = [owned.job.state.ref for owned in store.all_active() if isinstance(owned.job.state, Active)]
+        refs = [owned.job.state.ref for owned in queries.all_active(store) if isinstance(owned.job.state, Active)]
         known = {word for ref in refs for word in ref.split()}  # the name of the lease is one of the words
         ours = {name: lease for name, lease in view.leases.items() if lease.owner == owner_name(os.geteuid())}
         for name, lease in ours.items():

@@ -24,7 +24,7 @@ from stoker.core.device import resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.job import Ended, Exited, JobEvent, Lost
 from stoker.core.launch import INHERIT
-from stoker.core.planner.fairshare import never_modest
+from stoker.core.planner.fairshare import never_within_limits
 from stoker.core.planner.forecast import Forecast
 from stoker.core.planner.placement import never_fits
 from stoker.core.planner.policy import Policy
@@ -112,7 +112,7 @@ class Batch:
         self._copy = request.script.copied(paths) if request.script else None
         self._caps = Caps(os.environ, _say)
         self._mps_preflight = MpsPreflight(os.environ, _say)
-        self._snapshot = devices.look(time.time())
+        self._snapshot = devices.snapshot(time.time())
         self._around = Surroundings(
             cwd=working_directory(),
             umask=current_umask(),
@@ -156,7 +156,7 @@ class Batch:
     def _check_wish(self, options: JobOptions) -> None:
         spec = self._spec(options)
         devices, policy = self._snapshot.devices, self.policy()
-        impossible = never_fits(spec.resources, devices) or never_modest(spec.resources.gpus, devices, policy)
+        impossible = never_fits(spec.resources, devices) or never_within_limits(spec.resources.gpus, devices, policy)
         if impossible:
             labels = ", ".join(dict.fromkeys(device.label for device in self._snapshot.devices))
             raise Impossible(impossible, f"ask for less; there are {labels}" if labels else "give it devices")

@@ -420,7 +420,7 @@ def _gpu_count(options: argparse.Namespace, file: InfoFile, driver: NvidiaDevice
     except InfoUnusable as unusable:
         _say(f"warning: {unusable.message}")
         entries = None
-    found = 0 if driver is None else len(driver.look(time.time()).devices)
+    found = 0 if driver is None else len(driver.snapshot(time.time()).devices)
     return len(entries or ()) or min(found, MOST_GPUS) or GPUS_WHERE_NONE_IS_FOUND
 
 

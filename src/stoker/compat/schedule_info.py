@@ -267,17 +267,17 @@ class Numbered:
         self._visible = visible
         self._seen: tuple[Device, ...] = ()
         self._named: tuple[Device, ...] = ()
-        self.ids = [device.id for device in devices.look(time.time()).devices[:count]]
+        self.ids = [device.id for device in devices.snapshot(time.time()).devices[:count]]
         self.variables = devices.variables
 
     @property
     def claims(self) -> list[tuple[str, ...]]:
         """The names of each in the ledger, by number."""
-        return [device.claims for device in self.look(time.time()).devices]
+        return [device.claims for device in self.snapshot(time.time()).devices]
 
-    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
+    def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
         """The first N devices under their numbers."""
-        snapshot = self._devices.look(now, newer_than)
+        snapshot = self._devices.snapshot(now, newer_than)
         if snapshot.devices is not self._seen:
             self._seen = snapshot.devices
             self._named = tuple(self._name(device) for device in snapshot.devices if device.id in self.ids)
@@ -304,7 +304,7 @@ class Numbered:
 
 def numbered(driver: NvidiaDevices | None, count: int, *, visible: bool) -> Numbered:
     """So many GPUs: the driver's own where it has as many, else names that claim those that it has."""
-    snapshot = None if driver is None else driver.look(time.time())
+    snapshot = None if driver is None else driver.snapshot(time.time())
     if driver is not None and snapshot is not None and len(snapshot.devices) >= count:
         return Numbered(driver, count, visible=visible)
     names = [str(number) for number in range(count)]

@@ -13,33 +13,38 @@ DeviceKind = Literal["nvidia", "declared", "simulated"]
 
 
 class Device(Struct, frozen=True):
-    """One GPU, MIG slice or named slot that whole jobs hold one at a time."""
+    """One GPU, MIG slice or named slot."""
 
     id: str
-    """Unique in its snapshot: the UUID where the driver knows one, else the user's own word."""
+    """Unique in its snapshot: the UUID where the driver knows one, else the user's name for it."""
     label: str
-    """What people call it: the index, or the user's own word."""
+    """What users call it: the index, or their own name."""
     visible: str
-    """What a job finds in CUDA_VISIBLE_DEVICES."""
+    """Its entry in CUDA_VISIBLE_DEVICES."""
     claims: tuple[str, ...]
-    """Its names in the ledger; a slot of several GPUs has several."""
+    """Its ledger names; a slot of several GPUs has several."""
     kind: DeviceKind
     share: int = 1
-    """How many leases one of its claims may carry at once when whole jobs hold it (listed several times)."""
+    """How many exclusive leases a claim may have at once (a device that is listed several times)."""
     model: str = ""
     memory: int | None = None
-    """Bytes in all; None where nobody can tell, and then nothing is packed on it."""
+    """Total bytes; None where unknown, and then jobs do not share it."""
     near: tuple[str, ...] = ()
     """Ids of the other devices, closest first, where the topology is known."""
     variables: tuple[tuple[str, str], ...] = ()
-    """By which a job finds it in place of CUDA_VISIBLE_DEVICES; the values of several devices make a list."""
+    """Set in place of CUDA_VISIBLE_DEVICES; the values of several devices are joined by commas."""
     words: tuple[tuple[str, str], ...] = ()
-    """Words of a command that stand for something about it, and what; of several devices the first one speaks."""
+    """Words of a command that are replaced, and their values; those of the first device count."""
 
     @property
     def measured(self) -> bool:
-        """Whether readings exist that show what really happens on the device."""
+        """Whether the device has readings."""
         return self.kind != "declared"
+
+    @property
+    def supports_mps(self) -> bool:
+        """Whether an NVIDIA MPS daemon can serve it; the simulator runs one as if it had a GPU."""
+        return self.kind in ("nvidia", "simulated")
 
 
 class Process(Struct, frozen=True):
@@ -50,17 +55,17 @@ class Process(Struct, frozen=True):
     owner: str
     command: str = ""
     graphics: bool = False
-    """It only draws: a desktop keeps nobody from computing."""
+    """It only draws, as a desktop does, and does not block the device."""
 
 
 class Account(Struct, frozen=True):
-    """What the driver's accounting keeps of one process on a device, also after its end."""
+    """The driver's accounting of one process on a device, also after its end."""
 
     pid: int
     peak: int
-    """The most bytes that it ever held."""
+    """Most bytes that it held."""
     utilisation: int | None = None
-    """The mean of the device while the process had it, in percent."""
+    """Mean utilisation of the device during the process, in percent."""
     running: bool = True
 
 
@@ -73,22 +78,22 @@ class Reading(Struct, frozen=True):
     power: float | None = None
     processes: tuple[Process, ...] = ()
     problem: str = ""
-    """Why the device cannot be used now, in words; empty when it can."""
+    """Why the device cannot be used now; empty when it can."""
     accounts: tuple[Account, ...] | None = None
-    """Of the processes that run on it and of those that ended lately; None where accounting is off."""
+    """Running and recently ended processes; None where accounting is off."""
 
 
 class Snapshot(Struct, frozen=True):
-    """What was seen of all devices at one moment (seconds since the epoch)."""
+    """The state of all devices at one moment (seconds since the epoch)."""
 
     at: float
     devices: tuple[Device, ...]
     readings: Mapping[str, Reading] = {}
     note: str = ""
-    """What a person should know about the probe itself: stale, partly forbidden."""
+    """A notice about the probe itself: stale, partly forbidden."""
 
     def reading(self, device_id: str) -> Reading:
-        """The reading of a device, an empty one where there is none."""
+        """The reading of a device; an empty one where there is none."""
         return self.readings.get(device_id, NO_READING)
 
 
@@ -96,7 +101,7 @@ NO_READING = Reading()
 
 
 def resolve(snapshot: Snapshot, word: str) -> str:
-    """The id of the device that a label, an id or the beginning of an id means."""
+    """The id of the device with this label, id or beginning of an id."""
     wanted = word.strip()
     for device in snapshot.devices:
         if wanted in (device.label, device.id):

@@ -1,4 +1,4 @@
-"""The one family of errors that a user can meet; each says what happened and what to type next."""
+"""All errors that a user can meet; each says what happened and what to do."""
 
 
 class StokerError(Exception):
@@ -27,13 +27,13 @@ class NoSuchJob(StokerError):
 
 
 class Impossible(StokerError):
-    """The need can never be met on this machine."""
+    """This machine can never meet the request."""
 
     exit_code = 5
 
 
 class JobFailed(StokerError):
-    """A job that a program waited for did not give what it was to give."""
+    """A job that a Python program waited for has no result."""
 
     exit_code = 1
 
@@ -42,4 +42,4 @@ class JobFailed(StokerError):
         self.job = job
         """Its id."""
         self.log = log
-        """Where its output is; empty where there is none."""
+        """Path of its log; empty where there is none."""

@@ -1,4 +1,4 @@
-"""A job's life: what it is, the states it can be in, and the only code that changes a state."""
+"""Jobs: their states and events, and `advance`, the only code that changes a state."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from stoker.core.learning import kind_of
 from stoker.core.spec import Command, JobSpec, Resources
 
 LOSSES_ALLOWED = 3
-"""How often a job may lose its worker before it is no longer queued again."""
+"""How often a job may lose its worker and still be requeued."""
 
 SHARED_FAILURES_ALLOWED = 2
-"""How often company may cost a job its attempt before it runs alone."""
+"""How often an attempt may fail because of co-tenants before the job runs exclusively."""
 
 Result = Literal["done", "failed", "oom", "timeout", "cancelled", "skipped", "lost"]
 
 Why = Literal["exited", "timeout", "stopped", "refused"]
 
 Cause = Literal["", "oom", "fault"]
-"""What a log says of a failure: no memory left on the GPU, or an error that MPS tells to all its clients."""
+"""The cause of a failure in the log: out of GPU memory, or a fault that MPS reports to all its clients."""
 
 
 class Waiting(Struct, frozen=True, tag="waiting"):
-    """In the queue since a moment."""
+    """In the queue."""
 
     since: float
 
 
 class OnHold(Struct, frozen=True, tag="held"):
-    """In the queue, but somebody does not want it to start."""
+    """In the queue, but held by a user."""
 
     since: float
     note: str = ""
-    """Who wanted that, or why."""
+    """Who asked for it, or why."""
 
 
 class Placed(Struct, frozen=True, omit_defaults=True):
-    """What is true of a job that a worker has, whatever it is doing."""
+    """What is true of every active job."""
 
     attempt: int
     ref: str
-    """What the site calls it. Only the site reads it, but for the first word (`slot_of`)."""
+    """The site's reference. Only the site reads it, except for the first word (`slot_of`)."""
     devices: tuple[str, ...]
     since: float
     log: str = ""
-    """Where its errors can be read; "-" is the terminal."""
+    """File of its standard error; "-" is the terminal."""
     resources: Resources | None = None
-    """What is reserved for it, where that differs from its spec."""
+    """What is reserved for it; None is what its spec asks for."""
 
 
 class Starting(Placed, frozen=True, tag="starting"):
-    """Given to a worker, which has not yet said that it started."""
+    """Given to a worker that has not reported its start yet."""
 
 
 class Running(Placed, frozen=True, tag="running"):
@@ -62,16 +62,16 @@ class Running(Placed, frozen=True, tag="running"):
 
 
 class Stopping(Placed, frozen=True, tag="stopping", kw_only=True):
-    """Asked to stop; the worker has not yet said that all of it is gone."""
+    """Asked to stop; the worker has not reported the end of all processes yet."""
 
     note: str = ""
-    """Who wanted that, or why."""
+    """Who asked for it, or why."""
     started: float | None = None
-    """When its process was started, if it was."""
+    """When its process started; None before that."""
 
 
 class Ended(Struct, frozen=True, tag="ended"):
-    """Over for good."""
+    """Ended; only a retry changes this state."""
 
     result: Result
     at: float
@@ -83,23 +83,23 @@ class Ended(Struct, frozen=True, tag="ended"):
 State = Waiting | OnHold | Starting | Running | Stopping | Ended
 
 Active = Starting | Running | Stopping
-"""What a worker has."""
+"""A worker holds the job."""
 
 Queued = Waiting | OnHold
-"""What no worker has yet."""
+"""No worker holds the job."""
 
 
 class Assigned(Struct, frozen=True, tag="assigned", omit_defaults=True):
-    """The plan gave the job devices, and a worker will run it."""
+    """The plan gave the job devices and a worker."""
 
     ref: str
     devices: tuple[str, ...]
     log: str
     at: float
     errors: str = ""
-    """File of the standard error, where it is apart from the log."""
+    """File of standard error, where it is separate from the log."""
     resources: Resources | None = None
-    """What is reserved, where that differs from the spec."""
+    """What is reserved; None is what the spec asks for."""
 
 
 class Started(Struct, frozen=True, tag="started"):
@@ -110,7 +110,7 @@ class Started(Struct, frozen=True, tag="started"):
 
 
 class Exited(Struct, frozen=True, tag="exited", omit_defaults=True):
-    """The process and all that came from it is gone."""
+    """The process and all its descendants have ended."""
 
     attempt: int
     code: int
@@ -118,51 +118,51 @@ class Exited(Struct, frozen=True, tag="exited", omit_defaults=True):
     at: float
     why: Why = "exited"
     peak_memory: int = 0
-    """Bytes of host memory of the largest process."""
+    """Host memory of the largest process, in bytes."""
     note: str = ""
     cause: Cause = ""
     shared: bool = False
-    """Whether somebody else was on its GPUs at any time."""
+    """Whether its GPUs had co-tenants at any time."""
     floor: int = 0
-    """Bytes that it needs at least on each GPU, where its own end showed that."""
+    """Bytes that it needs at least on each GPU, where this end showed it."""
 
 
 class Returned(Struct, frozen=True, tag="returned"):
-    """The worker gave the attempt back, or died, before it started anything."""
+    """The worker returned the attempt, or died, before the process started."""
 
     attempt: int
     at: float
 
 
 class Lost(Struct, frozen=True, tag="lost"):
-    """The worker died while the attempt ran; nothing of it is left."""
+    """The worker died while the attempt ran."""
 
     attempt: int
     at: float
 
 
 class Cancelled(Struct, frozen=True, tag="cancelled"):
-    """Somebody wants the job to end."""
+    """A user or program cancelled the job."""
 
     at: float
     note: str = ""
 
 
 class Paused(Struct, frozen=True, tag="paused"):
-    """Somebody does not want the job to start."""
+    """A user holds the job."""
 
     at: float
     note: str = ""
 
 
 class Resumed(Struct, frozen=True, tag="resumed"):
-    """Nobody minds any more."""
+    """A user released the job."""
 
     at: float
 
 
 class Edited(Struct, frozen=True, tag="edited"):
-    """The job shall run under other terms."""
+    """A user changed spec or name of the job."""
 
     at: float
     spec: JobSpec
@@ -170,13 +170,13 @@ class Edited(Struct, frozen=True, tag="edited"):
 
 
 class Retried(Struct, frozen=True, tag="retried"):
-    """Somebody wants a job that is over to run once more."""
+    """A user retries an ended job."""
 
     at: float
 
 
 class Skipped(Struct, frozen=True, tag="skipped"):
-    """What the job was to come after went another way."""
+    """A dependency of the job can never be satisfied."""
 
     at: float
     note: str
@@ -186,7 +186,7 @@ Event = Assigned | Started | Exited | Returned | Lost | Cancelled | Paused | Res
 
 
 class Job(Struct, frozen=True):
-    """One command with its needs; one row for life."""
+    """One command and its spec, in its current state."""
 
     id: int
     batch: int
@@ -196,36 +196,36 @@ class Job(Struct, frozen=True):
     submitted: float
     name: str = ""
     attempts: int = 0
-    """How many attempts were made so far; the newest has this number."""
+    """Number of the newest attempt."""
     failures: int = 0
-    """How often it failed since it was last submitted or retried."""
+    """Failures since it was submitted or retried last."""
     losses: int = 0
     tries: int = 0
-    """How many attempts really ran and are over."""
+    """Attempts that ran and have ended."""
     array: int = 0
-    """Id of the first task of its array, 0 where it is in none."""
+    """Id of the first task of its array; 0 outside of arrays."""
     task: int | None = None
     """Its index in the array."""
     kind: str = ""
-    """What work it is; only where it may share a GPU, since then it matters what was learnt of such work."""
+    """Signature of its kind of work, only where it may share a GPU: then history matters."""
     shared_failures: int = 0
-    """How often company on its GPUs cost it an attempt since it was last submitted or retried."""
+    """Attempts that failed because of co-tenants since it was submitted or retried last."""
     floor: int = 0
-    """Bytes that it needs at least on each GPU, as an attempt showed; 0 where none did."""
+    """Bytes that it needs at least on each GPU, as an attempt showed; 0 where unknown."""
 
 
 def limit_of(job: Job) -> float | None:
-    """How many seconds a job may run, where somebody said so."""
+    """The time limit of a job in seconds."""
     return job.spec.limit
 
 
 def needs_exclusive(job: Job) -> bool:
-    """Whether a job has suffered enough from company."""
+    """Whether a job failed too often because of co-tenants, and may not share any more."""
     return job.shared_failures >= SHARED_FAILURES_ALLOWED
 
 
 def resources_of(job: Job) -> Resources:
-    """What is set aside for a job that has a place, and what one that waits asks for."""
+    """What is reserved for an active job; what a queued job asks for."""
     return (job.state.resources if isinstance(job.state, Active) else None) or job.spec.resources
 
 
@@ -235,24 +235,23 @@ def slot_of(ref: str) -> str:
 
 
 def id_text(job: Job) -> str:
-    """The id as people type it: `12`, or `12.3` for a task of an array."""
+    """The id as users type it: `12`, or `12.3` for a task of an array."""
     return str(job.id) if job.task is None else f"{job.array}.{job.task}"
 
 
 def state_word(job: Job) -> str:
-    """The job's state in one word: how it ended, or what it is doing."""
+    """The job's state in one word; for an ended job its result."""
     if isinstance(job.state, Ended):
         return job.state.result
     return str(job.state.__struct_config__.tag)
 
 
 def event_word(event: Event) -> str:
-    """An event in one word."""
     return str(event.__struct_config__.tag)
 
 
 class InvalidTransition(Exception):
-    """An event that cannot happen to a job in its state: always a bug, never the user's fault."""
+    """An event that is not possible in the state of a job: always a bug."""
 
     def __init__(self, job: Job, event: Event) -> None:
         details = f"job {job.id} is {job.state!r} after {job.attempts} attempts"
@@ -290,7 +289,7 @@ def advance(job: Job, event: Event) -> Job:
 
 
 def result_of(event: Exited) -> Result:
-    """What an exit means for an attempt that nobody asked to stop."""
+    """The result of an attempt that was not cancelled."""
     match event.why:
         case "timeout":
             return "timeout"
@@ -301,7 +300,7 @@ def result_of(event: Exited) -> Result:
 
 
 def started_at(job: Job) -> float | None:
-    """When the process of a job that a worker holds was started, if it was."""
+    """When the process of an active job started; None before that."""
     match job.state:
         case Running(since=since):
             return since
@@ -317,12 +316,12 @@ def _starting(attempt: int, event: Assigned) -> Starting:
 
 
 def _place(state: Placed, since: float) -> dict[str, Any]:
-    """All that stays true of a job while a worker has it, and since when something else is."""
+    """The fields of every active state, with a new `since`."""
     return {**{name: getattr(state, name) for name in Placed.__struct_fields__}, "since": since}
 
 
 def _stopping(state: Active, event: Cancelled) -> Stopping:
-    """The first who wanted it stays the reason."""
+    """The first cancellation stays the reason."""
     if isinstance(state, Stopping):
         return state
     started = state.since if isinstance(state, Running) else None
@@ -346,7 +345,7 @@ def _changed_in_the_queue(job: Job, event: Cancelled | Paused | Resumed | Edited
 
 
 def _edited(job: Job, event: Edited) -> Job:
-    """The job under other terms; what it needed at least is void where it asks for something else."""
+    """The edited job; its memory floor is void where it asks for other resources."""
     floor = job.floor if event.spec.resources == job.spec.resources else 0
     kind = kind_of(job.command, event.spec)
     return msgspec.structs.replace(job, spec=event.spec, name=event.name, kind=kind, floor=floor)
@@ -363,7 +362,7 @@ def _exited(job: Job, event: Exited) -> Job:
     job = msgspec.structs.replace(job, tries=job.tries + 1)
     if result == "failed" and event.cause:
         if event.shared and job.shared_failures <= SHARED_FAILURES_ALLOWED:
-            return _spared(job, event)
+            return _requeued(job, event)
         result = "oom" if event.cause == "oom" else result
     ended = Ended(result, event.at, event.code, event.signal, note)
     if result not in ("failed", "timeout", "oom"):
@@ -373,8 +372,8 @@ def _exited(job: Job, event: Exited) -> Job:
     return msgspec.structs.replace(job, state=Waiting(event.at) if again else ended, failures=failures)
 
 
-def _spared(job: Job, event: Exited) -> Job:
-    """The job in the queue again, without having spent a retry: with more memory set aside, or at last alone."""
+def _requeued(job: Job, event: Exited) -> Job:
+    """Requeue without spending a retry: with more memory reserved, or exclusively."""
     least = 0 if event.cause == "oom" else SHARED_FAILURES_ALLOWED
     shared_failures = max(job.shared_failures + 1, least)
     floor = max(job.floor, event.floor)
@@ -382,7 +381,7 @@ def _spared(job: Job, event: Exited) -> Job:
 
 
 def _is_worth_a_retry(spec: JobSpec, ended: Ended) -> bool:
-    if ended.result == "oom":  # it had the whole GPU, and would have no more the next time
+    if ended.result == "oom":  # it had the whole GPU, and cannot get more
         return "oom" in spec.retry_on
     return not spec.retry_on or ended.result in spec.retry_on or str(ended.code) in spec.retry_on
 
@@ -406,12 +405,12 @@ def _lost(job: Job, event: Lost) -> Job:
 
 
 class JobEvent(Struct, frozen=True):
-    """Something that happened to a job and is safely recorded; the job is as it was right after."""
+    """A recorded event, with the job right after it."""
 
     job: Job
     event: Event
     devices: tuple[Device, ...]
     log: str = ""
-    """Where the errors of the attempt can be read; "-" is the terminal."""
+    """File of the attempt's standard error; "-" is the terminal."""
     started: float | None = None
-    """When the attempt that this happened to was started, if it was."""
+    """When the attempt of this event started; None before that."""

@@ -1,4 +1,4 @@
-"""The command, variables and output files of an attempt, and the on-finish job."""
+"""Command, variables and output files of an attempt, and the on-finish job."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stoker.core.spec import Command, JobSpec, NewJob, Resources, amount_on
 
 
 def fill(words: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
-    """The words with every `{name}` among the values replaced; what a value brings in is not looked at again.
+    """Replace every `{name}` of the values in the words. Placeholders inside a value are not replaced.
 
-    A shell's `${name}` and all other braces stay, so JSON and scripts pass as they are.
+    A shell's `${name}` and all other braces stay, so JSON and scripts are not changed.
     """
     if not values:
         return tuple(words)
@@ -31,11 +31,11 @@ def _known(names: tuple[str, ...]) -> re.Pattern[str]:
 
 INHERIT = "-"
 
-_MODEST = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""What keeps frameworks from taking the whole card, or most of it, as soon as they start."""
+_NO_PREALLOCATION = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""Keeps TensorFlow and JAX from allocating most of the GPU at start."""
 
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""Where PyTorch reads how to allocate: which goes first differs by version, and the older name is in more programs."""
+"""Both names of PyTorch's variable. Which one has precedence depends on the version."""
 
 _FRACTION = "per_process_memory_fraction"
 
@@ -45,7 +45,7 @@ _PLACEHOLDER = re.compile("%([jAaxu%])")
 
 
 class Order(Struct, frozen=True):
-    """Everything a worker must know to run one attempt."""
+    """Everything a worker needs to run one attempt."""
 
     attempt: str
     words: tuple[str, ...]
@@ -59,11 +59,11 @@ class Order(Struct, frozen=True):
     limit: float | None
     grace: float
     mps_terminate: tuple[str, ...] = ()
-    """A program to run before anything of the attempt is killed; the numbers of its processes are further words."""
+    """A command to run before the attempt is killed; the ids of its processes are appended."""
 
 
 def attempt_key(job_id: int, number: int) -> str:
-    """The name under which a worker knows an attempt."""
+    """The key of an attempt in orders and journals."""
     return f"{job_id}.{number}"
 
 
@@ -74,53 +74,53 @@ def parse_key(key: str) -> tuple[int, int]:
 
 
 def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> dict[str, str]:
-    """What is added to the environment of the submitter, who has the last word on everything but the devices."""
-    given = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **(_MODEST if job.spec.resources.shares else {})}
+    """Variables added to the submitter's environment `base`. Defaults never replace the user's values; devices do."""
+    given = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **(_NO_PREALLOCATION if job.spec.resources.shares else {})}
     return {
         **{name: value for name, value in given.items() if name not in base},
         **dict(job.spec.extra_env),
         **(_capped(job, devices, {**base, **dict(job.spec.extra_env)}) if job.spec.cap else {}),
-        **_found_by(devices),
+        **_device_variables(devices),
         "STOKER_JOB_ID": str(job.id),
         "STOKER_JOB_NAME": job.name,
         "STOKER_ATTEMPT": str(job.tries + 1),
         "STOKER_GPU_IDS": ",".join(device.label for device in devices),
         "STOKER_WORK_DIR": job.spec.cwd,
         **({"STOKER_GROUP": job.spec.group} if job.spec.group else {}),
-        **_set_aside(job, devices),
+        **_reserved(job, devices),
         **array_variables(job),
     }
 
 
-def _set_aside(job: Job, devices: Sequence[Device]) -> dict[str, str]:
-    """How much memory the job may count on, where it shares its GPUs."""
+def _reserved(job: Job, devices: Sequence[Device]) -> dict[str, str]:
+    """The memory reserved for the job, where it shares its GPUs."""
     amounts = [amount for device in devices if (amount := amount_on(resources_of(job), device)) is not None]
     return {"STOKER_VRAM": str(min(amounts))} if amounts else {}
 
 
 def _capped(job: Job, devices: Sequence[Device], own: Mapping[str, str]) -> dict[str, str]:
-    """How PyTorch hears that it may take no more than is set aside: beside what else the user tells its allocator."""
+    """Limit PyTorch to the reserved memory, in addition to the user's allocator settings."""
     parts = [_part(resources_of(job), device) for device in devices]
-    told = {name: own[name] for name in _ALLOCATOR if name in own} or {_ALLOCATOR[0]: ""}
-    if not parts or 0 in parts or any(_FRACTION in value for value in told.values()):
+    settings = {name: own[name] for name in _ALLOCATOR if name in own} or {_ALLOCATOR[0]: ""}
+    if not parts or 0 in parts or any(_FRACTION in value for value in settings.values()):
         return {}
     cap = f"{_FRACTION}:{min(parts) / _PARTS:.4f}"
-    return {name: f"{kept},{cap}" if (kept := value.strip(", ")) else cap for name, value in told.items()}
+    return {name: f"{kept},{cap}" if (kept := value.strip(", ")) else cap for name, value in settings.items()}
 
 
 def _part(resources: Resources, device: Device) -> int:
-    """How many ten-thousandths of a device are set aside; none where all of it is."""
+    """The reserved part of a device in ten-thousandths; 0 where all of it is reserved."""
     amount = amount_on(resources, device)
     return 0 if amount is None or not device.memory else max(1, amount * _PARTS // device.memory)
 
 
 def array_variables(job: Job) -> dict[str, str]:
-    """Which task of which array it is, for a job that is one."""
+    """The variables of a task of an array."""
     return {} if job.task is None else {"STOKER_ARRAY_ID": str(job.array), "STOKER_ARRAY_INDEX": str(job.task)}
 
 
-def _found_by(devices: Sequence[Device]) -> dict[str, str]:
-    """How a job finds its devices: under names that they have of their own, else as CUDA wants it."""
+def _device_variables(devices: Sequence[Device]) -> dict[str, str]:
+    """The variables of the devices' own kind, else CUDA_VISIBLE_DEVICES."""
     if not devices or not devices[0].variables:
         return {"CUDA_VISIBLE_DEVICES": ",".join(device.visible for device in devices)}
     names = [name for name, _ in devices[0].variables]
@@ -128,7 +128,7 @@ def _found_by(devices: Sequence[Device]) -> dict[str, str]:
 
 
 def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devices: Sequence[Device] = ()) -> Order:
-    """The order for the job's newest attempt, with its files, the variables it is given and its devices' own words."""
+    """The order for the job's newest attempt."""
     return Order(
         attempt=attempt_key(job.id, job.attempts),
         words=device_words(_words(job, extra) if job.spec.fill else job.command.words, devices),
@@ -145,15 +145,15 @@ def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devic
 
 
 def device_words(words: tuple[str, ...], devices: Sequence[Device]) -> tuple[str, ...]:
-    """The words of a command, with what some of them mean on these devices."""
+    """The words of a command, with those replaced that the devices define."""
     if not devices or not devices[0].words:
         return words
-    meanings = dict(devices[0].words)
-    return tuple([meanings.get(word, word) for word in words])
+    values = dict(devices[0].words)
+    return tuple([values.get(word, word) for word in words])
 
 
 def _words(job: Job, extra: Mapping[str, str]) -> tuple[str, ...]:
-    """The command with what its placeholders stand for."""
+    """The command with its placeholders replaced."""
     values = {"id": str(job.id), "name": job.name, "gpu": extra["STOKER_GPU_IDS"]}
     if job.task is not None:
         values["i"] = str(job.task)
@@ -161,7 +161,7 @@ def _words(job: Job, extra: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def output_paths(job: Job, user: str) -> tuple[str, str]:
-    """Files for standard output and error; retries get files of their own."""
+    """Files of standard output and error; retries get separate files."""
     out = _output_path(job.spec.out, job, user)
     return out, _output_path(job.spec.err, job, user) if job.spec.err else out
 
@@ -171,26 +171,25 @@ def _output_path(pattern: str, job: Job, user: str) -> str:
         return pattern
     names = {"j": str(job.id), "A": str(job.array or job.id), "a": str(job.task or 0), "u": user, "%": "%"}
     path = _PLACEHOLDER.sub(lambda match: _file_name(job.name) if match[1] == "x" else names[match[1]], pattern)
-    before = job.tries
-    return f"{path}.{before}" if before else path
+    return f"{path}.{job.tries}" if job.tries else path
 
 
 def _file_name(name: str) -> str:
     return re.sub(r"[^\w.,=+-]", "_", name)[:120].lstrip(".") or "job"
 
 
-LIMIT_SECONDS = 600.0
-"""A hook that hangs must not keep the engine for ever."""
+ON_FINISH_LIMIT = 600.0
+"""Seconds; an on-finish job that hangs must not keep the engine alive for ever."""
 
 
 def on_finish_job(job: Job, log: str, line: str, shell: str, out: str) -> NewJob | None:
-    """The job that runs a line on behalf of one that has ended; hooks have none of their own.
+    """The job that runs a shell line after the end of another; an on-finish job has none itself.
 
-    What it is told stands in its command, so that the hooks of a batch share their terms.
+    Its variables are part of the command, so that the on-finish jobs of a batch share one spec.
     """
     if job.spec.role == "hook" or not isinstance(job.state, Ended):
         return None
-    told = (
+    assignments = (
         f"STOKER_JOB_ID={job.id}",
         f"STOKER_JOB_NAME={job.name}",
         f"STOKER_RESULT={job.state.result}",
@@ -199,7 +198,7 @@ def on_finish_job(job: Job, log: str, line: str, shell: str, out: str) -> NewJob
         *(f"{name}={value}" for name, value in array_variables(job).items()),
     )
     return NewJob(
-        Command(("/usr/bin/env", *told, shell, "-c", line)), _spec(job.spec, out), f"on_finish {id_text(job)}"
+        Command(("/usr/bin/env", *assignments, shell, "-c", line)), _spec(job.spec, out), f"on_finish {id_text(job)}"
     )
 
 
@@ -210,7 +209,7 @@ def _spec(ended: JobSpec, out: str) -> JobSpec:
         environment=ended.environment,
         extra_env=ended.extra_env,
         umask=ended.umask,
-        limit=LIMIT_SECONDS,
+        limit=ON_FINISH_LIMIT,
         out=out,
         role="hook",
     )

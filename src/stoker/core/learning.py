@@ -1,4 +1,4 @@
-"""What earlier runs teach: durations, memory peaks, utilisation."""
+"""Learn durations, memory peaks and utilisation from earlier runs, and estimate the next one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from stoker.core.spec import Command, JobSpec, Resources
 
 KEPT = 9
-"""Runs that count, the newest ones."""
+"""Newest runs that are kept."""
 
 GRAIN = 64 * 2**20
-"""Bytes to which predictions are rounded up, so that small differences do not make different needs."""
+"""Bytes to which estimates are rounded up, so that small differences do not make different shapes."""
 
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+|[KMGTkmgt]?i?[bB]?)")
 
@@ -28,68 +28,68 @@ _MATTERS = (
     "mem|ram|batch|bs$|size|hidden|dim|width|depth|layer|channel|seq|len|token|head|res|crop|img|image|context|ctx|emb|rank"
     "|frame|sample|n[gd]f$|filter|expert|unit|feature|vocab|window|patch|beam|scale|block|accum|precision|bits"
 )
-"""Names of options whose numbers decide how much memory a run takes; compiled only where somebody asks."""
+"""Names of options whose numbers affect the memory of a run; compiled on first use."""
 
 _LABELS = (
     r"name|\brun|[-_]run\b|exp(?:eriment)?\b|\bid\b|[-_]id\b|tag|out|log|dir\b|save|title|comment|note|ckpt|checkpoint"
 )
-"""Names of options that only say what a run is called or where its results go..."""
+"""Names of options that only name a run or its output..."""
 
 _SUBSTANCE = "model|arch|net|data|config"
-"""... unless it is one of these that is called so."""
+"""... unless they name one of these."""
 
 Kept = TypeVar("Kept")
 
 
 class Runs(Struct, frozen=True):
-    """The newest runs of one kind of work on one model of GPU, the newest last."""
+    """The newest runs of one kind of work on one GPU model, the newest last."""
 
     peaks: tuple[int, ...] = ()
-    """Bytes that each held at most on a GPU."""
+    """Most bytes of each on a GPU."""
     loads: tuple[int, ...] = ()
-    """Percent of a GPU that each kept busy, where it was alone."""
+    """Percent of a GPU that each kept busy, where it ran exclusively."""
     paces: tuple[float, ...] = ()
-    """Steps a second of each, where it was alone and its log told."""
+    """Steps per second of each, where it ran exclusively and its log shows it."""
 
 
 class Learnt(Struct, frozen=True):
     """The newest runs of one kind of work."""
 
     seconds: tuple[float, ...] = ()
-    """How long each took that succeeded, the newest last."""
+    """Durations of the successful ones, the newest last."""
     models: Mapping[str, Runs] = {}
-    """What depends on the model of the GPU."""
+    """By GPU model."""
 
 
 def observe(learnt: Learnt, seconds: float) -> Learnt:
-    """What is known after one more run that succeeded."""
+    """Add the duration of a successful run."""
     return replace(learnt, seconds=(*learnt.seconds, seconds)[-KEPT:])
 
 
 def observe_use(
     learnt: Learnt, model: str, *, peak: int | None = None, load: int | None = None, pace: float | None = None
 ) -> Learnt:
-    """What is known after one more run was measured on a GPU of a model; None is what could not be told."""
+    """Add the measurements of a run on a GPU model; None is unknown."""
     runs = learnt.models.get(model, Runs())
     runs = Runs(_with(runs.peaks, peak), _with(runs.loads, load), _with(runs.paces, pace))
     return replace(learnt, models={**learnt.models, model: runs})
 
 
 def expected_seconds(learnt: Learnt) -> float | None:
-    """How long the next run will take, by the middle one of the last; None where there was none."""
-    from statistics import median  # only engines want to know; every door would pay for loading it
+    """Expected duration of the next run: the median of the last; None without runs."""
+    from statistics import median  # slow to import, and only engines need it
 
     return median(learnt.seconds) if learnt.seconds else None
 
 
 def usual_pace(learnt: Learnt, model: str) -> float | None:
-    """Steps a second of such work alone on a GPU of a model: the middle one of the last; None where nobody knows."""
+    """Median steps per second of such work, exclusively on a GPU model; None where unknown."""
     paces = sorted(learnt.models[model].paces) if model in learnt.models else []
     return paces[len(paces) // 2] if paces else None
 
 
 def estimated(resources: Resources, learnt: Learnt, margin: int, floor: int = 0) -> Resources:
-    """The need with what was learnt: the largest of the last peaks and a margin, and how busy it keeps a GPU."""
+    """The resources with learnt memory (the largest of the last peaks plus a margin) and load."""
     loads = tuple((model, max(runs.loads)) for model, runs in sorted(learnt.models.items()) if runs.loads)
     if not resources.auto:
         return replace(resources, loads=loads, floor=floor)
@@ -99,17 +99,17 @@ def estimated(resources: Resources, learnt: Learnt, margin: int, floor: int = 0)
 
 
 def rounded_up(size: int) -> int:
-    """Bytes as predictions have them."""
+    """Bytes rounded up to GRAIN."""
     return -(-size // GRAIN) * GRAIN
 
 
 def kind_of(command: Command, spec: JobSpec) -> str:
-    """The signature of work that may share a GPU; empty for all other, of which nobody has to ask it."""
+    """The signature of a job that may share a GPU; empty for exclusive jobs, which do not need it."""
     return signature_of(command, spec.cwd) if spec.resources.shares else ""
 
 
 def signature_of(command: Command, cwd: str) -> str:
-    """The kind of work: the command and its place, but for those numbers in it that only tell its runs apart."""
+    """Hash of command and directory, without the numbers and labels that only distinguish runs."""
     import hashlib
 
     words = _words(command.words[0]) if command.shell else list(command.words)
@@ -119,7 +119,7 @@ def signature_of(command: Command, cwd: str) -> str:
 
 
 def _masked(word: str, before: str) -> str:
-    """A word without the number or label that it is or gives to an option, unless that says how large the work is."""
+    """A word with its number or label replaced by #, unless the number affects the size of the work."""
     name, equals, value = word.rpartition("=")
     option = name if equals else before if before.startswith("-") else ""
     if option and re.search(_LABELS, option, re.IGNORECASE) and not re.search(_SUBSTANCE, option, re.IGNORECASE):
@@ -140,25 +140,26 @@ def _words(line: str) -> list[str]:
 
     try:
         return shlex.split(line, comments=True)
-    except ValueError:  # quotes that only a shell understands
+    except ValueError:  # quotes that only a shell can parse
         return line.split()
 
 
 CURVE = 64
-"""Points that a curve has at most; then every second one goes, and the next ones are half as many."""
+"""Most points of a curve. A full curve drops every second point and doubles its spacing."""
 
 MIB = 2**20
 
 
 class Use(Struct, frozen=True):
-    """What was seen of one attempt; memory is that of the GPU on which it held most."""
+    """The measured GPU use of one attempt; memory is that of the GPU on which it held most."""
 
     peak: int = 0
     looks: int = 0
+    """Number of measurements."""
     busy: int = 0
-    """Looks at which nobody else was on its GPUs..."""
+    """Measurements without co-tenants on its GPUs."""
     load: int = 0
-    """... and the sum of how busy these were at them, in percent."""
+    """Sum of the utilisation at those, in percent."""
     curve: tuple[tuple[float, int], ...] = ()
     """Seconds since the start, and MiB."""
     spacing: float = 0.0
@@ -166,12 +167,12 @@ class Use(Struct, frozen=True):
 
     @property
     def utilisation(self) -> int | None:
-        """How busy it kept its GPUs on average, in percent, while nobody else was there; None where nobody knows."""
+        """Mean utilisation of its GPUs without co-tenants, in percent; None where unknown."""
         return round(self.load / self.busy) if self.busy else None
 
 
 class Live(NamedTuple):
-    """What a running attempt holds now and held at most, as screens show it."""
+    """Current and peak memory of a running attempt, in bytes."""
 
     memory: int
     peak: int
@@ -179,25 +180,24 @@ class Live(NamedTuple):
 
 
 def seen(use: Use, seconds: float, memory: int, utilisation: int | None) -> Use:
-    """The use after one more look; the utilisation is that of its GPUs where it had them to itself."""
-    told = utilisation is not None
+    """Add a measurement; `utilisation` is None where its GPUs have co-tenants."""
     return replace(
         use,
         peak=max(use.peak, memory),
         looks=use.looks + 1,
-        busy=use.busy + told,
+        busy=use.busy + (utilisation is not None),
         load=use.load + (utilisation or 0),
         **_drawn(use, seconds, memory // MIB),
     )
 
 
 def reached(use: Use, peak: int) -> Use:
-    """The use, where the driver tells a peak that no look has met."""
+    """Add a peak from the driver's accounting."""
     return replace(use, peak=max(use.peak, peak))
 
 
 def _drawn(use: Use, seconds: float, memory: int) -> dict[str, tuple[tuple[float, int], ...] | float]:
-    """The curve with one more point, where that is far enough from the last; spikes in between raise the last."""
+    """Add a point to the curve; one too close to the last only raises the last."""
     if use.curve and seconds - use.curve[-1][0] < use.spacing:
         before, last = use.curve[:-1], use.curve[-1]
         return {"curve": (*before, (last[0], max(last[1], memory)))}

@@ -1,4 +1,4 @@
-"""What a lease says: who holds which devices, and how much of them."""
+"""Leases: which devices an engine holds, and how much of each."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ OURS = "ours"
 
 
 class Claim(Struct, frozen=True):
-    """A part of one device that somebody holds."""
+    """A device, or a part of one, that a lease holds."""
 
     name: str
-    """The device's name in the ledger: its UUID, or a word that users agreed on."""
+    """The device's ledger name: its UUID, or a name that users agreed on."""
     memory: int | None = None
-    """Bytes reserved; None is all of it."""
+    """Bytes reserved; None is the whole device."""
     share: int = 1
-    """How many leases the holder suffers on the device, its own among them; 1 is alone."""
+    """How many leases the holder allows on the device, its own included; 1 is exclusive."""
     load: int = 0
-    """Percent of the device that it keeps busy, as far as that is known."""
+    """Percent of the device that it keeps busy; 0 where unknown."""
     mps: str = ""
-    """Whose MPS server it is a client of: OURS, the name of another user, or nobody's."""
+    """The MPS server it is a client of: OURS, the name of another user, or empty for none."""
 
 
 class Lease(Struct, frozen=True):
-    """One live lease as every reader of the ledger sees it."""
+    """One live lease in the ledger."""
 
     claims: tuple[Claim, ...]
     owner: str
-    """The user's name, from the owner of the file and never from its contents."""
+    """The user's name, from the owner of the file, never from its contents."""
     pid: int
     what: str
     since: float
 
 
 def compatible(wanted: Claim, held: list[Claim], capacity: int | None = None) -> bool:
-    """Whether a claim may stand beside those already held on the same device.
+    """Whether a claim is compatible with those already held on the same device.
 
-    Everybody's wish on company counts: as many as the least patient of them suffers. Where memory is
-    reserved by all, the sum must also fit into the capacity. Clients of an MPS server suffer nobody else.
+    The smallest share of all claims limits their number. Where all reserve memory, the sum must also fit into the
+    capacity. Clients of an MPS server share only with clients of the same server.
     """
     if not held:
         return True

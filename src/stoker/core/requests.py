@@ -1,4 +1,4 @@
-"""What a door asks of the engine that owns a job."""
+"""Requests of front ends to the engine that owns a job."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Cancel(Struct, frozen=True, tag="cancel"):
     job: int
     note: str = ""
     grace: float | None = None
-    """Seconds between the signal and KILL, where they are not the job's own."""
+    """Seconds between the signal and KILL; None is the grace of the job."""
     signal: int = 0
-    """What is sent first in place of TERM."""
+    """Sent first in place of TERM; 0 is TERM."""
 
 
 class Hold(Struct, frozen=True, tag="hold"):
@@ -26,13 +26,13 @@ class Hold(Struct, frozen=True, tag="hold"):
 
 
 class Release(Struct, frozen=True, tag="release"):
-    """The job may start; also one that another engine left and that is now this one's."""
+    """The job may start; also one that was taken over from another engine."""
 
     job: int
 
 
 class Edit(Struct, frozen=True, tag="edit"):
-    """Let the job run under other terms."""
+    """Change spec and name of the job."""
 
     job: int
     spec: JobSpec
@@ -40,7 +40,7 @@ class Edit(Struct, frozen=True, tag="edit"):
 
 
 class Again(Struct, frozen=True, tag="again"):
-    """Run a job that is over once more, under these terms where any are given."""
+    """Run an ended job once more, with this spec where one is given."""
 
     job: int
     spec: JobSpec | None = None

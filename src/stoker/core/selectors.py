@@ -1,4 +1,4 @@
-"""Ids as people type them: numbers, ranges, tasks of arrays, `last`, `all`, names and globs."""
+"""Parse ids as users type them: numbers, ranges, tasks of arrays, `last`, `all`, names and globs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Last(Struct, frozen=True):
 
 
 class All(Struct, frozen=True):
-    """Every job that the verb can be about."""
+    """Every job that the command applies to."""
 
 
 class Named(Struct, frozen=True):
@@ -50,7 +50,7 @@ class Named(Struct, frozen=True):
 
     @property
     def is_glob(self) -> bool:
-        """Whether it can stand for other names than itself."""
+        """Whether it can match other names than itself."""
         return any(sign in self.pattern for sign in "*?[")
 
 
@@ -58,7 +58,7 @@ Pick = Numbers | Task | Last | All | Named
 
 
 def parse_selection(words: Sequence[str]) -> tuple[Pick, ...]:
-    """What the words choose, in their order; no words choose nothing."""
+    """What the words select, in their order."""
     return tuple(pick for word in words for pick in _parse_word(word.strip()))
 
 
@@ -78,9 +78,9 @@ def pick_text(pick: Pick) -> str:
 
 
 def _parse_word(word: str) -> list[Pick]:
-    """A word is a list of ids if it begins like one; a name may contain commas and digits as it likes.
+    """A word is a list of ids if it begins like one; a name may contain commas and digits.
 
-    So `lr=1,2` is never taken for job 2, which somebody might be about to cancel.
+    So `lr=1,2` never selects job 2, which `cancel` might end.
     """
     parts = [part.strip() for part in word.split(",")]
     if not word:

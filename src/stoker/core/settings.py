@@ -1,4 +1,4 @@
-"""Settings of the engine: every key, what it may be set to, and what it is when nobody sets it."""
+"""Settings of the engine: every key, its values and its default."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ MIB = 2**20
 
 
 class EngineSettings(Struct, frozen=True):
-    """What the engine of a user goes by, whatever project the jobs come from."""
+    """The settings of a user's engine, for jobs of all projects."""
 
     devices: str = ""
     """The pool; empty is all devices of the machine."""
     strangers: Literal["avoid", "count"] = "avoid"
-    """Keep off a device with unannounced processes, or count their memory as gone."""
+    """Avoid devices with foreign processes, or count their memory as used."""
     reserve: int = 512 * MIB
-    """Bytes of each device that packing leaves alone."""
+    """Bytes of each device that sharing jobs leave free."""
     margin: int = 15
-    """Percent by which more is set aside than the largest peak that was learnt."""
+    """Percent that is reserved on top of the largest learnt peak."""
     busy: int = 120
-    """Percent: jobs are not put together on a device that they would keep busier than this, as far as it is known."""
+    """Percent: jobs do not share a device if their known loads together exceed this."""
     tolerance: int = 300 * MIB
     """Bytes that an idle device may show as used."""
     order: Literal["age", "shortest"] = "age"
-    """Who goes first within a priority: the oldest, or the one whose work is expected to be least."""
+    """The order within a priority: the oldest first, or the least expected work first."""
     patience: float = 60.0
-    """Seconds a blocked job lets others pass when nobody can tell how long they run."""
+    """Seconds a blocked job lets jobs of unknown duration pass."""
     quarantine: float = 60.0
-    """Seconds for which memory without a process is expected to come back by itself."""
+    """Seconds in which the driver is expected to free memory after a job."""
     min_free: int = 0
-    """GPUs left to others, however long the queue."""
+    """GPUs left free for others."""
     max_use: int | None = None
-    """GPUs used at once; None is all of them."""
+    """Most GPUs in use at once; None is all."""
     idle_exit: float | None = 600.0
-    """Seconds without work after which the engine leaves; None is never."""
+    """Seconds without work after which the engine exits; None is never."""
     keep: float | None = 90 * 86400.0
     """Seconds for which ended jobs stay in the history; None is for ever."""
     cpu_jobs: int | None = None
-    """Jobs without GPU that run at once; None is one for each core."""
+    """Jobs without GPU that run at once; None is one per core."""
     on_finish: str = ""
-    """Command to run whenever a job ends; empty is none."""
+    """Command that runs whenever a job ends; empty is none."""
     secrets: tuple[str, ...] = PATTERNS
-    """Patterns of the names of variables whose values are never shown."""
+    """Name patterns of variables whose values are never shown."""
     groups: Mapping[str, int] = {}
     """How many jobs of a group may run at once."""
     mps_exclusive: bool = False
@@ -59,7 +59,7 @@ class EngineSettings(Struct, frozen=True):
 
 
 def policy_of(settings: EngineSettings, cores: int) -> Policy:
-    """How the plan weighs things, on a machine with so many cores."""
+    """The policy of the plan on a machine with this many cores."""
     groups = {f"group {name}": limit for name, limit in settings.groups.items()}
     return Policy(
         max_use=settings.max_use,
@@ -81,15 +81,15 @@ class Key(Struct, frozen=True):
     """How one setting is read."""
 
     built_in: object
-    """What it is when nobody sets it, as one would write it."""
+    """The default, as a user would write it."""
     expected: str
     example: object
     read: Callable[[Any], Any]
-    """From what a file or a variable says to the value; ValueError, TypeError or UsageError where it says nothing."""
+    """Convert a value from a file or variable; raises ValueError, TypeError or UsageError."""
 
 
 def read_setting(name: str, raw: object, place: str) -> Any:
-    """The value of a setting; the place says in the error who set it."""
+    """The value of a setting; `place` names its source in an error."""
     key = KEYS[name]
     try:
         return key.read(raw)
@@ -98,7 +98,7 @@ def read_setting(name: str, raw: object, place: str) -> Any:
 
 
 def setting_text(raw: object) -> str:
-    """A value from a file as one would write it in a variable."""
+    """A value from a file as a user would write it in a variable."""
     if isinstance(raw, list | tuple):
         return ",".join(map(setting_text, raw))
     if isinstance(raw, Mapping):
@@ -131,7 +131,7 @@ def _size(raw: object) -> int:
 
 
 def _duration(raw: object) -> float:
-    """Text with a unit: a bare number is minutes to some options and seconds to most people."""
+    """Text with a unit: a bare number is minutes in some options and seconds in others."""
     text = _text(raw).strip()
     if text.isdecimal():
         raise ValueError(text)
@@ -143,7 +143,7 @@ def _duration_or_nothing(raw: object) -> float:
 
 
 def _unless(word: str, read: Callable[[object], Any]) -> Callable[[object], Any]:
-    """Reads None where the word stands for having no limit."""
+    """Read None for a word that means no limit."""
     return lambda raw: None if raw == word else read(raw)
 
 

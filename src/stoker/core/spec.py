@@ -1,10 +1,10 @@
-"""What a job asks for: command, resources, dependencies, array."""
+"""Job spec: what a user asks for (command, resources, dependencies, array)."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -13,13 +13,162 @@ from stoker.core.device import Device
 from stoker.core.errors import UsageError
 from stoker.core.selectors import parse_selection
 
+Role = Literal["job", "hook"]
+
+_COPY = re.compile(r".*/scripts/[0-9a-f]{32}/([^/]+)", re.DOTALL)
+"""Path of the copy of a script; users know it by its file name."""
+
+
+class Resources(Struct, frozen=True):
+    """The GPUs that a job asks for. Jobs with equal resources are interchangeable to the plan."""
+
+    gpus: int = 1
+    memory: int | None = None
+    """Bytes on each GPU, which may then be shared; None is the whole GPU, unless `auto`."""
+    allowed: tuple[str, ...] = ()
+    """Device ids; empty is any."""
+    preferred: tuple[str, ...] = ()
+    model: str = ""
+    """A part of the GPU's name, in lower case."""
+    required: tuple[str, ...] = ()
+    """Device ids that the job must get, among others."""
+    auto: bool = False
+    """Whether the memory is learnt from earlier runs."""
+    mps: int | None = None
+    """Percent of a GPU's threads as a client of MPS; None is no client."""
+    predicted: tuple[tuple[str, int], ...] = ()
+    """Learnt bytes by GPU model; without them, the first run is exclusive and measured."""
+    loads: tuple[tuple[str, int], ...] = ()
+    """Learnt load in percent by GPU model."""
+    floor: int = 0
+    """Bytes that it needs at least, as an attempt showed; overrides what was declared or learnt."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether the job may share its GPUs."""
+        return self.memory is not None or self.auto
+
+
+def amount_on(resources: Resources, device: Device) -> int | None:
+    """The bytes to reserve on a device; None is the whole device."""
+    if device.memory is None:
+        return None
+    amount = dict(resources.predicted).get(device.model) if resources.auto else resources.memory
+    if amount is None:
+        return None
+    amount = max(amount, resources.floor)
+    return None if amount > device.memory else amount
+
+
+def load_on(resources: Resources, device: Device) -> int:
+    """The learnt load on a device in percent; 0 where unknown."""
+    return dict(resources.loads).get(device.model, 0) if resources.loads else 0
+
+
+class JobSpec(Struct, frozen=True):
+    """How a job runs, apart from its command. Most jobs of a batch share one object."""
+
+    resources: Resources = Resources()
+    priority: int = 0
+    cwd: str = "/"
+    environment: str = ""
+    """Digest of the environment in the store."""
+    extra_env: tuple[tuple[str, str], ...] = ()
+    umask: int = 0o022
+    limit: float | None = None
+    """Time limit in seconds."""
+    grace: float = 30.0
+    """Seconds between TERM and KILL."""
+    retries: int = 0
+    requeue: bool = True
+    """Whether the job is requeued after its worker died."""
+    out: str = ""
+    """Path pattern of standard output; "-" is the caller's, empty the log file of the attempt."""
+    err: str = ""
+    """Path pattern of standard error; empty follows standard output."""
+    group: str = ""
+    """Jobs of a group share a limit of running jobs, where one is configured."""
+    begin: float | None = None
+    """Earliest start, in seconds since the epoch."""
+    after: tuple[Dependency, ...] = ()
+    retry_on: tuple[str, ...] = ()
+    """Results and exit codes that are retried; empty is any failure."""
+    at_once: int | None = None
+    """How many tasks of its array may run at once."""
+    tags: tuple[tuple[str, str], ...] = ()
+    commit: str = ""
+    """The commit of its directory at submit, with a `*` where files differed from it."""
+    fill: bool = False
+    """Whether {i}, {id}, {gpu} and {name} in the command are replaced."""
+    cap: bool = False
+    """Whether PyTorch is limited to the memory reserved for the job."""
+    mps_optional: bool = False
+    """Whether it may run without MPS where MPS is not available."""
+    role: Role = "job"
+    """An on-finish job ("hook") is not listed among the jobs."""
+
+
+class Command(Struct, frozen=True):
+    """Words to execute, or one line for a shell."""
+
+    words: tuple[str, ...]
+    shell: str = ""
+    """The shell that runs the single word; empty executes the words directly."""
+
+    @property
+    def text(self) -> str:
+        """The command as a user would type it."""
+        if self.shell:
+            return self.words[0]
+        import shlex
+
+        return shlex.join([*map(_typed, self.words[:2]), *self.words[2:]])
+
+
+def _typed(word: str) -> str:
+    """A word as the user typed it: for the copy of a script, the name of the script."""
+    found = _COPY.fullmatch(word) if "/scripts/" in word else None
+    return found[1] if found else word
+
+
+class NewJob(Struct, frozen=True):
+    """A job that has no id yet."""
+
+    command: Command
+    spec: JobSpec
+    name: str = ""
+    task: int | None = None
+    """Its index, where it is a task of an array."""
+    array: int = 0
+    """A number common to the tasks of one array, where several arrays are submitted together."""
+
+
+def content_of(command: Command, spec: JobSpec, task: int | None = None) -> bytes:
+    """Digest of command, directory, extra variables and task index: equal for jobs that do the same work."""
+    import hashlib  # slow to import, and read-only commands do not need it
+
+    parts = [command.shell and "shell", spec.cwd, str(len(command.words)), *command.words]
+    parts += [f"{key}={value}" for key, value in sorted(spec.extra_env)]
+    if task is not None:
+        parts.append(f"task {task}")
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).digest()[:16]
+
+
+def digest_of(variables: Mapping[str, str]) -> str:
+    """The key of an environment in the store."""
+    import hashlib
+
+    text = "\0".join(f"{key}={value}" for key, value in sorted(variables.items()))
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
+
+
 Kind = Literal["ok", "any", "notok"]
 
 Outcome = Literal["open", "ok", "notok"]
-"""What a target came to. An array is ok when all its tasks are done, notok when all ended and one is not done."""
+"""How a target ended. An array is ok when all tasks are done, notok when all ended and one is not done."""
 
 Name = Callable[[int], str]
-"""From a job's number to the id that people type, which is another one for a task of an array."""
+"""From a job's number to the id that users type, which differs for tasks of arrays."""
 
 _KINDS: dict[str, Kind] = {
     "ok": "ok",
@@ -34,16 +183,16 @@ _AFTER_HINT = "write it as 12, any:12, notok:12, ok:12:13 or several of these wi
 
 
 class Dependency(Struct, frozen=True):
-    """A job waits until another one, or a whole array, has come to its end in a certain way."""
+    """A job waits until another one, or a whole array, has ended in a certain way."""
 
     target: int
     kind: Kind = "ok"
     array: bool = False
-    """Whether the whole array is meant that starts with the target."""
+    """Whether the target is the whole array of this id."""
 
 
 class Ready(Struct, frozen=True):
-    """Nothing is left to wait for."""
+    """All dependencies are satisfied."""
 
 
 class Blocked(Struct, frozen=True):
@@ -52,27 +201,27 @@ class Blocked(Struct, frozen=True):
     dependencies: tuple[Dependency, ...]
 
 
-class Doomed(Struct, frozen=True):
+class NeverSatisfied(Struct, frozen=True):
     """A target ended in the wrong way, so that the job can never start."""
 
     dependency: Dependency
 
 
-Verdict = Ready | Blocked | Doomed
+Verdict = Ready | Blocked | NeverSatisfied
 
 
 def judge(after: Sequence[Dependency], outcome: Callable[[Dependency], Outcome]) -> Verdict:
-    """Whether a job with these dependencies may start; doomed as soon as one of them is, whatever the others do."""
+    """Whether a job with these dependencies may start. One that can never be satisfied decides at once."""
     outcomes = [(dependency, outcome(dependency)) for dependency in after]
-    for dependency, came_to in outcomes:
-        if came_to not in ("open", dependency.kind) and dependency.kind != "any":
-            return Doomed(dependency)
-    still_open = tuple(dependency for dependency, came_to in outcomes if came_to == "open")
+    for dependency, found in outcomes:
+        if found not in ("open", dependency.kind) and dependency.kind != "any":
+            return NeverSatisfied(dependency)
+    still_open = tuple(dependency for dependency, found in outcomes if found == "open")
     return Blocked(still_open) if still_open else Ready()
 
 
 def target_text(dependency: Dependency, name: Name = str) -> str:
-    """The target in words: `job 12`, `job 12.3`, `array 12`."""
+    """The target as text: `job 12`, `job 12.3`, `array 12`."""
     return f"array {dependency.target}" if dependency.array else f"job {name(dependency.target)}"
 
 
@@ -108,7 +257,7 @@ def _parse_item(item: str, text: str) -> tuple[Kind | None, list[str]]:
 
 
 def _checked_word(word: str, text: str) -> str:
-    """The word, if it can be an id or a name; a kind without an id is neither."""
+    """The word, unless it cannot be an id or a name."""
     if not word or word.lower() in _KINDS:
         raise UsageError(f"in {text!r} an id is missing", _AFTER_HINT)
     parse_selection([word])
@@ -116,168 +265,19 @@ def _checked_word(word: str, text: str) -> str:
 
 
 def _unclear(text: str, kind: Kind, word: str) -> UsageError:
-    """Some would read `any:12,13` as any:13 and some as ok:13, and a wrong guess starts a job too early."""
+    """`any:12,13` could mean any:13 or ok:13, and a wrong guess would start a job too early."""
     return UsageError(
         f"{text!r} does not tell whether {kind} is meant for {word} too",
         f"write {kind}:{word} or ok:{word}",
     )
 
 
-def doom_text(doomed: Doomed, name: Name = str) -> str:
+def never_satisfied_text(verdict: NeverSatisfied, name: Name = str) -> str:
     """Why a job can never start."""
-    target = target_text(doomed.dependency, name)
-    if doomed.dependency.kind == "ok":
+    target = target_text(verdict.dependency, name)
+    if verdict.dependency.kind == "ok":
         return f"{target} did not succeed"
     return f"{target} succeeded, and this job was to start only if it did not"
-
-
-Role = Literal["job", "hook"]
-
-_COPY = re.compile(r".*/scripts/[0-9a-f]{32}/([^/]+)", re.DOTALL)
-"""The path of a copy of a script; whoever typed it knows the script by its name."""
-
-
-class Resources(Struct, frozen=True):
-    """What a job asks for. Jobs with equal needs are interchangeable to the plan."""
-
-    gpus: int = 1
-    memory: int | None = None
-    """Bytes on each GPU, which may then be shared; None is the whole card, alone, unless they are learnt."""
-    allowed: tuple[str, ...] = ()
-    """Device ids; empty is any."""
-    preferred: tuple[str, ...] = ()
-    model: str = ""
-    """A part of the name that the GPU must have, in small letters."""
-    required: tuple[str, ...] = ()
-    """Device ids that must be among them, whatever the others are."""
-    auto: bool = False
-    """Whether the bytes are learnt from earlier runs."""
-    mps: int | None = None
-    """Percent of a GPU's threads that it may use as a client of MPS; None is no client."""
-    predicted: tuple[tuple[str, int], ...] = ()
-    """Bytes that were learnt, by the model of the GPU; where there are none, the first run is alone and measured."""
-    loads: tuple[tuple[str, int], ...] = ()
-    """Percent of a GPU that it keeps busy, likewise."""
-    floor: int = 0
-    """Bytes that it needs at least, as an attempt showed, whatever was declared or learnt."""
-
-    @property
-    def shares(self) -> bool:
-        """Whether it suffers company."""
-        return self.memory is not None or self.auto
-
-
-def amount_on(resources: Resources, device: Device) -> int | None:
-    """The bytes that are set aside for a need on a device; None is all of it."""
-    if device.memory is None:
-        return None
-    amount = dict(resources.predicted).get(device.model) if resources.auto else resources.memory
-    if amount is None:
-        return None
-    amount = max(amount, resources.floor)
-    return None if amount > device.memory else amount
-
-
-def load_on(resources: Resources, device: Device) -> int:
-    """The percent of a device that a need keeps busy, as far as that was learnt."""
-    return dict(resources.loads).get(device.model, 0) if resources.loads else 0
-
-
-class JobSpec(Struct, frozen=True):
-    """The conditions a job runs under; most jobs of a batch have the same ones and share this object."""
-
-    resources: Resources = Resources()
-    priority: int = 0
-    cwd: str = "/"
-    environment: str = ""
-    """Digest of the environment kept in the store."""
-    extra_env: tuple[tuple[str, str], ...] = ()
-    umask: int = 0o022
-    limit: float | None = None
-    """Seconds of running time."""
-    grace: float = 30.0
-    """Seconds between TERM and KILL."""
-    retries: int = 0
-    requeue: bool = True
-    """Whether a lost attempt may be run again."""
-    out: str = ""
-    """Path pattern of standard output; "-" is the caller's own, empty the log file of the attempt."""
-    err: str = ""
-    """Path pattern of standard error; empty follows standard output."""
-    group: str = ""
-    """Jobs of a group share a limit on how many run at once, where one is configured."""
-    begin: float | None = None
-    """The moment before which it does not start."""
-    after: tuple[Dependency, ...] = ()
-    retry_on: tuple[str, ...] = ()
-    """Results and exit codes that a retry may mend; empty is any failure."""
-    at_once: int | None = None
-    """How many tasks of its array may run at once."""
-    tags: tuple[tuple[str, str], ...] = ()
-    commit: str = ""
-    """The commit that was checked out in its directory at submit, with a `*` where files differed from it."""
-    fill: bool = False
-    """Whether {i}, {id}, {gpu} and {name} in the command stand for what they name."""
-    cap: bool = False
-    """Whether PyTorch is told to take no more of a GPU than is set aside for the job."""
-    mps_optional: bool = False
-    """Whether it may run without MPS where there is none."""
-    role: Role = "job"
-    """A hook is run on behalf of a job that ended, and is not shown among the jobs."""
-
-
-class Command(Struct, frozen=True):
-    """Words to execute, or one line for a shell."""
-
-    words: tuple[str, ...]
-    shell: str = ""
-    """The shell that reads the single word; empty executes the words as they are."""
-
-    @property
-    def text(self) -> str:
-        """The command as a person would type it."""
-        if self.shell:
-            return self.words[0]
-        import shlex
-
-        return shlex.join([*map(_typed, self.words[:2]), *self.words[2:]])
-
-
-def _typed(word: str) -> str:
-    """A word as it was typed: the copy of a script has the name of the script."""
-    found = _COPY.fullmatch(word) if "/scripts/" in word else None
-    return found[1] if found else word
-
-
-class NewJob(Struct, frozen=True):
-    """A job that has no id yet."""
-
-    command: Command
-    spec: JobSpec
-    name: str = ""
-    task: int | None = None
-    """Its index, where it is a task of an array."""
-    array: int = 0
-    """A number that tasks of one array have in common, where several arrays are handed in together."""
-
-
-def content_of(command: Command, spec: JobSpec, task: int | None = None) -> bytes:
-    """What makes two jobs the same work: the command, the place, the variables given to it and its index."""
-    import hashlib  # loading it costs more than a door that only looks can afford
-
-    parts = [command.shell and "shell", spec.cwd, str(len(command.words)), *command.words]
-    parts += [f"{key}={value}" for key, value in sorted(spec.extra_env)]
-    if task is not None:
-        parts.append(f"task {task}")
-    return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).digest()[:16]
-
-
-def digest_of(variables: Mapping[str, str]) -> str:
-    """The name under which an environment is kept."""
-    import hashlib
-
-    text = "\0".join(f"{key}={value}" for key, value in sorted(variables.items()))
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
 MOST_TASKS = 1_000_000
@@ -290,15 +290,15 @@ _LIMIT = re.compile(r"\d{1,9}", re.ASCII)
 
 
 class ArraySpec(Struct, frozen=True):
-    """The tasks of an array, in the order they were asked for."""
+    """The tasks of an array, in the order of submission."""
 
     indices: tuple[int, ...]
     at_once: int | None = None
-    """How many of them may run at the same time; None is as many as find a place."""
+    """How many of them may run at once; None is no limit."""
 
 
 def parse_array(text: str) -> ArraySpec:
-    """The tasks of `0-9`, `0-15:4`, `1,3,7-9`, and of `0-99%8`, of which eight may run at once."""
+    """The tasks of `0-9`, `0-15:4`, `1,3,7-9` or `0-99%8` (at most eight at once)."""
     listed, percent, limit = text.strip().partition("%")
     ranges = [_parse_part(part.strip(), text) for part in listed.split(",")]
     count = sum(map(len, ranges))
@@ -307,12 +307,6 @@ def parse_array(text: str) -> ArraySpec:
     indices = tuple(index for each in ranges for index in each)
     _refuse_duplicates(indices, text)
     return ArraySpec(indices, _parse_limit(limit, text) if percent else None)
-
-
-def array_text(spec: ArraySpec) -> str:
-    """The array as it can be typed, as short as its steps allow."""
-    limit = "" if spec.at_once is None else f"%{spec.at_once}"
-    return ",".join(_range_text(run) for run in _runs(spec.indices)) + limit
 
 
 def _parse_part(part: str, text: str) -> range:
@@ -340,33 +334,6 @@ def _refuse_duplicates(indices: Sequence[int], text: str) -> None:
         return
     [(twice, _)] = Counter(indices).most_common(1)
     raise UsageError(f"{_shown(text)} has task {twice} twice", "name each index once")
-
-
-def _runs(indices: Sequence[int]) -> Iterator[range]:
-    """The indices cut into pieces with equal steps."""
-    start = 0
-    while start < len(indices):
-        end = _end_of_run(indices, start)
-        step = indices[start + 1] - indices[start] if end > start + 1 else 1
-        yield range(indices[start], indices[end - 1] + 1, step)
-        start = end
-
-
-def _end_of_run(indices: Sequence[int], start: int) -> int:
-    """Where the equal steps that begin at the start end; two tasks make a run only when they are neighbours."""
-    end = start + 1
-    if end == len(indices):
-        return end
-    step = indices[end] - indices[start]
-    while step > 0 and end < len(indices) and indices[end] - indices[end - 1] == step:
-        end += 1
-    return end if end - start > 2 or step == 1 else start + 1
-
-
-def _range_text(run: range) -> str:
-    if len(run) == 1:
-        return str(run[0])
-    return f"{run[0]}-{run[-1]}" + (f":{run.step}" if run.step > 1 else "")
 
 
 def _shown(text: str) -> str:

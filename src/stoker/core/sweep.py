@@ -1,4 +1,4 @@
-"""Parameter spaces: every combination of the values, addressed by number and taken in some order."""
+"""Parameter grids: every combination of the values, by number, in order, shuffled or drawn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from random import Random
 from stoker.core.errors import UsageError
 
 MOST_SHUFFLED = 100_000_000
-"""Combinations whose numbers still fit comfortably in memory, at four bytes each."""
+"""Most combinations that a shuffle keeps in memory, at four bytes each."""
 
 ParameterSet = dict[str, str]
 
@@ -24,11 +24,11 @@ class Grid:
 
     @property
     def size(self) -> int:
-        """How many combinations there are; no parameters at all make one, the empty one."""
+        """The number of combinations; without parameters there is one, the empty one."""
         return prod(len(values) for values in self.parameters.values())
 
     def at(self, number: int) -> ParameterSet:
-        """The combination with this number, counted from 0, made without making those before it."""
+        """The combination with this number, counted from 0."""
         chosen = {}
         block = self.size
         for name, values in self.parameters.items():
@@ -39,12 +39,12 @@ class Grid:
 
 
 def ordered(grid: Grid) -> Iterator[ParameterSet]:
-    """All combinations as they are numbered."""
+    """All combinations by number."""
     return map(grid.at, range(grid.size))
 
 
 def shuffled(grid: Grid, source: Random) -> Iterator[ParameterSet]:
-    """All combinations in the order that a shuffle of their list gives, so that old seeds keep theirs."""
+    """All combinations in the order of `Random.shuffle`, so that old seeds give the same order."""
     if grid.size > MOST_SHUFFLED:
         raise UsageError(
             f"a seed orders at most {MOST_SHUFFLED} combinations, and here are {grid.size}",
@@ -56,17 +56,17 @@ def shuffled(grid: Grid, source: Random) -> Iterator[ParameterSet]:
 
 
 def drawn(grid: Grid, source: Random) -> Iterator[ParameterSet]:
-    """Combinations drawn at random, none twice; costs only what has been drawn, however large the grid."""
+    """Combinations drawn at random, none twice; the cost does not depend on the size of the grid."""
     return map(grid.at, _drawn_numbers(grid.size, source))
 
 
 def _drawn_numbers(size: int, source: Random) -> Iterator[int]:
-    # A Fisher-Yates shuffle from the front; remembers only the places that no longer hold their own number.
+    # A Fisher-Yates shuffle from the front that stores only the positions whose number has changed.
     moved: dict[int, int] = {}
-    for place in range(size):
-        own = moved.pop(place, place)
-        picked = source.randrange(place, size)
-        if picked == place:
+    for position in range(size):
+        own = moved.pop(position, position)
+        picked = source.randrange(position, size)
+        if picked == position:
             yield own
         else:
             yield moved.get(picked, picked)

@@ -1,4 +1,4 @@
-"""Text that is safe for a terminal and JSON; secrets in variables; jobs in words."""
+"""Text that is safe for a terminal and JSON, hidden secrets, titles and outcomes of jobs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ PATTERNS = (
 )
 
 HIDDEN = "********"
-"""What is shown in place of a value; always of this length, because the length of a secret tells something too."""
+"""Shown in place of a secret; of fixed length, because the length of a secret is information, too."""
 
 
 def looks_secret(name: str, patterns: Iterable[str] = PATTERNS) -> bool:
-    """Whether a variable's name matches one of the patterns, in capital or small letters."""
+    """Whether a variable's name matches one of the patterns, in upper or lower case."""
     return any(fnmatchcase(name.upper(), pattern.upper()) for pattern in patterns)
 
 
@@ -45,19 +45,19 @@ _HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-
 
 
 def printable(text: str) -> str:
-    """The text with everything that could move a cursor or hide something shown as an escape."""
+    """The text with every character escaped that could move a cursor or hide text."""
     if text.isprintable():
         return text
     return _HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def text_for_json(text: str) -> str:
-    """Bytes that are not UTF-8 are shown as escapes: JSON has no place for them."""
+    """The text with bytes that are not UTF-8 as escapes, since JSON cannot hold them."""
     return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def shortened(text: str, width: int) -> str:
-    """At most that many characters, with a sign that there was more."""
+    """At most `width` characters, with … where text was cut."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
@@ -77,7 +77,7 @@ def outcome(state: Ended) -> str:
 
 
 def after(job: Job, started: float | None) -> str:
-    """How long it ran, in words."""
+    """How long it ran: ` after 01:12`."""
     if started is None or not isinstance(job.state, Ended):
         return ""
     return f" after {duration_text(job.state.at - started)}"

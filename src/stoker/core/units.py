@@ -1,4 +1,4 @@
-"""Sizes, durations and moments: parse what users type, format what screens show."""
+"""Sizes, durations and times: parse what users type, format what screens show."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parse_size(text: str) -> int:
 
 
 def size_text(size: int | None) -> str:
-    """A size as people read it: `24.0G`, `512M`."""
+    """A size as text: `24.0G`, `512M`."""
     if size is None:
         return "?"
     for unit in ("T", "G"):
@@ -85,10 +85,10 @@ _BEGIN_HINT = "write it as now+1hour, 22:00, tomorrow or 2026-11-15T22:00"
 _SINCE_HINT = "write it as 2h, 1d, 08:00, yesterday or 2026-11-15"
 
 _YEARS = range(1970, 9987)
-"""Outside of these not every zone can be asked about a date."""
+"""Outside of these, datetime fails for some time zones."""
 
 _LATEST = 253_000_000_000.0
-"""Late in those years; what comes after it cannot be shown as a date in every zone."""
+"""A time late in those years; later ones are not a date in every time zone."""
 
 _RELATIVE_UNIT_SECONDS = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
@@ -114,7 +114,7 @@ _ISO = re.compile(r"\d{4}-?\d\d-?\d\d(?:(?:t|\s)[\d:.,]+\s*(?:z|[+-][\d:]+)?)?",
 def parse_moment(text: str, now: float, zone: tzinfo) -> float:
     """Seconds since the epoch of `now+1hour`, `+2h`, `22:00`, `tomorrow`, `tomorrow noon` or an ISO 8601 date or time.
 
-    A time of day is the next such time, and a day begins at midnight.
+    A time of day is the next one; a day begins at midnight.
     """
     typed = text.strip().lower()
     moment = _from_now(typed, now)
@@ -124,7 +124,7 @@ def parse_moment(text: str, now: float, zone: tzinfo) -> float:
 
 
 def parse_since(text: str, now: float, zone: tzinfo) -> float:
-    """The moment of `2h` or `1d` ago, of a time of day that has passed, or of an ISO 8601 date or time."""
+    """Seconds since the epoch of `2h` or `1d` ago, of the last such time of day, or of an ISO 8601 date or time."""
     typed = text.strip().lower()
     moment = _before_now(typed, now)
     if moment is None:
@@ -156,7 +156,7 @@ def _before_now(typed: str, now: float) -> float | None:
 
 
 def _seconds(steps: str) -> float | None:
-    """The sum of `1h30m` or `2 days`; None where it is something else."""
+    """The sum of `1h30m` or `2 days`; None for other text."""
     found = _STEP.findall(steps)
     if not found or _STEP.sub("", steps).strip() or any(unit not in _RELATIVE_UNIT_SECONDS for _, unit in found):
         return None
@@ -172,7 +172,7 @@ def _previous_time(typed: str, now: float, zone: tzinfo) -> float | None:
 
 
 def _times_around(typed: str, now: float, zone: tzinfo) -> Iterator[float]:
-    """When it is, was and will be that time of day, from yesterday to tomorrow."""
+    """That time of day yesterday, today and tomorrow."""
     clock = _time_of_day(typed)
     if clock is not None:
         for days in (-1, 0, 1):
@@ -180,7 +180,7 @@ def _times_around(typed: str, now: float, zone: tzinfo) -> Iterator[float]:
 
 
 def _on_a_day(typed: str, now: float, zone: tzinfo) -> float | None:
-    """A day by name or date, with or without a time; or any other form of ISO 8601."""
+    """A day by name or date, with or without a time, or any other form of ISO 8601."""
     match = _DAY.fullmatch(typed)
     day = _day_named(match[1], now, zone) if match else None
     clock = _time_of_day(match[2] or "midnight") if match else None
@@ -214,9 +214,9 @@ def _time_of_day(typed: str) -> time | None:
 
 
 def _moments(day: date, clock: time, zone: tzinfo) -> Iterator[float]:
-    """When it is that time on that day: twice in the hour that is repeated when summer time ends.
+    """That time on that day: twice in the hour that repeats when summer time ends.
 
-    In the hour that is left out when it begins, it is as much later as the clocks were put forward.
+    In the hour that is skipped when summer time begins, it is later by the length of the skip.
     """
     first, second = (datetime.combine(day, clock, zone).replace(fold=fold).timestamp() for fold in (0, 1))
     yield first

@@ -1,4 +1,4 @@
-"""Devices that are only names given by the user: no driver is asked, nothing is measured."""
+"""Devices that are only names given by the user: nothing is measured."""
 
 from __future__ import annotations
 
@@ -17,21 +17,19 @@ class DeclaredDevices:
     variables: Mapping[str, str] = {}
 
     def __init__(self, words: Sequence[str], known: Mapping[str, str] | None = None) -> None:
-        """`known` leads from an index, UUID or prefix of one to the UUID, where a driver could tell."""
+        """`known` maps an index, a UUID or a prefix of one to the UUID, where a driver knows it."""
         if not words:
             raise UsageError("no devices are named", "name at least one, for example 0 or 0,1")
         self._devices = tuple(_devices(words, known or {}))
 
-    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
-        """The same devices at every moment."""
+    def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
         return Snapshot(now, self._devices)
 
     def fileno(self) -> int:
-        """Nothing ever happens here that is worth waiting for."""
         return -1
 
     def close(self) -> None:
-        """Nothing is held."""
+        pass
 
 
 def _devices(words: Sequence[str], known: Mapping[str, str]) -> Iterator[Device]:

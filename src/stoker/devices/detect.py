@@ -24,16 +24,14 @@ class NoDevices:
 
     variables: Mapping[str, str] = {}
 
-    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
-        """Nothing, at every moment."""
+    def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
         return Snapshot(now, ())
 
     def fileno(self) -> int:
-        """There is never news."""
         return -1
 
     def close(self) -> None:
-        """Nothing is held."""
+        pass
 
 
 class Subset:
@@ -44,24 +42,21 @@ class Subset:
         self._ids = tuple(ids)
         self.variables = devices.variables
 
-    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
-        """The snapshot without the devices that were not named."""
-        snapshot = self._devices.look(now, newer_than)
+    def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
+        snapshot = self._devices.snapshot(now, newer_than)
         known = {device.id: device for device in snapshot.devices}
         chosen = tuple(known[device_id] for device_id in self._ids if device_id in known)
         return msgspec.structs.replace(snapshot, devices=chosen)
 
     def fileno(self) -> int:
-        """As the whole kind."""
         return self._devices.fileno()
 
     def close(self) -> None:
-        """Close the whole kind."""
         self._devices.close()
 
 
 def detect(named: Sequence[str], now: float) -> Devices:
-    """The driver's devices, those of them that were named, or names alone where no driver knows better."""
+    """The driver's devices, the named ones of them, or only names where there is no driver."""
     if named and not driver_library_loads():
         return DeclaredDevices(named)
     devices = NvidiaDevices()
@@ -88,12 +83,12 @@ def simulate(spec: str, directory: str, named: Sequence[str], now: float) -> Dev
     devices = SimulatedDevices(spec, directory)
     if not named:
         return devices
-    snapshot = devices.look(now)
+    snapshot = devices.snapshot(now)
     return Subset(devices, [resolve(snapshot, word) for word in dict.fromkeys(named)])
 
 
 def declare(words: Sequence[str]) -> DeclaredDevices:
-    """Names as the user gave them; where a driver answers, they claim the devices that they mean."""
+    """Devices as the user named them; where a driver answers, they claim the GPUs that the names mean."""
     if not driver_library_loads():
         return DeclaredDevices(words)
     devices = NvidiaDevices()
@@ -106,7 +101,7 @@ def declare(words: Sequence[str]) -> DeclaredDevices:
 
 
 def found_by_driver() -> NvidiaDevices | None:
-    """The driver's devices after a first look at them; None on a machine without a driver or without a GPU."""
+    """The driver's devices after their first snapshot; None on a machine without a driver or without a GPU."""
     if not driver_library_loads():
         return None
     devices = NvidiaDevices()
@@ -121,7 +116,7 @@ def found_by_driver() -> NvidiaDevices | None:
 
 
 def known_names(snapshot: Snapshot) -> dict[str, str]:
-    """Every way to name each device, except ambiguous beginnings of its UUID."""
+    """Every way to name each device, except ambiguous prefixes of its UUID."""
     names = {device.label: device.id for device in snapshot.devices}
     for device in snapshot.devices:
         for length in range(len("GPU-") + 1, len(device.id) + 1):
@@ -131,7 +126,7 @@ def known_names(snapshot: Snapshot) -> dict[str, str]:
 
 
 def no_gpu(looked_for: str) -> Impossible:
-    """What to type where there is no GPU."""
+    """The error for a machine without a GPU, with what to type."""
     return Impossible(
         f"no GPU found: {looked_for}",
         "name the devices yourself (--devices 0,1), try it on simulated ones (--sim 4x24G), "
@@ -140,7 +135,7 @@ def no_gpu(looked_for: str) -> Impossible:
 
 
 def driver_library_loads() -> bool:
-    """Whether it is worth asking the driver at all; loading the library does not touch a GPU."""
+    """Whether the driver's library is installed; loading it does not touch a GPU."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -149,14 +144,14 @@ def driver_library_loads() -> bool:
 
 
 SOONEST = 2.0
-"""Seconds between two looks for a driver right after the start..."""
+"""Seconds between two searches for a driver right after the start..."""
 
 LATEST = 30.0
-"""... and at last, when it has not come for long; in between it is a quarter of the time since the start."""
+"""... and in the end; in between, a quarter of the time since the start."""
 
 
 class LateDevices:
-    """No GPUs, until a driver shows some; then those, as far as they were named."""
+    """No GPUs until a driver shows some; then those, or the named ones of them."""
 
     variables: Mapping[str, str] = {}
 
@@ -167,16 +162,16 @@ class LateDevices:
         self._soonest = soonest
         self._driver = NvidiaDevices(restart_after=soonest)
         self._since: float | None = None
-        self._looked_at: float | None = None
+        self._searched_at: float | None = None
         self._loads = False
 
-    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
-        """What the driver shows, or nothing and why."""
+    def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
+        """What the driver shows, or no device and a note why."""
         self._since = now if self._since is None else self._since
         self._driver.restart_after = max(self._soonest, min(LATEST, (now - self._since) / 4))
-        if not self._worth_asking(now):
+        if not self._has_library(now):
             return Snapshot(now, (), note=self._reason)
-        snapshot = self._driver.look(now, newer_than)
+        snapshot = self._driver.snapshot(now, newer_than)
         if snapshot.devices:
             return self._chosen(snapshot)
         if snapshot.note:
@@ -184,17 +179,17 @@ class LateDevices:
         return Snapshot(now, (), note=self._reason)
 
     def fileno(self) -> int:
-        """Readable when the driver has answered."""
         return self._driver.fileno()
 
     def close(self) -> None:
-        """Ask no more."""
         self._driver.close()
 
-    def _worth_asking(self, now: float) -> bool:
-        """Whether there is a library now; tried now and then only, and then believed."""
-        if not self._loads and (self._looked_at is None or abs(now - self._looked_at) >= self._driver.restart_after):
-            self._looked_at = now
+    def _has_library(self, now: float) -> bool:
+        """Whether the library is there; searched at intervals until it is found."""
+        if not self._loads and (
+            self._searched_at is None or abs(now - self._searched_at) >= self._driver.restart_after
+        ):
+            self._searched_at = now
             self._loads = driver_library_loads()
         return self._loads
 

@@ -1,4 +1,4 @@
-"""What every kind of devices offers, and who owns a process."""
+"""The protocol of every kind of devices, and the owner of a process."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from stoker.core.device import Snapshot
 
 
 class Devices(Protocol):
-    """A kind of devices: what it looks like now, and when to look again."""
+    """A kind of devices."""
 
-    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
-        """The newest snapshot, without waiting; one that is not newer than wanted is followed by another at once."""
+    def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
+        """The newest snapshot, without waiting; one that is not newer than wanted requests another."""
 
     def fileno(self) -> int:
-        """Readable when there is news, or -1."""
+        """Readable when there is a new snapshot, or -1."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release what the kind holds."""
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """What jobs on these devices need in their environment."""
+        """Environment variables that jobs on these devices need."""
 
 
 def owner_name(pid: int) -> str:

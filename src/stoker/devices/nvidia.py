@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as the engine sees them: always an answer at once, from a probe that may hang or die."""
+"""NVIDIA GPUs: snapshots without waiting, from a probe process that may hang or die."""
 
 from __future__ import annotations
 
@@ -7,26 +7,36 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 import msgspec
+from msgspec import Struct, structs
 
-from stoker.core.device import Snapshot
+from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.errors import StokerError
-from stoker.devices.nvml_answer import Answer, recalled, unknown
 
 _PROBE = [sys.executable, "-P", "-m", "stoker.devices.nvml_probe"]
-_MILLISECONDS_BETWEEN_LOOKS = 50
+_POLL_MILLISECONDS = 50
 _SECONDS_TO_DIE = 1.0
 _SILENT = "the NVIDIA driver does not answer"
-"""Without the seconds: a text that changed with every look would be told again with every look."""
+"""Without the seconds: a text that changes with every snapshot would be reported again each time."""
 DEADLINES_TO_LIVE = 12
 """Deadlines after which a probe without an answer is killed: what hangs may be the probe and not the driver."""
 
 
+_NAMELESS = "nvidia:"
+
+
+class Answer(Struct, frozen=True):
+    """What the probe sends: a snapshot, or the reason why there is none."""
+
+    snapshot: Snapshot | None = None
+    absent: str = ""
+
+
 class NvidiaAbsent(StokerError):
-    """There is no NVIDIA GPU that could be used; the message says what was looked for and found."""
+    """There is no NVIDIA GPU that jobs could use; the message says why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, "see what `nvidia-smi` says, or name the devices yourself with --devices")
@@ -34,7 +44,7 @@ class NvidiaAbsent(StokerError):
 
 
 class NvidiaDevices:
-    """The newest snapshot of all NVIDIA GPUs, which is never older than it claims.
+    """All NVIDIA GPUs of this machine.
 
     `now` is compared only with the `now` of other calls.
     """
@@ -57,7 +67,7 @@ class NvidiaDevices:
         self._started: float | None = None
         self._asked: float | None = None
         self._silent_since: float | None = None
-        """When the question was put that the probe has not answered."""
+        """When the request was sent that the probe has not answered."""
         self._trusted = True
         """False from the death of a probe until the next answer."""
         self._absent = ""
@@ -73,12 +83,12 @@ class NvidiaDevices:
         self._seen = answer.snapshot
         return self._seen
 
-    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
+    def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
         """The newest snapshot, without waiting; all devices have a problem while the driver is silent.
 
-        It is as old as the question that it answers, so that what ended before that was over when it was made.
+        Its time is that of the request, so that it shows nothing that ended before that time.
         """
-        # First, because a probe may say a last word before it ends.
+        # First, because a probe may answer just before it ends.
         ended = self._probe.ended()
         if answer := self._probe.answer():
             self._accept(answer)
@@ -88,7 +98,7 @@ class NvidiaDevices:
             if self._seen.at <= newer_than or _passed(self._asked, now, self._interval):
                 self._ask(now)
         elif _passed(self._silent_since, now, self._deadline * DEADLINES_TO_LIVE):
-            # One that sleeps in the driver may not die; until it has, it is not taken for ended, nor replaced.
+            # A probe that sleeps in the driver may not die; until it has, no other is started.
             self._probe.kill()
         return self._judged(now)
 
@@ -105,7 +115,7 @@ class NvidiaDevices:
         self._absent = answer.absent
         if answer.snapshot is not None:
             self._trusted = True
-            self._seen = recalled(msgspec.structs.replace(answer.snapshot, at=self._asked or 0.0), self._seen)
+            self._seen = _recalled(structs.replace(answer.snapshot, at=self._asked or 0.0), self._seen)
 
     def _revive(self, now: float) -> None:
         self._trusted = False
@@ -121,11 +131,11 @@ class NvidiaDevices:
 
     def _judged(self, now: float) -> Snapshot:
         if self._absent:
-            return unknown(self._seen, self._absent)
+            return _unknown(self._seen, self._absent)
         silence = 0.0 if self._silent_since is None else abs(now - self._silent_since)
         if self._trusted and silence <= self._deadline:
             return self._seen
-        return unknown(self._seen, _SILENT)
+        return _unknown(self._seen, _SILENT)
 
 
 class _Probe:
@@ -157,13 +167,13 @@ class _Probe:
         return self._process is None or self._process.poll() is not None
 
     def ask(self) -> None:
-        """Send a question; that the process is gone will show when the answer is looked for."""
+        """Send a request; whether the process is gone shows when the answer is read."""
         with suppress(BrokenPipeError):
             if self._process and self._process.stdin:
                 self._process.stdin.write(b"?")
 
     def kill(self) -> None:
-        """Send the signal that ends the process, without waiting for its end."""
+        """Kill the process without waiting for its end."""
         if self._process:
             self._process.kill()
 
@@ -179,7 +189,7 @@ class _Probe:
         return msgspec.json.decode(line, type=Answer)
 
     def wait_answer(self, timeout: float) -> Answer:
-        """The answer, or what became of it."""
+        """The answer, or why there is none."""
         end = time.monotonic() + timeout
         poll = select.poll()
         poll.register(self._answers, select.POLLIN)
@@ -189,15 +199,14 @@ class _Probe:
                 return answer
             if ended:
                 return Answer(absent="the process that asks the NVIDIA driver ended without an answer")
-            poll.poll(_MILLISECONDS_BETWEEN_LOOKS)
+            poll.poll(_POLL_MILLISECONDS)
         return Answer(absent=f"the NVIDIA driver gave no answer within {timeout:g} s")
 
     def fileno(self) -> int:
-        """The reading end of the answers' pipe."""
         return self._answers
 
     def close(self) -> None:
-        """Kill the process and let go of everything; a second call does nothing."""
+        """Kill the process and close the pipe; a second call does nothing."""
         if self._answers < 0:
             return
         self._drop()
@@ -212,12 +221,50 @@ class _Probe:
         if self._process.stdin:
             self._process.stdin.close()
         self._process.kill()
-        # One in uninterruptible sleep dies when the driver lets it; nobody waits for that.
+        # A process in uninterruptible sleep dies when the driver lets it; do not wait for that.
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_SECONDS_TO_DIE)
         self._process = None
 
 
 def _passed(since: float | None, now: float, seconds: float) -> bool:
-    """Whether so much time went by; a clock that was set back counts as time gone, not as time to wait."""
+    """Whether so much time went by; where the clock was set back, it did."""
     return since is None or abs(now - since) >= seconds
+
+
+def nameless(index: int) -> Device:
+    """A GPU that the driver counts but does not identify."""
+    name = f"{_NAMELESS}{index}"
+    return Device(id=name, label=str(index), visible=str(index), claims=(name,), kind="nvidia")
+
+
+def _recalled(snapshot: Snapshot, earlier: Snapshot) -> Snapshot:
+    """The snapshot, with GPUs that have a problem now identified by an earlier one."""
+    present = {device.id for device in snapshot.devices}
+    devices: list[Device] = []
+    readings = dict(snapshot.readings)
+    for device in snapshot.devices:
+        reading = snapshot.reading(device.id)
+        known = list(_known(device, earlier, present)) if reading.problem else []
+        devices += known or [device]
+        readings.update({found.id: reading for found in known})
+    kept = {device.id: readings[device.id] for device in devices if device.id in readings}
+    return structs.replace(snapshot, devices=tuple(devices), readings=kept)
+
+
+def _known(device: Device, earlier: Snapshot, present: set[str]) -> Iterable[Device]:
+    if not device.id.startswith(_NAMELESS):
+        return [known for known in earlier.devices if known.id == device.id]
+    # Indices can have moved, so a GPU whose UUID is still reported elsewhere is not the one with the problem.
+    return [known for known in earlier.devices if _board(known) == device.label and known.id not in present]
+
+
+def _board(device: Device) -> str:
+    """The index of the card that a GPU or a slice is on: `0` of both `0` and `0:1`."""
+    return device.label.partition(":")[0]
+
+
+def _unknown(snapshot: Snapshot, problem: str) -> Snapshot:
+    """The same devices with unknown readings: none of them is free."""
+    readings = {device.id: Reading(problem=problem) for device in snapshot.devices}
+    return structs.replace(snapshot, readings=readings, note=problem)

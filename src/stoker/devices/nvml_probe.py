@@ -1,14 +1,16 @@
-"""The process that asks the NVIDIA driver, so that a driver that hangs takes nobody else with it."""
+"""The program that asks the NVIDIA driver, so that a driver that hangs does not hang the engine."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import time
 
 import msgspec
 import pynvml
 
-from stoker.devices.nvml_answer import Answer
+from stoker.devices.nvidia import Answer
 from stoker.devices.nvml_reading import AccountBook, Driver
 
 _LIBRARY = "libnvidia-ml.so.1"
@@ -22,11 +24,28 @@ _ABSENCES = {
 }
 
 
-def main() -> None:
+def main(words: list[str]) -> None:
+    """With the word `persistence`, print GPUs without persistence mode; otherwise serve snapshots."""
+    if words == ["persistence"]:
+        _print_not_persistent()
+    else:
+        _serve()
+
+
+def _print_not_persistent() -> None:
+    """Print the index of every GPU whose persistence mode is off, for `stoker engine check`."""
+    pynvml.nvmlInit()
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        with contextlib.suppress(pynvml.NVMLError):
+            if not pynvml.nvmlDeviceGetPersistenceMode(pynvml.nvmlDeviceGetHandleByIndex(index)):
+                print(index)
+
+
+def _serve() -> None:
     """Answer each byte on standard input with a line, until it closes or there is no driver to ask.
 
     A library that failed once stays loaded as it is, even when the driver is updated; so the process
-    ends after it has said what is wrong, and the next one starts with whatever is installed then.
+    ends after it has said what is wrong, and the next one loads the library that is installed then.
     """
     driver: Driver | None = None
     books: dict[str, AccountBook] = {}
@@ -57,4 +76,4 @@ def _absence(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Read devices through NVML."""
+"""Read GPUs, MIG slices, processes and accounts through NVML."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from msgspec import structs
 
 from stoker.core.device import Account, Device, Process, Reading, Snapshot
 from stoker.devices.interface import owner_name
-from stoker.devices.nvml_answer import nameless
+from stoker.devices.nvidia import nameless
 
-_UNTOLD = {
+# A call that fails in one of these ways gives no value, and the rest of the device is fine.
+_NO_VALUE = {
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_NO_PERMISSION,
     pynvml.NVML_ERROR_NOT_FOUND,
@@ -23,12 +24,12 @@ _UNTOLD = {
 }
 
 
-def told(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The driver's answer, None where it does not have or does not give one."""
+def value_of(call: Callable[..., Any], *arguments: Any) -> Any:
+    """The driver's answer, None where it has none."""
     try:
         return call(*arguments)
     except pynvml.NVMLError as error:
-        if error.value in _UNTOLD:
+        if error.value in _NO_VALUE:
             return None
         raise
 
@@ -36,29 +37,29 @@ def told(call: Callable[..., Any], *arguments: Any) -> Any:
 _SECONDS_BETWEEN_MODES = 30.0
 
 _KEPT_SECONDS = 60.0
-"""How long the account of a process is told after its end: an engine may look late."""
+"""How long the account of a process is kept after its end: an engine may be late."""
 
 _UTILISATION_UNKNOWN = 0xFFFFFFFF
 
 
 class AccountBook:
-    """The accounts of one GPU from look to look.
+    """The accounts of one GPU, from one reading to the next.
 
     The driver keeps thousands of processes, most of them long gone. Only those are asked for that run, that
-    ran at the last look, or that appeared since.
+    ran at the last reading, or that appeared since.
     """
 
     def __init__(self) -> None:
         self._mode_asked: float | None = None
         self._on = False
         self._listed: Set[int] | None = None
-        """Of whom the driver had something at the last look; None before the first one."""
+        """Processes that the driver knew at the last reading; None before the first one."""
         self._ran: Set[int] = frozenset()
         self._ended: dict[int, tuple[float, Account]] = {}
 
     def read(self, handle: Any, running: Iterable[int], now: float) -> tuple[Account, ...] | None:
         """The accounts of processes that run or ended lately, by number; None where accounting is off."""
-        listed = told(pynvml.nvmlDeviceGetAccountingPids, handle) if self._is_on(handle, now) else None
+        listed = value_of(pynvml.nvmlDeviceGetAccountingPids, handle) if self._is_on(handle, now) else None
         if listed is None:
             self._listed, self._ran, self._ended = None, frozenset(), {}
             return None
@@ -70,7 +71,7 @@ class AccountBook:
     def _is_on(self, handle: Any, now: float) -> bool:
         if self._mode_asked is None or abs(now - self._mode_asked) >= _SECONDS_BETWEEN_MODES:
             self._mode_asked = now
-            self._on = told(pynvml.nvmlDeviceGetAccountingMode, handle) == pynvml.NVML_FEATURE_ENABLED
+            self._on = value_of(pynvml.nvmlDeviceGetAccountingMode, handle) == pynvml.NVML_FEATURE_ENABLED
         return self._on
 
     def _wanted(self, listed: Set[int], running: Set[int]) -> Set[int]:
@@ -92,8 +93,8 @@ class AccountBook:
 
 def _account(handle: Any, pid: int) -> Account | None:
     try:
-        stats = told(pynvml.nvmlDeviceGetAccountingStats, handle, pid)
-    except TypeError:  # the way in which nvidia-ml-py fails where the driver does not know the peak
+        stats = value_of(pynvml.nvmlDeviceGetAccountingStats, handle, pid)
+    except TypeError:  # nvidia-ml-py fails so where the driver does not know the peak
         return None
     if stats is None:
         return None
@@ -112,12 +113,12 @@ _COMMAND_LENGTH = 200
 
 @dataclass(frozen=True)
 class Card:
-    """One device as it was found."""
+    """One device with its reading."""
 
     device: Device
     reading: Reading
     handle: Any = None
-    """What topology and accounts are asked with: only a whole GPU that answers has one."""
+    """For topology and accounts; only a whole GPU that answers has one."""
     tells_processes: bool = True
 
 
@@ -127,7 +128,7 @@ class Driver:
     def __init__(self, books: MutableMapping[str, AccountBook]) -> None:
         pynvml.nvmlInit()
         self._books = books
-        """By the UUID of the GPU; they outlive the driver's library, which is closed whenever a GPU is in trouble."""
+        """By the UUID of the GPU; they outlive the library, which is closed whenever a GPU has a problem."""
         self._near: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {}
 
     def read(self, now: float) -> Snapshot:
@@ -140,7 +141,7 @@ class Driver:
         return Snapshot(now, tuple(devices), readings, _note(cards))
 
     def close(self) -> None:
-        """Let the driver go, so that a GPU in trouble can be reset."""
+        """Close the library, so that a GPU with a problem can be reset."""
         pynvml.nvmlShutdown()
 
     def _with_accounts(self, card: Card, now: float) -> Card:
@@ -171,19 +172,19 @@ def _cards(index: int) -> list[Card]:
 
 
 def _divided(board: Any) -> bool:
-    modes = told(pynvml.nvmlDeviceGetMigMode, board)
+    modes = value_of(pynvml.nvmlDeviceGetMigMode, board)
     return bool(modes and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def _slices(board: Any) -> list[tuple[int, Any]]:
-    paths = range(told(pynvml.nvmlDeviceGetMaxMigDeviceCount, board) or 0)
-    found = [(place, told(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, board, place)) for place in paths]
+    paths = range(value_of(pynvml.nvmlDeviceGetMaxMigDeviceCount, board) or 0)
+    found = [(place, value_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, board, place)) for place in paths]
     return [(place, part) for place, part in found if part is not None]
 
 
 def _card(handle: Any, board: Any, label: str) -> Card:
     uuid = pynvml.nvmlDeviceGetUUID(handle)
-    model = told(pynvml.nvmlDeviceGetName, handle) or ""
+    model = value_of(pynvml.nvmlDeviceGetName, handle) or ""
     device = Device(id=uuid, label=label, visible=uuid, claims=(uuid,), kind="nvidia", model=model)
     try:
         memory, used = _memory(handle)
@@ -197,33 +198,33 @@ def _card(handle: Any, board: Any, label: str) -> Card:
 
 def _memory(handle: Any) -> tuple[int | None, int | None]:
     """Bytes that jobs can get, and bytes that they have: without what the driver keeps for itself."""
-    if newer := told(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2):
+    if newer := value_of(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2):
         return newer.total - newer.reserved, newer.used
-    if older := told(pynvml.nvmlDeviceGetMemoryInfo, handle):
+    if older := value_of(pynvml.nvmlDeviceGetMemoryInfo, handle):
         return older.total, older.used
     return None, None
 
 
 def _utilisation(handle: Any) -> int | None:
-    rates = told(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    rates = value_of(pynvml.nvmlDeviceGetUtilizationRates, handle)
     return rates.gpu if rates else None
 
 
 def _temperature(board: Any) -> int | None:
     for call in (pynvml.nvmlDeviceGetTemperatureV, pynvml.nvmlDeviceGetTemperature):
-        celsius: int | None = told(call, board, pynvml.NVML_TEMPERATURE_GPU)
+        celsius: int | None = value_of(call, board, pynvml.NVML_TEMPERATURE_GPU)
         if celsius is not None:
             return celsius
     return None
 
 
 def _power(board: Any) -> float | None:
-    milliwatts = told(pynvml.nvmlDeviceGetPowerUsage, board)
+    milliwatts = value_of(pynvml.nvmlDeviceGetPowerUsage, board)
     return None if milliwatts is None else milliwatts / 1000
 
 
 def _processes(handle: Any) -> tuple[Process, ...] | None:
-    """Who is on the device, each once though perhaps in several lists; None where nobody tells."""
+    """Processes on the device, each once; None where the driver does not list them."""
     lists = [_listed(kind, handle) for kind in ("Compute", "Graphics", "MPSCompute")]
     if lists[0] is None:
         return None
@@ -240,7 +241,7 @@ def _processes(handle: Any) -> tuple[Process, ...] | None:
 def _listed(kind: str, handle: Any) -> list[Any] | None:
     # The names with a version: the others raise NVMLLibraryMismatchError, which is no NVMLError.
     for version in ("v3", "v2"):
-        entries: list[Any] | None = told(getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses_{version}"), handle)
+        entries: list[Any] | None = value_of(getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses_{version}"), handle)
         if entries is not None:
             return entries
     return None
@@ -269,7 +270,7 @@ def _distance(one: Any, other: Any) -> tuple[bool, int] | None:
     """Smaller is nearer: first what NVLink joins, then by the common ancestor on the PCI tree."""
     try:
         level = pynvml.nvmlDeviceGetTopologyCommonAncestor(one, other)
-        link = told(pynvml.nvmlDeviceGetP2PStatus, one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+        link = value_of(pynvml.nvmlDeviceGetP2PStatus, one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
     except pynvml.NVMLError:
         return None
     return link != pynvml.NVML_P2P_STATUS_OK, level

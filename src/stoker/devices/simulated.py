@@ -1,15 +1,14 @@
-"""Simulated GPUs: real processes whose memory and load are what they told the simulator."""
+"""Simulated GPUs: real processes, with the memory and load that they report to the simulator."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 
-from stoker.core.device import Account, Device, Process, Reading, Snapshot
+from stoker.core.device import Device, Process, Reading, Snapshot
 from stoker.core.units import device_sizes, parse_sim, size_text
 from stoker.devices.interface import user_name
-from stoker.devices.simulator import Holding, accounting_is_on, ended, holdings, make_directory
+from stoker.devices.simulator import Holding, holdings, make_directory
 
 __all__ = ["SimulatedDevices", "parse_sim"]
 
@@ -22,38 +21,36 @@ _LONGEST_COMMAND = 4096
 
 
 class SimulatedDevices:
-    """The simulated GPUs of one directory, and how warm each has become."""
+    """The simulated GPUs of one directory, and their temperatures."""
 
     def __init__(self, spec: str, directory: str) -> None:
         self._devices = tuple(_device(index, size) for index, size in enumerate(device_sizes(spec)))
         self._directory = directory
         self.variables: Mapping[str, str] = {"STOKER_SIM": spec, "STOKER_SIM_DIR": directory}
         self._degrees = [_IDLE_DEGREES] * len(self._devices)
-        self._seen: float | None = None
+        self._at: float | None = None
         make_directory(directory)
 
-    def look(self, now: float, newer_than: float = 0.0) -> Snapshot:
-        """What the live processes hold; a directory that cannot be read makes every device unusable."""
+    def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
+        """What live processes hold; a directory that cannot be read makes every device unusable."""
         try:
             held = holdings(self._directory)
-            gone = ended(self._directory, time.time()) if accounting_is_on(self._directory) else None
         except OSError as error:
             lost = Reading(problem=f"the simulator's directory cannot be read: {error.strerror}")
             return Snapshot(now, self._devices, {device.id: lost for device in self._devices})
-        elapsed = max(0.0, now - self._seen) if self._seen is not None else 0.0
-        self._seen = now
+        elapsed = max(0.0, now - self._at) if self._at is not None else 0.0
+        self._at = now
         numbered = enumerate(self._devices)
-        readings = {device.id: self._reading(index, held, gone, elapsed) for index, device in numbered}
+        readings = {device.id: self._reading(index, held, elapsed) for index, device in numbered}
         return Snapshot(now, self._devices, readings)
 
     def fileno(self) -> int:
-        """Nothing to wait for: the engine looks when it wants to know."""
         return -1
 
     def close(self) -> None:
-        """Nothing is held between looks."""
+        pass
 
-    def _reading(self, index: int, held: Sequence[Holding], gone: Sequence[Holding] | None, elapsed: float) -> Reading:
+    def _reading(self, index: int, held: Sequence[Holding], elapsed: float) -> Reading:
         present = [holding for holding in held if index in holding.memory]
         utilisation = min(100, sum(holding.load.get(index, 0) for holding in present))
         self._degrees[index] = _settled(self._degrees[index], utilisation, elapsed)
@@ -63,7 +60,6 @@ class SimulatedDevices:
             temperature=round(self._degrees[index]),
             power=_IDLE_WATTS + _WATTS_PER_PERCENT * utilisation,
             processes=tuple(_process(holding, index) for holding in present),
-            accounts=None if gone is None else _accounts(index, present, gone),
         )
 
 
@@ -87,17 +83,6 @@ def _settled(degrees: float, utilisation: int, elapsed: float) -> float:
 
 def _process(holding: Holding, index: int) -> Process:
     return Process(holding.pid, holding.memory[index], user_name(holding.owner), _command(holding.pid))
-
-
-def _accounts(index: int, present: Sequence[Holding], gone: Sequence[Holding]) -> tuple[Account, ...]:
-    """One account for each process; of two with the same pid, the later one's."""
-    accounts = {each.pid: _account(each, index, running=False) for each in gone if index in each.peak}
-    accounts |= {each.pid: _account(each, index, running=True) for each in present}
-    return tuple(accounts.values())
-
-
-def _account(holding: Holding, index: int, *, running: bool) -> Account:
-    return Account(holding.pid, holding.peak.get(index, 0), holding.busy.get(index), running)
 
 
 def _command(pid: int) -> str:

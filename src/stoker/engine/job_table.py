@@ -11,10 +11,10 @@ import msgspec
 
 from stoker.core.job import Active, Assigned, Ended, Event, Job, JobEvent, Queued, Skipped, Waiting
 from stoker.core.launch import parse_key
-from stoker.core.planner.queue import Hindrance, WaitingJobs, hindrance, is_gated
+from stoker.core.planner.queue import NotEligible, WaitingJobs, is_gated, why_not_eligible
 from stoker.core.planner.reasons import Behind, NotBefore
 from stoker.core.planner.reservation import waiting_since
-from stoker.core.spec import Dependency, Doomed, Outcome, doom_text, target_text
+from stoker.core.spec import Dependency, NeverSatisfied, Outcome, never_satisfied_text, target_text
 from stoker.engine.recorder import FollowUp, Recorder
 from stoker.sites.machine.observation import Observation
 from stoker.store.writer import Store
@@ -24,7 +24,7 @@ class BlockedJobs:
     """Such jobs, each with what it waits for, found by that when it comes."""
 
     def __init__(self) -> None:
-        self._jobs: dict[int, tuple[Job, Hindrance]] = {}
+        self._jobs: dict[int, tuple[Job, NotEligible]] = {}
         self._begins: list[tuple[float, int]] = []
         self._behind: dict[Dependency, set[int]] = {}
 
@@ -34,7 +34,7 @@ class BlockedJobs:
     def __contains__(self, job_id: object) -> bool:
         return job_id in self._jobs
 
-    def add(self, job: Job, why: Hindrance) -> None:
+    def add(self, job: Job, why: NotEligible) -> None:
         """Park a job; it stays until it is removed."""
         self.remove(job.id)
         self._jobs[job.id] = job, why
@@ -58,7 +58,7 @@ class BlockedJobs:
         """A parked job, or None."""
         return self._jobs.get(job_id, (None, None))[0]
 
-    def reason(self, job_id: int) -> Hindrance | None:
+    def reason(self, job_id: int) -> NotEligible | None:
         """What a job waits for."""
         return self._jobs.get(job_id, (None, None))[1]
 
@@ -107,7 +107,7 @@ class JobTable:
             self.waiting.add(job)
         self._adopted.discard(job.id)
 
-    def park(self, job: Job, why: Hindrance) -> None:
+    def park(self, job: Job, why: NotEligible) -> None:
         """Put a job aside that waits for no device; a guest that would wait is forgotten."""
         self._active.pop(job.id, None)
         self.withdraw(job.id)
@@ -219,8 +219,8 @@ class JobBook:
         why = None
         if isinstance(job.state, Queued):
             self.plan_due = True
-            why = hindrance(job, self.clock(), self._outcome) if is_gated(job) else None
-        if isinstance(why, Doomed):
+            why = why_not_eligible(job, self.clock(), self._outcome) if is_gated(job) else None
+        if isinstance(why, NeverSatisfied):
             self.table.withdraw(job.id)
             self.apply(job, Skipped(self.clock(), self._why_skipped(why)))
         elif why is not None:
@@ -269,11 +269,11 @@ class JobBook:
             return "open"
         return self._store.outcome(dependency)
 
-    def _why_skipped(self, doomed: Doomed) -> str:
+    def _why_skipped(self, doomed: NeverSatisfied) -> str:
         """What went wrong; at the end of a long chain that is what its first job came to."""
         before = None if doomed.dependency.array else self.stored(doomed.dependency.target)
         if before is None or not isinstance(before.state, Ended) or before.state.result != "skipped":
-            return doom_text(doomed, self._store.shown_id)
+            return never_satisfied_text(doomed, self._store.shown_id)
         root = before.state.note.partition(_SO)[0]
         return f"{root}{_SO}{target_text(doomed.dependency, self._store.shown_id)} was skipped"
 

@@ -10,7 +10,7 @@ from stoker.core.job import Edited, Ended, Job, OnHold, Paused, Queued, Resumed,
 from stoker.core.planner.policy import Policy
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
 from stoker.engine.job_table import JobBook
-from stoker.store.queries import _DRAINED, paused_key
+from stoker.store.queries import DRAINED, paused_key
 from stoker.store.writer import Store
 
 INTERVAL = 1.0
@@ -51,7 +51,7 @@ class RequestReader:
         """The policy with what users have set."""
         settings = self._store.settings()
         paused = settings.get(paused_key(self._engine), {}).get("note", "")
-        drained = {key.removeprefix(_DRAINED): value for key, value in settings.items() if key.startswith(_DRAINED)}
+        drained = {key.removeprefix(DRAINED): value for key, value in settings.items() if key.startswith(DRAINED)}
         closed = {device: value.get("note", "drained") for device, value in drained.items()}
         return msgspec.structs.replace(policy, paused=paused, closed=closed)
 

@@ -1,4 +1,4 @@
-"""What users of the machine tell each other: files that count exactly as long as somebody holds their lock."""
+"""Leases and demands that users of a machine share. A file counts as long as a process holds its lock."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ __all__ = [
     "PLACES",
     "SIZE_LIMIT",
     "WHAT_LIMIT",
+    "HeldDemand",
     "HeldLease",
-    "HeldWant",
     "Ledger",
     "LedgerUnusable",
     "LedgerView",
@@ -61,15 +61,15 @@ _HINTS = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
 _TRIES = 3
-"""How often a want is written whose new file another process of ours took for a leftover."""
+"""Attempts to write a demand whose new file another process of this user swept away."""
 
 
 class LedgerUnusable(StokerError):
-    """The ledger cannot be trusted or written, so nothing can be claimed in it."""
+    """The ledger is not safe or not writable, so nothing can be claimed."""
 
 
 class HeldLease(Struct, frozen=True):
-    """A lease that this process holds, and the descriptor whose lock keeps it alive wherever it is passed."""
+    """A lease of this process. The lock of its descriptor keeps it alive, also in a process that inherits it."""
 
     fd: int
     path: Path
@@ -77,12 +77,12 @@ class HeldLease(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name under which everybody sees the lease."""
+        """The file name, which identifies the lease."""
         return self.path.name
 
 
 class LedgerView(Struct, frozen=True):
-    """The live leases and wants by name, and a sentence on everything that was ignored."""
+    """The live leases and demands by name, and a warning about each file that was ignored."""
 
     leases: Mapping[str, Lease]
     warnings: tuple[str, ...] = ()
@@ -90,13 +90,13 @@ class LedgerView(Struct, frozen=True):
 
 
 def find_ledger(environment: Mapping[str, str], paths: Iterable[Path] = PLACES) -> Path:
-    """The directory that every user of the machine finds alike, made where there is none yet."""
+    """The directory that all users of the machine share, created where it is missing."""
     chosen = environment.get("STOKER_LEDGER", "")
     if chosen:
         if not chosen.startswith("/"):
             raise UsageError(f"STOKER_LEDGER is {chosen!r}, which is not a full path", _SHARED_HINT)
         return prepare_ledger(Path(chosen))
-    # What exists goes before what could be made, or users who may not write to the first place part ways.
+    # Prefer an existing directory: else users who may not write to the first parent would use different ones.
     ordered = sorted(paths, key=lambda place: not os.path.lexists(place))
     for place in ordered:
         if os.path.lexists(place) or os.access(place.parent, os.W_OK | os.X_OK):
@@ -105,7 +105,7 @@ def find_ledger(environment: Mapping[str, str], paths: Iterable[Path] = PLACES) 
 
 
 def prepare_ledger(path: Path) -> Path:
-    """The path, after making the directory if it is missing and refusing it if it is not safe to share."""
+    """Create the directory where it is missing, and refuse one that is not safe to share."""
     with _explained(path):
         with suppress(FileExistsError):
             path.mkdir(0o1777)
@@ -114,7 +114,7 @@ def prepare_ledger(path: Path) -> Path:
 
 
 class Ledger:
-    """One ledger directory; claims in it are made by one process at a time."""
+    """One ledger directory. One process at a time makes a claim."""
 
     def __init__(self, path: Path, patience: float = 5.0) -> None:
         self.path = path
@@ -128,16 +128,16 @@ class Ledger:
         capacities: Mapping[str, int | None] = {},
         name: str = "",
     ) -> HeldLease | None:
-        """A lease on all the claims at once; None where one of them cannot stand beside what others hold.
+        """A lease on all the claims at once; None where one of them is not compatible with existing leases.
 
-        `name` is that of a lease of ours which somebody removed, and which shall be found under it again.
+        `name` restores a lease of this user whose file was removed.
         """
         lease = Lease(claims, owner_name(os.geteuid()), os.getpid(), purpose(what), now)
         contents = leases.encoded(lease)
-        # Made again where it is gone: cleaners of temporary files remove directories that were idle for long.
+        # Cleaners of temporary files remove directories that were idle for long.
         prepare_ledger(self.path)
         with _explained(self.path), _entered(self.path) as directory, self._mutex(directory) as mutex:
-            sweep(directory)  # under the mutex nobody else of us is writing a lease
+            sweep(directory)  # under the mutex no other process of this user writes a lease
             if not leases.fits(claims, self._leases(directory)[0].values(), capacities):
                 return None
             name = name or new_name(leases.KIND)
@@ -148,7 +148,7 @@ class Ledger:
         raise LedgerUnusable(f"{self.path / _MUTEX} was replaced while it was locked", "try again")
 
     def live(self) -> LedgerView:
-        """What is leased and wanted now; own stale files go on the way, and nothing found can make it fail."""
+        """The live leases and demands. Removes stale files of this user; no content can make it fail."""
         try:
             with _entered(self.path) as directory:
                 found, warnings = self._leases(directory)
@@ -166,21 +166,21 @@ class Ledger:
         os.close(held.fd)
 
     def withdraw(self, lease: str) -> None:
-        """End one of our leases by its path or name, whoever holds its descriptor now."""
+        """End a lease of this user by path or name, whichever process holds its descriptor."""
         with _explained(self.path), suppress(FileNotFoundError):
             os.unlink(self.path / Path(lease).name)
 
     def is_gone(self, lease: str) -> bool:
-        """Whether one of our leases was removed, so that nobody heeds it any more."""
+        """Whether the file of a lease of this user was removed, so that other engines ignore it."""
         return not os.path.lexists(self.path / Path(lease).name)
 
     def freshen(self, lease: str) -> None:
-        """Make one of our leases look new to whoever removes files by their age."""
+        """Set the file time of a lease to now, against cleaners that remove files by age."""
         with suppress(OSError):
             os.utime(self.path / Path(lease).name, follow_symlinks=False)
 
     def demand(self, demand: Demand, before: HeldDemand | None = None) -> HeldDemand:
-        """Tell all others what we wait for, in place of what we told before; who we are is not ours to say."""
+        """Publish what this engine waits for, in place of `before`. The user is always that of this process."""
         uid = os.geteuid()
         demand = msgspec.structs.replace(
             demand, uid=uid, owner=owner_name(uid), pid=os.getpid(), what=purpose(demand.what)
@@ -195,7 +195,6 @@ class Ledger:
         return held
 
     def withdraw_demand(self, held: HeldDemand) -> None:
-        """Wait for nothing any more."""
         with suppress(OSError):
             os.unlink(held.path)
         os.close(held.fd)
@@ -212,7 +211,7 @@ class Ledger:
                     try:
                         yield mutex
                     finally:
-                        # Closing is not enough where a process forked meanwhile has the descriptor too.
+                        # Closing is not enough: a process forked meanwhile has the descriptor, too.
                         fcntl.flock(mutex, fcntl.LOCK_UN)
                     return
             time.sleep(pause)
@@ -240,7 +239,7 @@ def _check_directory(directory: int, path: Path) -> None:
     if mode & 0o022 and not mode & stat.S_ISVTX:
         message = f"{path} has mode {mode:o}: without the sticky bit, users could remove each other's leases"
         raise LedgerUnusable(message, f"run 'chmod 1777 {path}', or {_SHARED_HINT}")
-    # Sticky but closed is what mkdir under a umask leaves; only its maker may and will open it to all.
+    # Sticky but not open to all is what mkdir leaves under a umask; its owner opens it.
     if mode & stat.S_ISVTX and mode != 0o1777 and status.st_uid == os.geteuid():
         os.fchmod(directory, 0o1777)
 
@@ -264,14 +263,14 @@ def _pauses(patience: float) -> Iterator[float]:
 
 
 def _make_mutex(directory: int) -> None:
-    """Put an empty file of mode 0444 in place in one step: a half-made one would lock others out for ever."""
+    """Create an empty file of mode 0444 atomically: a half-made one would lock out other users for ever."""
     if os.access(_MUTEX, os.F_OK, dir_fd=directory, follow_symlinks=False):
         return
     new = new_name("new")
     fd = create(directory, new)
     try:
         os.fchmod(fd, 0o444)
-        # It exists: somebody was faster. It is gone: another process of ours took it for a leftover.
+        # Exists: another process was faster. Gone: another process of this user swept it away.
         with suppress(FileExistsError, FileNotFoundError):
             os.link(new, _MUTEX, src_dir_fd=directory, dst_dir_fd=directory)
     finally:
@@ -286,7 +285,7 @@ def _in_place(directory: int, mutex: int) -> bool:
 
 
 def _holder(directory: int) -> str:
-    """Who holds the mutex, as far as the kernel tells, ready to end a sentence."""
+    """The holder of the mutex as /proc/locks shows it, as the end of a sentence."""
     with suppress(OSError):
         inode = os.stat(_MUTEX, dir_fd=directory, follow_symlinks=False).st_ino
         for line in Path("/proc/locks").read_text().splitlines():
@@ -297,7 +296,7 @@ def _holder(directory: int) -> str:
 
 
 def _persist(directory: int, name: str, contents: bytes) -> int:
-    """Publish without the mutex: where a claim of another process of ours swept the new file away, once more."""
+    """Publish without the mutex: repeat where a claim of another process of this user swept the new file away."""
     for _ in range(_TRIES):
         with suppress(FileNotFoundError):
             return publish(directory, name, contents)

@@ -1,4 +1,4 @@
-"""Leases as they are written in the ledger, and whether a new one fits beside them."""
+"""The file format of leases, and whether a new one is compatible with them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from msgspec import Meta, Struct
 
 from stoker.core.errors import UsageError
 from stoker.core.lease import OURS, Claim, Lease, compatible
-from stoker.ledger.files import Odd, owner_name, purpose, within_limit
+from stoker.ledger.files import InvalidFile, owner_name, purpose, within_limit
 
 KIND = "lease"
 
 
 class _WrittenClaim(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     name: str
-    # A negative number would make room for others that is not there.
+    # A negative number would add memory that does not exist.
     memory: Annotated[int, Meta(ge=0)] | None = None
     share: Annotated[int, Meta(ge=1)] = 1
     load: Annotated[int, Meta(ge=0)] = 0
@@ -38,24 +38,24 @@ _decoder = msgspec.json.Decoder(_Written)
 
 
 def encoded(lease: Lease) -> bytes:
-    """The lease as every reader will understand it; an error where one would not."""
+    """The contents of the file; an error where readers would refuse it."""
     claims = tuple(_written(claim) for claim in lease.claims)
     try:
         contents = msgspec.json.encode(_Written(1, claims, lease.pid, lease.what, lease.since))
         # Read back, because a lease that readers refuse would protect nothing.
         decoded(within_limit(contents), 0)
-    except (UnicodeEncodeError, Odd) as error:
+    except (UnicodeEncodeError, InvalidFile) as error:
         names = purpose(", ".join(claim.name for claim in claims))
         raise UsageError(f"these devices cannot be leased: {names}", "use fewer or plainer names") from error
     return contents
 
 
 def decoded(contents: bytes, uid: int) -> Lease:
-    """The lease in a file; whose it is, is told by the file itself."""
+    """The lease in a file. `uid` is the owner of the file."""
     try:
         written = _decoder.decode(contents)
     except ValueError as error:
-        raise Odd(f"its contents are not a lease ({error})") from error
+        raise InvalidFile(f"its contents are not a lease ({error})") from error
     owner = owner_name(uid)
     server = OURS if uid == os.geteuid() else owner
     claims = tuple(_read(claim, server) for claim in written.claims)
@@ -63,7 +63,7 @@ def decoded(contents: bytes, uid: int) -> Lease:
 
 
 def fits(claims: Iterable[Claim], leases: Iterable[Lease], capacities: Mapping[str, int | None]) -> bool:
-    """Whether all the claims can stand beside the leases."""
+    """Whether all the claims are compatible with the leases."""
     held: defaultdict[str, list[Claim]] = defaultdict(list)
     for lease in leases:
         for claim in lease.claims:
@@ -80,5 +80,5 @@ def _written(claim: Claim) -> _WrittenClaim:
 
 
 def _read(claim: _WrittenClaim, server: str) -> Claim:
-    """A server is the file's owner's: nobody can make others believe in one of somebody else's."""
+    """The MPS server is always that of the file's owner: a lease cannot name another user's."""
     return Claim(claim.name, claim.memory, claim.share, claim.load, server if claim.mps else "")

@@ -1,6 +1,6 @@
-"""Runs one function that an Executor submitted: the program of such a job, started in a fresh interpreter.
+"""The program of a job that runs a submitted Python function, in a fresh interpreter.
 
-It imports nothing of Stoker and little of Python, so that a call costs little more than a start of Python.
+It imports nothing of Stoker and little of the standard library, so that a call costs little more than a Python start.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import os
 import sys
 
 try:
-    from _pickle import Unpickler, dump, loads  # what is behind pickle, which brings enum and re along
-except ImportError:  # a Python without that
+    from _pickle import Unpickler, dump, loads  # the C part of pickle, which itself imports enum and re
+except ImportError:  # a Python without the C part
     from pickle import Unpickler, dump, loads
 
 TYPE_CHECKING = False
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
 CALLS = "calls"
-"""The file with the function and its arguments..."""
+"""The file with the function and its arguments. It ends with a table of their offsets and the length of that table."""
 LENGTH = 8
-"""... which ends with a table of where each begins, and with the length of that in so many bytes."""
+"""Bytes of the length of the table."""
 RAISED = 1
 UNWRITTEN = 74
-"""Exit code where the result could not be written, as on a full disk: what else could tell of that?"""
+"""Exit code where the result could not be written, as on a full disk."""
 
 
 _CALL = "STOKER_FUNCTION_CALL"
-"""Tells processes that the function spawns which call they belong to."""
+"""Variable that names the call to processes that the function spawns."""
 _MAKERS = ("_make_function", "_make_skeleton_class", "_make_skeleton_enum")
-"""What cloudpickle makes functions and classes with that it has sent by value."""
+"""Functions by which cloudpickle rebuilds functions and classes that were sent by value."""
 
 
 class Unreadable(Exception):
-    """The function or its arguments cannot be had here."""
+    """The function or its arguments cannot be loaded here."""
 
 
 class _Reader(Unpickler):
-    """Reads what cloudpickle wrote, and remembers the functions and classes that were sent by value."""
+    """Unpickles, and collects the functions and classes that were sent by value."""
 
     def __init__(self, file: BinaryIO, script: ModuleType) -> None:
         super().__init__(file)
@@ -47,7 +47,7 @@ class _Reader(Unpickler):
         self._made: list[Any] = []
 
     def find_class(self, module: str, name: str, /) -> Any:
-        """As ever, but for the makers."""
+        """Wrap the makers to collect what they build."""
         found = super().find_class(module, name)
         if name not in _MAKERS or not module.startswith("cloudpickle"):
             return found
@@ -59,8 +59,8 @@ class _Reader(Unpickler):
         return make
 
     def load(self) -> Any:
-        """The thing; the script has all of itself that came along, under the names that it had there."""
-        thing = super().load()
+        """Load the object. The script module gets those parts of the original script that were sent."""
+        loaded = super().load()
         variables = vars(self._script)
         for made in self._made:
             if made.__module__ == "__main__":
@@ -68,12 +68,12 @@ class _Reader(Unpickler):
         for made in self._made:
             if getattr(made, "__globals__", {}).get("__name__") == "__main__":
                 variables.update(made.__globals__)
-        variables["__file__"] = __file__  # processes that it spawns come here, and do not run the whole script
-        return thing
+        variables["__file__"] = __file__  # spawned processes run this file, not the whole script
+        return loaded
 
 
 class _InPlace:
-    """Has the script where it was while its function runs, or nothing of it could be pickled there, as pools do."""
+    """Makes the script `__main__` while its function runs; else pools could not pickle its functions."""
 
     def __init__(self, script: ModuleType) -> None:
         self._script = script
@@ -89,15 +89,15 @@ class _InPlace:
 
 
 def main() -> int:
-    """Run the call that the variables of this job mean, and return the exit code."""
+    """Run the call that the variables of this job name, and return the exit code."""
     task = os.environ.get("STOKER_ARRAY_INDEX")
     folder = os.path.join(sys.argv[1], os.environ["STOKER_ARRAY_ID" if task else "STOKER_JOB_ID"])
     del sys.argv[1:]
-    _watch_output()
+    _prepare_output()
     number, process = int(task or 0), os.getpid()
     os.environ[_CALL] = f"{number} {os.path.join(folder, CALLS)}"
     header, body, code = _run(os.path.join(folder, CALLS), number)
-    if os.getpid() != process:  # a fork that came out of the function; the result is that of the process it left
+    if os.getpid() != process:  # a fork that returned from the function; the original process writes the result
         return code
     try:
         return _write(result_path(folder, number), header, body) or code
@@ -107,17 +107,16 @@ def main() -> int:
 
 
 def result_path(folder: str, task: int) -> str:
-    """Where the result of a call is."""
     return os.path.join(folder, f"{task}.result")
 
 
 def run_chunk(function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """Several calls in one job."""
+    """Run several calls in one job."""
     return [function(*arguments) for arguments in calls]
 
 
-def _watch_output() -> None:
-    """Let output be seen line by line, and a crash of C code leave a trace."""
+def _prepare_output() -> None:
+    """Flush output line by line, and print a traceback when C code crashes."""
     import faulthandler
 
     faulthandler.enable()
@@ -127,7 +126,7 @@ def _watch_output() -> None:
 
 
 def _run(path: str, task: int) -> tuple[dict[str, Any], tuple[Any, ...], int]:
-    """What is told of the call, its result or exception where there is one, and the exit code."""
+    """The header of the result file, the result or exception if any, and the exit code."""
     script = type(sys)("__main__")
     try:
         function, arguments, keywords = _read(path, task, script)
@@ -163,8 +162,8 @@ def _read(path: str, task: int, script: ModuleType) -> tuple[Callable[..., Any],
     return function, arguments, keywords
 
 
-def _stand_in() -> None:
-    """In a process that multiprocessing has spawned: have what it would find in the script that it is not to run."""
+def _define_script() -> None:
+    """In a process spawned by multiprocessing: define what the script would, without running it."""
     script = type(sys)("__main__")
     task, _, path = os.environ.get(_CALL, "").partition(" ")
     if path:
@@ -177,30 +176,30 @@ def _header(outcome: str, error: BaseException) -> dict[str, Any]:
 
     text = "".join(traceback.format_exception(error))
     _say(text)
-    return {"outcome": outcome, "type": _name(type(error)), "message": _words(error), "traceback": text}
+    return {"outcome": outcome, "type": _name(type(error)), "message": _message(error), "traceback": text}
 
 
 def _say(text: str) -> None:
-    """Add something to the log; where that is on a full disk, it is given up, lest it change the exit code."""
+    """Write to the log. On a full disk give up, so that the exit code does not change."""
     try:
         sys.stdout.flush()
         sys.stderr.write(text)
         sys.stderr.flush()
     except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
 
 
 def _portable(error: BaseException) -> tuple[Any, ...]:
-    """The exception, or its parts where it takes other arguments than it passes on; nothing where neither arrives."""
+    """The exception, or its parts where its constructor does not accept its own args; empty where neither unpickles."""
     if not isinstance(error, Exception):
         return ()
     parts = (type(error), error.args, vars(error))
-    return next(((each,) for each in (error, parts) if _arrives(each)), ())
+    return next(((each,) for each in (error, parts) if _survives_pickle(each)), ())
 
 
-def _arrives(value: Any) -> bool:
+def _survives_pickle(value: Any) -> bool:
     from io import BytesIO
 
     try:
@@ -213,7 +212,7 @@ def _arrives(value: Any) -> bool:
 
 
 def _write(path: str, header: dict[str, Any], body: tuple[Any, ...]) -> int:
-    """Write all of it or nothing; an exit code where the result cannot be written as it is."""
+    """Write the result file atomically; a non-zero exit code where the value cannot be pickled."""
     header |= {"attempt": int(os.environ.get("STOKER_ATTEMPT") or 1), "python": sys.version_info[:2]}
     if not body:
         _replace(path, [header])
@@ -223,15 +222,15 @@ def _write(path: str, header: dict[str, Any], body: tuple[Any, ...]) -> int:
     except OSError:
         raise
     except Exception as error:
-        said = {"outcome": "unpicklable", "type": _name(type(body[0])), "message": _words(error)}
-        _say(f"stoker: a result of type {said['type']} cannot be sent back: {said['message']}\n")
-        _replace(path, [header | said])
+        problem = {"outcome": "unpicklable", "type": _name(type(body[0])), "message": _message(error)}
+        _say(f"stoker: a result of type {problem['type']} cannot be sent back: {problem['message']}\n")
+        _replace(path, [header | problem])
         return RAISED
     return 0
 
 
 def _replace(path: str, values: list[Any]) -> None:
-    """A new file in the place of the old one, which is there in full, or not at all, even if the machine goes down."""
+    """Replace a file atomically and durably, also if the machine crashes."""
     new = f"{path}.new"
     try:
         with open(os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
@@ -247,7 +246,7 @@ def _replace(path: str, values: list[Any]) -> None:
 
 
 def _dump(value: Any, file: BinaryIO) -> None:
-    """By reference where that does; else by value, as what a function or a class of `__main__` needs."""
+    """By reference where possible; else by value, as functions and classes of `__main__` need."""
     start = file.tell()
     try:
         dump(value, file, 5)
@@ -267,7 +266,7 @@ def _name(kind: type) -> str:
     )
 
 
-def _words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:
@@ -277,4 +276,4 @@ def _words(error: BaseException) -> str:
 if __name__ == "__main__":
     sys.exit(main())
 elif __name__ == "__mp_main__":
-    _stand_in()
+    _define_script()

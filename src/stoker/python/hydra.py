@@ -1,4 +1,4 @@
-"""The Hydra launcher."""
+"""The Hydra launcher: runs the jobs of a multirun from the queue."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 
 def set_id(config: DictConfig, shown_id: str) -> None:
-    """Let Hydra know a job by the id that it has in the queue."""
+    """Set the id of the queue as Hydra's job id."""
     with read_write(config.hydra.job):
         config.hydra.job.id = shown_id
 
 
 @contextlib.contextmanager
 def current(config: DictConfig) -> Iterator[None]:
-    """While ${hydra:...} means this configuration."""
+    """Resolve ${hydra:...} with this configuration."""
     hydra = HydraConfig.instance()
     before = hydra.cfg
     hydra.set_config(config)
@@ -55,7 +55,7 @@ def current(config: DictConfig) -> Iterator[None]:
 
 
 class Sweep(NamedTuple):
-    """All that Hydra tells a launcher of a multirun."""
+    """What Hydra passes to a launcher."""
 
     context: HydraContext
     function: TaskFunction
@@ -63,29 +63,32 @@ class Sweep(NamedTuple):
 
 
 class Task:
-    """The function, once for all jobs of a multirun, under the name of the program."""
+    """The function of all jobs of a multirun, under the name of the program."""
 
     def __init__(self, sweep: Sweep) -> None:
         functools.update_wrapper(self, sweep.function)
-        self.__name__ = self.__module__ = str(sweep.config.hydra.job.name)  # every program calls itself __main__
+        self.__name__ = self.__module__ = str(sweep.config.hydra.job.name)  # else it would be __main__
         self._function = sweep.function
         self._context = sweep.context
         self._state = Singleton.get_state()
         self._program = os.path.abspath(sys.argv[0])
 
     def __call__(self, config: DictConfig, /, **_shown: str) -> JobReturn:
-        """In the job: what the function returned; raises what it raised. All that is shown is in the configuration."""
+        """Run the function in the job. `_shown` are overrides that only name the call."""
         Singleton.set_state(self._state)
         setup_globals()
-        sys.argv = [self._program, *config.hydra.overrides.task]  # as if it ran alone; some programs start themselves
+        sys.argv = [
+            self._program,
+            *config.hydra.overrides.task,
+        ]  # as without a launcher; some programs start themselves again
         set_id(config, f"{os.environ['STOKER_ARRAY_ID']}.{os.environ['STOKER_ARRAY_INDEX']}")
         returned = run_job(self._function, config, "hydra.sweep.dir", "hydra.sweep.subdir", self._context)
-        _ = returned.return_value  # raises: the queue has to see that, to tell of it and to try again
+        _ = returned.return_value  # raises an exception of the function, so that the queue sees the failure and retries
         return returned
 
 
 def failure_of(config: DictConfig, shown_id: str, error: Exception) -> JobReturn:
-    """The failure, in which the error is raised for whoever asks for the job's value."""
+    """The JobReturn of a failed job; reading its value raises the error."""
     set_id(config, shown_id)
     failure = JobReturn(
         overrides=list(config.hydra.overrides.task),
@@ -95,7 +98,7 @@ def failure_of(config: DictConfig, shown_id: str, error: Exception) -> JobReturn
         task_name=config.hydra.job.name,
         status=JobStatus.FAILED,
     )
-    failure.return_value = error.with_traceback(None)  # how it came to us tells nobody anything
+    failure.return_value = error.with_traceback(None)  # the traceback of this process is of no use
     return failure
 
 
@@ -107,7 +110,7 @@ def _without_hydra(config: DictConfig) -> DictConfig:
 
 
 def _settle_directory(config: DictConfig) -> str | None:
-    """Enter the job's folder into its configuration, and return where it worked; None where only the job could tell."""
+    """Set the output directory in the configuration and return the working directory; None where only the job knows."""
     try:
         with current(config):
             folder = os.path.join(str(config.hydra.sweep.dir), str(config.hydra.sweep.subdir))
@@ -139,28 +142,28 @@ class Batch(NamedTuple):
 
     @property
     def array(self) -> str:
-        """The array, as it would be typed."""
+        """The array as a user would type it."""
         return f"0-{len(self.runs) - 1}" + ("" if self.at_once is None else f"%{self.at_once}")
 
 
 def launch(sweep: Sweep, job_overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
-    """Run a job for each list of overrides, numbered from `first`; one that fails does not keep the others from it."""
+    """Run a job for each list of overrides, numbered from `first`. A failure does not stop the others."""
     setup_globals()
     configure_log(sweep.config.hydra.hydra_logging, sweep.config.hydra.verbose)
     Path(str(sweep.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
     try:
         returned = _run_all(sweep, [_composed(sweep, *each) for each in enumerate(job_overrides, first)])
-    except StokerError as error:  # which Hydra is to show without a traceback
+    except StokerError as error:  # Hydra shows this class without a traceback
         raise CompactHydraException("\n".join(filter(None, (error.message, error.hint)))) from error
     return [returned[number] for number in sorted(returned)]
 
 
 def _composed(sweep: Sweep, number: int, overrides: Sequence[str]) -> Run:
-    """Now, so that a change of the files while a job waits does not change the job."""
+    """Compose the configuration now: later changes of its files must not change a waiting job."""
     config = sweep.context.config_loader.load_sweep_config(sweep.config, list(overrides))
     with open_dict(config):
         config.hydra.job.num = number
-        config.hydra.job.id = str(number)  # until it has one
+        config.hydra.job.id = str(number)  # until the queue gives it one
     return Run(number, filter_overrides(overrides), config)
 
 
@@ -180,7 +183,7 @@ def _run_all(sweep: Sweep, runs: Sequence[Run]) -> dict[int, JobReturn]:
 
 
 def _batches(runs: Sequence[Run]) -> list[Batch]:
-    """By the options, which may depend on what is overridden."""
+    """Runs with the same options, which may depend on the overrides."""
     found: dict[str, Batch] = {}
     for run in runs:
         words = _words(run.config)
@@ -198,7 +201,7 @@ def _words(config: DictConfig) -> dict[str, Any]:
 
 
 def _read(words: dict[str, Any]) -> tuple[JobOptions, int | None]:
-    """Hydra's folders are told from here, so jobs begin here, whatever is configured for others."""
+    """Jobs start in this directory, since Hydra's folders are relative to it."""
     given = {key: value for key, value in words.items() if key != "max_parallel"}
     return read_keywords({**given, "chdir": working_directory()}), words["max_parallel"]
 
@@ -213,7 +216,7 @@ def _submit(link: Link, sweep: Sweep, batch: Batch) -> dict[Job, Run]:
 
 
 def _shown(run: Run) -> dict[str, str]:
-    """The overrides, by which people and what is learnt tell one job from another."""
+    """The overrides, which distinguish the jobs on screens and in what is learnt."""
     return {key.lstrip("+"): value for key, _, value in (override.partition("=") for override in run.overrides)}
 
 
@@ -229,7 +232,7 @@ def _wait(submitted: Mapping[Job, Run]) -> Iterator[tuple[int, JobReturn]]:
 def _returned(job: Job, run: Run) -> JobReturn:
     try:
         returned = job.result()
-    except StokerError as error:  # says itself where to look
+    except StokerError as error:  # it names the log itself
         return failure_of(run.config, job.shown_id, error)
     except Exception as error:
         error.add_note(f"in job {job.shown_id}, whose log is {job.log}")
@@ -241,18 +244,18 @@ def _returned(job: Job, run: Run) -> JobReturn:
 def _ending(job: Job, returned: JobReturn) -> str:
     if returned.status is JobStatus.COMPLETED:
         return job.state
-    error = returned._return_value  # asking for it as one should would raise it
+    error = returned._return_value  # the public property would raise it
     first_line, _, _ = traceback.format_exception_only(error)[0].partition("\n")
     return f"{job.state}: {first_line}"
 
 
 def _stop(link: Link, jobs: Sequence[Job]) -> None:
-    """As the end of a program ends what it runs in the foreground; a second Ctrl-C leaves that to the queue."""
-    left = [job for job in jobs if not job.done()]
-    if left:
-        log.warning(f"Stopping {_count(left)}; Ctrl-C again leaves before that is over")
-        cancel_all(link, left)
-        concurrent.futures.wait(left)
+    """Cancel the jobs and wait for their end; a second Ctrl-C ends the waiting."""
+    open_jobs = [job for job in jobs if not job.done()]
+    if open_jobs:
+        log.warning(f"Stopping {_count(open_jobs)}; Ctrl-C again leaves before that is over")
+        cancel_all(link, open_jobs)
+        concurrent.futures.wait(open_jobs)
 
 
 def _count(jobs: Sequence[Job]) -> str:

@@ -1,6 +1,6 @@
-"""For programs inside a job: what they were given, how far they are, and whether they should stop.
+"""For programs inside a job: parameters, reports, progress, and whether to stop.
 
-Nothing of ours is imported here, and little of Python's before it is needed: training scripts import this.
+It imports nothing of Stoker and little of the standard library, since training scripts import it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _REPORT = "STOKER_REPORT"
 _NOT_NUMBERS = {float("inf"): "inf", float("-inf"): "-inf"}
 
 
-class _Wish:
-    """Whether somebody wants this process to stop, and whether it listens for that."""
+class _Stop:
+    """Whether TERM was received, and whether its handler is installed."""
 
-    came = False
-    listens = False
+    requested = False
+    is_handled = False
 
 
 def params() -> dict[str, Any]:
-    """The parameters that a sweep gave to this job; empty outside of one."""
+    """The parameters that a sweep gave to this job; empty outside of a sweep."""
     text = os.environ.get("STOKER_PARAMS")
     if not text:
         return {}
@@ -37,53 +37,53 @@ def params() -> dict[str, Any]:
 
 
 def work_dir() -> Path:
-    """The directory that this job belongs into; outside of one, where we are."""
+    """The working directory of this job; outside of a job, the current directory."""
     from pathlib import Path
 
     return Path(os.environ.get("STOKER_WORK_DIR") or Path.cwd())
 
 
 def report(**values: Any) -> None:
-    """Tell Stoker something of this run, such as `report(step=3, loss=0.4)`; `stoker status ID` shows the newest.
+    """Report values of this run, such as `report(step=3, loss=0.4)`; `stoker status ID` shows the newest.
 
-    Costs a few microseconds, does nothing outside of a job, and never raises where it cannot be written.
+    It takes a few microseconds, does nothing outside of a job, and does not raise where it cannot write.
     """
     if values:
         _append({"values": values})
 
 
 def progress(done: float, total: float) -> None:
-    """Tell Stoker how much of the work is done."""
+    """Report how much of the work is done."""
     _append({"done": done, "total": total})
 
 
 def should_stop() -> bool:
     """Whether this job was asked to end: cancelled, out of time, or TERM for another reason.
 
-    With the first call the program takes over: from then on TERM no longer ends it at once, and it is to look here now
-    and then and to end by itself, before the grace is over and KILL comes. A handler for TERM that is there already is
-    still called. Call it from the main thread first. Outside of a job it is False, and changes nothing.
+    The first call installs a handler of TERM. From then on TERM no longer ends the program: it must call this function
+    now and then, and end itself before the grace is over and KILL follows. An existing handler of TERM is still called.
+    The first call must be in the main thread. Outside of a job it returns False and changes nothing.
     """
-    if not _Wish.listens and _JOB in os.environ:
-        _listen()
-    return _Wish.came
+    if not _Stop.is_handled and _JOB in os.environ:
+        _handle_term()
+    return _Stop.requested
 
 
-def _listen() -> None:
+def _handle_term() -> None:
     import signal
 
     before = signal.getsignal(signal.SIGTERM)
 
-    def heed(number: int, frame: FrameType | None) -> None:
-        _Wish.came = True
+    def request_stop(number: int, frame: FrameType | None) -> None:
+        _Stop.requested = True
         if callable(before):
             before(number, frame)
 
     try:
-        signal.signal(signal.SIGTERM, heed)
-    except ValueError:  # only the main thread may; a later call from there does it
+        signal.signal(signal.SIGTERM, request_stop)
+    except ValueError:  # only the main thread may install one; a later call from there does it
         return
-    _Wish.listens = True
+    _Stop.is_handled = True
 
 
 def _append(entry: dict[str, Any]) -> None:
@@ -96,12 +96,12 @@ def _append(entry: dict[str, Any]) -> None:
     entry = {"at": time.time(), "attempt": int(os.environ.get("STOKER_ATTEMPT") or 1), **_plain(entry)}
     try:
         _write(path, (json.dumps(entry) + "\n").encode(errors="backslashreplace"))
-    except OSError:  # a full disk must not cost the run
+    except OSError:  # a full disk must not end the run
         return
 
 
 def _write(path: str, line: bytes) -> None:
-    """One write, so that several processes of a job do not mix their lines."""
+    """Append with a single write, so that processes of a job do not mix their lines."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, 0o600)
@@ -115,7 +115,7 @@ def _write(path: str, line: bytes) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON has it: scalars of numpy or torch as numbers, what is no number as a word, others as text."""
+    """The value for JSON: scalars of numpy or torch as numbers, nan and inf as words, other objects as text."""
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -130,6 +130,6 @@ def _plain(value: Any) -> Any:
 def _unknown(value: Any) -> Any:
     try:
         scalar = value.item()
-    except Exception:  # a thing of the user's, which may do anything
+    except Exception:  # an object of the user, which may raise anything
         return repr(value)
     return _plain(scalar) if isinstance(scalar, bool | int | float | str) else repr(value)

@@ -1,4 +1,4 @@
-"""What became of a job that is over: the value it returned, or the error to raise in its place."""
+"""The result of an ended job: the value it returned, or the error to raise."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from stoker.store.schema import AttemptRow
 
 
 class Outcome(NamedTuple):
-    """Either of both."""
+    """A value or an error."""
 
     value: Any = None
     error: BaseException | None = None
 
 
 class RemoteTraceback(Exception):
-    """Where an exception came from in the job, as text: the cause of that exception here."""
+    """The traceback of an exception in the job, as text; set as the cause of that exception."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -40,33 +40,33 @@ class RemoteTraceback(Exception):
 
 
 def outcome_of(job: Job, attempts: list[AttemptRow], paths: Paths) -> Outcome:
-    """What to give to whoever waited for the job."""
+    """The value or error of an ended job."""
     assert isinstance(job.state, Ended)
     if job.state.result == "cancelled":
         return Outcome(error=CancelledError(f"job {id_text(job)} was {job.state.note or 'cancelled'}"))
-    told = _Told(job, log_of(attempts))
+    failure = _Failure(job, log_of(attempts))
     if not is_function(job.command):
-        return Outcome(0) if job.state.result == "done" else told.failure(_how(job))
+        return Outcome(0) if job.state.result == "done" else failure.outcome(_how(job))
     path = result_path(str(paths.function(job.array or job.id)), job.task or 0)
-    return _read(job, Path(path), told)
+    return _read(job, Path(path), failure)
 
 
 def log_of(attempts: list[AttemptRow], *, errors: bool = True) -> str:
-    """The file that the last run wrote its errors to, or its output; empty where there is none."""
+    """The file of standard error, or output, of the last attempt; empty where there is none."""
     if not attempts:
         return ""
     path = (attempts[-1].errors if errors else "") or attempts[-1].log
     return "" if path == INHERIT else path
 
 
-class _Told(NamedTuple):
-    """A job and its log, from which every error is told."""
+class _Failure(NamedTuple):
+    """A job and its log, which every error names."""
 
     job: Job
     log: str
 
-    def failure(self, what: str, cause: BaseException | None = None) -> Outcome:
-        """An error that says what happened, and where to look."""
+    def outcome(self, what: str, cause: BaseException | None = None) -> Outcome:
+        """An error that says what happened and names the log."""
         last = last_line(self.log) if self.log else ""
         where = f"; its log is {self.log}" + (f", which ends with: {last}" if last else "") if self.log else ""
         shown = id_text(self.job)
@@ -77,50 +77,49 @@ class _Told(NamedTuple):
         return Outcome(error=error)
 
 
-def _read(job: Job, path: Path, told: _Told) -> Outcome:
-    """The result of the job's last run."""
+def _read(job: Job, path: Path, failure: _Failure) -> Outcome:
+    """The result of the job's last attempt."""
     try:
         with path.open("rb") as file:
             header = pickle.load(file)
-            if header["attempt"] < job.tries:  # of an earlier run; the last one wrote none
-                return told.failure(_how(job))
-            return _unpacked(header, file, told)
+            if header["attempt"] < job.tries:  # of an earlier attempt; the last one wrote none
+                return failure.outcome(_how(job))
+            return _unpacked(header, file, failure)
     except FileNotFoundError:
-        return _missing(job, path, told)
+        return _missing(job, path, failure)
     except Exception as error:
-        return told.failure(f"has a result that cannot be read ({path}): {error}", error)
+        return failure.outcome(f"has a result that cannot be read ({path}): {error}", error)
 
 
-def _unpacked(header: dict[str, Any], file: Any, told: _Told) -> Outcome:
+def _unpacked(header: dict[str, Any], file: Any, failure: _Failure) -> Outcome:
     kind, message = header["type"], header.get("message", "")
     cause = RemoteTraceback(header["traceback"]) if "traceback" in header else None
     match header["outcome"]:
         case "returned":
-            return _loaded(header, file, told)
+            return _loaded(header, file, failure)
         case "unpicklable":
-            return told.failure(f"returned a {kind}, which cannot be sent back: {message}")
+            return failure.outcome(f"returned a {kind}, which cannot be sent back: {message}")
         case "unreadable":
-            return told.failure(f"could not be begun: {kind}: {message}", cause)
+            return failure.outcome(f"could not be begun: {kind}: {message}", cause)
     error = _exception(file)
     if error is None:
-        said = f"raised {kind}: {message}" if message else f"raised {kind}"
-        return told.failure(said, cause)
+        return failure.outcome(f"raised {kind}: {message}" if message else f"raised {kind}", cause)
     error.__cause__ = cause
     return Outcome(error=error)
 
 
-def _loaded(header: dict[str, Any], file: Any, told: _Told) -> Outcome:
+def _loaded(header: dict[str, Any], file: Any, failure: _Failure) -> Outcome:
     try:
         return Outcome(pickle.load(file))
     except Exception as error:
         wrote, reads = ("{}.{}".format(*each) for each in (header["python"], sys.version_info[:2]))
         version = "" if wrote == reads else f" (it was written by Python {wrote}, and this is {reads})"
         what = f"returned a {header['type']} that cannot be read here{version}: {type(error).__name__}: {error}"
-        return told.failure(what, error)
+        return failure.outcome(what, error)
 
 
 def _exception(file: Any) -> BaseException | None:
-    """The exception itself, where it could be sent and is known here."""
+    """The exception object, where it can be unpickled here."""
     try:
         error = pickle.load(file)
         if isinstance(error, tuple):
@@ -131,20 +130,20 @@ def _exception(file: Any) -> BaseException | None:
 
 
 def _assembled(kind: type[BaseException], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
-    """An exception as it was, without its constructor."""
+    """An exception rebuilt without its constructor."""
     error = kind.__new__(kind, *arguments)
     vars(error).update(attributes)
     return error
 
 
-def _missing(job: Job, path: Path, told: _Told) -> Outcome:
+def _missing(job: Job, path: Path, failure: _Failure) -> Outcome:
     state = job.state
     assert isinstance(state, Ended)
     if not path.parent.is_dir() and (state.result == "done" or state.code == UNWRITTEN):
-        return told.failure(f"has no result: its folder is gone ({path.parent})")
+        return failure.outcome(f"has no result: its folder is gone ({path.parent})")
     if state.result == "done":
-        return told.failure(f"succeeded without a result: it left by os._exit(), or somebody removed {path}")
-    return told.failure(_how(job))
+        return failure.outcome(f"succeeded without a result: it left by os._exit(), or somebody removed {path}")
+    return failure.outcome(_how(job))
 
 
 def _how(job: Job) -> str:

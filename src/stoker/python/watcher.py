@@ -1,4 +1,4 @@
-"""One thread that learns of the ends of jobs, for all handles of a process that wait for one."""
+"""One thread per queue that reads the ends of jobs for all handles of a process."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from stoker.store.writer import Store, open_store
 SHORTEST_PAUSE = 0.004
 LONGEST_PAUSE = 0.5
 LATENESS = 0.05
-"""How late an end may be seen, as a part of the time since something happened last..."""
+"""Most delay of an end, as a fraction of the time since the last end."""
 SHARE = 0.1
-"""... and which part of the time may go into looking."""
+"""Most time for queries, as a fraction of all time."""
 ENGINE_INTERVAL = 1.0
-"""Seconds between two looks whether an engine lives that works on the jobs."""
+"""Seconds between two checks whether the engine lives."""
 TROUBLE_SECONDS = 60.0
-"""For how long a queue that cannot be read is tried again before those who wait are told."""
+"""How long an unreadable queue is tried again before the handles fail."""
 
 
 class Watched(Protocol):
-    """Somebody who wants to know of the end of a job."""
+    """A handle that waits for the end of a job."""
 
     @property
     def id(self) -> int:
         """The job's number."""
 
-    def is_over(self, job: Job | None) -> None:
-        """It has ended; None where it is not in the queue any more."""
+    def mark_ended(self, job: Job | None) -> None:
+        """The job has ended; None where it is not in the queue any more."""
 
-    def is_unknown(self, error: StokerError) -> None:
-        """Nobody can tell what became of it."""
+    def mark_unreadable(self, error: StokerError) -> None:
+        """The end of the job cannot be read."""
 
 
 class Watcher:
-    """Handles of jobs that are not over; the thread lives as long as there are any."""
+    """The handles of open jobs. The thread lives as long as there are any."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -53,11 +53,11 @@ class Watcher:
         self._news = threading.Event()
         self._thread: threading.Thread | None = None
         self._leaving = False
-        self._well = 0.0
-        """When the queue could be read last."""
+        self._read_at = 0.0
+        """When the queue was read last."""
 
     def watch(self, handles: Sequence[Watched]) -> None:
-        """Tell the handles once, when their jobs are over."""
+        """Call the handles once when their jobs have ended."""
         with self._lock:
             for handle in handles:
                 self._waiting.setdefault(handle.id, []).append(handle)
@@ -67,23 +67,23 @@ class Watcher:
             self._news.set()
 
     def leave(self) -> None:
-        """Let the thread end, whatever it waits for: the jobs go on without us."""
+        """End the thread. The jobs continue."""
         self._leaving = True
         self._news.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(2.0)
 
     def _run(self) -> None:
-        self._well = time.monotonic()
+        self._read_at = time.monotonic()
         while True:
             try:
                 with _opened(self._link) as store:
-                    return _Round(self._link, store, self).go_on()
+                    return _Round(self._link, store, self).run()
             except StokerError as error:
-                if self._leaving or time.monotonic() > self._well + TROUBLE_SECONDS:
+                if self._leaving or time.monotonic() > self._read_at + TROUBLE_SECONDS:
                     return self._give_up(error)
-            except Exception as error:  # a bug, which must leave nobody waiting for ever
-                self._give_up(StokerError(f"whoever watched the jobs has failed: {error!r}", "report this"))
+            except Exception as error:  # a bug, which must not let handles wait for ever
+                self._give_up(StokerError(f"the watcher of the jobs has failed: {error!r}", "report this"))
                 raise
             time.sleep(LONGEST_PAUSE)
 
@@ -93,14 +93,14 @@ class Watcher:
             self._waiting.clear()
             self._thread = None
         for handle in handles:
-            handle.is_unknown(error)
+            handle.mark_unreadable(error)
 
-    # -- for the round -----------------------------------------------------------------------------
+    # -- called by the round -----------------------------------------------------------------------
 
     def ids(self) -> tuple[list[int], bool]:
-        """What is waited for, and whether some of it is new; where it is nothing, the thread is no longer ours."""
+        """The awaited jobs, and whether some are new. Without any, the thread must end."""
         with self._lock:
-            self._well = time.monotonic()
+            self._read_at = time.monotonic()
             news = self._news.is_set()
             self._news.clear()
             if not self._waiting or self._leaving:
@@ -108,23 +108,22 @@ class Watcher:
                 return [], news
             return list(self._waiting), news
 
-    def tell(self, ended: Sequence[int], store: Store) -> None:
-        """Tell those who wait for these."""
+    def notify(self, ended: Sequence[int], store: Store) -> None:
         with _no_fork:
             jobs = {job.id: job for job in queries.jobs_of(store, ended)}
         for job_id in ended:
             with self._lock:
                 handles = self._waiting.pop(job_id, [])
             for handle in handles:
-                handle.is_over(jobs.get(job_id))
+                handle.mark_ended(jobs.get(job_id))
 
     def sleep(self, seconds: float) -> None:
-        """Wait, or less where there is somebody new, or all of it is to end."""
+        """Wait; shorter when handles are added or the watcher is to end."""
         self._news.wait(seconds)
 
 
 class _Round:
-    """Looks into the queue until nothing is left to wait for."""
+    """Queries one open store until no handle waits."""
 
     def __init__(self, link: Link, store: Store, watcher: Watcher) -> None:
         self._link = link
@@ -135,37 +134,37 @@ class _Round:
         self._engine_at = time.monotonic() + ENGINE_INTERVAL
         self._took = 0.0
 
-    def go_on(self) -> None:
-        """Asks only where somebody has written since the last look, and rarely where nothing happens."""
+    def run(self) -> None:
+        """Query only when the data version has changed, and rarely while no job ends."""
         while True:
             ids, news = self._watcher.ids()
             if not ids:
                 return
             if news:
                 self._version = -1
-            if self._look(ids) or news:
+            if self._check(ids) or news:
                 self._happened = time.monotonic()
-            self._see_to_engine()
+            self._keep_engine_alive()
             self._watcher.sleep(self._pause())
 
     def _pause(self) -> float:
         idle = LATENESS * (time.monotonic() - self._happened)
         return max(min(max(idle, SHORTEST_PAUSE), LONGEST_PAUSE), self._took / SHARE)
 
-    def _look(self, ids: Sequence[int]) -> bool:
+    def _check(self, ids: Sequence[int]) -> bool:
         version, began = self._version, time.monotonic()
         with _no_fork:
             self._version = self._store.version_of_data()
             if version == self._version:
                 return False
-            still = set(queries.open_among(self._store, ids))
-        ended = [job_id for job_id in ids if job_id not in still]
-        self._watcher.tell(ended, self._store)
+            unfinished = set(queries.open_among(self._store, ids))
+        ended = [job_id for job_id in ids if job_id not in unfinished]
+        self._watcher.notify(ended, self._store)
         self._took = time.monotonic() - began
         return bool(ended)
 
-    def _see_to_engine(self) -> None:
-        """One that died is started again; where that fails, the jobs are safe, and it is tried again."""
+    def _keep_engine_alive(self) -> None:
+        """Start a dead engine again. Where that fails, the jobs are safe, and it is tried again later."""
         now = time.monotonic()
         if now < self._engine_at:
             return
@@ -180,26 +179,26 @@ class _Round:
 
 
 _no_fork = threading.Lock()
-"""Held by a watcher that uses the queue, and by whoever forks: SQLite's own locks would stay shut in the child."""
+"""Held by a watcher that uses SQLite, and by a thread that forks: else a lock of SQLite stays taken in the child."""
 _watchers: dict[Link, Watcher] = {}
-_left_behind: list[object] = []
-"""Watchers of the process that we were forked from: closing what they have open is that one's matter."""
+_of_parent: list[object] = []
+"""Watchers of the parent process after a fork; kept, because only the parent may close their stores."""
 
 
 def watch(link: Link, handles: Sequence[Watched]) -> None:
-    """Tell the handles once, when their jobs are over."""
+    """Call the handles once when their jobs have ended."""
     _watchers.setdefault(link, Watcher(link)).watch(handles)
 
 
 def leave_all() -> None:
-    """Watch nothing any more: the jobs go on alone."""
+    """End all watchers. The jobs continue."""
     while _watchers:
         _watchers.popitem()[1].leave()
 
 
 @contextlib.contextmanager
 def _opened(link: Link) -> Iterator[Store]:
-    """The queue's file; a watcher has it open all the time, and uses it where nobody forks."""
+    """The store of a watcher, opened and closed while no thread forks."""
     with _no_fork:
         store = open_store(link.paths)
     try:
@@ -211,7 +210,7 @@ def _opened(link: Link) -> Iterator[Store]:
 
 def _forget_all() -> None:
     _no_fork.release()
-    _left_behind.append(dict(_watchers))
+    _of_parent.append(dict(_watchers))
     _watchers.clear()
 
 

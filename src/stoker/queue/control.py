@@ -15,7 +15,7 @@ from stoker.core.errors import StokerError
 from stoker.core.job import Job
 from stoker.core.launch import INHERIT
 from stoker.core.requests import Release, Request
-from stoker.core.spec import Dependency, Doomed, JobSpec, NewJob, Outcome, judge
+from stoker.core.spec import Dependency, JobSpec, NeverSatisfied, NewJob, Outcome, judge
 from stoker.queue.select import jobs_in_order
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, engine_lives, wake
@@ -188,7 +188,7 @@ def skipped_because(store: Store, jobs: Sequence[Job]) -> list[Job]:
 
     for job in queries.skipped_after(store, min(ids, default=0)):  # a job depends only on earlier ones
         targets = {(one.target, one.array) for one in job.spec.after}
-        if job.id not in ids and targets & again and not isinstance(judge(job.spec.after, outcome), Doomed):
+        if job.id not in ids and targets & again and not isinstance(judge(job.spec.after, outcome), NeverSatisfied):
             along.append(job)
             again |= _as_targets(job)
     return along

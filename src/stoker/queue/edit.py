@@ -27,7 +27,7 @@ from stoker.queue.preflight import Caps
 from stoker.queue.select import resolve_after
 from stoker.queue.view_model import amount_now, resources_of_attempts
 from stoker.store.engine_lock import QUEUE
-from stoker.store.reader import Reading
+from stoker.store.reader import Reader
 from stoker.store.status_file import EngineStatus, read_status
 
 
@@ -47,7 +47,7 @@ class Base(NamedTuple):
     words: str
 
 
-def last_attempt(store: Reading, job: Job, devices: Sequence[Device]) -> LastAttempt:
+def last_attempt(store: Reader, job: Job, devices: Sequence[Device]) -> LastAttempt:
     attempts, uses = store.attempts(job.id), store.uses(job.id)
     if not attempts:
         return LastAttempt(needed=job.floor)

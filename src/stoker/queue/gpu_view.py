@@ -89,7 +89,7 @@ def _from_driver(now: float) -> Snapshot:
 
     named = load_config(os.environ, None).engine.devices
     with contextlib.closing(detect(named.split(",") if named else [], now)) as devices:
-        return devices.look(now)
+        return devices.snapshot(now)
 
 
 def _simulated(paths: Paths, now: float) -> Snapshot | None:
@@ -97,7 +97,7 @@ def _simulated(paths: Paths, now: float) -> Snapshot | None:
     from stoker.devices.detect import simulate
 
     spec = os.environ.get("STOKER_SIM")
-    return simulate(spec, str(paths.simulator), [], now).look(now) if spec else None
+    return simulate(spec, str(paths.simulator), [], now).snapshot(now) if spec else None
 
 
 def _leases(paths: Paths, *, simulated: bool) -> tuple[Lease, ...]:

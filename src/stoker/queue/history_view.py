@@ -13,9 +13,11 @@ from stoker.core.job import Ended, Result, id_text
 from stoker.core.launch import INHERIT
 from stoker.core.text import text_for_json
 from stoker.queue.view_model import VramMode, amount_now, exactly, mode_of, moment, resources_of_attempts
+from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths, host_name
-from stoker.store.queries import Listing, Past, Period
+from stoker.store.queries import Past, Period
+from stoker.store.reader import Reader
 from stoker.store.status_file import read_status
 from stoker.store.writer import open_store
 
@@ -83,8 +85,8 @@ def read_history(paths: Paths, period: Period, limit: int, now: float, *, simula
     """The jobs that ended last, and the totals of all."""
     with _opened(paths) as (store, devices):
         jobs = list(past_lines(store, period, limit, devices))
-        counts = store.past_counts(period)
-        hours = store.past_gpu_seconds(period) / 3600
+        counts = queries.past_counts(store, period)
+        hours = queries.past_gpu_seconds(store, period) / 3600
     return History(
         schema=SCHEMA,
         at=exactly(now),
@@ -106,19 +108,19 @@ def past_jobs(paths: Paths, period: Period, limit: int) -> Iterator[Iterator[Pas
 
 
 @contextlib.contextmanager
-def _opened(paths: Paths) -> Iterator[tuple[Listing, Mapping[str, Device]]]:
+def _opened(paths: Paths) -> Iterator[tuple[Reader, Mapping[str, Device]]]:
     """The store, and the devices that the engine saw last by their ids."""
     status = read_status(paths.status_file(QUEUE))
-    with contextlib.closing(open_store(paths)) as store, store.glance():
+    with contextlib.closing(open_store(paths)) as store, store.reading():
         yield store, {device.id: device for device in status.devices} if status else {}
 
 
-def past_lines(store: Listing, period: Period, limit: int, devices: Mapping[str, Device]) -> Iterator[PastLine]:
+def past_lines(store: Reader, period: Period, limit: int, devices: Mapping[str, Device]) -> Iterator[PastLine]:
     """The jobs that ended last, oldest of them first; `devices` are the known ones by id."""
-    return (past_line(past, store, devices) for past in reversed(store.past(period, limit)))
+    return (past_line(past, store, devices) for past in reversed(queries.past(store, period, limit)))
 
 
-def past_line(past: Past, store: Listing, devices: Mapping[str, Device]) -> PastLine:
+def past_line(past: Past, store: Reader, devices: Mapping[str, Device]) -> PastLine:
     job, last = past.job, past.last
     ended = job.state
     assert isinstance(ended, Ended)
@@ -160,7 +162,7 @@ def _label(device_id: str, devices: Mapping[str, Device]) -> str:
     return text_for_json(devices[device_id].label if device_id in devices else device_id)
 
 
-def _reserved(past: Past, store: Listing, devices: Mapping[str, Device]) -> int | None:
+def _reserved(past: Past, store: Reader, devices: Mapping[str, Device]) -> int | None:
     """What its last attempt had; only events tell that of a job whose memory was learnt or raised."""
     job, had = past.job, past.last.devices if past.last else ()
     if not had or not job.kind:

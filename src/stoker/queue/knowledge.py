@@ -28,15 +28,17 @@ from stoker.core.job import (
 from stoker.core.learning import Learnt, Live, usual_pace
 from stoker.core.lease import Lease
 from stoker.core.planner.policy import Policy
-from stoker.core.planner.queue import Hindrance, Shape, hindrance, is_gated, resolved, shape_of
+from stoker.core.planner.queue import NotEligible, Shape, is_gated, resolved, shape_of, why_not_eligible
 from stoker.core.planner.reasons import Behind, NotBefore, Reason, sentence
-from stoker.core.spec import Dependency, Doomed, Outcome, doom_text
+from stoker.core.spec import Dependency, NeverSatisfied, Outcome, never_satisfied_text
 from stoker.devices.interface import user_name
 from stoker.queue.view_model import JobWord, amount_now, amount_to_come
 from stoker.queue.view_text import clock_text, last_mishap, sparing_text
+from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, engine_lives, living_engines, wake
 from stoker.store.paths import Paths
-from stoker.store.queries import Listing, Owned
+from stoker.store.queries import Load, Owned
+from stoker.store.reader import Reader
 from stoker.store.status_file import EngineStatus, read_status
 from stoker.store.writer import open_store
 
@@ -219,7 +221,7 @@ class Knowledge:
 
     def __init__(
         self,
-        store: Listing,
+        store: Reader,
         statuses: EngineStatuses,
         now: float,
         user: str,
@@ -234,7 +236,7 @@ class Knowledge:
         self.now = now
         self.user = user
         self.simulated = simulated
-        self.active: list[Owned] = store.all_active() if active is None else active
+        self.active: list[Owned] = queries.all_active(store) if active is None else active
         self.settings: Mapping[str, Any] = store.settings()
         self.devices = statuses.devices
         self.readings = {device_id: statuses.reading(device_id) for device_id in self.devices}
@@ -257,9 +259,9 @@ class Knowledge:
         return used
 
     @cached_property
-    def loads(self) -> Mapping[str, Any]:
+    def loads(self) -> Mapping[str, Load]:
         """How many jobs each engine has."""
-        return self.store.loads()
+        return queries.loads(self.store)
 
     @cached_property
     def _reasons(self) -> dict[tuple[str, Shape], Reason]:
@@ -350,16 +352,16 @@ class Knowledge:
         return self._mishap(job)
 
     def _about_queued(self, job: Job, engine: str) -> tuple[JobWord, str]:
-        hindered = hindrance(job, self.now, self._outcome) if is_gated(job) else None
+        hindered = why_not_eligible(job, self.now, self._outcome) if is_gated(job) else None
         if hindered is not None:
-            return _queued_word(job, hindered), self._hindrance_text(hindered)
+            return _queued_word(job, hindered), self._not_eligible_text(hindered)
         if engine == QUEUE and not self.statuses.lives:
             return "queued", NO_ENGINE
         return "queued", "; ".join(filter(None, (self.reason(job, engine) or "about to start", self._mishap(job))))
 
-    def _hindrance_text(self, why: Hindrance | Doomed) -> str:
-        if isinstance(why, Doomed):
-            return f"{doom_text(why, self.store.shown_id)}; it will be skipped"
+    def _not_eligible_text(self, why: NotEligible | NeverSatisfied) -> str:
+        if isinstance(why, NeverSatisfied):
+            return f"{never_satisfied_text(why, self.store.shown_id)}; it will be skipped"
         return sentence(why, self.clock, self.store.shown_id)
 
     def _mishap(self, job: Job) -> str:
@@ -384,10 +386,12 @@ def _active_word(job: Job) -> JobWord:
             return "starting"
 
 
-def _queued_word(job: Job, why: Hindrance | Doomed) -> JobWord:
+def _queued_word(job: Job, why: NotEligible | NeverSatisfied) -> JobWord:
     if isinstance(job.state, OnHold):
         return "held"
-    return "scheduled" if isinstance(why, NotBefore) else "blocked" if isinstance(why, Behind | Doomed) else "held"
+    if isinstance(why, NotBefore):
+        return "scheduled"
+    return "blocked" if isinstance(why, Behind | NeverSatisfied) else "held"
 
 
 @contextlib.contextmanager
@@ -395,5 +399,5 @@ def known(paths: Paths, *, simulated: bool, statuses: EngineStatuses | None = No
     """What is known now; status files are read before the store, which is then read in one transaction."""
     now = time.time()
     seen = statuses or read_statuses(paths, now)
-    with contextlib.closing(open_store(paths)) as store, store.glance():
+    with contextlib.closing(open_store(paths)) as store, store.reading():
         yield Knowledge(store, seen, now, user_name(os.geteuid()), simulated=simulated)

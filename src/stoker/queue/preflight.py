@@ -270,7 +270,7 @@ class MpsPreflight:
         return replace(spec, resources=replace(spec.resources, mps=None))
 
     def _hindrance(self, devices: Sequence[Device]) -> str:
-        if devices and all(device.kind == "declared" for device in devices):
+        if devices and not any(device.supports_mps for device in devices):
             return "it needs NVIDIA GPUs, and these devices are only names"
         from shutil import which
 

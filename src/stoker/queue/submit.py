@@ -17,7 +17,7 @@ from msgspec import Struct
 from stoker.core.device import Device, resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.launch import INHERIT
-from stoker.core.planner.fairshare import never_modest
+from stoker.core.planner.fairshare import never_within_limits
 from stoker.core.planner.placement import never_fits
 from stoker.core.planner.policy import Policy
 from stoker.core.spec import Dependency, JobSpec, NewJob, digest_of, parse_after
@@ -260,7 +260,7 @@ def _refuse_impossible(spec: JobSpec, machine: Machine, modesty: Policy) -> None
             "name devices (STOKER_DEVICES=0,1, or devices in the configuration), submit jobs that need none (-G 0), "
             "or try it with --sim 4x24G",
         )
-    impossible = never_fits(spec.resources, machine.devices) or never_modest(
+    impossible = never_fits(spec.resources, machine.devices) or never_within_limits(
         spec.resources.gpus, machine.devices, modesty
     )
     if impossible:

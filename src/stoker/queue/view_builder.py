@@ -30,6 +30,7 @@ from stoker.queue.view_model import (
     moment,
 )
 from stoker.queue.view_text import midnight
+from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
 from stoker.store.queries import Load, Period, Tasks, drained_key, paused_key
 
@@ -58,14 +59,14 @@ def queued_lines(
 
 def _queued_of(engine: str, knowledge: Knowledge, *, each_task: bool) -> Iterator[JobLine]:
     store, after = knowledge.store, 0
-    while jobs := store.queued_jobs(engine, after, _PAGE):
+    while jobs := queries.queued_jobs(store, engine, after, _PAGE):
         for job in jobs:
             if job.id <= after:
                 continue  # its line was part of that of its array
             after = job.id
             if job.array and not each_task:
-                after = store.last_of_array(job.array)
-                tasks = store.queued_tasks(engine, job.array)
+                after = queries.last_of_array(store, job.array)
+                tasks = queries.queued_tasks(store, engine, job.array)
                 yield from sorted((_tasks_line(one, engine, knowledge) for one in tasks), key=lambda line: line.id)
             else:
                 yield job_line(job, engine, knowledge)
@@ -268,7 +269,7 @@ def status_of(
         jobs=[*active, *queued],
         counts=counts,
         hidden=_hidden(counts, len(active), queued),
-        today=knowledge.store.past_counts(Period(midnight(knowledge.now), on_finish_jobs=on_finish_jobs)),
+        today=queries.past_counts(knowledge.store, Period(midnight(knowledge.now), on_finish_jobs=on_finish_jobs)),
         expected_empty=moment(statuses.queue.empty) if statuses.queue and statuses.lives else None,
         notes=[text_for_json(note) for note in _notes(statuses)],
     )
@@ -304,7 +305,8 @@ def _silence(statuses: EngineStatuses) -> str:
 def _counts(knowledge: Knowledge, *, on_finish_jobs: bool) -> Counts:
     loads: list[Load] = list(knowledge.loads.values())
     running = 0 if on_finish_jobs else sum(one.job.spec.role == "hook" for one in knowledge.active)
-    waiting = sum(load.waiting for load in loads) - (0 if on_finish_jobs else knowledge.store.queued_on_finish_jobs())
+    hooks = 0 if on_finish_jobs else queries.queued_on_finish_jobs(knowledge.store)
+    waiting = sum(load.waiting for load in loads) - hooks
     return Counts(len(knowledge.active) - running, waiting, sum(load.held for load in loads))
 
 

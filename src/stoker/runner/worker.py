@@ -219,7 +219,7 @@ class Worker:
         limit = order["limit"]
         limit_at = None if limit is None else _boot_clock() + limit
         self._childless = False
-        return Attempt(order["attempt"], pid, limit_at, order["grace"], order.get("farewell"))
+        return Attempt(order["attempt"], pid, limit_at, order["grace"], order.get("mps_terminate"))
 
     def _reap(self) -> None:
         """Collect every child that ended, the command itself and orphans of it alike."""

@@ -9,7 +9,7 @@ from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.job import Assigned, Ended, Exited, Job, Started, Waiting, advance
 from stoker.core.learning import Learnt, expected_seconds, observe, observe_use
 from stoker.core.logs.oom import OutOfMemory, floor_after, is_own_fault
-from stoker.core.planner.fairshare import ALONE
+from stoker.core.planner.fairshare import NO_OTHER_ENGINES
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Start, plan
 from stoker.core.planner.queue import Shape, WaitingJobs, resolved, shape_of
@@ -224,7 +224,7 @@ class _Machine:
         slots = [self._slot(run) for run in self._runs.values()]
         seen, policy = self._snapshot(), self._conduct.policy
         known = self._expects, self._estimate
-        decided = plan(self._waiting, slots, seen, (), policy, self._now, _NEVER_FREED, ALONE, *known)
+        decided = plan(self._waiting, slots, seen, (), policy, self._now, _NEVER_FREED, NO_OTHER_ENGINES, *known)
         for start in decided.starts:
             self._start(start)
         self._blocked = set(decided.waits)

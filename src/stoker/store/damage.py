@@ -15,34 +15,35 @@ DAMAGED_HINT = (
 
 NEWER_HINT = "upgrade Stoker; the queue was left as it is"
 
-BEHEADED = "it is gone or empty, but its log (queue.db-wal) is not"
+LOG_WITHOUT_FILE = "it is gone or empty, but its log (queue.db-wal) is not"
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def is_damage(kind: int) -> bool:
-    """Whether SQLite complains of what the file holds."""
+    """Whether an error of SQLite is about the contents of the file."""
     return kind in _DAMAGE
 
 
 def preserve(database: sqlite3.Connection, path: Path) -> sqlite3.Connection:
-    """Let the connection move nothing from the log into the file any more; close what is returned after it.
+    """Stop the connection from moving the log (WAL) into the file. Close the returned connection after it.
 
-    At a close SQLite does so only where no other connection has the file open, and one that only reads cannot. The
-    switch for it (SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE) is out of reach before Python 3.12.
+    On close SQLite checkpoints only when no other connection has the file open, and a read-only one never does. The
+    switch for it (SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE) needs Python 3.12.
     """
     witness = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
-    with contextlib.suppress(sqlite3.Error):  # what matters is the lock that an attempt to read takes, and keeps
+    with contextlib.suppress(sqlite3.Error):  # reading takes and keeps the lock, even where it fails
         witness.execute("PRAGMA user_version").fetchall()
     with contextlib.suppress(sqlite3.Error):
         database.execute("PRAGMA wal_autocheckpoint = 0")
     return witness
 
 
-def is_beheaded(path: Path) -> bool:
-    """Whether there is a log whose file is empty or gone: SQLite would delete it, even where it only reads.
+def has_log_without_file(path: Path) -> bool:
+    """Whether the WAL exists but its file is empty or missing: SQLite would delete the WAL, even when it only reads.
 
-    A queue is never so by itself, since its file has a first page before there is a log; so the log is looked at first.
+    A healthy queue never looks like this, since its file gets a first page before the WAL exists. The order of the two
+    checks matters: the WAL first.
     """
     return _size(path.with_name(f"{path.name}-wal")) > 0 and _size(path) == 0
 
@@ -57,9 +58,9 @@ _FINDINGS = 5
 
 
 def damage(path: Path) -> str:
-    """What is wrong with the file, in words; empty where it is whole. Nothing is written."""
-    if is_beheaded(path):
-        return BEHEADED
+    """What is wrong with the file; empty where it is intact. Only reads."""
+    if has_log_without_file(path):
+        return LOG_WITHOUT_FILE
     try:
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as database:

@@ -1,4 +1,4 @@
-"""Which engines live: a lock each, and a bell that doors ring when they have left something for one."""
+"""Which engines are alive (one lock file each), and the FIFO by which front ends wake one."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from pathlib import Path
 from stoker import __version__
 from stoker.core.errors import StokerError
 from stoker.store.paths import Paths
+from stoker.store.write_lock import try_lock
 
 QUEUE = "queue"
-"""The engine in the background, which owns what is submitted; there is at most one in a state directory."""
-GLANCE_SECONDS = 0.25
-"""For how long a lock may be held by people who only look, before it counts as an engine's."""
+"""Name of the background engine, which owns submitted jobs; at most one per state directory."""
+PROBE_SECONDS = 0.25
+"""How long a lock may be held by processes that only probe it; after that an engine holds it."""
 
 UNFINISHED_SECONDS = 60.0
-"""Age at which a file that nobody has finished counts as left behind."""
+"""Age at which an unfinished file counts as abandoned."""
 
 
 class EngineRuns(StokerError):
-    """Another engine of the same name is at work here."""
+    """Another engine of the same name is alive."""
 
     exit_code = 3
 
 
 class EngineLock:
-    """An engine's proof of life: a lock that the kernel gives back at any death."""
+    """The lock that proves that an engine is alive. The kernel releases it however the engine dies."""
 
     def __init__(self, paths: Paths, name: str = "") -> None:
-        """Without a name it is an engine like no other."""
+        """Without a name the engine gets a unique one."""
         self.name = name or f"{os.getpid()}-{os.urandom(4).hex()}"
         self._path = lock_path(paths, self.name)
         try:
@@ -47,7 +48,7 @@ class EngineLock:
             ) from error
 
     def _sign(self) -> None:
-        """Say who we are; an engine that cannot, as on a full disk, is none."""
+        """Write process id and version; without them, as on a full disk, the engine does not start."""
         try:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n{__version__}\n".encode(), 0)
@@ -57,58 +58,56 @@ class EngineLock:
 
     @property
     def in_place(self) -> bool:
-        """Whether others find the lock: not where somebody removed it, or put the whole state directory elsewhere."""
+        """Whether other processes can find the lock: the file or its directory may have been removed or moved."""
         return _is_at(self._path, self._descriptor)
 
     def close(self) -> None:
-        """No longer alive; what is at the path by now may be another's."""
+        """Release the lock. Another engine's file may be at the path by now."""
         if self.in_place:
             self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
 class WakeFifo:
-    """Readable when somebody has rung it."""
+    """A FIFO that becomes readable when a front end wakes the engine."""
 
     def __init__(self, paths: Paths, engine: str) -> None:
         self._path = _wake_fifo_path(paths, engine)
         self._path.unlink(missing_ok=True)
         os.mkfifo(self._path, 0o600)
-        # Opened for both, it never sees its last writer leave.
+        # Opened for reading and writing, it never reports end of file when the last writer closes.
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def fileno(self) -> int:
-        """Readable when somebody has rung."""
         return self._descriptor
 
     def silence(self) -> None:
-        """Take back all rings so far."""
+        """Discard the wake-ups so far."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._descriptor, 65_536)
 
     def close(self) -> None:
-        """Nobody hears it any more."""
         if _is_at(self._path, self._descriptor):
             self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
 def wake(paths: Paths, engine: str) -> bool:
-    """Wake an engine that there is something for; False where none hears. A lost ring only delays."""
+    """Wake an engine; False where none listens. A lost wake-up only delays."""
     try:
         descriptor = os.open(_wake_fifo_path(paths, engine), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.ENOENT):
             return False
         raise
-    with contextlib.suppress(BlockingIOError):  # rung so often already that there is no room for one more
+    with contextlib.suppress(BlockingIOError):  # full of earlier wake-ups
         os.write(descriptor, b"!")
     os.close(descriptor)
     return True
 
 
 def engine_lives(paths: Paths, engine: str) -> bool:
-    """Whether somebody holds the engine's lock."""
+    """Whether an engine holds the lock of this name."""
     try:
         return _is_locked(lock_path(paths, engine))
     except FileNotFoundError:
@@ -118,28 +117,25 @@ def engine_lives(paths: Paths, engine: str) -> bool:
 def _is_locked(path: Path) -> bool:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not try_lock(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
-    return False
 
 
 def process_of(paths: Paths, engine: str) -> int | None:
-    """The process that holds the engine's lock, as it wrote there itself."""
+    """The process id that a living engine wrote into its lock."""
     with contextlib.suppress(ValueError):
         return int(_written(paths, engine)[0])
     return None
 
 
 def version_of(paths: Paths, engine: str) -> str:
-    """The version of Stoker that a living engine runs; empty where none lives, or it does not tell."""
+    """The version of Stoker that a living engine runs; empty where none lives or the version is unknown."""
     return _written(paths, engine)[1]
 
 
 def version_notice(paths: Paths) -> str:
-    """What to say where the engine in the background is of another version than this program; else empty."""
+    """A notice where the background engine runs another version than this program; else empty."""
     version = version_of(paths, QUEUE)
     if version in ("", __version__):
         return ""
@@ -150,9 +146,9 @@ def version_notice(paths: Paths) -> str:
 
 
 def signal_engine(paths: Paths, engine: str, number: signal.Signals) -> int | None:
-    """Send a living engine a signal, and tell its process; None where none lives.
+    """Send a signal to a living engine and return its process id; None where none lives.
 
-    Its number is looked up again once the process is held, since it could have become somebody else's meanwhile.
+    The process id is read again after pidfd_open, since the kernel may have reused it in between.
     """
     pid = process_of(paths, engine)
     if pid is None:
@@ -169,14 +165,14 @@ def signal_engine(paths: Paths, engine: str, number: signal.Signals) -> int | No
 
 
 def living_engines(paths: Paths) -> Iterator[str]:
-    """The engines at work in this state directory."""
+    """The living engines of this state directory."""
     for path in sorted(paths.engines.glob("*.lock")):
         if engine_lives(paths, path.stem):
             yield path.stem
 
 
 def sweep_engine(paths: Paths, engine: str) -> None:
-    """Remove what a dead engine left beside its jobs; by the lock, which goes last, the rest is found again."""
+    """Remove the files of a dead engine. The lock goes last: after a crash in between, it leads here again."""
     lock = lock_path(paths, engine)
     for path in (*(path for path in paths.engines.glob(f"{engine}.*") if path != lock), lock):
         with contextlib.suppress(OSError):
@@ -184,7 +180,7 @@ def sweep_engine(paths: Paths, engine: str) -> None:
 
 
 def sweep_unfinished(paths: Paths) -> None:
-    """Remove what engines that were killed had only begun to write; what is locked or new may still be finished."""
+    """Remove unfinished files of killed engines. A locked or recent file may still be finished."""
     for path in paths.engines.glob("*.new"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > UNFINISHED_SECONDS and not _is_locked(path):
@@ -192,12 +188,12 @@ def sweep_unfinished(paths: Paths) -> None:
 
 
 def lock_path(paths: Paths, engine: str) -> Path:
-    """The file whose lock proves that an engine lives."""
+    """The lock file of an engine."""
     return paths.engines / f"{engine}.lock"
 
 
 def _written(paths: Paths, engine: str) -> tuple[str, str]:
-    """Process and version of a living engine as it wrote them into its lock."""
+    """Process id and version that a living engine wrote into its lock."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         if engine_lives(paths, engine):
             pid, _, version = lock_path(paths, engine).read_text().partition("\n")
@@ -216,18 +212,16 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _take_named(path: Path) -> int:
-    """The lock of an engine that there may be one of.
+    """Take the lock of an engine name.
 
-    Whoever looks whether one lives has the lock for a moment, so one refusal means nothing; and the file may go while
-    we reach for it, and comes anew.
+    Processes that probe the lock hold it for a moment, so one refusal proves nothing. The previous engine may remove
+    the file between our open and our lock; then a new one is made.
     """
-    deadline = time.monotonic() + GLANCE_SECONDS
+    deadline = time.monotonic() + PROBE_SECONDS
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(path, descriptor):
-                return descriptor
+        if try_lock(descriptor) and _is_at(path, descriptor):
+            return descriptor
         os.close(descriptor)
         if time.monotonic() > deadline:
             raise EngineRuns("an engine is already at work here", "see stoker engine status")
@@ -235,7 +229,7 @@ def _take_named(path: Path) -> int:
 
 
 def _make_locked(path: Path) -> int:
-    """A new file that nobody finds unlocked, when it would be swept: it gets its name after its lock."""
+    """Make a lock file that is locked before it gets its name: a sweep would remove an unlocked one."""
     made = path.with_suffix(".new")
     descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

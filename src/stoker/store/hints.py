@@ -1,4 +1,4 @@
-"""Ids and names of jobs for a shell that completes them: read fast, and never in anybody's way."""
+"""Ids and names of jobs for shell completion: fast, and without waiting for locks."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import sqlite3
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stoker.store.damage import is_beheaded
+from stoker.store.damage import has_log_without_file
 from stoker.store.schema import OPEN
 
 LIMIT = 60
-"""Nobody reads more of them in a shell."""
+"""Most hints that a shell shows."""
 SCANNED = 5000
-"""Nor is it worth looking further back than this."""
+"""Newest jobs that are searched."""
 _PATIENCE = 0.2
 
 
 class Hint(NamedTuple):
-    """A job or an array as a shell may offer it."""
+    """A job or an array that a shell offers."""
 
     word: str
     meaning: str
 
 
 def hints(path: Path, beginning: str, *, ended: bool) -> list[Hint]:
-    """The newest jobs whose id begins so, an array as one; after a dot, the tasks of that array.
+    """The newest jobs whose id has this prefix, an array as one entry; after a dot, the tasks of that array.
 
-    With `ended` also those that are over. Nothing where there is no queue that can be read.
+    `ended` includes ended jobs. Empty where no queue can be read.
     """
     which = "1" if ended else OPEN
     array, dot, _ = beginning.partition(".")
@@ -42,7 +42,7 @@ def hints(path: Path, beginning: str, *, ended: bool) -> list[Hint]:
 
 
 def names(path: Path, beginning: str, *, ended: bool) -> list[str]:
-    """Names of jobs that begin so, those of the newest jobs first."""
+    """Names of jobs with this prefix, newest jobs first."""
     which = "1" if ended else OPEN
     recent = f"SELECT id, name FROM jobs WHERE {which} AND name != '' ORDER BY id DESC LIMIT {SCANNED}"
     query = (
@@ -58,7 +58,7 @@ def _hint(job: int, array: int, task: int | None, name: str, state: str, *, whol
 
 
 def _read(path: Path, query: str, *values: object) -> list[tuple[Any, ...]]:
-    if is_beheaded(path):
+    if has_log_without_file(path):
         return []
     with contextlib.suppress(sqlite3.Error):
         uri = f"{path.absolute().as_uri()}?mode=ro"

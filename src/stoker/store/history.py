@@ -1,4 +1,4 @@
-"""What an engine knows from earlier runs, and learns from those that end."""
+"""What an engine learnt from earlier runs, cached in memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from stoker.core.spec import Resources
 from stoker.store.writer import Store
 
 WORTH_LEARNING = 1.0
-"""Seconds; what takes less is over before anybody could ask when."""
+"""Seconds; the durations of shorter runs are not recorded."""
 _REMEMBERED = 10_000
 News = tuple[str, Learnt]
-"""A kind of work, and what is now known of it."""
+"""The signature of a kind of work, and what is now known of it."""
 
 
 class RunHistory:
-    """How long work of each kind took and what it used; news is kept until it is recorded with what it came from."""
+    """Durations and GPU use by kind of work. The caller records what `learn` returns with the event it came from."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -27,7 +27,7 @@ class RunHistory:
         self._has_learnt = store.has_learnt()
 
     def expected(self, job: Job) -> float | None:
-        """How many seconds a run of the job takes: as the last ones did, and no more than its limit."""
+        """Expected seconds of a run: the median of the last runs, at most its time limit."""
         limit = limit_of(job)
         if not self._has_learnt:
             return limit
@@ -35,11 +35,11 @@ class RunHistory:
         return limit if seconds is None or (limit is not None and limit < seconds) else seconds
 
     def estimate(self, shape: Shape, margin: int) -> Resources:
-        """What to set aside for jobs of a shape, with a margin on what was learnt."""
+        """Resources to reserve for jobs of a shape, with a margin on what was learnt."""
         return resolved(shape, self._known(shape.kind), margin) if shape.kind else shape.resources
 
     def learn(self, job: Job, seconds: float) -> News | None:
-        """A run that succeeded took so long; what is now known of such work, where that is worth a record."""
+        """Add the duration of a successful run; None where it is too short to record."""
         if seconds < WORTH_LEARNING:
             return None
         signature = self._signature(job)
@@ -48,7 +48,7 @@ class RunHistory:
     def learn_use(
         self, job: Job, models: Iterable[str], *, peak: int | None, load: int | None = None, pace: float | None = None
     ) -> News | None:
-        """A run on GPUs of these models was measured; None is what nobody could tell."""
+        """Add the measurements of a run on GPUs of these models; None is unknown."""
         if peak is None and load is None and pace is None:
             return None
         signature = self._signature(job)
@@ -58,7 +58,7 @@ class RunHistory:
         return self._keep(signature, known)
 
     def knows_less(self, job: Job, models: Iterable[str], peak: int) -> bool:
-        """Whether such work is known, but not that it can hold so much on a GPU of these models."""
+        """Whether peaks are known for such work on these models, all of them below this one."""
         known = self._known(self._signature(job)).models
         runs = [known[model].peaks for model in models if model in known]
         return any(peaks and max(peaks) < peak for peaks in runs)

@@ -1,4 +1,4 @@
-"""Log files of attempts: where they are and how they end."""
+"""Read log files of attempts: the last line, the tail, a file that grows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ESCAPE_SEQUENCE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x0
 
 
 def last_line(path: str) -> str:
-    """The last line of a log that says something; empty where there is none or it cannot be read."""
+    """The last line of a log that is not blank; empty where there is none or it cannot be read."""
     try:
         with open(path, "rb") as log:
             log.seek(0, os.SEEK_END)
@@ -26,18 +26,18 @@ def last_line(path: str) -> str:
     except OSError:
         return ""
     lines = [part.strip() for line in tail.splitlines() for part in line.split(b"\r")]
-    said = [line for line in lines if line]
-    return printable(said[-1].decode(errors="backslashreplace")) if said else ""
+    written = [line for line in lines if line]
+    return printable(written[-1].decode(errors="backslashreplace")) if written else ""
 
 
 _LIMIT = 128 * 1024
 
 _CONTINUATION = bytes(range(0x80, 0xC0))
-"""Bytes that cannot begin a character in UTF-8."""
+"""Continuation bytes of UTF-8."""
 
 
 def size_of(path: str) -> int:
-    """How many bytes a log has; none where it is no file."""
+    """The size of a log; 0 where it is not a regular file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -46,9 +46,9 @@ def size_of(path: str) -> int:
 
 
 def read_tail(path: str, limit: int = _LIMIT, since: int = 0) -> str:
-    """The last bytes of a file as text; nothing where there is none, or where it is a pipe, a device or a directory.
+    """The last bytes of a regular file as text; empty for any other path.
 
-    What it had before `since` counts only if it has been written anew, and so has become shorter than that.
+    Bytes before `since` are skipped, unless the file is shorter than that: then it was rewritten.
     """
     try:
         return _text(*_last_bytes(path, limit, since))
@@ -57,8 +57,8 @@ def read_tail(path: str, limit: int = _LIMIT, since: int = 0) -> str:
 
 
 def _last_bytes(path: str, limit: int, since: int) -> tuple[bytes, bool]:
-    """The bytes, and whether there are others before them."""
-    # Even to open a pipe would let its writer go on, to nobody; and what it was a moment ago it may be no longer.
+    """The bytes, and whether the file has others before them."""
+    # Opening a pipe would unblock its writer. Checked again below, since the path may have been replaced.
     if path == "-" or not stat.S_ISREG(os.stat(path).st_mode):
         return b"", False
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -71,7 +71,7 @@ def _last_bytes(path: str, limit: int, since: int) -> tuple[bytes, bool]:
 
 
 def _read(descriptor: int, start: int, limit: int) -> bytes:
-    """Up to so many bytes from there on; fewer where the file has shrunk since."""
+    """Up to `limit` bytes from `start`; fewer where the file has shrunk."""
     blocks = []
     while limit > 0 and (block := os.pread(descriptor, limit, start)):
         blocks.append(block)
@@ -81,7 +81,7 @@ def _read(descriptor: int, start: int, limit: int) -> bytes:
 
 
 def _text(data: bytes, cut: bool) -> str:
-    """The characters that are there as a whole: the first may have been cut off, and the last may still be written."""
+    """Decode whole characters only: the first may be cut off, the last may still be written."""
     if cut:
         data = data[:3].lstrip(_CONTINUATION) + data[3:]
     return codecs.getincrementaldecoder("utf-8")("replace").decode(data)
@@ -91,27 +91,26 @@ _BLOCK = 65_536
 
 
 class Tail:
-    """A file that may not be there yet and may grow; gives each byte once."""
+    """Follows a file that may not exist yet and may grow; yields each byte once."""
 
     def __init__(self, path: str, lines: int | None = None) -> None:
-        """`lines` is how many of its last lines are wanted; None is all."""
+        """Start with the last `lines` lines; None is the whole file."""
         self.path = path
         self._lines = lines
         self._file: BinaryIO | None = None
 
     def read(self) -> Iterator[bytes]:
-        """What has come since the last time, in blocks; nothing where there is no file yet."""
+        """New blocks since the last call; none while the file does not exist."""
         if self._file is None:
             self._file = self._open()
         if self._file is None:
             return
-        if os.fstat(self._file.fileno()).st_size < self._file.tell():  # somebody has emptied it
+        if os.fstat(self._file.fileno()).st_size < self._file.tell():  # truncated
             self._file.seek(0)
         while block := self._file.read(_BLOCK):
             yield block
 
     def close(self) -> None:
-        """No longer needed."""
         if self._file is not None:
             self._file.close()
 
@@ -126,7 +125,7 @@ class Tail:
 
 
 def open_log(path: str) -> BinaryIO:
-    """A log to be read; what is no file, such as /dev/null or a pipe, would be read for ever or is nobody's to read."""
+    """Open a log; anything but a regular file, such as a pipe or a device, reads as empty."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -135,7 +134,7 @@ def open_log(path: str) -> BinaryIO:
 
 
 def start_of_last_lines(file: BinaryIO, count: int) -> int:
-    """Where the last lines begin, found from the end so that a large file costs nothing."""
+    """The offset of the last lines, searched from the end of the file."""
     position = end = file.seek(0, os.SEEK_END)
     if count == 0:
         return end
@@ -144,7 +143,7 @@ def start_of_last_lines(file: BinaryIO, count: int) -> int:
         position -= size
         file.seek(position)
         block = file.read(size)
-        place = len(block) - (position + size == end)  # the newline at the very end begins no line
+        place = len(block) - (position + size == end)  # the newline at the end of the file begins no line
         while (place := block.rfind(b"\n", 0, place)) >= 0:
             count -= 1
             if count == 0:

@@ -1,4 +1,4 @@
-"""Which engine owns which jobs, and the jobs that dead engines left."""
+"""Which engine owns which jobs, and the jobs of dead engines."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _PAGE = 10_000
 
 
 def is_served(paths: Paths, engine: str) -> bool:
-    """Whether jobs of an engine have somebody who does what is asked for them, now or when he comes back.
+    """Whether an engine handles requests for these jobs, now or when it starts again.
 
-    Under a name of its own the engine of the queue has only guests, of which it minds nothing but the end.
+    The background engine also holds the locks of engines whose running jobs it adopted; it only records their end.
     """
     if engine == QUEUE:
         return True
@@ -25,26 +25,26 @@ def is_served(paths: Paths, engine: str) -> bool:
 
 
 class Orphan(NamedTuple):
-    """A job that is not over, and the dead engine that owned it."""
+    """An open job and the dead engine that owns it."""
 
     job: Job
     engine: str
 
 
 def orphans(paths: Paths, store: Store) -> Iterator[Orphan]:
-    """What dead runs left; what was submitted waits for the queue's next engine, which nobody may forestall."""
+    """Open jobs of dead foreground runs. Submitted jobs are none: they wait for the next background engine."""
     for engine in [engine for engine in store.engines_with_open_jobs() if not is_served(paths, engine)]:
         yield from (Orphan(job, engine) for job in _all_open(store, engine))
 
 
 def held_orphans(paths: Paths, store: Store) -> list[Orphan]:
-    """What dead runs had given to workers; what they left waiting is not looked at, however much it is."""
+    """Jobs of dead foreground runs that workers still hold; waiting jobs are not read."""
     dead = _dead_runs(paths, store.engines_with_active_jobs())
     return [Orphan(job, engine) for engine in dead for job in store.active_jobs(engine)]
 
 
 def sweep_locks(paths: Paths, store: Store) -> None:
-    """Remove the locks of engines that died and own nothing any more, or had not even begun."""
+    """Remove the locks of dead engines that own no open job, and unfinished files."""
     owners = {QUEUE, *store.engines_with_open_jobs()}
     for path in paths.engines.glob("*.lock"):
         if path.stem not in owners and not engine_lives(paths, path.stem):
@@ -53,7 +53,7 @@ def sweep_locks(paths: Paths, store: Store) -> None:
 
 
 def leftover_workers(paths: Paths, store: Store) -> list[str]:
-    """Folders of workers whose engine is dead and that no job which is not over was given to."""
+    """Folders of workers whose engine is dead and that hold no open job."""
     names = [folder.name for folder in paths.workers.iterdir()]
     dead = [name for name in names if not engine_lives(paths, name.rpartition("-")[0])]
     needed = store.slots() if dead else set()

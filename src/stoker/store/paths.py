@@ -1,4 +1,4 @@
-"""Where this user's state lives on this machine."""
+"""The state directory of a user, and every path in it."""
 
 from __future__ import annotations
 
@@ -17,38 +17,36 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )
 
 UNFINISHED = ".new-"
-"""Beginning of the name of a folder in `functions` whose job is not in the queue yet."""
+"""Prefix of a folder in `functions` whose job is not in the queue yet."""
 
 
 class Paths(Struct, frozen=True):
-    """Every path of one user's state; nothing else joins paths below the state directory."""
+    """All paths of one user's state. No other module joins paths below the state directory."""
 
     state: Path
     note: str = ""
-    """What a person should know about the choice of the directory."""
+    """A notice about the choice of the directory."""
 
     @property
     def database(self) -> Path:
-        """The queue."""
         return self.state / "queue.db"
 
     @property
     def workers(self) -> Path:
-        """One folder for each living worker."""
-        return self.state / "keepers"  # its first name: engines find workers that an older version started
+        """One folder per worker."""
+        return self.state / "keepers"  # the old name, so that engines find workers that an older version started
 
     @property
     def engines(self) -> Path:
-        """Locks and wake-up sockets of engines."""
+        """Locks, wake FIFOs and status files of engines."""
         return self.state / "engines"
 
     def status_file(self, engine: str) -> Path:
-        """What an engine shows of itself."""
         return self.engines / f"{engine}.view"
 
     @property
     def log(self) -> Path:
-        """What the engine in the background has to say."""
+        """Log of the background engine."""
         return self.state / "engine.log"
 
     @property
@@ -58,7 +56,7 @@ class Paths(Struct, frozen=True):
 
     @property
     def functions(self) -> Path:
-        """Functions that Python programs submitted, and what came of them: a folder for each job or array."""
+        """Submitted Python functions and their results: a folder per job or array."""
         return self.state / "functions"
 
     def function(self, job_id: int) -> Path:
@@ -67,29 +65,27 @@ class Paths(Struct, frozen=True):
 
     @property
     def reports(self) -> Path:
-        """What jobs told of themselves: a file for each that did."""
+        """What jobs reported by `stoker.report()`: one file per job."""
         return self.state / "reports"
 
     def report(self, job_id: int) -> Path:
-        """What a job told of itself."""
         return self.reports / f"{job_id}.jsonl"
 
     @property
     def scripts(self) -> Path:
-        """Copies of scripts that jobs run: a folder for each content."""
+        """Copies of scripts that jobs run: one folder per digest."""
         return self.state / "scripts"
 
     def script(self, digest: str, name: str) -> Path:
-        """The copy of a script."""
         return self.scripts / digest / name
 
     def tasklist(self, name: str) -> Path:
-        """What the older tool priority_scheduler has in hand of one of its files."""
+        """Progress of the older tool priority_scheduler with one of its files."""
         return self.state / "tasklists" / name
 
     @property
     def simulator(self) -> Path:
-        """What simulated jobs tell of themselves."""
+        """Files by which simulated jobs and devices communicate."""
         return self.state / "simulator"
 
 
@@ -101,7 +97,7 @@ def find_paths(
     mountinfo: str = "/proc/self/mountinfo",
     spare: Path = Path("/var/tmp"),
 ) -> Paths:
-    """The state directory, made private; simulated GPUs have one of their own."""
+    """The state directory, created private. Simulated GPUs have a separate one."""
     leaf = f"{host}-simulated" if simulated else host
     if chosen := environment.get("STOKER_STATE"):
         state = Path(chosen).absolute() / leaf
@@ -113,7 +109,7 @@ def find_paths(
         _make_private(state)
         return Paths(state)
     local = spare / f"stoker-{os.getuid()}" / leaf
-    _make_private(local.parent)  # anybody could have put one of his own there
+    _make_private(local.parent)  # another user could have created it
     _make_private(local)
     return Paths(local, f"{state} is on {kind}, where a queue is not safe; the queue is in {local}")
 
@@ -144,7 +140,7 @@ def _existing(path: Path) -> Path:
 
 
 def _unescape(text: str) -> str:
-    """The kernel writes blanks and backslashes of a path as three octal digits."""
+    """Decode the octal escapes that the kernel writes for blanks and backslashes."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
@@ -168,18 +164,15 @@ def _make_private(state: Path) -> None:
 
 
 def paths_here(sim: bool) -> Paths:
-    """The state directory, that of simulated GPUs where they are meant."""
+    """The state directory for real or simulated GPUs."""
     return find_paths(os.environ, host_name(), simulated=sim)
 
 
 def host_name() -> str:
-    """The name of this machine, as socket.gethostname() has it, but without loading that."""
+    """The result of socket.gethostname(), without the import of socket."""
     return os.uname().nodename
 
 
 def paths_for(simulated: object) -> Paths:
-    """Where the state is, by whether GPUs are simulated."""
-    import socket
-
-    is_simulated = bool(simulated) or bool(os.environ.get("STOKER_SIM"))
-    return find_paths(os.environ, socket.gethostname(), simulated=is_simulated)
+    """The state directory; simulated also where STOKER_SIM is set."""
+    return paths_here(bool(simulated) or bool(os.environ.get("STOKER_SIM")))

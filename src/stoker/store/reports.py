@@ -1,4 +1,4 @@
-"""What jobs tell of themselves by `stoker.report()`, read as written by strangers."""
+"""What jobs reported by `stoker.report()` and `stoker.progress()`. The files are untrusted input."""
 
 from __future__ import annotations
 
@@ -12,23 +12,21 @@ import msgspec
 from msgspec import Struct
 
 LARGEST = 64 * 2**20
-"""Bytes of a file that are read, from its end."""
+"""Most bytes that are read, from the end of a file."""
 TAIL = 16 * 1024
 
 
 class Report(Struct, frozen=True):
-    """One line."""
+    """One line of the file."""
 
     at: float
     attempt: int = 1
     values: dict[str, Any] = {}
     done: float | None = None
-    """How much of the work is done..."""
     total: float | None = None
-    """... of how much."""
 
-    def as_told(self) -> dict[str, Any]:
-        """The values, or `done` and `total`, with the moment and the number of the run."""
+    def as_dict(self) -> dict[str, Any]:
+        """The values, or `done` and `total`, with the time and the number of the attempt."""
         progress = {"done": self.done, "total": self.total} if self.total is not None else {}
         return {"at": self.at, "attempt": self.attempt, **progress, **self.values}
 
@@ -42,12 +40,12 @@ class Latest(Struct, frozen=True):
 
 
 def read_reports(path: Path, most: int = LARGEST) -> list[Report]:
-    """All that a job told, oldest first; lines that are none are passed over."""
+    """All reports of a job, oldest first. Invalid lines are skipped."""
     return list(_lines(_end_of(path, most)))
 
 
 def read_latest(path: Path) -> Latest | None:
-    """The newest value under each name that was told lately, and how far it is; None where nothing was told."""
+    """The newest value of each name in the tail of the file, and the progress; None without reports."""
     reports = read_reports(path, TAIL)
     if not reports:
         return None
@@ -59,10 +57,10 @@ def read_latest(path: Path) -> Latest | None:
 
 def latest_text(latest: Latest) -> str:
     """In a few words: `30% (3/10), step=3, loss=0.4`."""
-    told = []
+    parts = []
     if latest.total and latest.done is not None:
-        told.append(f"{100 * latest.done / latest.total:.0f}% ({latest.done:g}/{latest.total:g})")
-    return ", ".join([*told, *(f"{name}={_shown(value)}" for name, value in latest.values.items())])
+        parts.append(f"{100 * latest.done / latest.total:.0f}% ({latest.done:g}/{latest.total:g})")
+    return ", ".join([*parts, *(f"{name}={_shown(value)}" for name, value in latest.values.items())])
 
 
 def _shown(value: Any) -> str:
@@ -70,7 +68,7 @@ def _shown(value: Any) -> str:
 
 
 def _end_of(path: Path, most: int) -> bytes:
-    """The last bytes, beginning with a whole line."""
+    """The last bytes, from the beginning of a line."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - most))

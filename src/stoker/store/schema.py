@@ -1,4 +1,4 @@
-"""The tables, the statements on them, and how jobs, attempts and events are written in rows."""
+"""Tables and migrations, statements, and the conversion of jobs, attempts and events to rows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CREATE TABLE events (
 ) STRICT;
 CREATE INDEX events_job ON events(job);
 """
-# Not with IN: for every row written, SQLite would first make a table of the words, which takes longer than the row.
+# Not with IN: for every row written, SQLite would build a table of the words first, which takes longer than the row.
 OPEN = (
     "(state != 'done' AND state != 'failed' AND state != 'oom' AND state != 'timeout' AND state != 'cancelled'"
     " AND state != 'skipped' AND state != 'lost')"
@@ -67,7 +67,7 @@ HELD = "state = 'held'"
 IN_ARRAY = "array != 0"
 ENDED = "ended IS NOT NULL"
 OF_ON_FINISH_JOBS = "json_extract(body, '$.role') = 'hook'"
-"""Conditions word for word as in the indexes: only then does SQLite use them."""
+"""Conditions exactly as in the indexes: only then does SQLite use those."""
 
 _QUEUE = f"""
 DROP INDEX jobs_open;
@@ -103,12 +103,12 @@ CREATE TABLE measures (
 
 
 def _renamed(column: str, old: str, new: str) -> str:
-    """JSON of a column with one of its objects under another name."""
+    """SQL for the JSON of a column with one of its objects renamed."""
     return f"json_remove(json_set({column}, '$.{new}', json(json_extract({column}, '$.{old}'))), '$.{old}')"
 
 
 def _with_ref(column: str) -> str:
-    """JSON of a column with one ref in place of the worker, its lease and the beginning of the log."""
+    """SQL for the JSON of a column with one ref in place of worker, lease and log start."""
     lease = f"coalesce(nullif(json_extract({column}, '$.lease'), ''), '-')"
     log_start = f"coalesce(json_extract({column}, '$.log_start'), 0)"
     ref = f"json_extract({column}, '$.keeper') || ' ' || {lease} || ' ' || {log_start}"
@@ -116,7 +116,7 @@ def _with_ref(column: str) -> str:
 
 
 def _rename(table: str, column: str, old: str, new: str) -> str:
-    """Rename a key in all rows of a BLOB column that have it; a first filter on the text spares most of the parsing."""
+    """Rename a key in all rows of a BLOB column that have it. The filter on the text avoids parsing most rows."""
     text, key = f"CAST({column} AS TEXT)", old.rpartition(".")[2]
     return (
         f"UPDATE {table} SET {column} = CAST({_renamed(text, old, new)} AS BLOB)"
@@ -145,7 +145,7 @@ UPDATE events SET body = CAST(replace(CAST(body AS TEXT), '"company":true', '"sh
 {_rename("requests", "body", "spec.need", "spec.resources")}
 """
 MIGRATIONS = (_FIRST, _QUEUE, _PACKING, _VOCABULARY)
-"""What leads from each version of the tables to the next."""
+"""Statements that lead from each version to the next."""
 
 JOB = (
     "SELECT id, batch, name, words, shell, spec, submitted, detail, attempts, failures, losses, tries, array, task,"
@@ -153,7 +153,7 @@ JOB = (
 )
 
 JOBS_AT_ONCE = 100
-"""Rows that one statement inserts: each statement has a price of its own, above all for the numbers given out."""
+"""Rows per INSERT statement: each statement updates sqlite_sequence once."""
 _INSERT_JOBS = (
     "INSERT INTO jobs (id, batch, engine, content, name, words, shell, spec, submitted, state, detail, array, task)"
     " VALUES "
@@ -177,15 +177,15 @@ _encoder = msgspec.json.Encoder()
 
 
 class Change(Struct, frozen=True):
-    """A job as it is now, and what happened to it since it was written last."""
+    """A job as it is now, and its events since the last write."""
 
     job: Job
     events: Sequence[tuple[int, Event]]
-    """Each event with the number of the attempt it belongs to."""
+    """Each with the number of its attempt."""
 
 
 class Measured(NamedTuple):
-    """What was seen of an attempt on its GPUs."""
+    """The GPU use of an attempt."""
 
     job: int
     number: int
@@ -193,7 +193,7 @@ class Measured(NamedTuple):
 
 
 class FollowUps(Struct, frozen=True):
-    """Jobs that follow from the end of others, and are put into the queue together with it."""
+    """Jobs that the end of other jobs adds to the queue, in the same transaction."""
 
     engine: str
     jobs: Sequence[NewJob]
@@ -202,7 +202,7 @@ class FollowUps(Struct, frozen=True):
 
 
 class TakeOver(Struct, frozen=True):
-    """A job of a dead engine that another one wants, and what becomes different for it."""
+    """A job of a dead engine that another engine takes, with its new batch and spec."""
 
     job: int
     owner: str
@@ -211,7 +211,7 @@ class TakeOver(Struct, frozen=True):
 
 
 class AttemptRow(Struct, frozen=True):
-    """What is kept of one run of a job."""
+    """A row of `attempts`."""
 
     job: int
     number: int
@@ -219,7 +219,7 @@ class AttemptRow(Struct, frozen=True):
     devices: tuple[str, ...]
     log: str
     errors: str
-    """File of the standard error, where it is apart from the log."""
+    """File of standard error, where it is separate from the log."""
     assigned: float
     started: float | None
     ended: float | None
@@ -232,7 +232,7 @@ class AttemptRow(Struct, frozen=True):
 
 @cache
 def states() -> msgspec.json.Decoder[State]:
-    """Made when first used, as the others: making one takes longer than reading a thousand rows with it."""
+    """Made on first use: making a decoder takes longer than reading a thousand rows."""
     return msgspec.json.Decoder(State)
 
 
@@ -247,7 +247,7 @@ def events() -> msgspec.json.Decoder[Event]:
 
 
 def insert_jobs(count: int) -> str:
-    """The statement that inserts so many jobs."""
+    """The statement that inserts `count` jobs."""
     return _INSERT_JOBS + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * count)
 
 
@@ -258,12 +258,12 @@ def job_row(job: Job) -> tuple[Any, ...]:
 
 
 def edits(change: Change) -> bool:
-    """Whether the job has become another than it was submitted as."""
+    """Whether the change edits name or spec of the job."""
     return any(isinstance(event, Edited) for _, event in change.events)
 
 
 def attempt_row(event: Event) -> tuple[str, tuple[Any, ...]] | None:
-    """The statement that an event means for its attempt, and its values but for job and number, which come last."""
+    """The statement for the attempt of an event, and its values; job and number follow them."""
     match event:
         case Assigned():
             devices, log, errors = json.dumps(event.devices), os.fsencode(event.log), os.fsencode(event.errors)
@@ -289,7 +289,7 @@ def attempt_of(row: tuple[Any, ...]) -> AttemptRow:
 
 
 def encode(value: State | Event | Request) -> bytes:
-    """JSON; names that are no UTF-8 need escapes that only the standard library writes and reads."""
+    """JSON. Only the standard library escapes surrogates, which stand for bytes that are not UTF-8."""
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:
@@ -304,7 +304,7 @@ def decode(decoder: msgspec.json.Decoder[Kept], body: bytes) -> Kept:
 
 
 def text_of(words: str) -> str:
-    """Words for people, in a form that a TEXT column takes."""
+    """Text without surrogates, which a TEXT column refuses."""
     return words.encode(errors="backslashreplace").decode()
 
 

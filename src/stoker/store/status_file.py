@@ -25,7 +25,7 @@ class Wait(NamedTuple):
 
 
 class EngineStatus(Struct, frozen=True):
-    """An engine at one moment; what it says of jobs is also in the store, but for the reasons."""
+    """The state of an engine at one moment. Reasons and forecasts are only here, jobs also in the store."""
 
     engine: str
     label: str
@@ -40,29 +40,29 @@ class EngineStatus(Struct, frozen=True):
     devices: tuple[Device, ...]
     readings: dict[str, Reading]
     note: str
-    """What a person should know about the readings."""
+    """A notice about the readings."""
     trouble: str
-    """What keeps the engine from working, in words; empty when nothing does."""
+    """What keeps the engine from working; empty when nothing does."""
     draining: bool
     leases: tuple[Lease, ...]
-    """Those of other engines."""
+    """Leases of other engines."""
     waits: tuple[Wait, ...]
     reserved: int | None = None
-    """The waiting job that devices are being kept free for."""
+    """The waiting job that has a reservation."""
     starts: dict[int, float] = {}
-    """When jobs that wait are expected to start..."""
+    """Expected starts of waiting jobs, where known."""
     ends: dict[int, float] = {}
-    """... and jobs that run or wait to end, where that can be told."""
+    """Expected ends of running and waiting jobs, where known."""
     empty: float | None = None
-    """When all that waits for a device is expected to be over."""
+    """When the queue is expected to be empty."""
     uses: dict[int, Live] = {}
-    """What running jobs hold of their GPUs."""
+    """GPU use of running jobs."""
     settings: EngineSettings | None = None
-    """What it goes by, where it was configured at all."""
+    """Its settings; None for an engine without a configuration."""
 
     @property
     def snapshot(self) -> Snapshot:
-        """The devices as the engine saw them."""
+        """The devices and readings of this moment."""
         return Snapshot(self.at, self.devices, self.readings, self.note)
 
     def reason(self, shape: Shape) -> Reason | None:
@@ -74,7 +74,7 @@ _decoder = msgspec.json.Decoder(EngineStatus)
 
 
 def read_status(path: Path) -> EngineStatus | None:
-    """What an engine wrote last; None where there is nothing, or nothing that this version understands."""
+    """The latest status of an engine; None where there is none that this version can read."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         return _decoder.decode(path.read_bytes())
     return None
@@ -86,7 +86,7 @@ class Machine(Struct, frozen=True):
     at: float
     devices: tuple[Device, ...]
     note: str = ""
-    """What a person should know about them; why there are none."""
+    """A notice about them, such as why there are none."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -95,7 +95,7 @@ class Machine(Struct, frozen=True):
 
 
 def read_machine(path: Path) -> Machine | None:
-    """What an engine wrote last; None where there is nothing, or nothing that this version understands."""
+    """The devices in a status file; None where there is none that this version can read."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode(path.read_bytes(), type=Machine)
     return None

@@ -1,4 +1,4 @@
-"""A fair turn for everybody who writes the queue, with an end to waiting."""
+"""The lock of the queue's writers: first come, first served, with a time limit."""
 
 from __future__ import annotations
 
@@ -13,48 +13,46 @@ from pathlib import Path
 from stoker.core.errors import StokerError
 
 
-class Turnstile:
-    """Lets one writer through at a time. The wait has an end: the one inside may have been stopped for good.
+class WriteLock:
+    """A lock for one writer at a time. Waiting has a time limit, since the holder may be a stopped process.
 
-    Who waits next holds a lock of his own, so that a busy writer cannot pass him again and again.
+    The next writer in line holds a second lock, so that a busy writer cannot overtake it again and again.
     """
 
     def __init__(self, path: Path, patience: float) -> None:
         self._path = path
         self._patience = patience
         with contextlib.ExitStack() as closing:
-            self._inside, self._next = (_opened(file, closing) for file in (path, path.with_suffix(".next")))
+            self._lock, self._next = (_opened(file, closing) for file in (path, path.with_suffix(".next")))
             self._closing = closing.pop_all()
 
     def close(self) -> None:
-        """Close the files."""
         self._closing.close()
 
     @contextlib.contextmanager
-    def passed(self) -> Iterator[None]:
-        """Inside, alone."""
+    def held(self) -> Iterator[None]:
         deadline = time.monotonic() + self._patience
-        self._lock(self._next, deadline)
+        self._take(self._next, deadline)
         try:
-            self._lock(self._inside, deadline)
+            self._take(self._lock, deadline)
         finally:
             fcntl.flock(self._next, fcntl.LOCK_UN)
         try:
             yield
         finally:
-            fcntl.flock(self._inside, fcntl.LOCK_UN)
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
 
-    def _lock(self, descriptor: int, deadline: float) -> None:
+    def _take(self, descriptor: int, deadline: float) -> None:
         pause = 0.001
-        while not _try_lock(descriptor):
+        while not try_lock(descriptor):
             if time.monotonic() >= deadline:
-                raise self._out_of_patience()
+                raise self._timed_out()
             time.sleep(pause)
             pause = min(pause * 1.5, 0.01)
 
-    def _out_of_patience(self) -> StokerError:
+    def _timed_out(self) -> StokerError:
         message = f"{self._path} has been locked for {self._patience:g} s"
-        holder = _holder(self._inside) or _holder(self._next)
+        holder = _holder(self._lock) or _holder(self._next)
         if holder is None:
             return StokerError(message, "end the Stoker that holds it; nothing was written")
         hint = f"let it go on (kill -CONT {holder}) or end it (kill -KILL {holder}); nothing was written"
@@ -67,15 +65,16 @@ def _opened(path: Path, closing: contextlib.ExitStack) -> int:
     return descriptor
 
 
-def _try_lock(descriptor: int) -> bool:
+def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
+    """Take a lock unless another process holds it."""
     with contextlib.suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         return True
     return False
 
 
 def _holder(descriptor: int) -> int | None:
-    """The process that has the file locked, as far as the kernel tells."""
+    """The process that holds the lock of a file, where /proc/locks shows it."""
     with contextlib.suppress(OSError):
         inode = os.fstat(descriptor).st_ino
         found = re.search(rf" FLOCK .* WRITE (\d+) \S+:{inode} ", Path("/proc/locks").read_text())

@@ -1,12 +1,11 @@
-"""The only SQL: jobs, attempts and events in one SQLite file; a job and its event change in one transaction."""
+"""The store of one queue: everything of the reader, and all changes."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
@@ -18,17 +17,15 @@ from stoker.core.errors import StokerError
 from stoker.core.job import Job, OnHold, State, Waiting
 from stoker.core.learning import Learnt
 from stoker.core.requests import Request
-from stoker.core.spec import JobSpec, NewJob, content_of, digest_of
-from stoker.store.damage import BEHEADED, DAMAGED_HINT, NEWER_HINT, is_beheaded
+from stoker.core.spec import NewJob, content_of, digest_of
+from stoker.store.database import Database
 from stoker.store.paths import Paths
-from stoker.store.queries import Listing
+from stoker.store.reader import Reader
 from stoker.store.schema import (
     EDIT_JOB,
     JOBS_AT_ONCE,
     MEASURE,
-    MIGRATIONS,
     UPDATE_JOB,
-    VERSION,
     Change,
     FollowUps,
     Measured,
@@ -42,61 +39,43 @@ from stoker.store.schema import (
     measure_row,
     text_of,
 )
-from stoker.store.write_lock import Turnstile
 
 NOTHING: Mapping[str, Learnt] = MappingProxyType({})
 
 
-class Store(Listing):
-    """One user's queue on one host. Not to be carried over a fork."""
+class Store(Reader):
+    """One user's queue on one host. It must not be used after a fork."""
 
     def __init__(self, path: Path, patience: float = 30.0) -> None:
         """`patience` is how many seconds a writer waits for its turn."""
-        with contextlib.ExitStack() as closing:
-            if is_beheaded(path):
-                raise StokerError(f"{path} is damaged: {BEHEADED}", DAMAGED_HINT)
-            self._create_private(path)
-            self._turnstile = closing.enter_context(contextlib.closing(Turnstile(path.with_suffix(".lock"), patience)))
-            super().__init__(path, patience)
-            closing.callback(self._close_files)
-            with self._explained("open"):
-                self._prepare()
-            self._closing = closing.pop_all()
+        super().__init__(Database(path, patience))
 
     def close(self) -> None:
-        """Close the file."""
-        self._closing.close()
+        self._database.close()
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """One write transaction, or a part of the one that is open. A short lock in front gives every writer a turn."""
-        if self._database.in_transaction:
-            yield self._database
-            return
-        with self._explained("write"), self._turnstile.passed():
-            try:
-                self._database.execute("BEGIN IMMEDIATE")
-                yield self._database
-                self._database.execute("COMMIT")
-            except BaseException:
-                self._roll_back()
-                raise
+    def writing(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """One write transaction, or a part of the one that is open."""
+        return self._database.writing()
 
-    # -- doors write -----------------------------------------------------------------------------
+    def forget_specs(self) -> None:
+        """Empty the cache of specs after rows of that table were deleted."""
+        self._database.forget_specs()
+
+    # -- front ends write ------------------------------------------------------------------------
 
     def add_batch(self, label: str, now: float) -> int:
-        """A new batch's number."""
-        with self.writing() as database:
-            cursor = database.execute("INSERT INTO batches (label, created) VALUES (?, ?)", (text_of(label), now))
+        """Insert a batch and return its number."""
+        with self.writing() as connection:
+            cursor = connection.execute("INSERT INTO batches (label, created) VALUES (?, ?)", (text_of(label), now))
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
     def add_environment(self, variables: Mapping[str, str]) -> str:
-        """Keep an environment once and return its digest."""
+        """Store an environment once and return its digest."""
         digest = digest_of(variables)
-        with self.writing() as database:
+        with self.writing() as connection:
             body = json.dumps(dict(variables))
-            database.execute("INSERT OR IGNORE INTO environments VALUES (?, ?)", (digest, body))
+            connection.execute("INSERT OR IGNORE INTO environments VALUES (?, ?)", (digest, body))
         return digest
 
     def add_jobs(
@@ -110,40 +89,43 @@ class Store(Listing):
         held: str = "",
         arrays: dict[int, int] | None = None,
     ) -> range:
-        """Put jobs in the queue, all or none; returns their ids. The first id of an array names it.
+        """Insert jobs, all or none, and return their ids. The id of an array is that of its first task.
 
-        With `array` all of them are one; `arrays` knows the names of those whose first tasks came before, and learns.
+        With `array` all jobs are tasks of one array. `arrays` maps each `NewJob.array` to the id of its array; pass the
+        same dict again to add further tasks to arrays of an earlier call.
         """
         named = {} if arrays is None else arrays
         state: State = OnHold(now, held) if held else Waiting(now)
         word, detail = "held" if held else "waiting", encode(state)
-        with self.writing() as database:
-            (last,) = database.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name='jobs'").fetchone()
+        with self.writing() as connection:
+            (last,) = connection.execute(
+                "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name='jobs'"
+            ).fetchone()
             ids = range(last + 1, last + 1 + len(jobs))
             first = last + 1 if array else 0
             rows = (
-                (job_id, batch, engine, *self._columns(database, job), now, word, detail, name, job.task)
+                (job_id, batch, engine, *self._columns(job), now, word, detail, name, job.task)
                 for job_id, job in zip(ids, jobs, strict=True)
                 for name in (named.setdefault(job.array, job_id) if job.array else first,)
             )
             while some := list(islice(rows, JOBS_AT_ONCE)):
-                database.execute(insert_jobs(len(some)), list(chain.from_iterable(some)))
+                connection.execute(insert_jobs(len(some)), list(chain.from_iterable(some)))
         return ids
 
-    def ask(self, wishes: Sequence[tuple[str, Request]], now: float) -> list[int]:
-        """Leave requests for the engines that own the jobs, and return their numbers."""
-        with self.writing() as database:
-            rows = [(engine, request.job, now, encode(request)) for engine, request in wishes]
+    def ask(self, requests: Sequence[tuple[str, Request]], now: float) -> list[int]:
+        """Insert requests to the engines that own the jobs, and return their numbers."""
+        with self.writing() as connection:
+            rows = [(engine, request.job, now, encode(request)) for engine, request in requests]
             ask = "INSERT INTO requests (engine, job, at, body) VALUES (?, ?, ?, ?) RETURNING id"
-            return [number for row in rows for (number,) in database.execute(ask, row).fetchall()]
+            return [number for row in rows for (number,) in connection.execute(ask, row).fetchall()]
 
     def put_setting(self, key: str, value: Any) -> None:
-        """Set something for all engines of this queue; None takes it back."""
-        with self.writing() as database:
+        """Change a setting of all engines of this queue; None deletes it."""
+        with self.writing() as connection:
             if value is None:
-                database.execute("DELETE FROM settings WHERE key = ?", (key,))
+                connection.execute("DELETE FROM settings WHERE key = ?", (key,))
             else:
-                database.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, json.dumps(value)))
+                connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, json.dumps(value)))
 
     # -- the engine writes -----------------------------------------------------------------------
 
@@ -155,10 +137,10 @@ class Store(Listing):
         follow_ups: FollowUps | None = None,
         measured: Iterable[Measured] = (),
     ) -> None:
-        """Write what happened: each job, its attempts and its events, all in one transaction.
+        """Write jobs with their attempts and events in one transaction.
 
-        Requests that were answered by it go in the same transaction, so that none is obeyed twice, and so does what
-        was measured and learnt from it, and the jobs that follow from it.
+        Answered requests are deleted in the same transaction, so that none is handled twice. Measurements, what was
+        learnt, and follow-up jobs are written in it, too.
         """
         jobs: list[tuple[Any, ...]] = []
         events: list[tuple[Any, ...]] = []
@@ -172,91 +154,47 @@ class Store(Listing):
                 events.append((change.job.id, event.at, encode(event)))
                 if written := attempt_row(event):
                     attempts.setdefault(written[0], []).append((*written[1], change.job.id, number))
-        with self.writing() as database:
-            database.executemany(UPDATE_JOB, jobs)
-            database.executemany("INSERT INTO events (job, at, body) VALUES (?, ?, ?)", events)
+        with self.writing() as connection:
+            connection.executemany(UPDATE_JOB, jobs)
+            connection.executemany("INSERT INTO events (job, at, body) VALUES (?, ?, ?)", events)
             for statement, rows in attempts.items():
-                database.executemany(statement, rows)
+                connection.executemany(statement, rows)
             for job in edited:
                 content = content_of(job.command, job.spec, job.task)
-                database.execute(EDIT_JOB, (text_of(job.name), self._spec_id(database, job.spec), content, job.id))
-            database.executemany("DELETE FROM requests WHERE id = ?", [(number,) for number in answered])
+                connection.execute(EDIT_JOB, (text_of(job.name), self._database.spec_id(job.spec), content, job.id))
+            connection.executemany("DELETE FROM requests WHERE id = ?", [(number,) for number in answered])
             news = [(signature, msgspec.json.encode(known).decode()) for signature, known in learnt.items()]
-            database.executemany("INSERT OR REPLACE INTO learnt VALUES (?, ?)", news)
-            database.executemany(MEASURE, map(measure_row, measured))
+            connection.executemany("INSERT OR REPLACE INTO learnt VALUES (?, ?)", news)
+            connection.executemany(MEASURE, map(measure_row, measured))
             if follow_ups is not None:
                 self.add_jobs(
                     self.add_batch(follow_ups.label, follow_ups.at), follow_ups.engine, follow_ups.jobs, follow_ups.at
                 )
 
     def take_over(self, wanted: Sequence[TakeOver], engine: str) -> set[int]:
-        """Give jobs of dead engines to another one; returns those that nobody else has taken before."""
+        """Give jobs of dead engines to another one, and return those that no other engine took first."""
         if not wanted:
             return set()
-        with self.writing() as database:
-            return {one.job for one in wanted if self._take_one(database, one, engine)}
+        with self.writing() as connection:
+            return {one.job for one in wanted if self._take_one(connection, one, engine)}
 
-    # -- inside ----------------------------------------------------------------------------------
-
-    def _roll_back(self) -> None:
-        """Undo what the transaction did, here too: the ids of terms that were first written in it are void."""
-        self._specs_by_id.clear()
-        self._ids_by_spec.clear()
-        if self._database.in_transaction:  # SQLite may have done it already, as on a full disk
-            self._database.execute("ROLLBACK")
-
-    @staticmethod
-    def _create_private(path: Path) -> None:
-        """SQLite gives its side files the mode of the main one, so that one is made private first."""
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-
-    def _prepare(self) -> None:
-        if (found := self._version()) > VERSION:
-            self._preserve()
-            newer = f"{self._path} was written by a newer Stoker (schema {found} instead of {VERSION})"
-            raise StokerError(newer, NEWER_HINT)
-        if self._rows("PRAGMA journal_mode") != [("wal",)]:
-            with self._turnstile.passed():  # two that open a new file at once would find it locked by the other
-                self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = FULL")
-        if self._version() < VERSION:
-            with self.writing() as database:
-                for number in range(self._version(), VERSION):  # asked again: somebody may have been faster
-                    for statement in MIGRATIONS[number].split(";\n"):
-                        database.execute(statement)
-                database.execute(f"PRAGMA user_version = {VERSION}")
-
-    def _version(self) -> int:
-        ((version,),) = self._rows("PRAGMA user_version")
-        return int(version)
-
-    def _take_one(self, database: sqlite3.Connection, wanted: TakeOver, engine: str) -> bool:
-        spec = None if wanted.spec is None else self._spec_id(database, wanted.spec)
-        cursor = database.execute(
+    def _take_one(self, connection: sqlite3.Connection, wanted: TakeOver, engine: str) -> bool:
+        spec = None if wanted.spec is None else self._database.spec_id(wanted.spec)
+        cursor = connection.execute(
             "UPDATE jobs SET engine = ?, batch = coalesce(?, batch), spec = coalesce(?, spec)"
             " WHERE id = ? AND engine = ?",
             (engine, wanted.batch, spec, wanted.job, wanted.owner),
         )
         return cursor.rowcount == 1
 
-    def _columns(self, database: sqlite3.Connection, job: NewJob) -> tuple[bytes, str, bytes, str, int]:
+    def _columns(self, job: NewJob) -> tuple[bytes, str, bytes, str, int]:
         command, spec = job.command, job.spec
         content, words = content_of(command, spec, job.task), join(command.words)
-        return content, text_of(job.name), words, command.shell, self._spec_id(database, spec)
-
-    def _spec_id(self, database: sqlite3.Connection, spec: JobSpec) -> int:
-        known = self._ids_by_spec.get(spec)
-        if known is None:
-            body = json.dumps(msgspec.to_builtins(spec))
-            database.execute("INSERT OR IGNORE INTO specs (body) VALUES (?)", (body,))
-            (known,) = database.execute("SELECT id FROM specs WHERE body = ?", (body,)).fetchone()
-            self._remember_spec(known, spec)
-        return known
+        return content, text_of(job.name), words, command.shell, self._database.spec_id(spec)
 
 
 def open_store(paths: Paths) -> Store:
-    """The queue of this user on this host, made where there is none."""
+    """The queue of this user on this host, created where it is missing."""
     try:
         return Store(paths.database)
     except OSError as error:

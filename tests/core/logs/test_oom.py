@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from time import perf_counter
+from itertools import product
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -379,18 +380,19 @@ EVERYWHERE = [
 ]
 
 
-@pytest.mark.parametrize("text", EVERYWHERE)
-@pytest.mark.parametrize("width", [20, 40, 79, 80])
+def figures(text: str) -> tuple[object, ...]:
+    oom = found(text)
+    return oom.wanted, oom.own, oom.total, oom.free, oom.co_tenants
+
+
 @pytest.mark.parametrize("prefix", ["", "[rank1]: ", "[default0]:", "[1,0]<stderr>:", "3: ", "(train pid=2657296) "])
-def test_wrapping_changes_nothing(text: str, width: int, prefix: str) -> None:
+def test_wrapping_changes_nothing(prefix: str) -> None:
     """Lines that were broken anywhere or between words, with a rank's name before each, are the same message."""
-    whole = found(text)
-    spans = [text[at : at + width] for at in range(0, len(text), width)]
-    for lines in (spans, textwrap.wrap(text, width, break_on_hyphens=False)):
-        wrapped = found("\n".join(prefix + line for line in lines))
-        assert (wrapped.wanted, wrapped.own, wrapped.total, wrapped.free, wrapped.co_tenants) == (
-            *(whole.wanted, whole.own, whole.total, whole.free, whole.co_tenants),
-        )
+    for text, width in product(EVERYWHERE, [20, 40, 79, 80]):
+        spans = [text[at : at + width] for at in range(0, len(text), width)]
+        for lines in (spans, textwrap.wrap(text, width, break_on_hyphens=False)):
+            wrapped = "\n".join(prefix + line for line in lines)
+            assert figures(wrapped) == figures(text), f"broken at {width}:\n{wrapped}"
 
 
 def test_colours_change_nothing() -> None:
@@ -537,10 +539,10 @@ def test_floor(said: OutOfMemory, reserved: int | None, peak: int | None, floor:
     ids=lambda text: text[:24],
 )
 def test_long_texts_take_no_time(text: str) -> None:
-    """The cost grows with the length and no faster; a megabyte of anything takes a fraction of a second."""
-    begun = perf_counter()
+    """The cost grows with the length and no faster; a megabyte of anything takes a moment."""
+    begun = process_time()
     find_oom(text)
-    assert perf_counter() - begun < 2.0
+    assert process_time() - begun < 10.0  # what grows with the square takes hours
 
 
 @QUIET

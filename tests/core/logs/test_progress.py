@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from time import perf_counter
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.logs.progress import Pace, pace_between, read_pace
+from stoker.core.logs.progress import Pace, read_pace
 
 QUIET = settings(max_examples=300, derandomize=True, deadline=None)
 
@@ -120,30 +120,13 @@ def test_half_a_line_is_not_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("earlier", "later", "seconds", "rate"),
-    [
-        (Pace(10, 100), Pace(30, 100), 10.0, 2.0),
-        (Pace(10, None), Pace(10, None), 10.0, 0.0),
-        (Pace(90, 100), Pace(5, 100), 10.0, None),
-        (Pace(1, 10), Pace(5, 100), 10.0, None),
-        (Pace(None), Pace(5), 10.0, None),
-        (Pace(1), Pace(None), 10.0, None),
-        (Pace(1), Pace(5), 0.0, None),
-    ],
-)
-def test_pace_between_two_looks(earlier: Pace, later: Pace, seconds: float, rate: float | None) -> None:
-    """Where both count the same thing, the difference tells the rate; after an epoch nothing does."""
-    assert pace_between(earlier, later, seconds) == rate
-
-
-@pytest.mark.parametrize(
     "text", ["C" * 2**20, " " * 2**20, "7" * 2**20, "7/" * 2**19, "step " * 2**18, "step 7/\n" * 2**17]
 )
 def test_long_texts_take_no_time(text: str) -> None:
     """Only the end of a text is looked at, and only so much of a line."""
-    begun = perf_counter()
+    begun = process_time()
     read_pace(text)
-    assert perf_counter() - begun < 1.0
+    assert process_time() - begun < 10.0  # what grows with the square takes hours
 
 
 PIECES = st.sampled_from(

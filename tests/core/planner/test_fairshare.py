@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.core.planner.fairshare import (
-    ASSEMBLY,
-    GIVE_WAY,
+    GATHER_SECONDS,
     GRAIN,
     HALF_LIFE,
     NO_OFFERS,
-    REST,
+    REOFFER_SECONDS,
+    YIELD_SECONDS,
     Demand,
-    ahead_of_me,
     decayed,
+    demands_ahead,
     fair_order,
-    steps_back,
     usage_of,
+    yield_devices,
 )
 from support.sharing import Machine, Waiter
 
@@ -98,7 +98,7 @@ class TestOrder:
     def test_everybody_works_out_the_same_order(self, demands: dict[str, Demand]) -> None:
         """From the same wants every engine sees itself behind exactly those that see themselves before it."""
         ahead = {
-            name: {each for each, _ in ahead_of_me({k: v for k, v in demands.items() if k != name}, name, mine)}
+            name: {each for each, _ in demands_ahead({k: v for k, v in demands.items() if k != name}, name, mine)}
             for name, mine in demands.items()
         }
         for name in demands:
@@ -113,62 +113,62 @@ class TestSteppingBack:
     def test_as_many_as_they_want(self) -> None:
         """To each of those ahead is left as much as it wants; what remains is mine, the best of it."""
         ahead = [("a", demand(1, gpus=1)), ("b", demand(2, gpus=2))]
-        assert set(steps_back(ahead, ["0", "1", "2", "3"], NO_OFFERS, 0.0).left) == {"1", "2", "3"}
+        assert set(yield_devices(ahead, ["0", "1", "2", "3"], NO_OFFERS, 0.0).left) == {"1", "2", "3"}
 
     def test_only_what_they_would_take(self) -> None:
         """Devices that nobody ahead could use stay mine."""
-        step = steps_back([("a", demand(1, gpus=8, claims=("1", "7")))], ["0", "1", "2"], NO_OFFERS, 0.0)
+        step = yield_devices([("a", demand(1, gpus=8, claims=("1", "7")))], ["0", "1", "2"], NO_OFFERS, 0.0)
         assert {device: each.owner for device, each in step.left.items()} == {"1": "user 1"}
 
     def test_nobody_ahead(self) -> None:
         """Who is first steps back for nobody."""
-        step = steps_back([], ["0"], {("gone", "0"): 0.0}, 1.0)
+        step = yield_devices([], ["0"], {("gone", "0"): 0.0}, 1.0)
         assert (step.left, step.offers) == ({}, {})
 
     def test_what_is_not_taken_is_mine(self) -> None:
         """A device that one ahead does not take in time is mine, for a while; then it is offered again."""
         ahead = [("stuck", demand(1))]
-        step = steps_back(ahead, ["0"], NO_OFFERS, 0.0)
-        step = steps_back(ahead, ["0"], step.offers, GIVE_WAY)
+        step = yield_devices(ahead, ["0"], NO_OFFERS, 0.0)
+        step = yield_devices(ahead, ["0"], step.offers, YIELD_SECONDS)
         assert list(step.left) == ["0"]
-        step = steps_back(ahead, ["0"], step.offers, GIVE_WAY + 0.1)
+        step = yield_devices(ahead, ["0"], step.offers, YIELD_SECONDS + 0.1)
         assert step.left == {}
-        step = steps_back(ahead, [], step.offers, GIVE_WAY + 10)  # taken by me
-        step = steps_back(ahead, ["0"], step.offers, GIVE_WAY + 20)
+        step = yield_devices(ahead, [], step.offers, YIELD_SECONDS + 10)  # taken by me
+        step = yield_devices(ahead, ["0"], step.offers, YIELD_SECONDS + 20)
         assert step.left == {}
-        step = steps_back(ahead, ["0"], step.offers, GIVE_WAY + REST + 1)
-        step = steps_back(ahead, ["0"], step.offers, GIVE_WAY + REST + 2)
+        step = yield_devices(ahead, ["0"], step.offers, YIELD_SECONDS + REOFFER_SECONDS + 1)
+        step = yield_devices(ahead, ["0"], step.offers, YIELD_SECONDS + REOFFER_SECONDS + 2)
         assert list(step.left) == ["0"]
 
     def test_what_was_taken_is_offered_anew(self) -> None:
         """A device that somebody held in between has not been free all the time."""
         ahead = [("a", demand(1))]
-        step = steps_back(ahead, ["0"], NO_OFFERS, 0.0)
-        step = steps_back(ahead, [], step.offers, 1.0)
-        step = steps_back(ahead, ["0"], step.offers, GIVE_WAY + 1)
-        step = steps_back(ahead, ["0"], step.offers, GIVE_WAY + 2)
+        step = yield_devices(ahead, ["0"], NO_OFFERS, 0.0)
+        step = yield_devices(ahead, [], step.offers, 1.0)
+        step = yield_devices(ahead, ["0"], step.offers, YIELD_SECONDS + 1)
+        step = yield_devices(ahead, ["0"], step.offers, YIELD_SECONDS + 2)
         assert list(step.left) == ["0"]
 
     def test_next_in_line_gets_what_the_first_does_not_take(self) -> None:
         """When one ahead of me lets a device go, it is left to the next one ahead of me."""
         ahead = [("stuck", demand(1)), ("b", demand(2))]
-        step = steps_back(ahead, ["0"], NO_OFFERS, 0.0)
+        step = yield_devices(ahead, ["0"], NO_OFFERS, 0.0)
         assert step.left["0"].uid == 1
-        assert steps_back(ahead, ["0"], step.offers, GIVE_WAY + 0.1).left["0"].uid == 2
+        assert yield_devices(ahead, ["0"], step.offers, YIELD_SECONDS + 0.1).left["0"].uid == 2
 
     def test_several_at_once_take_longer(self) -> None:
         """For one that needs several devices at once they are kept together longer, but not for ever."""
         ahead = [("wide", demand(1, gpus=2, least=2))]
-        step = steps_back(ahead, ["0"], NO_OFFERS, 0.0)
-        assert list(steps_back(ahead, ["0", "1"], step.offers, GIVE_WAY * 2).left) == ["1", "0"]
-        assert list(steps_back(ahead, ["0", "1"], step.offers, ASSEMBLY + 1).left) == ["1"]
+        step = yield_devices(ahead, ["0"], NO_OFFERS, 0.0)
+        assert list(yield_devices(ahead, ["0", "1"], step.offers, YIELD_SECONDS * 2).left) == ["1", "0"]
+        assert list(yield_devices(ahead, ["0", "1"], step.offers, GATHER_SECONDS + 1).left) == ["1"]
 
     @given(demands, st.lists(st.sampled_from("01234567"), unique=True))
     def test_never_all_step_back(self, demands: dict[str, Demand], free: list[str]) -> None:
         """Whoever wants what, the first in the order steps back for nobody, so a free device is always taken."""
         first = fair_order(demands)[0]
         others = {name: each for name, each in demands.items() if name != first}
-        assert steps_back(ahead_of_me(others, first, demands[first]), free, NO_OFFERS, 0.0).left == {}
+        assert yield_devices(demands_ahead(others, first, demands[first]), free, NO_OFFERS, 0.0).left == {}
 
 
 def waiters(random: Random, count: int, jobs: int) -> list[Waiter]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.lease import Lease
-from stoker.core.planner.fairshare import Demand, FairShare, OwnDemand, held_elsewhere, way_given
+from stoker.core.planner.fairshare import Demand, FairShare, OwnDemand, held_elsewhere, yield_reason
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Plan, plan
 from stoker.core.planner.policy import Policy
@@ -69,9 +69,9 @@ class TestLeaving:
     def test_words_say_why_somebody_goes_first(self) -> None:
         """Who has used less, who has waited longer, and an older engine of one's own are told apart."""
         mine = Demand(1, "me", usage=10.0, since=5.0)
-        assert way_given(Demand(2, "alice", 3.0, 9.0), mine) == Yields("alice", "used less")
-        assert way_given(Demand(2, "alice", 10.0, 1.0), mine) == Yields("alice", "waited longer")
-        assert way_given(Demand(1, "me", 10.0, 1.0), mine) == Yields("", "waited longer")
+        assert yield_reason(Demand(2, "alice", 3.0, 9.0), mine) == Yields("alice", "used less")
+        assert yield_reason(Demand(2, "alice", 10.0, 1.0), mine) == Yields("alice", "waited longer")
+        assert yield_reason(Demand(1, "me", 10.0, 1.0), mine) == Yields("", "waited longer")
 
 
 class TestLonging:

@@ -1,4 +1,4 @@
-"""How a daemon is made ready for a client without anybody waiting, and stopped when the last client is gone."""
+"""A daemon is made ready for a client without waiting, and stopped when the last client is gone."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from pathlib import Path
 
 import pytest
 
-from stoker.devices.mps.client import Client, Inquiry
+from stoker.devices.mps.client import Client, PendingClient
 from stoker.devices.mps.control import Control
-from stoker.devices.mps.daemon import MpsTrouble, Place, join, prepare, take_office, wait_last
+from stoker.devices.mps.daemon import DaemonPaths, MpsTrouble, lock_client, lock_supervisor, prepare, wait_last_client
 from support.mps import GPU, client_words, log_of, scripted, scripted_smi
 from support.users import reachable_directory
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, ending, wait_until
 
 
 class Bench:
-    """One GPU's daemon, and inquiries for it."""
+    """One GPU's daemon, and clients that wait for it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.place = Place(str(directory / "mps/gpu"))
-        prepare(self.place)
+        self.paths = DaemonPaths(str(directory / "mps/gpu"))
+        prepare(self.paths)
         self.program = scripted(directory)
         self.environment = {**os.environ, "PATH": f"{directory}{os.pathsep}{os.environ['PATH']}"}
-        self.control = Control(self.program, self.place, self.environment)
+        self.control = Control(self.program, self.paths, self.environment)
 
-    def inquire(self, mood: str = "", *, exclusive: bool = False) -> Inquiry:
-        """An inquiry that nobody has answered yet."""
+    def pending(self, mood: str = "", *, exclusive: bool = False) -> PendingClient:
+        """A client that waits for its daemon."""
         environment = {**self.environment, "SCRIPTED_MPS": mood}
-        return Inquiry(self.program, self.place, GPU, environment, exclusive=exclusive)
+        return PendingClient(self.program, self.paths, GPU, environment, exclusive=exclusive)
 
     def client(self, mood: str = "", *, exclusive: bool = False) -> Client:
         """A client that was admitted."""
-        inquiry = self.inquire(mood, exclusive=exclusive)
+        pending = self.pending(mood, exclusive=exclusive)
         found: list[Client] = []
 
         def answered() -> bool:
-            found.extend(filter(None, [inquiry.answer(time.monotonic())]))
+            found.extend(filter(None, [pending.poll(time.monotonic())]))
             return bool(found)
 
         wait_until(answered)
         return found[0]
 
     def wait_stopped(self) -> None:
-        """Wait until the daemon has left and nobody watches over it."""
+        """Wait until the daemon and its supervisor have ended."""
         wait_until(lambda: self.control.holder() is None)
         wait_until(self._is_free)
 
     def _is_free(self) -> bool:
-        office = take_office(self.place)
-        if office is not None:
-            os.close(office)
-        return office is not None
+        lock = lock_supervisor(self.paths)
+        if lock is not None:
+            os.close(lock)
+        return lock is not None
 
 
 @pytest.fixture
@@ -68,17 +68,17 @@ def bench() -> Iterator[Bench]:
         if (holder := made.control.holder()) is not None:
             with suppress(ProcessLookupError):
                 os.kill(holder, signal.SIGKILL)
-        os.close(wait_last(made.place))
+        os.close(wait_last_client(made.paths))
 
 
 def test_first_and_last(bench: Bench) -> None:
     """The daemon starts for the first client, serves all, and leaves after the last, in whatever order they go."""
     clients = [bench.client() for _ in range(3)]
-    assert log_of(bench.place).count("Starting control daemon") == 1
+    assert log_of(bench.paths).count("Starting control daemon") == 1
     for client in clients[1:]:
-        os.close(client.membership)
+        os.close(client.lock)
         assert bench.control.alive()
-    os.close(clients[0].membership)
+    os.close(clients[0].lock)
     bench.wait_stopped()
 
 
@@ -90,46 +90,46 @@ def test_killed(bench: Bench) -> None:
     os.kill(holder, signal.SIGKILL)
     second = bench.client()
     assert bench.control.alive()
-    os.close(first.membership)
-    os.close(second.membership)
+    os.close(first.lock)
+    os.close(second.lock)
     bench.wait_stopped()
 
 
 def test_holder_is_killed(bench: Bench) -> None:
     """A client that dies by any signal counts no more: the kernel lets go for it."""
     client = bench.client()
-    with subprocess.Popen(["sleep", "1000"], pass_fds=[client.membership]) as process:
-        os.close(client.membership)
+    with ending(subprocess.Popen(["sleep", "1000"], pass_fds=[client.lock])) as process:
+        os.close(client.lock)
         assert bench.control.alive()
         process.kill()
     bench.wait_stopped()
 
 
 def test_not_wanted_any_more(bench: Bench) -> None:
-    """An inquiry that is given up leaves no daemon behind."""
-    inquiry = bench.inquire()
-    inquiry.answer(time.monotonic())
-    inquiry.close()
+    """A client that is given up leaves no daemon behind."""
+    pending = bench.pending()
+    pending.poll(time.monotonic())
+    pending.close()
     bench.wait_stopped()
 
 
 def test_while_one_is_being_stopped(bench: Bench) -> None:
     """Who comes while a daemon is stopped waits until that is over."""
-    stopping = wait_last(bench.place)
-    inquiry = bench.inquire()
-    assert inquiry.answer(0.0) is None
-    assert inquiry.answer(1.0) is None
-    assert join(bench.place) is None
+    stopping = wait_last_client(bench.paths)
+    pending = bench.pending()
+    assert pending.poll(0.0) is None
+    assert pending.poll(1.0) is None
+    assert lock_client(bench.paths) is None
     os.close(stopping)
-    inquiry.close()
+    pending.close()
 
 
 def test_refused(bench: Bench) -> None:
     """Where a daemon does not start, that is told after a few tries, and meanwhile what the trouble is."""
-    inquiry = bench.inquire("refuse")
+    pending = bench.pending("refuse")
     with pytest.raises(MpsTrouble, match="does not start: Cannot access"):
-        wait_until(lambda: inquiry.answer(time.monotonic()) and False)
-    assert inquiry.trouble is not None
+        wait_until(lambda: pending.poll(time.monotonic()) and False)
+    assert pending.trouble is not None
     bench.wait_stopped()
 
 
@@ -138,7 +138,7 @@ def test_exclusive(bench: Bench) -> None:
     scripted_smi(bench.directory)
     client = bench.client(exclusive=True)
     assert client.note == ""
-    os.close(client.membership)
+    os.close(client.lock)
     bench.wait_stopped()
     asked = (bench.directory / "asked").read_text().splitlines()
     assert [line.split()[2:] for line in asked] == [
@@ -153,7 +153,7 @@ def test_exclusive_by_somebody_else(bench: Bench) -> None:
     """A mode that was chosen before is left alone."""
     scripted_smi(bench.directory, "echo Exclusive_Process")
     client = bench.client(exclusive=True)
-    os.close(client.membership)
+    os.close(client.lock)
     bench.wait_stopped()
     assert len((bench.directory / "asked").read_text().splitlines()) == 1
 
@@ -165,24 +165,24 @@ def test_not_permitted(bench: Bench) -> None:
     )
     client = bench.client(exclusive=True)
     assert client.note == f"the compute mode of {GPU} stays as it is: Insufficient Permissions"
-    os.close(client.membership)
+    os.close(client.lock)
     bench.wait_stopped()
     assert "DEFAULT" not in (bench.directory / "asked").read_text()
 
 
-def test_farewell(bench: Bench) -> None:
-    """The farewell of a client ends its work, and that of nobody else."""
+def test_terminate(bench: Bench) -> None:
+    """The command that ends the work of a client ends that of no other."""
     client = bench.client()
-    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": bench.place.pipe}
+    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": bench.paths.pipe}
     paths = [bench.directory / "one", bench.directory / "two"]
     working = [subprocess.Popen(client_words(path), env=environment, stdout=subprocess.DEVNULL) for path in paths]
     for path in paths:
         wait_until(path.exists)
-    subprocess.run([*client.mps_terminate, str(working[0].pid), "1"], check=True, env={}, timeout=20)
-    terminated = [line.split()[-1] for line in log_of(bench.place).splitlines() if "terminate_client" in line]
+    subprocess.run([*client.mps_terminate, str(working[0].pid), "1"], check=True, env={}, timeout=60)
+    terminated = [line.split()[-1] for line in log_of(bench.paths).splitlines() if "terminate_client" in line]
     assert terminated == [str(working[0].pid)]
     for process in working:
         process.kill()
-        process.wait()
-    os.close(client.membership)
+        process.wait(PATIENCE_SECONDS)
+    os.close(client.lock)
     bench.wait_stopped()

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from stoker.devices.mps.control import Control, Patience
-from stoker.devices.mps.daemon import MpsTrouble, Place, prepare
+from stoker.devices.mps.daemon import DaemonPaths, MpsTrouble, prepare
 from support.mps import GPU, client_words, log_of, perform, real, scripted
 from support.mps.dialogues import DIALOGUES, SHORT
 from support.users import made_users, reachable_directory, run_as
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, ending, line_from, wait_until
 
 each_dialogue = pytest.mark.parametrize("dialogue", DIALOGUES, ids=lambda each: each.__name__)
 
@@ -27,7 +27,7 @@ def short() -> Iterator[Path]:
     """A directory whose path leaves room for that of a socket."""
     with reachable_directory() as directory:
         yield directory
-        if (left := Control("", Place(str(directory / "mps/gpu")), {}).holder()) is not None:
+        if (left := Control("", DaemonPaths(str(directory / "mps/gpu")), {}).holder()) is not None:
             os.kill(left, signal.SIGKILL)  # of a test that failed
 
 
@@ -61,7 +61,7 @@ class TestTrouble:
             control.start(GPU)
         control.quit()
         assert control.terminate({1}, 0.3) == []
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < PATIENCE_SECONDS
 
     def test_refuses(self, short: Path) -> None:
         """What the program says when it does not start the daemon is told."""
@@ -79,7 +79,7 @@ class TestTrouble:
 
     def test_missing(self, short: Path) -> None:
         """A program that is not there is said to be missing."""
-        control = Control(str(short / "none"), Place(str(short / "mps/gpu")), os.environ)
+        control = Control(str(short / "none"), DaemonPaths(str(short / "mps/gpu")), os.environ)
         with pytest.raises(MpsTrouble, match="No such file"):
             control.start(GPU)
 
@@ -93,9 +93,8 @@ class TestTerminate:
         control.start(GPU)
         with _client(short, "one") as one, _client(short, "two") as two:
             assert control.terminate({one.pid, 1}, 5.0) == []
-            assert one.stdout is not None
-            assert [one.stdout.readline() for _ in range(2)] == ["welcome\n", "terminated\n"]
-        log = log_of(Place(str(short / "mps/gpu")))
+            assert [line_from(one.stdout) for _ in range(2)] == ["welcome\n", "terminated\n"]
+        log = log_of(DaemonPaths(str(short / "mps/gpu")))
         control.quit()
         assert "terminate_client" in log
         assert f" {two.pid}\n" not in "".join(line for line in log.splitlines(True) if "terminate_client" in line)
@@ -106,21 +105,21 @@ class TestTerminate:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
         control = _control(short)
         control.start(GPU)
-        assert f"CUDA_VISIBLE_DEVICES={GPU}\n" in log_of(Place(str(short / "mps/gpu")))
+        assert f"CUDA_VISIBLE_DEVICES={GPU}\n" in log_of(DaemonPaths(str(short / "mps/gpu")))
         control.quit()
 
 
 def _control(directory: Path, mood: str = "") -> Control:
-    place = Place(str(directory / "mps/gpu"))
-    prepare(place)
-    return Control(scripted(directory), place, {**os.environ, "SCRIPTED_MPS": mood}, SHORT if mood else Patience())
+    paths = DaemonPaths(str(directory / "mps/gpu"))
+    prepare(paths)
+    return Control(scripted(directory), paths, {**os.environ, "SCRIPTED_MPS": mood}, SHORT if mood else Patience())
 
 
 @contextmanager
 def _client(directory: Path, name: str) -> Iterator[subprocess.Popen[str]]:
     environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(directory / "mps/gpu/pipe")}
     words = client_words(directory / name)
-    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as client:
+    with ending(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)) as client:
         wait_until((directory / name).exists)
         try:
             yield client

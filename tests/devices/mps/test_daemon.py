@@ -1,4 +1,4 @@
-"""Where MPS daemons live: short paths that are their user's own."""
+"""The files of MPS daemons, and what a client finds in its environment."""
 
 from __future__ import annotations
 
@@ -8,25 +8,39 @@ from pathlib import Path
 
 import pytest
 
-from stoker.devices.mps.daemon import LOG_LIMIT, MpsTrouble, Place, place_of, prepare, trim_log
+from stoker.devices.mps.daemon import (
+    LOG_LIMIT,
+    DaemonPaths,
+    MpsTrouble,
+    client_variables,
+    daemon_paths,
+    prepare,
+    trim_log,
+    without_given,
+)
 from support.users import require_root
+
+PATHS = DaemonPaths("/tmp/m/gpu")
+NAMES = "CUDA_MPS_PIPE_DIRECTORY,CUDA_MPS_LOG_DIRECTORY"
+FOUND = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/m/gpu/pipe", "CUDA_MPS_LOG_DIRECTORY": "/tmp/m/gpu/log"}
+LIMITS = ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
 
 
 def test_usual_place() -> None:
     """Every process of a user finds the same short path for a device, another for another."""
-    place = place_of("GPU-1", {})
-    assert place == place_of("GPU-1", {})
-    assert place != place_of("GPU-2", {})
-    assert place.root.startswith(f"/tmp/stoker-mps-{os.geteuid()}/")
-    assert len(f"{place.pipe}/control_privileged") < 80
+    paths = daemon_paths("GPU-1", {})
+    assert paths == daemon_paths("GPU-1", {})
+    assert paths != daemon_paths("GPU-2", {})
+    assert paths.root.startswith(f"/tmp/stoker-mps-{os.geteuid()}/")
+    assert len(f"{paths.pipe}/control_privileged") < 80
 
 
 def test_made_for_oneself(tmp_path: Path) -> None:
     """All of it is made so that nobody else can enter, and what is there already is used."""
-    place = place_of("GPU-1", {"STOKER_MPS_DIR": str(tmp_path / "m")})
+    paths = daemon_paths("GPU-1", {"STOKER_MPS_DIR": str(tmp_path / "m")})
     for _ in range(2):
-        prepare(place)
-    for directory in (tmp_path / "m", place.root, place.pipe, place.log):
+        prepare(paths)
+    for directory in (tmp_path / "m", paths.root, paths.pipe, paths.log):
         assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
 
 
@@ -35,14 +49,14 @@ def test_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "m").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(MpsTrouble, match="not a directory"):
-        prepare(Place(str(tmp_path / "m/gpu")))
+        prepare(DaemonPaths(str(tmp_path / "m/gpu")))
 
 
 def test_file(tmp_path: Path) -> None:
     """A file in its place is told."""
     (tmp_path / "m").touch()
     with pytest.raises(MpsTrouble, match="not a directory"):
-        prepare(Place(str(tmp_path / "m/gpu")))
+        prepare(DaemonPaths(str(tmp_path / "m/gpu")))
 
 
 def test_of_somebody_else(tmp_path: Path) -> None:
@@ -51,7 +65,7 @@ def test_of_somebody_else(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     os.chown(tmp_path / "m", 12345, 12345)
     with pytest.raises(MpsTrouble, match="belongs to somebody else"):
-        prepare(Place(str(tmp_path / "m/gpu")))
+        prepare(DaemonPaths(str(tmp_path / "m/gpu")))
 
 
 def test_open_to_others(tmp_path: Path) -> None:
@@ -59,25 +73,62 @@ def test_open_to_others(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m").chmod(0o777)
     with pytest.raises(MpsTrouble, match="has mode 777"):
-        prepare(Place(str(tmp_path / "m/gpu")))
+        prepare(DaemonPaths(str(tmp_path / "m/gpu")))
 
 
 def test_too_long(tmp_path: Path) -> None:
     """A path that no socket can have is told before anything is made."""
     with pytest.raises(MpsTrouble, match="too long for a socket"):
-        prepare(Place(str(tmp_path / ("m" * 100) / "gpu")))
+        prepare(DaemonPaths(str(tmp_path / ("m" * 100) / "gpu")))
     assert not list(tmp_path.iterdir())
 
 
 def test_long_log(tmp_path: Path) -> None:
     """A log that has grown long is begun anew."""
-    place = Place(str(tmp_path / "gpu"))
+    paths = DaemonPaths(str(tmp_path / "gpu"))
     tmp_path.chmod(0o700)
-    prepare(place)
-    log = Path(place.log, "control.log")
+    prepare(paths)
+    log = Path(paths.log, "control.log")
     log.write_bytes(b"x" * 10)
-    trim_log(place)
+    trim_log(paths)
     assert log.exists()
     log.write_bytes(b"x" * (LOG_LIMIT + 1))
-    trim_log(place)
+    trim_log(paths)
     assert not log.exists()
+
+
+def test_all_of_the_gpu() -> None:
+    """Without a limit on threads or memory it is only told where its daemon is."""
+    assert client_variables(PATHS, 100, None, {}) == {**FOUND, "STOKER_MPS_GIVEN": NAMES}
+
+
+def test_a_part_of_it() -> None:
+    """Threads in percent, and memory in whole MiB that are never fewer than were reserved."""
+    assert client_variables(PATHS, 25, 3 * 2**30 + 1, {}) == {
+        **FOUND,
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3073M",
+        "STOKER_MPS_GIVEN": ",".join([NAMES, *LIMITS]),
+    }
+
+
+def test_own_wishes() -> None:
+    """What the user set himself holds, but for the daemon, which is ours."""
+    own = {
+        "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
+        "CUDA_MPS_LOG_DIRECTORY": "/tmp/log",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G",
+    }
+    assert client_variables(PATHS, 25, 2**30, own) == {
+        "CUDA_MPS_PIPE_DIRECTORY": "/tmp/m/gpu/pipe",
+        "STOKER_MPS_GIVEN": "CUDA_MPS_PIPE_DIRECTORY",
+    }
+
+
+def test_not_handed_on() -> None:
+    """What a job was given is no part of what it submits; the user's own values are."""
+    own = {"HOME": "/home", "CUDA_MPS_CLIENT_PRIORITY": "1", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10"}
+    inside = {**own, **client_variables(PATHS, 25, 2**30, own)}
+    assert without_given(inside) == own
+    assert without_given(own) == own

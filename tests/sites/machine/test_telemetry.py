@@ -17,9 +17,10 @@ from stoker.core.job import Ended, Job, Running
 from stoker.core.learning import Use
 from stoker.core.spec import JobSpec, Resources
 from stoker.sites.machine.allocations import Allocation
+from stoker.sites.machine.observation import LOOK_INTERVAL
 from stoker.sites.machine.telemetry import Measuring, Watched
 from support.build import GIB, a_job, simulated
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, ending, wait_until
 
 GPUS = simulated(40, 40)
 
@@ -113,7 +114,7 @@ def stage() -> Stage:
 @pytest.fixture
 def child() -> Iterator[int]:
     """A process of ours."""
-    with subprocess.Popen(["sleep", "60"]) as sleeping:
+    with ending(subprocess.Popen(["sleep", "60"])) as sleeping:
         yield sleeping.pid
         sleeping.kill()
 
@@ -292,7 +293,7 @@ def test_many_processes_of_one_attempt(stage: Stage, child: int) -> None:
 @contextlib.contextmanager
 def a_child() -> Iterator[int]:
     """Another process of ours."""
-    with subprocess.Popen(["sleep", "60"]) as sleeping:
+    with ending(subprocess.Popen(["sleep", "60"])) as sleeping:
         yield sleeping.pid
         sleeping.kill()
 
@@ -314,14 +315,14 @@ def test_cost(stage: Stage) -> None:
         stage.look(busy)
         took = []
         for _ in range(20):
-            began = time.perf_counter()
+            began = time.process_time()
             stage.look(busy)
-            took.append(time.perf_counter() - began)
-        assert min(took) < 0.005
+            took.append(time.process_time() - began)
+        assert min(took) < 0.1 * LOOK_INTERVAL
     finally:
         for tree in trees:
             os.killpg(tree.pid, signal.SIGKILL)
-            tree.wait()
+            tree.wait(PATIENCE_SECONDS)
 
 
 def children(pid: int) -> list[int]:

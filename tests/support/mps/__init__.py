@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.devices.mps.daemon import Place
+from stoker.devices.mps.daemon import DaemonPaths
 
 NAME = "nvidia-cuda-mps-control"
 GPU = "GPU-11111111-2222-3333-4444-555555555555"
@@ -57,9 +57,9 @@ def perform(dialogue: Callable[[str, str], None], program: str, root: Path) -> N
     assert done.returncode == 0, done.stderr
 
 
-def log_of(place: Place) -> str:
+def log_of(paths: DaemonPaths) -> str:
     """What the daemon has written down so far."""
-    log = Path(place.log, "control.log")
+    log = Path(paths.log, "control.log")
     return log.read_text() if log.exists() else ""
 
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from stoker.devices.mps.control import Control, Patience
-from stoker.devices.mps.daemon import MpsTrouble, Place, join, prepare
-from stoker.devices.mps.supervisor import main as warden
+from stoker.devices.mps.daemon import DaemonPaths, MpsTrouble, lock_client, prepare
+from stoker.devices.mps.supervisor import main as supervisor
 from support.mps import GPU, log_of
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 SHORT = Patience(start=1.0, ask=0.3, quit=0.3, gone=0.2)
 
 
 def starts_and_quits(program: str, root: str) -> None:
     """A daemon answers from its start until it quits, and can be started again where its sockets lie about."""
-    place, control = _prepared(program, root)
+    paths, control = _prepared(program, root)
     assert not control.alive()
     for _ in range(2):
         control.start(GPU)
@@ -30,7 +30,7 @@ def starts_and_quits(program: str, root: str) -> None:
         control.quit()
         assert not control.alive()
         assert control.holder() is None
-        assert stat.S_ISSOCK(Path(place.pipe, "control").stat().st_mode)
+        assert stat.S_ISSOCK(Path(paths.pipe, "control").stat().st_mode)
 
 
 def runs_already(program: str, root: str) -> None:
@@ -60,9 +60,9 @@ def was_killed(program: str, root: str) -> None:
 
 def was_stopped(program: str, root: str) -> None:
     """A daemon that does not answer is not alive, cannot be started over, and is killed where it has to quit."""
-    place, willing = _prepared(program, root)
+    paths, willing = _prepared(program, root)
     willing.start(GPU)
-    control = Control(program, place, os.environ, SHORT)
+    control = Control(program, paths, os.environ, SHORT)
     holder = control.holder()
     assert holder is not None
     os.kill(holder, signal.SIGSTOP)
@@ -89,13 +89,19 @@ def has_no_clients(program: str, root: str) -> None:
 
 def says_so_in_words(program: str, root: str) -> None:
     """Return codes tell nothing: what is unknown, out of range or not there is said in words."""
-    place, control = _prepared(program, root)
+    paths, control = _prepared(program, root)
     control.start(GPU)
-    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": place.pipe}
+    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": paths.pipe}
 
     def say(command: str) -> tuple[int, str]:
         done = subprocess.run(
-            [program], input=f"{command}\n", env=environment, check=False, capture_output=True, text=True
+            [program],
+            input=f"{command}\n",
+            env=environment,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
         )
         return done.returncode, done.stdout
 
@@ -110,18 +116,18 @@ def says_so_in_words(program: str, root: str) -> None:
 
 
 def is_watched(program: str, root: str) -> None:
-    """The daemon is there when the warden says so, and leaves when the last of its clients has let go."""
-    place, control = _prepared(program, root)
-    clients = [client for client in (join(place), join(place)) if client is not None]
+    """The daemon is there when the supervisor says so, and leaves when the last of its clients has let go."""
+    paths, control = _prepared(program, root)
+    clients = [client for client in (lock_client(paths), lock_client(paths)) if client is not None]
     for _ in clients:
-        _call_warden([program, root, GPU], clients)
+        _call_supervisor([program, root, GPU], clients)
         assert control.alive()
     holder = control.holder()
     for client in clients:
         assert control.holder() == holder
         os.close(client)
     wait_until(lambda: control.holder() is None)
-    assert "Cmd:quit" in log_of(place)
+    assert "Cmd:quit" in log_of(paths)
 
 
 DIALOGUES = (
@@ -136,19 +142,19 @@ DIALOGUES = (
 )
 
 
-def _call_warden(words: list[str], clients: list[int]) -> None:
+def _call_supervisor(words: list[str], clients: list[int]) -> None:
     """In a process of its own, without what it would not have if it were started as a program."""
     if (pid := os.fork()) == 0:
         try:
             for other in clients[1:]:
                 os.close(other)
-            warden([*words, str(clients[0]), ""])
+            supervisor(["supervise", *words, str(clients[0]), ""])
         finally:
             os._exit(0)
-    os.waitpid(pid, 0)
+    wait_until(lambda: os.waitpid(pid, os.WNOHANG)[0])
 
 
-def _prepared(program: str, root: str) -> tuple[Place, Control]:
-    place = Place(root)
-    prepare(place)
-    return place, Control(program, place, os.environ)
+def _prepared(program: str, root: str) -> tuple[DaemonPaths, Control]:
+    paths = DaemonPaths(root)
+    prepare(paths)
+    return paths, Control(program, paths, os.environ)

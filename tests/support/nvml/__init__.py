@@ -16,6 +16,8 @@ from typing import Literal
 import pynvml
 import pytest
 
+from support.wait import PATIENCE_SECONDS
+
 GIB = 2**30
 SOURCES = Path(__file__).parent
 JOB = [sys.executable, str(SOURCES / "job.py")]
@@ -161,7 +163,11 @@ def _compile(library: Path, flags: list[str]) -> None:
         _refuse("the NVML stand-in needs a C compiler: no `cc` on PATH")
         return
     sources = [str(source) for source in sorted(SOURCES.glob("*.c"))]
-    subprocess.run([compiler, *STRICT, *flags, f"-Wl,-soname,{SONAME}", "-o", library, *sources], check=True)
+    subprocess.run(
+        [compiler, *STRICT, *flags, f"-Wl,-soname,{SONAME}", "-o", library, *sources],
+        check=True,
+        timeout=PATIENCE_SECONDS,
+    )
 
 
 def _refuse(why: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stoker.devices.demo_job import Options, memory_at, oom_message, parse
+from stoker.devices.demo_job import Options, argument_parser, memory_at, torch_oom_text
 from stoker.devices.simulator import OutOfMemory
 
 TICK_SECONDS = 0.05
@@ -18,7 +18,7 @@ TICK_SECONDS = 0.05
 
 def main() -> int:
     """Hold memory along the curve on every GPU that CUDA_VISIBLE_DEVICES names by its UUID."""
-    options = parse(None)
+    options = argument_parser().parse_args(namespace=Options())
     state = Path(os.environ["FAKE_NVML_STATE"])
     began = time.monotonic()
     held = -1
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def hold(state: Path, size: int, options: Options) -> str:
-    """Hold so much on each GPU from now on; a GPU that has too little left gives the framework's last words."""
+    """Hold so much on each GPU from now on; a GPU that has too little left gives PyTorch's last words."""
     with turn(state):
         records = [line.split() for line in state.read_text().splitlines()]
         gpus = [record[1] for record in records if record[0] == "gpu"]
@@ -43,7 +43,7 @@ def hold(state: Path, size: int, options: Options) -> str:
         for ordinal, gpu in enumerate(visible):
             oom = shortage_of(records, gpu, size)
             if oom.is_real:
-                return oom_message(options.oom_text or "torch", oom, ordinal)
+                return torch_oom_text(oom, ordinal)
         lines = [f"process {gpu} {os.getpid()} {size} compute -1 {options.load}\n" for gpu in visible]
         with state.open("a") as file:
             file.write("".join(lines))

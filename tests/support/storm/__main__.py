@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from support.cli import Stoker
+from support.signals import reset_for_children
 from support.storm.background import QueueStorm
 from support.storm.foreground import RunStorm
 from support.storm.promises import tally
@@ -72,4 +73,5 @@ def _queue_storm(weather: Weather, home: Path) -> list[str]:
 
 
 if __name__ == "__main__":
+    reset_for_children()
     sys.exit(main())

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from stoker.store.paths import find_paths
+from support import training_job
 from support.storm.book import CANCEL, JobBook
 from support.storm.checker import Evidence, faults_of_runs
 from support.storm.claims import overfull
@@ -59,7 +60,12 @@ class QueueStorm:
         self._work.mkdir()
         write_script(self._work)
         self._marker = f"STORM={home}"
-        variables = {"PATH": os.environ["PATH"], "STORM": str(home), "STORM_PYTHON": sys.executable}
+        variables = {
+            "PATH": os.environ["PATH"],
+            "STORM": str(home),
+            "STORM_PYTHON": sys.executable,
+            "STORM_TRAIN": training_job.__file__,
+        }
         self._doors = Doors(paths, self._work, variables, self.book, self._dice)
         self._killer = Killer(paths.state, self._dice)
         self._engine: AnyEngine | None = None

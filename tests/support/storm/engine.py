@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 READY_SECONDS = 30.0
 
@@ -63,7 +63,7 @@ class EngineProcess:
         """Kill it without a word; False where it had ended before."""
         lived = self.lives
         self._process.kill()
-        killed = self._process.wait() == -signal.SIGKILL
+        killed = self._process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
         return lived and killed
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class FoundEngine:
         """Kill it without a word; False where it had ended before."""
         lived = self.lives
         self.ask(signal.SIGKILL)
-        select.select([self._descriptor], [], [])
+        assert self.wait_end(PATIENCE_SECONDS) == 0, f"process {self.pid} does not die"
         return lived
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from support.storm.record import Record, read_record
 from support.storm.story import Story, faults_of_story
 from support.storm.weather import Weather
 from support.storm.witness import command, read_witness, write_script
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 DEVICES = "a,b,c,d"
 ALWAYS_FAILS = 6
@@ -63,7 +63,7 @@ class RunStorm:
         for engine in self._engines:
             if engine is not None:
                 engine.kill()
-                engine.wait()
+                engine.wait(PATIENCE_SECONDS)
 
     def faults(self) -> list[str]:
         """Everything that is not as it should be, in words."""
@@ -147,7 +147,7 @@ class RunStorm:
             return self._killer.kill_forkserver(engine.pid)
         lives = engine.poll() is None
         engine.kill()
-        engine.wait()
+        engine.wait(PATIENCE_SECONDS)
         return lives
 
     @property

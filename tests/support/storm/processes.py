@@ -10,6 +10,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.wait import PATIENCE_SECONDS
+
 
 def processes() -> list[int]:
     """Everybody."""
@@ -49,7 +51,7 @@ def kill_and_wait(pid: int) -> None:
         descriptor = os.pidfd_open(pid)
         try:
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            select.select([descriptor], [], [])
+            assert select.select([descriptor], [], [], PATIENCE_SECONDS)[0], f"process {pid} does not die"
         finally:
             os.close(descriptor)
 

@@ -30,7 +30,7 @@ else
   shift 5
   # Only some frameworks name those who have the memory, and only one of these has limits.
   [ $((id % 2)) = 0 ] || [ "$*" = --cap ] || set -- --oom-text jax
-  "$STORM_PYTHON" -m stoker.devices.demo_job --memory "${memory#*=}M" --seconds "$seconds" --load 10 --steps 1 "$@"
+  "$STORM_PYTHON" -P "$STORM_TRAIN" --memory "${memory#*=}M" --seconds "$seconds" --load 10 --steps 1 "$@"
   case $? in
     0) ;;
     1) code=SHORT ;;

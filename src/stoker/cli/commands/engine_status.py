@@ -22,6 +22,7 @@ from stoker.core.settings import KEYS, EngineSettings
 from stoker.core.text import printable, text_for_json
 from stoker.core.units import count_text, duration_text, size_text
 from stoker.queue.config import load_config
+from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, process_of, version_notice, version_of, wake
 from stoker.store.paths import Paths, paths_for
 from stoker.store.queries import paused_key
@@ -111,7 +112,7 @@ def engine_status(paths: Paths) -> EngineStatus:
     view = read_status(paths.status_file(QUEUE))
     alive = view if pid is not None and view is not None and view.pid == pid else None
     with contextlib.closing(open_store(paths)) as store:
-        load, settings = store.loads().get(QUEUE), store.settings()
+        load, settings = queries.loads(store).get(QUEUE), store.settings()
     blocked = alive.blocked if alive else load.held if load else 0
     return EngineStatus(
         schema="stoker.engine-status/1",

@@ -16,10 +16,10 @@ from stoker.core.job import Active, Job, Waiting, limit_of, resources_of, slot_o
 from stoker.core.planner.forecast import Now, forecast
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Plan, plan
-from stoker.core.planner.queue import WaitingJobs, caps_of, hindrance
+from stoker.core.planner.queue import WaitingJobs, caps_of, why_not_eligible
 from stoker.core.planner.reasons import Reason, sentence
 from stoker.core.settings import policy_of
-from stoker.core.spec import Doomed, Resources, dependency_text, doom_text
+from stoker.core.spec import NeverSatisfied, Resources, dependency_text, never_satisfied_text
 from stoker.core.text import printable, text_for_json
 from stoker.core.units import size_text
 from stoker.engine.requests import RequestReader
@@ -87,7 +87,7 @@ class _Prospect:
         self._jobs = dict(_as_jobs(parts, (store.last_job() or 0) + 1, now))
         self._waiting = WaitingJobs()
         for job in (*store.open_jobs(QUEUE, 0, _MOST_LOOKED_AT), *self._jobs.values()):
-            if isinstance(job.state, Waiting) and hindrance(job, now, store.outcome) is None:
+            if isinstance(job.state, Waiting) and why_not_eligible(job, now, store.outcome) is None:
                 self._waiting.add(job)
 
     def planned(self) -> Iterator[PlannedJob]:
@@ -122,9 +122,9 @@ class _Prospect:
         return [text_for_json(labels[device]) for device in chosen]
 
     def _why(self, job: Job, decided: Plan | None) -> str:
-        gate = hindrance(job, self._now, self._store.outcome)
-        if isinstance(gate, Doomed):
-            return f"would be skipped: {doom_text(gate, self._store.shown_id)}"
+        gate = why_not_eligible(job, self._now, self._store.outcome)
+        if isinstance(gate, NeverSatisfied):
+            return f"would be skipped: {never_satisfied_text(gate, self._store.shown_id)}"
         if gate is not None:
             return self._sentence(gate)
         if decided is None:

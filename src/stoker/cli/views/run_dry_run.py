@@ -69,7 +69,7 @@ def _planned(
     for job in listed:
         if job.id not in done:
             waiting.add(job)
-    snapshot = devices.look(now)
+    snapshot = devices.snapshot(now)
     decided = plan(waiting, [], snapshot, [], policy, now)
     labels = {device.id: device.label for device in snapshot.devices}
     return [_planned_job(job, decided, labels, done=job.id in done) for job in listed]

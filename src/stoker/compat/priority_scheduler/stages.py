@@ -16,7 +16,7 @@ from stoker.core.device import Device
 from stoker.core.errors import StokerError
 from stoker.core.job import Ended, Job
 from stoker.core.launch import INHERIT
-from stoker.core.planner.fairshare import never_modest
+from stoker.core.planner.fairshare import never_within_limits
 from stoker.core.planner.placement import never_fits
 from stoker.core.planner.policy import Policy
 from stoker.core.spec import Command, JobSpec, NewJob, Resources, content_of
@@ -75,7 +75,9 @@ class Bench(Struct, frozen=True):
         if INHERIT in (spec.out, spec.err):
             return "its output must go to files"
         resources = spec.resources
-        return never_fits(resources, self.devices) or never_modest(resources.gpus, self.devices, self.policy) or ""
+        return (
+            never_fits(resources, self.devices) or never_within_limits(resources.gpus, self.devices, self.policy) or ""
+        )
 
     def job(self, run_request: RunRequest) -> NewJob:
         """The job of an errand."""

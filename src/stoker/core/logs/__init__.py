@@ -1,1 +1,1 @@
-"""Understand the text of job logs."""
+"""Parse the text of job logs."""

@@ -19,41 +19,42 @@ _GROWTH = 1.5
 _STEP = 64 * 2**20
 
 _WINDOW = 6000
-"""Characters of a message, without blanks: torch names every process on the GPU, and MPS allows 48 of them."""
+"""Characters of a message, without blanks: torch lists every process on the GPU, and MPS allows 48."""
 
 
 class OutOfMemory(Struct, frozen=True):
-    """An allocation that failed; None where the message does not say."""
+    """A failed allocation; None where the message does not say."""
 
     framework: Framework
     wanted: int | None
     """Bytes it tried to allocate."""
     own: int | None
-    """Bytes that the process itself had."""
+    """Bytes that the process itself held."""
     total: int | None
     free: int | None
     co_tenants: tuple[tuple[int, int], ...]
-    """Other processes on the GPU, as (process number, bytes)."""
+    """Other processes on the GPU, as (process id, bytes)."""
     capped: bool
-    """It ran into a limit that was set for it, whatever the others had."""
+    """It reached a limit that was set for it, independent of its co-tenants."""
     text: str
-    """The message as a person should read it, shortened."""
+    """The message, shortened for a screen."""
 
 
 def find_oom(text: str) -> OutOfMemory | None:
-    """The last such message of a log; None where no framework ran out of GPU memory."""
+    """The last out-of-memory message of a log; None where there is none."""
     log = read_log_text(text)
     found = [(match, form) for form in _FORMS if (match := last_match(form.expression, log.packed, form.marks))]
     if not found:
         return None
-    match, form = max(found, key=lambda each: each[0].end())  # of equals the first, which is the more telling one
+    match, form = max(found, key=lambda each: each[0].end())  # of equals the first form, which is more specific
     return _oom(log, match, form)
 
 
 def is_own_fault(oom: OutOfMemory, reserved: int | None, seen_peak: int | None = None) -> bool:
-    """Whether the job itself needed more than was reserved for it, rather than others having taken too much.
+    """Whether the job needed more than was reserved for it, rather than its co-tenants using too much.
 
-    None is the whole card. What was measured counts where the message is silent, or tells of one process of several.
+    `reserved` None is the whole GPU. The measured peak counts where the message has no number, or only that of one
+    process of several.
     """
     held = max((size for size in (oom.own, seen_peak) if size is not None), default=None)
     if reserved is None or oom.capped or held is None:
@@ -62,7 +63,7 @@ def is_own_fault(oom: OutOfMemory, reserved: int | None, seen_peak: int | None =
 
 
 def floor_after(oom: OutOfMemory, reserved: int | None, seen_peak: int | None) -> int:
-    """Bytes to reserve the next time, after a shortage of the job's own making."""
+    """Bytes to reserve for the next attempt, after an out-of-memory error of the job's own making."""
     held = oom.own if oom.own is not None else seen_peak or 0
     needed = int((held + (oom.wanted or 0)) * _MARGIN)
     return _rounded_up(max(needed, int((reserved or 0) * _GROWTH), seen_peak or 0))
@@ -73,11 +74,11 @@ def _rounded_up(size: int) -> int:
 
 
 class _Form(NamedTuple):
-    """A way to say it; all expressions are for texts without blanks."""
+    """A form of the message. All expressions match text without blanks."""
 
     framework: Framework
     marks: tuple[str, ...]
-    """Words of which one is in every such message: looking for them is cheap."""
+    """Words of which every such message has one; searching for them is cheap."""
     expression: str
 
 
@@ -88,7 +89,7 @@ _OOM = "outofmemory"
 _GPU = "(?:CUDA|HIP|XPU)"
 
 _SPOKEN = r"""(?:(?<!["'`])|(?<=[(:]["']))"""
-"""Not the text that a program compares with, but that of an exception, also as its repr or in JSON."""
+"""Not a quoted text that a program compares with, but that of an exception, also as its repr or in JSON."""
 
 _EXHAUSTED = "(?:RESOURCE_EXHAUSTED|Resourceexhausted|ResourceExhaustedError):"
 
@@ -102,7 +103,7 @@ _FORMS = (
     _Form(
         "tensorflow",
         ("OOMwhen",),
-        # The same is said of the host's memory, with another device.
+        # The same message with a CPU device is about host memory.
         r"OOMwhenallocatingtensorwithshape\[[\d,]{0,120}\](?!andtype\w{1,20}on/[\w:/]{0,60}?(?:device:CPU|/cpu):)",
     ),
     _Form("tensorflow", ("allocatememory",), rf"{_EXHAUSTED}(?:\{{\{{[^}}]{{0,300}}\}}\}})?failedtoallocatememory"),
@@ -167,68 +168,68 @@ _WIDTHS = {"half": 2, "bfloat16": 2, "float": 4, "double": 8, "int64": 8, "int32
 
 
 def _oom(log: LogText, match: re.Match[str], form: _Form) -> OutOfMemory:
-    said = log.packed[match.start() : match.start() + _WINDOW]
-    own, co_tenants = _shares(said)
-    wanted = _wanted(said)
+    text = log.packed[match.start() : match.start() + _WINDOW]
+    own, co_tenants = _shares(text)
+    wanted = _wanted(text)
     return OutOfMemory(
         framework=form.framework,
         wanted=wanted,
         own=own if own is not None else _in_use(log.packed[: match.start()], form.framework),
-        total=_size(_TOTAL, said),
-        free=_size(_FREE, said),
+        total=_size(_TOTAL, text),
+        free=_size(_FREE, text),
         co_tenants=co_tenants,
-        capped=_is_capped(said, (own or 0) + (wanted or 0)),
+        capped=_is_capped(text, (own or 0) + (wanted or 0)),
         text=sentence(log, match.start(), match.end()),
     )
 
 
-def _wanted(said: str) -> int | None:
-    tensor = pattern(_TENSOR).search(said)
+def _wanted(text: str) -> int | None:
+    tensor = pattern(_TENSOR).search(text)
     if tensor is None:
-        return _size(_WANTED, said)
+        return _size(_WANTED, text)
     width = _WIDTHS.get(tensor[2])
     return width * prod(int(side) for side in tensor[1].split(",") if side) if width else None
 
 
-def _shares(said: str) -> tuple[int | None, tuple[tuple[int, int], ...]]:
-    """What the process had, and what others had."""
-    others = [(int(found[1]), _bytes(found[2], found[3])) for found in pattern(_PROCESS).finditer(said)]
-    own = _size(_OWN, said)
+def _shares(text: str) -> tuple[int | None, tuple[tuple[int, int], ...]]:
+    """Bytes of the process, and of others."""
+    others = [(int(found[1]), _bytes(found[2], found[3])) for found in pattern(_PROCESS).finditer(text)]
+    own = _size(_OWN, text)
     if own is not None:
         return own, tuple(others)
-    allocated = _size(_ALLOCATED, said)
+    allocated = _size(_ALLOCATED, text)
     if allocated is None:
-        return _old_cupy(said), tuple(others)
-    own = allocated + (_size(_SPARE, said) or 0)
+        return _old_cupy(text), tuple(others)
+    own = allocated + (_size(_SPARE, text) or 0)
     return _in_a_container(own, others)
 
 
 def _in_a_container(held: int, others: list[tuple[int, int]]) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """There, torch does not know itself among the processes: it is one with what its allocator holds, or a bit more."""
+    """In a container torch does not know its own process: it is the one with slightly more than the allocator holds."""
     near = [each for each in others if held <= each[1] <= held + 2 * 2**30]
     itself = min(near, key=lambda each: each[1], default=None)
     return itself[1] if itself else held, tuple(each for each in others if each != itself)
 
 
-def _old_cupy(said: str) -> int | None:
-    """Up to CuPy 6 the total has the failed allocation in it."""
-    found = pattern(_OLD_CUPY).match(said)
+def _old_cupy(text: str) -> int | None:
+    """Up to CuPy 6 the total includes the failed allocation."""
+    found = pattern(_OLD_CUPY).match(text)
     return max(0, _bytes(found[3], found[4]) - _bytes(found[1], found[2])) if found else None
 
 
 def _in_use(before: str, framework: Framework) -> int | None:
-    """What the allocator of TensorFlow and JAX had, as it writes shortly before the exception."""
+    """Bytes that the allocator of TensorFlow or JAX held, printed shortly before the exception."""
     found = last_match(_IN_USE, before) if framework in ("tensorflow", "jax") else None
     return int(found[1]) if found else None
 
 
-def _is_capped(said: str, needed: int) -> bool:
-    limit = _size(_LIMIT, said)
-    return "preemptivelyrejected" in said or (limit is not None and needed > limit)
+def _is_capped(text: str, needed: int) -> bool:
+    limit = _size(_LIMIT, text)
+    return "preemptivelyrejected" in text or (limit is not None and needed > limit)
 
 
-def _size(expression: str, said: str) -> int | None:
-    found = pattern(expression).search(said)
+def _size(expression: str, text: str) -> int | None:
+    found = pattern(expression).search(text)
     if found is None:
         return None
     number, unit = (group for group in found.groups() if group)
@@ -240,7 +241,7 @@ def _bytes(number: str, unit: str) -> int:
     return int(plain) * _UNITS[unit[0].lower()] if plain.isdecimal() else int(float(plain) * _UNITS[unit[0].lower()])
 
 
-_SAID = (
+_MESSAGES = (
     "anillegalmemoryaccesswasencountered|anillegalinstructionwasencountered|device-sideasserttriggered"
     "|unspecifiedlaunchfailure|misalignedaddress|invalidprogramcounter|hardwarestackerror"
     "|operationnotsupportedonglobal/sharedaddressspace|thelaunchtimedoutandwasterminated"
@@ -261,9 +262,9 @@ _NAMED = (
 )
 
 _FAULT = (
-    # After a colon or as NCCL quotes it: not what a program compares with.
-    rf"(?:(?<=:)|(?<=failure')|(?<=\d'))(?:{_SAID})|{_OF_MPS}"
-    # After a colon, as the end of `results in`, or after the number of the error.
+    # After a colon or as NCCL quotes it, but not as a text that a program compares with.
+    rf"(?:(?<=:)|(?<=failure')|(?<=\d'))(?:{_MESSAGES})|{_OF_MPS}"
+    # After a colon, after `results in`, or after the number of the error.
     rf"|(?:(?<=:)|(?<=resultsin)|(?<=\d\())(?:{_NAMED})"
 )
 
@@ -282,7 +283,7 @@ _MARKS = (
 
 
 def find_fault(text: str) -> str | None:
-    """The line with the last such error of a log; None where there is none."""
+    """The line with the last CUDA or MPS error of a log; None where there is none."""
     log = read_log_text(text)
     found = last_match(_FAULT, log.packed, _MARKS)
     return sentence(log, found.start(), found.end()) if found else None

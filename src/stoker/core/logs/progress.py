@@ -1,4 +1,4 @@
-"""How far a job is and how fast it goes, as the progress lines of its log say."""
+"""Progress and speed of a job, from the progress lines of its log."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from msgspec import Struct
 from stoker.core.logs.text import pattern, without_colours
 
 _TAIL = 65_536
-"""Characters at the end of a log in which progress is looked for..."""
+"""Characters at the end of a log that are searched."""
 _LINES = 200
-"""... and the most lines..."""
+"""Most lines that are searched."""
 _WIDTH = 2000
-"""... and how much of each."""
+"""Most characters of a line that are searched."""
 
 
 class Pace(Struct, frozen=True):
-    """What a progress line says; None where it does not."""
+    """The numbers of a progress line; None where it has none."""
 
     done: int | None = None
     total: int | None = None
     per_second: float | None = None
     unit: str = ""
-    """What is counted per second, such as it, step or samples; empty where nobody says."""
+    """What is counted per second, such as it, step or samples; empty where unknown."""
 
 
 def read_pace(text: str) -> Pace | None:
-    """The last line with a rate; where none has one, the last that says how far the job is."""
+    """The last line with a rate; where none has one, the last with a count."""
     counted = None
     for line in _lines_from_the_end(text):
         pace = _pace(line)
@@ -35,13 +35,6 @@ def read_pace(text: str) -> Pace | None:
             return pace
         counted = counted or pace
     return counted
-
-
-def pace_between(earlier: Pace, later: Pace, seconds: float) -> float | None:
-    """Steps per second from one look to the next; None where the two do not count the same, as after an epoch."""
-    if earlier.done is None or later.done is None or earlier.total != later.total:
-        return None
-    return (later.done - earlier.done) / seconds if later.done >= earlier.done and seconds > 0 else None
 
 
 _NUMBER = r"\d{1,12}(?:\.\d{1,9})?"
@@ -55,10 +48,10 @@ _COUNTS = (
     rf"{_STEP}\W{{1,12}}{_COUNT}{_OF}{_COUNT}(?![\w/.])",
     rf"[\[(]\s{{0,12}}{_COUNT}{_OF}{_COUNT}\s{{0,4}}[\]()]",
     rf"(?i:\bepochs?)\W{{1,12}}{_COUNT}{_OF}{_COUNT}(?![\w/.])",
-    rf"(?<![\w./]){_COUNT}(?:it|[a-z]{{1,20}}) \[\d",  # tqdm of something endless
+    rf"(?<![\w./]){_COUNT}(?:it|[a-z]{{1,20}}) \[\d",  # tqdm without a total
     rf"{_STEP}[\s:=#]{{1,12}}(\d{{1,12}})(?![\w./])",
 )
-"""How lines say how far they are, the finest first."""
+"""Forms of progress counts, the finest first."""
 
 _VALUE = rf"(?P<value>{_NUMBER})"
 _UNIT = r"(?P<unit>(?![A-Za-z]?(?i:flop))[A-Za-z][A-Za-z_]{0,20})"
@@ -72,7 +65,7 @@ _RATES = (
     rf"{_THINGS}{_PER_SECOND}{_VALUE}",
     rf"time per (?P<unit>iteration|step) \((?P<time>ms|s)\)\s{{0,4}}[:=]\s{{0,4}}{_VALUE}",
 )
-"""How lines say how fast they are: 4.5it/s, 1.2s/it, steps_per_second: 0.4, samples/s=812, time per step (ms): 9."""
+"""Forms of rates: 4.5it/s, 1.2s/it, steps_per_second: 0.4, samples/s=812, time per step (ms): 9."""
 _ETA = r"ETA:\s?(?:(\d{1,4}):)?(?:(\d{1,2}):)?(\d{1,6})s?\b"
 _BYTES = r"(?:[KMGTkmgt]i?)?(?:[Bb](?:it|yte)?s?)/s(?:ec)?(?!\w)"
 
@@ -81,7 +74,7 @@ _TIMES = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0}
 
 
 def _lines_from_the_end(text: str) -> Iterator[str]:
-    """Lines that may tell of progress; what is cut off at the beginning could be half a number."""
+    """Lines that may show progress. A line that is cut at its beginning is skipped: it may have half a number."""
     lines = without_colours(text[-_TAIL:]).replace("\r", "\n").split("\n")
     whole = lines if len(text) <= _TAIL else lines[1:]
     for line in reversed(whole[-_LINES:]):
@@ -90,7 +83,7 @@ def _lines_from_the_end(text: str) -> Iterator[str]:
 
 
 def _pace(line: str) -> Pace | None:
-    if pattern(_BYTES).search(line):  # a download, and no work of the job's own
+    if pattern(_BYTES).search(line):  # a download
         return None
     done, total = _counts(line)
     rate, unit = _rate(line)
@@ -129,7 +122,7 @@ def _per_second(value: float, named: Mapping[str, str | None]) -> float | None:
 
 
 def _rate_by_eta(line: str, left: int) -> float | None:
-    """Keras says how long the rest of an epoch takes, and only at its end how long a step took."""
+    """The rate from the ETA: Keras prints the time per step only at the end of an epoch."""
     found = pattern(_ETA).search(line)
     if not found:
         return None

@@ -1,1 +1,1 @@
-"""Decide for every waiting job: start it on these devices, or wait for this reason."""
+"""The planner: which waiting jobs start on which devices, and why the others wait."""

@@ -1,4 +1,4 @@
-"""Fair order between users, and how many devices an engine must leave to others."""
+"""Fair share between users: the order of their demands, devices left to others, and limits of one user."""
 
 from __future__ import annotations
 
@@ -19,62 +19,62 @@ from stoker.core.planner.reservation import waiting_since
 from stoker.core.spec import Resources
 
 HALF_LIFE = 3600.0
-"""Seconds after which what somebody used counts half."""
+"""Seconds after which usage counts half."""
 
 GRAIN = 1.0
-"""GPU-seconds by which two users must differ to count as unequal, or short jobs would change places all the time."""
+"""GPU-seconds by which two users must differ to count as unequal; less would make short jobs alternate."""
 
-GIVE_WAY = 5.0
-"""Seconds for which a device is left to somebody who goes first; a live engine takes it in a fraction of that."""
+YIELD_SECONDS = 5.0
+"""How long a device is left free for a demand that goes first; a live engine takes it in a fraction of that."""
 
-ASSEMBLY = 120.0
-"""The same for somebody who needs several devices at once and has to wait until they are together."""
+GATHER_SECONDS = 120.0
+"""The same for a demand for several devices at once, which has to wait until enough are free."""
 
-REST = 60.0
-"""Seconds after which somebody who did not take a device is offered it again."""
+REOFFER_SECONDS = 60.0
+"""How long a device that was not taken is not offered to the same demand again."""
 
 
 class Demand(Struct, frozen=True):
-    """What a waiting engine tells all others."""
+    """What a waiting engine publishes to all others."""
 
     uid: int
     owner: str
-    """The user's name; both from the owner of the file and never from its contents."""
+    """The user's name. Both come from the owner of the file, never from its contents."""
     usage: float
-    """GPU-seconds that the user has had, the older the less they count."""
+    """GPU-seconds of the user, decayed by age."""
     since: float
-    """Since when the oldest of the engine's waiting jobs waits."""
+    """Since when the engine's oldest waiting job waits."""
     gpus: int = 1
-    """How many devices it could use right now."""
+    """How many devices the engine could use now."""
     least: int = 1
-    """How many of them it needs at once to start anything."""
+    """How many of them it needs at once to start a job."""
     claims: tuple[str, ...] = ()
-    """Names in the ledger of the devices that it would take; none stands for any."""
+    """Ledger names of the devices that it would take; empty is any."""
     pid: int = 0
     what: str = ""
 
 
 Offers = Mapping[tuple[str, str], float]
-"""A want and a device -> since when the device is left free for it."""
+"""Demand name and device -> since when the device is left free for that demand."""
 
 NO_OFFERS: Offers = MappingProxyType({})
 
 
-class StepBack(Struct, frozen=True):
-    """The devices to leave alone now, and what to remember until the next time."""
+class Yielded(Struct, frozen=True):
+    """The devices to leave free now, and the offers to pass to the next call."""
 
     left: Mapping[str, Demand]
-    """A device's name in the ledger -> the want for which it is left."""
+    """Ledger name of a device -> the demand that it is left for."""
     offers: Offers
 
 
 def decayed(usage: float, seconds: float, half_life: float = HALF_LIFE) -> float:
-    """What a usage counts some seconds later."""
+    """What a usage counts after some seconds."""
     return usage * exp2(-max(0.0, seconds) / half_life)
 
 
 def usage_of(runs: Iterable[tuple[int, float, float | None]], now: float, half_life: float = HALF_LIFE) -> float:
-    """The GPU-seconds of runs (GPUs, beginning, end or None for one that goes on), each second decayed by its age."""
+    """GPU-seconds of runs (GPUs, start, end or None while running), each second decayed by its age."""
     return sum(
         gpus * _decayed_seconds(now - began, now - (now if ended is None else ended), half_life)
         for gpus, began, ended in runs
@@ -82,25 +82,25 @@ def usage_of(runs: Iterable[tuple[int, float, float | None]], now: float, half_l
 
 
 def fair_order(demands: Mapping[str, Demand]) -> list[str]:
-    """The wants by name, first come first: users by usage, then by age; engines of one user by age alone."""
+    """Names of the demands in their order: users by usage, then by age; engines of one user only by age."""
     users: dict[int, tuple[float, float, int]] = {}
     for demand in demands.values():
         usage, since, _ = users.get(demand.uid, (0.0, demand.since, demand.uid))
-        # Engines of one user may know of different parts of what he used; the largest is nearest to all of it.
+        # Engines of one user may know different parts of the usage; the largest is the best estimate of all of it.
         users[demand.uid] = max(usage, demand.usage // GRAIN), min(since, demand.since), demand.uid
     return sorted(demands, key=lambda name: (users[demands[name].uid], demands[name].since, name))
 
 
-def ahead_of_me(others: Mapping[str, Demand], name: str, mine: Demand) -> list[tuple[str, Demand]]:
-    """The wants of other engines that go before mine, in their order."""
+def demands_ahead(others: Mapping[str, Demand], name: str, mine: Demand) -> list[tuple[str, Demand]]:
+    """The demands of other engines that go before mine, in their order."""
     order = fair_order({**others, name: mine})
     return [(each, others[each]) for each in order[: order.index(name)]]
 
 
-def steps_back(ahead: Sequence[tuple[str, Demand]], free: Sequence[str], offers: Offers, now: float) -> StepBack:
-    """Leave to those ahead as many free devices as they want, the ones I like least, for as long as they may take.
+def yield_devices(ahead: Sequence[tuple[str, Demand]], free: Sequence[str], offers: Offers, now: float) -> Yielded:
+    """Leave free devices to the demands ahead: as many as they ask for, our least preferred first, for a limited time.
 
-    `free` are names in the ledger, the ones I like best first; `offers` is what was remembered last time.
+    `free` are ledger names, our most preferred first. `offers` comes from the previous call.
     """
     left: dict[str, Demand] = {}
     remembered: dict[tuple[str, str], float] = {}
@@ -111,11 +111,11 @@ def steps_back(ahead: Sequence[tuple[str, Demand]], free: Sequence[str], offers:
         chosen = [device for device in suited if device not in missed][: demand.gpus]
         left.update(dict.fromkeys(chosen, demand))
         remembered.update(((name, device), since[device]) for device in chosen)
-    return StepBack(left, {**_missed(ahead, offers, now), **remembered})
+    return Yielded(left, {**_missed(ahead, offers, now), **remembered})
 
 
-def way_given(to: Demand, mine: Demand) -> Yields:
-    """The words for stepping back."""
+def yield_reason(to: Demand, mine: Demand) -> Yields:
+    """Why a device is left to a demand."""
     if to.uid == mine.uid:
         return Yields("", "waited longer")
     return Yields(to.owner, "used less" if to.usage // GRAIN < mine.usage // GRAIN else "waited longer")
@@ -132,39 +132,39 @@ def _would_take(demand: Demand, device: str) -> bool:
 
 
 def _patience(demand: Demand) -> float:
-    return GIVE_WAY if demand.least <= 1 else ASSEMBLY
+    return YIELD_SECONDS if demand.least <= 1 else GATHER_SECONDS
 
 
 def _missed(ahead: Sequence[tuple[str, Demand]], offers: Offers, now: float) -> dict[tuple[str, str], float]:
-    """The offers that nobody took in time: remembered for a while, so that they are not made again at once."""
+    """Offers that were not taken in time: kept for a while, so that they are not repeated at once."""
     patience = {name: _patience(demand) for name, demand in ahead}
     return {
         (name, device): since
         for (name, device), since in offers.items()
-        if name in patience and 0.0 <= now - since - patience[name] < REST
+        if name in patience and 0.0 <= now - since - patience[name] < REOFFER_SECONDS
     }
 
 
-WORTH_TELLING = Crowded | Leased | Yields | Draining
-"""Reasons for waiting that end when somebody leaves a device to us."""
+_ENDED_BY_OTHERS = Crowded | Leased | Yields | Draining
+"""Reasons that end when another engine leaves a device to us."""
 
 
 class FairShare(Struct, frozen=True):
-    """What a plan has to know of the other engines on the machine."""
+    """What a plan needs to know of the other engines on the machine."""
 
     left: Mapping[str, Yields] = {}
-    """Names of devices in the ledger that are left free, and for whom: somebody who goes first."""
+    """Ledger names of devices that are left to demands ahead, and why."""
     elsewhere: frozenset[str] = frozenset()
-    """Names of the devices that other engines of this user hold."""
+    """Ledger names of devices that other engines of this user hold."""
     shared: bool = False
-    """Whether there is anybody else to tell what we wait for."""
+    """Whether other engines exist that should learn of our demand."""
 
 
-ALONE = FairShare()
+NO_OTHER_ENGINES = FairShare()
 
 
 class OwnDemand(Struct, frozen=True):
-    """What the jobs that found no place would take, if others left it to them."""
+    """What our blocked jobs would take if other engines left it to them."""
 
     since: float
     gpus: int
@@ -173,7 +173,7 @@ class OwnDemand(Struct, frozen=True):
 
 
 class Unserved(Struct, frozen=True):
-    """Waiting jobs of one need, the oldest of them, and why they wait."""
+    """A group of blocked jobs: its oldest job, its size, and why they wait."""
 
     head: Job
     resources: Resources
@@ -182,15 +182,15 @@ class Unserved(Struct, frozen=True):
 
 
 def held_elsewhere(leases: Iterable[Lease], owner: str) -> frozenset[str]:
-    """The devices that a user holds in other engines."""
+    """Ledger names of the devices that a user holds in other engines."""
     return frozenset(claim.name for lease in leases if lease.owner == owner for claim in lease.claims)
 
 
 def own_demand(
     unserved: Iterable[Unserved], occupancy: Occupancy, policy: Policy, fair_share: FairShare
 ) -> OwnDemand | None:
-    """What to tell others that we wait for; None where nothing that they do would help."""
-    helped = [one for one in unserved if one.resources.gpus and isinstance(one.reason, WORTH_TELLING)]
+    """What to publish to other engines; None where they cannot help."""
+    helped = [one for one in unserved if one.resources.gpus and isinstance(one.reason, _ENDED_BY_OTHERS)]
     claims = _within_reach([one.resources for one in helped], occupancy)
     wanted = sum(one.count * one.resources.gpus for one in helped)
     gpus = min(wanted, len(claims), _allowance(len(claims), occupancy, policy, fair_share))
@@ -200,10 +200,10 @@ def own_demand(
     return OwnDemand(min(waiting_since(one.head) for one in helped), gpus, least, claims)
 
 
-def immodest(
+def exceeds_limits(
     devices: Sequence[Device], occupancy: Occupancy, policy: Policy, fair_share: FairShare
 ) -> MaxUse | MinFree | None:
-    """Why these devices are more than the user wants to have of the machine."""
+    """Why these devices exceed --max-use or --min-free; None when they do not."""
     names = {name for device in devices for name in device.claims}
     used = occupancy.names_in_use | fair_share.elsewhere
     if policy.max_use is not None and not names <= used and len(names | used) > policy.max_use:
@@ -214,8 +214,8 @@ def immodest(
     return None
 
 
-def never_modest(gpus: int, devices: Sequence[Device], policy: Policy) -> str | None:
-    """Why a job can never start within what the user wants to have of the machine; None when it can."""
+def never_within_limits(gpus: int, devices: Sequence[Device], policy: Policy) -> str | None:
+    """Why a job can never start within --max-use and --min-free; None when it can."""
     if policy.max_use is not None and gpus > policy.max_use:
         return f"needs {gpus} GPUs; --max-use allows {policy.max_use}"
     there = len({name for device in devices for name in device.claims})
@@ -224,13 +224,13 @@ def never_modest(gpus: int, devices: Sequence[Device], policy: Policy) -> str | 
     return None
 
 
-def _within_reach(needs: Sequence[Resources], occupancy: Occupancy) -> tuple[str, ...]:
-    """The names of the devices that some of the needs could be met on, once others leave them."""
+def _within_reach(needed: Sequence[Resources], occupancy: Occupancy) -> tuple[str, ...]:
+    """Ledger names of devices that some of the jobs could use once others leave them."""
     names = {
         name
         for view in occupancy.views
         if view.closed is None or isinstance(view.closed, Yields | Draining)
-        if any(suits(view.device, resources) for resources in needs)
+        if any(suits(view.device, resources) for resources in needed)
         for name in view.device.claims
     }
     return tuple(sorted(names))

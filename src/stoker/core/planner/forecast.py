@@ -1,4 +1,4 @@
-"""Forecast when jobs start and end: play the plan into the future."""
+"""When waiting jobs will start and end: the same plan, run into the future."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import WaitingJobs, caps_of
 
 HORIZON = 64
-"""Jobs that are told of: a screen shows no more, and every start costs a plan."""
+"""Most jobs with a forecast: a screen shows no more, and every start costs a plan."""
 
 Expects = Callable[[Job], float | None]
 
 
 class Forecast(Struct, frozen=True):
-    """Moments by job, only where they can be told."""
+    """Expected times by job, where known."""
 
     starts: dict[int, float] = {}
     ends: dict[int, float] = {}
     empty: float | None = None
-    """When all that waits will be over."""
+    """When all waiting jobs will have ended."""
 
 
 class Now(Struct, frozen=True):
-    """What a forecast begins with."""
+    """The state that a forecast starts from."""
 
     waiting: WaitingJobs
     slots: Sequence[Slot]
@@ -46,9 +46,9 @@ class Now(Struct, frozen=True):
 
 
 def forecast(now: Now, expects: Expects, horizon: int = HORIZON, typical: float | None = None) -> Forecast:
-    """Let running jobs end when they are expected to, and start what the plan would start then.
+    """Let running jobs end as expected, and start what the plan would start then.
 
-    A job that `expects` knows nothing about is taken to last `typical` seconds, but its own end is not told.
+    A job that `expects` does not know is assumed to take `typical` seconds; its own end stays unknown.
     """
     ahead = _Ahead(now, expects, horizon, typical)
     ahead.play()
@@ -56,7 +56,7 @@ def forecast(now: Now, expects: Expects, horizon: int = HORIZON, typical: float 
 
 
 class _Ahead:
-    """The future under way."""
+    """The simulated future so far."""
 
     def __init__(self, now: Now, expects: Expects, horizon: int, typical: float | None) -> None:
         self.now = now
@@ -71,12 +71,12 @@ class _Ahead:
         self.played = [_Played(len(slot.devices), now.moment, slot.until) for slot in self._slots]
 
     def seconds(self, job: Job) -> float | None:
-        """How long a job runs, where that can be told or guessed."""
+        """How long a job runs, where known or assumed."""
         expected = self._expects(job)
         return self._typical if expected is None else expected
 
     def play(self) -> None:
-        """Go from end to end until enough is known, or nobody knows how it goes on."""
+        """Step from end to end until the horizon, or until no further end is known."""
         while len(self.waiting) and len(self.starts) < self._horizon:
             for start in self._planned().starts:
                 self._begin(start)
@@ -119,7 +119,7 @@ class _Ahead:
 
 
 class _Played(NamedTuple):
-    """A job in the future: how many GPUs it has, and from when to when."""
+    """A job in the simulated future."""
 
     gpus: int
     begin: float
@@ -132,7 +132,7 @@ class _Played(NamedTuple):
 
 
 def _nearest(waiting: WaitingJobs, horizon: int) -> WaitingJobs:
-    """The first of each group; more of it cannot start within the horizon."""
+    """The first jobs of each group; further ones cannot start within the horizon."""
     nearest = WaitingJobs()
     for group in waiting.groups():
         for job in islice(group, horizon):
@@ -141,7 +141,7 @@ def _nearest(waiting: WaitingJobs, horizon: int) -> WaitingJobs:
 
 
 def _vacated(now: Now) -> Snapshot:
-    """The devices once what we run there is over."""
+    """The snapshot once our running jobs have ended."""
     ours = {device_id for slot in now.slots for device_id in slot.devices}
     readings = {
         device.id: Reading(used=0) if device.id in ours else now.snapshot.reading(device.id)
@@ -151,7 +151,7 @@ def _vacated(now: Now) -> Snapshot:
 
 
 def _empty(ahead: _Ahead) -> float | None:
-    """The last end where all starts are told; else by the work that is left, done as fast as in the part told."""
+    """The last end where all are known; else the remaining work at the speed of the simulated part."""
     now, running = ahead.now, len(ahead.now.slots)
     if len(ahead.starts) == len(now.waiting) and all(one.end is not None for one in ahead.played[running:]):
         return max((one.end for one in ahead.played if one.end is not None), default=None)
@@ -169,7 +169,7 @@ def _empty(ahead: _Ahead) -> float | None:
 
 
 def _gpus_at_once(ahead: _Ahead) -> float:
-    """How many GPUs are at work on average until the last start that is told; jobs that share one count each."""
+    """Average number of GPUs in use up to the last simulated start; a shared GPU counts once per job."""
     span = ahead.moment - ahead.now.moment
     if span <= 0:
         return float(sum(max(1, one.gpus) for one in ahead.played))

@@ -1,4 +1,4 @@
-"""What is held and what is open on every device, while one plan is being made."""
+"""What is held and what is free on every device while a plan is made."""
 
 from __future__ import annotations
 
@@ -19,74 +19,74 @@ from stoker.core.spec import Resources, amount_on, load_on
 from stoker.core.units import size_text
 
 NOW = -inf
-"""The moment before any of our attempts has ended, however overdue."""
+"""Before any of our attempts has ended, however overdue."""
 FOREVER = inf
-"""The moment after all of our attempts have ended."""
+"""After all of our attempts have ended."""
 ANY_NUMBER = 2**20
-"""The share of a claim that reserves memory: memory limits the company, not their number."""
+"""The share of a claim that reserves memory: memory limits the co-tenants, not their number."""
 WHOLE_CARD = 2**62
-"""How tight a whole device fits: looser than any part of one."""
+"""The fit of a whole device: looser than any part of one."""
 NOTHING_LEFT: Mapping[str, Yields] = MappingProxyType({})
 
 
 class Slot(Struct, frozen=True):
-    """What one of our workers is doing."""
+    """A running attempt of ours and its worker."""
 
     worker: str
     job: int
     resources: Resources
     devices: tuple[str, ...]
     until: float | None = None
-    """When it will be free at the latest, where a limit or experience tells."""
+    """When it ends at the latest, where a limit or history tells."""
     room: int = 0
-    """How many attempts with the very same need and caps may be handed over to wait behind the running one."""
+    """How many attempts with the same resources and caps may be prefetched behind the running one."""
     caps: tuple[Cap, ...] = ()
-    """The limits that the running attempt counts for."""
+    """The limits that the running attempt counts towards."""
     since: float | None = None
-    """When the running attempt began, where it has begun."""
+    """When the running attempt started; None before that."""
     peak: int = 0
-    """The most bytes that it was seen to hold on one of the devices; it may be more than was set aside."""
+    """Most bytes measured on one of the devices; it may exceed the reservation."""
 
 
 def claims_on(device: Device, resources: Resources) -> tuple[Claim, ...]:
-    """What an attempt with this need claims of a device in the ledger."""
+    """The claims of an attempt on a device in the ledger."""
     return tuple([_claim(name, device, resources) for name in device.claims])
 
 
 class Holding(NamedTuple):
-    """A claim of one of our own attempts, until infinity where nobody knows its end."""
+    """A claim of one of our own attempts; `until` is infinity where its end is unknown."""
 
     device: str
     job: int
     claim: Claim
     until: float
     sure: bool
-    """Whether a limit or experience tells the end; else it is a guess."""
+    """Whether a limit or history tells the end; else it is a guess."""
 
 
 class Room(NamedTuple):
-    """What one more sharer may have of a device."""
+    """What one more co-tenant may have of a device."""
 
     memory: int
     load: int | None
-    """Percent that is left until it is too busy; None where nobody is on it, and so nobody minds."""
+    """Percent left until the device is too busy; None while it is empty, where any load is allowed."""
 
 
 class View(Struct):
-    """How one device looks to this plan, apart from who holds it."""
+    """One device as this plan sees it, apart from its claims."""
 
     device: Device
     order: int
     closed: Unusable | Draining | Drained | Occupied | Yields | None = None
-    """What keeps everybody off it."""
+    """Why no job may use it."""
     gone: int = 0
-    """Bytes in use beyond what is reserved..."""
+    """Bytes in use beyond what is reserved."""
     who: str = "somebody"
-    """... and by whom, where that can be told."""
+    """Owner of those bytes, where known."""
     open_whole: dict[float, bool] = field(default_factory=dict)
-    """Moment -> whether a whole job could have it then; worked out once, until somebody else gets a part."""
+    """Cache: moment -> whether an exclusive job could have it then. Cleared when a claim is added."""
     room: dict[tuple[float, str], Room] = field(default_factory=dict)
-    """Moment and MPS server -> what there is for one more sharer; likewise."""
+    """Cache: moment and MPS server -> room for one more co-tenant. Cleared likewise."""
 
 
 class Occupancy:
@@ -103,7 +103,7 @@ class Occupancy:
         freed: Mapping[str, float],
         left: Mapping[str, Yields] = NOTHING_LEFT,
     ) -> None:
-        """`left` are names of devices that are left free, each with a word for whom."""
+        """`left` are ledger names of devices that are left to others, each with the reason."""
         self.now = now
         self._reserve = policy.reserve
         self.busy = policy.busy
@@ -117,26 +117,26 @@ class Occupancy:
             for name in _names(view.device):
                 self._by_name.setdefault(name, []).append(view)
         for lease in leases:
-            self._note_lease(lease)
+            self._add_lease(lease)
         for slot in slots:
             until, sure = _end(slot, policy, now)
             self.hold(slot.job, slot.resources, slot.devices, until, sure=sure, peak=slot.peak)
         for view in self.views:
             if view.device.measured and view.closed is None:
-                self._look(view, snapshot, policy, freed)
+                self._compare_reading(view, snapshot, policy, freed)
             elif view.closed is None and (problem := snapshot.reading(view.device.id).problem):
                 view.closed = Unusable(view.device.label, problem)
-        for name, whom in left.items():
-            self._leave(name, whom)
+        for name, reason in left.items():
+            self._leave(name, reason)
 
     @property
     def names_in_use(self) -> set[str]:
-        """Names in the ledger of the devices that our attempts have."""
+        """Ledger names of the devices that our attempts hold."""
         return {name for view in self.views for name in view.device.claims if self._ours.get(name)}
 
     @property
     def untouched(self) -> set[str]:
-        """Names in the ledger of the devices that are free and on which nobody has anything."""
+        """Ledger names of usable devices without any claim."""
         free = {name for view in self.views if view.closed is None for name in view.device.claims}
         return {name for name in free if not self._ours.get(name) and not self._others.get(name)}
 
@@ -150,7 +150,7 @@ class Occupancy:
         sure: bool | None = None,
         peak: int = 0,
     ) -> None:
-        """Note that an attempt of ours has these devices; it is sure until when unless that is never."""
+        """Add the claims of an attempt of ours; `sure` defaults to whether `until` is finite."""
         sure = until != inf if sure is None else sure
         for device_id in device_ids:
             if view := self._by_id.get(device_id):
@@ -161,7 +161,7 @@ class Occupancy:
                     self._forget(name)
 
     def fit(self, view: View, resources: Resources, at: float = NOW) -> int | None:
-        """How tight a job fits on a device at a moment, less being tighter; None when it cannot go there."""
+        """How tightly a job fits on a device at a moment, less being tighter; None where it does not fit."""
         if view.closed is not None and (at == NOW or not isinstance(view.closed, Draining)):
             return None
         amount = amount_on(resources, view.device) if resources.shares else None
@@ -173,7 +173,7 @@ class Occupancy:
         return room.memory
 
     def fit_both(self, device: Device, resources: Resources, other: Resources, at: float) -> bool:
-        """Whether two jobs that share would go on a device together at a moment."""
+        """Whether two sharing jobs would fit on a device together at a moment."""
         mine, theirs = amount_on(resources, device), amount_on(other, device)
         if mine is None or theirs is None or server_of(resources) != server_of(other):
             return False
@@ -183,7 +183,7 @@ class Occupancy:
         return mine + theirs <= memory and load_on(resources, device) + load_on(other, device) <= load
 
     def ready(self, view: View, resources: Resources) -> float | None:
-        """When a device will be open for a need: infinity where nobody knows, None where others decide."""
+        """When a device will be open for resources: infinity where unknown, None where others block it."""
         if self.fit(view, resources) is not None:
             return NOW
         if self.fit(view, resources, FOREVER) is None:
@@ -193,7 +193,7 @@ class Occupancy:
         return next((moment for moment in moments if self.fit(view, resources, moment) is not None), inf)
 
     def room(self, view: View, resources: Resources, at: float = NOW) -> Room:
-        """What one more sharer may have; no memory on a device that somebody holds whole."""
+        """What one more co-tenant may have; no memory on a device that is held exclusively."""
         key = at, server_of(resources)
         room = view.room.get(key)
         if room is None:
@@ -201,11 +201,11 @@ class Occupancy:
         return room
 
     def holdings(self, view: View) -> Iterator[Holding]:
-        """Our own claims on a device or on another that overlaps it."""
+        """Our own claims on a device or on one that overlaps it."""
         return (holding for name in _names(view.device) for holding in self._ours.get(name, ()))
 
     def lease(self, view: View) -> Lease | None:
-        """A lease of somebody else on the device."""
+        """A lease of another engine on the device."""
         return next((self._lessors[name] for name in view.device.claims if name in self._lessors), None)
 
     def _held(self, name: str, at: float) -> list[Claim]:
@@ -242,7 +242,7 @@ class Occupancy:
         memory = view.device.memory
         if memory is None or any(claim.memory is None for claim in held):
             return 0
-        # What our own attempts use beyond their reservations goes when the last of them goes.
+        # Memory that our own attempts use beyond their reservations is free once the last of them ends.
         ours = list(self.holdings(view))
         gone = 0 if ours and not any(_stays(holding, at) for holding in ours) else view.gone
         if not held and not gone:
@@ -256,18 +256,18 @@ class Occupancy:
             view.open_whole.clear()
             view.room.clear()
 
-    def _leave(self, name: str, whom: Yields) -> None:
+    def _leave(self, name: str, reason: Yields) -> None:
         for view in self._by_name.get(name, ()):
             if view.closed is None and not any(self._ours.get(each) for each in _names(view.device)):
-                view.closed = whom
+                view.closed = reason
 
-    def _note_lease(self, lease: Lease) -> None:
+    def _add_lease(self, lease: Lease) -> None:
         for claim in lease.claims:
             self._others.setdefault(claim.name, []).append(claim)
             self._lessors.setdefault(claim.name, lease)
 
-    def _look(self, view: View, snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> None:
-        """Compare what a device shows with what is known to be on it."""
+    def _compare_reading(self, view: View, snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> None:
+        """Compare the reading of a device with the claims on it."""
         device = view.device
         reading = snapshot.readings.get(device.id)
         if reading is None:
@@ -290,8 +290,8 @@ class Occupancy:
 def _end(slot: Slot, policy: Policy, now: float) -> tuple[float, bool]:
     """When an attempt will end, and whether that is more than a guess.
 
-    One that has gone on for longer than it should is taken to be late by as much again: of runs that are hours late few
-    end within minutes, and whoever waits for them need not keep devices idle meanwhile.
+    A late attempt is expected to be late by as much again: few runs that are hours late end within minutes, and a job
+    that waits for one need not keep devices idle meanwhile.
     """
     if slot.until is None and slot.since is None:
         return inf, False
@@ -301,12 +301,12 @@ def _end(slot: Slot, policy: Policy, now: float) -> tuple[float, bool]:
 
 
 def _names(device: Device) -> tuple[str, ...]:
-    # A slot without GPUs has no name in the ledger; here its own id stands in.
+    # A slot without GPUs has no name in the ledger; its id stands in for it.
     return device.claims or (device.id,)
 
 
 def server_of(resources: Resources) -> str:
-    """Whose MPS server a need wants to be a client of."""
+    """The MPS server that a job with these resources is a client of."""
     return "" if resources.mps is None else OURS
 
 
@@ -318,7 +318,7 @@ def _claim(name: str, device: Device, resources: Resources) -> Claim:
 
 
 def _exceeded(claim: Claim, peak: int) -> Claim:
-    """The claim of somebody who was seen to hold more: it may do so again."""
+    """The claim, raised to the measured peak where that is more: the job may reach it again."""
     return claim if claim.memory is None or peak <= claim.memory else replace(claim, memory=peak)
 
 
@@ -327,7 +327,7 @@ def _stays(holding: Holding, at: float) -> bool:
 
 
 def _views(snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> list[View]:
-    """The devices in the order in which equal ones are taken."""
+    """The devices in the order in which equal ones are used."""
     devices = list(snapshot.devices)
     if policy.newest_first:
         devices.reverse()
@@ -343,7 +343,7 @@ def _drained(device: Device, policy: Policy) -> Drained | None:
 def _foreign_process(
     device: Device, reading: Reading, policy: Policy, since_ours: float | None
 ) -> Draining | Unusable | Occupied | None:
-    """Who or what is on a device that nobody holds; `since_ours` are the seconds since an attempt of ours was."""
+    """What is on a device without claims; `since_ours` are the seconds since our last attempt there ended."""
     computing = [process for process in reading.processes if not process.graphics]
     if not computing and (reading.used or 0) <= policy.tolerance:
         return None
@@ -357,7 +357,7 @@ def _owners(reading: Reading) -> str:
 
 
 def _remains(device: Device, reading: Reading, *, expected: bool) -> Draining | Unusable:
-    """Memory that a job of ours left behind: the driver gives it back soon, or something is wrong."""
+    """Memory after the end of our job: the driver frees it soon, or something is wrong."""
     if expected:
         return Draining(device.label)
     return Unusable(device.label, f"{size_text(reading.used)} are still held, but no process is visible")

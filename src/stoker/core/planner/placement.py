@@ -1,4 +1,4 @@
-"""Which devices fit a job, and which attempts may be prefetched behind a running one."""
+"""Which devices a job gets, and which jobs are prefetched behind a running attempt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stoker.core.units import count_text, size_text
 
 
 class Offer(NamedTuple):
-    """A device that a job could have; the smaller the rank, then the order, the better. Orders are unique."""
+    """A device that a job could have. Smaller rank, then smaller order, is better; orders are unique."""
 
     rank: tuple[float, ...]
     order: int
@@ -23,20 +23,20 @@ class Offer(NamedTuple):
 
 
 def suits(device: Device, resources: Resources) -> bool:
-    """Whether a job with this need could ever run on the device."""
+    """Whether a job with these resources could ever run on the device."""
     if (resources.allowed and device.id not in resources.allowed) or resources.model not in device.model.lower():
         return False
     return resources.memory is None or device.memory is None or resources.memory <= device.memory
 
 
 def preference(device: Device, resources: Resources) -> int:
-    """The place of a device among the required and the preferred ones; all others come after them."""
+    """The rank of a device among the required and preferred ones; all others come after them."""
     wanted = resources.required + resources.preferred
     return wanted.index(device.id) if device.id in wanted else len(wanted)
 
 
 def choose(offers: list[Offer], count: int, required: Sequence[str] = ()) -> tuple[Device, ...] | None:
-    """The best `count` devices that have no claim in common, near each other among equals; the required go first."""
+    """The best `count` devices without a common claim: the required ones, and near each other among equals."""
     if len(offers) < count or (required and not {offer.device.id for offer in offers}.issuperset(required)):
         return None
     if count == 1:
@@ -50,13 +50,13 @@ def choose(offers: list[Offer], count: int, required: Sequence[str] = ()) -> tup
 
 
 def most_at_once(devices: Iterable[Device]) -> int:
-    """How many of the devices one job could hold together."""
+    """How many of the devices one job could hold at once."""
     offers = [Offer((), order, device) for order, device in enumerate(devices)]
     return len(_most(offers, len(offers)))
 
 
 def never_fits(resources: Resources, devices: Sequence[Device]) -> str | None:
-    """Why a need can never be met by these devices, in one sentence; None when it can."""
+    """Why these devices can never meet the resources, in one sentence; None when they can."""
     allowed = [device for device in devices if not resources.allowed or device.id in resources.allowed]
     suited = [device for device in allowed if suits(device, resources)]
     there = {device.id for device in suited}.issuperset(resources.required)
@@ -88,11 +88,11 @@ def _labels(devices: Sequence[Device]) -> str:
 
 
 def _most(offers: Sequence[Offer], count: int) -> list[Offer]:
-    """Those that stand least in each other's way, where a slot of several GPUs competes with single ones."""
-    modest = sorted(offers, key=lambda offer: (len(offer.device.claims), offer))
+    """Devices with fewest claims first, since a slot of several GPUs competes with single ones."""
+    fewest_claims_first = sorted(offers, key=lambda offer: (len(offer.device.claims), offer))
     chosen: list[Offer] = []
     claimed: set[str] = set()
-    for offer in modest:
+    for offer in fewest_claims_first:
         if len(chosen) < count and claimed.isdisjoint(offer.device.claims):
             chosen.append(offer)
             claimed.update(offer.device.claims)
@@ -100,7 +100,7 @@ def _most(offers: Sequence[Offer], count: int) -> list[Offer]:
 
 
 def _grow(seed: Offer, offers: Sequence[Offer], count: int) -> list[Offer]:
-    """Add to the seed the best offer that is left, until there are enough or nothing more goes with them."""
+    """Add the best remaining offer to the seed until there are enough, or none is left that fits."""
     chosen = [seed]
     left = list(offers)
     while len(chosen) < count:
@@ -126,9 +126,9 @@ def _distance(offer: Offer, others: Sequence[Offer]) -> int:
 
 
 class Prefetch:
-    """Gives room out evenly, and none on a device that an earlier job waits for.
+    """Distributes jobs evenly behind running attempts, and none on a device that an earlier job waits for.
 
-    That keeps the order of the queue: whoever is handed over has the device before anybody else can.
+    That keeps the order of the queue: a prefetched job gets the device before any other job can.
     """
 
     def __init__(self, slots: Sequence[Slot], occupancy: Occupancy) -> None:
@@ -143,9 +143,9 @@ class Prefetch:
             heapify(line)
 
     def take(self, resources: Resources, caps: tuple[Cap, ...]) -> Slot | None:
-        """The slot with the most room left among those that run the very same need.
+        """The slot with the most room among those that run the same resources.
 
-        What counts for the same limits runs after the other, never beside it, so that no limit speaks.
+        A prefetched attempt counts towards the same limits and runs after the other, so no limit is exceeded.
         """
         line = self._roomy.get((resources, caps), [])
         while line and not self._wanted.isdisjoint(line[0][2].devices):
@@ -164,6 +164,6 @@ class Prefetch:
         self._roomy.clear()
 
     def close(self, resources: Resources) -> None:
-        """Keep later jobs from every device that one with this need waits for."""
+        """Keep later jobs from every device that a job with these resources waits for."""
         if resources.gpus:
             self._wanted.update(view.device.id for view in self._occupancy.views if suits(view.device, resources))

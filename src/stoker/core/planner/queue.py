@@ -1,4 +1,4 @@
-"""Waiting jobs grouped by what they ask for, and what blocks a job besides devices."""
+"""Waiting jobs grouped by shape, and what makes a queued job not eligible."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from msgspec.structs import replace
 from stoker.core.job import Job, OnHold, needs_exclusive
 from stoker.core.learning import Learnt, estimated
 from stoker.core.planner.reasons import Behind, HeldBack, NotBefore
-from stoker.core.spec import Blocked, Dependency, Doomed, Outcome, Resources, judge
+from stoker.core.spec import Blocked, Dependency, NeverSatisfied, Outcome, Resources, judge
 
 SLACK = 64
-"""Dead entries that a group may carry before it is worth tidying."""
+"""Removed ids that a group may keep before it is compacted."""
 
 
 class Cap(NamedTuple):
     """A limit on how many jobs of some kind run at once."""
 
     name: str
-    """What people call it: `group vision`, `array 12`, `CPU jobs`."""
+    """As shown to users: `group vision`, `array 12`, `CPU jobs`."""
     limit: int | None = None
-    """None where the policy knows it."""
+    """None where the policy sets it."""
 
 
 class Shape(NamedTuple):
-    """What makes waiting jobs interchangeable to the plan, but for their age."""
+    """What the plan knows of a waiting job besides its age. Jobs of one shape are interchangeable."""
 
     resources: Resources
     priority: int
     caps: tuple[Cap, ...] = ()
     kind: str = ""
-    """What work it is, where what was learnt of it counts."""
+    """The kind of work, where history matters."""
     floor: int = 0
-    """Bytes that it needs at least, as an end of the same job showed."""
+    """Bytes that it needs at least, as an earlier attempt showed."""
     exclusive: bool = False
-    """Whether company has cost it too much already."""
+    """Whether it may not share any more, after failures with co-tenants."""
 
 
 CPU_JOBS = Cap("CPU jobs")
 
-HOOKS = Cap("hooks", 4)
-"""Hooks are short, and somebody waits for what they tell; they do not queue behind long jobs."""
+ON_FINISH_JOBS = Cap("hooks", 4)
+"""On-finish jobs are short and have a cap of their own, so that they do not queue behind long jobs."""
 
 
 def shape_of(job: Job) -> Shape:
-    """The shape of a job, which names its group."""
+    """The shape of a job, which is the key of its group."""
     spec = job.spec
     if spec.group or spec.at_once is not None or not spec.resources.gpus or job.kind:
         return Shape(spec.resources, spec.priority, caps_of(job), job.kind, job.floor, needs_exclusive(job))
@@ -56,20 +56,20 @@ def shape_of(job: Job) -> Shape:
 
 
 def caps_of(job: Job) -> tuple[Cap, ...]:
-    """The limits that a job counts for."""
+    """The limits that a job counts towards."""
     spec = job.spec
     caps = [Cap(f"group {spec.group}")] if spec.group else []
     if spec.at_once is not None:
         caps.append(Cap(f"array {job.array}", spec.at_once))
     if not spec.resources.gpus:
-        caps.append(HOOKS if spec.role == "hook" else CPU_JOBS)
+        caps.append(ON_FINISH_JOBS if spec.role == "hook" else CPU_JOBS)
     return tuple(caps)
 
 
 class Group:
     """The waiting jobs of one shape; iterating gives them oldest first.
 
-    Ids are kept sorted and die in place: one counts while the table of jobs has a job of this shape for it.
+    Ids are kept sorted and removed lazily: an id counts while the table of jobs has a job of this shape for it.
     """
 
     __slots__ = ("_head", "_ids", "_jobs", "_size", "shape")
@@ -97,13 +97,13 @@ class Group:
         return sum(self._job(other) is not None for other in islice(self._ids, self._head, position))
 
     def enter(self, job_id: int) -> None:
-        """Take in an id that the table of jobs already has."""
+        """Add an id that is already in the table of jobs."""
         self._size += 1
         ids, head = self._ids, self._head
         if not ids or job_id > ids[-1]:
             ids.append(job_id)
         elif head and job_id < ids[head]:
-            # A retried job is mostly older than all that wait: the gap that its own start left takes it back.
+            # A retried job is mostly older than all waiting ones: reuse the gap that its own start left.
             self._head = head - 1
             ids[head - 1] = job_id
         else:
@@ -130,7 +130,7 @@ class Group:
 
 
 class WaitingJobs:
-    """All jobs that wait, each in the group of its shape at the place of its id."""
+    """All waiting jobs, grouped by shape and sorted by id."""
 
     __slots__ = ("_groups", "_jobs")
 
@@ -145,7 +145,7 @@ class WaitingJobs:
         return job_id in self._jobs
 
     def add(self, job: Job) -> None:
-        """Queue a job by its age; one with the same id gives way to it."""
+        """Add a job, or replace the one with the same id."""
         self.remove(job.id)
         shape = shape_of(job)
         group = self._groups.get(shape)
@@ -155,7 +155,7 @@ class WaitingJobs:
         group.enter(job.id)
 
     def remove(self, job_id: int) -> Job | None:
-        """Take a job out, if it waits here."""
+        """Remove a job, if it is here."""
         job = self._jobs.pop(job_id, None)
         if job is None:
             return None
@@ -167,11 +167,9 @@ class WaitingJobs:
         return job
 
     def get(self, job_id: int) -> Job | None:
-        """A job that waits here, or None."""
         return self._jobs.get(job_id)
 
     def groups(self) -> Collection[Group]:
-        """Every group that has a job."""
         return self._groups.values()
 
     def place(self, job: Job) -> int:
@@ -179,18 +177,20 @@ class WaitingJobs:
         return self._groups[shape_of(job)].place(job.id)
 
 
-Hindrance = HeldBack | NotBefore | Behind
+NotEligible = HeldBack | NotBefore | Behind
 
 
 def is_gated(job: Job) -> bool:
-    """Whether a job may have to wait for something that is no device; most never do."""
+    """Whether a job may have to wait for something other than devices; most never do."""
     return bool(job.spec.after) or job.spec.begin is not None or isinstance(job.state, OnHold)
 
 
-def hindrance(job: Job, now: float, outcome: Callable[[Dependency], Outcome]) -> Hindrance | Doomed | None:
-    """What keeps a queued job from being planned; Doomed where nothing will ever let it start."""
+def why_not_eligible(
+    job: Job, now: float, outcome: Callable[[Dependency], Outcome]
+) -> NotEligible | NeverSatisfied | None:
+    """Why a queued job is not planned yet; NeverSatisfied where it can never start."""
     verdict = judge(job.spec.after, outcome)
-    if isinstance(verdict, Doomed):
+    if isinstance(verdict, NeverSatisfied):
         return verdict
     if isinstance(job.state, OnHold):
         return HeldBack(job.state.note)
@@ -201,7 +201,7 @@ def hindrance(job: Job, now: float, outcome: Callable[[Dependency], Outcome]) ->
 
 
 def resolved(shape: Shape, learnt: Learnt, margin: int) -> Resources:
-    """What to set aside for jobs of a shape; all of a GPU where company has cost one of them too much."""
+    """The resources to reserve for jobs of a shape; a whole GPU for those that may not share any more."""
     if not shape.resources.shares:
         return shape.resources
     if shape.exclusive:

@@ -1,4 +1,4 @@
-"""Why a job waits, as data that every screen puts in the same words."""
+"""Reasons for waiting as data, and their sentences for all screens."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Crowded(Struct, frozen=True, tag="crowded"):
     needed: int
     free: int
     first_to_end: int | None = None
-    """The running job whose end will come first, where that can be told."""
+    """The running job that ends first, where known."""
     unmeasured: bool = False
-    """Whether it would share devices, but for that nobody knows yet how much memory it takes."""
+    """Whether it needs exclusive devices only for its first run, which measures its memory."""
 
 
 class MemoryShort(Struct, frozen=True, tag="memory_short"):
-    """No allowed device has as much memory free as the job reserves."""
+    """No allowed device has enough free memory for the job."""
 
     needed: int
     most_free: int
@@ -32,7 +32,7 @@ class MemoryShort(Struct, frozen=True, tag="memory_short"):
 
 
 class TooBusy(Struct, frozen=True, tag="too_busy"):
-    """There is memory enough, but the jobs together would keep the device busier than is good for them."""
+    """There is enough memory, but the load of the jobs together would exceed the bound."""
 
     device: str
     load: int
@@ -42,7 +42,7 @@ class TooBusy(Struct, frozen=True, tag="too_busy"):
 
 
 class KeptFree(Struct, frozen=True, tag="kept_free"):
-    """Devices are free, but held for an older or more important job that would else starve."""
+    """Devices are free, but reserved for an older or more important job."""
 
     job: int
     gpus: int
@@ -55,13 +55,13 @@ class Leased(Struct, frozen=True, tag="leased"):
     owner: str
     what: str = ""
     gpus: int = 1
-    """How many devices the same owner holds, of those that would do."""
+    """How many suitable devices the same owner holds."""
     short: MemoryShort | TooBusy | None = None
-    """What a job is short of that could have a part of a device, where parts of it are held."""
+    """What a sharing job is short of beside that lease."""
 
 
 class Occupied(Struct, frozen=True, tag="occupied"):
-    """Somebody's process that no lease announced is on the device."""
+    """A foreign process without a lease is on the device."""
 
     device: str
     who: str
@@ -69,72 +69,72 @@ class Occupied(Struct, frozen=True, tag="occupied"):
 
 
 class Draining(Struct, frozen=True, tag="draining"):
-    """The last job has ended, but the driver has not yet given the memory back."""
+    """The last job has ended, but the driver has not freed its memory yet."""
 
     device: str
 
 
 class Unusable(Struct, frozen=True, tag="unusable"):
-    """The device is lost, forbidden, or cannot be asked."""
+    """The device is lost, forbidden, or cannot be read."""
 
     device: str
     problem: str
 
 
 class Yields(Struct, frozen=True, tag="gives_way"):
-    """A device is free, but somebody waits for it who goes first."""
+    """A device is free, but left to another engine whose demand goes first."""
 
     owner: str
-    """Empty where it is another engine of the same user."""
+    """Empty for another engine of the same user."""
     why: Literal["used less", "waited longer"] = "used less"
 
 
 class MaxUse(Struct, frozen=True, tag="max_use"):
-    """The user has as many GPUs as he wants to have at once."""
+    """The user's limit --max-use is reached."""
 
     limit: int
 
 
 class MinFree(Struct, frozen=True, tag="min_free"):
-    """The user wants some GPUs left free for others."""
+    """The user's --min-free leaves these GPUs to others."""
 
     limit: int
 
 
 class AtLimit(Struct, frozen=True, tag="at_limit"):
-    """As many jobs run as the user allowed at once."""
+    """The user's limit of running jobs (-j) is reached."""
 
     limit: int
 
 
 class CapFull(Struct, frozen=True, tag="cap_full"):
-    """As many jobs of its group, array or kind run as may at once."""
+    """The limit of its group, array or kind of jobs is reached."""
 
     name: str
     limit: int
 
 
 class QueuePaused(Struct, frozen=True, tag="queue_paused"):
-    """Nothing of this queue starts until somebody resumes it."""
+    """The queue is paused."""
 
     note: str
 
 
 class Drained(Struct, frozen=True, tag="drained"):
-    """The user does not want the device used."""
+    """A user drained the device."""
 
     device: str
     note: str
 
 
 class HeldBack(Struct, frozen=True, tag="held_back"):
-    """Somebody does not want the job to start."""
+    """A user holds the job."""
 
     note: str
 
 
 class NotBefore(Struct, frozen=True, tag="not_before"):
-    """It begins at a moment of the user's choice (seconds since the epoch)."""
+    """Its --begin has not come yet (seconds since the epoch)."""
 
     at: float
 
@@ -175,7 +175,7 @@ Reason = (
 
 
 def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = str) -> str:
-    """The reason in plain words; `moment` says a time as the reader's clock shows it, `name` a job as it is typed."""
+    """The sentence of a reason; `moment` formats a time in the local zone, `name` a job id as users type it."""
     match reason:
         case Crowded(needed, free, first, unmeasured):
             exclusive = " alone, to be measured" if unmeasured else ""

@@ -1,4 +1,4 @@
-"""Devices held for the first job that cannot start, so that those behind it may pass but never starve it."""
+"""The reservation of the first blocked job: later jobs may pass it, but never starve it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stoker.core.spec import Resources
 
 
 class Reservation(Struct, frozen=True):
-    """The devices that a blocked job will have soonest."""
+    """The devices that a blocked job can have first."""
 
     job: int
     gpus: int
@@ -23,17 +23,17 @@ class Reservation(Struct, frozen=True):
     """Since when the job waits."""
     devices: tuple[str, ...]
     claims: frozenset[str]
-    """All names of the devices in the ledger: another device that has one of them is in the way too."""
+    """All ledger names of the devices: a device that shares a name with them is reserved, too."""
     moment: float | None
-    """When the last of the devices will be open, where that can be told or guessed."""
+    """When the last of the devices will be open, where known or guessed."""
     sure: bool = True
-    """Whether limits and experience tell the moment."""
+    """Whether limits and history tell the moment; else it is a guess."""
     resources: Resources = Resources()
-    """What the job will take of them."""
+    """What the job will use of them."""
 
 
 def reserve(job: Job, resources: Resources, occupancy: Occupancy) -> Reservation | None:
-    """The devices that will be open first for a job, if those that only we hold are enough for it."""
+    """The devices that will be open first for a job; None where our own ends do not free enough."""
     offers: list[Offer] = []
     moments: dict[str, float] = {}
     unsure: set[str] = set()
@@ -63,9 +63,9 @@ def reserve(job: Job, resources: Resources, occupancy: Occupancy) -> Reservation
 def leaves_room(
     device: Device, resources: Resources, reservation: Reservation, occupancy: Occupancy, *, policy: Policy
 ) -> bool:
-    """Whether a later job may share a reserved device however long it takes: there will be enough for both.
+    """Whether a later job may share a reserved device however long it takes: there is room for both.
 
-    Guesses may go wrong each time anew, and so are not believed for ever.
+    Where the moment is a guess, only for a limited time, since each new guess may be wrong again.
     """
     if reservation.moment is None or device.id not in reservation.devices:
         return False
@@ -76,10 +76,10 @@ def leaves_room(
 
 
 def may_pass(seconds: float | None, reservation: Reservation, policy: Policy, now: float) -> bool:
-    """Whether a later job that takes so long may use a reserved device: it ends in time, or patience lasts.
+    """Whether a later job of this duration may use a reserved device: it ends in time, or patience lasts.
 
-    Where the moment is a guess the job may be one that guesses about, too; but not for ever, since guesses may go wrong
-    each time anew.
+    Where the moment of the reservation is a guess, a job of unknown duration may pass, too; but only for a limited
+    time, since each new guess may be wrong again.
     """
     if not reservation.sure:
         waited = now - reservation.since
@@ -92,5 +92,5 @@ def may_pass(seconds: float | None, reservation: Reservation, policy: Policy, no
 
 
 def waiting_since(job: Job) -> float:
-    """Since when a job waits; the moment of its submission where its state no longer tells."""
+    """Since when a job waits; its submission where the state does not tell."""
     return job.state.since if isinstance(job.state, Waiting) else job.submitted

@@ -1,7 +1,7 @@
-"""The program nvidia-cuda-mps-control: what it is told, and what its words mean.
+"""NVIDIA's programs for MPS: nvidia-cuda-mps-control runs the daemon, nvidia-smi sets the compute mode.
 
-It returns 0 for commands that it refused, and may not return at all. So only its texts are believed, and everything
-has a deadline. Standard library only.
+The control program returns 0 for commands that it refused, and may not return at all. So only its output counts, and
+every call has a deadline. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,25 +17,28 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from stoker.devices.mps.daemon import MpsTrouble, Place, prepare, trim_log
+from stoker.devices.mps.daemon import DaemonPaths, MpsTrouble, prepare, trim_log
 
 PROGRAM = "nvidia-cuda-mps-control"
-PAUSE = 0.05
+
+_PAUSE_SECONDS = 0.05
+_SMI = "nvidia-smi"
+_SMI_SECONDS = 10.0
 
 _PERCENTAGE = re.compile(r"\d+(\.\d+)?")
-_NUMBER = re.compile(r"\d{1,10}")
-_LOCK = "hhqqi4x"
+_PID = re.compile(r"\d{1,10}")
+_FLOCK = "hhqqi4x"
 """struct flock on 64-bit Linux, the only system that has MPS."""
 
 
 class Patience(NamedTuple):
-    """Seconds that the program is given."""
+    """Deadlines in seconds."""
 
     start: float = 5.0
-    """To start the daemon, and for that one to answer."""
+    """To start the daemon, and for the daemon to answer."""
     ask: float = 2.0
     quit: float = 5.0
-    """For the daemon to leave; its servers are forced within half of that, once it did not do so by itself."""
+    """For the daemon to quit; when it does not, its servers are forced within half of that."""
     gone: float = 1.0
     """For its process to end after that."""
 
@@ -44,17 +47,19 @@ USUAL = Patience()
 
 
 class Control:
-    """The control daemon of one GPU, and the program that speaks with it."""
+    """The control daemon of one GPU."""
 
-    def __init__(self, program: str, place: Place, environment: Mapping[str, str], patience: Patience = USUAL) -> None:
+    def __init__(
+        self, program: str, paths: DaemonPaths, environment: Mapping[str, str], patience: Patience = USUAL
+    ) -> None:
         self._program = program
         self._patience = patience
-        self._place = place
+        self._paths = paths
         kept = {name: value for name, value in environment.items() if not name.startswith("CUDA_MPS_")}
         self._environment = {
             **kept,
-            "CUDA_MPS_PIPE_DIRECTORY": place.pipe,
-            "CUDA_MPS_LOG_DIRECTORY": place.log,
+            "CUDA_MPS_PIPE_DIRECTORY": paths.pipe,
+            "CUDA_MPS_LOG_DIRECTORY": paths.log,
         }
 
     def alive(self) -> bool:
@@ -63,20 +68,20 @@ class Control:
         return answer is not None and bool(_PERCENTAGE.fullmatch(answer.strip()))
 
     def start(self, visible: str) -> None:
-        """Start the daemon for the GPU that is so called in CUDA_VISIBLE_DEVICES; one that runs already is as good."""
-        prepare(self._place)
+        """Start the daemon for the GPU with this name in CUDA_VISIBLE_DEVICES; one that runs already is as good."""
+        prepare(self._paths)
         if self.holder() is None:
-            trim_log(self._place)
+            trim_log(self._paths)
         said = self._run(["-d"], "", self._patience.start, {"CUDA_VISIBLE_DEVICES": visible})
         for _ in _until(self._patience.start):
             if self.alive():
                 return
             if self.holder() is None:
                 break
-        raise MpsTrouble(f"the MPS daemon does not {self._refusal(said)}", f"see {self._place.log}/control.log")
+        raise MpsTrouble(f"the MPS daemon does not {self._refusal(said)}", f"see {self._paths.log}/control.log")
 
     def quit(self) -> None:
-        """Let the daemon leave, then force it; one that does not even listen is killed."""
+        """Ask the daemon to quit, then force it; kill one that does not answer at all."""
         if self.alive():
             self._ask("quit", self._patience.quit)
             if self._is_gone():
@@ -90,7 +95,7 @@ class Control:
         self._is_gone()
 
     def terminate(self, pids: Collection[int], patience: float) -> list[int]:
-        """End the GPU work of these clients, and return those that still had some when patience was over."""
+        """End the GPU work of these clients, and return those that still had some at the deadline."""
         working = self._clients(pids)
         for _ in _until(patience):
             working = [client for client in working if not self._terminated(*client)]
@@ -101,14 +106,14 @@ class Control:
         return [pid for _, pid in working]
 
     def holder(self) -> int | None:
-        """The daemon's process, by the lock that it holds in our own directory; None where there is none."""
+        """The daemon's process, by the lock that it holds; None where there is none."""
         try:
-            descriptor = os.open(self._place.daemon_lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(self._paths.daemon_lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return None
         try:
-            wanted = struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            kind, _, _, _, pid = struct.unpack(_LOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted))
+            wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted))
         finally:
             os.close(descriptor)
         return pid if kind != fcntl.F_UNLCK and pid > 0 else None
@@ -120,12 +125,12 @@ class Control:
         return [(server, pid) for server, pid in clients if pid in pids]
 
     def _terminated(self, server: int, client: int) -> bool:
-        """It says 0, after what else there was to say, once the client's work has ended."""
+        """The last word of the output is 0 once the client's work has ended."""
         words = (self._ask(f"terminate_client {server} {client}", self._patience.quit) or "").split()
         return words[-1:] == ["0"]
 
     def _is_gone(self) -> bool:
-        """Whether the daemon has left, or does so soon; the sockets it leaves behind mean nothing."""
+        """Whether the daemon ends soon; sockets that it leaves behind mean nothing."""
         return any(self.holder() is None for _ in _until(self._patience.gone))
 
     def _refusal(self, said: str | None) -> str:
@@ -139,37 +144,85 @@ class Control:
         return self._run([], f"{command}\n", patience or self._patience.ask)
 
     def _run(self, words: list[str], said: str, patience: float, extra: Mapping[str, str] = {}) -> str | None:
-        """All that the program writes; None where it does not come to an end."""
+        """The output of the program; None where it does not end in time."""
         try:
-            done = subprocess.run(
-                [self._program, *words],
-                input=said,
-                env={**self._environment, **extra},
-                cwd="/",
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=patience,
-                check=False,
-            )
+            return _output([self._program, *words], patience, said, {**self._environment, **extra})[0]
         except subprocess.TimeoutExpired:
             return None
         except OSError as error:
             return f"{self._program}: {error.strerror}"
-        return done.stdout
+
+
+def make_exclusive(visible: str, paths: DaemonPaths) -> str:
+    """Let only the daemon use the GPU; returns why that was not possible, or nothing.
+
+    A mode that an administrator chose is left alone, now and afterwards.
+    """
+    if os.path.exists(paths.exclusive):
+        return ""
+    said, well = _ask_smi(visible, "--query-gpu=compute_mode", "--format=csv,noheader")
+    if well and said != "Default":
+        return ""
+    with open(paths.exclusive, "w"):  # first: a process that finds the mode changed must know by whom
+        pass
+    said, well = _ask_smi(visible, "-c", "EXCLUSIVE_PROCESS")
+    if well:
+        return ""
+    _forget_mode(paths)
+    return f"the compute mode of {visible} stays as it is: {said}"
+
+
+def restore_mode(visible: str, paths: DaemonPaths) -> None:
+    """Set the default compute mode again, if Stoker changed it."""
+    if os.path.exists(paths.exclusive) and _ask_smi(visible, "-c", "DEFAULT")[1]:
+        _forget_mode(paths)
+
+
+def _forget_mode(paths: DaemonPaths) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(paths.exclusive)
+
+
+def _ask_smi(visible: str, *words: str) -> tuple[str, bool]:
+    """What nvidia-smi says, in one line, and whether it succeeded."""
+    try:
+        text, code = _output([_SMI, "-i", visible, *words], _SMI_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"{_SMI} does not answer", False
+    except OSError as error:
+        return f"{_SMI}: {error.strerror}", False
+    return " ".join(text.split()) or f"{_SMI} gave no reason", code == 0
+
+
+def _output(
+    command: list[str], seconds: float, said: str = "", environment: Mapping[str, str] | None = None
+) -> tuple[str, int]:
+    """Standard output and error of a program, and its exit code."""
+    done = subprocess.run(
+        command,
+        input=said,
+        env=environment,
+        cwd="/",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=seconds,
+        check=False,
+    )
+    return done.stdout, done.returncode
 
 
 def _numbers(answer: str | None) -> list[int]:
-    """The lines that are numbers of processes; all others are complaints."""
-    return [int(line) for line in (answer or "").split("\n") if _NUMBER.fullmatch(line.strip())]
+    """The lines that are numbers of processes; all others are error messages."""
+    return [int(line) for line in (answer or "").split("\n") if _PID.fullmatch(line.strip())]
 
 
-def _until(patience: float) -> Iterator[None]:
-    """At least once, and then every now and then until patience is over."""
-    deadline = time.monotonic() + patience
+def _until(seconds: float) -> Iterator[None]:
+    """At least once, and then every few milliseconds until the deadline."""
+    deadline = time.monotonic() + seconds
     while True:
         yield
         if time.monotonic() >= deadline:
             return
-        time.sleep(PAUSE)
+        time.sleep(_PAUSE_SECONDS)

@@ -11,20 +11,20 @@ from msgspec.structs import replace
 
 from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import (
-    ALONE,
     GRAIN,
     HALF_LIFE,
     NO_OFFERS,
+    NO_OTHER_ENGINES,
     Demand,
     FairShare,
     Offers,
     OwnDemand,
-    ahead_of_me,
     decayed,
+    demands_ahead,
     held_elsewhere,
-    steps_back,
     usage_of,
-    way_given,
+    yield_devices,
+    yield_reason,
 )
 from stoker.devices.declared import NO_GPU
 from stoker.ledger import Ledger
@@ -131,15 +131,15 @@ class Sharing:
         if not others:
             self._offers = NO_OFFERS
             elsewhere = held_elsewhere(observation.leases, self._owner)
-            return FairShare(elsewhere=elsewhere, shared=True) if observation.leases else ALONE
+            return FairShare(elsewhere=elsewhere, shared=True) if observation.leases else NO_OTHER_ENGINES
         busy = [allocation for allocation in allocations if allocation.jobs]
         mine = self._mine(busy, since, now)
-        ahead = ahead_of_me(others, self._told.name if self._told else "", mine)
+        ahead = demands_ahead(others, self._told.name if self._told else "", mine)
         names = list(dict.fromkeys(name for device in observation.snapshot.devices for name in device.claims))
-        step = steps_back(ahead, _free(names, busy, observation.leases), self._offers, now)
-        self._promised = steps_back(ahead, names, step.offers, now).left.keys()
+        step = yield_devices(ahead, _free(names, busy, observation.leases), self._offers, now)
+        self._promised = yield_devices(ahead, names, step.offers, now).left.keys()
         self._offers = step.offers
-        left = {name: way_given(demand, mine) for name, demand in step.left.items()}
+        left = {name: yield_reason(demand, mine) for name, demand in step.left.items()}
         return FairShare(left, held_elsewhere(observation.leases, self._owner), shared=True)
 
     def tell(self, own_demand: OwnDemand | None, allocations: Iterable[Allocation], now: float) -> None:

@@ -1,4 +1,4 @@
-"""Tends the MPS daemons that attempts need: which of those have to wait for one, and what they are told of it."""
+"""MPS daemons for attempts: which attempts wait for one, and their variables once it is ready."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from stoker.core.device import Device
 from stoker.core.job import Job, resources_of
 from stoker.core.launch import attempt_key
 from stoker.core.spec import amount_on
-from stoker.devices.mps.client import Client, Inquiry
+from stoker.devices.mps.client import Client, PendingClient
 from stoker.devices.mps.control import PROGRAM
-from stoker.devices.mps.daemon import MpsTrouble, client_variables, place_of
+from stoker.devices.mps.daemon import MpsTrouble, client_variables, daemon_paths
 from stoker.runner.local import LocalBackend
 from stoker.sites.machine.allocations import Allocation
 
 POLL_INTERVAL = 0.02
-"""Seconds between two looks whether a daemon is ready."""
+"""Seconds between two polls of a daemon that is not ready."""
 
 
 class Served(NamedTuple):
-    """What an attempt is given of MPS: nothing at all where it is no client."""
+    """What MPS adds to an attempt."""
 
     variables: Mapping[str, str] = {}
     mps_terminate: tuple[str, ...] = ()
@@ -32,83 +32,81 @@ PLAIN = Served()
 
 
 class MpsClients:
-    """The daemons that are being made ready, by the attempts that wait for them."""
+    """Daemons that are being made ready, by the attempts that wait for them."""
 
     def __init__(self, backend: LocalBackend) -> None:
         self.exclusive = False
-        """Whether a GPU's compute mode is to be exclusive while it has a daemon."""
+        """Whether to make a GPU's compute mode exclusive while it has a daemon."""
         self._note = ""
         self._backend = backend
-        self._inquiries: dict[str, Inquiry] = {}
+        self._pending: dict[str, PendingClient] = {}
 
     @property
     def trouble(self) -> str:
-        """What attempts wait for that should have been there by now; empty where all goes well."""
-        troubles = (inquiry.trouble for inquiry in self._inquiries.values())
+        """Why an attempt still waits for its daemon; empty where none failed to start."""
+        troubles = (pending.trouble for pending in self._pending.values())
         return next((f"{trouble.message}; {trouble.hint}" for trouble in troubles if trouble), "")
 
     def news(self) -> str:
-        """What a person should know of a daemon that was made ready, told once."""
+        """A note on a daemon that was made ready, returned once."""
         note, self._note = self._note, ""
         return note
 
     @property
     def busy(self) -> bool:
-        """Whether attempts wait."""
-        return bool(self._inquiries)
+        return bool(self._pending)
 
     def serve(self, job: Job, allocation: Allocation, environment: Mapping[str, str], now: float) -> Served | None:
-        """What the attempt is given; None while it has to wait, MpsTrouble where there will be no daemon for it."""
+        """What the attempt gets; None while it has to wait, MpsTrouble where there will be no daemon for it."""
         key = attempt_key(job.id, job.attempts)
         try:
-            if key not in self._inquiries:
-                self._inquiries[key] = self._inquire(allocation, environment)
-            client = self._inquiries[key].answer(now)
+            if key not in self._pending:
+                self._pending[key] = self._request(allocation, environment)
+            client = self._pending[key].poll(now)
         except MpsTrouble:
             self.forget(job)
             raise
         if client is None:
             return None
-        del self._inquiries[key]
+        del self._pending[key]
         return self._admitted(client, job, allocation, environment)
 
     def forget(self, job: Job) -> None:
-        """The job's attempt waits no more."""
-        if inquiry := self._inquiries.pop(attempt_key(job.id, job.attempts), None):
-            inquiry.close()
+        """The job's attempt no longer waits."""
+        if pending := self._pending.pop(attempt_key(job.id, job.attempts), None):
+            pending.close()
 
     def close(self) -> None:
-        """Want no daemon any more."""
-        for inquiry in self._inquiries.values():
-            inquiry.close()
-        self._inquiries.clear()
+        for pending in self._pending.values():
+            pending.close()
+        self._pending.clear()
 
-    def _inquire(self, allocation: Allocation, environment: Mapping[str, str]) -> Inquiry:
+    def _request(self, allocation: Allocation, environment: Mapping[str, str]) -> PendingClient:
         device = _device(allocation)
         program = shutil.which(PROGRAM, path=environment.get("PATH")) or shutil.which(PROGRAM)
         if program is None:
             raise MpsTrouble(f"{PROGRAM} is not found", "install it, or run the job without --mps")
-        place = place_of(device.id, os.environ)
-        return Inquiry(program, place, device.visible, environment, exclusive=self.exclusive)
+        paths = daemon_paths(device.id, os.environ)
+        return PendingClient(program, paths, device.visible, environment, exclusive=self.exclusive)
 
     def _admitted(self, client: Client, job: Job, allocation: Allocation, environment: Mapping[str, str]) -> Served:
-        """From now on the worker has the membership, and nobody here."""
+        """Hand the client's lock over to the worker, and keep none here."""
         self._note = client.note or self._note
         if allocation.attended:
-            os.close(client.membership)
+            os.close(client.lock)
         else:
             allocation.attended = True
-            self._backend.give_lease(allocation.worker, "", client.membership)
+            self._backend.give_lease(allocation.worker, "", client.lock)
         resources, own = resources_of(job), {**environment, **dict(job.spec.extra_env)}
         amount = amount_on(resources, allocation.devices[0])
-        return Served(client_variables(client.place, resources.mps or 100, amount, own), client.mps_terminate)
+        return Served(client_variables(client.paths, resources.mps or 100, amount, own), client.mps_terminate)
 
 
 def _device(allocation: Allocation) -> Device:
-    """The one GPU whose daemon serves the attempt."""
+    """The one GPU of the attempt."""
     if len(allocation.devices) != 1:
         raise MpsTrouble("a client of MPS belongs to the daemon of one GPU", "run the job without --mps, or with -G 1")
     (device,) = allocation.devices
-    if device.kind == "declared":
+    if not device.supports_mps:
         raise MpsTrouble(f"MPS needs an NVIDIA GPU, and {device.label} is only a name", "run the job without --mps")
     return device

@@ -36,7 +36,7 @@ class Observation:
         """All of them, with our own."""
         self.warnings: tuple[str, ...] = ()
         self.snapshot = Snapshot(0.0, ())
-        self._see(devices.look(now))
+        self._see(devices.snapshot(now))
 
     def due_in(self, now: float, interval: float = LOOK_INTERVAL) -> float:
         """Seconds until it is time for a look, none or less when it is."""
@@ -60,7 +60,7 @@ class Observation:
         measures may want one that is not much older than `young`.
         """
         newer_than = max(self.freed.values(), default=0.0) if waiting else 0.0
-        self._see(self._devices.look(now, max(newer_than, young)))
+        self._see(self._devices.snapshot(now, max(newer_than, young)))
         if now - self._read_at >= min(interval, LEASE_INTERVAL):
             view = self._ledger.live()
             names = set(ours)

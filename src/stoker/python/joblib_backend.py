@@ -1,4 +1,4 @@
-"""joblib's parallel loops through the queue: parallel_config(backend="stoker", vram="auto"), after register()."""
+"""The joblib backend: parallel_config(backend="stoker", vram="auto"), after register()."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from stoker.python.job import Job, cancel_all
 from stoker.python.keywords import Keywords
 
 MOST_AT_ONCE = 256
-"""Jobs of a loop in the queue where nobody says how many; those that find no GPU wait there."""
+"""Jobs of a loop in the queue where n_jobs does not limit them."""
 Future = concurrent.futures.Future[Any]
 _Call = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
 
 
 def register() -> None:
-    """Make the name "stoker" known to joblib."""
+    """Register the backend "stoker" with joblib."""
     register_parallel_backend("stoker", StokerBackend)
 
 
 class StokerBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no annotations
-    """Each call of a loop as a job; the keywords are those of an Executor. A loop with n_jobs=1 joblib runs itself."""
+    """Runs each call of a loop as a job; keywords as for an Executor. joblib itself runs loops with n_jobs=1."""
 
     supports_retrieve_callback = True
     default_n_jobs = -1
@@ -39,25 +39,25 @@ class StokerBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no
         self._open: set[Future] = set()
 
     def configure(self, n_jobs: int = 1, parallel: Parallel = None, prefer: Any = None, **more: Any) -> int:
-        """Begin a loop."""
+        """Start a loop."""
         if given := more.keys() & Keywords.__annotations__.keys():
             hint = f'write parallel_config(backend="stoker", {given.pop()}=...) around it'
             raise UsageError("Parallel() takes no options of jobs", hint)
         self._executor = Executor(**self._options)
         size = parallel.batch_size if isinstance(parallel.batch_size, int) else 1
-        parallel.pre_dispatch = f"n_jobs*{size}"  # else twice as many are handed to us, and no workers here bound them
+        parallel.pre_dispatch = f"n_jobs*{size}"  # the default is twice as many, and no local workers limit them
         return super().configure(n_jobs, parallel)  # type: ignore[no-any-return]
 
     def effective_n_jobs(self, n_jobs: int) -> int:
-        """How many may be in the queue at a time; how many run is decided there."""
+        """How many jobs may be in the queue at once; the engine decides how many run."""
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
         return n_jobs if n_jobs > 0 else MOST_AT_ONCE
 
     def submit(self, func: BatchedCalls, callback: Callable[[Callable[[], list[Any]]], object]) -> Future:
-        """Put a call into the queue, or several into one job where a batch_size is given.
+        """Submit a call, or several as one job where a batch_size is given.
 
-        What cannot be submitted fails as if it had run: joblib waits for the end of all that it has handed over.
+        A call that cannot be submitted fails as if it had run: joblib waits for the end of all submitted calls.
         """
         try:
             future: Future = self._submitted(func.items)
@@ -66,8 +66,8 @@ class StokerBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no
             future.set_exception(error)
         self._open.add(future)
         future.add_done_callback(self._open.discard)
-        exclusive = len(func.items) == 1
-        future.add_done_callback(lambda job: callback(lambda: [job.result()] if exclusive else job.result()))
+        is_single = len(func.items) == 1
+        future.add_done_callback(lambda job: callback(lambda: [job.result()] if is_single else job.result()))
         return future
 
     def _submitted(self, calls: Sequence[_Call]) -> Job:
@@ -77,15 +77,15 @@ class StokerBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no
         return self._executor.submit(function, *arguments, **keywords)
 
     def retrieve_result_callback(self, out: Callable[[], list[Any]]) -> list[Any]:
-        """What the calls of a job returned; raises what one raised."""
+        """The results of the calls of a job; raises what a call raised."""
         return out()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """Nobody wants the rest, after a failure or Ctrl-C."""
+        """Cancel the remaining jobs, after a failure or Ctrl-C."""
         if jobs := [job for job in list(self._open) if isinstance(job, Job)]:
             cancel_all(jobs[0].link, jobs)
 
 
 def run_all(calls: Sequence[_Call]) -> list[Any]:
-    """In a job: several calls, one after the other."""
+    """Run several calls in one job."""
     return [function(*arguments, **keywords) for function, arguments, keywords in calls]

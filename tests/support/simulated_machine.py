@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from stoker.core.device import Reading
 from stoker.devices.simulated import SimulatedDevices
+from support.training_job import WORDS
 from support.wait import PATIENCE_SECONDS, wait_until
 
 GIB = 2**30
@@ -25,15 +25,15 @@ class SimulatedMachine:
         self.jobs: list[subprocess.Popen[str]] = []
 
     def start(self, *options: str, gpus: str = "0", **more: str) -> subprocess.Popen[str]:
-        """Start a simjob that sees these GPUs, with more variables in its environment."""
+        """Start a training job that sees these GPUs, with more variables in its environment."""
         environment = self.environment | {"CUDA_VISIBLE_DEVICES": gpus} | more
-        job = start_simjob(*options, environment=environment)
+        job = start_job(*options, environment=environment)
         self.jobs.append(job)
         return job
 
     def reading(self, index: int = 0, now: float = 0.0) -> Reading:
-        """What a look sees of one device."""
-        return self.devices.look(now).reading(f"SIM-{index}")
+        """The newest reading of one device."""
+        return self.devices.snapshot(now).reading(f"SIM-{index}")
 
     def wait_used(self, size: int, index: int = 0) -> None:
         """Wait until so many bytes of a device are held."""
@@ -49,13 +49,13 @@ def simulated_machine(spec: str, directory: Path) -> Iterator[SimulatedMachine]:
     finally:
         for job in machine.jobs:
             job.kill()
-            job.communicate()
+            job.communicate(timeout=PATIENCE_SECONDS)
         machine.devices.close()
 
 
-def start_simjob(*options: str, environment: dict[str, str]) -> subprocess.Popen[str]:
-    """Start the shipped job program with exactly this environment."""
-    command = [sys.executable, "-m", "stoker.devices.demo_job", *options]
+def start_job(*options: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+    """Start a training job with exactly this environment."""
+    command = [*WORDS, *options]
     return subprocess.Popen(
         command,
         env=environment,

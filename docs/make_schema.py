@@ -1,0 +1,46 @@
+"""Write docs/schema from the code: one JSON schema for each value that commands print with --json."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import msgspec
+
+FOLDER = Path(__file__).parent / "schema"
+
+TYPES = {
+    "change-1": "stoker.cli.views.changes:Report",
+    "dry-run-1": "stoker.cli.views.run_dry_run:DryRun",
+    "engine-check-1": "stoker.cli.commands.engine_check:Check",
+    "engine-config-1": "stoker.cli.commands.engine_config:ConfigShown",
+    "engine-status-1": "stoker.cli.commands.engine_status:EngineStatus",
+    "gpus-1": "stoker.queue.gpu_view:Gpus",
+    "history-1": "stoker.queue.history_view:History",
+    "jobs-1": "stoker.queue.job_view:SelectedJobs",
+    "log-1": "stoker.cli.views.logs:LogLine",
+    "run-1": "stoker.queue.run_view:RunResult",
+    "simulate-1": "stoker.simulation.replay:Simulation",
+    "status-1": "stoker.queue.view_model:Status",
+    "submit-1": "stoker.cli.commands.submit:SubmitResult",
+    "submit-plan-1": "stoker.cli.views.dry_run:SubmitPlan",
+    "wait-1": "stoker.cli.commands.wait:Waited",
+}
+"""Names of the schemas, and the types that are printed."""
+
+
+def schema_text(place: str) -> str:
+    """The schema of a type, as the file holds it."""
+    module, _, name = place.partition(":")
+    return json.dumps(msgspec.json.schema(getattr(importlib.import_module(module), name)), indent=2) + "\n"
+
+
+def main() -> None:
+    """Write all files."""
+    for name, place in TYPES.items():
+        (FOLDER / f"stoker.{name}.json").write_text(schema_text(place))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""The SQLite file of a queue: open and migrate it, run transactions, explain errors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stoker.core.errors import StokerError
+from stoker.core.spec import JobSpec
+from stoker.store.damage import DAMAGED_HINT, LOG_WITHOUT_FILE, NEWER_HINT, has_log_without_file, is_damage, preserve
+from stoker.store.schema import MIGRATIONS, VERSION
+from stoker.store.write_lock import WriteLock
+
+_ANOTHER_PROGRAM = "another program keeps it locked: end that one; nothing was written"
+_YOURS = "see whether the file and its directory are yours to write"
+_HINTS = {
+    sqlite3.SQLITE_FULL: "nothing was written; free some space on its file system",
+    sqlite3.SQLITE_IOERR: "see whether its disk is full or failing",
+    sqlite3.SQLITE_BUSY: _ANOTHER_PROGRAM,
+    sqlite3.SQLITE_LOCKED: _ANOTHER_PROGRAM,
+    sqlite3.SQLITE_CANTOPEN: _YOURS,
+    sqlite3.SQLITE_READONLY: _YOURS,
+    sqlite3.SQLITE_PERM: _YOURS,
+}
+
+
+class Database:
+    """A connection and the lock of its writers. It must not be used after a fork."""
+
+    def __init__(self, path: Path, patience: float) -> None:
+        """`patience` is how many seconds a writer waits for its turn, and SQLite for its own locks."""
+        self._path = path
+        self._specs_by_id: dict[int, JobSpec] = {}
+        self._ids_by_spec: dict[JobSpec, int] = {}
+        self._preserving = contextlib.ExitStack()
+        self._preserved = False
+        if has_log_without_file(path):
+            raise StokerError(f"{path} is damaged: {LOG_WITHOUT_FILE}", DAMAGED_HINT)
+        _create_private(path)
+        with contextlib.ExitStack() as closing:
+            lock = WriteLock(path.with_suffix(".lock"), patience)
+            self._write_lock = closing.enter_context(contextlib.closing(lock))
+            with self._explained("open"):
+                self._connection = sqlite3.connect(path, isolation_level=None, timeout=patience, cached_statements=64)
+            closing.callback(self._close_connection)
+            with self._explained("open"):
+                self._prepare()
+            self._closing = closing.pop_all()
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        with self._explained("read"):
+            return self._connection.execute(query, values).fetchall()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """One read transaction: all queries within see the same state."""
+        with self._explained("read"):
+            self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction, or a part of the one that is open. The write lock gives every writer a turn."""
+        if self._connection.in_transaction:
+            yield self._connection
+            return
+        with self._explained("write"), self._write_lock.held():
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+
+    def spec(self, spec_id: int) -> JobSpec:
+        """A row of `specs`. Jobs with the same row share one object."""
+        known = self._specs_by_id.get(spec_id)
+        if known is None:
+            ((body,),) = self.rows("SELECT body FROM specs WHERE id = ?", spec_id)
+            known = msgspec.convert(json.loads(body), JobSpec)
+            self._remember_spec(spec_id, known)
+        return known
+
+    def spec_id(self, spec: JobSpec) -> int:
+        """The row of a spec, inserted where it is missing. Call it within a write transaction."""
+        known = self._ids_by_spec.get(spec)
+        if known is None:
+            body = json.dumps(msgspec.to_builtins(spec))
+            self._connection.execute("INSERT OR IGNORE INTO specs (body) VALUES (?)", (body,))
+            (known,) = self._connection.execute("SELECT id FROM specs WHERE body = ?", (body,)).fetchone()
+            self._remember_spec(known, spec)
+        return known
+
+    def forget_specs(self) -> None:
+        """Empty the cache of specs: rows of the table were deleted or rolled back."""
+        self._specs_by_id.clear()
+        self._ids_by_spec.clear()
+
+    def _remember_spec(self, spec_id: int, spec: JobSpec) -> None:
+        self._specs_by_id[spec_id] = spec
+        self._ids_by_spec[spec] = spec_id
+
+    def _roll_back(self) -> None:
+        self.forget_specs()
+        if self._connection.in_transaction:  # SQLite may have rolled back itself, as on a full disk
+            self._connection.execute("ROLLBACK")
+
+    def _prepare(self) -> None:
+        """Check the version, switch to WAL, migrate."""
+        if (found := self._version()) > VERSION:
+            self._preserve()
+            newer = f"{self._path} was written by a newer Stoker (schema {found} instead of {VERSION})"
+            raise StokerError(newer, NEWER_HINT)
+        if self.rows("PRAGMA journal_mode") != [("wal",)]:
+            with self._write_lock.held():  # two processes that open a new file at once would block each other
+                self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")
+        if self._version() < VERSION:
+            self._migrate()
+
+    def _migrate(self) -> None:
+        with self.writing() as connection:
+            for number in range(self._version(), VERSION):  # read again: another process may have migrated meanwhile
+                for statement in MIGRATIONS[number].split(";\n"):
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+
+    def _version(self) -> int:
+        ((version,),) = self.rows("PRAGMA user_version")
+        return int(version)
+
+    @contextlib.contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        """Turn errors of SQLite into errors that say what to do."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if is_damage(_kind(error)):
+                self._preserve()
+            raise _explanation(doing, self._path, error) from error
+
+    def _preserve(self) -> None:
+        """Leave the files unchanged from here on, also when they are closed."""
+        if not self._preserved:
+            self._preserving.callback(preserve(self._connection, self._path).close)
+            self._preserved = True
+
+    def _close_connection(self) -> None:
+        with self._preserving:
+            self._connection.close()
+
+
+def _create_private(path: Path) -> None:
+    """Create the main file private: SQLite gives its side files the same mode."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+
+
+def _explanation(doing: str, path: Path, error: sqlite3.Error) -> StokerError:
+    kind = _kind(error)
+    if is_damage(kind):
+        return StokerError(f"{path} is damaged, or not a queue of Stoker: {error}", DAMAGED_HINT)
+    hint = _HINTS.get(kind, "try again; if it stays so, move the file aside and report this")
+    return StokerError(f"cannot {doing} {path}: {error}", hint)
+
+
+def _kind(error: sqlite3.Error) -> int:
+    """The primary result code: the lower byte. Errors of the sqlite3 module itself have no code."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF

@@ -29,7 +29,6 @@ from stoker.core.spec import Command
 from stoker.queue.run_view import (
     KEPT_NOTICES,
     SETTLING_SECONDS,
-    LiveRun,
     Recent,
     Saving,
     common_lead,
@@ -38,6 +37,7 @@ from stoker.queue.run_view import (
     time_left,
     without_lead,
 )
+from stoker.store.status_file import EngineStatus
 from support.build import GIB, a_job, declared, simulated
 
 DEVICE = declared("0")
@@ -163,21 +163,22 @@ def test_a_common_lead_may_be_everything_or_nothing() -> None:
     assert without_lead("a b", []) == "a b"
 
 
-def a_live_run(**fields: Any) -> LiveRun:
-    """A run of ten jobs that are all in the hands of the engine."""
-    usual: dict[str, Any] = {"waiting": 10, "draining": False, "next_job": None, "empty": 130.0}
-    return LiveRun("stoker run", 0.0, Tally(given=12), 100.0, **{**usual, **fields})
+def a_run_engine(**fields: Any) -> EngineStatus:
+    """The engine of a run that has ten waiting jobs."""
+    empty: dict[str, Any] = {"devices": (), "readings": {}, "note": "", "trouble": "", "leases": (), "waits": ()}
+    usual = {"waiting": 10, "blocked": 0, "draining": False, "empty": 130.0}
+    return EngineStatus("e", "stoker run", 1, "1", 0.0, 100.0, **{**empty, **usual, **fields})
 
 
 def test_the_time_left_is_the_forecast() -> None:
     """It counts down between two forecasts; jobs that the engine does not have yet take as long as those it has."""
     counts = run_counts(Tally(given=12), 2, expected=12)
     assert counts.waiting == 10
-    assert time_left(a_live_run(), counts, 100.0) == 30.0
-    assert time_left(a_live_run(), counts, 140.0) == 0.0
-    assert time_left(a_live_run(), run_counts(Tally(given=12), 2, expected=32), 100.0) == 90.0
-    assert time_left(a_live_run(draining=True), run_counts(Tally(given=12), 2, expected=32), 100.0) == 30.0
-    assert time_left(a_live_run(empty=None), counts, 100.0) is None
+    assert time_left(a_run_engine(), counts, 100.0) == 30.0
+    assert time_left(a_run_engine(), counts, 140.0) == 0.0
+    assert time_left(a_run_engine(), run_counts(Tally(given=12), 2, expected=32), 100.0) == 90.0
+    assert time_left(a_run_engine(draining=True), run_counts(Tally(given=12), 2, expected=32), 100.0) == 30.0
+    assert time_left(a_run_engine(empty=None), counts, 100.0) is None
 
 
 def test_jobs_of_a_stream() -> None:

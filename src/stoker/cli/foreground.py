@@ -53,7 +53,7 @@ from stoker.queue.options import (
     working_directory,
 )
 from stoker.queue.preflight import Caps, Checkouts, MpsPreflight
-from stoker.queue.run_view import FinishedRun, LiveRun, Recent, run_result, run_status
+from stoker.queue.run_view import FinishedRun, Recent, run_result, run_status
 from stoker.queue.script import Script
 from stoker.queue.submit import RUNS, new_log_directory
 from stoker.queue.view_model import RunStatus
@@ -452,17 +452,15 @@ class RunReader:
             active=[Owned(job, engine.name) for job in sorted(engine.held, key=lambda job: job.id)],
             jobs_by_process=self._processes[1],
         )
-        live = LiveRun(
-            label=run.setup.label,
-            started=run.started,
-            tally=run.tally,
-            snapshot_at=snapshot.at,
-            waiting=engine.waiting,
-            draining=engine.draining,
+        return run_status(
+            knowledge,
+            run.tally,
+            recent,
             next_job=engine.next_waiting,
-            empty=self._forecast.empty,
+            seen_at=snapshot.at,
+            expected=self._expected,
+            logs=self._logs,
         )
-        return run_status(knowledge, live, recent, expected=self._expected, logs=self._logs)
 
     def _look_ahead(self, run: Foreground) -> None:
         """Forecast once a second; a forecast costs dozens of plans, so it never takes more than 2 % of the time."""

@@ -129,7 +129,6 @@ def start_for(control: Control, otherwise: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a message on standard error."""
     print(f"stoker: {text}", file=sys.stderr, flush=True)
 
 

@@ -158,7 +158,6 @@ class Rewriter:
         return self._caps_by_environment[digest]
 
     def refuse_impossible(self, job: Job, resources: Resources) -> None:
-        """Refuse what no device here could ever meet."""
         if self._status is not None and resources.gpus and (why := never_fits(resources, self._status.devices)):
             raise Impossible(f"{id_text(job)} {why}", "ask for less; stoker gpus shows what there is")
 

@@ -73,7 +73,6 @@ class EngineStatuses(Struct, frozen=True):
         return iter(self.runs if self.queue is None else (self.queue, *self.runs))
 
     def of(self, engine: str) -> EngineStatus | None:
-        """The status of one engine."""
         return next((status for status in self if status.engine == engine), None)
 
     @property
@@ -84,17 +83,14 @@ class EngineStatuses(Struct, frozen=True):
 
     @property
     def devices(self) -> dict[str, Device]:
-        """All devices that an engine knows, by their ids."""
         return {device.id: device for status in self.current for device in status.devices}
 
     def reading(self, device_id: str) -> Reading:
-        """The newest reading of a device."""
         newest = sorted(self.current, key=lambda status: -status.at)
         return next((status.readings[device_id] for status in newest if device_id in status.readings), Reading())
 
     @property
     def leases(self) -> tuple[Lease, ...]:
-        """Leases of other engines, each once."""
         return tuple(dict.fromkeys(lease for status in self.current for lease in status.leases))
 
     def reasons(self) -> dict[tuple[str, Shape], Reason]:
@@ -260,7 +256,6 @@ class Knowledge:
 
     @cached_property
     def loads(self) -> Mapping[str, Load]:
-        """How many jobs each engine has."""
         return queries.loads(self.store)
 
     @cached_property
@@ -273,7 +268,6 @@ class Knowledge:
         return speeds_of((job for job, _ in self.active), self.devices, self.learnt)
 
     def clock(self, at: float) -> str:
-        """A moment in local time."""
         return clock_text(at, self.now)
 
     def labels(self, device_ids: Sequence[str]) -> list[str]:
@@ -293,7 +287,6 @@ class Knowledge:
         return next((status.uses[job_id] for status in self.statuses if job_id in status.uses), None)
 
     def learnt(self, kind: str) -> Learnt:
-        """What earlier runs of this kind of work taught."""
         if kind not in self._learnt:
             self._learnt[kind] = self.store.learnt(kind)
         return self._learnt[kind]

@@ -23,6 +23,7 @@ from stoker.queue.view_builder import active_lines, device_lines
 from stoker.queue.view_model import Notice, NoticeMark, RunCounts, RunStatus, exactly
 from stoker.queue.view_text import consequence_text
 from stoker.store.logs import last_line, read_tail
+from stoker.store.status_file import EngineStatus
 from stoker.store.writer import Store
 
 KEPT_NOTICES = 20
@@ -115,7 +116,6 @@ def _end_of(job_event: JobEvent) -> tuple[NoticeMark, str, str]:
 
 
 def common_lead(lead: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
-    """The words that both begin with."""
     differing = (place for place, pair in enumerate(zip(lead, words, strict=False)) if pair[0] != pair[1])
     return tuple(lead[: next(differing, min(len(lead), len(words)))])
 
@@ -131,35 +131,34 @@ def without_lead(text: str, lead: Sequence[str]) -> str:
 # -- the live display ----------------------------------------------------------------------------
 
 
-class LiveRun(NamedTuple):
-    """What the engine of a foreground run tells besides its status."""
+def run_status(
+    knowledge: Knowledge,
+    tally: Tally,
+    recent: Recent,
+    *,
+    next_job: Job | None,
+    seen_at: float,
+    expected: int | None,
+    logs: str,
+) -> RunStatus:
+    """The only run that `knowledge` is about, whose engine saw its devices at `seen_at`.
 
-    label: str
-    started: float
-    tally: Tally
-    snapshot_at: float
-    waiting: int
-    draining: bool
-    next_job: Job | None
-    empty: float | None
-    """When the engine expects to be done with the jobs that it has."""
-
-
-def run_status(knowledge: Knowledge, run: LiveRun, recent: Recent, *, expected: int | None, logs: str) -> RunStatus:
-    """The run now; `expected` is the number of its jobs, None while more may come."""
-    counts = run_counts(run.tally, len(knowledge.active), expected)
+    `expected` is the number of its jobs, None while more may come.
+    """
+    (status,) = knowledge.statuses.runs
+    counts = run_counts(tally, len(knowledge.active), expected)
     names = {job.id: recent.short_name(job) for job, _ in knowledge.active}
     return RunStatus(
-        label=run.label,
+        label=status.label,
         at=exactly(knowledge.now),
-        elapsed=knowledge.now - run.started,
+        elapsed=knowledge.now - status.since,
         simulated=knowledge.simulated,
         logs=logs,
-        devices=device_lines(knowledge, recent.settling(run.snapshot_at)),
+        devices=device_lines(knowledge, recent.settling(seen_at)),
         jobs=[replace(line, name=names[line.id]) for line in active_lines(knowledge, on_finish_jobs=True)],
         counts=counts,
-        left=None if counts.open_ended else time_left(run, counts, knowledge.now),
-        next=_next(run, counts, knowledge),
+        left=None if counts.open_ended else time_left(status, counts, knowledge.now),
+        next=_next(status, next_job, counts, knowledge),
         notices=recent.notices(),
         successes=recent.successes(),
     )
@@ -173,22 +172,21 @@ def run_counts(tally: Tally, running: int, expected: int | None) -> RunCounts:
     return RunCounts(known, done, tally.ended - done, running, waiting, open_ended=expected is None)
 
 
-def time_left(run: LiveRun, counts: RunCounts, now: float) -> float | None:
+def time_left(status: EngineStatus, counts: RunCounts, now: float) -> float | None:
     """Seconds until the run is over, by the engine's forecast; jobs that it does not have yet take as long."""
-    if run.empty is None:
+    if status.empty is None:
         return None
-    more = counts.waiting / run.waiting if run.waiting and not run.draining else 1.0
-    return max(0.0, run.empty - now) * max(1.0, more)
+    more = counts.waiting / status.waiting if status.waiting and not status.draining else 1.0
+    return max(0.0, status.empty - now) * max(1.0, more)
 
 
-def _next(run: LiveRun, counts: RunCounts, knowledge: Knowledge) -> str:
+def _next(status: EngineStatus, job: Job | None, counts: RunCounts, knowledge: Knowledge) -> str:
     """The next job and why it waits, or why there is none."""
-    job = run.next_job
-    if run.draining:
+    if status.draining:
         return "starting nothing more"
     if job is None:
         return NO_JOB_WAITS[counts.open_ended]
-    why = knowledge.reason(job, knowledge.statuses.runs[0].engine)
+    why = knowledge.reason(job, status.engine)
     return f"next (#{job.id}) {why}" if why else f"#{job.id} is about to start"
 
 

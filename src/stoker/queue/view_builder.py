@@ -43,7 +43,6 @@ _PAGE = 256
 
 
 def active_lines(knowledge: Knowledge, *, on_finish_jobs: bool = False) -> list[JobLine]:
-    """The jobs that have devices."""
     wanted = [one for one in knowledge.active if on_finish_jobs or one.job.spec.role != "hook"]
     return [job_line(job, engine, knowledge) for job, engine in wanted]
 

@@ -64,7 +64,6 @@ class Watch:
         self._pause = min(1.5 * self._pause, LONGEST_PAUSE)
 
     def hurry(self) -> None:
-        """Look again soon."""
         self._pause = SHORTEST_PAUSE
 
     def _say_why(self) -> None:

@@ -101,29 +101,19 @@ class Output(Protocol):
         """Show what was held back."""
 
 
-class Raw:
-    """The bytes as they are."""
+class Bytes:
+    """The bytes as they are, or with progress bars in their last state."""
+
+    def __init__(self, *, collapse: bool) -> None:
+        self._collapser = Collapser() if collapse else None
 
     def show(self, source: Source, block: bytes) -> None:
         del source
-        sys.stdout.buffer.write(block)
+        sys.stdout.buffer.write(self._collapser.feed(block) if self._collapser else block)
 
     def end(self) -> None:
-        sys.stdout.buffer.flush()
-
-
-class Collapsed:
-    """Progress bars in their last state."""
-
-    def __init__(self) -> None:
-        self._collapser = Collapser()
-
-    def show(self, source: Source, block: bytes) -> None:
-        del source
-        sys.stdout.buffer.write(self._collapser.feed(block))
-
-    def end(self) -> None:
-        sys.stdout.buffer.write(self._collapser.end())
+        if self._collapser:
+            sys.stdout.buffer.write(self._collapser.end())
         sys.stdout.buffer.flush()
 
 
@@ -166,7 +156,7 @@ def output_for(job_id: int, shown: str, *, as_json: bool, follows: bool) -> Outp
     """The right form: JSON, collapsed for a terminal, or raw; a terminal draws live progress bars itself."""
     if as_json:
         return JsonLines(job_id, shown)
-    return Collapsed() if sys.stdout.isatty() and not follows else Raw()
+    return Bytes(collapse=sys.stdout.isatty() and not follows)
 
 
 WHY_INTERVAL = 2.0

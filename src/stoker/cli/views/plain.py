@@ -20,7 +20,6 @@ JOB_COLUMNS = (
 
 
 def jobs_plain(jobs: Iterable[JobLine]) -> Iterator[str]:
-    """A header and a line for each job."""
     yield "\t".join(JOB_COLUMNS)
     yield from map(_job_plain, jobs)
 
@@ -49,7 +48,6 @@ PAST_COLUMNS = (
 
 
 def past_plain(jobs: Iterable[PastLine]) -> Iterator[str]:
-    """A header and a line for each job that is over."""
     yield "\t".join(PAST_COLUMNS)
     yield from (row(*_past_fields(job)) for job in jobs)
 
@@ -67,7 +65,6 @@ DEVICE_COLUMNS = (
 
 
 def devices_plain(devices: Iterable[DeviceLine]) -> Iterator[str]:
-    """A header and a line for each device."""
     yield "\t".join(DEVICE_COLUMNS)
     yield from map(_device_plain, devices)
 

@@ -53,11 +53,9 @@ class LineView:
             self._line(state.at, f"{word} #{job.id}{said}{ran} {title(job, 200)}{note}")
 
     def refresh(self, read: object) -> None:
-        """Write the lines of this turn."""
         self._flush()
 
     def say(self, text: str) -> None:
-        """Print a message."""
         self._lines.append(f"stoker: {printable(text)}\n")
         self._flush()
 

@@ -49,7 +49,6 @@ class LiveView:
         self._gone = False
 
     def happened(self, job_event: JobEvent) -> None:
-        """Remember it for the next frame."""
         self.recent.note(job_event)
 
     def refresh(self, read: Callable[[Recent], RunStatus]) -> None:
@@ -74,7 +73,6 @@ class LiveView:
         self._on_terminal(lambda: self._console.print(Text(f"stoker: {printable(text)}")))
 
     def close(self) -> None:
-        """Remove the display."""
         self._on_terminal(self._live.stop)
 
     def _on_terminal(self, act: Callable[[], object]) -> None:

@@ -42,7 +42,6 @@ def _cells_of(character: str) -> int:
 
 
 def line_cells(line: Sequence[Span]) -> int:
-    """Columns that the line takes."""
     return sum(cells(span.text) for span in line)
 
 
@@ -60,7 +59,6 @@ def clip(text: str, width: int) -> str:
 
 
 def padded(text: str, width: int) -> str:
-    """The text followed by blanks up to the width."""
     return text + " " * (width - cells(text))
 
 
@@ -259,7 +257,6 @@ def painted(lines: Iterable[Line], *, colour: bool, encoding: str) -> str:
 
 
 def write_lines(lines: Sequence[Line], choice: str) -> None:
-    """Write the lines to standard output."""
     colour = wants_colour(choice, os.environ, sys.stdout)
     sys.stdout.write(painted(lines, colour=colour, encoding=sys.stdout.encoding or "ascii"))
 

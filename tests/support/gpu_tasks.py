@@ -6,10 +6,20 @@ import subprocess
 import sys
 
 from stoker.compat.gpu_task.folder import MARKER
-from support.desk import JobBuilder
+from support.shell import Shell
 
 
-class Lab(JobBuilder):
+def script(config: str, start: str = "start()") -> str:
+    """A script that starts a scheduler for the class Task of the module task."""
+    return (
+        "from task import Task\n"
+        "from gpu_task_scheduler.gpu_task_scheduler import GPUTaskScheduler\n"
+        f"config = {{{config}}}\n"
+        f"GPUTaskScheduler(config=config, gpu_task_class=Task).{start}\n"
+    )
+
+
+class Lab(Shell):
     """A directory with scripts that use the library."""
 
     def write(self, **files: str) -> None:
@@ -31,16 +41,12 @@ class Lab(JobBuilder):
         )
         return done.returncode, done.stdout, done.stderr
 
-    def run_tasks(self, body: str, config: str, *, start: str = "start()") -> str:
+    def run_tasks(self, body: str, config: str) -> str:
         """Run a task class with this body, in a module of its own, under a configuration; returns the errors."""
         lines = "".join(f"        {line}\n" for line in body.splitlines())
         imports = "import os, sys\nfrom gpu_task_scheduler.gpu_task import GPUTask\n"
         self.write(task=f"{imports}class Task(GPUTask):\n    def main(self):\n{lines}")
-        self.write(
-            script="from task import Task\n"
-            "from gpu_task_scheduler.gpu_task_scheduler import GPUTaskScheduler\n"
-            f"GPUTaskScheduler(config={{{config}}}, gpu_task_class=Task).{start}\n"
-        )
+        self.write(script=script(config))
         code, _, errors = self.python("script.py")
         assert code == 0, errors
         return errors

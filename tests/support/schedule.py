@@ -1,77 +1,30 @@
-"""A machine on which people type `schedule`, with a queue, a ledger and an info file of its own."""
+"""A machine on which users type `schedule`, with a queue, a ledger and an info file of its own."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from support.desk import PROGRAMS, JobBuilder
+from support.shell import PROGRAMS, Running, Shell
 from support.users import User, typed_by
 from support.wait import wait_until
 
 
-class Task:
-    """A running `schedule`, and what it printed so far."""
-
-    def __init__(self, words: Sequence[str], builder: ScheduleDesk, user: User | None = None) -> None:
-        self._out, self._err = builder.directory / f"{id(self)}.out", builder.directory / f"{id(self)}.err"
-        typed = [str(PROGRAMS / "schedule"), *words]
-        command = typed if user is None else typed_by(user, *typed)
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
-                command,
-                cwd=builder.directory,
-                env=builder.environment_of(user),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
-
-    @property
-    def printed(self) -> str:
-        """Standard output so far."""
-        return self._out.read_text()
-
-    @property
-    def said(self) -> str:
-        """Standard error so far."""
-        return self._err.read_text()
-
-    def wait_printed(self, text: str) -> None:
-        """Wait until standard output has the text."""
-        wait_until(lambda: text in self.printed)
+class Task(Running):
+    """A running `schedule`."""
 
     def wait_started(self) -> int:
         """The number of the task's process, as soon as it is announced."""
         self.wait_printed("TASK PGID: ")
         return int(self.printed.partition("TASK PID: ")[2].split()[0])
 
-    def press(self, number: signal.Signals = signal.SIGINT) -> None:
-        """Send a signal; SIGINT is what Ctrl-C does."""
-        self.process.send_signal(number)
 
-    def terminated(self) -> bool:
-        """Ask it to end, once more each time, and give it a second."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.press(signal.SIGTERM)
-            self.process.wait(1)
-        return self.process.poll() is not None
-
-    def end(self) -> tuple[int, str, str]:
-        """Wait: exit code, standard output and standard error."""
-        self.process.wait(timeout=60)
-        return self.process.returncode, self.printed, self.said
-
-
-class ScheduleDesk(JobBuilder):
-    """A desk whose info file is apart from everybody else's."""
+class ScheduleMachine(Shell):
+    """A machine whose info file no other test uses."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -82,7 +35,9 @@ class ScheduleDesk(JobBuilder):
 
     def begin(self, *words: str, user: User | None = None) -> Task:
         """Start `schedule` and leave it running."""
-        self.tasks.append(Task(words, self, user))
+        typed = [str(PROGRAMS / "schedule"), *words]
+        command = typed if user is None else typed_by(user, *typed)
+        self.tasks.append(Task(command, self.directory, self.environment_of(user)))
         return self.tasks[-1]
 
     def hold(self, *words: str, gate: str = "gate", user: User | None = None) -> Task:
@@ -124,4 +79,9 @@ class ScheduleDesk(JobBuilder):
     def close(self) -> None:
         """End what still runs."""
         for task in self.tasks:
-            wait_until(task.terminated)
+            while task.process.poll() is None:
+                task.press(signal.SIGTERM)
+                try:
+                    task.process.wait(1)
+                except subprocess.TimeoutExpired:
+                    continue

@@ -1,4 +1,4 @@
-"""The older library GPUTaskScheduler: its document typed out, scripts like those that were published, its defects."""
+"""GPUTaskScheduler: its document typed out, scripts like those that were published, and its defects."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 
 from stoker.compat.gpu_task.folder import MARKER
 from support.disk import fill, small_disk
-from support.gpu_tasks import Lab
-from support.wait import PATIENCE_SECONDS
+from support.gpu_tasks import Lab, script
 
 CONFIG = """\
 config = {
@@ -240,31 +239,25 @@ class Task(GPUTask):
         self.asked = os.environ["CUDA_VISIBLE_DEVICES"]
         if self._config["lock"]:
             self.lock = open(os.devnull)
-        return {"OMP_NUM_THREADS": 4, "PYTHONHASHSEED": "7"} if self._config["wish"] else {}
+        return {"OMP_NUM_THREADS": 4, "PYTHONHASHSEED": "7"} if self._config["needs"] else {}
 
     def main(self):
-        seed = hash("x") if self._config["wish"] else 0
+        seed = hash("x") if self._config["needs"] else 0
         print(os.environ.get("OMP_NUM_THREADS"), getattr(self, "asked", "anew"), seed, "STOKER_GPU_TASK" in os.environ)
 """
 
 
 def test_required_env(lab: Lab) -> None:
     """It is asked in the instance's own process, with its GPUs set, and what it wants is there when Python starts."""
-    lab.write(
-        task=REQUIRING,
-        script="from task import Task\n"
-        "from gpu_task_scheduler.gpu_task_scheduler import GPUTaskScheduler\n"
-        'config = {"scheduler_config": {"gpu": ["5"]}, "test_config": [{"wish": [1], "lock": [0, 1]}, '
-        '{"wish": [0], "lock": [0]}]}\n'
-        "GPUTaskScheduler(config=config, gpu_task_class=Task).start()\n",
-    )
+    instances = '[{"needs": [1], "lock": [0, 1]}, {"needs": [0], "lock": [0]}]'
+    lab.write(task=REQUIRING, script=script(f'"scheduler_config": {{"gpu": ["5"]}}, "test_config": {instances}'))
     assert lab.python("script.py")[0] == 0
     seed = subprocess.check_output(
-        [sys.executable, "-c", "print(hash('x'))"], env={"PYTHONHASHSEED": "7"}, text=True, timeout=PATIENCE_SECONDS
+        [sys.executable, "-c", "print(hash('x'))"], env={"PYTHONHASHSEED": "7"}, text=True, timeout=60
     )
-    assert lab.text("results/lock-0,wish-1,/worker.log") == f"4 5 {seed.strip()} False\n"
-    assert lab.text("results/lock-1,wish-1,/worker.log") == f"4 anew {seed.strip()} False\n"
-    assert lab.text("results/lock-0,wish-0,/worker.log") == "None 5 0 False\n"
+    assert lab.text("results/lock-0,needs-1,/worker.log") == f"4 5 {seed.strip()} False\n"
+    assert lab.text("results/lock-1,needs-1,/worker.log") == f"4 anew {seed.strip()} False\n"
+    assert lab.text("results/lock-0,needs-0,/worker.log") == "None 5 0 False\n"
     assert lab.text("imports").splitlines() == ["none", "5", "5", "5", "5", "5"]
     assert list((lab.directory / "temp").iterdir()) == []
 
@@ -282,38 +275,32 @@ def test_scheduler_is_light() -> None:
     program = (
         "import sys, gpu_task_scheduler.gpu_task_scheduler; print({'msgspec', 'sqlite3', 'pynvml'} & {*sys.modules})"
     )
-    assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=PATIENCE_SECONDS) == "set()\n"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60) == "set()\n"
 
 
 # -- GPUs ------------------------------------------------------------------------------------------
 
 
-def test_same_gpu_twice(lab: Lab) -> None:
-    """A GPU that is listed twice runs two instances at a time, each with its own configuration."""
+@pytest.mark.parametrize(
+    ("gpus", "seen"),
+    [
+        ('["0", "0"]', ["0", "0"]),
+        ('["0", ["2", "3"], "GPU-8f2b"]', ["0", "2,3", "GPU-8f2b"]),
+    ],
+)
+def test_gpu_entries(lab: Lab, gpus: str, seen: list[str]) -> None:
+    """Each entry, also one that is listed twice, runs an instance beside the others, which sees just its own GPUs."""
     body = (
         "import time\n"
         "open('started-%s' % self._config['i'], 'w').close()\n"
-        "while not all(os.path.exists('started-%d' % i) for i in (1, 2)): time.sleep(0.01)\n"
+        f"while not all(os.path.exists('started-%d' % i) for i in range({len(seen)})): time.sleep(0.01)\n"
         "print(self._config['i'], os.environ['CUDA_VISIBLE_DEVICES'])"
     )
-    errors = lab.run_tasks(body, '"scheduler_config": {"gpu": ["0", "0"]}, "test_config": [{"i": [1, 2]}]')
-    assert [lab.text(f"results/i-{i},/worker.log") for i in (1, 2)] == ["1 0\n", "2 0\n"]
-    assert errors.count("gpu0 finished") == 2
-
-
-def test_mixture_of_gpus(lab: Lab) -> None:
-    """Ids and lists of ids are workers side by side, and each task sees just its own."""
-    body = (
-        "import time\n"
-        "open('started-%s' % self._config['i'], 'w').close()\n"
-        "while len([name for name in os.listdir('.') if name.startswith('started')]) < 3: time.sleep(0.01)\n"
-        "print(os.environ['CUDA_VISIBLE_DEVICES'])"
-    )
-    config = '"scheduler_config": {"gpu": ["0", ["2", "3"], "GPU-8f2b"]}, "test_config": [{"i": [1, 2, 3]}]'
-    errors = lab.run_tasks(body, config)
-    seen = [lab.text(f"results/i-{i},/worker.log").strip() for i in (1, 2, 3)]
-    assert seen == ["0", "2,3", "GPU-8f2b"]
-    assert "gpu2,3 receives task i-2," in errors
+    numbers = range(len(seen))
+    errors = lab.run_tasks(body, f'"scheduler_config": {{"gpu": {gpus}}}, "test_config": [{{"i": {list(numbers)}}}]')
+    assert [lab.text(f"results/i-{i},/worker.log") for i in numbers] == [f"{i} {seen[i]}\n" for i in numbers]
+    assert all(f"gpu{gpu} receives task i-" in errors for gpu in seen)
+    assert errors.count("gpu0 finished") == seen.count("0")
 
 
 # -- what is run, and what is not --------------------------------------------------------------------
@@ -438,12 +425,8 @@ def test_full_disk(lab: Lab) -> None:
         assert "failed;" not in lab.run_tasks("print('x' * 9000)", config)
         assert len(lab.text("disk/r/a-1,/worker.log")) == 9001
         fill(disk)
-        lab.write(
-            script="from task import Task\n"
-            "from gpu_task_scheduler.gpu_task_scheduler import GPUTaskScheduler\n"
-            'config = {"scheduler_config": {"gpu": ["0"], "temp_folder": "disk"}, "test_config": [{"a": [1]}]}\n'
-            "GPUTaskScheduler(config=config, gpu_task_class=Task).start()\n"
-        )
+        full = '"scheduler_config": {"gpu": ["0"], "temp_folder": "disk"}, "test_config": [{"a": [1]}]'
+        lab.write(script=script(full))
         assert "cannot write to temp_folder" in lab.python("script.py")[2]
 
 
@@ -536,12 +519,8 @@ def test_class_in_a_package(lab: Lab) -> None:
     (package / "__init__.py").write_text(
         "from gpu_task_scheduler.gpu_task import GPUTask\nfrom .value import number\n" + task
     )
-    lab.write(
-        script="from package import Task\n"
-        "from gpu_task_scheduler.gpu_task_scheduler import GPUTaskScheduler\n"
-        'config = {"scheduler_config": {"gpu": ["0"]}, "test_config": [{"a": [1]}]}\n'
-        "GPUTaskScheduler(config=config, gpu_task_class=Task).start()\n"
-    )
+    config = '"scheduler_config": {"gpu": ["0"]}, "test_config": [{"a": [1]}]'
+    lab.write(script=script(config).replace("from task", "from package"))
     lab.python("script.py")
     assert lab.text("results/a-1,/worker.log") == f"5 package {[str(package)]}\n"
 
@@ -569,12 +548,7 @@ def test_run_as_a_module(lab: Lab) -> None:
 def test_instances_that_cannot_run(lab: Lab, values: str, said: str) -> None:
     """What can never work is refused with a sentence before anything has started."""
     lab.run_tasks("pass", FOUR)
-    lab.write(
-        script="from task import Task\n"
-        "from gpu_task_scheduler.gpu_task_scheduler import GPUTaskScheduler\n"
-        f'config = {{"scheduler_config": {{"gpu": ["0"]}}, "test_config": [{{"a": {values}}}]}}\n'
-        "GPUTaskScheduler(config=config, gpu_task_class=Task).start()\n"
-    )
+    lab.write(script=script(f'"scheduler_config": {{"gpu": ["0"]}}, "test_config": [{{"a": {values}}}]'))
     code, _, errors = lab.python("script.py")
     assert (code, said in errors) == (1, True), errors
 

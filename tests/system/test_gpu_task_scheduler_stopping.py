@@ -1,10 +1,9 @@
-"""The older library GPUTaskScheduler: signals, threads, crashes, and others on the same GPUs."""
+"""GPUTaskScheduler: signals, threads, crashes, and other schedulers on the same GPUs."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.gpu_tasks import Lab
-from support.wait import PATIENCE_SECONDS, wait_until
+from support.gpu_tasks import Lab, script
+from support.shell import Running
+from support.wait import wait_until
 
 TASK = """\
 import os, subprocess, time
@@ -36,12 +36,7 @@ class Task(GPUTask):
         with open("ran", "a") as f:
             f.write(str(i))
 """
-SCRIPT = """\
-from task import Task
-from gpu_task_scheduler.gpu_task_scheduler import GPUTaskScheduler
-config = {"scheduler_config": {"gpu": ["0"]}, "test_config": [{"i": [0, 1, 2]}]}
-GPUTaskScheduler(config=config, gpu_task_class=Task).start()
-"""
+SCRIPT = script('"scheduler_config": {"gpu": ["0"]}, "test_config": [{"i": [0, 1, 2]}]')
 IN_A_THREAD = """\
 import threading, time
 from task import Task
@@ -59,34 +54,17 @@ while not over.is_set():  # not is_alive(): an interrupted one takes the thread 
 """
 
 
-class Script:
-    """A script that was started, in a process group of its own."""
+class Script(Running):
+    """A script that was started."""
 
     def __init__(self, lab: Lab, text: str, name: str = "script") -> None:
         self._lab = lab
         lab.write(**{name: text, "task": TASK})
-        self._said = lab.directory / f"{name}.said"
-        with self._said.open("wb") as said:
-            self.process = subprocess.Popen(
-                [sys.executable, f"{name}.py"],
-                cwd=lab.directory,
-                env=lab.environment,
-                stdin=subprocess.DEVNULL,
-                stderr=said,
-                start_new_session=True,
-            )
+        super().__init__([sys.executable, f"{name}.py"], lab.directory, lab.environment)
 
     def wait_begun(self, number: int) -> None:
         """Wait until an instance runs."""
         wait_until((self._lab.directory / f"pids-{number}").exists)
-
-    def wait_said(self, text: str) -> None:
-        """Wait until standard error has the text."""
-        wait_until(lambda: text in self._said.read_text())
-
-    def end(self) -> tuple[int, str]:
-        """Exit code, and all it said."""
-        return self.process.wait(timeout=60), self._said.read_text()
 
 
 @pytest.fixture
@@ -109,7 +87,7 @@ def processes_of(lab: Lab) -> list[psutil.Process]:
     return found
 
 
-def room_of(script: Script) -> psutil.Process | None:
+def engine_of(script: Script) -> psutil.Process | None:
     """The process that runs the script's instances, if there is one."""
     living = [child for child in psutil.Process(script.process.pid).children() if child.status() != "zombie"]
     return living[0] if living else None
@@ -120,7 +98,7 @@ def goes_on(lab: Lab, ran: str) -> None:
     (lab.directory / "gate").touch()
     if (lab.directory / "busy").exists():
         (lab.directory / "busy").rmdir()
-    code, said = Script(lab, SCRIPT).end()
+    code, _, said = Script(lab, SCRIPT).end()
     assert (code, lab.unfinished(), "".join(sorted(lab.text("ran")))) == (0, [], ran), said
 
 
@@ -132,7 +110,7 @@ def test_sigterm_leaves_nothing_running_and_nothing_lost(lab: Lab, script: str) 
     """SIGTERM ends the running instance with all it started, in whatever thread; the next run runs all that is left."""
     started = Script(lab, script)
     started.wait_begun(0)
-    started.process.send_signal(signal.SIGTERM)
+    started.press(signal.SIGTERM)
     assert started.end()[0] == -signal.SIGTERM
     wait_until(lambda: not processes_of(lab))
     assert (lab.folders(), lab.unfinished()) == (["i-0,"], ["i-0,"])
@@ -149,7 +127,7 @@ def test_first_interrupt_lets_the_running_finish(lab: Lab, whole_group: bool) ->
     (os.killpg if whole_group else os.kill)(started.process.pid, signal.SIGINT)
     started.wait_said("starting nothing more; 1 running; press again to stop them")
     (lab.directory / "gate").touch()
-    code, said = started.end()
+    code, _, said = started.end()
     assert code == -signal.SIGINT
     assert "KeyboardInterrupt" in said
     assert "gpu_task_scheduler: 2 instances not started; the next run of this script goes on with them" in said
@@ -161,10 +139,10 @@ def test_second_interrupt_stops_the_running(lab: Lab) -> None:
     """Two Ctrl-C stop what runs."""
     started = Script(lab, SCRIPT)
     started.wait_begun(0)
-    started.process.send_signal(signal.SIGINT)
+    started.press(signal.SIGINT)
     started.wait_said("press again")
-    started.process.send_signal(signal.SIGINT)
-    code, said = started.end()
+    started.press(signal.SIGINT)
+    code, _, said = started.end()
     assert code == -signal.SIGINT
     assert f"gpu_task_scheduler: cancelled: {lab.directory}/results/i-0,: stopped by SIGINT" in said
     assert lab.unfinished() == ["i-0,"]
@@ -176,9 +154,9 @@ def test_many_interrupts(lab: Lab) -> None:
     started = Script(lab, SCRIPT)
     started.wait_begun(0)
     while started.process.poll() is None:
-        started.process.send_signal(signal.SIGINT)
+        started.press(signal.SIGINT)
         time.sleep(0.002)
-    code, said = started.end()
+    code, _, said = started.end()
     assert code == -signal.SIGINT, said
     assert "KeyboardInterrupt" in said
     assert "StokerError" not in said
@@ -193,7 +171,7 @@ def test_interrupt_from_the_terminal_in_a_thread(lab: Lab) -> None:
     os.killpg(started.process.pid, signal.SIGINT)
     started.wait_said("press again")
     (lab.directory / "gate").touch()
-    assert "StokerError: stopped by SIGINT" in started.end()[1]
+    assert "StokerError: stopped by SIGINT" in started.end()[2]
     assert (lab.folders(), lab.unfinished()) == (["i-0,"], [])
 
 
@@ -204,8 +182,8 @@ def test_signal_of_the_scripts_own(lab: Lab) -> None:
     ending = "scheduler.start()\nimport os\nopen('gate', 'w').close()\nos.rmdir('busy')\nscheduler.start()\n"
     started = Script(lab, handler + text + ending)
     started.wait_begun(0)
-    started.process.send_signal(signal.SIGTERM)
-    code, said = started.end()
+    started.press(signal.SIGTERM)
+    code, _, said = started.end()
     assert (code, lab.text("ran"), lab.unfinished()) == (0, "12", ["i-0,"]), said
 
 
@@ -217,7 +195,7 @@ def test_script_killed(lab: Lab) -> None:
     started = Script(lab, SCRIPT)
     started.wait_begun(0)
     started.process.kill()
-    started.process.wait(PATIENCE_SECONDS)
+    started.process.wait(timeout=60)
     wait_until(lambda: not processes_of(lab))
     goes_on(lab, "012")
 
@@ -227,16 +205,16 @@ def test_engine_killed(lab: Lab) -> None:
     text = SCRIPT.replace("GPUTaskScheduler(config", "scheduler = GPUTaskScheduler(config").replace(").start()", ")")
     started = Script(lab, text + "try: scheduler.start()\nexcept Exception as error: print(error)\nscheduler.start()\n")
     started.wait_begun(0)
-    first = room_of(started)
+    first = engine_of(started)
     assert first is not None
     first.kill()
-    wait_until(lambda: room_of(started) not in (first, None))
+    wait_until(lambda: engine_of(started) not in (first, None))
     (lab.directory / "gate").touch()
-    code, said = started.end()
+    code, _, said = started.end()
     assert (code, lab.text("ran"), lab.unfinished()) == (0, "012", []), said
 
 
-# -- company ---------------------------------------------------------------------------------------
+# -- other schedulers ---------------------------------------------------------------------------------------
 
 
 def test_two_schedulers_and_stoker_run_take_turns(lab: Lab) -> None:
@@ -256,7 +234,7 @@ def test_same_instances_in_two_scripts(lab: Lab) -> None:
     """Instances that another run has in hand are left to it."""
     first = Script(lab, SCRIPT)
     first.wait_begun(0)
-    code, said = Script(lab, SCRIPT, "second").end()
+    code, _, said = Script(lab, SCRIPT, "second").end()
     assert code == 0
     assert said.count("skips task") == 3
     assert "in the hands of another run" in said

@@ -1,9 +1,8 @@
-"""The older tool priority_scheduler, typed as in its document and as its users got hurt by it."""
+"""priority_scheduler, typed as in its document and in ways that hurt its users."""
 
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import signal
 import subprocess
@@ -16,8 +15,9 @@ import pytest
 from support.cli import Stoker
 from support.mps import NAME as MPS_CONTROL
 from support.mps import scripted
+from support.shell import Running
 from support.users import reachable_directory
-from support.wait import PATIENCE_SECONDS, wait_until
+from support.wait import wait_until
 
 HEADER = "Directory,Executable,Filename,Epochs,Priority"
 PROGRAM = str(Path(sys.executable).parent / "priority_scheduler")
@@ -44,7 +44,7 @@ sys.exit(code)
 """Holds memory of a simulated GPU for as long as its epochs take."""
 
 
-class JobBuilder(Stoker):
+class Place(Stoker):
     """A place with a CSV file and scripts that its rows name."""
 
     def __init__(self, home: Path) -> None:
@@ -58,7 +58,7 @@ class JobBuilder(Stoker):
         self.csv = self.cwd / "tasks.csv"
         (self.cwd / "task.sh").write_text(SCRIPT)
         (self.cwd / "gated.sh").write_text(GATED)
-        self.schedulers: list[Scheduler] = []
+        self.schedulers: list[Running] = []
 
     def tasks(self, *rows: str) -> None:
         """Write the CSV."""
@@ -68,69 +68,48 @@ class JobBuilder(Stoker):
         """The rows that are in the CSV."""
         return self.csv.read_text().splitlines()[1:]
 
-    def begin(self, *words: str) -> Scheduler:
+    def begin(self, *words: str) -> Running:
         """Start the scheduler and leave it running."""
-        self.schedulers.append(Scheduler(self, words))
+        self.schedulers.append(Running([PROGRAM, *words], self.cwd, self.environment))
         return self.schedulers[-1]
 
     def schedule(self, *words: str) -> tuple[int, list[str], str]:
         """Exit code, lines of standard output, and standard error."""
-        return self.begin("--csv", "tasks.csv", "--mps", "no", *words).end()
+        return ended(self.begin("--csv", "tasks.csv", "--mps", "no", *words))
 
     def close(self) -> None:
         for scheduler in self.schedulers:
             scheduler.process.kill()
-            scheduler.process.wait(PATIENCE_SECONDS)
+            scheduler.process.wait(timeout=60)
         super().close()
 
 
-class Scheduler:
-    """A running priority_scheduler, and what it said so far."""
-
-    def __init__(self, builder: JobBuilder, words: tuple[str, ...]) -> None:
-        self._out, self._err = builder.home / f"{id(self)}.out", builder.home / f"{id(self)}.err"
-        typed = [PROGRAM, *words]
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
-                typed, cwd=builder.cwd, env=builder.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err
-            )
-
-    @property
-    def printed(self) -> list[str]:
-        return self._out.read_text().splitlines()
-
-    @property
-    def said(self) -> str:
-        return self._err.read_text()
-
-    def wait_said(self, text: str) -> None:
-        wait_until(lambda: text in self.said)
-
-    def end(self) -> tuple[int, list[str], str]:
-        self.process.wait(timeout=60)
-        return self.process.returncode, self.printed, self.said
+def ended(scheduler: Running) -> tuple[int, list[str], str]:
+    """The same of a scheduler that was begun."""
+    code, printed, said = scheduler.end()
+    return code, printed.splitlines(), said
 
 
 @pytest.fixture
-def builder(tmp_path: Path) -> Iterator[JobBuilder]:
-    builder = JobBuilder(tmp_path)
-    yield builder
-    builder.close()
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path)
+    yield place
+    place.close()
 
 
 # -- the document ----------------------------------------------------------------------------------
 
 
-def test_document_default_tasks(builder: JobBuilder) -> None:
+def test_document_default_tasks(place: Place) -> None:
     """`commands.csv` is copied to `commands_1.csv` in `scheduler_files/`, and the program run without arguments."""
-    files = builder.cwd / "scheduler_files"
-    (builder.cwd / "vision").mkdir()
+    files = place.cwd / "scheduler_files"
+    (place.cwd / "vision").mkdir()
     files.mkdir()
     (files / "commands_1.csv").write_text(
         f"{HEADER}\n.,sh,task.sh slow,50,3\nvision,/bin/sh,../task.sh urgent,10,1\n.,sh,task.sh normal,20,2\n"
     )
     (files / "counter.txt").write_text("7")
-    code, printed, said = builder.begin("--mps", "False").end()
+    code, printed, said = ended(place.begin("--mps", "False"))
     assert code == 0, said
     lines = [
         "return-code for ../task.sh urgent (priority 1) 7: 0",
@@ -139,7 +118,7 @@ def test_document_default_tasks(builder: JobBuilder) -> None:
     ]
     assert printed[:5] == ["Number of files: 3", *lines, "peak_mems: [0, 0, 0]"]
     assert [line for line in printed[5:] if line != "Waiting..."] == lines
-    assert builder.lines("runs") == [
+    assert place.lines("runs") == [
         "urgent --epochs=2 --id=7 vision",
         "normal --epochs=2 --id=8 work",
         "slow --epochs=2 --id=9 work",
@@ -152,27 +131,25 @@ def test_document_default_tasks(builder: JobBuilder) -> None:
     assert said == "priority_scheduler: 3 tasks done\n"
 
 
-def test_document_batches(builder: JobBuilder) -> None:
+def test_document_batches(place: Place) -> None:
     """The file is taken in batches in its order, and priorities count within each."""
-    builder.tasks(
-        *(f".,sh,task.sh {name},5,{priority}" for name, priority in zip("abcde", (9, 8, 7, 6, 5), strict=True))
-    )
-    code, printed, _ = builder.schedule("--num", "2")
+    place.tasks(*(f".,sh,task.sh {name},5,{priority}" for name, priority in zip("abcde", (9, 8, 7, 6, 5), strict=True)))
+    code, printed, _ = place.schedule("--num", "2")
     assert code == 0
     assert [line for line in printed if line.startswith("Number")] == [f"Number of files: {k}" for k in (2, 2, 1)]
-    trained = [line.split()[0] for line in builder.lines("runs") if "--epochs=5" in line]
+    trained = [line.split()[0] for line in place.lines("runs") if "--epochs=5" in line]
     assert [set(trained[:2]), set(trained[2:4]), trained[4]] == [{"a", "b"}, {"c", "d"}, "e"]
-    assert [line.split()[0] for line in builder.lines("runs") if "--epochs=2" in line] == ["b", "a", "d", "c", "e"]
+    assert [line.split()[0] for line in place.lines("runs") if "--epochs=2" in line] == ["b", "a", "d", "c", "e"]
 
 
-def test_document_memory_decides(builder: JobBuilder) -> None:
+def test_document_memory_decides(place: Place) -> None:
     """Profile runs go one by one; then as many tasks are trained at once, on all GPUs, as their peaks leave room."""
-    builder.environment["STOKER_SIM"] = "2x10G"
-    (builder.cwd / "train.py").write_text(TRAIN)
-    builder.tasks(*[".,-1,train.py 4G,4,1"] * 5)
-    code, printed, said = builder.schedule()
+    place.environment["STOKER_SIM"] = "2x10G"
+    (place.cwd / "train.py").write_text(TRAIN)
+    place.tasks(*[".,-1,train.py 4G,4,1"] * 5)
+    code, printed, said = place.schedule()
     assert code == 0, said
-    runs = [line.split() for line in builder.lines("runs")]
+    runs = [line.split() for line in place.lines("runs")]
     assert [word for word, epochs, _ in runs if epochs == "2"] == ["begin", "end"] * 5
     running = most = 0
     for word, epochs, _ in runs:
@@ -185,37 +162,37 @@ def test_document_memory_decides(builder: JobBuilder) -> None:
     assert "Waiting..." in printed
 
 
-def test_no_header(builder: JobBuilder) -> None:
+def test_no_header(place: Place) -> None:
     """`--header None`: the columns are in the documented order. `--header 1`: what stands above it stays."""
-    builder.csv.write_text(".,sh,task.sh a,5,1\n")
-    assert builder.schedule("--header", "None")[0] == 0
-    assert builder.csv.read_text() == ""
-    builder.csv.write_text(f"exported yesterday\n{HEADER}\n.,sh,task.sh b,5,1\n")
-    assert builder.schedule("--header", "1")[0] == 0
-    assert builder.csv.read_text() == f"exported yesterday\n{HEADER}\n"
-    assert [line.split()[0] for line in builder.lines("runs")] == ["a", "a", "b", "b"]
+    place.csv.write_text(".,sh,task.sh a,5,1\n")
+    assert place.schedule("--header", "None")[0] == 0
+    assert place.csv.read_text() == ""
+    place.csv.write_text(f"exported yesterday\n{HEADER}\n.,sh,task.sh b,5,1\n")
+    assert place.schedule("--header", "1")[0] == 0
+    assert place.csv.read_text() == f"exported yesterday\n{HEADER}\n"
+    assert [line.split()[0] for line in place.lines("runs")] == ["a", "a", "b", "b"]
 
 
-def test_document_mps(builder: JobBuilder) -> None:
+def test_document_mps(place: Place) -> None:
     """Trainings are clients of MPS with the share of threads that was asked for, and its daemon ends with them."""
-    builder.tasks(".,sh,mps.sh,5,1", ".,sh,mps.sh,6,1")
-    (builder.cwd / "mps.sh").write_text('echo "$1 ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE-none}" >> "$RUNS"\n')
+    place.tasks(".,sh,mps.sh,5,1", ".,sh,mps.sh,6,1")
+    (place.cwd / "mps.sh").write_text('echo "$1 ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE-none}" >> "$RUNS"\n')
     with reachable_directory() as short:
         scripted(short)
-        builder.environment |= {"PATH": f"{short}:{builder.environment['PATH']}", "STOKER_MPS_DIR": str(short / "mps")}
-        code, printed, said = builder.begin("-c", "tasks.csv", "--thread_percentage", "30").end()
+        place.environment |= {"PATH": f"{short}:{place.environment['PATH']}", "STOKER_MPS_DIR": str(short / "mps")}
+        code, printed, said = ended(place.begin("-c", "tasks.csv", "--thread_percentage", "30"))
         assert (code, said) == (0, "priority_scheduler: 2 tasks done\n")
         (lock,) = short.glob("mps/*/pipe/control_lock")
         wait_until(lambda: _is_free(lock))
     assert "env_value: 30" in printed
-    assert builder.lines("runs") == ["--epochs=2 none", "--epochs=2 none", "--epochs=5 30", "--epochs=6 30"]
+    assert place.lines("runs") == ["--epochs=2 none", "--epochs=2 none", "--epochs=5 30", "--epochs=6 30"]
 
 
 @pytest.mark.skipif(shutil.which(MPS_CONTROL) is not None, reason="it is installed")
-def test_mps_is_not_installed(builder: JobBuilder) -> None:
+def test_mps_is_not_installed(place: Place) -> None:
     """It is said once, and tasks run without."""
-    builder.tasks(".,sh,task.sh a,5,1", ".,sh,task.sh b,5,1")
-    code, _, said = builder.begin("-c", "tasks.csv").end()
+    place.tasks(".,sh,task.sh a,5,1", ".,sh,task.sh b,5,1")
+    code, _, said = place.begin("-c", "tasks.csv").end()
     assert code == 0
     assert said.count(f"MPS is not used: {MPS_CONTROL} is not found") == 1
 
@@ -232,9 +209,9 @@ def _is_free(lock: Path) -> bool:
 # -- what its users got hurt by --------------------------------------------------------------------
 
 
-def test_failures(builder: JobBuilder) -> None:
+def test_failures(place: Place) -> None:
     """A row that fails stays and is summed up, one whose profile fails is not trained, and the others run."""
-    (builder.cwd / "late.sh").write_text('case $1 in --epochs=2) exit 0;; esac\necho "loss is nan" >&2\nkill -9 $$\n')
+    (place.cwd / "late.sh").write_text('case $1 in --epochs=2) exit 0;; esac\necho "loss is nan" >&2\nkill -9 $$\n')
     rows = [
         ".,sh,task.sh well,5,1",
         "nowhere,sh,task.sh a,5,1",
@@ -243,11 +220,11 @@ def test_failures(builder: JobBuilder) -> None:
         ".,sh,late.sh,5,1",
         ".,sh,task.sh c,5,high",
     ]
-    builder.tasks(*rows)
-    code, printed, said = builder.schedule()
+    place.tasks(*rows)
+    code, printed, said = place.schedule()
     assert code == 1
-    assert builder.left() == rows[1:]
-    assert len(builder.lines("runs")) == 2
+    assert place.left() == rows[1:]
+    assert len(place.lines("runs")) == 2
     assert "return-code for late.sh (priority 1) 4: -9" in printed
     summary = said.partition("1 task done, 5 failed and left in tasks.csv\n")[2]
     for sentence in (
@@ -260,140 +237,140 @@ def test_failures(builder: JobBuilder) -> None:
         assert sentence in summary
 
 
-def test_much_output(builder: JobBuilder) -> None:
+def test_much_output(place: Place) -> None:
     """A task that prints more than a pipe holds is not held up, and all of it is in its log."""
-    (builder.cwd / "loud.sh").write_text("yes | head -c 300000\n")
-    builder.tasks(".,sh,loud.sh,5,1")
-    assert builder.schedule()[0] == 0
-    (log,) = builder.cwd.glob("stoker-runs/*/task-0.log")
+    (place.cwd / "loud.sh").write_text("yes | head -c 300000\n")
+    place.tasks(".,sh,loud.sh,5,1")
+    assert place.schedule()[0] == 0
+    (log,) = place.cwd.glob("stoker-runs/*/task-0.log")
     assert log.stat().st_size == 300_000
 
 
-def test_rows_are_appended_meanwhile(builder: JobBuilder) -> None:
+def test_rows_are_appended_meanwhile(place: Place) -> None:
     """They are taken in the next batch, and none is lost though rows before them are removed."""
-    builder.tasks(".,sh,task.sh a,5,1", ".,sh,gated.sh b,5,2")
-    scheduler = builder.begin("-c", "tasks.csv", "-m", "0")
-    builder.wait_lines("runs", 4)
-    wait_until(lambda: len(builder.left()) == 1)
-    with builder.csv.open("a") as file:
+    place.tasks(".,sh,task.sh a,5,1", ".,sh,gated.sh b,5,2")
+    scheduler = place.begin("-c", "tasks.csv", "-m", "0")
+    place.wait_lines("runs", 4)
+    wait_until(lambda: len(place.left()) == 1)
+    with place.csv.open("a") as file:
         file.write(".,sh,task.sh c,5,1\n")
-    (builder.cwd / "gate").touch()
+    (place.cwd / "gate").touch()
     assert scheduler.end()[0] == 0
-    assert [line.split()[0] for line in builder.lines("runs")].count("c") == 2
-    assert builder.left() == []
+    assert [line.split()[0] for line in place.lines("runs")].count("c") == 2
+    assert place.left() == []
 
 
-def test_the_file_is_kept(builder: JobBuilder) -> None:
+def test_the_file_is_kept(place: Place) -> None:
     """With --keep it stays as it is."""
-    builder.tasks(".,sh,task.sh a,5,1", ".,sh,task.sh a,5,1")
-    assert builder.schedule("--keep")[0] == 0
-    assert len(builder.left()) == 2
-    assert len(builder.lines("runs")) == 4
+    place.tasks(".,sh,task.sh a,5,1", ".,sh,task.sh a,5,1")
+    assert place.schedule("--keep")[0] == 0
+    assert len(place.left()) == 2
+    assert len(place.lines("runs")) == 4
 
 
-def test_the_file_vanishes(builder: JobBuilder) -> None:
+def test_the_file_vanishes(place: Place) -> None:
     """What runs goes on; nothing more is taken; both are said, and the exit code tells."""
-    builder.tasks(".,sh,gated.sh a,5,1", ".,sh,task.sh b,5,1")
-    scheduler = builder.begin("-c", "tasks.csv", "-n", "1", "-m", "no")
-    builder.wait_lines("runs", 2)
-    builder.csv.unlink()
-    (builder.cwd / "gate").touch()
-    code, printed, said = scheduler.end()
+    place.tasks(".,sh,gated.sh a,5,1", ".,sh,task.sh b,5,1")
+    scheduler = place.begin("-c", "tasks.csv", "-n", "1", "-m", "no")
+    place.wait_lines("runs", 2)
+    place.csv.unlink()
+    (place.cwd / "gate").touch()
+    code, printed, said = ended(scheduler)
     assert code == 1
     assert printed[-1] == "return-code for gated.sh a (priority 1) 0: 0"
     assert "tasks.csv cannot be kept up to date: No such file or directory" in said
     assert "nothing more is taken from tasks.csv" in said
 
 
-def test_a_second_scheduler(builder: JobBuilder) -> None:
+def test_a_second_scheduler(place: Place) -> None:
     """It is refused while the first works on the same file."""
-    builder.tasks(".,sh,gated.sh a,5,1")
-    first = builder.begin("-c", "tasks.csv", "-m", "no")
-    builder.wait_lines("runs", 2)
-    code, _, said = builder.schedule()
+    place.tasks(".,sh,gated.sh a,5,1")
+    first = place.begin("-c", "tasks.csv", "-m", "no")
+    place.wait_lines("runs", 2)
+    code, _, said = place.schedule()
     assert (code, said.count("another priority_scheduler works on tasks.csv")) == (2, 1)
-    (builder.cwd / "gate").touch()
+    (place.cwd / "gate").touch()
     assert first.end()[0] == 0
 
 
 # -- interruptions ---------------------------------------------------------------------------------
 
 
-def test_terminated_and_started_again(builder: JobBuilder) -> None:
+def test_terminated_and_started_again(place: Place) -> None:
     """SIGTERM stops the tasks; their rows stay, and go on under their numbers without another profile run."""
-    builder.tasks(".,sh,gated.sh a,5,1", ".,sh,task.sh b,5,1")
-    scheduler = builder.begin("-c", "tasks.csv", "-m", "no")
-    wait_until(lambda: any("a --epochs=5" in line for line in builder.lines("runs")))
+    place.tasks(".,sh,gated.sh a,5,1", ".,sh,task.sh b,5,1")
+    scheduler = place.begin("-c", "tasks.csv", "-m", "no")
+    wait_until(lambda: any("a --epochs=5" in line for line in place.lines("runs")))
     scheduler.process.send_signal(signal.SIGTERM)
     assert scheduler.end()[0] == 128 + signal.SIGTERM
-    wait_until(lambda: not builder.job_processes())
-    assert len(builder.left()) == 2
-    (builder.cwd / "gate").touch()
-    assert builder.schedule()[0] == 0
-    assert builder.left() == []
-    assert [line for line in builder.lines("runs") if line.startswith("a")] == [
+    wait_until(lambda: not place.job_processes())
+    assert len(place.left()) == 2
+    (place.cwd / "gate").touch()
+    assert place.schedule()[0] == 0
+    assert place.left() == []
+    assert [line for line in place.lines("runs") if line.startswith("a")] == [
         "a --epochs=2 --id=0 work",
         "a --epochs=5 --id=0 work",
         "a --epochs=5 --id=0 work",
     ]
 
 
-def test_interrupted(builder: JobBuilder) -> None:
+def test_interrupted(place: Place) -> None:
     """Ctrl-C lets running tasks finish, whose rows go; what has not begun stays."""
-    builder.tasks(".,sh,gated.sh a,5,1", ".,sh,task.sh b,5,1")
-    scheduler = builder.begin("-c", "tasks.csv", "-n", "1", "-m", "no")
-    builder.wait_lines("runs", 2)
+    place.tasks(".,sh,gated.sh a,5,1", ".,sh,task.sh b,5,1")
+    scheduler = place.begin("-c", "tasks.csv", "-n", "1", "-m", "no")
+    place.wait_lines("runs", 2)
     scheduler.process.send_signal(signal.SIGINT)
     scheduler.wait_said("starting nothing more")
-    (builder.cwd / "gate").touch()
+    (place.cwd / "gate").touch()
     code, _, said = scheduler.end()
-    assert (code, builder.left()) == (128 + signal.SIGINT, [".,sh,task.sh b,5,1"])
+    assert (code, place.left()) == (128 + signal.SIGINT, [".,sh,task.sh b,5,1"])
     assert "1 task done" in said
 
 
-def test_killed_while_tasks_run(builder: JobBuilder) -> None:
+def test_killed_while_tasks_run(place: Place) -> None:
     """They run on; the next scheduler waits for them and runs none of them twice."""
-    builder.tasks(".,sh,gated.sh a,5,1")
-    first = builder.begin("-c", "tasks.csv", "-m", "no")
-    builder.wait_lines("runs", 2)
+    place.tasks(".,sh,gated.sh a,5,1")
+    first = place.begin("-c", "tasks.csv", "-m", "no")
+    place.wait_lines("runs", 2)
     first.process.kill()
-    first.process.wait(PATIENCE_SECONDS)
-    second = builder.begin("-c", "tasks.csv", "-m", "no")
+    first.process.wait(timeout=60)
+    second = place.begin("-c", "tasks.csv", "-m", "no")
     wait_until(lambda: "peak_mems: [0]" in second.printed)
-    (builder.cwd / "gate").touch()
+    (place.cwd / "gate").touch()
     assert second.end()[0] == 0
-    assert [builder.left(), len(builder.lines("runs"))] == [[], 2]
+    assert [place.left(), len(place.lines("runs"))] == [[], 2]
 
 
-def test_killed_when_they_had_succeeded(builder: JobBuilder) -> None:
+def test_killed_when_they_had_succeeded(place: Place) -> None:
     """A row whose task succeeded while nobody looked is removed, and not run again."""
-    builder.tasks(".,sh,gated.sh a,5,1")
-    first = builder.begin("-c", "tasks.csv", "-m", "no")
-    builder.wait_lines("runs", 2)
+    place.tasks(".,sh,gated.sh a,5,1")
+    first = place.begin("-c", "tasks.csv", "-m", "no")
+    place.wait_lines("runs", 2)
     first.process.kill()
-    first.process.wait(PATIENCE_SECONDS)
-    (builder.cwd / "gate").touch()
-    wait_until(lambda: not builder.job_processes())
-    code, _, said = builder.schedule()
-    assert [code, builder.left(), len(builder.lines("runs"))] == [0, [], 2], said
+    first.process.wait(timeout=60)
+    (place.cwd / "gate").touch()
+    wait_until(lambda: not place.job_processes())
+    code, _, said = place.schedule()
+    assert [code, place.left(), len(place.lines("runs"))] == [0, [], 2], said
 
 
-def test_killed_again_and_again(builder: JobBuilder) -> None:
+def test_killed_again_and_again(place: Place) -> None:
     """Whenever it dies, no row is lost, no number is used for two rows, and in the end all have succeeded."""
     names = [f"t{number}" for number in range(6)]
-    builder.tasks(*(f".,sh,task.sh {name},5,1" for name in names))
+    place.tasks(*(f".,sh,task.sh {name},5,1" for name in names))
     for delay in (0.35, 0.5, 0.45, 0.6, 0.4):
-        scheduler = builder.begin("-c", "tasks.csv", "-n", "2", "-m", "no")
+        scheduler = place.begin("-c", "tasks.csv", "-n", "2", "-m", "no")
         try:
             scheduler.process.wait(delay)
         except subprocess.TimeoutExpired:
             scheduler.process.kill()
-            scheduler.process.wait(PATIENCE_SECONDS)
-        trained = {line.split()[0] for line in builder.lines("runs") if "--epochs=5" in line}
-        assert {row.split()[-1].split(",")[0] for row in builder.left()} | trained == set(names)
-    assert builder.schedule()[0] == 0
-    assert builder.left() == []
-    runs = [line.split() for line in builder.lines("runs")]
+            scheduler.process.wait(timeout=60)
+        trained = {line.split()[0] for line in place.lines("runs") if "--epochs=5" in line}
+        assert {row.split()[-1].split(",")[0] for row in place.left()} | trained == set(names)
+    assert place.schedule()[0] == 0
+    assert place.left() == []
+    runs = [line.split() for line in place.lines("runs")]
     assert {name for name, epochs, *_ in runs if epochs == "--epochs=5"} == set(names)
     assert all(len({name for name, _, number, _ in runs if number == each}) == 1 for _, _, each, _ in runs)
 
@@ -401,62 +378,26 @@ def test_killed_again_and_again(builder: JobBuilder) -> None:
 # -- bad input -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--num", "0"], "'0' is not a number of tasks"),
-        (["-n", "-3"], "-n/--num"),
-        (["-n", "many"], "'many' is not a number of tasks"),
-        (["--mps", "perhaps"], "'perhaps' is neither yes nor no"),
-        (["--thread_percentage", "0"], "'0' is not a percentage from 1 to 100"),
-        (["--threads_percentage", "150"], "'150' is not a percentage from 1 to 100"),
-        (["--header", "first"], "'first' is neither the number of a row"),
-        (["--header", "4"], "tasks.csv has no row 4"),
-        (["--header", "1"], "tasks.csv has no header"),
-        (["--csv", "missing.csv"], "cannot read missing.csv: No such file or directory"),
-        (["--csv", "."], "cannot read .: Is a directory"),
-        (["--colour"], "unrecognized arguments: --colour"),
-    ],
-)
-def test_bad_input(builder: JobBuilder, words: list[str], sentence: str) -> None:
-    """What cannot be understood is refused in one line before anything runs, and the file is as it was."""
-    builder.tasks(".,sh,task.sh a,5,1")
-    code, printed, said = builder.schedule(*words)
-    assert (code, printed, len(said.splitlines())) == (2, [], 1), said
-    assert sentence in said
-    assert len(builder.left()) == 1
-    assert builder.lines("runs") == []
-
-
-def test_nothing_to_do(builder: JobBuilder) -> None:
-    """A file with nothing but a header ends at once and leaves nothing behind."""
-    builder.tasks()
-    assert builder.schedule() == (0, [], "priority_scheduler: there is no task in tasks.csv\n")
-    assert sorted(os.listdir(builder.cwd)) == ["gated.sh", "task.sh", "tasks.csv"]
-
-
-def test_more_than_the_machine_has(builder: JobBuilder) -> None:
+def test_more_than_the_machine_has(place: Place) -> None:
     """A row that asks for more than there is fails with a word, and the others run."""
-    builder.csv.write_text(
-        f"gpus,vram,{HEADER}\n2,,.,sh,task.sh a,5,1\n,90G,.,sh,task.sh b,5,1\n,,.,sh,task.sh c,5,1\n"
-    )
-    code, _, said = builder.schedule()
+    place.csv.write_text(f"gpus,vram,{HEADER}\n2,,.,sh,task.sh a,5,1\n,90G,.,sh,task.sh b,5,1\n,,.,sh,task.sh c,5,1\n")
+    code, _, said = place.schedule()
     assert code == 1
     assert "line 2 is left out: needs 2 GPUs; this machine has 1" in said
     assert "line 3 is left out: needs 90.0G on a GPU; the largest has 24.0G" in said
-    assert len(builder.lines("runs")) == 2
+    assert len(place.lines("runs")) == 2
 
 
 # -- the same file in newer words ------------------------------------------------------------------
 
 
-def test_as_a_list_of_stoker_run(builder: JobBuilder) -> None:
+def test_as_a_list_of_stoker_run(place: Place) -> None:
     """Each row is run once with its epochs, in its directory, lower priorities first; the file is left alone."""
-    (builder.cwd / "models").mkdir()
+    (place.cwd / "models").mkdir()
     rows = ("models,sh,../task.sh a,5,2", ".,sh,task.sh b,6,1", ".,sh,task.sh c,x,1")
-    builder.tasks(*rows)
-    result = builder("run", "tasks.csv")
+    place.tasks(*rows)
+    result = place("run", "tasks.csv")
     assert result.code == 1
-    assert builder.lines("runs") == ["b --epochs=6 --id=1 work", "a --epochs=5 --id=0 models"]
+    assert place.lines("runs") == ["b --epochs=6 --id=1 work", "a --epochs=5 --id=0 models"]
     assert "tasks.csv line 4 is left out: its Epochs is 'x'" in result.err
-    assert builder.left() == list(rows)
+    assert place.left() == list(rows)

@@ -1,35 +1,31 @@
-"""The older tool simple_gpu_scheduler: commands on standard input, each run on the next free slot of --gpus."""
+"""simple_gpu_scheduler: run each command from standard input on the next free slot of --gpus."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
-import signal
-import socket
 from collections.abc import Sequence
+from functools import partial
 
-from stoker.cli.console import open_missing_streams, write_past_buffer
-from stoker.core.errors import StokerError
+from msgspec.structs import replace
+
+from stoker.compat.foreground import ToolView, inherited_spec, tool_setup
+from stoker.compat.tool import STANDARD_INPUT, Parser, announce, run_tool, say
 from stoker.core.job import Assigned, Ended, Job, JobEvent, Lost
 from stoker.core.launch import INHERIT
 from stoker.core.planner.policy import Policy
-from stoker.core.spec import JobSpec, NewJob
-from stoker.core.text import outcome, printable
+from stoker.core.spec import NewJob
+from stoker.core.text import outcome
 from stoker.core.units import count_text
 from stoker.devices.detect import declare
 from stoker.devices.interface import Devices
-from stoker.engine.foreground import Complaints, Foreground, Setup
-from stoker.ledger import find_ledger
+from stoker.engine.foreground import Foreground, Setup
 from stoker.queue.job_files import Lines, StreamSource, Unusable
-from stoker.queue.options import current_umask, current_user
-from stoker.store.paths import find_paths
 
 PROGRAM = "simple_gpu_scheduler"
 
-STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR = range(3)
 VERY_SHORT = 0.01
-"""Seconds; only commands shorter than a person could follow may leave the order in which slots become free."""
+"""Seconds. Only commands too short for a person to follow may leave the order in which slots become free."""
 SHOWN_COMMAND = 200
 """Characters of a command that a report on standard error shows."""
 
@@ -43,34 +39,22 @@ examples:
 Ctrl-C lets running commands finish, a second one stops them, a third kills them.
 """
 
+_say = partial(say, PROGRAM)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the commands that come on standard input, and return the exit code."""
-    options = _parser().parse_args(arguments)
-    open_missing_streams()
-    try:
-        return _run(slots_of(options.gpus))
-    except StokerError as error:
-        _say(f"error: {error.message}; {error.hint}")
-        return error.exit_code
-    except OSError as error:
-        _say(f"error: the system refuses: {error.strerror}")
-        return StokerError.exit_code
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    """Run the commands from standard input, and return the exit code."""
+    return run_tool(PROGRAM, lambda: _run(slots_of(_parser().parse_args(arguments).gpus)))
 
 
 def slots_of(words: Sequence[str]) -> list[str]:
-    """One word is a list with commas; of several, each is a slot as it stands, also one of several GPUs."""
+    """One word is a list with commas. Each of several words is one slot, possibly of several GPUs."""
     return words[0].split(",") if len(words) == 1 else list(words)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM,
-        description="Run each line of standard input as a shell command on a GPU that no other command has.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _parser() -> Parser:
+    parser = Parser(
+        PROGRAM, "Run each line of standard input as a shell command on a GPU that no other command has.", _EXAMPLES
     )
     parser.add_argument(
         "--gpus",
@@ -89,7 +73,9 @@ def _run(slots: Sequence[str]) -> int:
     ):
         run.run(_commands(run))
         _sum_up(run)
-        return _exit_code(run)
+        if run.stopped_by is not None:
+            return 128 + run.stopped_by
+        return 1 if run.tally.failed else 0
 
 
 def _warn_of_odd_slots(slots: Sequence[str]) -> None:
@@ -99,22 +85,12 @@ def _warn_of_odd_slots(slots: Sequence[str]) -> None:
 
 
 def _setup(slots: Sequence[str], devices: Devices) -> Setup:
-    paths = find_paths(os.environ, socket.gethostname(), simulated=False)
-    return Setup(
-        paths=paths,
-        ledger=find_ledger(os.environ),
-        devices=devices,
-        policy=Policy(newest_first=True, ahead=VERY_SHORT),
-        user=current_user(),
-        label=f"{PROGRAM} --gpus {' '.join(slots)}",
-        share_output=True,
-    )
+    setup = tool_setup(devices, f"{PROGRAM} --gpus {' '.join(slots)}")
+    return replace(setup, policy=Policy(newest_first=True, ahead=VERY_SHORT), share_output=True)
 
 
 def _commands(run: Foreground) -> StreamSource:
-    """The commands as they arrive on standard input."""
-    environment = run.store.add_environment(os.environ)
-    spec = JobSpec(cwd=os.getcwd(), environment=environment, umask=current_umask(), out=INHERIT)
+    spec = replace(inherited_spec(run), out=INHERIT)
 
     def refuse(item: Unusable) -> None:
         run.tally.unusable += 1
@@ -133,24 +109,16 @@ def _sum_up(run: Foreground) -> None:
         _say(f"{count_text(left, 'command')} not started; {again}")
 
 
-def _exit_code(run: Foreground) -> int:
-    if run.stopped_by is not None:
-        return 128 + run.stopped_by
-    return 1 if run.tally.failed else 0
-
-
-class Announcements:
-    """Says on standard output where each command goes, and on standard error what goes wrong."""
-
-    interval: float | None = None
+class Announcements(ToolView):
+    """Prints the slot of each command, and reports failures on standard error."""
 
     def __init__(self) -> None:
+        super().__init__(_say)
         self._slots: dict[int, str] = {}
-        """The slot announced for each command that is not over."""
-        self._complaints = Complaints(_say)
+        """The announced slot of each unfinished command, by job id."""
 
     def happened(self, job_event: JobEvent) -> None:
-        """Called for an assignment before its worker hears of it, so what a command prints comes after its line."""
+        """An announcement precedes the output of its command."""
         job = job_event.job
         if isinstance(job_event.event, Assigned):
             self._announce(job, job_event.devices[0].label)
@@ -159,22 +127,11 @@ class Announcements:
         elif isinstance(job_event.event, Lost):
             del self._slots[job.id]
 
-    def refresh(self, run: Foreground) -> None:
-        """Say once what keeps everything from starting."""
-        self._complaints.check(run)
-
-    def say(self, text: str) -> None:
-        """A sentence to the person."""
-        _say(text)
-
-    def close(self) -> None:
-        """Nothing to undo."""
-
     def _announce(self, job: Job, slot: str) -> None:
-        """Once for each start: a command handed over ahead may come back, and counts as new only on another slot."""
+        """A prefetched command may come back to the queue; it is announced again only on another slot."""
         if self._slots.get(job.id) != slot:
             self._slots[job.id] = slot
-            write_past_buffer(STANDARD_OUTPUT, f"Processing command `{_one_line(job)}` on gpu {slot}\n")
+            announce(f"Processing command `{_one_line(job)}` on gpu {slot}\n")
 
 
 def _report(job: Job, state: Ended, slot: str | None) -> None:
@@ -185,9 +142,5 @@ def _report(job: Job, state: Ended, slot: str | None) -> None:
 
 
 def _one_line(job: Job) -> str:
-    """The command, with lines that a backslash continues joined as the shell joins them."""
+    """The command with continued lines joined as the shell joins them."""
     return job.command.text.replace("\\\n", "")
-
-
-def _say(text: str) -> None:
-    write_past_buffer(STANDARD_ERROR, f"{PROGRAM}: {printable(text)}\n")

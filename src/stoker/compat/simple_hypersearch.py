@@ -1,24 +1,22 @@
-"""The older tool simple_hypersearch: a command pattern and parameter values in, one command per line out."""
+"""simple_hypersearch: print one command for every combination of parameter values."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from random import Random
 from string import Formatter
-from typing import NoReturn
 
+from stoker.compat.tool import STANDARD_OUTPUT, Parser, report_errors, say, whole_number
 from stoker.core.errors import UsageError
 from stoker.core.sweep import Grid, ParameterSet, drawn, ordered, shuffled
 
 PROGRAM = "simple_hypersearch"
 
-STANDARD_OUTPUT = 1
-INTERRUPTED = 130
 PIPE_CLOSED = 141
 """What a shell reports of a program that SIGPIPE ended."""
 
@@ -34,47 +32,34 @@ prints
   train --lr 0.2 --size 64
 """
 
+_HINTS = {
+    "unrecognized arguments": "write -p NAME VALUE VALUE, "
+    'and a value that looks like an option with a blank before: " --fast"',
+    "command_pattern": "put it before the first -p, or after a --, since -p takes all words that follow it as values",
+}
+
+_say = partial(say, PROGRAM)
+
 
 def generate_commands(arguments: Sequence[str] | None = None) -> int:
-    """Print the commands that the arguments ask for, and return the exit code."""
+    """Print the commands, and return the exit code."""
+    return report_errors(PROGRAM, lambda: _print_commands(_parser().parse_args(arguments)))
+
+
+def _print_commands(options: argparse.Namespace) -> int:
     try:
-        for command in _commands(_parser().parse_args(arguments)):
+        for command in _commands(options):
             _write_line(command)
-    except UsageError as error:
-        _say(f"error: {error.message}; {error.hint}")
-        return error.exit_code
     except BrokenPipeError:
         return PIPE_CLOSED
     except OSError as error:
         _say(f"error: cannot write the commands: {error.strerror}")
         return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises what is wrong with the arguments instead of printing it with the whole usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, _hint(message))
-
-
-def _hint(message: str) -> str:
-    if message.startswith("unrecognized arguments"):
-        return 'write -p NAME VALUE VALUE, and a value that looks like an option with a blank before: " --fast"'
-    if "command_pattern" in message:
-        return "put it before the first -p, or after a --, since -p takes all words that follow it as values"
-    return f"see {PROGRAM} -h"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog=PROGRAM,
-        description="Print one command for every combination of parameter values.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser() -> Parser:
+    parser = Parser(PROGRAM, "Print one command for every combination of parameter values.", _EXAMPLE, _HINTS)
     # argparse takes -1 and -0.5 for values, but -1e-3 for an option; no option of ours looks like a number.
     parser._negative_number_matcher = _NEGATIVE_NUMBER
     parser.add_argument("command_pattern", help="the command, with {NAME} where the value of a parameter belongs")
@@ -84,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
         default="shuffled_grid",
         help="random order (shuffled_grid, the default), or as given, the last parameter fastest (grid)",
     )
-    parser.add_argument("--n-samples", type=_count, help="stop after so many commands; no combination comes twice")
+    parser.add_argument(
+        "--n-samples", type=whole_number, help="stop after so many commands; no combination comes twice"
+    )
     parser.add_argument("--seed", type=int, help="a number that always gives the same random order")
     parser.add_argument(
         "-p",
@@ -96,12 +83,6 @@ def _parser() -> argparse.ArgumentParser:
         help="a parameter and its values, as in: -p lr 0.01 0.001 0.0001",
     )
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
-    return min(int(text), sys.maxsize)
 
 
 def _commands(options: argparse.Namespace) -> Iterator[str]:
@@ -116,7 +97,7 @@ def _grid(given: list[list[str]]) -> Grid:
     parameters: dict[str, list[str]] = {}
     for name, *values in given:
         if name in parameters:
-            _warn(f"parameter {name} is given more than once; its last values count")
+            _say(f"warning: parameter {name} is given more than once; its last values count")
         parameters[name] = values
     return Grid(parameters)
 
@@ -129,7 +110,7 @@ def _parameter_sets(grid: Grid, options: argparse.Namespace) -> Iterator[Paramet
 
 
 def _placeholders(pattern: str) -> set[str]:
-    """The names in a pattern, also those in the format of another, as in {a:{width}}."""
+    """The names in a pattern, including those in a format, as in {a:{width}}."""
     names: set[str] = set()
     try:
         for _, field, layout, _ in Formatter().parse(pattern):
@@ -145,9 +126,9 @@ def _check_names(asked: set[str], grid: Grid) -> None:
         _check_placeholder(name, grid)
     for name, values in grid.parameters.items():
         if not values:
-            _warn(f"parameter {name} has no values, so there are no commands")
+            _say(f"warning: parameter {name} has no values, so there are no commands")
         elif name not in asked:
-            _warn(f"parameter {name} is not in the pattern, so its values make no difference")
+            _say(f"warning: parameter {name} is not in the pattern, so its values make no difference")
 
 
 def _check_placeholder(name: str, grid: Grid) -> None:
@@ -175,15 +156,7 @@ def _filled(pattern: str, parameters: ParameterSet) -> str:
 
 
 def _write_line(line: str) -> None:
-    """Write past Python's buffer: readers get each line at once, and nothing is left to fail at exit."""
+    """Write past Python's buffer: readers get each line at once, and no write is left to fail at exit."""
     rest = os.fsencode(line) + b"\n"
     while rest:
         rest = rest[os.write(STANDARD_OUTPUT, rest) :]
-
-
-def _warn(text: str) -> None:
-    _say(f"warning: {text}")
-
-
-def _say(text: str) -> None:
-    print(f"{PROGRAM}: {text}", file=sys.stderr)

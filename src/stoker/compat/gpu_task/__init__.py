@@ -1,1 +1,1 @@
-"""Gpu_task."""
+"""The older library GPUTaskScheduler."""

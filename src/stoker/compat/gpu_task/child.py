@@ -1,4 +1,4 @@
-"""Runs one instance of GPUTaskScheduler in a process of its own, on GPUs that were set before it started.
+"""Run one instance in a process of its own, on GPUs that were set before it started.
 
 It imports next to nothing: every instance waits for it.
 """
@@ -6,11 +6,11 @@ It imports next to nothing: every instance waits for it.
 from __future__ import annotations
 
 import importlib.machinery
+import marshal
 import os
 import sys
 from types import ModuleType
 
-from stoker.compat.gpu_task.bundle import Bundle, read_bundle, read_up_to_the_scheduler
 from stoker.compat.gpu_task.folder import finish, occupy, remove
 
 try:
@@ -25,15 +25,54 @@ if TYPE_CHECKING:
 
 USAGE = "usage: start_gpu_task PICKLE MODULE_NAME MODULE_PATH DIRECTORY\n"
 BUSY = 75
-"""Exit code of an instance that another process runs: the system's word for "try again later"."""
+"""Exit code of an instance that another process runs: EX_TEMPFAIL."""
 _BEGAN = "STOKER_GPU_TASK"
 """Set in a process that was started over with the variables that its task requires."""
 _CARRIED = "carried"
-"""Its value where the task goes on as it was."""
+"""Its value where the pickled task is loaded again."""
+_MAGIC = b"stoker gpu task 1\n"
+
+_only_defines = False
+"""Whether the script runs only to define what instances need of it."""
+
+
+class Bundle:
+    """One instance as a file. Only `task` needs the user's code to be loaded."""
+
+    __slots__ = ("folder", "script", "search_path", "task", "work_dir")
+
+    def __init__(
+        self, work_dir: str, folder: str, search_path: tuple[str, ...], script: tuple[str, ...], task: bytes
+    ) -> None:
+        """`folder` is the absolute work_dir, `search_path` the sys.path of the scheduler.
+
+        `script` is the file, package and arguments of the program that called the scheduler, where class or
+        configuration need it. `task` is class and configuration, pickled.
+        """
+        self.work_dir = work_dir
+        self.folder = folder
+        self.search_path = search_path
+        self.script = script
+        self.task = task
+
+
+def write_bundle(path: str, bundle: Bundle) -> None:
+    """Write the file atomically."""
+    fields = (bundle.work_dir, bundle.folder, bundle.search_path, bundle.script, bundle.task)
+    with open(f"{path}.new", "wb") as file:
+        file.write(_MAGIC + marshal.dumps(fields))
+    os.replace(f"{path}.new", path)  # noqa: PTH105
+
+
+def read_bundle(path: str) -> Bundle | None:
+    """None where the file is a pickled task, as the older library wrote it."""
+    with open(path, "rb") as file:
+        data = file.read()
+    return Bundle(*marshal.loads(data[len(_MAGIC) :])) if data.startswith(_MAGIC) else None  # noqa: S302
 
 
 def main() -> int:
-    """Run the instance that the command line names, and return the exit code."""
+    """The program start_gpu_task."""
     if len(sys.argv) != 5:
         sys.stderr.write(USAGE)
         return 2
@@ -72,7 +111,7 @@ def _run(bundle: Bundle, path: str, module_name: str, module_path: str) -> int:
 
 
 def _succeeded(task: Any) -> int:
-    """Let the instance do its work; whatever ends it otherwise than well passes on."""
+    """0 where the task succeeds; its exceptions pass on."""
     try:
         task.main()
     except SystemExit as leaving:
@@ -82,10 +121,13 @@ def _succeeded(task: Any) -> int:
 
 
 def _task(bundle: Bundle, path: str) -> Any:
-    """The task, in a process that has all the variables it requires."""
+    """The task, in a process that has all variables that it requires."""
     began = os.environ.pop(_BEGAN, "")
     if began == _CARRIED:
-        return _carried_over(f"{path}.task")
+        with open(f"{path}.task", "rb") as file:
+            carried = loads(file.read())  # noqa: S301
+        os.unlink(f"{path}.task")
+        return carried
     task_class, config = loads(bundle.task)  # noqa: S301
     task = task_class(config, bundle.work_dir)
     if not began:
@@ -96,12 +138,12 @@ def _task(bundle: Bundle, path: str) -> Any:
 
 
 def _start_over(task: Any, required: Mapping[str, str], carried: str) -> None:
-    """Start anew with the variables: libraries and CUDA look at them only when a process begins."""
+    """Execute Python again with the variables: libraries and CUDA read them only when a process starts."""
     began = _CARRIED
     try:
         with open(carried, "wb") as file:
             dump(task, file)
-    except Exception:  # it holds something that cannot travel, and is made anew
+    except Exception:  # it cannot be pickled, and is created again
         began = "anew"
         remove(carried)
     sys.stdout.flush()
@@ -109,16 +151,8 @@ def _start_over(task: Any, required: Mapping[str, str], carried: str) -> None:
     os.execve(sys.executable, sys.orig_argv, {**os.environ, **required, _BEGAN: began})  # noqa: S606
 
 
-def _carried_over(path: str) -> Any:
-    """The task as required_env left it."""
-    with open(path, "rb") as file:
-        data = file.read()
-    os.unlink(path)
-    return loads(data)  # noqa: S301
-
-
 def _extend_search_path(*directories: str) -> None:
-    """Behind all that is there, so that nothing of Python's own is hidden."""
+    """Append, so that no module of Python's own is hidden."""
     sys.path.extend([name for name in dict.fromkeys(directories) if name not in sys.path])
 
 
@@ -138,10 +172,27 @@ def _load(name: str, path: str) -> None:
 
 
 def _load_script(path: str, package: str, *arguments: str) -> None:
-    """Run the script that called the scheduler as far as that call, under the name that keeps its main part out."""
+    """Run the script up to the start of its scheduler, under a name that keeps its main part out."""
+    global _only_defines
     module = ModuleType("__mp_main__")
     module.__file__, module.__package__ = path, package
     sys.argv = list(arguments)
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
     loader = importlib.machinery.SourceFileLoader("__mp_main__", path)
-    read_up_to_the_scheduler(lambda: loader.exec_module(module))
+    _only_defines = True
+    try:
+        loader.exec_module(module)
+    except SchedulerReached:
+        pass
+    finally:
+        _only_defines = False
+
+
+class SchedulerReached(BaseException):
+    """A script has reached start(): all that instances need of it is defined."""
+
+
+def stop_if_script_only_defines() -> None:
+    """Called by start()."""
+    if _only_defines:
+        raise SchedulerReached

@@ -1,4 +1,4 @@
-"""The configuration of the older GPUTaskScheduler: its defaults, its test instances, and the folder of each."""
+"""ConfigManager: the defaults of a configuration, its test instances, and the folder of each."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 
 class ConfigManager:
-    """Reads a configuration, and gives out its test instances one after the other."""
+    """Reads a configuration, and returns its test instances one by one."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        """The defaults are written into the scheduler_config that was given, as ever."""
+        """Writes the defaults into the given scheduler_config, as the older library did."""
         if "scheduler_config" not in config:
             raise ValueError("could not find scheduler_config in config")
         for name in ("scheduler_config", "global_config"):
@@ -27,24 +27,21 @@ class ConfigManager:
         self._given = 0
 
     def get_all_scheduler_config(self) -> dict[str, Any]:
-        """The scheduler configurations."""
         return self._scheduler_config
 
     def get_all_global_config(self) -> dict[str, Any]:
-        """The global configurations."""
         return self._global_config
 
     def get_all_test_config(self) -> list[dict[str, Any]]:
-        """The test parameter combinations."""
         return self._test_config
 
     def get_all_test_config_in_string(self) -> str:
-        """All test parameter combinations in a string, as they are written in the configuration."""
+        """The test parameters in a string, as they are written in the configuration."""
         ends = self._scheduler_config["test_config_string_inst_separator"]
         return "".join(self._joined(inst, None) + ends for inst in self._config["test_config"])
 
     def get_next_config(self, create_dir: bool = False) -> dict[str, Any]:
-        """The next parameter setting to test; `{"config": None}` when all were given. No folder is ever made here."""
+        """The next parameter setting to test, `{"config": None}` after the last one. Creates no folder."""
         if not self.get_num_left_config():
             return {"config": None}
         instance = self._test_config[self._given]
@@ -59,19 +56,17 @@ class ConfigManager:
         }
 
     def get_num_left_config(self) -> int:
-        """The number of untested parameter settings."""
         return len(self._test_config) - self._given
 
     def get_gpu_envs(self) -> list[dict[str, Any]]:
-        """The worker of each GPU entry: its name, and the variables that lead to its GPUs."""
+        """The name and the variables of each GPU entry."""
         return [{"name": f"gpu{gpu}", "env": {"CUDA_VISIBLE_DEVICES": gpu}} for gpu in self._scheduler_config["gpu"]]
 
     def get_num_gpu(self) -> int:
-        """The number of GPU entries."""
         return len(self._scheduler_config["gpu"])
 
     def _short(self, instance: Mapping[str, Any]) -> str:
-        """Values are cut before characters are left out, which is why a name may be shorter than the limit allows."""
+        """Values are cut before characters are left out, so a name may be shorter than the limit."""
         text = self._joined(instance, self._scheduler_config["config_string_value_maxlen"])
         for character in self._scheduler_config["ignored_characters_for_folder_name"]:
             text = text.replace(character, "")
@@ -84,7 +79,7 @@ class ConfigManager:
 
 
 def _filled(scheduler_config: dict[str, Any]) -> dict[str, Any]:
-    """The same dictionary, with defaults for what it does not say and its GPU entries as text."""
+    """The same dictionary, with defaults and with GPU entries as text."""
     defaults = {
         "force_rerun": False,
         "result_root_folder": os.path.abspath("results/"),
@@ -109,7 +104,7 @@ def _check_gpus(scheduler_config: dict[str, Any]) -> None:
     if "gpu" not in scheduler_config:
         raise ValueError("could not find gpu in scheduler_config")
     gpus = scheduler_config["gpu"]
-    if not isinstance(gpus, Collection) or (isinstance(gpus, str) and len(gpus) > 1):  # no letters for GPUs
+    if not isinstance(gpus, Collection) or (isinstance(gpus, str) and len(gpus) > 1):  # its letters are no GPUs
         raise _explained(ValueError("gpu can only be a list"), f'write "gpu": {str(gpus).split(",")!r}')
     if len(gpus) < 1:
         raise ValueError("please specify at least one gpu in scheduler_config")
@@ -130,7 +125,7 @@ def _gpu_word(gpu: Any) -> str:
 
 
 def _instances(test_config: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The product of each dictionary, first key slowest, one dictionary after the other; nothing is left out."""
+    """The product of each dictionary, the first key slowest, one dictionary after the other."""
     if isinstance(test_config, Mapping) or not isinstance(test_config, Iterable):
         raise _explained(TypeError("test_config is a list of dictionaries"), 'write "test_config": [{...}]')
     return [dict(zip(one, values, strict=True)) for one in test_config for values in itertools.product(*_values(one))]

@@ -1,6 +1,6 @@
-"""The result folder of an instance, and how it shows whether its run was finished.
+"""The result folder of an instance, whose marker file shows that its run is not finished.
 
-It imports next to nothing: every instance's process waits for it.
+It imports next to nothing: the process of every instance waits for it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     FolderState = Literal["absent", "done", "unfinished", "running"]
 
 MARKER = ".stoker-unfinished"
-"""In a folder from before a run starts until it has succeeded; whoever runs it holds a lock on this file."""
+"""In the folder from before a run starts until it has succeeded; the process that runs it locks this file."""
 
 GLANCE_SECONDS = 0.25
-"""For how long the lock may be held by people who only look."""
+"""Seconds for which folder_state() of other processes may hold the lock."""
 _TEXT = b"This run was not finished. GPUTaskScheduler runs it again the next time.\n"
 
 
 def folder_state(folder: str) -> FolderState:
-    """What a folder tells; one that the older library made, which knows no marker, counts as done as it did there."""
+    """A folder without a marker counts as done: the older library made none."""
     if not os.path.exists(folder):
         return "absent"
     try:
         descriptor = os.open(os.path.join(folder, MARKER), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # no marker, or nothing that we may look into
+    except OSError:  # no marker, or not readable
         return "done"
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -41,7 +41,7 @@ def folder_state(folder: str) -> FolderState:
 
 
 def begin(folder: str) -> None:
-    """Make the folder where it is missing, with the marker; an OSError where neither could be made."""
+    """Create the folder with the marker, or raise OSError and create neither."""
     fresh = not os.path.isdir(folder)
     os.makedirs(folder, exist_ok=True)
     try:
@@ -53,22 +53,22 @@ def begin(folder: str) -> None:
 
 
 def mark(folder: str) -> None:
-    """Have the folder say that its run is not finished."""
+    """Create the marker."""
     descriptor = os.open(os.path.join(folder, MARKER), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:  # noqa: SIM105
         os.pwrite(descriptor, _TEXT, 0)
-    except OSError:  # on a full disk it has to do without its text
+    except OSError:  # the disk is full; an empty marker will do
         pass
     os.close(descriptor)
 
 
 def finish(folder: str) -> None:
-    """Have the folder say that its run has succeeded."""
+    """Remove the marker: the run has succeeded."""
     remove(os.path.join(folder, MARKER))
 
 
 def remove(path: str) -> None:
-    """Remove a file; somebody may have done so before."""
+    """Remove a file if it is there."""
     try:  # noqa: SIM105
         os.unlink(path)
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def remove(path: str) -> None:
 
 
 def occupy(folder: str) -> int | None:
-    """Keep others from running it, for as long as the descriptor is open; None where another does so already."""
+    """Lock the folder until the descriptor is closed; None where another process runs it."""
     os.makedirs(folder, exist_ok=True)
     descriptor = os.open(os.path.join(folder, MARKER), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     deadline = time.monotonic() + GLANCE_SECONDS

@@ -1,4 +1,4 @@
-"""Messages between a script and the process that runs its engine."""
+"""The script's side of the process that runs its instances: messages, signals, start and end."""
 
 from __future__ import annotations
 
@@ -16,32 +16,31 @@ from typing import Any, NamedTuple
 from stoker.core.errors import StokerError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Those that the scheduler passes on, and that wait until they can be heard."""
+"""Signals that the script passes on to the process."""
 
 
 class Instance(NamedTuple):
-    """One test instance that is to be run."""
+    """One test instance to run."""
 
     place: int
     """In the order of the configuration."""
     text: str
-    """As the logs call it."""
+    """Its name in the logs."""
     folder: str
     words: tuple[str, ...]
     """The command of its process."""
     log: str
-    """Where its output goes."""
 
 
 class RunRequest(NamedTuple):
-    """All that is to be done."""
+    """All that the process has to do."""
 
     label: str
-    """Whose instances they are, for people."""
+    """The batch as users see it."""
     slots: tuple[str, ...]
-    """GPU entries, as CUDA_VISIBLE_DEVICES has them."""
+    """GPU entries, as values of CUDA_VISIBLE_DEVICES."""
     rounds: Sequence[Sequence[Instance]]
-    """Instances that may run side by side; those that share a folder are in different rounds."""
+    """Instances of a round run side by side; those that share a folder are in different rounds."""
 
 
 class Note(NamedTuple):
@@ -49,7 +48,7 @@ class Note(NamedTuple):
 
     at: float
     slot: str
-    deed: str
+    verb: str
     """`receives` or `finishes`."""
     instance: Instance
 
@@ -60,33 +59,25 @@ class Failure(NamedTuple):
     text: str
     folder: str
     outcome: str
-    """How it ended, in words."""
     log: str
     last_line: str
-    """The last that it said."""
+    """Of its log."""
 
 
-class Ending(NamedTuple):
-    """How it went."""
+class RunResult(NamedTuple):
+    """How the run ended; the last message."""
 
-    failures: tuple[Failure, ...]
-    left: tuple[str, ...]
-    """Folders of instances that were not started, because somebody stopped it."""
-    elsewhere: tuple[str, ...]
-    """Folders of instances that another run has in hand."""
-    stopped_by: int
-    """The signal that stopped it, 0 where none did."""
-
-
-class Refusal(NamedTuple):
-    """Why it could not be done at all."""
-
-    message: str
-    hint: str
+    failures: tuple[Failure, ...] = ()
+    left: tuple[str, ...] = ()
+    """Folders of instances that were not started, because a signal stopped the run."""
+    elsewhere: tuple[str, ...] = ()
+    """Folders of instances that another scheduler runs."""
+    stopped_by: int = 0
+    """A signal, or 0."""
 
 
-Message = str | Note | Ending | Refusal
-"""A sentence for people, or something that happened."""
+Message = str | Note | RunResult | StokerError
+"""What the process writes: a sentence for the user, an event, or the end."""
 
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
@@ -99,10 +90,10 @@ _PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
 
 
 class Relay:
-    """Passes signals on to a process while it is there, instead of having them end ours; in the main thread only.
+    """Passes signals to the process instead of letting them end the script; in the main thread only.
 
-    The process must then not hear them itself: it has a session of its own. In another thread nothing can be passed
-    on, and it stays in our group, so that it hears Ctrl-C as we do.
+    There the process has a session of its own, so that it does not get Ctrl-C twice. In another thread no signal
+    handler can be set; the process stays in the group of the script and gets Ctrl-C from the terminal.
     """
 
     def __init__(self) -> None:
@@ -123,8 +114,8 @@ class Relay:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def aim(self, process: subprocess.Popen[bytes]) -> None:
-        """From now on this is the process, also for what came before."""
+    def connect(self, process: subprocess.Popen[bytes]) -> None:
+        """Send the process the signals that were caught so far, and all later ones."""
         self._process = process
         for number in self.caught:
             process.send_signal(number)
@@ -135,68 +126,61 @@ class Relay:
             self._process.send_signal(number)
 
 
-def carry_out(
-    run_request: RunRequest, note: Callable[[Note], None], say: Callable[[str], None], relay: Relay
-) -> Ending:
-    """Have the errand done; returns when nothing of it runs any more."""
-    with _started(apart=relay.possible) as process:
+def run_instances(
+    request: RunRequest, on_note: Callable[[Note], None], say: Callable[[str], None], relay: Relay
+) -> RunResult:
+    """Returns when no instance runs any more."""
+    with _started(own_session=relay.possible) as process:
         try:
-            relay.aim(process)
-            return _listen(process, run_request, note, say)
+            relay.connect(process)
+            for message in _messages(process, request):
+                match message:
+                    case Note():
+                        on_note(message)
+                    case RunResult():
+                        return message
+                    case StokerError():
+                        raise message
+                    case str():
+                        say(message)
         except BaseException:
             process.terminate()
             raise
-
-
-def _started(*, apart: bool) -> subprocess.Popen[bytes]:
-    """The process; it inherits a block of signals, and hears what came meanwhile when it is ready for it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM, _PACKAGE_PARENT],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=_errors(),
-            start_new_session=apart,
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _errors() -> int | None:
-    """Our standard error; where the script has none, a file that was opened later may have its number."""
-    try:
-        ours = os.get_inheritable(2)
-    except OSError:
-        ours = False
-    return None if ours else subprocess.DEVNULL
-
-
-def _listen(
-    process: subprocess.Popen[bytes], run_request: RunRequest, note: Callable[[Note], None], say: Callable[[str], None]
-) -> Ending:
-    for message in _messages(process, run_request):
-        match message:
-            case Note():
-                note(message)
-            case Ending():
-                return message
-            case Refusal():
-                raise StokerError(message.message, message.hint)
-            case str():
-                say(message)
     raise StokerError(
         "the process that runs the instances was killed; those that had started go on",
         "call start() again: it waits for them and runs the others",
     )
 
 
-def _messages(process: subprocess.Popen[bytes], run_request: RunRequest) -> Iterator[object]:
+def _started(*, own_session: bool) -> subprocess.Popen[bytes]:
+    """The process inherits blocked signals, and gets those that came meanwhile when it unblocks them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", _PROGRAM, _PACKAGE_PARENT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=_standard_error(),
+            start_new_session=own_session,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _standard_error() -> int | None:
+    """Inherited, unless the script closed it and another file has its number."""
+    try:
+        return None if os.get_inheritable(2) else subprocess.DEVNULL
+    except OSError:
+        return subprocess.DEVNULL
+
+
+def _messages(process: subprocess.Popen[bytes], request: RunRequest) -> Iterator[object]:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        pickle.dump(run_request, process.stdin)
-        process.stdin.flush()  # it stays open: its end tells the process that we are gone
+        pickle.dump(request, process.stdin)
+        process.stdin.flush()  # it stays open: when it closes, the process knows that the script is gone
         while True:
             yield pickle.load(process.stdout)  # noqa: S301
     except (EOFError, BrokenPipeError, pickle.UnpicklingError):

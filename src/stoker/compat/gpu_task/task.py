@@ -1,6 +1,6 @@
-"""The class of the older GPUTaskScheduler that test code inherits from.
+"""GPUTask, the class that test code inherits from.
 
-It imports nothing: every instance's process waits for it.
+It imports nothing: the process of every instance waits for it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class GPUTask:
-    """One test instance: its parameters, its folder, and what is to be done with them."""
+    """One test instance with its parameters and its folder."""
 
     def __init__(self, config: dict[str, Any], work_dir: str) -> None:
         self._config = config
         self._work_dir = work_dir
 
     def required_env(self) -> dict[str, str]:
-        """Variables that the instance needs besides its GPUs; they are set before its process starts."""
+        """Variables of the instance besides its GPUs; they are set before its process starts."""
         return {}
 
     def main(self) -> None:

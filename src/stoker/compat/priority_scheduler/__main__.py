@@ -1,4 +1,4 @@
-"""The older tool priority_scheduler: tasks from a CSV file, profiled, then trained together as GPU memory allows."""
+"""priority_scheduler: profile the tasks of a CSV file, then train them together as GPU memory allows."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import contextlib
 import hashlib
 import os
 import shutil
-import signal
 import socket
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from msgspec.structs import replace
 
-from stoker.cli.console import open_missing_streams, to_stderr, write_past_buffer
-from stoker.compat.priority_scheduler.stages import PROFILES, Batches, Bench
+from stoker.compat.foreground import ToolView
+from stoker.compat.priority_scheduler.stages import PROFILES, Batches, TaskJobs
 from stoker.compat.priority_scheduler.task_file import Rows, TaskFile, Tickets, find_counter
+from stoker.compat.tool import Parser, announce, run_tool, say
 from stoker.core.device import resolve
-from stoker.core.errors import Impossible, StokerError, UsageError
+from stoker.core.errors import Impossible, UsageError
 from stoker.core.job import Ended, JobEvent
 from stoker.core.planner.policy import Policy
 from stoker.core.settings import EngineSettings, policy_of
@@ -30,7 +30,7 @@ from stoker.core.units import count_text
 from stoker.devices.detect import detect, simulate
 from stoker.devices.interface import Devices
 from stoker.devices.mps.control import PROGRAM as MPS_CONTROL
-from stoker.engine.foreground import Complaints, Foreground, Setup
+from stoker.engine.foreground import Foreground, Setup
 from stoker.ledger import find_ledger, prepare_ledger
 from stoker.queue.config import load_config
 from stoker.queue.options import Surroundings, current_umask, current_user, working_directory
@@ -38,14 +38,13 @@ from stoker.queue.submit import RUNS, new_log_directory
 from stoker.store.paths import Paths, find_paths
 
 PROGRAM = "priority_scheduler"
-STANDARD_OUTPUT = 1
 DEFAULT_FILE = "./scheduler_files/commands_1.csv"
 DEFAULT_SIZE = 20
 LARGEST_SIZE = 1_000_000
 ANY_LOAD = 10**9
 """Percent: only memory limits how many tasks run on a GPU."""
-LOOK_SECONDS = 0.1
-_MPS_HELP = "use Nvidia MPS (Multi-Process Service), yes unless given"
+PEAK_INTERVAL = 0.1
+"""Seconds between two checks for the peak memory of profile runs."""
 YES, NO = ("true", "t", "yes", "y", "on", "1"), ("false", "f", "no", "n", "off", "0", "")
 
 _EXAMPLES = """\
@@ -58,51 +57,29 @@ Ctrl-C lets running tasks finish, a second one stops them, a third kills them. W
 """
 
 
+_say = partial(say, PROGRAM)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Work off the file, and return the exit code."""
-    open_missing_streams()
-    try:
-        return _run(_parser().parse_args(arguments))
-    except StokerError as error:
-        _say(f"error: {error.message}; {error.hint}")
-        return error.exit_code
-    except OSError as error:
-        _say(f"error: the system refuses: {error.strerror}" + (f" ({error.filename})" if error.filename else ""))
-        return StokerError.exit_code
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    """Run the tasks of the file, and return the exit code."""
+    return run_tool(PROGRAM, lambda: _run(_parser().parse_args(arguments)))
 
 
 # -- the command line ------------------------------------------------------------------------------
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence, with what to type next."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, f"see {PROGRAM} -h")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog=PROGRAM,
-        description="Train the tasks of a CSV file (Directory, Executable, Filename, Epochs, Priority) together on the "
-        "GPUs, as many at a time as their memory allows, which a short run of each shows beforehand.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _parser() -> Parser:
+    description = (
+        "Train the tasks of a CSV file (Directory, Executable, Filename, Epochs, Priority) together on the "
+        "GPUs, as many at a time as their memory allows, which a short run of each shows beforehand."
     )
-    add = parser.add_argument
+    parser = Parser(PROGRAM, description, _EXAMPLES)
+    add, size_help = parser.add_argument, "tasks picked in a single go, 20 unless given"
+    mps_help = "use Nvidia MPS (Multi-Process Service), yes unless given"
     add("-c", "--csv", default=DEFAULT_FILE, metavar="FILE", help=f"path to the CSV file, {DEFAULT_FILE} unless given")
-    add(
-        "-n",
-        "--num",
-        type=_size,
-        default=DEFAULT_SIZE,
-        metavar="N",
-        help="tasks picked in a single go, 20 unless given",
-    )
+    add("-n", "--num", type=_size, default=DEFAULT_SIZE, metavar="N", help=size_help)
     add("--header", type=_header, default=0, metavar="ROW", help="row of the header, from 0; None if there is none")
-    add("-m", "--mps", type=_decided, default=True, nargs="?", const=True, metavar="YES|NO", help=_MPS_HELP)
+    add("-m", "--mps", type=_decided, default=True, nargs="?", const=True, metavar="YES|NO", help=mps_help)
     add(
         *("--thread_percentage", "--threads_percentage"),
         dest="percentage",
@@ -147,7 +124,7 @@ def _percentage(text: str) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     file = TaskFile(options.csv, options.header)
-    if not file.read():  # what cannot be understood at all is refused here, before anything is opened
+    if not file.read():  # a file that cannot be parsed is refused before anything is opened
         _say(f"there is no task in {file.name}")
         return 0
     if not options.keep and not os.access(file.path.parent, os.W_OK | os.X_OK):
@@ -161,7 +138,8 @@ def _run(options: argparse.Namespace) -> int:
         devices = closing.enter_context(contextlib.closing(_find_devices(simulation, settings, paths)))
         counter = find_counter(Path(working_directory()), file.path, kept.with_suffix(".counter"))
         rows = Rows(file, tickets, counter, size=options.num, keep=options.keep)
-        code = _work(rows, _setup(paths, devices, settings, simulation, options, resume=bool(tickets)), options)
+        label = f"{PROGRAM} --csv {options.csv}"
+        code = _work(rows, _setup(paths, devices, settings, label, resume=bool(tickets)), options)
         _sum_up(rows, file, interrupted=code > 128)
         return code
 
@@ -176,40 +154,32 @@ def _find_devices(simulation: str, settings: EngineSettings, paths: Paths) -> De
         raise Impossible(error.message, hint) from None
 
 
-def _setup(
-    paths: Paths,
-    devices: Devices,
-    settings: EngineSettings,
-    simulation: str,
-    options: argparse.Namespace,
-    *,
-    resume: bool,
-) -> Setup:
-    private = simulation and not os.environ.get("STOKER_LEDGER")
+def _setup(paths: Paths, devices: Devices, settings: EngineSettings, label: str, *, resume: bool) -> Setup:
+    private = os.environ.get("STOKER_SIM") and not os.environ.get("STOKER_LEDGER")
     return Setup(
         paths=paths,
         ledger=prepare_ledger(paths.state / "ledger") if private else find_ledger(os.environ),
         devices=devices,
         policy=_policy(settings),
         user=current_user(),
-        label=f"{PROGRAM} --csv {options.csv}",
+        label=label,
         resume=resume,
     )
 
 
 def _policy(settings: EngineSettings) -> Policy:
-    """As configured, but that profile runs go one by one, and that only memory counts when tasks are put together."""
+    """As configured, but profile runs go one by one, and only memory limits how many tasks share a GPU."""
     policy = policy_of(settings, os.cpu_count() or 1)
     return replace(policy, limits={**policy.limits, f"group {PROFILES}": 1}, busy=ANY_LOAD)
 
 
 def _work(rows: Rows, setup: Setup, options: argparse.Namespace) -> int:
-    showing = Showing()
-    with contextlib.closing(Foreground(setup, showing)) as run:
+    view = BatchView()
+    with contextlib.closing(Foreground(setup, view)) as run:
         devices, logs = run.engine.snapshot.devices, _log_directory(setup.paths)
-        bench = Bench(_surroundings(run), devices, setup.policy, logs, _mps(options))
-        with contextlib.closing(Batches(rows, bench, run, announce)) as batches:
-            showing.batches = batches
+        jobs = TaskJobs(_surroundings(run), devices, setup.policy, logs, _mps(options))
+        with contextlib.closing(Batches(rows, jobs, run, _print)) as batches:
+            view.batches = batches
             try:
                 run.run(batches)
             finally:
@@ -231,7 +201,7 @@ def _surroundings(run: Foreground) -> Surroundings:
 
 
 def _log_directory(paths: Paths) -> str:
-    """Here, as for other runs; where nothing can be written here, among the logs of the queue."""
+    """In the current directory, as for other runs; where that is not writable, among the logs of the queue."""
     try:
         return str(new_log_directory(Path(working_directory(), RUNS)))
     except OSError:
@@ -239,25 +209,24 @@ def _log_directory(paths: Paths) -> str:
 
 
 def _mps(options: argparse.Namespace) -> int | None:
-    """The share of threads for each task, where MPS is wanted and there."""
+    """Percent of the threads for each task; None where MPS is off or not installed."""
     if not options.mps:
         return None
     if shutil.which(MPS_CONTROL) is None:
         _say(f"MPS is not used: {MPS_CONTROL} is not found (--mps no says that this is well)")
         return None
     if options.percentage is not None:
-        announce(f"env_value: {options.percentage}")
+        _print(f"env_value: {options.percentage}")
     return options.percentage or 100
 
 
-class Showing:
-    """Tells the batches what happens, and the person what goes wrong."""
+class BatchView(ToolView):
+    """Passes the ends of jobs to the batches, and prints when tasks wait for memory."""
 
     def __init__(self) -> None:
-        self.interval: float | None = None
+        super().__init__(_say)
         self.batches: Batches | None = None
-        self._complaints = Complaints(_say)
-        self._waiting_told = False
+        self._waiting_announced = False
 
     def happened(self, job_event: JobEvent) -> None:
         """Only ends matter."""
@@ -266,26 +235,18 @@ class Showing:
             self.batches.ended(job_event.job, state, job_event.started, job_event.log)
 
     def refresh(self, run: Foreground) -> None:
-        """Say what keeps tasks waiting, once for each batch."""
+        """Print once for each batch that tasks wait."""
         if self.batches is not None:
-            self.batches.look_around()
-            self.interval = LOOK_SECONDS if self.batches.waits_for_peaks else None
+            self.batches.check_progress()
+            self.interval = PEAK_INTERVAL if self.batches.waits_for_peaks else None
             waits = self.batches.trains and bool(run.engine.waiting and run.engine.held)
-            if waits and not self._waiting_told:
-                announce("Waiting...")
-            self._waiting_told = waits or (self._waiting_told and self.batches.trains)
-        self._complaints.check(run)
-
-    def say(self, text: str) -> None:
-        """A sentence to the person."""
-        _say(text)
-
-    def close(self) -> None:
-        """Nothing to undo."""
+            if waits and not self._waiting_announced:
+                _print("Waiting...")
+            self._waiting_announced = waits or (self._waiting_announced and self.batches.trains)
+        super().refresh(run)
 
 
 def _sum_up(rows: Rows, file: TaskFile, *, interrupted: bool) -> None:
-    """What became of the rows, fit for pasting into a message."""
     for trouble in rows.troubles:
         _say(f"error: {trouble}")
     for row in rows.unremoved:
@@ -293,18 +254,13 @@ def _sum_up(rows: Rows, file: TaskFile, *, interrupted: bool) -> None:
     failed = f", {len(rows.failures)} failed and left in {file.name}" if rows.failures else ""
     _say(f"{count_text(rows.done, 'task')} done{failed}")
     for failure in rows.failures:
-        _say(f"  {failure.what}: {failure.why}")
+        _say(f"  {failure}")
     if interrupted:
         _say(f"what was not finished is in {file.name}, and goes on when {PROGRAM} is started again")
 
 
-def announce(text: str) -> None:
-    """A line on standard output, there at once."""
-    write_past_buffer(STANDARD_OUTPUT, f"{printable(text)}\n")
-
-
-def _say(text: str) -> None:
-    to_stderr(f"{PROGRAM}: {printable(text)}\n")
+def _print(text: str) -> None:
+    announce(f"{printable(text)}\n")
 
 
 if __name__ == "__main__":

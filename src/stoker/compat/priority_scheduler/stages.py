@@ -1,4 +1,4 @@
-"""Profile and training stages of priority_scheduler."""
+"""The jobs of priority_scheduler: each batch is profiled task by task, then trained together."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ Stage = Literal["profile", "train"]
 PROFILE_EPOCHS = 2
 
 PROFILES = "priority_scheduler profiles"
-"""The group of all profile runs, of which one runs at a time."""
+"""The group of all profile runs; one of them runs at a time."""
 
 VARIABLE = "STOKER_TASK"
-"""Tells a job from every other one, also from the same command of an earlier run."""
+"""The variable that makes each run unique: the same command of an earlier run has another value."""
 
 
-class RunRequest(Struct, frozen=True):
+class TaskRun(Struct, frozen=True):
     """One run of a row's task."""
 
     row: Row
@@ -45,27 +45,26 @@ class RunRequest(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """What the variable says."""
         return f"{self.row.ticket.token}.{self.stage}"
 
 
-class Bench(Struct, frozen=True):
-    """All that jobs are made of, but for the tasks themselves."""
+class TaskJobs(Struct, frozen=True):
+    """Builds the jobs of tasks."""
 
     around: Surroundings
     devices: Sequence[Device]
     policy: Policy
     logs: str
     mps: int | None = None
-    """Percent of a GPU's threads; None is without MPS."""
+    """Percent of a GPU's threads; None is no MPS."""
 
     @property
     def measures(self) -> bool:
-        """Whether anybody can tell how much memory a run takes."""
+        """Whether the devices report how much memory a run takes."""
         return any(device.memory for device in self.devices)
 
     def fault(self, task: Task) -> str:
-        """Why a task could never run here; empty where it could."""
+        """Why a task can never run here; empty if it can."""
         try:
             spec = self._spec(task)
         except StokerError as error:
@@ -79,10 +78,9 @@ class Bench(Struct, frozen=True):
             never_fits(resources, self.devices) or never_within_limits(resources.gpus, self.devices, self.policy) or ""
         )
 
-    def job(self, run_request: RunRequest) -> NewJob:
-        """The job of an errand."""
-        task, number = run_request.row.task, run_request.row.ticket.number
-        profile = run_request.stage == "profile"
+    def job(self, run: TaskRun) -> NewJob:
+        task, number = run.row.task, run.row.ticket.number
+        profile = run.stage == "profile"
         name = f"task-{number}-profile" if profile else f"task-{number}"
         spec = self._spec(task)
         log = f"{self.logs.replace('%', '%%')}/{name}.log"
@@ -91,7 +89,7 @@ class Bench(Struct, frozen=True):
             resources=self._resources(task, spec.resources, profile=profile),
             mps_optional=True,
             group=PROFILES if profile else spec.group,
-            extra_env=(*spec.extra_env, (VARIABLE, run_request.key)),
+            extra_env=(*spec.extra_env, (VARIABLE, run.key)),
             out=log if profile or task.options.out is None else spec.out,
             err="" if profile else spec.err,
             tags=(*spec.tags, ("task", str(number))),
@@ -100,94 +98,92 @@ class Bench(Struct, frozen=True):
         return NewJob(Command(words), spec, task.options.name or name)
 
     def _spec(self, task: Task) -> JobSpec:
-        """What a row asks for; its memory is learnt unless it says how much."""
+        """What a row asks for. Its memory is learnt unless the row gives it."""
         own = task.options
         vram = "auto" if own.vram is None and own.gpus != 0 else own.vram
         return spec_of(replace(own, chdir=task.directory or None, priority=-task.priority, vram=vram), self.around)
 
     def _resources(self, task: Task, resources: Resources, *, profile: bool) -> Resources:
-        """A whole GPU to learn what it takes; then that much, as a client of MPS where there is one to be."""
+        """A profile run has a whole GPU. A training gets the learnt memory, as an MPS client where possible."""
         if profile:
             return replace(resources, memory=None, auto=False, mps=None)
-        told = task.options.mps is not None or not resources.shares or resources.gpus != 1
-        return resources if told else replace(resources, mps=self.mps)
+        given = task.options.mps is not None or not resources.shares or resources.gpus != 1
+        return resources if given else replace(resources, mps=self.mps)
 
 
 def key_of(job: Job) -> str:
-    """The key of the errand that a job is."""
+    """The key of the run that a job came from."""
     return dict(job.spec.extra_env).get(VARIABLE, "")
 
 
 def return_code(state: Ended) -> int:
-    """How Python would tell the end: the exit code, or the signal with a minus before it."""
+    """As in Python's subprocess: the exit code, or minus the signal."""
     return -state.signal if state.signal else state.code or 0
 
 
 PEAK_PATIENCE = 4.0
-"""Seconds for which the driver's last word on a profile run is waited for."""
+"""Seconds to wait for the driver's account of a profile run."""
 
 BRIEF = 0.5
-"""Seconds; what ran no longer than that may have been over before anybody looked."""
+"""Seconds. The engine may not have measured a run that was shorter."""
 
 
 class Batches:
-    """Gives out the jobs of one batch after the other, and tells the rows how they ended."""
+    """A source of jobs, batch after batch and stage after stage; records in the rows how they ended."""
 
-    def __init__(self, rows: Rows, bench: Bench, run: Foreground, announce: Callable[[str], None]) -> None:
+    def __init__(self, rows: Rows, jobs: TaskJobs, run: Foreground, announce: Callable[[str], None]) -> None:
         self.exhausted = False
         self._rows = rows
-        self._bench = bench
+        self._jobs = jobs
         self._run = run
         self._announce = announce
-        self._wake_fifo = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Readable when there are jobs to take, or another batch to look for."""
+        self._wake = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """An eventfd: readable when there are jobs to take, or the next stage or batch is due."""
         self._outgoing: deque[NewJob] = deque()
-        self._open: dict[str, RunRequest] = {}
-        """What was given out and is not over."""
-        self._passed: list[RunRequest] = []
-        """Profile runs that succeeded."""
+        self._open: dict[str, TaskRun] = {}
+        """Unfinished runs by their keys."""
+        self._passed: list[TaskRun] = []
+        """Successful profile runs."""
         self._profiles: dict[str, Job] = {}
-        """Their jobs by the key of the errand, as far as those ran here."""
+        """Their jobs by key, where this scheduler ran them."""
         self._unmeasured: list[Job] = []
-        """Profile runs whose peak is still to be told..."""
+        """Profile runs whose peak memory is not known yet..."""
         self._deadline: float | None = None
-        """... and until when it is waited for."""
+        """... and the end of the wait for it."""
         self._not_submitted = 0
 
-    # -- as a source of jobs ---------------------------------------------------------------------
+    # -- source ----------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """The bell."""
-        return self._wake_fifo
+        return self._wake
 
     def take(self, limit: int) -> Sequence[NewJob]:
-        """The next jobs of this batch, or the first of another."""
-        os.eventfd_read(self._wake_fifo)
+        """The next jobs of this batch, or the first of the next one."""
+        os.eventfd_read(self._wake)
         while not self._outgoing and not self._open and not self.exhausted:
-            self._go_on()
+            self._next_stage()
         jobs = [self._outgoing.popleft() for _ in range(min(limit, len(self._outgoing)))]
         if self._outgoing:
-            self._ring()
+            self._wake_up()
         return jobs
 
     def close(self) -> None:
-        """Give the bell back."""
-        os.close(self._wake_fifo)
+        os.close(self._wake)
 
-    # -- stage after stage -----------------------------------------------------------------------
+    # -- stages ----------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
+    def _next_stage(self) -> None:
         if self._passed:
             self._train()
-        elif batch := self._rows.next_batch(self._bench.fault, self._run.say):
+        elif batch := self._rows.next_batch(self._jobs.fault, self._run.say):
             self._announce(f"Number of files: {len(batch)}")
-            self._give_out([run_request for row in batch if (run_request := self._begin(RunRequest(row, "profile")))])
+            self._submit([run for row in batch if (run := self._begin(TaskRun(row, "profile")))])
         else:
             self.exhausted = True
 
-    def _begin(self, profile: RunRequest) -> RunRequest | None:
-        """The profile run of a row, unless an earlier scheduler has brought it further."""
-        train = RunRequest(profile.row, "train")
+    def _begin(self, profile: TaskRun) -> TaskRun | None:
+        """The profile run of a row, unless it succeeded under an earlier scheduler."""
+        train = TaskRun(profile.row, "train")
         if not profile.row.new and self._succeeded(train):
             self._run.say(f"{train.row.title} succeeded in an earlier run")
             self._rows.succeeded(train.row)
@@ -199,79 +195,77 @@ class Batches:
 
     def _train(self) -> None:
         passed, self._passed = self._passed, []
-        passed.sort(key=lambda run_request: (run_request.row.task.priority, run_request.row.ticket.number))
-        self._announce(f"peak_mems: {[self._peak(run_request) for run_request in passed]}")
+        passed.sort(key=lambda run: (run.row.task.priority, run.row.ticket.number))
+        self._announce(f"peak_mems: {[self._peak(run) for run in passed]}")
         self._profiles.clear()
-        self._give_out(RunRequest(run_request.row, "train") for run_request in passed)
+        self._submit(TaskRun(run.row, "train") for run in passed)
 
-    def _give_out(self, run_requests: Iterable[RunRequest]) -> None:
-        for run_request in run_requests:
-            self._open[run_request.key] = run_request
-            self._outgoing.append(self._bench.job(run_request))
+    def _submit(self, task_runs: Iterable[TaskRun]) -> None:
+        for run in task_runs:
+            self._open[run.key] = run
+            self._outgoing.append(self._jobs.job(run))
 
-    # -- what becomes of them --------------------------------------------------------------------
+    # -- ends ------------------------------------------------------------------------------------
 
     def ended(self, job: Job, state: Ended, started: float | None, log: str) -> None:
-        """A job is over."""
-        run_request = self._open.pop(key_of(job), None)
-        if run_request is None:
+        """Record the end of a job, and go on when the stage is over."""
+        run = self._open.pop(key_of(job), None)
+        if run is None:
             return
-        self._announce(f"return-code for {run_request.row.title}: {return_code(state)}")
+        self._announce(f"return-code for {run.row.title}: {return_code(state)}")
         if state.result == "done":
-            self._well(run_request)
-            self._note_profile(run_request, job, 0.0 if started is None else state.at - started)
+            self._on_success(run)
+            self._note_profile(run, job, 0.0 if started is None else state.at - started)
         elif self._run.stopped_by is None:
-            self._rows.failed(run_request.row, _why(run_request, state, log))
-        self._ring_if_over()
+            self._rows.failed(run.row, _why(run, state, log))
+        self._wake_if_over()
 
-    def look_around(self) -> None:
-        """Between turns: see to what nobody tells of."""
+    def check_progress(self) -> None:
+        """Find out between turns what causes no event: jobs not submitted, and peaks that arrived."""
         not_submitted = self._run.tally.skipped + self._run.tally.elsewhere
         if not_submitted > self._not_submitted:
             self._not_submitted = not_submitted
-            for run_request in list(self._open.values()):
-                self._sort_out(run_request)
-            self._ring_if_over()
+            for run in list(self._open.values()):
+                self._resolve(run)
+            self._wake_if_over()
         if self._deadline is not None and (self._is_measured or time.monotonic() >= self._deadline):
             self._deadline, self._unmeasured = None, []
-            self._ring()
+            self._wake_up()
 
     @property
     def waits_for_peaks(self) -> bool:
-        """Whether there is something to look for soon."""
         return self._deadline is not None
 
     @property
     def trains(self) -> bool:
-        """Whether tasks are being trained."""
-        return any(run_request.stage == "train" for run_request in self._open.values())
+        return any(run.stage == "train" for run in self._open.values())
 
-    def _sort_out(self, run_request: RunRequest) -> None:
-        """A job that was not submitted is done by now, or another engine has it."""
-        if self._succeeded(run_request):
-            del self._open[run_request.key]
-            self._well(run_request)
-        elif self._run.store.times_open(self._content(run_request), self._run.engine.name):
-            del self._open[run_request.key]
-            self._rows.left_to_others(run_request.row)
-            self._run.say(f"{run_request.row.title} is in the hands of another engine; its row stays")
+    def _resolve(self, run: TaskRun) -> None:
+        """A job that was not submitted has succeeded before, or another engine runs it."""
+        if self._succeeded(run):
+            del self._open[run.key]
+            self._on_success(run)
+        elif self._run.store.times_open(self._content(run), self._run.engine.name):
+            del self._open[run.key]
+            self._rows.left_to_others(run.row)
+            self._run.say(f"{run.row.title} is in the hands of another engine; its row stays")
 
-    def _well(self, run_request: RunRequest) -> None:
-        if run_request.stage == "profile":
-            self._passed.append(run_request)
+    def _on_success(self, run: TaskRun) -> None:
+        if run.stage == "profile":
+            self._passed.append(run)
         else:
-            self._rows.succeeded(run_request.row)
+            self._rows.succeeded(run.row)
 
-    # -- what profile runs showed ----------------------------------------------------------------
+    # -- peaks -----------------------------------------------------------------------------------
 
-    def _note_profile(self, run_request: RunRequest, job: Job, seconds: float) -> None:
-        if run_request.stage == "profile":
-            self._profiles[run_request.key] = job
-            self._unmeasured += [job] if seconds > BRIEF and self._bench.measures else []
+    def _note_profile(self, run: TaskRun, job: Job, seconds: float) -> None:
+        if run.stage == "profile":
+            self._profiles[run.key] = job
+            self._unmeasured += [job] if seconds > BRIEF and self._jobs.measures else []
 
-    def _peak(self, run_request: RunRequest) -> int:
-        """Bytes that a profile run held at most; 0 where nobody knows."""
-        job = self._profiles.get(run_request.key)
+    def _peak(self, run: TaskRun) -> int:
+        """Peak memory of a profile run in bytes; 0 where it is not known."""
+        job = self._profiles.get(run.key)
         uses = {} if job is None else self._run.store.uses(job.id)
         return max((use.peak for use in uses.values()), default=0)
 
@@ -279,28 +273,26 @@ class Batches:
     def _is_measured(self) -> bool:
         return all(self._run.store.uses(job.id) for job in self._unmeasured)
 
-    # -- inside ----------------------------------------------------------------------------------
+    def _succeeded(self, run: TaskRun) -> bool:
+        return self._run.store.times_done(self._content(run)) > 0
 
-    def _succeeded(self, run_request: RunRequest) -> bool:
-        return self._run.store.times_done(self._content(run_request)) > 0
-
-    def _content(self, run_request: RunRequest) -> bytes:
-        job = self._bench.job(run_request)
+    def _content(self, run: TaskRun) -> bytes:
+        job = self._jobs.job(run)
         return content_of(job.command, job.spec, job.task)
 
-    def _ring_if_over(self) -> None:
+    def _wake_if_over(self) -> None:
         if self._open or self._outgoing:
             return
         if self._unmeasured:
             self._deadline = time.monotonic() + PEAK_PATIENCE
         else:
-            self._ring()
+            self._wake_up()
 
-    def _ring(self) -> None:
-        os.eventfd_write(self._wake_fifo, 1)
+    def _wake_up(self) -> None:
+        os.eventfd_write(self._wake, 1)
 
 
-def _why(run_request: RunRequest, state: Ended, log: str) -> str:
-    said = state.note or last_line(log)
-    where = " in its profile run" if run_request.stage == "profile" else ""
-    return f"{outcome(state)}{where}" + (f": {said}" if said else "") + (f" [{log}]" if log else "")
+def _why(run: TaskRun, state: Ended, log: str) -> str:
+    reason = state.note or last_line(log)
+    where = " in its profile run" if run.stage == "profile" else ""
+    return f"{outcome(state)}{where}" + (f": {reason}" if reason else "") + (f" [{log}]" if log else "")

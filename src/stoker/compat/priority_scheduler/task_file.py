@@ -1,4 +1,7 @@
-"""The CSV task file of priority_scheduler, kept consistent through crashes."""
+"""The CSV file of priority_scheduler: rows taken in batches, numbered, and removed once they succeeded.
+
+A crash at any moment loses no row, runs no row twice and gives no number to two rows.
+"""
 
 from __future__ import annotations
 
@@ -21,37 +24,46 @@ from msgspec import Struct
 from stoker.core.errors import StokerError, UsageError
 from stoker.queue.task_list import COLUMNS, BadRow, Task, read_tasks, split_records, text_of
 
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+COUNTER = "counter.txt"
 
-_MAKE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+LOCK_PATIENCE = 5.0
+"""Seconds to wait for the counter, and at the end for the CSV, while another program holds its lock."""
 
 _TRIES = 10
+_MOST_DIGITS = 18
+
+
+# -- files -----------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def held(path: Path, *, make: bool = False) -> Iterator[int]:
-    """A descriptor of the file that is at the path now, locked; who replaces it meanwhile does so after us.
-
-    BlockingIOError where somebody else holds it.
-    """
-    descriptor = lock(path, make=make)
+def locked(path: Path, *, create: bool = False, patience: float = 0.0) -> Iterator[int]:
+    """A descriptor of the file that is at the path now, locked; BlockingIOError where another program keeps it."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            descriptor = lock(path, create=create)
+            break
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.01)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def lock(path: Path, *, make: bool = False) -> int:
-    """The same for as long as the descriptor is open."""
+def lock(path: Path, *, create: bool = False) -> int:
+    """The same without waiting, until the descriptor is closed."""
+    flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY | os.O_NONBLOCK
     for _ in range(_TRIES):
-        descriptor = os.open(path, _MAKE if make else _READ, 0o666)
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
         try:
-            _refuse_odd(descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if is_at(descriptor, path):
-                return descriptor
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(path)):  # it was not replaced before we had the lock
+                    return descriptor
         except BaseException:
             os.close(descriptor)
             raise
@@ -59,15 +71,8 @@ def lock(path: Path, *, make: bool = False) -> int:
     raise BlockingIOError(errno.EAGAIN, "it is replaced again and again")
 
 
-def is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is the one that the path names."""
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    return False
-
-
 def contents(descriptor: int, begin: int = 0) -> bytes:
-    """All of an open file from a place on."""
+    """The bytes of an open file from an offset on."""
     parts = []
     while part := os.pread(descriptor, 2**20, begin):
         parts.append(part)
@@ -75,70 +80,57 @@ def contents(descriptor: int, begin: int = 0) -> bytes:
     return b"".join(parts)
 
 
-def replace(path: Path, data: bytes, like: int) -> None:
-    """Put other contents in place of a file; mode and owner stay those of the descriptor, as far as we may."""
+def replace(path: Path, data: bytes, like: int, prepared: Callable[[int], None] = lambda inode: None) -> None:
+    """Replace a file atomically, with the mode and, where possible, the owner of the descriptor `like`.
+
+    `prepared` is called with the inode of the new file before that takes the place of the old one.
+    """
     new = path.with_name(f".{path.name}.new")
-    with contextlib.suppress(FileNotFoundError):  # one that was left by somebody who was killed
-        os.unlink(new)
-    descriptor = os.open(new, _NEW, 0o600)
+    new.unlink(missing_ok=True)  # left by a process that was killed
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:
-            _dress(descriptor, os.fstat(like))
+            status = os.fstat(like)
+            with contextlib.suppress(PermissionError):
+                os.fchown(descriptor, status.st_uid, status.st_gid)
+            os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
             write_all(descriptor, data)
             os.fsync(descriptor)
+            prepared(os.fstat(descriptor).st_ino)
         finally:
             os.close(descriptor)
         new.rename(path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(new)
+        new.unlink(missing_ok=True)
         raise
     _sync_directory(path.parent)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write everything."""
     while data:
         data = data[os.write(descriptor, data) :]
 
 
-def _dress(descriptor: int, like: os.stat_result) -> None:
-    with contextlib.suppress(PermissionError):
-        os.fchown(descriptor, like.st_uid, like.st_gid)
-    os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
-
-
-def _refuse_odd(descriptor: int) -> None:
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        raise OSError(number, os.strerror(number) if number == errno.EISDIR else "it is no plain file")
-
-
 def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):  # some file systems cannot
+    with contextlib.suppress(OSError):  # some file systems cannot do it
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
             os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-Leaving = Callable[[int, bytes], None]
-"""Takes the inode of a file and what it holds."""
+        finally:
+            os.close(descriptor)
 
 
 class TaskFile:
-    """The file as it is at each moment, whoever else appends to it."""
+    """The CSV file, to which other programs may append at any time."""
 
     def __init__(self, name: str, header: int | None) -> None:
         self.name = name
         self.path = Path(os.path.realpath(name))
         self._header = header
         self._replaced: int | None = None
-        """The copy that we replaced last: somebody may have opened it before, and append to it after that."""
-        self._known = 0
-        """How much of it was in our hands."""
+        """The file that we replaced last. Another program may have opened it before, and append to it later."""
+        self._copied = 0
+        """How many bytes of it are in the new file."""
 
     def read(self) -> list[Task | BadRow]:
         """The rows that are there now."""
@@ -152,10 +144,10 @@ class TaskFile:
         except UsageError as error:
             raise UsageError(error.message, self._hint(error)) from None
 
-    def remove(self, text: str, leaving: Leaving = lambda *_: None) -> None:
-        """Write the file anew without the first row that has this text; one that is gone is well, too.
+    def remove(self, text: str, prepared: Callable[[int], None] = lambda inode: None) -> None:
+        """Replace the file by one without the first row that has this text, if there is one.
 
-        Before that `leaving` is told which file that is.
+        `prepared` is called with the inode of the new file before it takes the place of the old one.
         """
         self._salvage()
         descriptor = lock(self.path)
@@ -164,36 +156,32 @@ class TaskFile:
             if (rest := _without(data, text, self.name)) is None:
                 os.close(descriptor)
                 return
-            leaving(os.fstat(descriptor).st_ino, data)
-            replace(self.path, rest, descriptor)
+            replace(self.path, rest, descriptor, prepared)
         except BaseException:
             os.close(descriptor)
             raise
-        self._forget_copy()
-        self._replaced, self._known = descriptor, len(data)
-        self._salvage()
+        self._forget_replaced()
+        self._replaced, self._copied = descriptor, len(data)
+        with contextlib.suppress(OSError):  # the row is gone in any case; read() and close() try again
+            self._salvage()
 
     def close(self) -> None:
-        """Take in what was appended to the wrong copy in the last moment."""
+        """Copy rows that were appended to the replaced file until now."""
         try:
             self._salvage()
         finally:
-            self._forget_copy()
+            self._forget_replaced()
 
     def _salvage(self) -> None:
-        """Bring rows over that somebody appended to the copy after we had read it."""
-        if self._replaced is None or os.fstat(self._replaced).st_size <= self._known:
+        """Copy rows that another program appended to the replaced file after we had read it."""
+        if self._replaced is None or os.fstat(self._replaced).st_size <= self._copied:
             return
-        more = contents(self._replaced, self._known)
-        with held(self.path):
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            try:
-                write_all(descriptor, more)
-            finally:
-                os.close(descriptor)
-        self._known += len(more)
+        more = contents(self._replaced, self._copied)
+        with locked(self.path), self.path.open("ab", buffering=0) as file:
+            write_all(file.fileno(), more)
+        self._copied += len(more)
 
-    def _forget_copy(self) -> None:
+    def _forget_replaced(self) -> None:
         if self._replaced is not None:
             os.close(self._replaced)
             self._replaced = None
@@ -215,40 +203,11 @@ def _without(data: bytes, text: str, name: str) -> bytes | None:
     return None
 
 
-COUNTER = "counter.txt"
-
-_PATIENCE = 5.0
-"""Seconds for which a counter that somebody else holds is waited for."""
-
-_MOST_DIGITS = 18
-
-
-class Ticket(Struct, frozen=True):
-    """A number that a row got."""
-
-    token: str
-    """What tells this from every other time when a row was run, whatever numbers were used then."""
-    row: str
-    """Digest of the row's text."""
-    number: int
-
-
-class _Line(Struct, frozen=True, omit_defaults=True):
-    issued: Ticket | None = None
-    dropped: str = ""
-    """A token."""
-    leaving: str = ""
-    """The token of a row that is about to be removed..."""
-    inode: int = 0
-    """... from a file, which another one will then replace..."""
-    size: int = 0
-    """... and which has so many bytes..."""
-    digest: str = ""
-    """... of this digest."""
+# -- numbers ---------------------------------------------------------------------------------------
 
 
 def find_counter(cwd: Path, csv: Path, spare: Path) -> Path:
-    """The file that holds the next number: where the tool always had it, else beside the CSV, else a spare one."""
+    """The file of the next number: the documented one, else one beside the CSV, else the spare one."""
     documented, beside = cwd / "scheduler_files" / COUNTER, csv.parent / COUNTER
     if documented.exists():
         return documented.resolve()
@@ -256,9 +215,9 @@ def find_counter(cwd: Path, csv: Path, spare: Path) -> Path:
 
 
 def reserve(counter: Path, count: int) -> int:
-    """The first of so many numbers; the file tells the one after them before any of them is used."""
+    """The first of so many numbers. The file is moved on before any of them is used."""
     try:
-        with _held_soon(counter) as descriptor:
+        with locked(counter, create=True, patience=LOCK_PATIENCE) as descriptor:
             text = contents(descriptor).strip()
             if not (text or b"0").isdigit() or len(text) > _MOST_DIGITS:
                 raise UsageError(f"{counter} does not hold a number", "write the next id into it, or remove it")
@@ -270,119 +229,114 @@ def reserve(counter: Path, count: int) -> int:
         raise StokerError(f"cannot write {counter}: {error.strerror}", hint) from None
 
 
-@contextlib.contextmanager
-def _held_soon(counter: Path) -> Iterator[int]:
-    deadline = time.monotonic() + _PATIENCE
-    with contextlib.ExitStack() as closing:
-        while True:
-            try:
-                descriptor = closing.enter_context(held(counter, make=True))
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(0.01)
-        yield descriptor
+class Ticket(Struct, frozen=True):
+    """The number under which a row runs."""
+
+    token: str
+    """Tells this run of a row from every other one, whatever numbers those had."""
+    row: str
+    """Digest of the row's text."""
+    number: int
+
+
+class _Record(Struct, frozen=True, omit_defaults=True):
+    """A line of the ticket journal."""
+
+    issued: Ticket | None = None
+    dropped: str = ""
+    """The token of a run that is over."""
+    leaving: str = ""
+    """The token of a row that is about to be removed from the CSV..."""
+    new_inode: int = 0
+    """... by a new file with this inode."""
 
 
 class Tickets:
-    """Which row has which number, written down before it is used; locked against a second scheduler of the file."""
+    """A journal of the rows that have a number, locked against a second scheduler for the same CSV."""
 
     def __init__(self, path: Path, csv: Path) -> None:
-        """The CSV tells whether a row that was about to leave it has left."""
         self._path = path
         path.parent.mkdir(mode=0o700, exist_ok=True)
         try:
-            self._file = lock(path, make=True)
+            self._file = lock(path, create=True)
         except BlockingIOError:
             raise UsageError(f"another priority_scheduler works on {csv.name}", "let it finish, or stop it") from None
-        self._open = {ticket.token: ticket for ticket in _left(contents(self._file), csv)}
+        self._open = _open_tickets(contents(self._file), csv)
         self._unclaimed: dict[str, list[Ticket]] = defaultdict(list)
         for ticket in self._open.values():
             self._unclaimed[ticket.row].append(ticket)
         os.lseek(self._file, 0, os.SEEK_END)
-        self._write([_Line()])  # ends a line that a crash cut off
+        self._write([_Record()])  # ends a line that a crash cut off
 
     def __bool__(self) -> bool:
         return bool(self._open)
 
     def claim(self, text: str) -> Ticket | None:
-        """The ticket of an earlier run that was not finished, for such a row; each is given once."""
-        left = self._unclaimed.get(digest(text))
+        """A ticket that an unfinished run left for such a row; each is given once."""
+        left = self._unclaimed.get(_digest(text))
         return left.pop(0) if left else None
 
     def issue(self, texts: Sequence[str], first: int) -> list[Ticket]:
         """Tickets for rows, numbered from the first on."""
-        tickets = [Ticket(os.urandom(8).hex(), digest(text), number) for number, text in enumerate(texts, first)]
-        self._write([_Line(issued=ticket) for ticket in tickets])
+        tickets = [Ticket(os.urandom(8).hex(), _digest(text), number) for number, text in enumerate(texts, first)]
+        self._write([_Record(issued=ticket) for ticket in tickets])
         self._open |= {ticket.token: ticket for ticket in tickets}
         return tickets
 
-    def restore(self, ticket: Ticket) -> None:
-        """This one is not over, after all."""
-        self._write([_Line(issued=ticket)])
-        self._open[ticket.token] = ticket
-
-    def leave(self, ticket: Ticket, inode: int, data: bytes) -> None:
-        """The row is about to be removed from this file; if we die now, the file tells what became of it."""
-        self._write([_Line(leaving=ticket.token, inode=inode, size=len(data), digest=_digest(data))])
+    def leave(self, ticket: Ticket, inode: int) -> None:
+        """The row is about to be removed. If we die now, the inode of the CSV tells whether that happened."""
+        self._write([_Record(leaving=ticket.token, new_inode=inode)])
 
     def drop(self, tickets: Iterable[Ticket]) -> None:
         """These runs are over."""
         gone = [ticket for ticket in tickets if self._open.pop(ticket.token, None)]
-        self._write([_Line(dropped=ticket.token) for ticket in gone])
+        self._write([_Record(dropped=ticket.token) for ticket in gone])
 
     def drop_all_but(self, kept: Iterable[Ticket]) -> None:
-        """All runs are over, but for these."""
+        """All runs are over except these."""
         tokens = {ticket.token for ticket in kept}
         self.drop([ticket for ticket in self._open.values() if ticket.token not in tokens])
 
     def close(self) -> None:
-        """Leave nothing behind where nothing is open."""
+        """Remove the journal where no ticket is open."""
         if not self._open:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
         fcntl.flock(self._file, fcntl.LOCK_UN)
         os.close(self._file)
 
-    def _write(self, lines: Sequence[_Line]) -> None:
-        if lines:
-            write_all(self._file, b"".join(b"\n" + msgspec.json.encode(line) for line in lines))
+    def _write(self, records: Sequence[_Record]) -> None:
+        if records:
+            write_all(self._file, b"".join(b"\n" + msgspec.json.encode(record) for record in records))
             os.fdatasync(self._file)
 
 
-def digest(text: str) -> str:
-    """The name of a row's text."""
-    return _digest(text.encode(errors="surrogateescape"))
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:32]
-
-
-def _left(journal: bytes, csv: Path) -> Iterable[Ticket]:
-    """The tickets that were issued and not dropped; a line that a crash cut off says nothing."""
-    found: dict[str, Ticket] = {}
-    leaving: dict[str, _Line] = {}
-    for text in journal.split(b"\n"):
+def _open_tickets(journal: bytes, csv: Path) -> dict[str, Ticket]:
+    """The tickets that were issued and not dropped, by token; a line that a crash cut off counts for nothing."""
+    tickets: dict[str, Ticket] = {}
+    leaving: dict[str, int] = {}
+    for line in journal.split(b"\n"):
         with contextlib.suppress(msgspec.DecodeError):
-            line = msgspec.json.decode(text, type=_Line)
-            if line.issued is not None:
-                found[line.issued.token] = line.issued
-                leaving.pop(line.issued.token, None)
-            if line.leaving:
-                leaving[line.leaving] = line
-            found.pop(line.dropped, None)
-    return [ticket for token, ticket in found.items() if token not in leaving or _is_unchanged(csv, leaving[token])]
+            record = msgspec.json.decode(line, type=_Record)
+            if record.issued is not None:
+                tickets[record.issued.token] = record.issued
+            if record.leaving:
+                for token in leaving.keys() - {record.leaving}:  # rows leave one by one: those before it are gone
+                    tickets.pop(token, None)
+                leaving = {record.leaving: record.new_inode}
+            tickets.pop(record.dropped, None)
+    for token, inode in leaving.items():
+        # Until it replaced the CSV, the new file existed beside it: no other file can have had its inode.
+        if csv.stat().st_ino == inode:
+            tickets.pop(token, None)
+    return tickets
 
 
-def _is_unchanged(csv: Path, line: _Line) -> bool:
-    """Whether the file is the one that a row was to be removed from, but for what was appended since."""
-    return csv.stat().st_ino == line.inode and _digest(csv.read_bytes()[: line.size]) == line.digest
-
-
-CLOSING_PATIENCE = 5.0
-"""Seconds for which a file that somebody holds is waited for at the end."""
+# -- rows ------------------------------------------------------------------------------------------
 
 
 class Row(Struct, frozen=True):
@@ -399,144 +353,121 @@ class Row(Struct, frozen=True):
         return f"{self.task.filename} (priority {self.task.priority}) {self.ticket.number}"
 
 
-class Failure(Struct, frozen=True):
-    """A row that did not succeed."""
-
-    what: str
-    why: str
-
-
 class Rows:
-    """Takes rows out of the file in batches, and removes each that succeeds; no crash loses one."""
+    """Takes rows from the file in batches, and removes each that succeeded."""
 
     def __init__(self, file: TaskFile, tickets: Tickets, counter: Path, *, size: int, keep: bool) -> None:
-        """`size` is how many make a batch; with `keep` the file stays as it is."""
+        """`size` is the number of rows in a batch; with `keep` no row is removed."""
         self._file = file
         self._tickets = tickets
         self._counter = counter
         self._size = size
         self._keep = keep
         self._handled: Counter[str] = Counter()
-        """Those that stay in the file and are not taken again."""
-        self._stuck: list[Row] = []
-        """Those that succeeded but could not be removed yet."""
+        """Texts of rows that stay in the file and are not taken again."""
         self._elsewhere: list[Ticket] = []
-        """Tickets of rows that another engine has in hand."""
+        """Tickets of rows that another engine runs."""
+        self.unremoved: list[Row] = []
+        """Rows that succeeded and could not be removed yet."""
         self.done = 0
-        self.failures: list[Failure] = []
+        self.failures: list[str] = []
         self.troubles: list[str] = []
 
     def next_batch(self, fault: Callable[[Task], str], say: Callable[[str], None]) -> list[Row]:
-        """The next rows of the file, the most urgent first; none where there are no more, or trouble."""
-        self._remove_stuck()
+        """The next rows of the file, the most urgent first; none at the end of the file or after an error."""
+        self._remove_succeeded()
         try:
             tasks = self._next_tasks(fault, say)
-            return self._ticketed(sorted(tasks, key=lambda task: task.priority))
+            return self._numbered(sorted(tasks, key=lambda task: task.priority))
         except (StokerError, OSError) as error:
             self.troubles.append(f"nothing more is taken from {self._file.name}: {_reason(error)}")
             return []
 
     def succeeded(self, row: Row) -> None:
-        """Remove a row."""
+        """Remove the row."""
         self.done += 1
         if self._keep:
-            self._handled[row.task.text] += 1  # its ticket stays, lest it be run again after a crash
+            self._handled[row.task.text] += 1  # its ticket stays, so that it is not run again after a crash
         else:
-            self._stuck.append(row)
-            self._remove_stuck()
+            self.unremoved.append(row)
+            self._remove_succeeded()
 
     def failed(self, row: Row, why: str) -> None:
-        """A row stays in the file, and the next run begins with it anew."""
+        """The row stays in the file, and the next run begins it anew."""
         self._handled[row.task.text] += 1
-        self.failures.append(Failure(row.title, why))
+        self.failures.append(f"{row.title}: {why}")
         self._try(lambda: self._tickets.drop([row.ticket]))
 
     def left_to_others(self, row: Row) -> None:
-        """Another engine has it; the next run will see what became of it."""
+        """Another engine runs it; the next run will see how it ended."""
         self._handled[row.task.text] += 1
         self._elsewhere.append(row.ticket)
 
     def close(self, *, interrupted: bool) -> None:
-        """Leave file and tickets in order: what was interrupted goes on under its number the next time."""
-        self._remove_stuck(CLOSING_PATIENCE)
+        """Interrupted rows keep their tickets, and go on under their numbers the next time."""
+        self._remove_succeeded(LOCK_PATIENCE)
         if not interrupted:
-            stay = [*self._elsewhere, *(row.ticket for row in self._stuck)]
-            self._try(lambda: self._tickets.drop_all_but(stay))
+            kept = [*self._elsewhere, *(row.ticket for row in self.unremoved)]
+            self._try(lambda: self._tickets.drop_all_but(kept))
         self._try(self._file.close)
 
     @property
     def all_well(self) -> bool:
-        """Whether all that was taken has succeeded, and the file tells so."""
-        return not (self.failures or self.troubles or self._stuck or self._elsewhere)
-
-    @property
-    def unremoved(self) -> Sequence[Row]:
-        """Rows that succeeded and are still in the file."""
-        return self._stuck
-
-    # -- taking ----------------------------------------------------------------------------------
+        """Whether all rows succeeded, and the file says so."""
+        return not (self.failures or self.troubles or self.unremoved or self._elsewhere)
 
     def _next_tasks(self, fault: Callable[[Task], str], say: Callable[[str], None]) -> list[Task]:
         found: list[Task] = []
-        skipped = self._handled + Counter(row.task.text for row in self._stuck)
+        skipped = self._handled + Counter(row.task.text for row in self.unremoved)
         for each in self._file.read():
             if skipped[each.text]:
                 skipped[each.text] -= 1
             elif len(found) == self._size:
                 break
             elif sentence := each.sentence if isinstance(each, BadRow) else fault(each):
-                self._refuse(each, sentence, say)
+                self._handled[each.text] += 1
+                where = f"{self._file.name} line {each.line}"
+                self.failures.append(f"{where}: {sentence}")
+                say(f"{where} is left out: {sentence}")
             elif isinstance(each, Task):
                 found.append(each)
         return found
 
-    def _refuse(self, row: Task | BadRow, sentence: str, say: Callable[[str], None]) -> None:
-        self._handled[row.text] += 1
-        where = f"{self._file.name} line {row.line}"
-        self.failures.append(Failure(where, sentence))
-        say(f"{where} is left out: {sentence}")
-
-    def _ticketed(self, tasks: Sequence[Task]) -> list[Row]:
+    def _numbered(self, tasks: Sequence[Task]) -> list[Row]:
         """Each with the ticket that an interrupted run left for it, else with a new one."""
         left = [self._tickets.claim(task.text) for task in tasks]
         texts = [task.text for task, ticket in zip(tasks, left, strict=True) if ticket is None]
         issued = iter(self._tickets.issue(texts, reserve(self._counter, len(texts))) if texts else ())
         return [Row(task, old or next(issued), old is None) for task, old in zip(tasks, left, strict=True)]
 
-    # -- removing --------------------------------------------------------------------------------
-
-    def _remove_stuck(self, patience: float = 0.0) -> None:
+    def _remove_succeeded(self, patience: float = 0.0) -> None:
+        """The journal names each row first: after a crash it is not taken for another one with the same text."""
         deadline = time.monotonic() + patience
-        while self._stuck:
+        while self.unremoved:
+            ticket, text = self.unremoved[0].ticket, self.unremoved[0].task.text
             try:
-                self._remove(self._stuck[0])
-                self._stuck.pop(0)
+                self._file.remove(text, partial(self._tickets.leave, ticket))
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     return
                 time.sleep(0.05)
             except (StokerError, OSError) as error:
-                self._complain(_reason(error))
+                self._complain(error)
+                self._try(partial(self._tickets.leave, ticket, 0))  # another file may get the inode of the failed one
                 return
+            else:
+                self.unremoved.pop(0)
+                self._try(partial(self._tickets.drop, [ticket]))
 
-    def _remove(self, row: Row) -> None:
-        """Whenever we die, the next run can tell whether the row was removed, even if others have the same text."""
+    def _try(self, action: Callable[[], None]) -> None:
+        """The run goes on if bookkeeping fails."""
         try:
-            self._file.remove(row.task.text, partial(self._tickets.leave, row.ticket))
-        except (StokerError, OSError):
-            self._try(lambda: self._tickets.restore(row.ticket))
-            raise
-        self._tickets.drop([row.ticket])
-
-    def _try(self, deed: Callable[[], None]) -> None:
-        """The run goes on though something of lesser weight fails."""
-        try:
-            deed()
+            action()
         except (StokerError, OSError) as error:
-            self._complain(_reason(error))
+            self._complain(error)
 
-    def _complain(self, reason: str) -> None:
-        sentence = f"{self._file.name} cannot be kept up to date: {reason}"
+    def _complain(self, error: StokerError | OSError) -> None:
+        sentence = f"{self._file.name} cannot be kept up to date: {_reason(error)}"
         if sentence not in self.troubles:
             self.troubles.append(sentence)
 

@@ -1,10 +1,12 @@
-"""A place to type commands in: a directory with a queue, a ledger and programs of its own."""
+"""A shell in a directory with a queue, a ledger and programs of its own."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from support.wait import wait_until
@@ -12,44 +14,74 @@ from support.wait import wait_until
 PROGRAMS = Path(sys.executable).parent
 
 
-class Scheduler:
-    """A running simple_gpu_scheduler whose queue is open, and what it said so far."""
+class Running:
+    """A program that runs in a session of its own, and what it printed so far."""
 
-    def __init__(self, gpus: str, directory: Path, environment: dict[str, str]) -> None:
-        self._out, self._err = directory / f"{id(self)}.out", directory / f"{id(self)}.err"
-        command = ["simple_gpu_scheduler", "--gpus", gpus]
+    def __init__(
+        self,
+        command: Sequence[str],
+        directory: Path,
+        environment: Mapping[str, str],
+        stdin: int = subprocess.DEVNULL,
+    ) -> None:
+        self._out, self._err = directory.parent / f"{id(self)}.out", directory.parent / f"{id(self)}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
-                command, cwd=directory, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=err
+                # A test run in the background of a script has SIGINT ignored, and its children would inherit that.
+                ["env", "--default-signal=INT,HUP,TERM", *command],
+                cwd=directory,
+                env=environment,
+                stdin=stdin,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
             )
 
+    @property
+    def printed(self) -> str:
+        """Standard output so far."""
+        return self._out.read_text()
+
+    @property
+    def said(self) -> str:
+        """Standard error so far."""
+        return self._err.read_text()
+
+    def wait_printed(self, text: str) -> None:
+        """Wait until standard output has the text."""
+        wait_until(lambda: text in self.printed)
+
+    def wait_said(self, text: str) -> None:
+        """Wait until standard error has the text."""
+        wait_until(lambda: text in self.said)
+
+    def press(self, number: signal.Signals = signal.SIGINT) -> None:
+        """Send a signal; SIGINT is what Ctrl-C does."""
+        self.process.send_signal(number)
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait: exit code, standard output and standard error."""
+        self.process.communicate(timeout=60)
+        return self.process.returncode, self.printed, self.said
+
+
+class Queue(Running):
+    """A running simple_gpu_scheduler whose standard input is open until end()."""
+
     def feed(self, *lines: str) -> None:
-        """Append to its queue."""
+        """Append commands."""
         assert self.process.stdin is not None
         self.process.stdin.write("".join(f"{line}\n" for line in lines).encode())
         self.process.stdin.flush()
 
-    def wait_printed(self, text: str) -> None:
-        """Wait until standard output has the text."""
-        wait_until(lambda: text in self._out.read_text())
 
-    def wait_said(self, text: str) -> None:
-        """Wait until standard error has the text."""
-        wait_until(lambda: text in self._err.read_text())
-
-    def end(self) -> tuple[int, list[str], str]:
-        """Close its queue and wait: exit code, lines of standard output, and standard error."""
-        self.process.communicate(timeout=60)
-        return self.process.returncode, self._out.read_text().splitlines(), self._err.read_text()
-
-
-class JobBuilder:
+class Shell:
     """A directory to work in, with a queue and a ledger of its own."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "work"
         self.programs = directory / "programs"
-        self.schedulers: list[Scheduler] = []
+        self.queues: list[Queue] = []
         self.directory.mkdir()
         self.programs.mkdir()
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "CUDA_"))}
@@ -62,7 +94,7 @@ class JobBuilder:
         }
 
     def typed(self, line: str, queue: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        """What becomes of a line typed into bash."""
+        """The result of a line typed into bash."""
         command = ["bash", "-c", line]
         return subprocess.run(
             command, cwd=self.directory, env=self.environment, input=queue, capture_output=True, timeout=60, check=False
@@ -73,10 +105,11 @@ class JobBuilder:
         result = self.typed(f"simple_gpu_scheduler --gpus {gpus}", "\n".join(commands).encode())
         return result.returncode, result.stdout.decode().splitlines(), result.stderr.decode()
 
-    def start(self, gpus: str) -> Scheduler:
-        """Start a scheduler whose queue stays open."""
-        self.schedulers.append(Scheduler(gpus, self.directory, self.environment))
-        return self.schedulers[-1]
+    def start(self, gpus: str) -> Queue:
+        """Start simple_gpu_scheduler, and leave its standard input open."""
+        command = ["simple_gpu_scheduler", "--gpus", gpus]
+        self.queues.append(Queue(command, self.directory, self.environment, subprocess.PIPE))
+        return self.queues[-1]
 
     def program(self, name: str, script: str) -> None:
         """Put a shell script on the search path."""

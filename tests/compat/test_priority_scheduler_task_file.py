@@ -1,54 +1,153 @@
-"""Rows that are taken, numbered and removed, with a crash wherever one may come."""
+"""The CSV file of priority_scheduler: rows taken, numbered and removed, with a crash wherever one may come."""
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from stoker.compat.priority_scheduler import task_file
 from stoker.compat.priority_scheduler.task_file import (
-    Leaving,
     Row,
     Rows,
     TaskFile,
-    Ticket,
     Tickets,
     find_counter,
     reserve,
 )
 from stoker.core.errors import StokerError, UsageError
 from stoker.queue.task_list import Task
+from support.wait import wait_until
 
 HEADER = "Directory,Executable,Filename,Epochs,Priority\n"
 
 
-class Killed(Exception):
-    """The scheduler is no more."""
+def row(name: str) -> str:
+    return f".,-1,{name}.py,1,1"
 
 
-class DeadlyBefore(TaskFile):
-    """A file at which the scheduler dies when it is about to change it."""
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "tasks.csv"
+    path.write_text(HEADER + "".join(f"{row(name)}\n" for name in "abc"))
+    return path
 
-    def remove(self, text: str, leaving: Leaving = lambda *_: None) -> None:
-        leaving(self.path.stat().st_ino, self.path.read_bytes())
-        raise Killed
+
+def test_all_but_the_row_stays_to_the_byte(path: Path) -> None:
+    """Marks, line ends, quotes, blank lines, rows above the header and bytes that are not UTF-8 are left alone."""
+    before = b'\xef\xbb\xbfexported,"by\r\nhand"\r\n\r\n' + HEADER.encode() + b'"d\xff",-1,x.py,1,1\r\n'
+    after = b"\n,,,,\n.,-1,y.py,1,1"
+    path.write_bytes(before + b'.,-1,"a.py, b",1,1\r\n' + after)
+    TaskFile(str(path), 1).remove('.,-1,"a.py, b",1,1')
+    assert path.read_bytes() == before + after
 
 
-class DeadlyAfter(TaskFile):
-    """A file at which the scheduler dies when it has just changed it."""
+def test_the_first_of_equal_rows_is_removed(path: Path) -> None:
+    """Rows with the same text are as many tasks."""
+    path.write_text(HEADER + f"{row('a')}\n" * 3)
+    file = TaskFile(str(path), 0)
+    file.remove(row("a"))
+    assert len(file.read()) == 2
 
-    def remove(self, text: str, leaving: Leaving = lambda *_: None) -> None:
-        super().remove(text, leaving)
-        raise Killed
+
+def test_a_row_that_is_gone(path: Path) -> None:
+    """What somebody else has removed need not be removed."""
+    before = path.read_text()
+    TaskFile(str(path), 0).remove(row("z"))
+    assert path.read_text() == before
+
+
+def test_mode_and_links_stay(path: Path, tmp_path: Path) -> None:
+    """The file keeps its mode, and a link to it stays a link."""
+    path.chmod(0o640)
+    link = tmp_path / "link.csv"
+    link.symlink_to(path)
+    TaskFile(str(link), 0).remove(row("a"))
+    assert link.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert row("a") not in path.read_text()
+
+
+def test_what_a_killed_writer_left(path: Path, tmp_path: Path) -> None:
+    """A half-written copy counts for nothing, and is gone after the next write."""
+    (tmp_path / ".tasks.csv.new").write_text("half")
+    TaskFile(str(path), 0).remove(row("a"))
+    assert os.listdir(tmp_path) == ["tasks.csv"]
+
+
+def test_rows_appended_to_the_old_copy(path: Path) -> None:
+    """Somebody who opened the file before it was replaced, and appends to it after that, is heard all the same."""
+    file = TaskFile(str(path), 0)
+    with path.open("a") as late:
+        file.remove(row("a"))
+        late.write(f"{row('d')}\n")
+    assert [task.text for task in file.read()] == [row("b"), row("c"), row("d")]
+    with path.open("a") as late:
+        file.remove(row("b"))
+        late.write(f"{row('e')}\n")
+    file.close()
+    assert path.read_text().splitlines()[1:] == [row("c"), row("d"), row("e")]
+
+
+def test_the_new_file_is_locked_at_once(path: Path) -> None:
+    """A row is removed once, even if rows that were appended to the old copy cannot be brought over yet."""
+    path.write_text(HEADER + f"{row('a')}\n" * 2)
+    file = TaskFile(str(path), 0)
+
+    def append_and_lock(_: int) -> None:
+        with path.open("a") as late:
+            late.write(f"{row('b')}\n")
+        held.append(os.open(path.with_name(".tasks.csv.new"), os.O_RDONLY))
+        fcntl.flock(held[0], fcntl.LOCK_EX)
+
+    held: list[int] = []
+    file.remove(row("a"), append_and_lock)
+    assert path.read_text() == HEADER + f"{row('a')}\n"
+    os.close(held[0])
+    assert [task.text for task in file.read()] == [row("a"), row("b")]
+
+
+def test_a_file_that_somebody_holds(path: Path) -> None:
+    """It is not changed under a lock of others."""
+    with path.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError):
+            TaskFile(str(path), 0).remove(row("a"))
+    assert row("a") in path.read_text()
+
+
+def test_a_file_that_vanished(path: Path) -> None:
+    """Reading says so, and removing fails."""
+    file = TaskFile(str(path), 0)
+    path.unlink()
+    with pytest.raises(UsageError, match="No such file"):
+        file.read()
+    with pytest.raises(FileNotFoundError):
+        file.remove(row("a"))
+
+
+def test_no_header_names_the_option(path: Path) -> None:
+    """Where the header is not found, the hint names the option for that."""
+    path.write_text(row("a"))
+    with pytest.raises(UsageError) as refused:
+        TaskFile(str(path), 0).read()
+    assert "--header None" in refused.value.hint
+    assert len(TaskFile(str(path), None).read()) == 1
+
+
+# -- rows ----------------------------------------------------------------------------------------
 
 
 class Scheduler:
     """One run over a file, which may die without a word."""
 
-    def __init__(self, directory: Path, *, size: int = 20, keep: bool = False, kind: type[TaskFile] = TaskFile) -> None:
-        file = kind(str(directory / "tasks.csv"), 0)
+    def __init__(self, directory: Path, *, size: int = 20, keep: bool = False) -> None:
+        file = TaskFile(str(directory / "tasks.csv"), 0)
         self.tickets = Tickets(directory / "state" / "tickets", file.path)
         self.rows = Rows(file, self.tickets, directory / "counter.txt", size=size, keep=keep)
         self.said: list[str] = []
@@ -212,37 +311,17 @@ def test_a_failed_row_begins_anew(directory: Path) -> None:
     assert (again.task.filename, again.ticket.number, again.new) == ("a", 1, True)
 
 
-def succeed_and_die(directory: Path, kind: type[TaskFile]) -> tuple[Ticket, Ticket]:
-    """Let the first of two equal rows succeed, and die over its removal: its ticket, and the other's."""
-    write(directory, ("a", 1), ("a", 1))
-    scheduler = Scheduler(directory, kind=kind)
-    done, other = scheduler.batch()
-    with pytest.raises(Killed):
-        scheduler.rows.succeeded(done)
-    scheduler.die()
-    return done.ticket, other.ticket
-
-
-@pytest.mark.parametrize("appended", ["", ".,-1,a,1,1\n"])
-def test_a_crash_before_a_row_is_removed(directory: Path, appended: str) -> None:
-    """The next run knows that the row is still there, and by its ticket that it succeeded, whatever was appended."""
-    tickets = succeed_and_die(directory, DeadlyBefore)
-    with (directory / "tasks.csv").open("a") as file:
-        file.write(appended)
-    rows = Scheduler(directory).batch()
-    assert tuple(row.ticket for row in rows if not row.new) == tickets
-    assert len(rows) == (3 if appended else 2)
-
-
-@pytest.mark.parametrize("appended", ["", ".,-1,a,1,1\n"])
-def test_a_crash_after_a_row_was_removed(directory: Path, appended: str) -> None:
-    """The next run knows that the row is gone, and takes no other row with the same text for it."""
-    _, other = succeed_and_die(directory, DeadlyAfter)
-    with (directory / "tasks.csv").open("a") as file:
-        file.write(appended)
-    rows = Scheduler(directory).batch()
-    assert [row.ticket for row in rows if not row.new] == [other]
-    assert len(rows) == (2 if appended else 1)
+def test_an_editor_after_a_crash(directory: Path) -> None:
+    """A row that was about to be removed is known by its ticket, though an editor has replaced the file since."""
+    first = Scheduler(directory, size=1)
+    (row,) = first.batch()
+    left_by_the_dead = directory / ".tasks.csv.new"
+    left_by_the_dead.touch()
+    first.tickets.leave(row.ticket, left_by_the_dead.stat().st_ino)
+    first.die()
+    (directory / "saved").write_text((directory / "tasks.csv").read_text())
+    (directory / "saved").rename(directory / "tasks.csv")
+    assert Scheduler(directory, size=1).batch() == [Row(row.task, row.ticket, new=False)]
 
 
 def test_a_line_of_tickets_that_was_cut_off(directory: Path) -> None:
@@ -282,3 +361,66 @@ def test_a_row_that_cannot_be_removed(directory: Path) -> None:
     (directory / "tasks.csv").rmdir()
     (directory / "tasks.csv").write_text(text)
     assert Scheduler(directory, size=1).batch() == [Row(row.task, row.ticket, new=False)]
+
+
+# -- a crash at every system call ------------------------------------------------------------------
+
+
+class DyingOs:
+    """The module os, which ends the process at one of its calls, as kill -9 does."""
+
+    def __init__(self, calls: int) -> None:
+        self._left = calls
+        self.path = os.path
+
+    def __getattr__(self, name: str) -> object:
+        member = getattr(os, name)
+        if not callable(member):
+            return member
+
+        def call(*arguments: object, **named: object) -> object:
+            self._left -= 1
+            if self._left < 0:
+                os._exit(9)
+            return member(*arguments, **named)
+
+        return call
+
+
+def work(directory: Path, calls: int) -> bool:
+    """Run a scheduler in a process of its own that dies after so many calls; whether it came to its end."""
+    with warnings.catch_warnings(action="ignore"):  # this process has one thread that matters
+        child = os.fork()
+    if child == 0:
+        vars(task_file)["os"] = DyingOs(calls)
+        scheduler = Scheduler(directory, size=2)
+        while batch := scheduler.batch():
+            for row in batch:
+                if row.ticket.token not in (directory / "trained").read_text():
+                    with (directory / "trained").open("a") as trained:
+                        trained.write(f"{row.ticket.token} {row.ticket.number}\n")
+                scheduler.rows.succeeded(row)
+        scheduler.end()
+        os._exit(0)
+    ends: list[int] = []
+    wait_until(lambda: ends or (ended := os.waitpid(child, os.WNOHANG))[0] and ends.append(ended[1]) is None)
+    return os.waitstatus_to_exitcode(ends[0]) == 0
+
+
+def test_a_crash_at_every_system_call(tmp_path: Path) -> None:
+    """Wherever a scheduler dies, each of several equal rows, also one that is appended then, is trained once."""
+    for calls in itertools.count():
+        directory = tmp_path / str(calls)
+        directory.mkdir()
+        (directory / "trained").touch()
+        write(directory, ("a", 1), ("a", 1))
+        finished = work(directory, calls)
+        with (directory / "tasks.csv").open("a") as file:
+            file.write(".,-1,a,1,1\n")
+        assert work(directory, 1_000_000)
+        numbers = [line.split()[1] for line in (directory / "trained").read_text().splitlines()]
+        assert len(set(numbers)) == len(numbers) == 3, calls
+        assert left(directory) == []
+        if finished:
+            break
+    assert calls > 40

@@ -1,67 +1,24 @@
-"""Pack the task class of a script so that another process can load it."""
+"""Pack an instance so that a process of its own can run it."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-import marshal
 import os
 import pickle
 import sys
 from pathlib import Path
 from typing import Any
 
+from stoker.compat.gpu_task.child import Bundle, write_bundle
 from stoker.compat.gpu_task.process import Instance
 from stoker.core.errors import StokerError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-_MAGIC = b"stoker gpu task 1\n"
-
-
-class Bundle:
-    """One instance as it travels; only the last field needs the user's code to be understood."""
-
-    __slots__ = ("folder", "script", "search_path", "task", "work_dir")
-
-    def __init__(
-        self, work_dir: str, folder: str, search_path: tuple[str, ...], script: tuple[str, ...], task: bytes
-    ) -> None:
-        """`folder` is the work_dir whatever the current directory is, `search_path` the scheduler's own.
-
-        `script` is the program that called the scheduler, where something of it is needed: its file, its package and
-        its arguments. `task` is the class and the configuration, pickled.
-        """
-        self.work_dir = work_dir
-        self.folder = folder
-        self.search_path = search_path
-        self.script = script
-        self.task = task
-
-
-def write_bundle(path: str, bundle: Bundle) -> None:
-    """Put it into a file, whole or not at all."""
-    fields = (bundle.work_dir, bundle.folder, bundle.search_path, bundle.script, bundle.task)
-    with open(f"{path}.new", "wb") as file:
-        file.write(_MAGIC + marshal.dumps(fields))
-    os.replace(f"{path}.new", path)  # noqa: PTH105
-
-
-def read_bundle(path: str) -> Bundle | None:
-    """What is in a file; None where it is a pickled task, as the older library wrote them."""
-    with open(path, "rb") as file:
-        data = file.read()
-    return Bundle(*marshal.loads(data[len(_MAGIC) :])) if data.startswith(_MAGIC) else None  # noqa: S302
-
 
 _STARTER = str(Path(__file__).resolve().parents[3] / "gpu_task_scheduler" / "start_gpu_task.py")
 
 
 class Packer:
-    """Packs the instances of one start; the scheduler's surroundings are the same for all of them."""
+    """Packs the instances of one start()."""
 
     def __init__(self, task_class: type, scheduler_config: dict[str, Any]) -> None:
         self._class = task_class
@@ -73,7 +30,7 @@ class Packer:
         self._module_path = _source_of(task_class.__module__)
 
     def pack(self, given: dict[str, Any], place: int, turn: int) -> Instance:
-        """Write what the process of an instance needs; `turn` tells apart those that share a folder."""
+        """Write the bundle of an instance; `turn` tells apart those that share a folder."""
         folder = os.path.abspath(given["work_dir"])
         if "\0" in folder:
             raise StokerError(f"no folder can be named {folder!r}", "leave NUL bytes out of the values to test")
@@ -95,11 +52,11 @@ class Packer:
             raise StokerError(f"cannot write to temp_folder {self._temp}: {error.strerror}", hint) from error
 
     def _pickled(self, given: dict[str, Any]) -> tuple[bytes, bool]:
-        """Class and configuration, and whether the script that called us must be read to understand them."""
+        """Class and configuration, and whether they can be loaded only after the script was read."""
         content = (self._class, given["config"])
         try:
             data = pickle.dumps(content)
-        except Exception as error:  # whatever a value's own code raises
+        except Exception as error:  # a value's own code may raise anything
             return _by_value(content, given, str(error)), False
         needs_script = b"__main__" in data
         if needs_script and not self._script:
@@ -108,7 +65,7 @@ class Packer:
 
 
 def _script() -> tuple[str, ...]:
-    """The program that calls us, its package and its arguments; empty where it is no file, as in a notebook."""
+    """The running script, its package and its arguments; empty where it is no file, as in a notebook."""
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
     if not path or not os.path.isfile(path):
@@ -117,7 +74,7 @@ def _script() -> tuple[str, ...]:
 
 
 def _source_of(module_name: str) -> str:
-    """The file that a module is read from; empty where its name must be enough, as for one in an archive."""
+    """The source file of a module; empty where it must be imported by its name, as from an archive."""
     path = getattr(sys.modules.get(module_name), "__file__", None) or ""
     path = os.path.abspath(path.removesuffix("c") if path.endswith(".pyc") else path) if path else ""
     return path if os.path.isfile(path) and path.endswith(".py") else ""
@@ -132,32 +89,7 @@ def _by_value(content: object, given: dict[str, Any], why: str) -> bytes:
         raise StokerError(f"{what}: {why}", hint) from None
     try:
         data: bytes = cloudpickle.dumps(content)
-    except Exception as error:  # whatever a value's own code raises
+    except Exception as error:  # a value's own code may raise anything
         hint = "give it numbers, text and names of files instead, and open or load them in main()"
         raise StokerError(f"{what}: {error}", hint) from error
     return data
-
-
-_reading = False
-
-
-class FarEnough(BaseException):
-    """A script has come to the scheduler's start: all that instances need of it is defined."""
-
-
-def read_up_to_the_scheduler(script: Callable[[], None]) -> None:
-    """Run a script to its end, or until it starts a scheduler."""
-    global _reading
-    _reading = True
-    try:
-        script()
-    except FarEnough:
-        pass
-    finally:
-        _reading = False
-
-
-def stop_if_only_read() -> None:
-    """Called by a scheduler that is to start."""
-    if _reading:
-        raise FarEnough

@@ -10,7 +10,6 @@ import click
 
 from stoker.cli.completion import complete_jobs
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
-from stoker.cli.views.plain import jobs_plain
 from stoker.queue.knowledge import known
 from stoker.queue.view_builder import status_of
 from stoker.queue.view_model import Status
@@ -46,6 +45,7 @@ def command(ids: tuple[str, ...], everything: bool, on_finish_jobs: bool, enviro
 
 
 def _show_queue(paths: Paths, screen: Screen, *, everything: bool, on_finish_jobs: bool) -> None:
+    """Each form of output loads only what it needs."""
     limit = None if everything else MOST_LINES
     with known(paths, simulated=screen.sim) as knowledge:
         status = status_of(knowledge, host_name(), limit, each_task=everything, on_finish_jobs=on_finish_jobs)
@@ -55,7 +55,7 @@ def _show_queue(paths: Paths, screen: Screen, *, everything: bool, on_finish_job
         _write_plain(status, screen)
     else:
         from stoker.cli.views.status import render_status
-        from stoker.cli.views.text import terminal_size, write_lines  # programs that read JSON need not load it
+        from stoker.cli.views.text import terminal_size, write_lines
 
         width, height = terminal_size(os.environ)
         write_lines(render_status(status, width, None if everything else height, screen.typed), screen.color)
@@ -63,6 +63,8 @@ def _show_queue(paths: Paths, screen: Screen, *, everything: bool, on_finish_job
 
 def _write_plain(status: Status, screen: Screen) -> None:
     """The lines are for a program, so notes on them go to standard error."""
+    from stoker.cli.views.plain import jobs_plain
+
     write_plain(jobs_plain(status.jobs))
     if hidden := status.hidden.waiting + status.hidden.held:
         print(f"stoker: {hidden} more waiting (stoker status{screen.typed} -a)", file=sys.stderr)
@@ -77,6 +79,8 @@ def _show_jobs(paths: Paths, words: Sequence[str], screen: Screen, *, everything
     if screen.form == "json":
         write_json(chosen)
     elif screen.form == "plain":
+        from stoker.cli.views.plain import jobs_plain
+
         write_plain(jobs_plain(chosen.jobs))
     else:
         from stoker.cli.views.job import render_jobs

@@ -1,4 +1,4 @@
-"""What Stoker must reach beside the other programs, and tables that say how near it came."""
+"""The bars that Stoker must reach beside other programs, and tables of the results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gaps import percentile
 from programs import HYPERQUEUE, PARALLEL, SIMPLE_GPU_SCHEDULER, STOKER, STOKER_DOOR, STOKER_QUEUE, XARGS
 
 Series = Mapping[str, Sequence[float]]
-"""What was measured, by the name of the program: a rate per round, or the seconds of all gaps."""
+"""Measurements by the name of the program: a rate per round, or the seconds of all gaps."""
 
 _RATE_BARS = (
     *((ours, XARGS, 0.5) for ours in (STOKER, STOKER_QUEUE)),
@@ -24,7 +24,7 @@ GAP_P99_SECONDS = 0.015
 
 @dataclass(frozen=True)
 class Bar:
-    """Something to reach, and whether it was."""
+    """A value to reach, and whether it was."""
 
     what: str
     reached: float
@@ -41,12 +41,12 @@ class Bar:
 
 def ratio(rates: Series, ours: str, theirs: str) -> float:
     """How much faster, as the median over rounds: two runs of one round met the same machine."""
-    pairs = zip(rates[ours], rates[theirs], strict=False)  # a program may have had a part of the rounds only
+    pairs = zip(rates[ours], rates[theirs], strict=False)  # a program may have run in some rounds only
     return median(mine / other for mine, other in pairs)
 
 
 def rate_table(rates: Series) -> str:
-    """Each program's rate, how far its rounds lie apart, and its rate as a share of that of xargs."""
+    """Each program's rate, the spread of its rounds, and its rate as a share of that of xargs."""
     rows = [
         [name, _rate(median(values)), f"{_rate(min(values))} to {_rate(max(values))}", _share(rates, name)]
         for name, values in rates.items()
@@ -72,7 +72,7 @@ def gap_table(gaps: Series) -> str:
 
 
 def bar_table(rates: Series, gaps: Series) -> str:
-    """Every bar of which both sides were measured."""
+    """Every bar with both sides measured."""
     bars = [
         Bar(f"rate, {ours} / {theirs}", ratio(rates, ours, theirs), wanted)
         for ours, theirs, wanted in _RATE_BARS

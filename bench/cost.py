@@ -1,4 +1,4 @@
-"""What a command, or the processes of a server, cost: seconds on the clock, seconds of processor, memory."""
+"""The cost of a command or of the processes of a server: wall time, CPU time, memory."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ FLOORS: Mapping[str, Sequence[str]] = {
     "python -I -c pass": (sys.executable, "-I", "-c", "pass"),
     "... import click, msgspec, sqlite3": (sys.executable, "-I", "-c", "import click, msgspec, sqlite3"),
 }
-"""What any such program in Python costs at least, on the machine as it is: what lies above it is ours."""
+"""The least cost of any Python program on this machine; what lies above it is Stoker's."""
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one command, from its start until it was waited for."""
+    """The cost of one command, from its start to its end."""
 
     seconds: float
     cpu: float
-    """Seconds of processor that it and its waited-for children took; what a server did for it is not in it."""
+    """CPU seconds of the command and its waited-for children, without the work of a server."""
 
 
 def spend(words: Sequence[str | Path], directory: Path, environment: Mapping[str, str]) -> Cost:
@@ -49,7 +49,7 @@ def spend(words: Sequence[str | Path], directory: Path, environment: Mapping[str
 
 
 def processes_at_home(directory: Path) -> list[int]:
-    """The processes whose home is the directory, and their descendants: all that was started for a run there."""
+    """The processes with this home directory, and their descendants: all that a run there started."""
     mark = f"HOME={directory}".encode()
     parents = {pid: _parent(pid) for pid in _processes()}
     found = {pid for pid in parents if mark in _read(pid, "environ").split(b"\0")}
@@ -59,19 +59,19 @@ def processes_at_home(directory: Path) -> list[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """Seconds of processor that processes and their waited-for children have taken so far."""
+    """CPU seconds of processes and their waited-for children so far."""
     fields = [_read(pid, "stat").rpartition(b") ")[2].split() for pid in pids]
     return sum(sum(map(int, words[11:15])) for words in fields if words) / _TICK
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Of the processes of a server, without those of its jobs."""
+    """The memory of a server's processes, without its jobs."""
 
     engine: int
-    """Bytes of the process that does the work, with all that it shares with others."""
+    """Bytes of the engine process, shared pages included."""
     together: int
-    """Bytes of all of them, where each has its part of what it shares."""
+    """Bytes of all processes, each with its part of shared pages."""
     processes: int
 
     @property
@@ -84,7 +84,7 @@ MEMORY_HEAD = ("engine, MB", "all, MB", "processes")
 
 
 def memory_of(pids: Iterable[int], engine: int | None = None) -> Memory:
-    """The memory of processes; the largest is taken for the engine where none is named."""
+    """The memory of processes; the largest one counts as the engine where none is named."""
     ours = [pid for pid in pids if not _read(pid, "cmdline").startswith(b"sleep\0")]
     largest = _bytes(engine, "Rss:") if engine else max(_bytes(pid, "Rss:") for pid in ours)
     return Memory(largest, sum(_bytes(pid, "Pss:") for pid in ours), len(ours))
@@ -105,7 +105,7 @@ def _processes() -> list[int]:
 
 
 def _read(pid: int, name: str) -> bytes:
-    """A file of a process, empty where it is gone or not ours."""
+    """A file of a process in /proc, empty where the process is gone or of another user."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/{name}").read_bytes()
     return b""

@@ -1,4 +1,4 @@
-"""Measures Stoker beside other programs: how many commands a second, and how long a slot stands idle between two."""
+"""Measure Stoker beside other programs: commands a second, and idle time of a slot between two commands."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from programs import PROGRAMS, SLOTS, Program, install
 from rounds import NO_OP, Incomplete, interleaved, take
 
 WARM_UP = 20
-"""Commands of the first run of each, which is not counted: it shows whether the program works at all."""
+"""Commands of the first run of each program, which only shows whether it works."""
 
 
 def main() -> int:
-    """Measure, print, and return 1 where a program did not do its work."""
+    """Measure and print; returns 1 where a program failed."""
     options = _options()
     with workshop(options.directory) as directory:
         programs = [program for program in _chosen(options.only) if _works(program, directory / program.name)]
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 class Board:
-    """The programs still in the race: one that fails a run is told and takes part no more."""
+    """Programs that have not failed; one that fails a run is reported and left out."""
 
     def __init__(self, programs: Sequence[Program], rounds: int, directory: Path) -> None:
         self.programs = list(programs)

@@ -13,16 +13,16 @@ from programs import Program
 from rounds import MARKS, take
 
 SECONDS = 0.2
-"""What each command takes: long enough that no program is busy all the time, short enough for many of them."""
+"""Seconds of each command: long enough that no program is busy all the time, short enough for many of them."""
 
 
 def compiler() -> str | None:
-    """A C compiler, without which gaps cannot be measured: a shell or Python would cost more than the gap."""
+    """A C compiler; a shell or Python would cost more than the gap to measure."""
     return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 def build_stamp(compiler: str, directory: Path) -> Path:
-    """The program that notes its slot and when it started and ended."""
+    """The program that records its slot, its start and its end."""
     source = Path(__file__).with_name("stamp.c")
     program = directory / "stamp"
     subprocess.run([compiler, "-O2", "-static", "-o", program, source], check=True)
@@ -37,7 +37,7 @@ def measure(program: Program, stamp: Path, jobs: int, directory: Path) -> list[f
 
 
 def gaps_of(stamps: str) -> list[float]:
-    """The gaps that lines of slot, start and end tell of."""
+    """The gaps between lines of slot, start and end."""
     times: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for line in stamps.splitlines():
         slot, start, end = line.split()

@@ -20,7 +20,7 @@ FLOOR = "xargs python"
 ORIGINAL = "GPUTaskScheduler"
 OURS = "stoker's GPUTaskScheduler"
 BAR = 1.0
-"""Ours is to be as fast as the original at least."""
+"""Ours must be at least as fast as the original."""
 WARM_UP = 8
 
 _MARK = f'with open({MARKS!r}, "a") as marks:\n{{indent}}    marks.write("\\n")\n'
@@ -43,7 +43,7 @@ GPUTaskScheduler(config=config, gpu_task_class=NoOp).start()
 
 
 def main() -> int:
-    """Measure, print, and return 1 where ours did not do its work."""
+    """Measure and print; returns 1 where ours failed."""
     options = _options()
     with workshop(options.directory) as directory:
         files = _write(directory / "files")
@@ -73,7 +73,7 @@ def _write(directory: Path) -> Path:
 
 
 def _floor(files: Path) -> Program:
-    """What so many processes of Python take with nothing around them."""
+    """The same number of bare Python processes."""
     return Program(FLOOR, ("xargs", "-n1", f"-P{SLOTS}", sys.executable, "-P", str(files / "mark.py")))
 
 
@@ -101,7 +101,7 @@ def _original(files: Path, checkout: str | None) -> list[Program]:
 
 
 def _measured(programs: Sequence[Program], rounds: int, jobs: int, directory: Path) -> dict[str, list[float]]:
-    """Instances a second by the name of the program; one that does not do its work is left out."""
+    """Instances a second by the name of the program; one that fails is left out."""
     rates: dict[str, list[float]] = defaultdict(list)
     able = [program for program in programs if _works(program, directory / f"warm up {program.name}")]
     for number, program in interleaved(able, rounds):

@@ -1,4 +1,4 @@
-"""Measures what an engine costs that has nothing to do: seconds of processor, and memory."""
+"""Measure the CPU time and memory of an idle engine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 import standin
 from bars import Bar, bars_shown, table
 from cost import MEMORY_HEAD, Memory, cpu_seconds, memory_of
-from handing_in import NOTHING, hand_in, wait_until_over
 from machine import queue_parser, say, workshop
 from programs import GFLOW, HYPERQUEUE, TASK_SPOOLER
 from rounds import Incomplete
 from servers import Server, StokerServer, gflow, hyperqueue, present, stoker, task_spooler
 from stoker.store.engine_lock import QUEUE, process_of
+from submit_jobs import NOTHING, submit_all, wait_until_over
 
 CPU_PERCENT = 0.3
 MEMORY_MEGABYTES = 60.0
@@ -28,10 +28,10 @@ SETTLE = 5.0
 
 @dataclass(frozen=True)
 class Idle:
-    """What one server cost."""
+    """The cost of one server."""
 
     percent: float
-    """Of one core, all its processes together."""
+    """Share of one core, all processes together."""
     memory: Memory
 
     @property
@@ -41,7 +41,7 @@ class Idle:
 
 
 def main() -> int:
-    """Measure all of them at once, since none of them does anything, and print."""
+    """Measure all at once, since all are idle, and print."""
     options = queue_parser(__doc__ or "")
     options.add_argument("--seconds", type=float, default=60.0, help="how long they are watched, default %(default)s")
     options.add_argument("--jobs", type=int, default=2000, help="run before by one of ours, default %(default)s")
@@ -73,9 +73,9 @@ def _servers(directory: Path, running: contextlib.ExitStack, *, jobs: int, exclu
 
 @contextlib.contextmanager
 def _worked(directory: Path, jobs: int) -> Iterator[StokerServer]:
-    """One that was busy before: whatever it keeps of that counts."""
+    """A server that was busy before: memory that it keeps counts."""
     with stoker(directory, name=f"stoker, after {jobs:,} jobs") as server:
-        hand_in(server.paths, [NOTHING] * jobs, server.environment, str(directory))
+        submit_all(server.paths, [NOTHING] * jobs, server.environment, str(directory))
         wait_until_over(server.paths)
         yield server
 

@@ -1,4 +1,4 @@
-"""Runs a very long list with `stoker run`: time to the first start, memory of the engine, and whether it slows down."""
+"""Run a very long list with `stoker run`: time to the first start, memory of the engine, and whether it slows down."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rounds import MARKS, NO_OP, Incomplete
 PARTS = 10
 MEMORY_MEGABYTES = 150.0
 STEADY = 0.9
-"""The last part must be as fast as the first; what is missing to 1 is the noise of a busy machine."""
+"""The last part must be as fast as the first; the rest to 1 allows for noise."""
 
 
 @dataclass(frozen=True)
 class LongRun:
-    """What one run told."""
+    """The measurements of one run."""
 
     started: float
     peak_bytes: int
@@ -40,7 +40,7 @@ class LongRun:
 
 
 def main() -> int:
-    """Measure, print, and return 1 where the list was not done."""
+    """Measure and print; returns 1 where the list was not done."""
     options = _options()
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.directory) as name:
         try:
@@ -98,7 +98,7 @@ def _peak_bytes(pid: int) -> int:
 
 
 def _times(directory: Path) -> tuple[list[float], list[float]]:
-    """When commands started and ended, as the queue remembers it; each in order."""
+    """Start and end times of commands from the queue, each sorted."""
     (database,) = (directory / "state").glob("*/queue.db")
     with contextlib.closing(sqlite3.connect(database)) as connection:
         rows = connection.execute("SELECT started, ended FROM attempts WHERE code = 0").fetchall()

@@ -1,4 +1,4 @@
-"""What every benchmark of the queue has in common: where it works, and what machine it met."""
+"""Options, working directory and machine load of every benchmark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stoker.store.paths import file_system_of
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """Options, with the one that all have."""
+    """A parser with the option that all benchmarks have."""
     options = argparse.ArgumentParser(description=description)
     options.add_argument(
         "--directory", default="/var/tmp", help="where to work, on a disk rather than in memory; default %(default)s"
@@ -24,7 +24,7 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def queue_parser(description: str) -> argparse.ArgumentParser:
-    """The same for what is measured beside other queues."""
+    """The same for benchmarks beside other queues."""
     options = parser(description)
     options.add_argument("--alone", action="store_true", help="without the other programs")
     return options
@@ -47,7 +47,7 @@ def load() -> str:
 
 
 def say(text: str) -> None:
-    """Tell how far it got."""
+    """Print the progress."""
     print(text, file=sys.stderr)
 
 

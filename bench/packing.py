@@ -1,4 +1,4 @@
-"""Replays slices of a real trace through the plan, and compares the mean completion time with that of simpler rules."""
+"""Replay slices of a real trace, and compare the mean completion time with that of simpler policies."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from bars import Bar, bars_shown, table
 from machine import parser, say
 from stoker.core.errors import UsageError
 from stoker.core.units import device_sizes
-from stoker.simulation.bound import best_possible
 from stoker.simulation.machine import replay, virtual_devices
-from stoker.simulation.policies import BOUND, CONDUCTS, SENTENCES, by_pairs
+from stoker.simulation.policies import BOUND, RULES, SENTENCES, best_possible, by_pairs
 from stoker.simulation.report import Figures, figures
 from stoker.simulation.trace import read_models, read_trace
 from stoker.simulation.workload import Models, Row, Work, capped, draw, extract, paced
@@ -66,31 +65,33 @@ def _options() -> argparse.Namespace:
 
 def _measure(rows: Sequence[Row], models: Models, rho: float, options: argparse.Namespace) -> Results:
     sizes = device_sizes(options.gpus)
-    results: dict[str, list[Figures]] = {policy: [] for policy in (*CONDUCTS, BOUND)}
+    results: dict[str, list[Figures]] = {policy: [] for policy in (*RULES, BOUND)}
     for seed in range(options.seed, options.seed + options.slices):
         random = Random(seed)
         first = random.randrange(max(1, len(rows) - options.jobs))
         chosen = paced(capped(extract(rows, first, options.jobs), LONGEST), len(sizes), rho)
         works = draw(chosen, models, min(sizes), random)
-        for policy, told in results.items():
+        for policy, found in results.items():
             started = time.process_time()
-            told.append(_replayed(policy, works, sizes, models))
+            found.append(_replayed(policy, works, sizes, models))
             seconds = time.process_time() - started
-            say(f"load {rho}, slice {seed}, {policy}: {told[-1].completion_mean / 3600:.1f} h ({seconds:.1f} s of CPU)")
+            say(
+                f"load {rho}, slice {seed}, {policy}: {found[-1].completion_mean / 3600:.1f} h ({seconds:.1f} s of CPU)"
+            )
     return results
 
 
 def _replayed(policy: str, works: Sequence[Work], sizes: Sequence[int], models: Models) -> Figures:
     if policy == BOUND:
         return figures(best_possible(works, len(sizes)))
-    return figures(replay(works, virtual_devices(sizes), CONDUCTS[policy], by_pairs(models.pairs)))
+    return figures(replay(works, virtual_devices(sizes), RULES[policy], by_pairs(models.pairs)))
 
 
 def _print(rho: float, results: Results) -> None:
-    means = {policy: mean(one.completion_mean for one in told) / 3600 for policy, told in results.items()}
+    means = {policy: mean(one.completion_mean for one in found) / 3600 for policy, found in results.items()}
     print(f"\noffered load {rho}: hours, means over the slices")
     head = ["policy", "mean", "x fifo", "95 %", "wait", "makespan", "util %", "packed %", "oom", "lost"]
-    print(table(head, [[policy, *_cells(told, means["fifo"] / means[policy])] for policy, told in results.items()]))
+    print(table(head, [[policy, *_cells(found, means["fifo"] / means[policy])] for policy, found in results.items()]))
     longest = max(means.values())
     for policy, hours in means.items():
         print(f"{policy:>10} {'█' * max(1, round(BLOCKS * hours / longest))} {hours:.1f}")
@@ -98,18 +99,18 @@ def _print(rho: float, results: Results) -> None:
     print(bars_shown(_bars(results, means)))
 
 
-def _cells(told: Sequence[Figures], ratio: float) -> list[str]:
-    hours = [[one.completion_mean, one.completion_p95, one.wait_mean, one.makespan] for one in told]
+def _cells(found: Sequence[Figures], ratio: float) -> list[str]:
+    hours = [[one.completion_mean, one.completion_p95, one.wait_mean, one.makespan] for one in found]
     average, late, wait, makespan = (f"{mean(column) / 3600:.1f}" for column in zip(*hours, strict=True))
     shares = [
-        f"{100 * mean(values):.0f}" for values in zip(*((one.utilisation, one.packed) for one in told), strict=True)
+        f"{100 * mean(values):.0f}" for values in zip(*((one.utilisation, one.packed) for one in found), strict=True)
     ]
-    counts = [f"{sum(one.out_of_memory for one in told)}", f"{sum(one.lost for one in told)}"]
+    counts = [f"{sum(one.out_of_memory for one in found)}", f"{sum(one.lost for one in found)}"]
     return [average, f"{ratio:.2f}", late, wait, makespan, *shares, *counts]
 
 
 def _bars(results: Results, means: Mapping[str, float]) -> list[Bar]:
-    """The bars are about what Stoker can do; whether it does so by itself is told beside it."""
+    """The bars show what Stoker can do; the text beside them, whether that is the default."""
     bars = []
     for ours in reversed(OURS):
         bars.append(Bar(f"{ours}: mean completion, fifo / ours", means["fifo"] / means[ours], BETTER_THAN_FIFO))

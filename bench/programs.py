@@ -1,4 +1,4 @@
-"""The programs that are measured: what each is called, how it runs a list on four slots, and where to get it."""
+"""The measured programs: names, how each runs a list on four slots, and where to get it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STOKER_DOOR = "stoker's simple_gpu_scheduler"
 HERE = Path(__file__).resolve().parent
 OURS = Path(sys.prefix) / "bin"
 COMPETITORS = Path(sys.prefix) / "bench"
-"""A virtual environment for competitors, so that nothing of theirs is ever imported by us."""
+"""A virtual environment for competitors, so that Stoker never imports their packages."""
 _DEVICES = [str(slot) for slot in range(SLOTS)]
 _TASK_SPOOLER_SCRIPT = f"""
 tsp -S {SLOTS}
@@ -39,22 +39,22 @@ tsp -K
 
 @dataclass(frozen=True)
 class Program:
-    """Something that runs a list of commands on four slots."""
+    """A program that runs a list of commands on four slots."""
 
     name: str
     words: tuple[str, ...]
     slot: str = ""
-    """What a command writes to learn its slot; empty where it cannot."""
+    """The expression by which a command learns its slot; empty where it cannot."""
     most: int = 0
-    """Commands in a run at most, where a run like that of the others would take hours; it then has one round only."""
+    """The most commands in a run, for programs that would take hours; these have one round."""
     tells_seconds: bool = False
-    """Whether it prints the seconds it took, for a server that is not to be charged for starting."""
+    """Whether it prints its own seconds, without the start of a server."""
     needs: str = ""
-    """The program file it stands or falls with, where that is not the first word."""
+    """The program file that it needs, where that is not the first word."""
     package: str = ""
-    """What pip must install for it."""
+    """The package for pip."""
     hint: str = ""
-    """How a person gets it."""
+    """How to install it by hand."""
 
     @property
     def installed(self) -> bool:
@@ -125,7 +125,7 @@ def program_named(name: str) -> Program:
 
 
 def install(program: Program) -> None:
-    """Get a competitor that lives on PyPI, once, into an environment of its own."""
+    """Install a competitor from PyPI, once, into the competitors' environment."""
     python = COMPETITORS / "bin" / "python"
     mark = COMPETITORS / program.package
     if not program.package or mark.exists():

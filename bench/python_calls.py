@@ -1,4 +1,4 @@
-"""Measures what a Python function call costs that does nothing, beside submitit, Ray and dask, on four slots."""
+"""Measure an empty Python function call beside submitit, Ray and dask, on four slots."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Library:
 
     @property
     def program(self) -> Program:
-        """As something to be installed and run."""
+        """The program to install and run."""
         python = THEIRS if self.package else sys.executable
         return Program(self.name, (python, str(HERE / "run_calls.py"), self.way), package=self.package)
 
@@ -89,7 +89,7 @@ def _options() -> argparse.Namespace:
 
 
 def _take(library: Library, place: Path, options: argparse.Namespace) -> Taken | None:
-    """One round of one library; None where it fails, which is told."""
+    """One round of one library; None, after a message, where it fails."""
     place.mkdir()
     words = [*library.program.words, str(place), str(options.singles), str(options.calls)]
     variables = {**environment(place), "STOKER_DEVICES": ",".join(map(str, range(SLOTS))), "STOKER_IDLE_EXIT": "2s"}

@@ -12,13 +12,13 @@ from pathlib import Path
 from programs import LIST, Program, environment
 
 MARKS = "marks"
-"""Every command adds to this file, whatever program runs it: what is in it did run."""
+"""Every command adds to this file, so it shows what ran."""
 NO_OP = f"echo >>{MARKS}"
 """A command that does nothing but count itself."""
 
 
 class Incomplete(Exception):
-    """The program did not do what it was measured for."""
+    """The program did not run all commands."""
 
 
 def keep_apart(directory: Path) -> None:
@@ -36,7 +36,7 @@ def take(program: Program, commands: Sequence[str], directory: Path) -> float:
     directory.mkdir()
     listed = directory / LIST
     listed.write_text("".join(f"{command}\n" for command in commands))
-    os.sync()  # nobody pays for what the one before has left to be written
+    os.sync()  # so that no run pays for writes of the one before
     with listed.open() as stdin, (directory / "output").open("w") as output:
         started = time.perf_counter()
         process = subprocess.run(
@@ -61,6 +61,6 @@ def _check(code: int, wanted: int, directory: Path) -> None:
 
 
 def interleaved(programs: Sequence[Program], rounds: int) -> Iterator[tuple[int, Program]]:
-    """A B C A B C ..., so that whatever else the machine does hits all alike."""
-    order = tuple(programs)  # a program may leave the race while it goes on
+    """A B C A B C ..., so that other load on the machine affects all alike."""
+    order = tuple(programs)  # a program may be left out while the rounds go on
     return ((number, program) for number in range(rounds) for program in order)

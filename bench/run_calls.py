@@ -1,4 +1,4 @@
-"""Calls a function that does nothing through one library, and prints what that took; run by that library's Python."""
+"""Call an empty function through one library, and print the seconds; run by that library's Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CallMany = Callable[[int], list[Any]]
 
 
 def nothing(number: int) -> int:
-    """What is called."""
+    """The function to call."""
     return number
 
 
@@ -102,10 +102,10 @@ def dask(_: str) -> Iterator[tuple[Call, CallMany]]:
 
     settings = {"n_workers": SLOTS, "threads_per_worker": 1, "dashboard_address": None, "resources": {"GPU": 1}}
     with LocalCluster(**settings) as cluster, Client(cluster) as client:
-        wish = {"pure": False, "resources": {"GPU": 1}}
+        keywords = {"pure": False, "resources": {"GPU": 1}}
         yield (
-            lambda number: client.submit(nothing, number, **wish).result(),
-            lambda calls: client.gather([client.submit(nothing, number, **wish) for number in range(calls)]),
+            lambda number: client.submit(nothing, number, **keywords).result(),
+            lambda calls: client.gather([client.submit(nothing, number, **keywords) for number in range(calls)]),
         )
 
 
@@ -116,7 +116,7 @@ def main() -> None:
     """`run_calls.py WAY DIRECTORY SINGLES CALLS`: seconds of each single call, and of all calls together."""
     way, directory, singles, calls = sys.argv[1:]
     with WAYS[way](directory) as (call, many):
-        many(SLOTS)  # what is done only once is not charged
+        many(SLOTS)  # work that is done only once does not count
         seconds = [_timed(call, number) for number in range(int(singles))]
         together = _timed(many, int(calls))
     print(json.dumps({"single": seconds, "together": together}))

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from cost import spend
-from handing_in import hand_in, wait_until_over
 from programs import OURS, SHELL, SLOTS
 from stoker.core.spec import Command
 from stoker.store.paths import Paths, find_paths
+from submit_jobs import submit_all, wait_until_over
 
 
 def main(commands: list[str]) -> float:
@@ -20,7 +20,7 @@ def main(commands: list[str]) -> float:
     variables = {**os.environ, "STOKER_DEVICES": ",".join(map(str, range(SLOTS)))}
     paths = find_paths(variables, os.uname().nodename, simulated=False)
     here = Path.cwd()
-    hand_in(paths, [Command((command,), SHELL) for command in commands], variables, str(here))
+    submit_all(paths, [Command((command,), SHELL) for command in commands], variables, str(here))
     stoker = str(OURS / "stoker")
     spend([stoker, "engine", "start"], here, variables)
     try:

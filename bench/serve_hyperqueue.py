@@ -12,7 +12,7 @@ from hyperqueue import Job, LocalCluster  # type: ignore[import-not-found]
 from hyperqueue.cluster import WorkerConfig  # type: ignore[import-not-found]
 
 ANSWER = "answer "
-"""What tells an answer from what the library prints of its own accord."""
+"""The prefix of answers; the library prints other lines."""
 
 
 def main(slots: int) -> None:

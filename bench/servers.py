@@ -1,4 +1,4 @@
-"""The programs with a queue, each running in a directory of its own, with all of its processes ended at the end."""
+"""The programs with a queue, each in its own directory; all processes are killed at the end."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ FOREVER = ("sleep", "100000")
 """A job that keeps a slot until the run is over."""
 _START_SECONDS = 30.0
 _ANSWER = "answer "
-"""How serve_hyperqueue.py begins what it has to say."""
+"""The prefix of answers of serve_hyperqueue.py."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A queue at work."""
+    """A running queue."""
 
     name: str
     directory: Path
     environment: Mapping[str, str]
     submit: tuple[str, ...] = ()
-    """What stands before the words of a job to submit it; empty where there is no such program."""
+    """The command that submits a job, without the job's words; empty where there is none."""
 
     def run(self, *words: str) -> Cost:
         """Run one of its commands."""
@@ -80,18 +80,18 @@ class StokerServer(Server):
 
 @dataclass(frozen=True)
 class HyperQueueServer(Server):
-    """HyperQueue's server and worker in one process, which is told what to do by lines."""
+    """HyperQueue's server and worker in one process, with one command per line."""
 
     process: subprocess.Popen[str] | None = None
 
     def ask(self, words: str) -> Any:
-        """Let it do something and return its answer."""
+        """Send a command and return the answer."""
         assert self.process is not None
         print(words, file=self.process.stdin, flush=True)
         return self.answer()
 
     def answer(self) -> Any:
-        """What it says next; a library prints other things too."""
+        """The next answer; the library prints other lines too."""
         assert self.process is not None
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -131,7 +131,7 @@ def gflow(directory: Path) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def task_spooler(directory: Path) -> Iterator[Server]:
-    """task-spooler, whose server starts with the first word to it."""
+    """task-spooler, whose server starts with the first command."""
     with _home(directory, {}) as variables:
         spend(["tsp", "-S", str(SLOTS)], directory, variables)
         yield Server(TASK_SPOOLER, directory, variables, ("tsp", "-n"))
@@ -150,7 +150,7 @@ def hyperqueue(directory: Path) -> Iterator[HyperQueueServer]:
 
 
 def is_here(name: str) -> bool:
-    """Whether a rival can be measured; one of PyPI is installed, of another that is missing it is said so."""
+    """Whether a rival can be measured; installs one from PyPI, and reports another that is missing."""
     program = program_named(name)
     install(program)
     missing = _missing(program)
@@ -174,7 +174,7 @@ def _missing(program: Program) -> str:
 
 @contextlib.contextmanager
 def _daemon(words: Sequence[str], server: Server) -> Iterator[subprocess.Popen[str]]:
-    """A process that we talk to, and that goes when we do."""
+    """A process with pipes to this one, which ends with it."""
     with subprocess.Popen(
         words,
         cwd=server.directory,
@@ -192,7 +192,7 @@ def _daemon(words: Sequence[str], server: Server) -> Iterator[subprocess.Popen[s
 
 @contextlib.contextmanager
 def _home(directory: Path, extra: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """A new home; whatever was started in it is ended when the run is over."""
+    """A new home directory; processes started there are killed after the run."""
     directory.mkdir(parents=True, exist_ok=True)
     try:
         yield {**environment(directory), **extra}
@@ -201,7 +201,7 @@ def _home(directory: Path, extra: Mapping[str, str]) -> Iterator[dict[str, str]]
 
 
 def end_all(directory: Path) -> None:
-    """Kill every process that has its home there: none of them is worth a farewell, and all must be gone."""
+    """Kill every process with this home directory at once."""
     deadline = time.monotonic() + _START_SECONDS
     while pids := processes_at_home(directory):
         for pid in pids:

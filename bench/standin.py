@@ -1,4 +1,4 @@
-"""Four GPUs that are not there, for programs that ask NVIDIA's library: the stand-in of the tests."""
+"""Four fake GPUs for programs that use NVML: the stand-in library of the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures submitting beside other programs: one job by one on the command line, and 100,000 in one call."""
+"""Measure submits beside other programs: single jobs on the command line, and 100,000 in one call."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from statistics import median
 
 from bars import Bar, bars_shown, table
 from cost import FLOORS, Cost, spend
-from handing_in import NOTHING, hand_in
 from machine import milliseconds, queue_parser, say, workshop
 from programs import GFLOW, HYPERQUEUE, STOKER_QUEUE, TASK_SPOOLER, environment
 from rounds import Incomplete
 from servers import HyperQueueServer, Server, StokerServer, gflow, hyperqueue, present, stoker, task_spooler
+from submit_jobs import NOTHING, submit_all
 
 STOKER_CALL = "stoker, queue.submit()"
 STOKER_FILE = "stoker submit -f"
@@ -33,7 +33,7 @@ GFLOW_ARRAY = 1000
 
 @dataclass(frozen=True)
 class Rivals:
-    """The queues that take part, each with all its slots occupied: what is submitted only waits."""
+    """The measured queues, each with all its slots occupied, so that submitted jobs only wait."""
 
     stoker: StokerServer
     hyperqueue: HyperQueueServer | None
@@ -46,7 +46,7 @@ class Rivals:
 
 
 def main() -> int:
-    """Measure and print; 1 where a program did not do its work."""
+    """Measure and print; returns 1 where a program failed."""
     options = _options()
     names = [] if options.alone else present([HYPERQUEUE, GFLOW, TASK_SPOOLER])
     try:
@@ -82,7 +82,7 @@ def _rivals(directory: Path, names: Sequence[str]) -> Iterator[Rivals]:
 
 
 def _one_by_one(rivals: Rivals, count: int) -> Costs:
-    """A B C A B C ..., so that whatever else the machine does hits all alike."""
+    """A B C A B C ..., so that other load on the machine affects all alike."""
     say(f"{count} jobs one by one")
     found: dict[str, list[Cost]] = defaultdict(list)
     for _ in range(count):
@@ -120,7 +120,7 @@ def _from_file(server: StokerServer, jobs: int) -> Cost:
 
 def _call(server: StokerServer, jobs: int) -> Cost:
     before = time.process_time()
-    seconds = hand_in(server.paths, [NOTHING] * jobs, environment(server.directory), str(server.directory))
+    seconds = submit_all(server.paths, [NOTHING] * jobs, environment(server.directory), str(server.directory))
     return Cost(seconds, time.process_time() - before)
 
 

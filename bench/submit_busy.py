@@ -1,4 +1,4 @@
-"""Measures how long a submit takes while the engine is idle, and while it starts and ends jobs as fast as it can."""
+"""Measure submits while the engine is idle, and while it starts and ends jobs as fast as it can."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from statistics import median
 
 from bars import Bar, bars_shown, table
 from gaps import percentile
-from handing_in import NOTHING, enter, hand_in
 from machine import milliseconds, queue_parser, say, workshop
 from programs import GFLOW, HYPERQUEUE, STOKER_QUEUE
 from rounds import Incomplete
 from servers import StokerServer, gflow, hyperqueue, present, stoker
 from stoker.store.engine_lock import QUEUE
 from stoker.store.writer import open_store
+from submit_jobs import NOTHING, submit_all, submit_to
 
 CALL = "stoker, queue.submit()"
 PAUSE = 0.02
-"""Seconds between two submits: somebody who hands in jobs, not a second load of its own."""
+"""Seconds between two submits, so that they are no load of their own."""
 CALL_P99_SECONDS = 0.1
 WORST_SECONDS = 1.0
 
@@ -74,7 +74,7 @@ def _ours(directory: Path, options: argparse.Namespace) -> tuple[dict[str, Laten
 
         def call() -> float:
             started = time.perf_counter()
-            enter(store, server.paths, [NOTHING], server.environment, str(directory))
+            submit_to(store, server.paths, [NOTHING], server.environment, str(directory))
             return time.perf_counter() - started
 
         def command() -> float:
@@ -82,7 +82,7 @@ def _ours(directory: Path, options: argparse.Namespace) -> tuple[dict[str, Laten
 
         say("beside an idle engine")
         idle = _many(call, options.calls), _many(command, options.commands)
-        hand_in(server.paths, [NOTHING] * options.jobs, server.environment, str(directory))
+        submit_all(server.paths, [NOTHING] * options.jobs, server.environment, str(directory))
         _wait_until_busy(server)
         say("beside a busy engine")
         started = time.time()
@@ -125,7 +125,7 @@ def _hyperqueue(directory: Path, options: argparse.Namespace) -> Latency:
 
 
 def _gflow(directory: Path, count: int) -> Latency:
-    """Its command; busy is as busy as it gets, with more jobs waiting than it will start meanwhile."""
+    """gflow's command; it is kept busy by more jobs than it starts meanwhile."""
     say(GFLOW)
     with gflow(directory) as server:
 

@@ -1,4 +1,4 @@
-"""Measures what a long queue costs: looking at it, planning one start, and the memory of the engine."""
+"""Measure a long queue: the time of `status`, of one plan, and the memory of the engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from statistics import median
 
 from bars import Bar, bars_shown, table
 from cost import FLOORS, MEMORY_HEAD, Cost, Memory, cpu_seconds, memory_of, spend
-from handing_in import NOTHING, hand_in
 from machine import milliseconds, queue_parser, say, workshop
 from programs import COMPETITORS, GFLOW, HYPERQUEUE, SLOTS
 from rounds import Incomplete
@@ -27,6 +26,7 @@ from stoker.core.spec import Command, JobSpec, Resources
 from stoker.core.units import count_text
 from stoker.store.engine_lock import QUEUE, process_of
 from stoker.store.status_file import read_status
+from submit_jobs import NOTHING, submit_all
 
 STATUS_MILLISECONDS = 150.0
 PLAN_MILLISECONDS = 2.0
@@ -34,11 +34,11 @@ MEMORY_MEGABYTES = 150.0
 LOOKS = (("status", "--json"), ("status", "--plain"), ("status",), ("status", "1"), ("status", "--json", "--all"))
 GFLOW_LOOKS = (("gqueue",), ("gqueue", "-n", "200"), ("gqueue", "-o", "json"))
 SHAPES = (1, 100)
-"""Into how many kinds the waiting jobs fall: the plan looks at each."""
+"""Numbers of different shapes among the waiting jobs: the plan considers each."""
 
 
 def main() -> int:
-    """Measure and print; 1 where a program did not do its work."""
+    """Measure and print; returns 1 where a program failed."""
     options = _options()
     names = [] if options.alone else present([HYPERQUEUE, GFLOW])
     try:
@@ -68,7 +68,7 @@ def _measure(
         say(f"{jobs:,} jobs into each queue")
         ours = running.enter_context(stoker(directory / "stoker"))
         ours.occupy()
-        hand_in(ours.paths, [NOTHING] * jobs, ours.environment, str(ours.directory))
+        submit_all(ours.paths, [NOTHING] * jobs, ours.environment, str(ours.directory))
         servers: list[Server] = [ours]
         if GFLOW in names:
             servers.append(running.enter_context(gflow(directory / "gflow")))
@@ -120,7 +120,7 @@ def _look_words(server: Server) -> Iterator[tuple[str, list[str]]]:
 
 
 def _busy_share(server: StokerServer, seconds: float) -> float:
-    """Which part of a core the engine takes while jobs run and wait and nothing happens."""
+    """The part of a core that the engine takes while jobs run and wait and nothing changes."""
     before = cpu_seconds(server.processes)
     time.sleep(seconds)
     return (cpu_seconds(server.processes) - before) / seconds

@@ -13,9 +13,9 @@ FOLDER = Path(__file__).parent / "schema"
 TYPES = {
     "change-1": "stoker.cli.views.changes:Report",
     "dry-run-1": "stoker.cli.views.run_dry_run:DryRun",
-    "engine-check-1": "stoker.cli.commands.engine_check:Check",
-    "engine-config-1": "stoker.cli.commands.engine_config:ConfigShown",
-    "engine-status-1": "stoker.cli.commands.engine_status:EngineStatus",
+    "engine-check-1": "stoker.cli.doctor:Check",
+    "engine-config-1": "stoker.cli.views.engine:ConfigShown",
+    "engine-status-1": "stoker.queue.engine_status:EngineStatus",
     "gpus-1": "stoker.queue.gpu_view:Gpus",
     "history-1": "stoker.queue.history_view:History",
     "jobs-1": "stoker.queue.job_view:SelectedJobs",

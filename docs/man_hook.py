@@ -1,4 +1,4 @@
-"""Puts the manual pages into the wheel when it is built."""
+"""A build hook that adds the manual pages to the wheel."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class ManPages(BuildHookInterface):  # type: ignore[type-arg]
-    """Makes the pages in a directory of its own, and has them installed where `man` looks."""
+    """Writes the pages to a temporary directory, and installs them where `man` looks."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Before the wheel is written; one that only points to the sources needs no pages."""
+        """Write the pages before the wheel is built; an editable install needs none."""
         if version == "editable":
             return
         self._directory = tempfile.TemporaryDirectory()
@@ -25,6 +25,5 @@ class ManPages(BuildHookInterface):  # type: ignore[type-arg]
             build_data["shared_data"][str(page)] = f"share/man/man1/{page.name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """After the wheel is written."""
         if version != "editable":
             self._directory.cleanup()

@@ -19,23 +19,23 @@ import pytest
 from stoker.cli.doctor import (
     Subject,
     Verdict,
-    cards,
+    check_clock,
+    check_config,
+    check_disk,
+    check_engine,
+    check_ledger,
+    check_leftovers,
+    check_logout,
+    check_queue,
+    check_state,
+    check_unit,
+    check_variables,
     diagnose,
     judge_absence,
     judge_files,
     judge_processes,
     kills_user_processes,
-    look_at_clock,
-    look_at_config,
-    look_at_engine,
-    look_at_ledger,
-    look_at_leftovers,
-    look_at_place,
-    look_at_queue,
-    look_at_session,
-    look_at_space,
-    look_at_unit,
-    look_at_variables,
+    nvidia_cards,
 )
 from stoker.core.lease import Claim
 from stoker.core.spec import Command, JobSpec, NewJob
@@ -48,14 +48,13 @@ from stoker.store.status_file import EngineStatus
 from stoker.store.writer import Store
 from support.nvml import DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH, Bench, FakeGpu, FakeMachine, compiled
 
-_LOOK_AT_GPUS = """
+_CHECK_GPUS = """
 import json, pathlib, time
 import msgspec
-from stoker.cli.doctor import Subject
-from stoker.cli.doctor import look_at_gpus
+from stoker.cli.doctor import Subject, check_gpus
 from stoker.store.paths import Paths
 subject = Subject(Paths(pathlib.Path("/")), {}, simulated=False, now=time.time())
-print(msgspec.json.encode(list(look_at_gpus(subject))).decode())
+print(msgspec.json.encode(list(check_gpus(subject))).decode())
 """
 
 
@@ -81,7 +80,7 @@ def queue_of(subject: Subject, engine: str = QUEUE) -> Iterator[Store]:
 
 
 def only(verdicts: Iterable[Verdict]) -> Verdict:
-    """The one verdict that there is."""
+    """The only verdict."""
     (verdict,) = verdicts
     return verdict
 
@@ -92,18 +91,18 @@ def levels(verdicts: Iterable[Verdict]) -> list[str]:
 
 
 def test_a_well_machine_has_no_problem(subject: Subject) -> None:
-    """Every matter is looked at, and each problem and note that asks for something says what."""
+    """Every check runs, and a machine without problems has none."""
     simulated = msgspec.structs.replace(subject, simulated=True)
-    found = list(diagnose(simulated, answers=False))
+    found = list(diagnose(simulated))
     topics = {verdict.topic for verdict in found}
     assert {"state", "disk", "queue", "engine", "ledger", "gpus", "config", "variables", "logout", "limits"} <= topics
     assert [verdict for verdict in found if verdict.level == "problem"] == []
 
 
 def test_one_matter_that_cannot_be_seen_hides_no_other(subject: Subject) -> None:
-    """Without its state directory the rest is still told."""
+    """Without its state directory the other checks still run."""
     gone = msgspec.structs.replace(subject, simulated=True, paths=Paths(subject.paths.state / "gone"))
-    found = list(diagnose(gone, answers=False))
+    found = list(diagnose(gone))
     assert "this cannot be looked at" in next(each.text for each in found if each.topic == "disk")
     assert "limits" in {verdict.topic for verdict in found}
 
@@ -113,20 +112,20 @@ class TestPlace:
 
     def test_a_local_one_is_well(self, subject: Subject) -> None:
         """Its file system is named, and how much is free."""
-        assert only(look_at_place(subject)).level == "ok"
-        assert "free for" in only(look_at_space(subject)).text
+        assert only(check_state(subject)).level == "ok"
+        assert "free for" in only(check_disk(subject)).text
 
     def test_one_that_was_moved_off_a_network(self, subject: Subject) -> None:
         """Where it is now is said."""
         moved = msgspec.structs.replace(subject, paths=Paths(subject.paths.state, "/home/x is on nfs4"))
-        verdict = only(look_at_place(moved))
+        verdict = only(check_state(moved))
         assert (verdict.level, verdict.text) == ("note", "/home/x is on nfs4")
 
     def test_one_that_was_chosen_on_a_network(self, subject: Subject, tmp_path: Path) -> None:
-        """STOKER_STATE has the last word, and is told to be wrong."""
+        """STOKER_STATE wins, and is a problem."""
         mounts = tmp_path / "mountinfo"
         mounts.write_text("20 1 0:20 / / rw - nfs4 server:/ rw\n")
-        verdict = only(look_at_place(subject, str(mounts)))
+        verdict = only(check_state(subject, str(mounts)))
         assert (verdict.level, "STOKER_STATE" in verdict.advice) == ("problem", True)
 
 
@@ -135,65 +134,66 @@ class TestQueue:
 
     def test_none_and_a_whole_one(self, subject: Subject) -> None:
         """Both are well."""
-        assert only(look_at_queue(subject)).level == "ok"
+        assert only(check_queue(subject)).level == "ok"
         with queue_of(subject):
-            assert only(look_at_queue(subject)).level == "ok"
+            assert only(check_queue(subject)).level == "ok"
 
     def test_a_damaged_one(self, subject: Subject) -> None:
-        """What SQLite finds is told, and the file is left as it is."""
+        """What SQLite finds is a problem, and the file is left as it is."""
         with queue_of(subject):
             pass
         body = bytearray(subject.paths.database.read_bytes())
         body[4096 * 2 : 4096 * 4] = b"\xaa" * 8192
         subject.paths.database.write_bytes(body)
-        assert only(look_at_queue(subject)).level == "problem"
+        assert only(check_queue(subject)).level == "problem"
         assert subject.paths.database.read_bytes() == bytes(body)
 
     def test_one_that_is_none(self, subject: Subject) -> None:
         """Something else lies under its name."""
         subject.paths.database.write_text("no database " * 1000)
-        assert only(look_at_queue(subject)).level == "problem"
+        assert only(check_queue(subject)).level == "problem"
 
     def test_one_of_a_newer_version(self, subject: Subject) -> None:
         """It is left to the newer program."""
         with contextlib.closing(sqlite3.connect(subject.paths.database)) as database:
             database.execute(f"PRAGMA user_version = {VERSION + 1}")
-        verdict = only(look_at_queue(subject))
+        verdict = only(check_queue(subject))
         assert (verdict.level, "upgrade Stoker" in verdict.advice) == ("problem", True)
 
 
 class TestEngine:
-    """Whether somebody serves the queue."""
+    """Whether an engine serves the queue."""
 
     def test_none_is_needed(self, subject: Subject) -> None:
         """An empty queue needs no engine."""
-        assert only(look_at_engine(subject, answers=False)).level == "ok"
+        assert only(check_engine(subject)).level == "ok"
 
     def test_jobs_without_an_engine(self, subject: Subject) -> None:
-        """They wait for nobody."""
+        """They wait for an engine that is missing."""
         with queue_of(subject):
-            verdict = only(look_at_engine(subject, answers=False))
+            verdict = only(check_engine(subject))
         assert (verdict.level, verdict.advice) == ("problem", "stoker engine start")
 
     def test_one_that_lives(self, subject: Subject) -> None:
         """It answers or not, is of this version or another, and has trouble or none."""
+        answering = msgspec.structs.replace(subject, answers=True)
         with contextlib.closing(EngineLock(subject.paths, QUEUE)):
-            assert levels(look_at_engine(subject, answers=True)) == ["ok"]
-            assert levels(look_at_engine(subject, answers=False)) == ["problem"]
+            assert levels(check_engine(answering)) == ["ok"]
+            assert levels(check_engine(subject)) == ["problem"]
             lock_path(subject.paths, QUEUE).write_text(f"{os.getpid()}\n0.0.1\n")
-            assert levels(look_at_engine(subject, answers=True)) == ["note", "ok"]
+            assert levels(check_engine(answering)) == ["note", "ok"]
             show(subject, trouble="the disk is full")
-            assert "the disk is full" in list(look_at_engine(subject, answers=True))[-1].text
+            assert "the disk is full" in list(check_engine(answering))[-1].text
 
     def test_leftovers(self, subject: Subject) -> None:
         """Jobs of a dead run, and leases of ours that no job has, while no engine lives."""
         ledger = Ledger(prepare_ledger(Path(subject.environment["STOKER_LEDGER"])))
         with queue_of(subject):
-            assert levels(look_at_leftovers(subject)) == ["ok"]
+            assert levels(check_leftovers(subject)) == ["ok"]
         held = ledger.claim((Claim("GPU-1"),), "test", subject.now)
         assert held is not None
         with queue_of(subject, engine="4711-dead"):
-            texts = [verdict.text for verdict in look_at_leftovers(subject)]
+            texts = [verdict.text for verdict in check_leftovers(subject)]
         ledger.release(held)
         assert texts[0] == "1 job of a run that died, left waiting"
         assert "GPU-1" in texts[1]
@@ -223,40 +223,40 @@ def show(subject: Subject, **changes: object) -> None:
 
 
 class TestLedger:
-    """What users tell each other."""
+    """The leases of all users."""
 
     def test_one_of_its_own_for_simulated_gpus(self, subject: Subject) -> None:
-        """Nobody else has them."""
+        """Other users cannot have them."""
         exclusive = msgspec.structs.replace(subject, environment={}, simulated=True)
-        assert only(look_at_ledger(exclusive, [])).level == "ok"
+        assert only(check_ledger(exclusive, [])).level == "ok"
 
     def test_one_that_is_open_to_all(self, subject: Subject) -> None:
         """It is made where there is none."""
-        assert only(look_at_ledger(subject, [])).level == "ok"
+        assert only(check_ledger(subject, [])).level == "ok"
 
     def test_none_can_be_made(self, subject: Subject, tmp_path: Path) -> None:
         """A file is in the way, or a directory without the sticky bit."""
         (tmp_path / "ledger").touch()
-        assert only(look_at_ledger(subject, [])).level == "problem"
+        assert only(check_ledger(subject, [])).level == "problem"
         (tmp_path / "ledger").unlink()
         (tmp_path / "ledger").mkdir()
         (tmp_path / "ledger").chmod(0o777)
-        verdict = only(look_at_ledger(subject, []))
+        verdict = only(check_ledger(subject, []))
         assert (verdict.level, "chmod 1777" in verdict.advice) == ("problem", True)
 
     def test_one_that_is_not_shared(self, subject: Subject, tmp_path: Path) -> None:
         """Only its owner can write there."""
         (tmp_path / "ledger").mkdir(mode=0o755)
-        verdict = only(look_at_ledger(subject, []))
+        verdict = only(check_ledger(subject, []))
         assert (verdict.level, "other users cannot tell" in verdict.text) == ("problem", True)
 
     def test_others_use_another_one(self, subject: Subject, tmp_path: Path) -> None:
         """Their leases are not seen by us, nor ours by them."""
         other = Ledger(prepare_ledger(tmp_path / "other"))
-        assert levels(look_at_ledger(subject, [other.path])) == ["ok"]
+        assert levels(check_ledger(subject, [other.path])) == ["ok"]
         held = other.claim((Claim("GPU-1"),), "test", subject.now)
         assert held is not None
-        assert levels(look_at_ledger(subject, [other.path])) == ["ok", "problem"]
+        assert levels(check_ledger(subject, [other.path])) == ["ok", "problem"]
         other.release(held)
 
 
@@ -264,14 +264,14 @@ class TestSettings:
     """Files and variables."""
 
     def test_files(self, subject: Subject, tmp_path: Path) -> None:
-        """Those that were read are named; what cannot be read is told as its verb would."""
-        assert only(look_at_config(subject)).text == "all as built in"
+        """Files that were read are named; one that cannot be read is a problem."""
+        assert only(check_config(subject)).text == "all as built in"
         folder = tmp_path / "config/stoker"
         folder.mkdir(parents=True)
         (folder / "config.toml").write_text('patience = "10s"\n')
-        assert str(folder / "config.toml") in only(look_at_config(subject)).text
+        assert str(folder / "config.toml") in only(check_config(subject)).text
         (folder / "config.toml").write_text("patiense = 10\n")
-        verdict = only(look_at_config(subject))
+        verdict = only(check_config(subject))
         assert (verdict.level, "did you mean patience" in verdict.advice) == ("problem", True)
 
     @pytest.mark.parametrize(
@@ -285,9 +285,9 @@ class TestSettings:
         ],
     )
     def test_variables(self, subject: Subject, variables: dict[str, str], expected: list[tuple[str, str]]) -> None:
-        """Unknown ones are told with a near one; those of a job say that one is inside."""
+        """Unknown ones are noted with a near one; those of a job say that the check runs inside one."""
         given = msgspec.structs.replace(subject, environment=variables)
-        assert [(each.level, each.advice) for each in look_at_variables(given)] == expected
+        assert [(each.level, each.advice) for each in check_variables(given)] == expected
 
 
 class TestSession:
@@ -309,8 +309,8 @@ class TestSession:
         assert kills_user_processes(texts) == expected
 
     def test_without_systemd(self, subject: Subject, tmp_path: Path) -> None:
-        """Nothing ends anybody's processes."""
-        assert only(look_at_session(subject, tmp_path)).level == "ok"
+        """Without systemd no process ends at logout."""
+        assert only(check_logout(subject, tmp_path)).level == "ok"
 
     def test_what_to_type(self, subject: Subject, tmp_path: Path) -> None:
         """By what the login manager does, whether the user lingers, and whether there is a unit."""
@@ -322,29 +322,29 @@ class TestSession:
         unit = Path(subject.environment["XDG_CONFIG_HOME"]) / "systemd/user/stoker.service"
         unit.parent.mkdir(parents=True)
 
-        def told() -> tuple[str, str]:
-            verdict = only(look_at_session(subject, tmp_path))
+        def judged() -> tuple[str, str]:
+            verdict = only(check_logout(subject, tmp_path))
             return verdict.level, verdict.advice
 
-        assert told()[0] == "note"
+        assert judged()[0] == "note"
         (spans / "kill.conf").write_text("[Login]\nKillUserProcesses=yes\n")
-        assert told() == ("problem", "loginctl enable-linger && stoker engine install")
+        assert judged() == ("problem", "loginctl enable-linger && stoker engine install")
         linger.touch()
-        assert told() == ("problem", "stoker engine install")
+        assert judged() == ("problem", "stoker engine install")
         unit.touch()
-        assert told() == ("ok", "")
+        assert judged() == ("ok", "")
         linger.unlink()
         (spans / "kill.conf").unlink()
-        assert told() == ("problem", "loginctl enable-linger")
+        assert judged() == ("problem", "loginctl enable-linger")
 
     def test_a_unit_whose_program_is_gone(self, subject: Subject, tmp_path: Path) -> None:
         """It is to be written again; without a unit there is nothing to say."""
-        assert list(look_at_unit(subject)) == []
+        assert list(check_unit(subject)) == []
         path = unit_path(subject.environment)
         write_unit(path, unit_text(["/bin/sh"], {}))
-        assert only(look_at_unit(subject)).level == "ok"
+        assert only(check_unit(subject)).level == "ok"
         write_unit(path, unit_text([str(tmp_path / "gone")], {}))
-        verdict = only(look_at_unit(subject))
+        verdict = only(check_unit(subject))
         assert (verdict.level, verdict.advice) == ("problem", "stoker engine install")
 
 
@@ -353,15 +353,15 @@ class TestClock:
 
     def test_a_clock_that_was_never_set(self, subject: Subject) -> None:
         """As after a boot without a battery."""
-        assert only(look_at_clock(msgspec.structs.replace(subject, now=1000.0))).level == "problem"
+        assert only(check_clock(msgspec.structs.replace(subject, now=1000.0))).level == "problem"
 
     def test_a_clock_that_was_set_while_the_engine_ran(self, subject: Subject) -> None:
         """What the engine calls now is not what the machine calls so."""
         with contextlib.closing(EngineLock(subject.paths, QUEUE)):
             show(subject, at=time.time() - 3600)
-            found = list(look_at_clock(subject))
+            found = list(check_clock(subject))
         assert "set forward by 1:00:00" in found[0].text
-        assert levels(look_at_clock(subject))[0] in ("ok", "note")
+        assert levels(check_clock(subject))[0] in ("ok", "note")
 
 
 class TestLimits:
@@ -388,16 +388,16 @@ class TestGpus:
         """A machine with the stand-in driver."""
         return Bench(compiled(tmp_path_factory.getbasetemp()), tmp_path / "nvml")
 
-    def look(self, bench: Bench, machine: FakeMachine) -> list[Verdict]:
+    def found(self, bench: Bench, machine: FakeMachine) -> list[Verdict]:
         """What is found on a machine."""
         bench.write(machine)
-        command = [sys.executable, "-c", _LOOK_AT_GPUS]
+        command = [sys.executable, "-c", _CHECK_GPUS]
         done = subprocess.run(command, env=bench.environment, capture_output=True, check=True, timeout=60)
         return msgspec.json.decode(done.stdout, type=list[Verdict])
 
     def test_two_that_are_well(self, bench: Bench) -> None:
         """They are counted."""
-        found = self.look(bench, FakeMachine((FakeGpu("GPU-a"), FakeGpu("GPU-b"))))
+        found = self.found(bench, FakeMachine((FakeGpu("GPU-a"), FakeGpu("GPU-b"))))
         assert [(each.level, each.text) for each in found] == [("ok", "the NVIDIA driver shows 2 GPUs")]
 
     def test_one_that_is_lost(self, bench: Bench) -> None:
@@ -405,14 +405,14 @@ class TestGpus:
         lost = FakeGpu(
             "GPU-b", faults={"nvmlDeviceGetMemoryInfo_v2": GPU_IS_LOST, "nvmlDeviceGetMemoryInfo": GPU_IS_LOST}
         )
-        found = self.look(bench, FakeMachine((FakeGpu("GPU-a"), lost)))
+        found = self.found(bench, FakeMachine((FakeGpu("GPU-a"), lost)))
         assert levels(found)[:2] == ["ok", "problem"]
         assert "lost" in found[1].text
 
     @pytest.mark.parametrize("code", [DRIVER_NOT_LOADED, VERSION_MISMATCH])
     def test_a_driver_that_cannot_be_asked(self, bench: Bench, code: int) -> None:
         """A library without a driver, or of another version, is to be mended."""
-        assert only(self.look(bench, FakeMachine(init=code))).level == "problem"
+        assert only(self.found(bench, FakeMachine(init=code))).level == "problem"
 
     def test_no_driver_at_all(self, tmp_path: Path) -> None:
         """Without a card that is as it may be; with one, the driver is missing."""
@@ -428,5 +428,5 @@ class TestGpus:
             (tmp_path / name / "vendor").write_text(f"{vendor}\n")
             (tmp_path / name / "class").write_text(f"{kind}\n")
         (tmp_path / "d").mkdir()
-        assert cards(tmp_path) == 1
-        assert cards(tmp_path / "none") == 0
+        assert nvidia_cards(tmp_path) == 1
+        assert nvidia_cards(tmp_path / "none") == 0

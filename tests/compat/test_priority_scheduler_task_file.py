@@ -402,9 +402,15 @@ def work(directory: Path, calls: int) -> bool:
                 scheduler.rows.succeeded(row)
         scheduler.end()
         os._exit(0)
-    ends: list[int] = []
-    wait_until(lambda: ends or (ended := os.waitpid(child, os.WNOHANG))[0] and ends.append(ended[1]) is None)
-    return os.waitstatus_to_exitcode(ends[0]) == 0
+    status: list[int] = []
+
+    def has_ended() -> bool:
+        pid, code = os.waitpid(child, os.WNOHANG)
+        status.append(code)
+        return pid == child
+
+    wait_until(has_ended)
+    return os.waitstatus_to_exitcode(status[-1]) == 0
 
 
 def test_a_crash_at_every_system_call(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ loads = st.lists(st.integers(1, 100), min_size=2, max_size=8)
 
 
 def total(*loads: float) -> float:
-    """What all members do together, counted in jobs that run alone."""
+    """The total work of all members, in exclusive jobs."""
     return sum(slowdown(load, sum(loads), len(loads)) for load in loads)
 
 
@@ -33,13 +33,13 @@ def test_pairs_do_what_was_measured(low: int, high: int, measured: float) -> Non
 
 
 @pytest.mark.parametrize(("both", "slowest"), [(40, 0.95), (100, 0.91), (140, 0.78), (180, 0.64)])
-def test_nobody_is_slower_than_the_slower_member(both: int, slowest: float) -> None:
-    """In a pair that is as unequal as can be, the heavier member runs as the slower one of the measured pairs."""
+def test_no_job_is_slower_than_the_slower_member(both: int, slowest: float) -> None:
+    """In the most unequal pair, the heavier member runs as the slower one of the measured pairs."""
     assert slowdown(both, both, 2) == pytest.approx(slowest)
 
 
-def test_alone_nothing_is_lost() -> None:
-    """A job without company runs at its own speed, whatever it loads; so does one that loads nothing."""
+def test_an_exclusive_job_loses_nothing() -> None:
+    """An exclusive job runs at full speed, and so does a job without load."""
     assert slowdown(100, 100, 1) == slowdown(0, 0, 3) == 1.0
 
 
@@ -50,12 +50,12 @@ def test_a_full_gpu_is_shared() -> None:
 
 
 @given(loads)
-def test_a_speed_is_a_part_of_ones_own(loads: list[int]) -> None:
-    """However many share a GPU, each moves, and none faster than alone."""
+def test_a_speed_is_between_zero_and_one(loads: list[int]) -> None:
+    """Each speed is above 0 and at most 1."""
     assert all(0 < slowdown(load, sum(loads), len(loads)) <= 1 for load in loads)
 
 
 @given(st.integers(1, 100), st.integers(1, 12))
-def test_more_company_never_helps(load: int, members: int) -> None:
-    """When one more of the same kind comes, nobody becomes faster."""
+def test_more_co_tenants_never_help(load: int, members: int) -> None:
+    """One more job of the same kind makes no job faster."""
     assert slowdown(load, load * (members + 1), members + 1) <= slowdown(load, load * members, members)

@@ -1,4 +1,4 @@
-"""What each event does to a job in each state."""
+"""The effect of each event in each state."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ ILLEGAL = [
 
 
 def in_state(state: State, spec: JobSpec | None = None) -> Job:
-    """A job that is in its first attempt, unless it still waits for it."""
+    """A job in this state of its first attempt."""
     job = a_job(1, state=state, spec=spec)
     return msgspec.structs.replace(job, attempts=0 if isinstance(state, Waiting) else 1)
 
@@ -93,14 +93,14 @@ def after(job: Job, *events: Event) -> Job:
 
 
 @pytest.mark.parametrize(("before", "event", "then"), LEGAL)
-def test_a_legal_move(before: State, event: Event, then: State) -> None:
-    """The table above is the whole of a job's life."""
+def test_a_legal_transition(before: State, event: Event, then: State) -> None:
+    """The table above lists all legal transitions."""
     assert advance(in_state(before), event).state == then
 
 
 @pytest.mark.parametrize(("state", "event"), ILLEGAL)
-def test_every_other_move_is_a_bug_with_its_story(state: State, event: Event) -> None:
-    """What is not in the table raises, and the message tells job, state and event."""
+def test_every_other_transition_raises(state: State, event: Event) -> None:
+    """All other transitions raise, and the message has job, state and event."""
     with pytest.raises(InvalidTransition, match=r"job 1 is .* and then came ") as bug:
         advance(in_state(state), event)
     assert bug.value.event == event
@@ -108,8 +108,8 @@ def test_every_other_move_is_a_bug_with_its_story(state: State, event: Event) ->
 
 @pytest.mark.parametrize("event", [Started(2, 2.0), Exited(2, 0, 0, 9.0), Returned(2, 3.0), Lost(2, 3.0)])
 @pytest.mark.parametrize("state", [STARTING, RUNNING, STOPPING])
-def test_news_of_another_attempt_is_a_bug(state: State, event: Event) -> None:
-    """An event must be of the attempt that is under way."""
+def test_an_event_of_another_attempt_raises(state: State, event: Event) -> None:
+    """An event of another attempt raises."""
     with pytest.raises(InvalidTransition):
         advance(in_state(state), event)
 
@@ -121,7 +121,7 @@ def test_an_assignment_counts_an_attempt() -> None:
 
 
 def test_a_failed_job_waits_again_while_it_has_retries() -> None:
-    """Retries are spent by failures; when none is left the last result stands."""
+    """Failures spend retries; then the last result stays."""
     job = after(a_job(1, spec=JobSpec(retries=1)), ASSIGNED, STARTED, FAILED)
     assert (job.state, job.failures) == (Waiting(9.0), 1)
     job = after(job, ASSIGNED, Started(2, 10.0), Exited(2, 4, 0, 11.0))
@@ -135,7 +135,7 @@ def test_a_refused_command_is_not_tried_again() -> None:
 
 
 def test_a_lost_job_spends_no_retry() -> None:
-    """A killed worker is not the job's fault, but only so many times."""
+    """A lost worker spends no retry, up to a limit."""
     job = a_job(1)
     for attempt in range(1, LOSSES_ALLOWED + 1):
         job = after(job, ASSIGNED, Started(attempt, 2.0), Lost(attempt, 3.0))
@@ -146,7 +146,7 @@ def test_a_lost_job_spends_no_retry() -> None:
 
 
 def test_a_job_that_must_not_run_twice_is_not_queued_again() -> None:
-    """With --no-requeue a lost attempt is the end."""
+    """With --no-requeue a lost attempt ends the job."""
     job = after(a_job(1, spec=JobSpec(requeue=False)), ASSIGNED, STARTED, LOST)
     assert job.state == Ended("lost", 3.0, note="its worker was killed or the machine went down")
 
@@ -163,7 +163,7 @@ def test_a_signal_is_a_failure() -> None:
     assert result_of(Exited(1, 0, 9, 9.0)) == "failed"
 
 
-def test_a_command_is_shown_as_one_would_type_it() -> None:
+def test_a_command_is_shown_as_a_user_would_type_it() -> None:
     """Words are quoted where the shell would need it; a line for the shell is left as it is."""
     assert Command(("echo", "a b")).text == "echo 'a b'"
     assert Command(("echo a b | wc",), shell="/bin/sh").text == "echo a b | wc"

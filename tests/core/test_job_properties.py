@@ -1,4 +1,4 @@
-"""Facts about a job's life that hold for every sequence of events."""
+"""Properties of a job for any sequence of events."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(Lost, attempt=ATTEMPTS, at=MOMENTS),
     st.builds(Cancelled, at=MOMENTS),
 )
-STORIES = st.lists(EVENTS, max_size=25)
-TERMS = st.builds(JobSpec, retries=st.integers(0, 2), requeue=st.booleans())
+SEQUENCES = st.lists(EVENTS, max_size=25)
+SPECS = st.builds(JobSpec, retries=st.integers(0, 2), requeue=st.booleans())
 
 
 def live(job: Job, details: list[Event]) -> list[Job]:
-    """The job after each event that was possible; the others leave no trace."""
+    """The job after each possible event; impossible ones are skipped."""
     lives = [job]
     for event in details:
         with suppress(InvalidTransition):
@@ -58,13 +58,13 @@ def live(job: Job, details: list[Event]) -> list[Job]:
 
 
 def own_attempt(job: Job, event: Event) -> Event:
-    """The event, told of the attempt that is under way, so that most stories get somewhere."""
+    """The event with the number of the current attempt, so that most events are possible."""
     change: dict[str, Any] = {"attempt": job.attempts} if hasattr(event, "attempt") else {}
     return msgspec.structs.replace(event, **change)
 
 
 def live_likely(job: Job, details: list[Event]) -> list[Job]:
-    """As live(), with every event about the present attempt."""
+    """As live(), with every event about the current attempt."""
     lives = [job]
     for event in details:
         lives.extend(live(lives[-1], [own_attempt(lives[-1], event)])[1:])
@@ -72,17 +72,17 @@ def live_likely(job: Job, details: list[Event]) -> list[Job]:
 
 
 @QUIET
-@given(TERMS, STORIES)
-def test_every_story_leads_to_a_state_or_a_named_bug(spec: JobSpec, details: list[Event]) -> None:
+@given(SPECS, SEQUENCES)
+def test_any_events_give_a_state_or_invalid_transition(spec: JobSpec, details: list[Event]) -> None:
     """No event sequence raises anything but InvalidTransition."""
     for job in live(a_job(1, spec=spec), details):
         assert isinstance(job.state, Waiting | Starting | Running | Stopping | Ended)
 
 
 @QUIET
-@given(TERMS, STORIES)
+@given(SPECS, SEQUENCES)
 def test_counts_only_grow_and_agree_with_the_state(spec: JobSpec, details: list[Event]) -> None:
-    """The newest attempt is the one under way, and what went wrong never exceeds what was tried."""
+    """The newest attempt is the current one, and failures never exceed attempts."""
     lives = live_likely(a_job(1, spec=spec), details)
     for before, then in pairwise(lives):
         assert then.attempts - before.attempts in (0, 1)
@@ -93,16 +93,16 @@ def test_counts_only_grow_and_agree_with_the_state(spec: JobSpec, details: list[
 
 
 @QUIET
-@given(TERMS, STORIES)
-def test_the_end_is_the_end(spec: JobSpec, details: list[Event]) -> None:
-    """An ended job takes no further event, so its result never changes."""
+@given(SPECS, SEQUENCES)
+def test_an_end_is_final(spec: JobSpec, details: list[Event]) -> None:
+    """An ended job accepts no event but a retry, which these events do not have."""
     lives = live_likely(a_job(1, spec=spec), details)
     assert not any(isinstance(job.state, Ended) for job in lives[:-1])
 
 
 @QUIET
-@given(TERMS, STORIES)
-def test_a_job_runs_no_more_often_than_its_terms_allow(spec: JobSpec, details: list[Event]) -> None:
+@given(SPECS, SEQUENCES)
+def test_a_job_runs_no_more_often_than_its_spec_allows(spec: JobSpec, details: list[Event]) -> None:
     """Failures are bounded by the retries, losses by their own limit."""
     job = live_likely(a_job(1, spec=spec), details)[-1]
     assert job.failures <= spec.retries + 1
@@ -110,14 +110,14 @@ def test_a_job_runs_no_more_often_than_its_terms_allow(spec: JobSpec, details: l
 
 
 @QUIET
-@given(TERMS, STORIES)
-def test_equal_stories_make_equal_jobs(spec: JobSpec, details: list[Event]) -> None:
+@given(SPECS, SEQUENCES)
+def test_equal_events_make_equal_jobs(spec: JobSpec, details: list[Event]) -> None:
     """advance() depends on nothing but its arguments."""
     assert live(a_job(1, spec=spec), details) == live(a_job(1, spec=spec), details)
 
 
 @QUIET
-@given(TERMS, STORIES)
+@given(SPECS, SEQUENCES)
 def test_a_job_survives_being_stored_at_any_moment(spec: JobSpec, details: list[Event]) -> None:
     """States and jobs come back from JSON as they were."""
     job = live_likely(a_job(1, spec=spec), details)[-1]

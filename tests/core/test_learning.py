@@ -1,26 +1,40 @@
-"""What earlier runs tell of the next one."""
+"""Estimates from earlier runs."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from stoker.core.learning import GRAIN, KEPT, Learnt, estimated, expected_seconds, observe, observe_use, signature_of
+from stoker.core.learning import (
+    CURVE,
+    GRAIN,
+    KEPT,
+    MIB,
+    Learnt,
+    Use,
+    estimated,
+    expected_seconds,
+    observe,
+    observe_use,
+    reached,
+    seen,
+    signature_of,
+)
 from stoker.core.spec import Command, Resources, amount_on
 from support.build import GIB, simulated
 
 LR = Command(("python", "train.py", "--lr", "1e-3"))
 
 
-def test_nothing_is_expected_of_the_unknown() -> None:
-    """Where nothing ran before, nobody guesses."""
+def test_no_estimate_without_runs() -> None:
+    """Without runs there is no estimate."""
     assert expected_seconds(Learnt()) is None
 
 
-def test_one_odd_run_does_not_change_what_is_expected() -> None:
-    """The middle run counts, not the mean."""
+def test_one_outlier_does_not_change_the_estimate() -> None:
+    """The median counts, not the mean."""
     learnt = Learnt()
     for seconds in (60.0, 62.0, 4000.0):
         learnt = observe(learnt, seconds)
@@ -29,7 +43,7 @@ def test_one_odd_run_does_not_change_what_is_expected() -> None:
 
 @given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=50))
 def test_only_the_newest_runs_count(runs: list[float]) -> None:
-    """What was long ago is forgotten, and what is expected has been seen."""
+    """Old runs are dropped, and the estimate lies within the kept runs."""
     learnt = Learnt()
     for seconds in runs:
         learnt = observe(learnt, seconds)
@@ -52,7 +66,7 @@ def test_only_the_newest_runs_count(runs: list[float]) -> None:
     ],
 )
 def test_numbers_do_not_make_another_kind_of_work(one: Command, other: Command) -> None:
-    """A sweep over rates and seeds is one kind of work, however it was typed."""
+    """A sweep over rates and seeds is one kind of work."""
     assert signature_of(one, "/home/ada") == signature_of(other, "/home/ada")
 
 
@@ -67,7 +81,7 @@ def test_numbers_do_not_make_another_kind_of_work(one: Command, other: Command) 
     ],
 )
 def test_another_program_script_option_or_place_is_other_work(other: tuple[Command, str]) -> None:
-    """What decides how long it takes tells kinds apart."""
+    """Program, script, option names and directory distinguish kinds of work."""
     assert signature_of(LR, "/home/ada") != signature_of(*other)
 
 
@@ -85,7 +99,7 @@ def test_another_program_script_option_or_place_is_other_work(other: tuple[Comma
     ],
 )
 def test_what_decides_the_memory_makes_another_kind_of_work(one: str, other: str) -> None:
-    """A batch twice as large, or another model, says nothing of how much this one takes."""
+    """Another batch size or model is another kind of work."""
     first, second = (Command((f"python train.py {words} --lr 0.1",), "/bin/sh") for words in (one, other))
     assert signature_of(first, "/home/ada") != signature_of(second, "/home/ada")
 
@@ -100,14 +114,14 @@ def test_what_decides_the_memory_makes_another_kind_of_work(one: str, other: str
         ("--exp-id a1", "--exp-id b2"),
     ],
 )
-def test_where_results_go_does_not(one: str, other: str) -> None:
-    """Paths that are counted up are no other work."""
+def test_output_paths_do_not_make_another_kind_of_work(one: str, other: str) -> None:
+    """Numbered output paths are the same kind of work."""
     first, second = (Command((f"python train.py {words}",), "/bin/sh") for words in (one, other))
     assert signature_of(first, "/home/ada") == signature_of(second, "/home/ada")
 
 
 def test_the_largest_of_the_last_peaks_counts_with_a_margin() -> None:
-    """It is rounded up, so that small differences do not make different needs."""
+    """The estimate is rounded up, so that small differences do not make different shapes."""
     learnt = Learnt()
     for peak in (2 * GIB, 3 * GIB, GIB):
         learnt = observe_use(learnt, "A100", peak=peak)
@@ -117,19 +131,50 @@ def test_the_largest_of_the_last_peaks_counts_with_a_margin() -> None:
     assert size % GRAIN == 0
 
 
-def test_another_model_of_gpu_is_not_known() -> None:
-    """There the next run is alone, and measured."""
+def test_another_gpu_model_is_unknown() -> None:
+    """On another GPU model the next run is exclusive and measured."""
     resources = estimated(Resources(auto=True), observe_use(Learnt(), "A100", peak=GIB), 15)
     known, unknown = (structs.replace(simulated(24)[0], model=model) for model in ("A100", "T4"))
     assert amount_on(resources, known) is not None
     assert amount_on(resources, unknown) is None
 
 
-def test_what_was_declared_stays_unless_an_end_showed_that_it_is_too_little() -> None:
-    """The user's word is not padded; what a job ran out of memory with is."""
+def test_a_declared_size_is_only_raised_after_out_of_memory() -> None:
+    """A declared size gets no margin; it is raised only after an out-of-memory error."""
     learnt = observe_use(Learnt(), "A100", peak=20 * GIB, load=70)
     (device,) = simulated(24)
     assert amount_on(estimated(Resources(memory=6 * GIB), learnt, 15), device) == 6 * GIB
     assert amount_on(estimated(Resources(memory=6 * GIB), learnt, 15, floor=9 * GIB), device) == 9 * GIB
     assert amount_on(estimated(Resources(memory=6 * GIB), learnt, 15, floor=30 * GIB), device) is None
     assert estimated(Resources(memory=6 * GIB), learnt, 15).loads == (("A100", 70),)
+
+
+LOOKS = st.lists(st.tuples(st.floats(0.01, 60.0), st.integers(0, 2**36)), min_size=1, max_size=300)
+
+
+@given(LOOKS)
+@example([(1.0, 0)] * CURVE + [(1.0, MIB)])
+def test_a_long_run_makes_no_long_curve(looks: list[tuple[float, int]]) -> None:
+    """Any number of measurements gives few points, in order, with the highest among them."""
+    use, moment = Use(), 0.0
+    for step, memory in looks:
+        moment += step
+        use = seen(use, moment, memory, None)
+    assert len(use.curve) <= CURVE
+    assert list(use.curve) == sorted(use.curve, key=lambda point: point[0])
+    assert use.peak == max(memory for _, memory in looks)
+    assert max(memory for _, memory in use.curve) == use.peak // MIB
+
+
+def test_utilisation_counts_only_without_co_tenants() -> None:
+    """The utilisation of a shared GPU does not count."""
+    use = seen(seen(seen(Use(), 1.0, 5, 80), 2.0, 5, None), 3.0, 5, 60)
+    assert use.utilisation == 70
+    assert seen(Use(), 1.0, 5, None).utilisation is None
+
+
+def test_a_peak_between_measurements() -> None:
+    """The driver's accounting counts where it is higher."""
+    use = seen(Use(), 1.0, 5, None)
+    assert reached(use, 9).peak == 9
+    assert reached(use, 3).peak == 5

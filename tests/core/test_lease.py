@@ -1,4 +1,4 @@
-"""Which claims may stand beside each other."""
+"""Which claims are compatible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ claims = st.builds(Claim, st.just("A"), st.none() | st.integers(0, 10), st.integ
         pytest.param(Claim("A", share=2), [Claim("A")], None, False, id="the one who was first decides"),
         pytest.param(Claim("A"), [Claim("A", share=2)], None, False, id="the one who comes decides too"),
         pytest.param(Claim("A", share=2), [Claim("A", share=2)], None, True, id="two who both suffer one other"),
-        pytest.param(Claim("A", share=3), [Claim("A", share=3)] * 3, None, False, id="a third one's company is full"),
+        pytest.param(Claim("A", share=3), [Claim("A", share=3)] * 3, None, False, id="three claims are the limit"),
         pytest.param(Claim("A", share=9), [Claim("A", share=9), Claim("A", share=2)], None, False, id="least patient"),
         pytest.param(Claim("A", 4, MANY), [Claim("A", 6, MANY)], 10, True, id="memory that just fits"),
         pytest.param(Claim("A", 5, MANY), [Claim("A", 6, MANY)], 10, False, id="memory that does not"),
@@ -31,13 +31,13 @@ claims = st.builds(Claim, st.just("A"), st.none() | st.integers(0, 10), st.integ
     ],
 )
 def test_compatible(wanted: Claim, held: list[Claim], capacity: int | None, answer: bool) -> None:
-    """Company is limited by everybody's wish, memory by what the device has."""
+    """The smallest share limits the number of claims, the capacity their memory."""
     assert compatible(wanted, held, capacity) is answer
 
 
 @given(claims, st.lists(claims, max_size=4), st.none() | st.integers(0, 30))
-def test_nobody_gets_more_company_than_agreed(wanted: Claim, held: list[Claim], capacity: int | None) -> None:
-    """What is granted breaks no promise made to those who hold the device already."""
+def test_shares_of_existing_claims_are_respected(wanted: Claim, held: list[Claim], capacity: int | None) -> None:
+    """A compatible claim respects the shares of all existing claims."""
     if held and compatible(wanted, held, capacity):
         together = [*held, wanted]
         assert all(len(together) <= claim.share for claim in together)
@@ -46,5 +46,5 @@ def test_nobody_gets_more_company_than_agreed(wanted: Claim, held: list[Claim], 
 
 @given(claims, claims, st.none() | st.integers(0, 30))
 def test_order_does_not_matter(one: Claim, other: Claim, capacity: int | None) -> None:
-    """Two claims get on with each other, whoever came first."""
+    """Compatibility does not depend on the order of claims."""
     assert compatible(one, [other], capacity) == compatible(other, [one], capacity)

@@ -1,4 +1,4 @@
-"""Ids are read as people type them, and nothing that might be a slip of the finger is guessed at."""
+"""Ids are parsed as users type them; unclear input is refused."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def test_names(word: str) -> None:
 
 
 def test_names_and_globs_differ() -> None:
-    """A name can be looked up; only a glob has to be compared with every name."""
+    """A glob is distinguished from a name."""
     assert [Named(word).is_glob for word in ("vit-b", "vit*", "v?t", "v[ia]t")] == [False, True, True, True]
 
 
 def test_words_keep_their_order() -> None:
-    """Several words are picks one after the other, and no words pick nothing."""
+    """Words are parsed in order, and no words select nothing."""
     assert parse_selection(["9", "vit", "1-2"]) == (Numbers(9, 9), Named("vit"), Numbers(1, 2))
     assert parse_selection([]) == ()
 
@@ -71,7 +71,7 @@ def test_words_keep_their_order() -> None:
     ],
 )
 def test_malformed_ids_are_refused_with_a_hint(word: str) -> None:
-    """Half a range, a range backwards, less than nothing, too much: the error says how an id is written."""
+    """Malformed ids and ranges are refused, and the hint shows the syntax."""
     with pytest.raises(UsageError) as refused:
         parse_selection([word])
     assert refused.value.hint
@@ -79,7 +79,7 @@ def test_malformed_ids_are_refused_with_a_hint(word: str) -> None:
 
 
 def test_hint_for_a_range_backwards() -> None:
-    """It is what the user meant."""
+    """The hint has the range the right way round."""
     with pytest.raises(UsageError) as refused:
         parse_selection(["9-4"])
     assert (refused.value.message, refused.value.hint) == ("9-4 ends before it begins", "write it as 4-9")
@@ -88,7 +88,7 @@ def test_hint_for_a_range_backwards() -> None:
 @QUIET
 @given(st.lists(PICKS, min_size=1))
 def test_picks_read_back(picks: list[Pick]) -> None:
-    """What is written of a pick can be typed again, alone and in a list."""
+    """The text of a pick parses to the same pick."""
     texts = [pick_text(pick) for pick in picks]
     assert parse_selection(texts) == tuple(picks) == parse_selection([",".join(texts)])
 
@@ -96,14 +96,14 @@ def test_picks_read_back(picks: list[Pick]) -> None:
 @QUIET
 @given(NAMES)
 def test_names_read_back(name: str) -> None:
-    """A name that begins with a letter is taken as it is."""
+    """A name that begins with a letter parses to itself."""
     assert [pick_text(pick) for pick in parse_selection([name])] == [name]
 
 
 @QUIET
 @given(st.text(alphabet="0129.,-+*last ") | st.text())
 def test_any_word_is_picks_or_a_usage_error(word: str) -> None:
-    """Whatever somebody types, nothing else comes out, and no range is empty."""
+    """Any text gives picks or a UsageError, and no range is empty."""
     with suppress(UsageError):
         for pick in parse_selection([word]):
             assert not isinstance(pick, Numbers | Task) or 0 <= pick.first <= pick.last <= LARGEST
@@ -111,7 +111,7 @@ def test_any_word_is_picks_or_a_usage_error(word: str) -> None:
 
 @pytest.mark.parametrize("word", [str(LARGEST + 1), f"1-{LARGEST + 1}", f"{'9' * 26}.1", "9" * 5000])
 def test_no_job_has_such_a_number(word: str) -> None:
-    """A number that no id can be is like any other id that is not there."""
+    """A number larger than any id is a missing job."""
     with pytest.raises(NoSuchJob) as missing:
         parse_selection([word])
     assert len(missing.value.message) < 120

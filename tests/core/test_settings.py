@@ -1,4 +1,4 @@
-"""Every setting of the engine is read from a file's value and from a variable's text, and refused with an example."""
+"""Every setting is read from a file or a variable; wrong values are refused with an example."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ ANYTHING = st.recursive(
 )
 
 
-def test_what_is_built_in() -> None:
-    """The values as written mean those of the struct, for every field and no other."""
+def test_defaults() -> None:
+    """The defaults of the keys equal those of the struct, for every field."""
     read = {name: read_setting(name, key.built_in, name) for name, key in KEYS.items()}
     assert EngineSettings(**read) == EngineSettings()
     assert tuple(read) == EngineSettings.__struct_fields__
 
 
-def test_same_as_the_plans() -> None:
-    """Where the plan has a value of its own for when it is not told, it is the same one."""
+def test_defaults_equal_the_policy() -> None:
+    """The defaults of the policy are the same."""
     shared = set(Policy.__struct_fields__) & set(EngineSettings.__struct_fields__)
     assert shared >= {"patience", "reserve", "tolerance", "quarantine", "strangers"}
     for name in shared:
@@ -70,7 +70,7 @@ def test_same_as_the_plans() -> None:
     ],
 )
 def test_values(name: str, raw: object, value: object) -> None:
-    """As a file has them, and as a variable has them."""
+    """Values are read from both forms."""
     assert read_setting(name, raw, name) == value
 
 
@@ -115,7 +115,7 @@ def test_wrong_values_are_refused_with_an_example(name: str, raw: object) -> Non
 
 @pytest.mark.parametrize("name", KEYS)
 def test_examples_are_right(name: str) -> None:
-    """What the hint says can be written in a file and in a variable."""
+    """The examples of the hints are valid in both forms."""
     example = KEYS[name].example
     assert read_setting(name, example, name) == read_setting(name, setting_text(example), name)
 
@@ -123,6 +123,6 @@ def test_examples_are_right(name: str) -> None:
 @QUIET
 @given(st.sampled_from(sorted(KEYS)), ANYTHING)
 def test_anything_is_a_value_or_a_usage_error(name: str, raw: Any) -> None:
-    """Whatever stands in a file, nothing else comes out."""
+    """Any value gives a setting or a UsageError."""
     with suppress(UsageError):
         read_setting(name, raw, name)

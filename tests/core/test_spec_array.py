@@ -28,7 +28,7 @@ QUIET = settings(max_examples=200, derandomize=True, deadline=None)
     ],
 )
 def test_arrays(text: str, spec: ArraySpec) -> None:
-    """Ranges, steps, lists and the limit; tasks stay in the order in which they were asked for."""
+    """Ranges, steps, lists and the limit; tasks keep their order."""
     assert parse_array(text) == spec
 
 
@@ -40,21 +40,21 @@ def test_arrays(text: str, spec: ArraySpec) -> None:
     ],
 )
 def test_malformed_arrays_are_refused_with_a_hint(text: str) -> None:
-    """Less than nothing, a task twice, a step or limit of nothing, too many: the error says what to write."""
+    """Malformed arrays are refused, and the hint shows the syntax."""
     with pytest.raises(UsageError) as refused:
         parse_array(text)
     assert refused.value.hint
     assert len(refused.value.message) < 120
 
 
-def test_the_task_that_is_there_twice_is_named() -> None:
-    """In a long list it would be hard to find."""
+def test_a_duplicate_task_is_named() -> None:
+    """The error names the duplicate task."""
     with pytest.raises(UsageError, match="task 5 twice"):
         parse_array("0-9,5")
 
 
 def test_the_largest_array() -> None:
-    """A million tasks are allowed, and none is made of a range that is far too large."""
+    """A million tasks are allowed; a larger range is refused before it is expanded."""
     assert len(parse_array("0-999999").indices) == MOST_TASKS
     with pytest.raises(UsageError, match="999999999 tasks"):
         parse_array("1-999999999")
@@ -63,7 +63,7 @@ def test_the_largest_array() -> None:
 @QUIET
 @given(st.text(alphabet="0129-,:% ") | st.text())
 def test_any_text_is_an_array_or_a_usage_error(text: str) -> None:
-    """Whatever somebody types, nothing else comes out, and never an array without tasks."""
+    """Any text gives an array with tasks or a UsageError."""
     with suppress(UsageError):
         spec = parse_array(text)
         assert 0 < len(spec.indices) == len(set(spec.indices))

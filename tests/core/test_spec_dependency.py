@@ -1,4 +1,4 @@
-"""Dependencies are read in our words and in Slurm's, and judged from what their targets came to."""
+"""Dependencies are parsed in our syntax and Slurm's, and judged by the outcome of their targets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ DOOMED = {("ok", "notok"), ("notok", "ok")}
     ],
 )
 def test_after(text: str, found: list[tuple[Kind, str]]) -> None:
-    """Without a kind it is ok; the ids stay words, because only the queue knows what they stand for."""
+    """The default kind is ok; ids stay text, because only the queue can resolve them."""
     assert parse_after(text) == tuple(found)
 
 
@@ -71,7 +71,7 @@ def test_malformed_ones_are_refused_with_a_hint(text: str) -> None:
 
 @pytest.mark.parametrize("kind", ["any", "notok"])
 def test_an_id_without_a_kind_after_one_with_it(kind: str) -> None:
-    """Whether the kind counts on is not guessed: a wrong guess would start a job too early, or never."""
+    """It is refused, since a wrong guess would start a job too early, or never."""
     with pytest.raises(UsageError) as refused:
         parse_after(f"{kind}:12,13")
     assert refused.value.hint == f"write {kind}:13 or ok:13"
@@ -80,7 +80,7 @@ def test_an_id_without_a_kind_after_one_with_it(kind: str) -> None:
 @QUIET
 @given(st.text(alphabet="okany:notfer123,.-? ") | st.text())
 def test_any_text_is_dependencies_or_a_usage_error(text: str) -> None:
-    """Whatever somebody types, nothing else comes out, and never an empty list."""
+    """Any text gives dependencies or a UsageError."""
     with suppress(UsageError):
         assert all(kind in KINDS and word for kind, word in parse_after(text) or [("", "")])
 
@@ -97,24 +97,24 @@ def test_any_text_is_dependencies_or_a_usage_error(text: str) -> None:
     ],
 )
 def test_an_ended_target(kind: Kind, outcome: Outcome, verdict: Verdict) -> None:
-    """It lets the job start, or makes sure that it never does, and then it says why."""
+    """An ended target makes a job ready or never satisfied, with a reason."""
     assert judge([Dependency(12, kind)], lambda _: outcome) == verdict
 
 
 def test_open_targets_are_named() -> None:
-    """What is still waited for is told, and what has ended is not."""
+    """Blocked names only the open targets."""
     open_one, ended = Dependency(12), Dependency(13, "any")
     came_to: dict[Dependency, Outcome] = {open_one: "open", ended: "notok"}
     assert judge([open_one, ended], came_to.__getitem__) == Blocked((open_one,))
 
 
 def test_no_dependencies() -> None:
-    """A job that waits for nobody is ready."""
+    """A job without dependencies is ready."""
     assert judge([], lambda _: "open") == Ready()
 
 
-def test_a_wrong_end_in_words() -> None:
-    """It says what the target came to, and calls a task as people do."""
+def test_text_of_never_satisfied() -> None:
+    """The text names the outcome and the id as users type it."""
     assert never_satisfied_text(NeverSatisfied(Dependency(12))) == "job 12 did not succeed"
     assert never_satisfied_text(NeverSatisfied(Dependency(12)), lambda _: "11.1") == "job 11.1 did not succeed"
     said = "job 12 succeeded, and this job was to start only if it did not"
@@ -122,7 +122,7 @@ def test_a_wrong_end_in_words() -> None:
 
 
 def test_arrays_are_called_so() -> None:
-    """A sentence about an array does not speak of a job."""
+    """The text of an array says array."""
     assert (
         never_satisfied_text(NeverSatisfied(Dependency(12, array=True)), "11.{}".format) == "array 12 did not succeed"
     )
@@ -132,7 +132,7 @@ def test_arrays_are_called_so() -> None:
 
 @QUIET
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from(OUTCOMES))))
-def test_one_wrong_end_is_enough(pairs: list[tuple[Kind, Outcome]]) -> None:
+def test_one_unsatisfied_dependency_is_enough(pairs: list[tuple[Kind, Outcome]]) -> None:
     """NeverSatisfied comes before blocked, blocked before ready, in whatever order the targets are named."""
     after = [Dependency(number, kind) for number, (kind, _) in enumerate(pairs)]
     verdict = judge(after, lambda dependency: pairs[dependency.target][1])

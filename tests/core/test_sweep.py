@@ -1,4 +1,4 @@
-"""Parameter spaces and the orders in which they are taken."""
+"""Parameter grids and their orders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ grids = st.dictionaries(st.text(max_size=3), st.lists(st.text(max_size=3), max_s
 
 
 def combinations(grid: Grid) -> list[ParameterSet]:
-    """The whole product at once: what the lazy orders must agree with."""
+    """The whole product, which the lazy orders must equal."""
     return [dict(zip(grid.parameters, values, strict=True)) for values in product(*grid.parameters.values())]
 
 
@@ -29,7 +29,7 @@ def counted(parameter_sets: list[ParameterSet]) -> Counter[tuple[tuple[str, str]
 
 
 def test_last_parameter_varies_fastest() -> None:
-    """The grid counts like a clock whose last hand runs fastest."""
+    """The last parameter varies fastest."""
     assert [(point["lr"], point["size"]) for point in ordered(SMALL)] == [
         ("0.1", "32"),
         ("0.1", "64"),
@@ -41,12 +41,12 @@ def test_last_parameter_varies_fastest() -> None:
 
 
 def test_no_parameters_make_one_combination() -> None:
-    """A space without parameters holds the empty combination and nothing else."""
+    """A grid without parameters has one empty combination."""
     assert list(ordered(Grid({}))) == [{}]
 
 
 def test_parameter_without_values_empties_the_grid() -> None:
-    """One parameter without values leaves no combination, in whatever order."""
+    """A parameter without values leaves no combination, in any order."""
     grid = Grid({"a": ["1", "2"], "b": []})
     assert grid.size == 0
     assert [*ordered(grid), *shuffled(grid, Random(1)), *drawn(grid, Random(1))] == []
@@ -54,14 +54,14 @@ def test_parameter_without_values_empties_the_grid() -> None:
 
 @given(grids)
 def test_ordered_is_the_product(grid: Grid) -> None:
-    """Combinations made from their numbers are those of the plain product, repeated values included."""
+    """Combinations by number equal the plain product, including repeated values."""
     assert list(ordered(grid)) == combinations(grid)
     assert grid.size == len(combinations(grid))
 
 
 @given(grids, st.integers())
 def test_shuffled_has_the_order_of_a_shuffled_list(grid: Grid, seed: int) -> None:
-    """A seed gives the order that shuffling the list of all combinations with it would give."""
+    """A seed gives the order of shuffling the list of all combinations."""
     expected = combinations(grid)
     Random(seed).shuffle(expected)
     assert list(shuffled(grid, Random(seed))) == expected
@@ -69,7 +69,7 @@ def test_shuffled_has_the_order_of_a_shuffled_list(grid: Grid, seed: int) -> Non
 
 @given(grids, st.integers())
 def test_drawn_has_every_combination_once(grid: Grid, seed: int) -> None:
-    """Drawing to the end gives the whole grid, each combination as often as the grid has it."""
+    """Drawing to the end gives the whole grid, repeated combinations included."""
     assert counted(list(drawn(grid, Random(seed)))) == counted(combinations(grid))
 
 
@@ -83,13 +83,13 @@ def test_drawn_is_uniform() -> None:
 
 
 def test_huge_grids_are_lazy() -> None:
-    """The first combinations of 2**200 come at once, in order and drawn, and those drawn differ."""
+    """The first of 2**200 combinations come at once, in order and drawn."""
     assert [point["bit199"] for point in islice(ordered(HUGE), 3)] == ["0", "1", "0"]
     assert set(counted(list(islice(drawn(HUGE, Random(1)), 1000))).values()) == {1}
 
 
 def test_a_seed_does_not_order_huge_grids() -> None:
-    """More combinations than memory holds are refused with a sentence that names a way out."""
+    """Too many combinations for memory are refused with a hint."""
     with pytest.raises(UsageError, match=f"at most {MOST_SHUFFLED} combinations") as caught:
         shuffled(HUGE, Random(1))
     assert "--seed" in caught.value.hint

@@ -1,8 +1,6 @@
-"""Jobs in words: short, on one line, and harmless to a terminal."""
+"""Text of jobs is short, on one line, and safe for a terminal."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,8 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.core.job import Ended
 from stoker.core.spec import Command
-from stoker.core.text import after, outcome, printable, shortened, title
-from stoker.store.logs import last_line
+from stoker.core.text import HIDDEN, after, looks_secret, outcome, printable, shortened, shown_value, title
 from support.build import a_job
 
 
@@ -32,8 +29,8 @@ def test_plain_text_stays_as_it_is() -> None:
         ("\udcff", "\\udcff"),
     ],
 )
-def test_what_steers_a_terminal_is_escaped(text: str, shown: str) -> None:
-    """Escapes, line ends, direction marks and bytes that are no text are shown as such."""
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
+    """Control characters, line ends, direction marks and invalid bytes are shown as escapes."""
     assert printable(text) == shown
 
 
@@ -45,12 +42,12 @@ def test_anything_can_be_written(text: str) -> None:
 
 
 def test_shortening_shows_that_there_was_more() -> None:
-    """A long text is cut to the width, with a sign at its end."""
+    """A long text is cut to the width and ends with …."""
     assert [shortened("abcdef", width) for width in (6, 4, 1)] == ["abcdef", "abc…", "…"]
 
 
 def test_a_title_is_one_line() -> None:
-    """A script becomes one line; a name goes before it."""
+    """A script becomes one line; a name replaces it."""
     job = msgspec.structs.replace(a_job(1), command=Command(("\nset -e\npython \\\n  a.py\n",), "/bin/sh"))
     assert title(job) == "set -e; python    a.py"
     assert title(msgspec.structs.replace(job, name="night")) == "night"
@@ -67,34 +64,41 @@ def test_a_title_is_one_line() -> None:
     ],
 )
 def test_ends(state: Ended, words: str) -> None:
-    """An end is told by what a person would ask first."""
+    """The outcome shows the exit code, the signal or the result."""
     assert outcome(state) == words
 
 
 def test_how_long_it_ran() -> None:
-    """The time is told where the start is known and the job is over."""
+    """The duration is shown where the start is known and the job has ended."""
     over = a_job(1, state=Ended("done", 101.0))
     assert (after(over, 60.0), after(over, None), after(a_job(1), 60.0)) == (" after 00:41", "", "")
 
 
 @pytest.mark.parametrize(
-    ("log", "said"),
+    "name",
     [
-        (b"", ""),
-        (b"one\ntwo\n\n  \n", "two"),
-        (b"10%\r50%\r100%\r\n", "100%"),
-        (b"\x1b[31mred\x1b[0m \x1b]0;title\x07end\x1b[K\n\x1b[0m\n", "red end"),
-        (b"bytes \xff\n", "bytes \\xff"),
-        (b"x" * 50_000 + b"\nlast", "last"),
+        *("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "db_password", "MYSQL_PASSWD"),
+        *("GOOGLE_APPLICATION_CREDENTIALS", "SSH_PRIVATE_KEY", "GITHUB_TOKEN", "PGPASSWORD", "DATABASE_URL"),
     ],
 )
-def test_the_last_line_that_says_something(tmp_path: Path, log: bytes, said: str) -> None:
-    """Blank lines, progress bars, colours and titles do not hide the last words of a log."""
-    path = tmp_path / "log"
-    path.write_bytes(log)
-    assert last_line(str(path)) == said
+def test_secrets(name: str) -> None:
+    """Names of secrets of common tools match in upper and lower case."""
+    assert looks_secret(name)
 
 
-def test_a_log_that_is_not_there_says_nothing(tmp_path: Path) -> None:
-    """A missing log, or a directory in its place, is no reason to fail."""
-    assert last_line(str(tmp_path / "no")) == last_line(str(tmp_path)) == ""
+@pytest.mark.parametrize("name", ["PATH", "SEED", "CUDA_VISIBLE_DEVICES", "KEYBOARD", "GIT_AUTHOR_NAME", "MONKEY"])
+def test_harmless_names(name: str) -> None:
+    """Most variables are shown."""
+    assert not looks_secret(name)
+
+
+def test_other_patterns() -> None:
+    """The user's patterns replace the built-in ones."""
+    assert looks_secret("my_seed", ["*SEED"])
+    assert not looks_secret("HF_TOKEN", ["*SEED"])
+
+
+def test_length_is_hidden_too() -> None:
+    """All hidden values look the same."""
+    assert shown_value("HF_TOKEN", "x") == shown_value("HF_TOKEN", "x" * 40) == HIDDEN
+    assert shown_value("SEED", "1") == "1"

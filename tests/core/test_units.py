@@ -1,4 +1,4 @@
-"""Sizes, durations and counts are read as people write them, and written as people read them."""
+"""Sizes, durations and counts are parsed and formatted for users."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_sizes_are_powers_of_two(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "G", "-1G", "1,5G", "24 gigs", "auto", "9" * 400 + "G"])
-def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+def test_malformed_sizes_are_refused_with_an_example(text: str) -> None:
     """The error says how a size is written."""
     with pytest.raises(UsageError) as refused:
         parse_size(text)
@@ -53,7 +53,7 @@ def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
     ],
 )
 def test_sizes_are_shown_short(size: int | None, text: str) -> None:
-    """One decimal from G upwards, none below; a question mark where nobody knows."""
+    """One decimal from G upwards, none below; a question mark where unknown."""
     assert size_text(size) == text
 
 
@@ -79,8 +79,8 @@ def test_durations_in_words_and_in_slurms_forms(text: str, seconds: float) -> No
 
 
 @pytest.mark.parametrize("text", ["", "0", "0s", "soon", "-5m", "1:2:3", "5m 3", "9" * 400 + "s"])
-def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
-    """Nothing and less than nothing are no durations either."""
+def test_malformed_durations_are_refused_with_an_example(text: str) -> None:
+    """Zero and negative durations are refused, too."""
     with pytest.raises(UsageError) as refused:
         parse_duration(text)
     assert "1h30m" in refused.value.hint
@@ -89,7 +89,7 @@ def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
 @QUIET
 @given(TYPED)
 def test_any_text_is_a_number_or_a_usage_error(text: str) -> None:
-    """Whatever somebody types, nothing else comes out."""
+    """Any text gives a number or a UsageError."""
     for parse in (parse_size, parse_duration):
         with suppress(UsageError):
             assert 0 <= parse(text) < 10**27
@@ -98,7 +98,7 @@ def test_any_text_is_a_number_or_a_usage_error(text: str) -> None:
 @QUIET
 @given(st.integers(100 * 2**20, 2**50))
 def test_a_shown_size_reads_back_as_nearly_the_same(size: int) -> None:
-    """What a screen shows of a GPU's memory can be typed again, and is off by no more than the rounding."""
+    """A shown size parses to the same size up to rounding."""
     assert parse_size(size_text(size)) == pytest.approx(size, rel=0.05)
 
 
@@ -107,11 +107,11 @@ def test_a_shown_size_reads_back_as_nearly_the_same(size: int) -> None:
     [(-3, "00:00"), (41.9, "00:41"), (4323, "1:12:03"), (183600, "2d 03:00:00")],
 )
 def test_durations_are_shown_as_clocks(seconds: float, text: str) -> None:
-    """Hours and days appear only when there are some; a clock that ran backwards shows nothing."""
+    """Hours and days appear only when needed; a negative duration shows as zero."""
     assert duration_text(seconds) == text
 
 
 def test_counts_know_their_plural() -> None:
-    """One job, two jobs, no jobs; irregular ones are told."""
+    """One job, two jobs, no jobs; irregular plurals are given."""
     assert [count_text(count, "job") for count in (0, 1, 2)] == ["0 jobs", "1 job", "2 jobs"]
     assert count_text(2, "entry", "entries") == "2 entries"

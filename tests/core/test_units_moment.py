@@ -1,4 +1,4 @@
-"""Moments are read as Slurm's users and the clock on the wall have them, also on the days when clocks are changed."""
+"""Times are parsed in Slurm's forms and as local times, also on days when clocks change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NOW = at("2026-11-15T18:30")
     ],
 )
 def test_from_now(text: str, seconds: float) -> None:
-    """Slurm's counting from now, with short units too; a bare number is seconds, as in Slurm."""
+    """Slurm's now+ forms, also with short units; a bare number is seconds, as in Slurm."""
     assert parse_moment(text, NOW, BERLIN) == NOW + seconds
 
 
@@ -64,7 +64,7 @@ def test_from_now(text: str, seconds: float) -> None:
     ],
 )
 def test_time_of_day(text: str, moment: str) -> None:
-    """It is the next such time, today or tomorrow."""
+    """A time of day is the next one, today or tomorrow."""
     assert parse_moment(text, NOW, BERLIN) == at(moment)
 
 
@@ -86,7 +86,7 @@ def test_time_of_day(text: str, moment: str) -> None:
     ],
 )
 def test_days(text: str, moment: str) -> None:
-    """A day begins at midnight of the zone; a date that has passed is not refused, such a job starts at once."""
+    """A day begins at midnight of the time zone; a past date is accepted."""
     assert parse_moment(text, NOW, BERLIN) == at(moment)
 
 
@@ -94,7 +94,7 @@ def test_days(text: str, moment: str) -> None:
     "text", ["2026-11-16T00:00Z", "2026-11-16T02:00+02:00", "20261116T000000Z", "2026-11-15t19:00:00.000-05:00"]
 )
 def test_a_zone_of_its_own(text: str) -> None:
-    """An offset or a Z goes before the zone of the machine."""
+    """An offset or a Z overrides the time zone of the machine."""
     assert parse_moment(text, NOW, BERLIN) == at("2026-11-16T00:00", UTC)
 
 
@@ -102,24 +102,24 @@ class TestClockChanges:
     """Days of 23 and of 25 hours."""
 
     def test_time_after_the_change(self) -> None:
-        """The evening before, 08:00 is as many real seconds away as it is, not as the clock's face says."""
+        """The distance is in real seconds, not in clock time."""
         evening = at("2026-03-28T20:00")
         assert parse_moment("08:00", evening, BERLIN) == evening + 11 * HOUR
         evening = at("2026-10-24T20:00")
         assert parse_moment("08:00", evening, BERLIN) == evening + 13 * HOUR
 
-    def test_time_that_is_left_out(self) -> None:
-        """Half past two, on the day without it, is half past three."""
+    def test_skipped_time(self) -> None:
+        """02:30 on the day that skips it is 03:30."""
         assert parse_moment("2:30", at("2026-03-29T01:00"), BERLIN) == at("2026-03-29T03:30")
 
-    def test_time_that_comes_twice(self) -> None:
-        """The next half past two is the second one, once the first has passed."""
+    def test_repeated_time(self) -> None:
+        """After the first 02:30, the next one is the second."""
         assert parse_moment("2:30", at("2026-10-25T01:00"), BERLIN) == at("2026-10-25T02:30")
         between = at("2026-10-25T02:45")
         assert parse_moment("2:30", between, BERLIN) == at("2026-10-25T02:30", fold=1) == between + 45 * 60
 
-    def test_a_date_that_comes_twice(self) -> None:
-        """With a date it is the first one, as everywhere."""
+    def test_repeated_time_with_a_date(self) -> None:
+        """With a date it is the first one."""
         assert parse_moment("2026-10-25T02:30", NOW, BERLIN) == at("2026-10-25T02:30")
         assert parse_moment("2026-11-01T01:30", NOW, NEW_YORK) == at("2026-11-01T01:30", NEW_YORK)
 
@@ -138,8 +138,8 @@ class TestClockChanges:
         *("now+" + "9" * 400, "+1h 3", "tomorrowish", "midnight noon"),
     ],
 )
-def test_what_is_no_moment_is_refused_with_an_example(text: str) -> None:
-    """Nonsense, times that no clock shows, and moments that no screen could show."""
+def test_malformed_times_are_refused_with_an_example(text: str) -> None:
+    """Nonsense, invalid times and times out of range are refused."""
     with pytest.raises(UsageError) as refused:
         parse_moment(text, NOW, BERLIN)
     assert "now+1hour" in refused.value.hint
@@ -164,18 +164,18 @@ def test_what_is_no_moment_is_refused_with_an_example(text: str) -> None:
     ],
 )
 def test_since(text: str, moment: str) -> None:
-    """Durations count back, and a time of day is the last such time."""
+    """Durations count back, and a time of day is the last one."""
     assert parse_since(text, NOW, BERLIN) == at(moment)
 
 
 def test_since_the_beginning() -> None:
-    """More than there ever was is all there is."""
+    """A duration longer than the epoch gives the epoch."""
     assert parse_since("9999w", NOW, BERLIN) == 0
 
 
 @pytest.mark.parametrize("text", ["", "now+1h", "+1h", "10", "soon", "1x", "2026-13-01", "-1d"])
-def test_what_is_no_past_is_refused_with_an_example(text: str) -> None:
-    """The error says how it is written."""
+def test_malformed_past_times_are_refused_with_an_example(text: str) -> None:
+    """The hint shows the syntax."""
     with pytest.raises(UsageError) as refused:
         parse_since(text, NOW, BERLIN)
     assert "1d" in refused.value.hint
@@ -184,7 +184,7 @@ def test_what_is_no_past_is_refused_with_an_example(text: str) -> None:
 @QUIET
 @given(st.floats(1e9, 4e9), st.integers(0, 86399), st.sampled_from([BERLIN, NEW_YORK, ZoneInfo("Australia/Lord_Howe")]))
 def test_next_and_previous_time(now: float, second: int, zone: tzinfo) -> None:
-    """The next and the last such time are at most a day and the change of the clocks away, on either side."""
+    """The next and the last such time are at most a day and a clock change away."""
     text = f"{second // 3600}:{second // 60 % 60:02}:{second % 60:02}"
     most = timedelta(hours=25).total_seconds()
     assert parse_since(text, now, zone) <= now <= parse_moment(text, now, zone)
@@ -195,7 +195,7 @@ def test_next_and_previous_time(now: float, second: int, zone: tzinfo) -> None:
 @QUIET
 @given(st.text(alphabet="now+-0123456789:tz hdmay ") | st.text())
 def test_any_text_is_a_moment_or_a_usage_error(text: str) -> None:
-    """Whatever somebody types, nothing else comes out, and every screen can show it."""
+    """Any text gives a time that can be shown, or a UsageError."""
     for parse in (parse_moment, parse_since):
         with suppress(UsageError):
             datetime.fromtimestamp(parse(text, NOW, BERLIN), BERLIN)

@@ -181,7 +181,7 @@ def test_no_devices() -> None:
 
 
 def test_device_that_vanishes() -> None:
-    """A chosen device that a later look does not show is not in the snapshot."""
+    """A chosen device that the driver no longer shows is not in the snapshot."""
     with closing(Subset(DeclaredDevices(["a", "b"]), ["b", "gone"])) as devices:
         assert [device.id for device in devices.snapshot(0.0).devices] == ["b"]
         assert devices.fileno() == -1

@@ -39,7 +39,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Bench:
 
 
 class Looker:
-    """A process that looks until it sees what it is told to wait for."""
+    """A process that polls until it sees the expected devices."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process

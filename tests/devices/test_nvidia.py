@@ -79,7 +79,7 @@ def wait_answer(devices: NvidiaDevices) -> None:
 
 
 def wait_look(devices: NvidiaDevices, clock: Iterator[int], wanted: Callable[[Snapshot], bool]) -> Snapshot:
-    """Look, a second of the test's clock apart, until a snapshot is as wanted."""
+    """Take snapshots, a second of the test's clock apart, until one is as wanted."""
     end = time.monotonic() + PATIENCE
     while not wanted(snapshot := devices.snapshot(next(clock))):
         assert time.monotonic() < end, snapshot
@@ -149,7 +149,7 @@ def test_the_first_look_waits(devices: NvidiaDevices) -> None:
 
 
 def test_look_brings_news(bench: Bench, devices: NvidiaDevices) -> None:
-    """A look asks, and a later one has what the driver said meanwhile."""
+    """A snapshot sends a request, and a later one has the answer."""
     devices.first(PATIENCE)
     bench.write(FakeMachine((FakeGpu("GPU-1", base=GIB), FakeGpu("GPU-2"))))
     snapshot = wait_look(devices, itertools.count(), lambda seen: seen.reading("GPU-1").used == GIB)
@@ -168,7 +168,7 @@ def test_questions_keep_their_distance(bench: Bench, devices: NvidiaDevices) -> 
 
 
 def test_no_answer_in_time_is_absence(bench: Bench, devices: NvidiaDevices) -> None:
-    """A driver that hangs from the start is told apart from one that is missing, and leaves no process."""
+    """A driver that hangs from the start is reported differently from a missing one, and leaves no process."""
     bench.write(HUNG)
     with pytest.raises(NvidiaAbsent, match=r"no answer within 0.3 s"):
         devices.first(0.3)
@@ -191,7 +191,7 @@ def test_absence_says_what_to_do(bench: Bench, devices: NvidiaDevices) -> None:
 
 
 def test_a_hanging_driver_is_unknown_not_free(bench: Bench, devices: NvidiaDevices) -> None:
-    """After the deadline every device has a problem and no numbers; look itself returns at once."""
+    """After the deadline every device has a problem and no numbers; the call itself returns at once."""
     devices.first(PATIENCE)
     bench.write(HUNG)
     assert problems(devices.snapshot(100.0)) == ["", ""]
@@ -205,7 +205,7 @@ def test_a_hanging_driver_is_unknown_not_free(bench: Bench, devices: NvidiaDevic
 
 
 def test_nothing_old_is_told_of_a_silent_driver(bench: Bench, devices: NvidiaDevices) -> None:
-    """Processes and accounts that were seen before are no longer told, and are again when the driver wakes."""
+    """Earlier processes and accounts disappear, and return when the driver answers again."""
     here = (FakeProcess(os.getpid(), GIB),)
     busy = FakeGpu("GPU-1", accounting=10, processes=here)
     bench.write(FakeMachine((busy,)))
@@ -220,7 +220,7 @@ def test_nothing_old_is_told_of_a_silent_driver(bench: Bench, devices: NvidiaDev
 
 
 def test_a_silence_is_told_in_the_same_words(bench: Bench, devices: NvidiaDevices) -> None:
-    """However long it lasts, the snapshot stays the same: what is told at every change is told once."""
+    """However long it lasts, the snapshot stays the same, so that a change is reported once."""
     devices.first(PATIENCE)
     bench.write(HUNG)
     devices.snapshot(100.0)
@@ -304,7 +304,7 @@ def test_a_driver_that_wakes_is_believed_again(bench: Bench, devices: NvidiaDevi
 
 
 def test_a_dead_probe_makes_devices_unknown_at_once(devices: NvidiaDevices) -> None:
-    """No probe, no knowledge: the very next look says so."""
+    """Without a probe the very next snapshot has problems."""
     devices.first(PATIENCE)
     kill_probe()
     assert all(problems(devices.snapshot(100.0)))

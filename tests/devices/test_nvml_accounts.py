@@ -62,7 +62,7 @@ def read(book: AccountBook, now: float = 0.0, running: tuple[int, ...] = ()) -> 
 
 
 def test_accounting_that_is_off_is_none(driver: Bench, book: AccountBook) -> None:
-    """No accounting is not the same as nobody there."""
+    """Accounting that is off differs from accounting without processes."""
     driver.write(machine(on=False))
     assert read(book) is None
     driver.write(machine())
@@ -78,14 +78,14 @@ def test_accounting_that_may_not_be_asked_is_none(driver: Bench, book: AccountBo
 
 
 def test_trouble_is_not_hidden(driver: Bench, book: AccountBook) -> None:
-    """An error that means more than no answer goes up, so that the GPU is told to be in trouble."""
+    """An error that means more than a missing value is raised, so that the GPU gets a problem."""
     driver.write(machine(running=(FakeProcess(ME, GIB),), faults={STATS: GPU_IS_LOST}))
     with pytest.raises(pynvml.NVMLError_GpuIsLost):
         read(book, running=(ME,))
 
 
 def test_the_mode_is_asked_twice_a_minute(driver: Bench, book: AccountBook) -> None:
-    """Somebody who switches accounting on is noticed within half a minute, and at once when it is switched off."""
+    """Accounting that is switched on is noticed within half a minute, and at once when it is switched off."""
     driver.write(machine(on=False))
     assert read(book, 100) is None
     driver.write(machine())
@@ -104,7 +104,7 @@ def test_a_clock_that_is_set_back_does_not_stop_the_question(driver: Bench, book
 
 
 def test_who_runs_has_an_account(driver: Bench, book: AccountBook) -> None:
-    """A process on the GPU is told with its peak and the mean utilisation, from the first look on."""
+    """A process on the GPU has its peak and mean utilisation from the first reading on."""
     driver.write(machine(running=(FakeProcess(ME, GIB, load=40),)))
     assert read(book, running=(ME,)) == (Account(ME, GIB, 40, True),)
 
@@ -116,14 +116,14 @@ def test_utilisation_may_be_unknown(driver: Bench, book: AccountBook) -> None:
 
 
 def test_nobody_asks_for_the_long_gone(driver: Bench, book: AccountBook) -> None:
-    """Of thousands of old processes none is asked for, neither at the first look nor later."""
+    """Of thousands of old processes none is asked for, neither at the first reading nor later."""
     old = tuple(FakeAccount(GONE + index, GIB) for index in range(4000))
     driver.write(machine(*old, faults={STATS: UNKNOWN}))
     assert read(book, 0) == read(book, 1) == ()
 
 
 def test_an_end_is_told_for_a_minute(driver: Bench, book: AccountBook) -> None:
-    """The account of a process that ran at the last look is kept with its last peak, for whoever looks late."""
+    """The account of a process that ran at the last reading is kept with its last peak for a minute."""
     ghost = FakeProcess(GONE, GIB, ghost=True)
     driver.write(machine(running=(ghost,)))
     assert read(book, 0, (GONE,)) == (Account(GONE, GIB, 0, True),)
@@ -136,7 +136,7 @@ def test_an_end_is_told_for_a_minute(driver: Bench, book: AccountBook) -> None:
 
 
 def test_who_came_and_went_between_two_looks_is_told(driver: Bench, book: AccountBook) -> None:
-    """A short job that no look has met is found by its account."""
+    """A short job between two readings is found by its account."""
     old = FakeAccount(GONE, GIB)
     driver.write(machine(old))
     assert read(book, 0) == ()

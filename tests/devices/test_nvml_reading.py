@@ -98,14 +98,14 @@ def test_processes_have_their_owner_and_command(bench: Bench) -> None:
 
 
 def test_a_process_of_several_lists_is_one(bench: Bench) -> None:
-    """A process that computes, draws and uses MPS is told once, with its memory where any list has it."""
+    """A process that computes, draws and uses MPS is listed once, with its memory where any list has it."""
     kinds = (FakeProcess(os.getpid(), None, "graphics"), FakeProcess(os.getpid(), GIB, "compute"))
     snapshot = read(bench, with_processes(*kinds, FakeProcess(os.getpid(), GIB, "mps")))
     assert [(found.pid, found.memory) for found in snapshot.reading("GPU-1").processes] == [(os.getpid(), GIB)]
 
 
 def test_a_process_that_is_gone_has_no_owner(bench: Bench) -> None:
-    """A PID that is not in /proc, as inside a container, is listed as somebody's."""
+    """A PID that is not in /proc, as inside a container, is listed with an unknown owner."""
     snapshot = read(bench, with_processes(FakeProcess(GONE, GIB, ghost=True)))
     assert snapshot.reading("GPU-1").processes == (Process(GONE, GIB, "?"),)
 
@@ -235,5 +235,5 @@ def test_no_library(tmp_path: Path) -> None:
     ],
 )
 def test_the_ways_to_have_no_gpu(bench: Bench, machine: FakeMachine, words: str) -> None:
-    """Each way in which a driver can have nothing to offer is told in its own words."""
+    """Each way in which a driver can have nothing to offer has its own message."""
     assert words in absence(bench, machine)

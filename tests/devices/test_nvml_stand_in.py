@@ -90,7 +90,7 @@ def test_nothing_is_told_before_initialisation(driver: Bench) -> None:
 
 
 def test_memory_in_both_layouts(driver: Bench) -> None:
-    """The old layout counts the driver's own memory as used, the new one tells it apart."""
+    """The old layout counts the driver's own memory as used, the new one has it apart."""
     gpu = FakeGpu("GPU-1", total=40 * GIB, reserved=GIB, base=2 * GIB, processes=(FakeProcess(os.getpid(), 3 * GIB),))
     driver.write(FakeMachine((gpu,)))
     old, new = (
@@ -165,7 +165,7 @@ def test_accounting_outlives_the_process(driver: Bench) -> None:
 
 
 def test_accounting_is_off_by_default(driver: Bench) -> None:
-    """Where nobody switched it on nothing is kept; under MIG there is no such thing."""
+    """Where it is not switched on nothing is kept; under MIG it is not supported."""
     here = (FakeProcess(os.getpid(), GIB),)
     driver.write(FakeMachine((FakeGpu("GPU-1", processes=here), FakeGpu("GPU-2", mig=True, accounting=10))))
     assert pynvml.nvmlDeviceGetAccountingMode(handle()) == pynvml.NVML_FEATURE_DISABLED

@@ -71,7 +71,7 @@ def test_a_job_on_two_devices_is_on_both(machine: SimulatedMachine) -> None:
 
 
 def test_a_killed_job_is_gone_at_the_next_look(machine: SimulatedMachine, tmp_path: Path) -> None:
-    """After kill -9 the very next look finds the memory free, and the dead process's file is removed."""
+    """After kill -9 the very next snapshot finds the memory free, and the dead process's file is removed."""
     job = machine.start("--memory", "20G", "--seconds", "60")
     machine.wait_used(20 * GIB)
     job.kill()
@@ -98,13 +98,13 @@ def test_temperature_follows_the_load_slowly(machine: SimulatedMachine) -> None:
 
 
 def test_a_clock_set_back_changes_no_temperature(machine: SimulatedMachine) -> None:
-    """A look at an earlier time than the last one is harmless."""
+    """A snapshot at an earlier time than the last one is harmless."""
     later, earlier = machine.reading(now=1000.0), machine.reading(now=10.0)
     assert later == earlier
 
 
 def test_a_vanished_directory_is_unknown_and_never_free(machine: SimulatedMachine, tmp_path: Path) -> None:
-    """When nobody can tell what is held, every device has a problem instead of free memory."""
+    """When the holdings are unknown, every device has a problem instead of free memory."""
     shutil.rmtree(tmp_path / "sim")
     for index in (0, 1):
         reading = machine.reading(index)

@@ -1,4 +1,4 @@
-"""The files by which processes on simulated GPUs tell what they hold."""
+"""The files in which processes on simulated GPUs report what they hold."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_the_last_byte_can_be_taken(tmp_path: Path) -> None:
 
 
 def test_a_reader_never_meets_a_live_process_half_way(tmp_path: Path) -> None:
-    """While a process changes what it holds as fast as it can, every look finds one of its values."""
+    """While a process changes what it holds as fast as it can, every reader finds one of its values."""
     command = [sys.executable, "-c", FLICKERING, str(tmp_path)]
     with ending(subprocess.Popen(command, stdout=subprocess.PIPE)) as process:
         assert line_from(process.stdout) == b"None\n"
@@ -184,14 +184,14 @@ def test_files_of_the_dead_are_removed_and_others_left_alone(tmp_path: Path) -> 
     ],
 )
 def test_a_live_file_of_nonsense_holds_nothing(tmp_path: Path, contents: bytes) -> None:
-    """Half-written, oversized or lying contents are passed over, and neither stop a look nor hide others."""
+    """Half-written, oversized or lying contents are passed over, and neither stop a reader nor hide others."""
     with locked_file(tmp_path / "77.0123abcd", contents), closing(SimulatedProcess(str(tmp_path), SIZES)) as simulated:
         simulated.hold({0: GIB}, {})
         assert [holding.memory for holding in holdings(str(tmp_path))] == [{0: GIB}]
 
 
 def test_things_that_are_no_files_are_passed_over(tmp_path: Path) -> None:
-    """Links, pipes, sockets and directories with the name of an entry do not block or mislead a look."""
+    """Links, pipes, sockets and directories with the name of an entry do not block or mislead a reader."""
     (tmp_path / "secret").write_text(json.dumps({"pid": 1, "devices": {"0": GIB}, "load": {}}))
     (tmp_path / "1.0123abcd").symlink_to("secret")
     (tmp_path / "2.0123abcd").symlink_to("nowhere")
@@ -204,7 +204,7 @@ def test_things_that_are_no_files_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_what_is_around_is_seen_with_its_changes(tmp_path: Path) -> None:
-    """A look around sees everybody, and sees again when somebody comes or goes."""
+    """A process sees all others, and notices when one comes or goes."""
     with closing(SimulatedProcess(str(tmp_path), SIZES)) as simulated:
         simulated.hold({0: GIB}, {0: 50})
         assert [other.load for other in simulated.present()] == [{0: 50}]

@@ -1,4 +1,4 @@
-"""Wants between processes and between users, honest and hostile."""
+"""Demands between processes and users, honest and hostile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from stoker.core.errors import UsageError
 from stoker.core.planner.fairshare import Demand
 from stoker.ledger import Ledger, LedgerUnusable, prepare_ledger
-from stoker.ledger.files import SIZE_LIMIT
+from stoker.ledger.demands import KIND, decoded, encoded
+from stoker.ledger.files import SIZE_LIMIT, owner_name
 from support import ledger_programs as programs
 from support.ledger_files import is_free, lease_name, planted, taken
 from support.users import User, made_users, next_line, reachable_directory, running_as
@@ -47,8 +48,37 @@ BAD = {
 MINE = Demand(uid=0, owner="", usage=1.0, since=5.0, gpus=2, claims=("A", "B"), what="waits")
 
 
-def want_name() -> str:
-    """A name such as the ledger itself would give."""
+WRITTEN_BY_0_1 = [
+    (
+        b'{"version":1,"usage":0.0,"since":1.0,"gpus":1,"pid":0,"what":"","claims":[],"least":1}',
+        Demand(uid=os.geteuid(), owner=owner_name(os.geteuid()), usage=0.0, since=1.0),
+    ),
+    (
+        b'{"version":1,"usage":12.5,"since":1700000000.25,"gpus":4,"pid":4711,"what":"sweep",'
+        b'"claims":["GPU-1","GPU-2"],"least":2}',
+        Demand(
+            *(os.geteuid(), owner_name(os.geteuid()), 12.5, 1700000000.25),
+            gpus=4,
+            least=2,
+            claims=("GPU-1", "GPU-2"),
+            pid=4711,
+            what="sweep",
+        ),
+    ),
+]
+"""Bytes that version 0.1.0 wrote before the modules were moved, and what they mean."""
+
+
+@pytest.mark.parametrize(("written", "demand"), WRITTEN_BY_0_1)
+def test_format(written: bytes, demand: Demand) -> None:
+    """A demand is written byte for byte as before, and an older one is read: versions share a machine."""
+    assert encoded(demand) == written
+    assert decoded(written, os.geteuid()) == demand
+    assert KIND == "want"
+
+
+def demand_name() -> str:
+    """A name in the form of the ledger."""
     return lease_name().replace(".lease", ".want")
 
 
@@ -66,8 +96,8 @@ def ledger() -> Iterator[Ledger]:
         yield Ledger(prepare_ledger(directory / "ledger"))
 
 
-def test_everybody_reads_what_is_wanted(ledger: Ledger) -> None:
-    """A want tells usage, age, number and devices, and the owner of its file is its owner whatever it says."""
+def test_all_users_read_a_demand(ledger: Ledger) -> None:
+    """A demand has usage, age, number and devices; its owner is the owner of the file."""
     held = ledger.demand(replace(MINE, uid=77, owner="somebody else"))
     (demand,) = ledger.live().demands.values()
     assert ledger.live().demands == {held.name: held.demand}
@@ -78,8 +108,8 @@ def test_everybody_reads_what_is_wanted(ledger: Ledger) -> None:
     assert (ledger.live().demands, list(ledger.path.iterdir())) == ({}, [])
 
 
-def test_newer_want_replaces_the_older(ledger: Ledger) -> None:
-    """A want told anew keeps its name, and the older one is gone."""
+def test_newer_demand_replaces_the_older(ledger: Ledger) -> None:
+    """A newer demand keeps the name and replaces the older one."""
     older = ledger.demand(MINE)
     newer = ledger.demand(replace(MINE, usage=9.0), older)
     assert newer.name == older.name
@@ -88,8 +118,8 @@ def test_newer_want_replaces_the_older(ledger: Ledger) -> None:
     assert list(ledger.path.iterdir()) == []
 
 
-def test_wants_take_nothing(ledger: Ledger) -> None:
-    """A want on a device neither keeps anybody from claiming it, nor hides a lease."""
+def test_demands_block_nothing(ledger: Ledger) -> None:
+    """A demand neither blocks a claim nor hides a lease."""
     held = ledger.demand(MINE)
     with taken(ledger, "A") as lease:
         view = ledger.live()
@@ -99,7 +129,7 @@ def test_wants_take_nothing(ledger: Ledger) -> None:
 
 
 def test_reader_always_finds_one(ledger: Ledger) -> None:
-    """While a want is told anew over and over, and leases are claimed beside it, every look finds it whole."""
+    """While a demand is replaced and leases are claimed, every read finds it complete."""
     held = ledger.demand(MINE)
     done = threading.Event()
 
@@ -122,8 +152,8 @@ def test_reader_always_finds_one(ledger: Ledger) -> None:
     ledger.withdraw_demand(held)
 
 
-def test_kill_ends_the_want(ledger: Ledger, user: User) -> None:
-    """When a waiting process is killed its want is over at once, and the file that is left says whose it was."""
+def test_kill_ends_the_demand(ledger: Ledger, user: User) -> None:
+    """When a process is killed its demand ends at once, and the warning names the owner of the file."""
     with running_as(user, programs.wait_for_gpus, ledger.path, "3.5", "2") as waiter:
         name = next_line(waiter)
         demand = ledger.live().demands[name]
@@ -136,16 +166,16 @@ def test_kill_ends_the_want(ledger: Ledger, user: User) -> None:
 
 
 def test_own_leftovers_are_removed(ledger: Ledger) -> None:
-    """A want of ours that nobody holds any more is removed by the next look."""
-    (ledger.path / want_name()).write_text(GOOD)
+    """A stale demand of this user is removed by the next read."""
+    (ledger.path / demand_name()).write_text(GOOD)
     view = ledger.live()
     assert (view.demands, view.warnings, list(ledger.path.iterdir())) == ({}, (), [])
 
 
 @pytest.mark.parametrize("contents", BAD.values(), ids=BAD.keys())
-def test_bad_contents_are_no_want(ledger: Ledger, contents: str) -> None:
-    """A locked file with anything but a want inside is ignored with one warning."""
-    with planted(ledger, want_name(), contents.encode()) as path:
+def test_bad_contents_are_no_demand(ledger: Ledger, contents: str) -> None:
+    """A locked file without a valid demand is ignored with one warning."""
+    with planted(ledger, demand_name(), contents.encode()) as path:
         view = ledger.live()
     assert view.demands == {}
     assert [str(path) in warning for warning in view.warnings] == [True]
@@ -154,32 +184,32 @@ def test_bad_contents_are_no_want(ledger: Ledger, contents: str) -> None:
 @settings(deadline=None, max_examples=200)
 @given(st.binary(), st.sampled_from([b"", GOOD.encode()]), st.binary())
 def test_random_contents_do_no_harm(before: bytes, middle: bytes, after: bytes) -> None:
-    """Whatever bytes a file has, it is a want or a printable warning."""
+    """Any contents give a demand or a printable warning."""
     with tempfile.TemporaryDirectory() as directory:
         ledger = Ledger(prepare_ledger(Path(directory) / "ledger"))
-        with planted(ledger, want_name(), before + middle + after):
+        with planted(ledger, demand_name(), before + middle + after):
             view = ledger.live()
         assert len(view.demands) + len(view.warnings) == 1
         assert all(warning.isprintable() for warning in view.warnings)
 
 
 def test_special_files_are_not_followed(ledger: Ledger, tmp_path: Path) -> None:
-    """A link to a perfect want, a pipe, a directory, a socket and a second name are ignored with a warning each."""
+    """A link to a valid demand, a pipe, a directory, a socket and a second link are ignored with a warning each."""
     (tmp_path / "elsewhere").write_text(GOOD)
-    (ledger.path / want_name()).symlink_to(tmp_path / "elsewhere")
-    os.mkfifo(ledger.path / want_name())
-    (ledger.path / want_name()).mkdir()
+    (ledger.path / demand_name()).symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(ledger.path / demand_name())
+    (ledger.path / demand_name()).mkdir()
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(ledger.path / want_name()))
-    with planted(ledger, want_name(), GOOD.encode()) as path:
+        server.bind(str(ledger.path / demand_name()))
+    with planted(ledger, demand_name(), GOOD.encode()) as path:
         os.link(path, tmp_path / "second")
         view = ledger.live()
     assert (len(view.demands), len(view.warnings)) == (0, 5)
 
 
-def test_nobody_can_want_for_another(ledger: Ledger, user: User) -> None:
-    """A want named after one user but owned by another is ignored, and the warning names the owner."""
-    with running_as(user, programs.plant, ledger.path, want_name(), GOOD) as forger:
+def test_no_demand_for_another_user(ledger: Ledger, user: User) -> None:
+    """A demand named after one user but owned by another is ignored, and the warning names the owner."""
+    with running_as(user, programs.plant, ledger.path, demand_name(), GOOD) as forger:
         next_line(forger)
         view = ledger.live()
     assert view.demands == {}
@@ -187,11 +217,11 @@ def test_nobody_can_want_for_another(ledger: Ledger, user: User) -> None:
 
 
 def test_purpose_is_made_harmless(ledger: Ledger) -> None:
-    """Control characters in the purpose are escaped when it is told, and again when it is read."""
+    """Control characters in the purpose are escaped on writing and on reading."""
     held = ledger.demand(replace(MINE, what="\x1b[2J"))
     assert held.demand.what == r"\x1b[2J"
     ledger.withdraw_demand(held)
-    with planted(ledger, want_name(), GOOD.replace("work", r"\u001b[2J").encode()):
+    with planted(ledger, demand_name(), GOOD.replace("work", r"\u001b[2J").encode()):
         (demand,) = ledger.live().demands.values()
     assert demand.what == r"\x1b[2J"
 
@@ -199,15 +229,15 @@ def test_purpose_is_made_harmless(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     "demand", [replace(MINE, usage=-1.0), replace(MINE, gpus=0), replace(MINE, claims=("\udcff",))]
 )
-def test_unreadable_want_is_refused(ledger: Ledger, demand: Demand) -> None:
-    """What readers would not accept is never written."""
+def test_unreadable_demand_is_refused(ledger: Ledger, demand: Demand) -> None:
+    """What readers would refuse is never written."""
     with pytest.raises(UsageError, match="cannot be wanted"):
         ledger.demand(demand)
     assert list(ledger.path.iterdir()) == []
 
 
-def test_unwritable_ledger_is_said(ledger: Ledger) -> None:
-    """Where the want cannot be written the error is the ledger's own, and the older one still stands."""
+def test_unwritable_ledger(ledger: Ledger) -> None:
+    """Where a demand cannot be written, LedgerUnusable is raised and the older one stays."""
     held = ledger.demand(MINE)
     ledger.path.rename(away := ledger.path.with_name("away"))
     ledger.path.write_text("a file in its place")

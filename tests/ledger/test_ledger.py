@@ -1,4 +1,4 @@
-"""The ledger between processes and between users, honest and hostile."""
+"""The ledger between processes and users, honest and hostile."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def ledger() -> Iterator[Ledger]:
 class TestFinding:
     """Where the ledger is."""
 
-    def test_first_place_is_made_for_everybody(self, tmp_path: Path) -> None:
+    def test_first_directory_is_created_for_all(self, tmp_path: Path) -> None:
         """The first place that can be made is made with mode 1777."""
         found = find_ledger({}, (tmp_path / "missing" / "stoker", tmp_path / "stoker", tmp_path / "later"))
         assert found == tmp_path / "stoker"
         assert stat.S_IMODE(found.stat().st_mode) == 0o1777
         assert not (tmp_path / "later").exists()
 
-    def test_existing_place_goes_first(self, tmp_path: Path) -> None:
-        """A later place that exists is taken before an earlier one is made, so that all users meet."""
+    def test_existing_directory_goes_first(self, tmp_path: Path) -> None:
+        """An existing later directory is used before an earlier one is created."""
         prepare_ledger(tmp_path / "later")
         assert find_ledger({}, (tmp_path / "earlier", tmp_path / "later")) == tmp_path / "later"
 
     def test_environment_decides(self, tmp_path: Path) -> None:
-        """STOKER_LEDGER is taken before all fixed places."""
+        """STOKER_LEDGER overrides the fixed directories."""
         chosen = tmp_path / "chosen"
         assert find_ledger({"STOKER_LEDGER": str(chosen)}, (tmp_path,)) == chosen
 
@@ -66,8 +66,8 @@ class TestFinding:
         with pytest.raises(UsageError, match="full path"):
             find_ledger({"STOKER_LEDGER": "ledger"})
 
-    def test_no_place_at_all(self, tmp_path: Path) -> None:
-        """Where no place can be made, the error names them and STOKER_LEDGER."""
+    def test_no_directory_at_all(self, tmp_path: Path) -> None:
+        """Where no directory can be created, the error names them and STOKER_LEDGER."""
         with pytest.raises(LedgerUnusable, match="missing/stoker") as caught:
             find_ledger({}, (tmp_path / "missing/stoker",))
         assert "STOKER_LEDGER" in caught.value.hint
@@ -80,7 +80,7 @@ class TestFinding:
             find_ledger({"STOKER_LEDGER": f"{tmp_path}/link/"})
 
     def test_file_is_refused(self, tmp_path: Path) -> None:
-        """A file in the ledger's place is refused and left as it is."""
+        """A file in the ledger's place is refused and left unchanged."""
         (tmp_path / "file").write_text("precious")
         with pytest.raises(LedgerUnusable, match="not a directory"):
             find_ledger({}, (tmp_path / "file", tmp_path / "other"))
@@ -104,34 +104,34 @@ class TestFinding:
             with running_as(users[1], programs.hold, path, "A") as holder:
                 assert next_line(holder).startswith(f"{users[1].uid}.")
 
-    def test_half_made_directory_is_mended_by_its_maker(self, tmp_path: Path) -> None:
-        """What a maker killed before its chmod left behind is opened to all at its next use."""
+    def test_half_made_directory_is_repaired_by_its_owner(self, tmp_path: Path) -> None:
+        """A directory whose creator was killed before its chmod is opened to all at its next use."""
         tmp_path.chmod(0o1700)
         assert stat.S_IMODE(find_ledger({}, (tmp_path,)).stat().st_mode) == 0o1777
 
 
 class TestClaiming:
-    """What is granted and what is not."""
+    """Which claims are granted."""
 
     def test_one_holder_at_a_time(self, ledger: Ledger) -> None:
-        """A device that is held alone is granted again only after its release."""
+        """An exclusively held device is granted again only after its release."""
         with taken(ledger, "A"):
             assert not is_free(ledger)
         assert is_free(ledger)
 
     def test_all_or_nothing(self, ledger: Ledger) -> None:
-        """When one of several devices is taken, none of the others is held."""
+        """When one of several devices is held, none of the others is claimed."""
         with taken(ledger, "B"):
             assert not is_free(ledger, Claim("A"), Claim("B"))
             assert is_free(ledger, Claim("A"), Claim("C"))
 
     def test_same_device_twice_counts_twice(self, ledger: Ledger) -> None:
-        """A lease that names a device twice needs a device that two may hold."""
+        """A lease that names a device twice counts as two claims."""
         assert not is_free(ledger, Claim("A"), Claim("A"))
         assert is_free(ledger, Claim("A", share=2), Claim("A", share=2))
 
-    def test_everybody_reads_what_was_claimed(self, ledger: Ledger) -> None:
-        """A lease tells its claims, owner, process, purpose and beginning under the holder's name for it."""
+    def test_all_users_read_a_lease(self, ledger: Ledger) -> None:
+        """A lease has claims, owner, process, purpose and start."""
         with taken(ledger, "A", "B") as held:
             assert ledger.live().leases == {held.name: held.lease}
             assert held.lease.claims == (Claim("A"), Claim("B"))
@@ -139,7 +139,7 @@ class TestClaiming:
         assert ledger.live().leases == {}
 
     def test_nothing_is_left_behind(self, ledger: Ledger) -> None:
-        """After a release only the mutex is left, empty and closed to writing."""
+        """After a release only the mutex remains, empty and read-only."""
         assert is_free(ledger)
         (mutex,) = ledger.path.iterdir()
         assert (mutex.stat().st_mode, mutex.stat().st_size) == (stat.S_IFREG | 0o444, 0)
@@ -155,20 +155,20 @@ class TestClaiming:
 
     @pytest.mark.parametrize("claims", [(Claim("\udcff"),), (Claim("A" * SIZE_LIMIT),), (Claim("A", -1),)])
     def test_unreadable_claims_are_refused(self, ledger: Ledger, claims: tuple[Claim, ...]) -> None:
-        """What readers would not accept is never written."""
+        """What readers would refuse is never written."""
         with pytest.raises(UsageError, match="cannot be leased"):
             ledger.claim(claims, "work", 1.0)
         assert list(ledger.path.iterdir()) == []
 
     def test_leftovers_of_a_killed_claim_are_removed(self, ledger: Ledger) -> None:
-        """A file that a claim could not finish counts for nothing and is gone after the next claim."""
+        """An unfinished file is ignored and removed by the next claim."""
         leftover = ledger.path / f"{os.geteuid()}.0123456789abcdef.new"
         leftover.write_text(GOOD)
         assert is_free(ledger)
         assert not leftover.exists()
 
     def test_directory_that_vanished_is_made_again(self, ledger: Ledger) -> None:
-        """A ledger removed by a cleaner of temporary files is empty, and the next claim makes it again."""
+        """A ledger removed by a cleaner of temporary files is empty, and the next claim creates it again."""
         ledger.path.rmdir()
         assert ledger.live().leases == {}
         assert is_free(ledger)
@@ -183,7 +183,7 @@ class TestClaiming:
     @settings(deadline=None, max_examples=60)
     @given(steps)
     def test_grants_keep_every_promise(self, steps: list[int | tuple[Claim, ...]]) -> None:
-        """Whatever was claimed and released, a claim is granted exactly when all promises hold with it."""
+        """After any claims and releases, a claim is granted exactly when it is compatible."""
         with tempfile.TemporaryDirectory() as directory:
             ledger = Ledger(Path(directory) / "ledger")
             held: list[HeldLease] = []
@@ -220,7 +220,7 @@ class TestLifetime:
         assert not (ledger.path / name).exists()
 
     def test_lease_follows_the_descriptor(self, ledger: Ledger, users: tuple[User, ...]) -> None:
-        """A lease whose descriptor was handed over outlives its claimant, until the receiver closes it."""
+        """A lease whose descriptor was passed on outlives its claimant, until the receiver closes it."""
         receiver = ledger.path.parent / "receiver"
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(str(receiver))
@@ -239,8 +239,8 @@ class TestLifetime:
         os.close(fd)
         assert ledger.live().leases == {}
 
-    def test_withdrawn_lease_is_over(self, ledger: Ledger) -> None:
-        """A lease that was withdrawn frees its device although its lock is still held, and only once."""
+    def test_withdrawn_lease_has_ended(self, ledger: Ledger) -> None:
+        """A withdrawn lease frees its device although its lock is still held."""
         with taken(ledger, "A") as held:
             ledger.withdraw(str(held.path))
             ledger.withdraw(held.name)
@@ -262,11 +262,11 @@ class TestLifetime:
 
 
 class TestHostility:
-    """Nothing that lies in the ledger can make it fail, or pass for somebody else's lease."""
+    """No file in the ledger can make it fail, or pass for another user's lease."""
 
     @pytest.mark.parametrize("contents", BAD.values(), ids=BAD.keys())
     def test_bad_contents_are_no_lease(self, ledger: Ledger, contents: str) -> None:
-        """A locked file with anything but a lease inside is ignored with one warning."""
+        """A locked file without a valid lease is ignored with one warning."""
         with planted(ledger, lease_name(), contents.encode()) as path:
             view = ledger.live()
             assert view.leases == {}
@@ -276,7 +276,7 @@ class TestHostility:
     @settings(deadline=None, max_examples=300)
     @given(st.binary(), st.sampled_from([b"", GOOD.encode()]), st.binary())
     def test_random_contents_do_no_harm(self, before: bytes, middle: bytes, after: bytes) -> None:
-        """Whatever bytes a file has, it is a lease or a printable warning."""
+        """Any contents give a lease or a printable warning."""
         with tempfile.TemporaryDirectory() as directory:
             ledger = Ledger(prepare_ledger(Path(directory) / "ledger"))
             with planted(ledger, lease_name(), before + middle + after):
@@ -288,19 +288,19 @@ class TestHostility:
         "name", ["x.lease", ".lease", "-1.0123456789abcdef.lease", "0\x1b[2J\n.lease", "\udcff.lease"]
     )
     def test_strange_names_are_ignored(self, ledger: Ledger, name: str) -> None:
-        """A lease under a name that Stoker does not give is ignored, with a warning safe to print."""
+        """A lease under a foreign name is ignored with a printable warning."""
         with planted(ledger, name, GOOD.encode()):
             view = ledger.live()
         assert (len(view.leases), len(view.warnings)) == (0, 1)
         assert view.warnings[0].isprintable()
 
     def test_other_kinds_of_files_are_left_alone(self, ledger: Ledger) -> None:
-        """Files of other kinds are ignored in silence, so that new ones can be added."""
+        """Files of other kinds are ignored without a warning, so that new kinds can be added."""
         with planted(ledger, "1000.0123456789abcdef.later", b"later"):
             assert ledger.live().warnings == ()
 
     def test_special_files_are_not_followed_and_do_not_block(self, ledger: Ledger, tmp_path: Path) -> None:
-        """A link to a perfect lease, a pipe, a directory and a socket are ignored with a warning each."""
+        """A link to a valid lease, a pipe, a directory and a socket are ignored with a warning each."""
         (tmp_path / "elsewhere").write_text(GOOD)
         (ledger.path / lease_name()).symlink_to(tmp_path / "elsewhere")
         os.mkfifo(ledger.path / lease_name())
@@ -312,12 +312,12 @@ class TestHostility:
         assert is_free(ledger)
 
     def test_second_link_is_refused(self, ledger: Ledger, tmp_path: Path) -> None:
-        """A file that has another name as well is ignored with a warning."""
+        """A file with a second link is ignored with a warning."""
         with planted(ledger, lease_name(), GOOD.encode()) as path:
             os.link(path, tmp_path / "second")
             assert "second name" in ledger.live().warnings[0]
 
-    def test_nobody_can_claim_for_another(self, ledger: Ledger, users: tuple[User, ...]) -> None:
+    def test_no_claim_for_another_user(self, ledger: Ledger, users: tuple[User, ...]) -> None:
         """A lease named after one user but owned by another is ignored, and the warning names the owner."""
         with running_as(users[0], programs.plant, ledger.path, lease_name(users[1].uid), GOOD) as forger:
             next_line(forger)
@@ -326,7 +326,7 @@ class TestHostility:
         assert f"belongs to {users[0].name}" in view.warnings[0]
 
     def test_unreadable_file_is_ignored(self, ledger: Ledger, users: tuple[User, ...]) -> None:
-        """A lease that its owner closed to others is ignored with a warning by those who cannot read it."""
+        """A lease that a user cannot read is ignored with a warning."""
         with taken(ledger, "A") as held:
             held.path.chmod(0o600)
             owners, (warning,) = programs.seen_by(users[0], ledger)
@@ -334,7 +334,7 @@ class TestHostility:
         assert "cannot be opened" in warning
 
     def test_users_see_each_other(self, ledger: Ledger, users: tuple[User, ...]) -> None:
-        """A lease is shown to every other user under the name of its owner, whatever the umask of either."""
+        """Every user sees a lease with the name of its owner, whatever the umask."""
         with running_as(users[0], programs.hold, ledger.path, "A") as holder:
             name = next_line(holder)
             assert programs.seen_by(users[1], ledger) == ({name: users[0].name}, [])
@@ -342,14 +342,14 @@ class TestHostility:
                 assert next_line(late) == ""
 
     def test_owner_without_a_name_is_a_number(self, ledger: Ledger, users: tuple[User, ...]) -> None:
-        """A lease of a user whom no directory knows belongs to "uid" and his number."""
+        """A lease of a user without a name shows "uid" and the number."""
         nobody = User("nobody in particular", 1_987_654_321, users[0].gid)
         with running_as(nobody, programs.hold, ledger.path, "A") as holder:
             name = next_line(holder)
             assert ledger.live().leases[name].owner == "uid 1987654321"
 
     def test_squatter_is_named(self, ledger: Ledger, users: tuple[User, ...]) -> None:
-        """Who keeps the mutex locked delays a claim by its patience only, and is named in the error."""
+        """A process that keeps the mutex locked delays a claim only by its patience, and the error names it."""
         assert is_free(ledger)
         with running_as(users[0], programs.lock, str(ledger.path / "mutex")) as squatter:
             next_line(squatter)
@@ -358,7 +358,7 @@ class TestHostility:
         assert is_free(ledger)
 
     def test_replaced_mutex_is_noticed(self, ledger: Ledger) -> None:
-        """A lock on a mutex that was removed meanwhile holds nobody up."""
+        """A lock on a removed mutex blocks no claim."""
         assert is_free(ledger)
         with (ledger.path / "mutex").open() as old:
             fcntl.flock(old, fcntl.LOCK_EX)
@@ -366,7 +366,7 @@ class TestHostility:
             assert is_free(ledger)
 
     def test_symlink_as_mutex_is_refused(self, ledger: Ledger, tmp_path: Path) -> None:
-        """A symbolic link in the mutex's place is an error that names it; what it points to is not made."""
+        """A symbolic link as mutex is an error that names it; its target is not created."""
         (ledger.path / "mutex").symlink_to(tmp_path / "target")
         with pytest.raises(LedgerUnusable, match="ledger/mutex"):
             is_free(ledger)
@@ -374,17 +374,17 @@ class TestHostility:
 
 
 class TestTrouble:
-    """When the machine does not give what a claim needs."""
+    """Errors of the machine."""
 
     def test_full_disk_leaves_nothing(self, ledger: Ledger, users: tuple[User, ...]) -> None:
-        """A lease that could not be written whole is an error, and no trace of it stays."""
+        """A lease that cannot be written in full is an error and leaves no file."""
         complaint = run_as(users[0], programs.complain_without_space, ledger.path)
         assert complaint.startswith("LedgerUnusable: the ledger cannot be used")
         assert [path.name for path in ledger.path.iterdir()] == ["mutex"]
         assert is_free(ledger)
 
     def test_directory_closed_to_writing(self, ledger: Ledger, users: tuple[User, ...]) -> None:
-        """Where a user may not write, his claim is an error that says so; he sees what he may read."""
+        """Without write permission a claim is an error that says so; reading works."""
         with taken(ledger, "A") as held:
             ledger.path.chmod(0o555)
             complaint = run_as(users[0], programs.complain, ledger.path, "B")
@@ -397,7 +397,7 @@ class TestTrouble:
         assert "cannot be read" in warning
 
     def test_short_of_descriptors_nothing_is_granted(self, ledger: Ledger, users: tuple[User, ...]) -> None:
-        """A process that cannot read the leases takes nothing for free."""
+        """A process without descriptors for reading leases is granted nothing."""
         with taken(ledger, "A"):
             complaint = run_as(users[0], programs.complain_without_descriptors, ledger.path)
         assert "Too many open files" in complaint

@@ -1,4 +1,4 @@
-"""The program that runs a function: what it reads and writes, without a queue."""
+"""The program that runs a function, without a queue."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(paths: Paths, *, task: int | None = None, attempt: int = 1) -> subproces
     )
 
 
-def told(folder: Path, task: int = 0) -> list[Any]:
+def result_of(folder: Path, task: int = 0) -> list[Any]:
     """The header of a result, and what follows it."""
     with (folder / f"{task}.result").open("rb") as file:
         header = pickle.load(file)
@@ -49,10 +49,10 @@ def paths(tmp_path: Path) -> Paths:
 
 
 def test_result_is_private_and_complete(paths: Paths) -> None:
-    """Nothing half-written stays beside it, and nobody else may look."""
+    """The result is private, and no unfinished file stays beside it."""
     folder = handed_in(paths, pow, Call((2, 5)))
     assert run(paths, attempt=3).returncode == 0
-    header, value = told(folder)
+    header, value = result_of(folder)
     assert (value, header["attempt"], header["type"]) == (32, 3, "int")
     assert sorted(os.listdir(folder)) == ["0.result", "calls"]
     modes = [path.stat().st_mode & 0o777 for path in (folder, folder / "calls", folder / "0.result")]
@@ -63,12 +63,12 @@ def test_tasks_find_their_arguments(paths: Paths) -> None:
     """All calls of an array are in one file, and each task reads its own."""
     folder = handed_in(paths, pow, Call((2, 5)), Call((3,), {"exp": 2}))
     assert run(paths, task=1).returncode == 0
-    assert told(folder, 1)[1] == 9
+    assert result_of(folder, 1)[1] == 9
     assert not (folder / "0.result").exists()
 
 
 def test_another_python_is_refused(paths: Paths) -> None:
-    """An interpreter that was changed meanwhile says so, in place of failing somewhere in the function."""
+    """Another Python version is reported before the function runs."""
     folder = handed_in(paths, pow, Call((2, 5)))
     data = (folder / "calls").read_bytes()
     length = int.from_bytes(data[-LENGTH:], "little")
@@ -76,22 +76,22 @@ def test_another_python_is_refused(paths: Paths) -> None:
     newer = pickle.dumps({**table, "python": (3, 99)})
     (folder / "calls").write_bytes(data[: -LENGTH - length] + newer + len(newer).to_bytes(LENGTH, "little"))
     assert run(paths).returncode == RAISED
-    (header,) = told(folder)
+    (header,) = result_of(folder)
     assert header["outcome"] == "unreadable"
     assert "submitted by Python 3.99" in header["message"]
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"x" * 100])
-def test_damaged_call(paths: Paths, content: bytes) -> None:
-    """A file that is no call is told of as such."""
+def test_damaged_calls(paths: Paths, content: bytes) -> None:
+    """A damaged file of calls is reported as such."""
     folder = handed_in(paths, pow, Call((2, 5)))
     (folder / "calls").write_bytes(content)
     assert run(paths).returncode == RAISED
-    assert told(folder)[0]["outcome"] == "unreadable"
+    assert result_of(folder)[0]["outcome"] == "unreadable"
 
 
 def test_needs_little() -> None:
-    """Neither Stoker nor enum, re or pathlib is loaded before the function is."""
+    """Neither Stoker nor enum, re or pathlib is imported before the function."""
     loaded = "import sys; import runpy; before = set(sys.modules); sys.argv[1:] = []"
     script = (
         f"{loaded}; import importlib.util as u; s = u.spec_from_file_location('child', {function_child.__file__!r})"
@@ -104,24 +104,24 @@ def test_needs_little() -> None:
 
 
 def test_a_leftover_folder_is_replaced(paths: Paths) -> None:
-    """A submit that failed at the last moment may have left a folder under an id that is given again."""
+    """A folder that a failed submit left under the same id is replaced."""
     handed_in(paths, pow, Call((2, 5)))
     folder = handed_in(paths, pow, Call((2, 6)))
     assert run(paths).returncode == 0
-    assert told(folder)[1] == 64
+    assert result_of(folder)[1] == 64
     assert os.listdir(paths.functions) == ["7"]
 
 
 def called(*arguments: Any, **keywords: Any) -> Sequence[str]:
-    """What the command tells of a call."""
+    """The call in the command of a job."""
 
     def train(rate: Any, *rest: Any, batch_size: Any = 1) -> None: ...
 
     return command_of(Paths(Path("/state")), train, Call(arguments, keywords)).words[5:]
 
 
-def test_command_tells_what_can_be_told_in_a_word() -> None:
-    """Numbers and short texts are shown under the names of the function; all else is left out."""
+def test_command_shows_short_values() -> None:
+    """Numbers and short texts are shown with their parameter names; other values are left out."""
     assert called(0.1, batch_size=64) == ("rate=0.1", "batch_size=64")
     assert called("adam") == ("rate=adam",)
     assert called("x" * 100) == called([1, 2]) == called("two\nlines") == ()
@@ -129,8 +129,8 @@ def test_command_tells_what_can_be_told_in_a_word() -> None:
     assert called(batch_size=3) == ("batch_size=3",)
 
 
-def test_command_is_known_again() -> None:
-    """A job that runs a function is told from others by its command."""
+def test_command_is_recognised() -> None:
+    """A job that runs a function is recognised by its command."""
     command = command_of(Paths(Path("/state")), print, Call(()))
     assert is_function(command)
     assert command.words[4] == "builtins.print"

@@ -1,4 +1,4 @@
-"""What a Python program hands in is in the queue as a whole, or not at all."""
+"""A submission of a Python program is complete or absent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stoker.queue.options import JobOptions
 def test_an_interruption_after_the_commit_leaves_the_call_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C while the engine is woken comes too late to take back what is in the queue."""
+    """Ctrl-C after the commit does not remove the job from the queue."""
     monkeypatch.setenv("STOKER_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)

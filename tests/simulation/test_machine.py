@@ -1,4 +1,4 @@
-"""The virtual machine lives through traces as the real one would, and tells what came of it."""
+"""The virtual machine runs traces as the real one would, and reports the outcome."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from stoker.simulation.bound import best_possible
 from stoker.simulation.machine import replay, virtual_devices
-from stoker.simulation.policies import BOUND, CONDUCTS, SENTENCES, Conduct, by_pairs, scaled_name
+from stoker.simulation.policies import BOUND, RULES, SENTENCES, Rules, best_possible, by_pairs, scaled_name
 from stoker.simulation.report import Outcome, figures
 from stoker.simulation.workload import (
     BUILT_IN,
@@ -30,8 +29,8 @@ from stoker.simulation.workload import (
 
 GIB = 2**30
 NO_PAIRS = by_pairs({})
-ALONE = CONDUCTS["first-fit"]
-PACKED = CONDUCTS["packing"]
+ALONE = RULES["first-fit"]
+PACKED = RULES["packing"]
 
 
 def a_work(
@@ -45,13 +44,13 @@ def a_work(
     load: int = 20,
     swell: float = 1.0,
 ) -> Work:
-    """A job that takes 1000 seconds and few of everything, unless told otherwise."""
+    """A job that takes 1000 seconds and little of everything by default."""
     return Work(number, arrival, seconds, gpus, kind, "model", int(gib * GIB), load, swell)
 
 
-def played(*works: Work, gib: tuple[float, ...] = (40,), conduct: Conduct = PACKED) -> Outcome:
+def played(*works: Work, gib: tuple[float, ...] = (40,), rules: Rules = PACKED) -> Outcome:
     """What comes of the jobs on GPUs of these sizes."""
-    return replay(works, virtual_devices([int(size * GIB) for size in gib]), conduct, NO_PAIRS)
+    return replay(works, virtual_devices([int(size * GIB) for size in gib]), rules, NO_PAIRS)
 
 
 def ends(outcome: Outcome) -> list[float | None]:
@@ -119,13 +118,13 @@ def test_what_the_trace_tells_is_kept() -> None:
 
 
 def test_a_kind_that_names_a_model_is_that_model() -> None:
-    """So that whoever knows what was trained gets the speeds of just that."""
+    """So that a trace that names its models gets their measured speeds."""
     (work,) = draw([Row(0.0, 5.0, kind="A3C")], BUILT_IN, 40 * GIB, Random(1))
     assert work.model == "A3C"
 
 
 def test_no_job_is_drawn_that_no_gpu_could_hold() -> None:
-    """On small cards nobody trains large models."""
+    """Small cards train no large models."""
     works = draw(some_rows(), BUILT_IN, 6 * GIB, Random(1))
     assert max(work.peak for work in works) <= 6 * GIB
     assert all(1 <= work.load <= 100 for work in works)
@@ -159,7 +158,7 @@ def test_light_jobs_hardly_slow_each_other_down() -> None:
 
 
 def test_a_job_is_as_fast_as_its_slowest_gpu() -> None:
-    """Company on one of two is company."""
+    """A co-tenant on one of two GPUs counts."""
     learn = [a_work(1, kind="a", gpus=2, load=60), a_work(2, 3000, kind="b", load=60)]
     outcome = played(
         *learn, a_work(3, 6000, kind="a", gpus=2, load=60), a_work(4, 6000, kind="b", load=60), gib=(40, 40)
@@ -180,7 +179,7 @@ def test_the_first_of_a_kind_runs_alone_and_the_next_are_packed() -> None:
 
 def test_without_packing_jobs_take_whole_cards() -> None:
     """One after the other, each at full speed."""
-    assert ends(played(a_work(1), a_work(2), a_work(3), conduct=ALONE)) == [1000, 2000, 3000]
+    assert ends(played(a_work(1), a_work(2), a_work(3), rules=ALONE)) == [1000, 2000, 3000]
 
 
 def test_busy_jobs_are_not_put_together() -> None:
@@ -192,7 +191,7 @@ def test_busy_jobs_are_not_put_together() -> None:
 def test_whoever_may_pass_does(policy: str, passes: bool) -> None:
     """A narrow job behind a wide one passes where all may; not in strict order, nor where it might delay that one."""
     works = [a_work(1), a_work(2, 100, gpus=2, kind="b"), a_work(3, 200, kind="c")]
-    _, wide, narrow = played(*works, gib=(40, 40), conduct=CONDUCTS[policy]).lives
+    _, wide, narrow = played(*works, gib=(40, 40), rules=RULES[policy]).lives
     assert (narrow.start == 200) == passes
     assert (wide.start == 1000) != passes
 
@@ -201,7 +200,7 @@ def test_the_shortest_go_first_once_they_are_known() -> None:
     """Two kinds have run; of two that wait, the older starts by age, and the short one where the shortest go first."""
     known = [a_work(1, 0, 4000, kind="long", load=90), a_work(2, 4000, 100, kind="short", load=90)]
     works = [*known, a_work(3, 4100, 5000), a_work(4, 4200, 4000, kind="long"), a_work(5, 4300, 100, kind="short")]
-    by_age, by_length = (played(*works, conduct=CONDUCTS[policy]).lives for policy in ("packing", "shortest"))
+    by_age, by_length = (played(*works, rules=RULES[policy]).lives for policy in ("packing", "shortest"))
     assert [life.start for life in by_age[3:]] == [9100, 13100]
     assert [life.start for life in by_length[3:]] == [9200, 9100]
 
@@ -209,7 +208,7 @@ def test_the_shortest_go_first_once_they_are_known() -> None:
 def test_an_oracle_needs_no_experience() -> None:
     """It knows how long the first of a kind takes."""
     works = [a_work(1, kind="a"), a_work(2, 10, 4000, kind="b"), a_work(3, 20, 2000, kind="c")]
-    learnt, told = (played(*works, conduct=replace(CONDUCTS["shortest"], exact=exact)).lives for exact in (False, True))
+    learnt, told = (played(*works, rules=replace(RULES["shortest"], exact=exact)).lives for exact in (False, True))
     assert [life.start for life in learnt] == [0, 1000, 5000]
     assert [life.start for life in told] == [0, 3000, 1000]
 
@@ -218,7 +217,7 @@ def test_an_oracle_needs_no_experience() -> None:
 
 
 def test_a_job_that_runs_out_of_memory_runs_again_with_more() -> None:
-    """It grew in company beyond what was set aside; the second time it has room, and nothing is lost."""
+    """It grew beside others beyond what was reserved; the second time it has room, and nothing is lost."""
     outcome = played(a_work(1, gib=6), a_work(2, 2000, gib=6), a_work(3, 2000, gib=6, swell=1.8), gib=(16,))
     told = figures(outcome)
     assert (told.out_of_memory, told.lost) == (1, 0)
@@ -227,7 +226,7 @@ def test_a_job_that_runs_out_of_memory_runs_again_with_more() -> None:
 
 
 def test_a_neighbour_that_took_too_much_costs_nobody_his_place() -> None:
-    """Whoever comes last finds the memory gone, though he asked for enough; he runs again all the same."""
+    """The last job finds the memory gone, though it asked for enough; it runs again."""
     works = [a_work(1, gib=6), a_work(2, 2000, gib=6, swell=1.8), a_work(3, 2001, gib=6)]
     told = figures(played(*works, gib=(16,)))
     assert told.lost == 0
@@ -235,16 +234,16 @@ def test_a_neighbour_that_took_too_much_costs_nobody_his_place() -> None:
 
 
 @settings(max_examples=25, derandomize=True, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from(sorted(CONDUCTS)), st.sampled_from([(12, 12), (40, 40, 40), (24,)]))
+@given(st.integers(0, 10**6), st.sampled_from(sorted(RULES)), st.sampled_from([(12, 12), (40, 40, 40), (24,)]))
 def test_every_job_comes_to_its_end(seed: int, policy: str, sizes: tuple[float, ...]) -> None:
-    """Whatever runs out of memory and whoever passes: none is lost, none ends before it could, GPU-time adds up."""
+    """Whatever runs out of memory or overtakes: no job is lost, none ends too early, and GPU-time adds up."""
     random = Random(seed)
     rows = [
         Row(random.uniform(0, 9000), random.lognormvariate(6, 1), random.randint(1, len(sizes)), random.choice("ab"))
         for _ in range(30)
     ]
     works = draw(extract(rows), BUILT_IN, int(min(sizes) * GIB), random)
-    outcome = played(*works, gib=sizes, conduct=CONDUCTS[policy])
+    outcome = played(*works, gib=sizes, rules=RULES[policy])
     told = figures(outcome)
     assert told.lost == 0
     assert told.utilisation <= 1
@@ -264,8 +263,8 @@ def test_nothing_is_better_than_the_bound() -> None:
     rows = paced(some_rows(120), 4, 1.0)
     works = draw(rows, BUILT_IN, 40 * GIB, Random(2))
     best = figures(best_possible(works, 4))
-    for conduct in CONDUCTS.values():
-        assert figures(played(*works, gib=(40,) * 4, conduct=conduct)).completion_mean > best.completion_mean
+    for rules in RULES.values():
+        assert figures(played(*works, gib=(40,) * 4, rules=rules)).completion_mean > best.completion_mean
 
 
 def test_the_bound_stops_long_jobs_for_short_ones() -> None:
@@ -275,8 +274,8 @@ def test_the_bound_stops_long_jobs_for_short_ones() -> None:
 
 
 def test_every_policy_has_a_sentence() -> None:
-    """Whoever reads a table is told what the names mean."""
-    assert set(SENTENCES) == {*CONDUCTS, BOUND}
+    """Every policy of the table has a sentence."""
+    assert set(SENTENCES) == {*RULES, BOUND}
 
 
 def test_an_empty_trace_has_figures_too() -> None:

@@ -87,7 +87,7 @@ def test_a_line_that_cannot_be_is_named(tmp_path: Path, line: str, said: str) ->
     ],
 )
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    """And the columns that it has are told."""
+    """The error lists the columns that the file has."""
     with pytest.raises(UsageError, match=said):
         rows(tmp_path, text)
 
@@ -124,7 +124,7 @@ def test_gavels_measurements_become_models_and_speeds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"v100": {"x": {"null": 1}}}', '{"v100": {"(1, 2)": {}}}'])
 def test_another_file_is_no_table_of_models(tmp_path: Path, text: str) -> None:
-    """It is told what it should be."""
+    """The error says what is expected."""
     path = tmp_path / "models.json"
     path.write_text(text)
     with pytest.raises(UsageError, match="tells no throughputs") as refused:

@@ -1,4 +1,4 @@
-"""Files of a queue that cannot be read stay as they are, to the byte, whoever tries."""
+"""Files of a damaged queue stay unchanged to the byte."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOBS = [NewJob(Command(("true",)), JobSpec())] * 200
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A queue whose engine was killed: much is in the file, and what came last only in the log."""
+    """A queue whose engine was killed: the last changes are only in the WAL."""
     living, dead = tmp_path / "living", tmp_path / "dead"
     living.mkdir()
     with closing(Store(living / "queue.db")) as store:
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """The file and its log; the third one only tells processes where in the log things are."""
+    """The file and its WAL; the third file is only an index of the WAL."""
     return {file.name: file.read_bytes() for file in path.parent.glob("queue.db*") if not file.name.endswith("-shm")}
 
 
@@ -49,7 +49,7 @@ def junk(path: Path, first: int, last: int | None = None) -> None:
 
 
 def make_newer(path: Path) -> None:
-    """Let the log say that a newer Stoker was here."""
+    """Write a newer schema version into the WAL."""
     copy = path.with_name("copy")
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute(f"PRAGMA user_version = {VERSION + 1}")
@@ -59,7 +59,7 @@ def make_newer(path: Path) -> None:
 
 
 def use(path: Path) -> None:
-    """Open the queue and look at its jobs."""
+    """Open the queue and read its jobs."""
     with closing(Store(path)) as store:
         store.open_jobs("queue", 0, 1000)
 
@@ -78,7 +78,7 @@ def use(path: Path) -> None:
 def test_untouched(
     path: Path, harm: Callable[[Path], object], complaint: str, hint: str, *, shared_memory: bool
 ) -> None:
-    """Neither opening nor reading nor closing changes the file or its log, and the advice is to take both away."""
+    """Opening, reading and closing change neither the file nor its WAL; the hint says to move both aside."""
     harm(path)
     if not shared_memory:
         path.with_name("queue.db-shm").unlink()
@@ -93,7 +93,7 @@ def test_untouched(
 
 
 def test_writers_leave_it_alone(path: Path) -> None:
-    """What finds damage while it writes changes nothing either, and keeps no file open."""
+    """A writer that finds damage changes nothing and keeps no file open."""
     junk(path, 1)
     before, descriptors = contents(path), os.listdir("/proc/self/fd")
     with closing(Store(path)) as store, pytest.raises(StokerError, match="damaged"):
@@ -102,14 +102,14 @@ def test_writers_leave_it_alone(path: Path) -> None:
     assert os.listdir("/proc/self/fd") == descriptors
 
 
-def test_a_whole_one_is_tidied(path: Path) -> None:
-    """A queue that can be read has its log moved into the file when the last one closes it."""
+def test_an_intact_queue_is_checkpointed(path: Path) -> None:
+    """The WAL of an intact queue is moved into the file by the last close."""
     use(path)
     assert list(contents(path)) == ["queue.db"]
 
 
 def test_moved_aside(path: Path, tmp_path: Path) -> None:
-    """Where the advice is followed there is a new queue, and the old files are as they were."""
+    """After moving the files aside there is a new queue, and the old files are unchanged."""
     junk(path, 0, 1)
     aside = tmp_path / "aside"
     aside.mkdir()

@@ -1,4 +1,4 @@
-"""Which engines live, what they say of themselves, and how they are woken and told to leave."""
+"""Which engines live, their process and version, wake-ups and signals."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def paths(tmp_path: Path) -> Paths:
 
 
 def test_an_engine_lives_while_its_lock_is_held(paths: Paths) -> None:
-    """From its making to its closing, and it tells process and version."""
+    """An engine lives from the making of its lock to its close, and shows process and version."""
     engine_lock = EngineLock(paths, QUEUE)
     assert engine_lives(paths, QUEUE)
     assert process_of(paths, QUEUE) == os.getpid()
@@ -62,7 +62,7 @@ def test_an_engine_lives_while_its_lock_is_held(paths: Paths) -> None:
 
 
 def test_there_is_one_engine_of_a_name(paths: Paths) -> None:
-    """A second one is refused; those without a name are all different."""
+    """A second engine of a name is refused; engines without a name get different ones."""
     first = EngineLock(paths, QUEUE)
     with pytest.raises(EngineRuns):
         EngineLock(paths, QUEUE)
@@ -73,7 +73,7 @@ def test_there_is_one_engine_of_a_name(paths: Paths) -> None:
 
 
 def test_a_lock_left_by_a_dead_engine_is_taken_again(paths: Paths) -> None:
-    """The kernel gave the lock back; the file alone means nothing, nor does what it says."""
+    """The kernel released the lock, so the file and its contents do not count."""
     paths.engines.mkdir()
     lock_path(paths, QUEUE).write_text("1\n9.9.9\n")
     assert process_of(paths, QUEUE) is None
@@ -81,8 +81,8 @@ def test_a_lock_left_by_a_dead_engine_is_taken_again(paths: Paths) -> None:
     EngineLock(paths, QUEUE).close()
 
 
-def test_another_version_is_told(paths: Paths) -> None:
-    """In one line that says what to type; the same version is not worth a word."""
+def test_another_version_gives_a_notice(paths: Paths) -> None:
+    """A notice of one line says what to type; the same version gives none."""
     engine_lock = EngineLock(paths, QUEUE)
     assert version_notice(paths) == ""
     lock_path(paths, QUEUE).write_text(f"{os.getpid()}\n0.0.7\n")
@@ -91,8 +91,8 @@ def test_another_version_is_told(paths: Paths) -> None:
     engine_lock.close()
 
 
-def test_a_lock_of_an_unknown_form_tells_nothing(paths: Paths) -> None:
-    """What cannot be read is no process and no version, and never an error."""
+def test_an_unreadable_lock_has_no_process_and_version(paths: Paths) -> None:
+    """An unreadable lock gives no process and no version, and no error."""
     paths.engines.mkdir()
     lock_path(paths, QUEUE).write_bytes(b"\xff\xfe nonsense")
     with open(lock_path(paths, QUEUE), "rb") as held:
@@ -103,7 +103,7 @@ def test_a_lock_of_an_unknown_form_tells_nothing(paths: Paths) -> None:
 
 
 def test_a_signal_reaches_the_living_engine(paths: Paths) -> None:
-    """And its process is told; where none lives, nobody is signalled."""
+    """The process id is returned; without a living engine no process gets a signal."""
     assert signal_engine(paths, QUEUE, signal.SIGTERM) is None
     command = [sys.executable, "-c", _ENGINE, str(paths.state)]
     with ending(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as engine:
@@ -113,8 +113,8 @@ def test_a_signal_reaches_the_living_engine(paths: Paths) -> None:
     assert signal_engine(paths, QUEUE, signal.SIGTERM) is None
 
 
-def test_a_bell_is_heard_once(paths: Paths) -> None:
-    """Any number of rings is one; where nobody hears, the ringer knows."""
+def test_wake_ups_are_received_once(paths: Paths) -> None:
+    """Any number of wake-ups counts as one; without a listener wake() returns False."""
     paths.engines.mkdir()
     assert not wake(paths, QUEUE)
     wake_fifo = WakeFifo(paths, QUEUE)
@@ -126,8 +126,8 @@ def test_a_bell_is_heard_once(paths: Paths) -> None:
     assert not wake(paths, QUEUE)
 
 
-def test_what_a_dead_engine_left_is_swept(paths: Paths) -> None:
-    """Lock, bell and what it showed."""
+def test_files_of_a_dead_engine_are_removed(paths: Paths) -> None:
+    """Lock, FIFO and status file are removed."""
     paths.engines.mkdir()
     for path in (lock_path(paths, "x"), paths.engines / "x.bell", paths.status_file("x")):
         path.touch()
@@ -135,8 +135,8 @@ def test_what_a_dead_engine_left_is_swept(paths: Paths) -> None:
     assert list(paths.engines.iterdir()) == []
 
 
-def test_a_glance_does_not_keep_an_engine_from_starting(tmp_path: Path) -> None:
-    """Whoever looks, just then, whether an engine lives that was killed is not taken for one."""
+def test_a_probe_does_not_keep_an_engine_from_starting(tmp_path: Path) -> None:
+    """A process that only probes the lock is not taken for an engine."""
     paths = Paths(tmp_path)
     paths.engines.mkdir()
     glance = os.open(lock_path(paths, QUEUE), os.O_RDWR | os.O_CREAT)
@@ -149,8 +149,8 @@ def test_a_glance_does_not_keep_an_engine_from_starting(tmp_path: Path) -> None:
     end.join(PATIENCE_SECONDS)
 
 
-def test_an_engine_that_cannot_say_who_it_is(tmp_path: Path) -> None:
-    """On a full disk there is none, with a sentence, and no lock is left."""
+def test_an_engine_without_room_for_its_lock(tmp_path: Path) -> None:
+    """On a full disk the engine fails with a message and leaves no lock."""
     with small_disk(tmp_path / "disk", "size=1m") as disk:
         paths = Paths(disk)
         paths.engines.mkdir()
@@ -162,7 +162,7 @@ def test_an_engine_that_cannot_say_who_it_is(tmp_path: Path) -> None:
 
 
 def test_an_engine_whose_lock_was_replaced_leaves_the_other_alone(paths: Paths) -> None:
-    """It can tell, and neither its lock nor its bell takes another's away."""
+    """It notices, and its close removes neither the lock nor the FIFO of the other."""
     first, wake_fifo = EngineLock(paths, QUEUE), WakeFifo(paths, QUEUE)
     paths.engines.rename(paths.state / "elsewhere")
     assert not first.in_place

@@ -1,4 +1,4 @@
-"""The end of a log is read as it is, and reading never waits."""
+"""Tails of logs are read without waiting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.logs.oom import find_oom
-from stoker.store.logs import read_tail, size_of
+from stoker.store.logs import Tail, last_line, open_log, read_tail, size_of, start_of_last_lines
 from support.wait import PATIENCE_SECONDS
 
 MESSAGE = (
@@ -21,12 +21,12 @@ MESSAGE = (
 
 
 def test_a_short_log_is_read_as_a_whole(tmp_path: Path) -> None:
-    """What is shorter than the limit is all there."""
+    """A log shorter than the limit is read in full."""
     (tmp_path / "log").write_text("one\ntwo\n")
     assert read_tail(str(tmp_path / "log")) == "one\ntwo\n"
 
 
-def test_of_a_long_log_the_end_is_read(tmp_path: Path) -> None:
+def test_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
     """A log of gigabytes costs no more than one of a few pages."""
     log = tmp_path / "log"
     with log.open("wb") as file:
@@ -36,8 +36,8 @@ def test_of_a_long_log_the_end_is_read(tmp_path: Path) -> None:
     assert len(read_tail(str(log))) == 128 * 1024
 
 
-def test_what_was_there_before_is_left_out(tmp_path: Path) -> None:
-    """A log that others wrote to is read from where it had ended; one that was begun anew is read as a whole."""
+def test_text_before_since_is_left_out(tmp_path: Path) -> None:
+    """A log is read from `since`; one that was rewritten is read in full."""
     log = tmp_path / "log"
     assert size_of(str(log)) == 0
     log.write_text("theirs\n")
@@ -51,19 +51,19 @@ def test_what_was_there_before_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit", range(1, 12))
 def test_a_character_that_was_cut_off_is_left_out(tmp_path: Path, limit: int) -> None:
-    """Whatever byte the tail begins with, no half of a character is shown as a wrong one."""
+    """A tail never begins with a part of a character."""
     (tmp_path / "log").write_text("€𝄞é█x")
     assert "€𝄞é█x".endswith(read_tail(str(tmp_path / "log"), limit=limit))
 
 
 def test_a_character_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
-    """The rest of it will be there the next time."""
+    """The next read has all of it."""
     (tmp_path / "log").write_bytes("progress █".encode()[:-1])
     assert read_tail(str(tmp_path / "log")) == "progress "
 
 
-def test_what_is_no_text_is_replaced(tmp_path: Path) -> None:
-    """A byte that belongs to no character does not hide the rest."""
+def test_invalid_bytes_are_replaced(tmp_path: Path) -> None:
+    """An invalid byte does not hide the rest."""
     (tmp_path / "log").write_bytes(b"\x80a\xffb")
     assert read_tail(str(tmp_path / "log")) == "\ufffda\ufffdb"
 
@@ -71,7 +71,7 @@ def test_what_is_no_text_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", ["", "-", "missing", "missing/log", ".", "nul\0", "/dev/null", "/dev/zero", "/dev/tty"]
 )
-def test_what_is_no_file_has_no_end(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_files_have_no_tail(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read from the terminal, a directory or a device."""
     monkeypatch.chdir(tmp_path)
     Path("-").write_text("a file of that name is not meant")
@@ -80,7 +80,7 @@ def test_what_is_no_file_has_no_end(path: str, tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_pipe_is_not_even_opened(tmp_path: Path) -> None:
-    """Whoever waits to write into it goes on waiting for the reader that it is for."""
+    """The writer of a pipe is not unblocked."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert read_tail(str(pipe)) == ""
@@ -88,14 +88,14 @@ def test_a_pipe_is_not_even_opened(tmp_path: Path) -> None:
         os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
 
 
-def test_a_log_that_nobody_may_read_has_no_end(tmp_path: Path) -> None:
+def test_an_unreadable_log_has_no_tail(tmp_path: Path) -> None:
     """An error while opening is an empty log."""
     (tmp_path / "log").symlink_to("log")
     assert read_tail(str(tmp_path / "log")) == ""
 
 
 def test_a_message_written_in_pieces_is_found(tmp_path: Path) -> None:
-    """A message counts as long as it is in one piece in the file, whoever wrote which part of it."""
+    """A message that was written in several pieces is found."""
     log = tmp_path / "log"
     write = "import sys; open(sys.argv[1], 'a').write(sys.argv[2])"
     half = len(MESSAGE) // 2
@@ -107,9 +107,79 @@ def test_a_message_written_in_pieces_is_found(tmp_path: Path) -> None:
 
 
 def test_a_log_that_was_emptied_is_read_from_its_start(tmp_path: Path) -> None:
-    """A file that shrinks gives what is left of it."""
+    """A file that shrank is read in full."""
     log = tmp_path / "log"
     log.write_text("x" * 300_000)
     assert len(read_tail(str(log))) == 128 * 1024
     os.truncate(log, 5)
     assert read_tail(str(log)) == "xxxxx"
+
+
+@pytest.mark.parametrize(
+    ("written", "count", "last"),
+    [
+        ("", 3, ""),
+        ("a\nb\nc\n", 0, ""),
+        ("a\nb\nc\n", 1, "c\n"),
+        ("a\nb\nc\n", 2, "b\nc\n"),
+        ("a\nb\nc", 2, "b\nc"),
+        ("a\nb\nc\n", 9, "a\nb\nc\n"),
+        ("\n\n\n", 2, "\n\n"),
+        ("x" * 200_000 + "\nlast\n", 1, "last\n"),
+        ("first\n" + "x" * 200_000, 1, "x" * 200_000),
+    ],
+)
+def test_the_last_lines(tmp_path: Path, written: str, count: int, last: str) -> None:
+    """The last lines are found over any number of blocks."""
+    path = tmp_path / "log"
+    path.write_text(written)
+    with path.open("rb") as file:
+        assert written[start_of_last_lines(file, count) :] == last
+
+
+def test_a_file_that_comes_grows_and_is_emptied(tmp_path: Path) -> None:
+    """Each byte is yielded once; a truncated file is read from its start."""
+    path = tmp_path / "log"
+    tail = Tail(str(path))
+    assert list(tail.read()) == []
+    path.write_bytes(b"one")
+    assert b"".join(tail.read()) == b"one"
+    assert list(tail.read()) == []
+    with path.open("ab") as file:
+        file.write(b" two")
+    assert b"".join(tail.read()) == b" two"
+    with path.open("wb") as file:
+        file.write(b"new")
+    assert b"".join(tail.read()) == b"new"
+    tail.close()
+
+
+def test_other_files_read_as_empty(tmp_path: Path) -> None:
+    """A pipe or an endless device reads as empty, without waiting for a writer."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (str(tmp_path / "pipe"), "/dev/zero"):
+        with open_log(path) as file:
+            assert file.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (b"", ""),
+        (b"one\ntwo\n\n  \n", "two"),
+        (b"10%\r50%\r100%\r\n", "100%"),
+        (b"\x1b[31mred\x1b[0m \x1b]0;title\x07end\x1b[K\n\x1b[0m\n", "red end"),
+        (b"bytes \xff\n", "bytes \\xff"),
+        (b"x" * 50_000 + b"\nlast", "last"),
+    ],
+)
+def test_the_last_line_with_text(tmp_path: Path, log: bytes, said: str) -> None:
+    """Blank lines, progress bars, colours and titles are skipped."""
+    path = tmp_path / "log"
+    path.write_bytes(log)
+    assert last_line(str(path)) == said
+
+
+def test_a_missing_log_has_no_last_line(tmp_path: Path) -> None:
+    """A missing log, or a directory in its place, gives an empty line."""
+    assert last_line(str(tmp_path / "no")) == last_line(str(tmp_path)) == ""

@@ -1,4 +1,4 @@
-"""A queue that an older Stoker wrote goes on, with nothing lost."""
+"""A queue of an older version is migrated without loss."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def one(queue: Store, number: int) -> Job:
-    """A job that must be there."""
+    """A job that must exist."""
     job = queue.job(number)
     assert job is not None
     return job
 
 
 def test_every_older_version_is_tried() -> None:
-    """For each version before this one there is a queue to open."""
+    """There is a queue file of each older schema version."""
     assert [path.stem for path in OLDER] == [f"queue-{number}" for number in range(1, VERSION)]
 
 
 def test_jobs_are_as_they_were(queue: Store) -> None:
-    """Commands, needs, names that are no UTF-8, states and counts come back."""
+    """Commands, resources, names that are not UTF-8, states and counts are the same."""
     done, waiting, running, odd, failed = (one(queue, number) for number in range(1, 6))
     assert (done.name, done.state, done.tries) == ("vit", Ended("done", 1100.0, 0), 1)
     assert (done.spec.resources.memory, done.spec.limit, done.spec.retries) == (6 * 2**30, 3600.0, 1)
@@ -53,21 +53,21 @@ def test_jobs_are_as_they_were(queue: Store) -> None:
     assert (failed.state, failed.failures, failed.tries) == (Ended("failed", 1103.0, 1), 2, 2)
 
 
-def test_the_story_of_a_job_can_still_be_told(queue: Store) -> None:
-    """Attempts and events are there, and the environment it was submitted with."""
+def test_attempts_events_and_environment_are_there(queue: Store) -> None:
+    """Attempts, events and the environment are there."""
     assert [(row.number, row.code, row.log) for row in queue.attempts(5)] == [(1, 1, "/l/5.log"), (2, 1, "/l/5.log.1")]
     assert len(queue.events(5)) == 6
     assert queue.environment(one(queue, 1).spec.environment)["HOME"] == "/home/ada"
 
 
-def test_what_was_open_is_open(queue: Store) -> None:
-    """The indexes of this version find what an older one left."""
+def test_open_jobs_are_open(queue: Store) -> None:
+    """The indexes of this version find the open jobs of an older one."""
     assert [job.id for job in queue.open_jobs("4711-deadbeef", 0, 10)] == [2, 3, 4]
     assert [job.id for job in queue.active_jobs("4711-deadbeef")] == [3]
 
 
-def test_ids_go_on(queue: Store) -> None:
-    """No id is given twice, whichever version gave it."""
+def test_ids_continue(queue: Store) -> None:
+    """No id is used twice."""
     job = one(queue, 2)
     assert queue.add_jobs(1, "queue", [NewJob(job.command, job.spec)], 2000.0) == range(6, 7)
 

@@ -1,4 +1,4 @@
-"""Engines that are seen alive exactly as long as they are, and what the dead ones left."""
+"""Jobs and files of dead engines, and the locks of living ones."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def assigned(store: Store, job_id: int) -> Job:
 
 
 class TestPresence:
-    """Proof of life."""
+    """Locks of engines."""
 
     def test_life_and_death(self, paths: Paths) -> None:
         """An engine lives until it closes, and leaves nothing behind."""
@@ -73,7 +73,7 @@ class TestPresence:
         assert list(paths.engines.iterdir()) == []
 
     def test_no_living_engine_is_swept(self, paths: Paths, store: Store) -> None:
-        """However many engines begin while others sweep, each is seen alive."""
+        """Engines that start while others sweep are seen alive."""
         with ExitStack() as stack:
             racers = [stack.enter_context(engine_process(RACER, paths.state)) for _ in range(6)]
             for racer in racers:
@@ -81,7 +81,7 @@ class TestPresence:
         assert list(paths.engines.iterdir()) == []
 
     def test_locks_of_the_dead(self, paths: Paths, store: Store) -> None:
-        """The lock of a dead engine goes as soon as it owns nothing; those of the living stay."""
+        """The lock of a dead engine without open jobs is removed; locks of living engines stay."""
         paths.engines.mkdir()
         for name in ("owner", "poor"):
             (paths.engines / f"{name}.lock").touch()
@@ -92,7 +92,7 @@ class TestPresence:
             assert left == {"owner", engine_lock.name}
 
     def test_no_room_for_a_lock(self, paths: Paths) -> None:
-        """An engine that cannot prove its life says why."""
+        """An engine that cannot create its lock says why."""
         paths.engines.touch()
         with pytest.raises(StokerError, match="cannot write to the state directory"):
             EngineLock(paths)
@@ -102,7 +102,7 @@ class TestOrphans:
     """Jobs of dead engines."""
 
     def test_living_engines_have_none(self, paths: Paths, store: Store) -> None:
-        """Jobs of a living engine are nobody else's."""
+        """Jobs of a living engine are not orphans."""
         with closing(EngineLock(paths)) as engine_lock:
             ids = store.add_jobs(1, engine_lock.name, [TRUE, TRUE], 1.0)
             assigned(store, ids[0])
@@ -110,23 +110,23 @@ class TestOrphans:
             assert held_orphans(paths, store) == []
         assert [orphan.job.id for orphan in orphans(paths, store)] == list(ids)
 
-    def test_held_ones(self, paths: Paths, store: Store) -> None:
-        """Held orphans are those that workers have; what waits is left out."""
+    def test_held_orphans(self, paths: Paths, store: Store) -> None:
+        """Held orphans are active; waiting jobs are left out."""
         ids = [store.add_jobs(1, engine, [TRUE, TRUE], 1.0)[0] for engine in ("dead", "gone")]
         store.add_jobs(1, "never began", [TRUE], 1.0)
         held = [assigned(store, job_id) for job_id in ids]
         assert held_orphans(paths, store) == [Orphan(held[0], "dead"), Orphan(held[1], "gone")]
 
-    def test_what_was_submitted_is_never_one(self, paths: Paths, store: Store) -> None:
-        """A run that comes while the queue has no engine leaves its jobs alone: none would ever start again."""
+    def test_submitted_jobs_are_never_orphans(self, paths: Paths, store: Store) -> None:
+        """Submitted jobs are not orphans, also while the queue has no engine."""
         ids = store.add_jobs(1, QUEUE, [TRUE, TRUE], 1.0)
         assigned(store, ids[0])
         assert list(orphans(paths, store)) == []
         assert held_orphans(paths, store) == []
 
 
-def test_all_that_a_dead_engine_left_is_swept(paths: Paths, store: Store) -> None:
-    """Its bell and what it showed of itself go with its lock, also what it was just writing; others keep theirs."""
+def test_all_files_of_a_dead_engine_are_removed(paths: Paths, store: Store) -> None:
+    """FIFO, status file and unfinished files are removed with the lock; those of other engines stay."""
     paths.engines.mkdir()
     for name in ("1-dead.lock", "1-dead.bell", "1-dead.view", "1-dead.view.new", "1-deadly.view"):
         (paths.engines / name).touch()
@@ -134,8 +134,8 @@ def test_all_that_a_dead_engine_left_is_swept(paths: Paths, store: Store) -> Non
     assert [path.name for path in paths.engines.iterdir()] == ["1-deadly.view"]
 
 
-def test_what_an_engine_had_only_begun_is_swept_when_it_is_old(paths: Paths, store: Store) -> None:
-    """One that was killed before its lock had its name leaves a file; what is new or locked may be finished yet."""
+def test_old_unfinished_files_are_removed(paths: Paths, store: Store) -> None:
+    """An old unfinished file of a killed engine is removed; a new or locked one stays."""
     paths.engines.mkdir()
     with ExitStack() as stack:
         for name in ("1-left.new", "2-new.new", "3-locked.new"):

@@ -1,4 +1,4 @@
-"""Where a user's state lives, and that nobody else can get at it."""
+"""The state directory of a user is private."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-class TestFindPlaces:
+class TestFindPaths:
     """The state directory."""
 
     def test_environment_decides(self, tmp_path: Path) -> None:
-        """STOKER_STATE names the directory; every host has a place of its own in it."""
+        """STOKER_STATE names the directory; every host has a folder in it."""
         assert find_paths({"STOKER_STATE": str(tmp_path / "s")}, "host", simulated=False).state == tmp_path / "s/host"
 
     def test_relative_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A relative STOKER_STATE is made absolute, so that a later change of directory does no harm."""
+        """A relative STOKER_STATE is made absolute."""
         monkeypatch.chdir(tmp_path)
         assert find_paths({"STOKER_STATE": "s"}, "host", simulated=False).state == tmp_path / "s/host"
 
@@ -56,18 +56,18 @@ class TestFindPlaces:
         assert (paths.state, paths.note) == (home / "stoker/host", "")
 
     def test_simulated_machine(self, home: Path) -> None:
-        """Simulated GPUs have a state of their own."""
+        """Simulated GPUs have a separate state directory."""
         assert find_paths({}, "host", simulated=True).state == home / "stoker/host-simulated"
 
     def test_everything_is_inside(self, home: Path) -> None:
-        """All other places are below the state directory, each with its own name."""
+        """All other paths are below the state directory and distinct."""
         paths = find_paths({}, "host", simulated=False)
         inside = [paths.database, paths.workers, paths.engines, paths.logs, paths.simulator]
         assert {path.parent for path in inside} == {paths.state}
         assert len(set(inside)) == len(inside)
 
     def test_private(self, home: Path) -> None:
-        """The directory is made for the user alone, and one that was open to others is closed."""
+        """The directory is created private, and an open one is made private."""
         before = os.umask(0)
         try:
             state = find_paths({}, "host", simulated=False).state
@@ -80,7 +80,7 @@ class TestFindPlaces:
 
     @pytest.mark.parametrize("obstacle", ["file", "link", "file above"])
     def test_something_in_the_way(self, tmp_path: Path, obstacle: str) -> None:
-        """What is not a directory is refused and left alone, and the advice is STOKER_STATE."""
+        """A file in its place is refused and left unchanged; the hint names STOKER_STATE."""
         match obstacle:
             case "file":
                 (tmp_path / "host").write_text("precious")
@@ -93,8 +93,8 @@ class TestFindPlaces:
             find_paths({"STOKER_STATE": str(tmp_path)}, "host", simulated=False)
         assert "STOKER_STATE" in caught.value.hint
 
-    def test_directory_of_somebody_else(self, tmp_path: Path, user: User) -> None:
-        """A directory that belongs to somebody else is refused."""
+    def test_directory_of_another_user(self, tmp_path: Path, user: User) -> None:
+        """A directory of another user is refused."""
         (tmp_path / "host").mkdir()
         os.chown(tmp_path / "host", user.uid, user.gid)
         with pytest.raises(StokerError, match="somebody else"):
@@ -112,7 +112,7 @@ class TestNetworkHome:
         return str(tmp_path / "mountinfo")
 
     def test_local_directory(self, tmp_path: Path, home: Path, mounts: str) -> None:
-        """The state is kept in a private local directory instead, and the user is told."""
+        """The state is in a private local directory instead, with a notice."""
         paths = find_paths({}, "host", simulated=False, mountinfo=mounts, spare=tmp_path)
         assert paths.state == tmp_path / f"stoker-{os.getuid()}" / "host"
         assert [mode_of(paths.state), mode_of(paths.state.parent)] == [0o700, 0o700]
@@ -121,11 +121,11 @@ class TestNetworkHome:
         assert list(home.iterdir()) == []
 
     def test_chosen_directory(self, home: Path, mounts: str) -> None:
-        """Who names a directory gets it."""
+        """A directory in STOKER_STATE is used even on a network file system."""
         assert not find_paths({"STOKER_STATE": str(home)}, "host", simulated=False, mountinfo=mounts).note
 
     def test_planted_directory(self, tmp_path: Path, mounts: str, user: User) -> None:
-        """A directory that somebody else has put in its place is refused, even if it is open to all."""
+        """A directory of another user in its place is refused, even if it is open to all."""
         planted = tmp_path / f"stoker-{os.getuid()}"
         planted.mkdir()
         planted.chmod(0o777)
@@ -138,7 +138,7 @@ class TestFileSystemOf:
     """The type of a file system, from the kernel's list."""
 
     def test_this_machine(self) -> None:
-        """The real list is understood."""
+        """The mounts of this machine are parsed."""
         assert file_system(Path("/proc/self")) == "proc"
 
     @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ class TestFileSystemOf:
         assert file_system(Path(path), str(tmp_path / "mounts")) == kind
 
     def test_last_of_two(self, tmp_path: Path) -> None:
-        """Of two mounts on one place the later one hides the earlier."""
+        """Of two mounts on one path the later one counts."""
         (tmp_path / "mounts").write_text(a_mount("/", "rootfs") + a_mount("/", "lustre"))
         assert file_system(tmp_path, str(tmp_path / "mounts")) == "lustre"
 

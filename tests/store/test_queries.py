@@ -1,4 +1,4 @@
-"""What screens ask of the store: counts, the first that wait, the last that ended."""
+"""Queries of screens: counts, queued jobs, ended jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add(store: Store, *jobs: NewJob, engine: str = "queue", array: bool = False)
 
 
 def apply(store: Store, job_id: int, *events: Event) -> Job:
-    """Let things happen to a job."""
+    """Record events of a job."""
     job = store.job(job_id)
     assert job is not None
     written: list[tuple[int, Event]] = []
@@ -54,10 +54,10 @@ def tasks(*indices: int) -> list[NewJob]:
 
 
 class TestQueue:
-    """What is not over."""
+    """Open jobs."""
 
     def test_counts(self, store: Store) -> None:
-        """Every engine's jobs are counted by whether a worker has them and whether they are held back."""
+        """Jobs are counted per engine as open, active and held."""
         first, second, third, fourth = add(store, *[TRUE] * 4)
         add(store, TRUE, engine="run")
         start(store, first)
@@ -68,8 +68,8 @@ class TestQueue:
         assert queries.loads(store)["queue"].waiting == 1
         assert third
 
-    def test_one_engine_alone(self, store: Store) -> None:
-        """Where only one has jobs, they are counted without a look at whose they are, which takes half the time."""
+    def test_a_single_engine(self, store: Store) -> None:
+        """The jobs of a single engine are counted without comparing names, in half the time."""
         first, *_ = add(store, *[TRUE] * 3)
         start(store, first)
         asked: list[str] = []
@@ -79,12 +79,12 @@ class TestQueue:
         assert not [query for query in asked if "count(*)" in query and "engine =" in query]
 
     def test_an_empty_store_has_no_loads(self, store: Store) -> None:
-        """Where no job is, no engine is named."""
+        """Without jobs there are no loads."""
         assert queries.loads(store) == {}
         assert queries.all_active(store) == []
 
     def test_active_jobs_of_all_engines(self, store: Store) -> None:
-        """They come in the order of their ids, each with its engine."""
+        """Active jobs come by id, each with its engine."""
         ids = [*add(store, TRUE, engine="zoo"), *add(store, TRUE, engine="ant"), *add(store, TRUE)]
         for job_id in reversed(ids):
             start(store, job_id)
@@ -93,7 +93,7 @@ class TestQueue:
         )
 
     def test_queued_jobs(self, store: Store) -> None:
-        """What a worker has is left out, what is held is not."""
+        """Active jobs are left out, held jobs are not."""
         first, second, third = add(store, *[TRUE] * 3)
         start(store, second)
         apply(store, third, Paused(2.0))
@@ -101,8 +101,8 @@ class TestQueue:
         assert [job.id for job in queries.queued_jobs(store, "queue", first, 9)] == [third]
         assert [job.id for job in queries.queued_jobs(store, "queue", 0, 1)] == [first]
 
-    def test_tasks_that_wait_alike_are_told_together(self, store: Store) -> None:
-        """Those that run, have ended or are held are not counted among those that wait."""
+    def test_queued_tasks(self, store: Store) -> None:
+        """Running, ended and held tasks are not counted as waiting."""
         before = add(store, TRUE)
         ids = add(store, *tasks(0, 4, 8, 12, 16, 20), array=True)
         add(store, TRUE)
@@ -116,8 +116,8 @@ class TestQueue:
         assert queries.last_of_array(store, ids[0]) == ids[-1]
         assert before
 
-    def test_one_glance_is_one_moment(self, store: Store, tmp_path: Path) -> None:
-        """What somebody writes meanwhile is not seen."""
+    def test_reading_sees_one_state(self, store: Store, tmp_path: Path) -> None:
+        """Changes by other connections are not seen meanwhile."""
         add(store, TRUE)
         with store.reading():
             assert queries.loads(store)["queue"].open == 1
@@ -128,10 +128,10 @@ class TestQueue:
 
 
 class TestOutcome:
-    """What those that wait for others have to know."""
+    """Outcomes of dependencies."""
 
     def test_an_array_is_open_while_a_task_is(self, store: Store) -> None:
-        """Also where the last one is held; then it is ok when all are done, and notok when one is not."""
+        """An array is open while a task is open or held; then ok if all are done, else notok."""
         add(store, TRUE)
         ids = add(store, *tasks(0, 1, 2), array=True)
         add(store, TRUE)
@@ -148,7 +148,7 @@ class TestOutcome:
         assert store.outcome(whole) == "ok"
 
     def test_one_task_that_failed(self, store: Store) -> None:
-        """The array did not succeed; a single task of it is another target."""
+        """The array is notok; each task has its own outcome."""
         ids = add(store, *tasks(0, 1), array=True)
         for code, job_id in enumerate(ids):
             start(store, job_id)
@@ -156,8 +156,8 @@ class TestOutcome:
         assert store.outcome(Dependency(ids[0], array=True)) == "notok"
         assert [store.outcome(Dependency(job_id)) for job_id in ids] == ["ok", "notok"]
 
-    def test_queued_hooks(self, store: Store) -> None:
-        """They are counted, so that a screen need not promise to show them."""
+    def test_queued_on_finish_jobs(self, store: Store) -> None:
+        """On-finish jobs are counted."""
         add(store, TRUE)
         assert queries.queued_on_finish_jobs(store) == 0
         hook, _ = add(store, HOOK, HOOK)
@@ -166,10 +166,10 @@ class TestOutcome:
 
 
 class TestPast:
-    """What is over."""
+    """Ended jobs."""
 
     def test_the_last_come_first(self, store: Store) -> None:
-        """By their ends, each with its last attempt and the GPU time of all."""
+        """Ended jobs come newest first, with the last attempt and the GPU-seconds of all."""
         first, second, waiting = add(store, *[TRUE] * 3)
         start(store, second, at=2.0)
         end(store, second, 3.0)
@@ -184,7 +184,7 @@ class TestPast:
         assert waiting
 
     def test_a_job_that_never_ran_has_no_attempt(self, store: Store) -> None:
-        """It is over all the same."""
+        """It is listed without an attempt."""
         (job_id,) = add(store, TRUE)
         apply(store, job_id, Cancelled(2.0, "not wanted"))
         (past,) = queries.past(store, Period(), 9)
@@ -204,8 +204,8 @@ class TestPast:
         assert queries.past_counts(store, failed) == {"failed": 1}
         assert queries.past_gpu_seconds(store, failed) == 11.0
 
-    def test_hooks_are_left_out(self, store: Store) -> None:
-        """Unless they are asked for."""
+    def test_on_finish_jobs_are_left_out(self, store: Store) -> None:
+        """On-finish jobs are left out unless asked for."""
         job_id, hook = add(store, TRUE, HOOK)
         for one in (job_id, hook):
             start(store, one)

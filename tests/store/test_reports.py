@@ -1,4 +1,4 @@
-"""What jobs tell of themselves, read from files that anything may be in."""
+"""Reports of jobs are read from untrusted files."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from pathlib import Path
 from stoker.store.reports import Latest, latest_text, read_latest, read_reports
 
 
-def told(tmp_path: Path, *lines: bytes) -> Path:
+def reports_file(tmp_path: Path, *lines: bytes) -> Path:
     """A file with these lines, the last of which may not be finished."""
     path = tmp_path / "7.jsonl"
     path.write_bytes(b"\n".join(lines))
     return path
 
 
-def test_what_is_no_report_is_passed_over(tmp_path: Path) -> None:
-    """Halves of lines, other JSON and bytes that are no text do not hide the rest."""
+def test_invalid_lines_are_skipped(tmp_path: Path) -> None:
+    """Incomplete lines, other JSON and invalid bytes do not hide the rest."""
     good = b'{"at": 1.5, "attempt": 2, "values": {"loss": 0.5}}'
-    path = told(tmp_path, b"", b"nonsense", b"[1]", b'{"values": {}}', b"\xff\xfe", good, b'{"at": 2, "val')
+    path = reports_file(tmp_path, b"", b"nonsense", b"[1]", b'{"values": {}}', b"\xff\xfe", good, b'{"at": 2, "val')
     (report,) = read_reports(path)
     assert report.as_dict() == {"at": 1.5, "attempt": 2, "loss": 0.5}
 
 
-def test_nothing_was_dict(tmp_path: Path) -> None:
-    """No file and an empty one are the same."""
+def test_no_reports(tmp_path: Path) -> None:
+    """A missing and an empty file give no reports."""
     assert read_latest(tmp_path / "none.jsonl") is None
-    assert read_latest(told(tmp_path, b"")) is None
+    assert read_latest(reports_file(tmp_path, b"")) is None
 
 
 def test_the_newest_of_each_name_counts(tmp_path: Path) -> None:
-    """Of the last run only: what an earlier one reached is gone."""
-    path = told(
+    """Only reports of the last attempt count."""
+    path = reports_file(
         tmp_path,
         b'{"at": 1, "attempt": 1, "values": {"accuracy": 0.9}}',
         b'{"at": 2, "attempt": 2, "values": {"step": 1, "loss": 0.123456789}}',
@@ -44,12 +44,12 @@ def test_the_newest_of_each_name_counts(tmp_path: Path) -> None:
 
 
 def test_only_the_end_of_a_large_file_is_read(tmp_path: Path) -> None:
-    """It may have grown for weeks."""
-    path = told(tmp_path, *[b'{"at": 1, "values": {"step": %d}}' % step for step in range(100_000)], b"")
+    """A large file costs no more than a small one."""
+    path = reports_file(tmp_path, *[b'{"at": 1, "values": {"step": %d}}' % step for step in range(100_000)], b"")
     assert read_latest(path) == Latest({"step": 99_999})
     assert len(read_reports(path, 1000)) < 50
 
 
-def test_progress_of_nothing(tmp_path: Path) -> None:
-    """A total of nothing has no percentage."""
+def test_progress_with_a_total_of_zero(tmp_path: Path) -> None:
+    """A total of zero has no percentage."""
     assert latest_text(Latest({"note": "x"}, 1, 0)) == "note=x"

@@ -1,4 +1,4 @@
-"""What an engine shows of itself, written whole and read with caution."""
+"""The status file is written atomically, and an unreadable one is ignored."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from support.engines import Workshop
 WAIT = "while [ ! -e go ]; do sleep 0.02; done"
 
 
-def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
-    """Who the engine is, what it works with, and why jobs wait."""
+def test_round_trip(tmp_path: Path) -> None:
+    """The status comes back as it was written."""
     path = tmp_path / "queue.view"
     with Workshop(tmp_path, devices=DeclaredDevices(["0"])) as shop:
         running, waiting = shop.submit(WAIT, "true")
@@ -38,8 +38,8 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
         (tmp_path / "go").touch()
 
 
-def test_it_is_written_now_and_then_unless_somebody_looks(tmp_path: Path) -> None:
-    """Each version is a whole new file; the moment of the start stays."""
+def test_it_is_written_rarely_unless_requested(tmp_path: Path) -> None:
+    """Each status is a new file; the start time stays."""
     path = tmp_path / "queue.view"
     with Workshop(tmp_path) as shop:
         status_file = StatusWriter(path)
@@ -57,8 +57,8 @@ def test_it_is_written_now_and_then_unless_somebody_looks(tmp_path: Path) -> Non
         assert list(tmp_path.glob("*.new")) == []
 
 
-def test_what_cannot_be_read_is_nothing(tmp_path: Path) -> None:
-    """No file, half a file, and one of a version that nobody knows yet."""
+def test_unreadable_files_give_none(tmp_path: Path) -> None:
+    """A missing, incomplete or newer file gives None."""
     path = tmp_path / "queue.view"
     assert read_status(path) is None
     for body in (b"", b'{"engine": "queue", ', b'{"engine": 7}', b"\xff"):
@@ -66,8 +66,8 @@ def test_what_cannot_be_read_is_nothing(tmp_path: Path) -> None:
         assert read_status(path) is None
 
 
-def test_fields_of_a_later_version_are_left_out(tmp_path: Path) -> None:
-    """An engine that is newer than the door can still be looked at."""
+def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
+    """Unknown fields of a newer engine are ignored."""
     path = tmp_path / "queue.view"
     with Workshop(tmp_path) as shop:
         StatusWriter(path).allocation(shop.engine)
@@ -77,6 +77,6 @@ def test_fields_of_a_later_version_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_does_not_stop_the_engine(tmp_path: Path) -> None:
-    """What cannot be written is left unwritten."""
+    """An error of the disk is ignored."""
     with Workshop(tmp_path) as shop:
         StatusWriter(tmp_path / "no such directory/queue.view").allocation(shop.engine)

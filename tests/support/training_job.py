@@ -41,7 +41,7 @@ class TrainingGpus(VisibleGpus):
     def __init__(self, environment: Mapping[str, str], load: int, options: TrainingOptions) -> None:
         super().__init__(environment, load)
         self._options = options
-        self._fraction = fraction(environment.get("PYTORCH_CUDA_ALLOC_CONF", "")) if options.cap else 1.0
+        self._fraction = fraction(environment) if options.cap else 1.0
 
     def hold(self, memory: int) -> None:
         """Hold so many bytes on every visible device, unless PyTorch's own limit is lower."""
@@ -62,8 +62,9 @@ class TrainingGpus(VisibleGpus):
         return jax_oom_text(oom) if self._options.oom_text == "jax" else super().oom_text(oom)
 
 
-def fraction(configuration: str) -> float:
-    """The part of each device that PYTORCH_CUDA_ALLOC_CONF allows."""
+def fraction(environment: Mapping[str, str]) -> float:
+    """The part of each device that PyTorch may allocate."""
+    configuration = environment.get("PYTORCH_ALLOC_CONF") or environment.get("PYTORCH_CUDA_ALLOC_CONF", "")
     found = [part.removeprefix(_FRACTION) for part in configuration.split(",") if part.startswith(_FRACTION)]
     return float(found[-1]) if found else 1.0
 

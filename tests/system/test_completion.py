@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli.commands.engine_completion import SHELLS, script_path
+from stoker.cli.commands.engine import SHELLS
+from stoker.cli.completion import script_path
 from support.background import Background
 from support.cli import PROGRAM, Stoker
 from support.wait import PATIENCE_SECONDS
@@ -19,7 +20,7 @@ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"
 _stoker_completion stoker 2>&1
 printf '%s\n' "${COMPREPLY[@]}"
 """
-"""What bash does when somebody types words and presses the tabulator at the end of the last."""
+"""What bash does when the user presses Tab at the end of the last word."""
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ class TestBash:
     """The script in a real shell."""
 
     def test_verbs(self, tab: Tab) -> None:
-        """All of them, or those that begin so; also those of the machine room."""
+        """All of them, or those that begin so; also those of `engine`."""
         assert {"run", "submit", "cancel", "engine"} <= set(tab(""))
         assert tab("eng") == ["engine"]
         assert tab("engine", "st") == ["start", "stop", "status"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.commands.engine_check import Check
-from stoker.cli.commands.engine_config import ConfigShown
+from stoker.cli.doctor import Check
+from stoker.cli.views.engine import ConfigShown
 from support.background import Background
 from support.cli import PROGRAM, Stoker
 
@@ -57,7 +57,7 @@ class TestCheck:
         assert [each.topic for each in check.findings if each.level == "problem"] == ["engine"]
 
     def test_variables_of_every_verb_are_known(self, background: Background) -> None:
-        """Options of run, submit and the rest; a mistyped one is told."""
+        """Options of run, submit and the rest; a mistyped one is noted."""
         background.environment |= {"STOKER_GPUS": "1", "STOKER_DEVICES": "0", "STOKER_TIME": "1h", "STOKER_OUTPUT": ""}
         outcome = background("engine", "check", STOKER_DEVICE="0")
         assert "STOKER_DEVICE means nothing to Stoker" in outcome.out
@@ -97,7 +97,7 @@ class TestConfig:
         assert [(row.value, row.origin) for row in shown.settings if row.key == "keep"] == [("forever", "STOKER_KEEP")]
 
     def test_json_for_all_verbs(self, stoker: Stoker) -> None:
-        """STOKER_OUTPUT speaks for the machine room too."""
+        """STOKER_OUTPUT holds for the engine commands too."""
         for verb in ("config", "check", "status"):
             assert stoker("engine", verb, STOKER_OUTPUT="json").out.startswith('{"schema":"stoker.engine-')
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stoker.cli.commands.engine import ROOMS
+from stoker.cli.commands.engine import COMMANDS
 from stoker.cli.main import VERBS
 from support.cli import Stoker
 from support.wait import PATIENCE_SECONDS
@@ -34,8 +34,8 @@ def pages(generator: dict[str, Any]) -> dict[str, str]:
 
 
 def test_every_verb_has_its_page(pages: dict[str, str]) -> None:
-    """Those of the machine room too, and none that is not for people."""
-    expected = {"stoker", *(f"stoker-{verb}" for verb in VERBS), *(f"stoker-engine-{room}" for room in ROOMS)}
+    """The engine commands too, but no hidden one."""
+    expected = {"stoker", *(f"stoker-{verb}" for verb in VERBS), *(f"stoker-engine-{room}" for room in COMMANDS)}
     assert set(pages) == expected
 
 

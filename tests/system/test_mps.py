@@ -26,7 +26,7 @@ FAULT = "RuntimeError: CUDA error: an illegal memory access was encountered"
 
 
 class Server:
-    """The scripted MPS on the path of whoever types, and its daemon on the one simulated GPU."""
+    """The scripted MPS on the PATH of the user, and its daemon on the one simulated GPU."""
 
     def __init__(self, directory: Path, typing: Stoker) -> None:
         self.directory = directory
@@ -70,7 +70,7 @@ class TestRun:
     """In the foreground."""
 
     def test_together(self, stoker: Stoker, server: Server) -> None:
-        """Two clients share a GPU and its daemon, each told its part, and the daemon leaves after the last."""
+        """Two clients share a GPU and its daemon, each with its own part, and the daemon leaves after the last."""
         told = "env | grep ^CUDA | sort > env.$STOKER_JOB_ID"
         stoker.write("jobs", *[f"{told}; echo >> here; until [ $(wc -l < here) = 2 ]; do sleep 0.02; done"] * 2)
         outcome = stoker("run", *ONE, "--mps=30", "jobs")
@@ -133,7 +133,7 @@ class TestRun:
         assert (outcome.code, outcome.out) == (0, "none\n"), outcome.err
 
     def test_interrupted_while_it_hangs(self, stoker: Stoker, server: Server) -> None:
-        """Nobody waits for a program that hangs: an interrupt is heard at once, and nothing has run."""
+        """A program that hangs does not delay an interrupt, and nothing has run."""
         run = stoker.start("run", *ONE, "--mps", "--", "touch", "ran", environment={"SCRIPTED_MPS": "hang"})
         wait_until(lambda: Path(server.paths.clients).exists())
         run.send_signal(signal.SIGINT)
@@ -192,7 +192,7 @@ class TestQueue:
     """In the background."""
 
     def test_cancel(self, background: Background, queue: Server) -> None:
-        """A stubborn client that is cancelled has its work ended before it is killed, and its neighbour goes on."""
+        """A stubborn client that is cancelled has its work ended before it is killed, and its co-tenant goes on."""
         ids = [_submit(background, client(name, "stubborn")) for name in ("one", "two")]
         for name in ("one", "two"):
             wait_until((background.cwd / name).exists)
@@ -278,7 +278,7 @@ class TestWithout:
     ],
 )
 def test_what_makes_no_sense(stoker: Stoker, words: list[str], what: str) -> None:
-    """It is refused with one sentence and a hint, before anything is looked for."""
+    """It is refused with one sentence and a hint, before any daemon is searched."""
     outcome = stoker("run", "--sim", "2x24G", *words, "--", "true")
     assert (outcome.code, outcome.out) == (2, "")
     assert what in outcome.err

@@ -29,7 +29,7 @@ def trace(stoker: Stoker) -> str:
 
 
 def simulated(stoker: Stoker, *words: str) -> Simulation:
-    """What programs are told."""
+    """The JSON report."""
     outcome = stoker("simulate", *words, "--json")
     assert outcome.code == 0, outcome.err
     return msgspec.json.decode(outcome.out, type=Simulation)
@@ -57,7 +57,7 @@ def test_the_same_words_give_the_same_figures(stoker: Stoker, trace: str) -> Non
 
 
 def test_all_policies_in_a_table_for_programs(stoker: Stoker, trace: str) -> None:
-    """TAB separated where nobody looks, with what was left out beside it; the bound is the best of all."""
+    """TAB separated without a terminal, with a note on jobs left out; the bound is the best of all."""
     outcome = stoker("simulate", trace, "--gpus", "2x24G", "--policy", "all", "--rho", "0.9", "--cap-duration", "1h")
     assert outcome.code == 0
     assert outcome.err == "stoker: 4 jobs left out: more than 2 GPUs needed\n"
@@ -88,7 +88,7 @@ def test_the_plot_can_be_drawn_into_a_file(stoker: Stoker, trace: str) -> None:
 
 
 def test_an_oracle_is_told_in_the_report(stoker: Stoker, trace: str) -> None:
-    """Nobody takes its figures for those of experience."""
+    """The report says that durations were known."""
     told = simulated(stoker, trace, "--gpus", "2x24G", "--policy", "shortest", "--oracle")
     assert told.oracle
 

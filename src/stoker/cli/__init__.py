@@ -1,11 +1,11 @@
-"""The command line: one small module per verb, loaded only when it is typed."""
+"""The command line; the module of a command is loaded only when it is typed."""
 
 import gc
 import os
 import signal
 
 LOADED_OBJECTS = 50_000
-"""More than a verb and its modules consist of: nothing of that is garbage, but looking takes a tenth of the time."""
+"""More than a command and its modules create: none of them are garbage, and collecting takes a tenth of the time."""
 
 
 def main() -> None:

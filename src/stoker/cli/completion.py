@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.core.errors import StokerError
@@ -17,27 +19,28 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-OPEN_ONLY = frozenset("cancel kill pause hold resume release edit".split())  # noqa: SIM905
-"""Verbs that are about jobs which are not over."""
-
-ALL = frozenset("status st ls logs follow wait retry".split())  # noqa: SIM905
-"""Verbs that are about any job."""
+VARIABLE = "_STOKER_COMPLETE"
+"""By which a shell asks for completions, as click's scripts have it."""
+OPEN_ONLY = frozenset({"cancel", "kill", "pause", "hold", "resume", "release", "edit"})
+"""Verbs for jobs that are not over."""
+ALL = frozenset({"status", "st", "ls", "logs", "follow", "wait", "retry"})
+"""Verbs for any job."""
 
 _WORDS = ("last", "all")
 
 _PLAIN = re.compile(r"[\w.@%+/=-]+")
-"""Names that a shell takes as they are; others need quotes, and are typed."""
+"""Names that need no quotes in a shell; others are not offered."""
 
 
 class Offer(NamedTuple):
-    """A word to complete to, and what it stands for."""
+    """A word to complete to, and its meaning."""
 
     word: str
     meaning: str
 
 
 def complete_jobs(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What click offers for an argument of ids."""
+    """Completions of an argument of ids, for click."""
     from click.shell_completion import CompletionItem
 
     offered = offers(incomplete, simulated=bool(context.params.get("sim")), ended=context.info_name not in OPEN_ONLY)
@@ -71,10 +74,6 @@ def _paths(*, simulated: bool) -> Paths | None:
         return None
 
 
-VARIABLE = "_STOKER_COMPLETE"
-"""By which a shell says that it wants words, as click's scripts have it."""
-
-
 class Line(NamedTuple):
     """A command line as far as it is typed."""
 
@@ -85,7 +84,7 @@ class Line(NamedTuple):
 
 
 def complete_at_once() -> bool:
-    """Print what fits, where ids are wanted and nothing else can be; False leaves it to click."""
+    """Print ids where only ids can follow, without loading click; False leaves it to click."""
     line = _typed()
     if line is None or not _wants_ids(line):
         return False
@@ -101,7 +100,7 @@ def _typed() -> Line | None:
     if instruction != "complete" or shell not in ("bash", "zsh", "fish") or set(text) & set("\\\"'$`"):
         return None
     words = text.split()
-    if shell == "fish":  # it tells the word itself
+    if shell == "fish":  # it passes the word itself
         return Line(shell, words[:-1] if place else words, place)
     if not place.isdecimal():
         return None
@@ -118,7 +117,7 @@ def _wants_ids(line: Line) -> bool:
 
 
 def _answer(shell: str, offer: Offer) -> str:
-    """As click's scripts read it."""
+    """The form that click's scripts read."""
     match shell:
         case "bash":
             return f"plain,{offer.word}"
@@ -126,3 +125,48 @@ def _answer(shell: str, offer: Offer) -> str:
             return f"plain\n{offer.word}\n{offer.meaning or '_'}"
         case _:
             return f"plain,{offer.word}\t{offer.meaning}" if offer.meaning else f"plain,{offer.word}"
+
+
+def script(program: click.Command, shell: str) -> str:
+    """Click's script for a shell."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    return kind(program, {}, "stoker", VARIABLE).source()
+
+
+def install_script(shell: str, text: str) -> None:
+    """Write the script where the shell looks for it, and say what is left to type."""
+    path = script_path(shell, os.environ)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    print(f"wrote {printable(str(path))}", file=sys.stderr)
+    print(_what_next(shell, path), file=sys.stderr)
+
+
+def script_path(shell: str, environment: Mapping[str, str]) -> Path:
+    """Where a shell looks for completions of one user."""
+    data = Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+    match shell:
+        case "bash":
+            chosen = environment.get("BASH_COMPLETION_USER_DIR")
+            return Path(chosen or data / "bash-completion") / "completions/stoker"
+        case "zsh":
+            return data / "zsh/site-functions/_stoker"
+        case _:
+            configuration = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+            return configuration / "fish/completions/stoker.fish"
+
+
+def _what_next(shell: str, path: Path) -> str:
+    match shell:
+        case "bash":
+            return (
+                f"for this shell type: source {path}\n"
+                "new ones have it by themselves where the package bash-completion is; else put that line in ~/.bashrc"
+            )
+        case "zsh":
+            return f"put this in ~/.zshrc before compinit: fpath+=({path.parent})"
+        case _:
+            return "new shells have it by themselves"

@@ -1,9 +1,9 @@
-"""Groups of commands whose modules are loaded only when they are typed."""
+"""Groups of commands that show help and complete without loading any command."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,38 +13,36 @@ if TYPE_CHECKING:  # only a shell that completes needs it
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by a sentence each; a mistyped one is answered with a near one."""
+    """Knows its commands by a sentence each; suggests a near one for a mistyped command."""
 
     def __init__(
         self,
         *arguments: Any,
         sentences: Mapping[str, str],
-        modules: str,
+        modules: str = "",
         aliases: Mapping[str, str] | None = None,
         files: Mapping[str, str] | None = None,
-        hidden: Collection[str] = (),
         **settings: Any,
     ) -> None:
-        """`modules` is the prefix of all module names; `files` names the module of commands that share one.
+        """`modules` is the prefix of the modules of commands that are not added to the group.
 
-        A command is `command` in its own module, and has its own name in a shared one. `hidden` are not for users.
+        `files` names the module of commands that share one: there each has its own name, elsewhere it is `command`.
         """
         super().__init__(*arguments, **settings)
         self.sentences = sentences
         self.aliases = aliases or {}
         self._files = files or {}
-        self._hidden = hidden
         self._modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All commands, in the order of a day's work."""
+        """All commands that help shows, in its order."""
         return list(self.sentences)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, from its module."""
+        """The command itself, or the one in the module of that name."""
         name = self.aliases.get(cmd_name, cmd_name)
-        if name not in self.sentences and name not in self._hidden:
-            return None
+        if name in self.commands or name not in self.sentences:
+            return self.commands.get(name)
         module = importlib.import_module(f"{self._modules}{self._files.get(name, name)}")
         command: click.Command = getattr(module, name if name in self._files else "command")
         return command
@@ -52,7 +50,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click, but with a suggestion."""
+        """Add a suggestion to click's error."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             import difflib
 
@@ -62,12 +60,12 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands with their sentences, without loading any of them."""
+        """The commands with their sentences."""
         with formatter.section("Verbs"):
             formatter.write_dl(list(self.sentences.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands that begin so, without loading any of them, and then the options."""
+        """The commands that begin so, and then the options."""
         from click.shell_completion import CompletionItem
 
         found = [

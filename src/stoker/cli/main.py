@@ -38,7 +38,7 @@ ALIASES = {
     "hold": "pause",
     "release": "resume",
 }
-"""Words of other tools for the same; `follow` also means -f."""
+"""Words of other tools; `follow` also means -f."""
 
 
 @click.group(
@@ -124,7 +124,7 @@ def _report(error: StokerError, *, as_json: bool) -> int:
 
 
 def _complain(error: StokerError) -> None:
-    from stoker.core.text import printable  # help needs neither this nor all that it brings along
+    from stoker.core.text import printable  # imported here, since help does not need it
 
     print(f"stoker: {printable(error.message)}", file=sys.stderr)
     if error.hint:

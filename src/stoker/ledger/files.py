@@ -22,7 +22,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # Any other error of open (too many files, no memory) is ours: the device must not count as free.
 _FAULTS_OF_THE_FILE = (errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV)
-_TRIES = 3
+_TRIES = 10
 """Attempts to open a file that is replaced by a newer one each time."""
 
 

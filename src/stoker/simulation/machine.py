@@ -14,13 +14,13 @@ from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Start, plan
 from stoker.core.planner.queue import Shape, WaitingJobs, resolved, shape_of
 from stoker.core.spec import Command, JobSpec, Resources, amount_on
-from stoker.simulation.policies import Conduct, Speeds
+from stoker.simulation.policies import Rules, Speeds
 from stoker.simulation.report import Life, Outcome, Stay
 from stoker.simulation.workload import YOUNG_SHARE, Work, ripens_after
 
 
 class Run:
-    """An attempt under way. Its progress is brought up to date whenever its speed changes, and only then."""
+    """An attempt that runs. Its progress is updated only when its speed changes."""
 
     __slots__ = (
         "devices", "held", "job", "left", "left_when_ripe", "resources", "shared", "since", "speed", "started", "until",
@@ -28,7 +28,7 @@ class Run:
     )  # fmt: skip
 
     def __init__(self, work: Work, job: Job, start: Start, now: float, seconds: float | None) -> None:
-        """`seconds` is how long somebody who plans believes that it takes."""
+        """`seconds` is the duration that the planner expects."""
         self.work = work
         self.job = job
         self.devices = start.devices
@@ -36,7 +36,7 @@ class Run:
         self.started = now
         self.until = None if seconds is None else now + seconds
         self.shared = False
-        """Whether somebody else was on its devices at any time."""
+        """Whether another job was on its devices at any time."""
         self.held = int(YOUNG_SHARE * work.peak)
         """Bytes on each device."""
         self.speed = 1.0
@@ -48,7 +48,7 @@ class Run:
 
     @property
     def due(self) -> float:
-        """When the next thing happens to it, if its company stays."""
+        """When it grows or ends, if its speed stays."""
         return self.since + max(0.0, self.left - self.left_when_ripe) / self.speed
 
     @property
@@ -58,16 +58,14 @@ class Run:
 
     @property
     def is_ripe(self) -> bool:
-        """Whether it has taken all its memory."""
         return not self.left_when_ripe
 
     def proceed(self, now: float) -> None:
-        """Note how far it got."""
+        """Update the progress."""
         self.left -= (now - self.since) * self.speed
         self.since = now
 
     def change_speed(self, speed: float, now: float) -> None:
-        """Go on at another speed."""
         if speed != self.speed:
             self.proceed(now)
             self.speed = speed
@@ -79,7 +77,7 @@ class Run:
 
 
 LEAST_SPEED = 0.01
-"""However crowded a GPU is, a job goes on."""
+"""However many jobs share a GPU, each makes some progress."""
 
 CLOSE = 1e-6
 """Seconds; what lies nearer together than this happens at the same time."""
@@ -102,19 +100,19 @@ def virtual_devices(sizes: Sequence[int]) -> list[Device]:
     ]
 
 
-def replay(works: Sequence[Work], devices: Sequence[Device], conduct: Conduct, speeds: Speeds) -> Outcome:
-    """What comes of the jobs on these devices when they are run so."""
-    return _Machine(works, devices, conduct, speeds).play()
+def replay(works: Sequence[Work], devices: Sequence[Device], rules: Rules, speeds: Speeds) -> Outcome:
+    """Run the jobs on these devices by the rules."""
+    return _Machine(works, devices, rules, speeds).play()
 
 
 class _Machine:
     """Devices, a clock, and the jobs that wait and run."""
 
-    def __init__(self, works: Sequence[Work], devices: Sequence[Device], conduct: Conduct, speeds: Speeds) -> None:
+    def __init__(self, works: Sequence[Work], devices: Sequence[Device], rules: Rules, speeds: Speeds) -> None:
         self._arrivals = sorted(works, key=lambda work: (-work.arrival, -work.id))
         self._works = {work.id: work for work in works}
         self._devices = {device.id: device for device in devices}
-        self._conduct = conduct
+        self._rules = rules
         self._speeds = speeds
         self._now = 0.0
         self._waiting = WaitingJobs()
@@ -123,7 +121,7 @@ class _Machine:
         self._learnt: dict[str, Learnt] = {}
         self._spec: dict[int, JobSpec] = {}
         self._blocked: set[Shape] = set()
-        """Shapes of which the last plan left jobs waiting; more of them cannot start before something is freed."""
+        """Shapes with jobs that the last plan left waiting; more of them cannot start before something is freed."""
         self._lives = {work.id: Life(work.id, work.arrival, work.gpus) for work in works}
         self._stays: list[Stay] = []
         self._changed = dict.fromkeys(self._devices, 0.0)
@@ -131,12 +129,11 @@ class _Machine:
         self._plans = 0
 
     def play(self) -> Outcome:
-        """Live through all of it."""
         while self._arrivals or self._runs:
             self._now = self._next_moment()
-            news = self._arrive()
-            if self._happen() or news:
-                self._decide()
+            may_start = self._arrive()
+            if self._update_runs() or may_start:
+                self._plan()
         lives = [self._lives[job_id] for job_id in sorted(self._lives)]
         return Outcome(lives, self._stays, len(self._devices), self._busy, self._shared, self._plans)
 
@@ -144,29 +141,29 @@ class _Machine:
         arrival = self._arrivals[-1].arrival if self._arrivals else inf
         return max(self._now, min(arrival, min([run.due for run in self._runs.values()], default=inf)))
 
-    # -- jobs come
+    # -- arrivals
 
     def _arrive(self) -> bool:
-        """Queue what arrives now; whether any of it could start."""
-        news = False
+        """Queue the jobs that arrive now; returns whether any of them could start."""
+        may_start = False
         while self._arrivals and self._arrivals[-1].arrival <= self._now:
             job = self._job(self._arrivals.pop())
             self._waiting.add(job)
-            news = news or shape_of(job) not in self._blocked
-        return news
+            may_start = may_start or shape_of(job) not in self._blocked
+        return may_start
 
     def _job(self, work: Work) -> Job:
-        packing = self._conduct.packing
+        packing = self._rules.packing
         spec = self._spec.get(work.gpus)
         if spec is None:
             spec = self._spec[work.gpus] = JobSpec(resources=Resources(work.gpus, auto=packing))
         kind = work.kind if packing else ""
         return Job(work.id, 1, _COMMAND, spec, Waiting(work.arrival), work.arrival, kind=kind)
 
-    # -- things happen to those that run
+    # -- growth and ends
 
-    def _happen(self) -> bool:
-        """Let grow and end what is due; whether anything was freed."""
+    def _update_runs(self) -> bool:
+        """Let runs grow and end that are due; returns whether anything was freed."""
         freed = False
         for run in [run for run in self._runs.values() if run.due <= self._now + CLOSE]:
             run.proceed(self._now)
@@ -181,7 +178,7 @@ class _Machine:
         return freed
 
     def _is_short(self, run: Run) -> bool:
-        """Whether one of its devices has not the memory that it now takes."""
+        """Whether one of its devices lacks the memory that it now takes."""
         return any(
             sum(other.held for other in self._on[device_id] if other is not run) + run.wanted
             > (self._devices[device_id].memory or 0)
@@ -189,7 +186,7 @@ class _Machine:
         )
 
     def _run_out(self, run: Run) -> None:
-        """Let it die of want of memory, and then do with it what the product does."""
+        """End it for lack of memory, and requeue it as the engine does."""
         oom = OutOfMemory("torch", run.wanted - run.held, run.held, None, None, (), capped=False, text="")
         amounts = [amount_on(run.resources, self._devices[device_id]) for device_id in run.devices]
         reserved = min((amount for amount in amounts if amount is not None), default=None)
@@ -215,14 +212,14 @@ class _Machine:
             self._account(device_id)
             self._on[device_id].remove(run)
             self._stays.append(Stay(device_id, run.work.id, run.started, self._now))
-        self._meet(run.devices)
+        self._update_speeds(run.devices)
 
-    # -- the plan decides
+    # -- plans
 
-    def _decide(self) -> None:
+    def _plan(self) -> None:
         self._plans += 1
         slots = [self._slot(run) for run in self._runs.values()]
-        seen, policy = self._snapshot(), self._conduct.policy
+        seen, policy = self._snapshot(), self._rules.policy
         known = self._expects, self._estimate
         decided = plan(self._waiting, slots, seen, (), policy, self._now, _NEVER_FREED, NO_OTHER_ENGINES, *known)
         for start in decided.starts:
@@ -238,10 +235,10 @@ class _Machine:
 
     def _expects(self, job: Job) -> float | None:
         work = self._works[job.id]
-        return work.seconds if self._conduct.exact else expected_seconds(self._learnt.get(work.kind, _NOTHING))
+        return work.seconds if self._rules.exact else expected_seconds(self._learnt.get(work.kind, _NOTHING))
 
     def _estimate(self, shape: Shape) -> Resources:
-        return resolved(shape, self._learnt.get(shape.kind, _NOTHING), self._conduct.policy.margin)
+        return resolved(shape, self._learnt.get(shape.kind, _NOTHING), self._rules.policy.margin)
 
     def _start(self, start: Start) -> None:
         job = start.job
@@ -254,12 +251,12 @@ class _Machine:
         for device_id in run.devices:
             self._account(device_id)
             self._on[device_id].append(run)
-        self._meet(run.devices)
+        self._update_speeds(run.devices)
 
-    # -- what company does
+    # -- co-tenants
 
-    def _meet(self, device_ids: Sequence[str]) -> None:
-        """Give all that are on these devices the speed that their company leaves them."""
+    def _update_speeds(self, device_ids: Sequence[str]) -> None:
+        """Update the speed of every run on these devices."""
         for run in {run.work.id: run for device_id in device_ids for run in self._on[device_id]}.values():
             run.shared = run.shared or any(len(self._on[device_id]) > 1 for device_id in run.devices)
             run.change_speed(min([self._speed(run, self._on[device_id]) for device_id in run.devices]), self._now)
@@ -270,7 +267,7 @@ class _Machine:
         return max(LEAST_SPEED, self._speeds(run.work, [member.work for member in members]))
 
     def _account(self, device_id: str) -> None:
-        """Note how a device was used until now, before that changes."""
+        """Count the use of a device until now, before that changes."""
         members = len(self._on[device_id])
         seconds = self._now - self._changed[device_id]
         self._changed[device_id] = self._now

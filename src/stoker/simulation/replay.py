@@ -1,29 +1,29 @@
-"""From a trace and some wishes to replays: the slice, what is left out of it, and one report for each policy."""
+"""From a trace to a report: choose jobs, replay them by each policy, and collect the figures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from random import Random
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from stoker.core.errors import UsageError
 from stoker.core.units import count_text, device_sizes, size_text
-from stoker.simulation.bound import best_possible
 from stoker.simulation.machine import replay, virtual_devices
-from stoker.simulation.policies import BOUND, CONDUCTS, by_pairs
+from stoker.simulation.policies import BOUND, RULES, best_possible, by_pairs
 from stoker.simulation.report import Figures, Outcome, completion_times, figures
 from stoker.simulation.trace import read_models, read_trace
 from stoker.simulation.workload import BUILT_IN, Models, Row, Work, capped, draw, extract, offered_load, paced
 
 SCHEMA = "stoker.simulate/1"
-POLICIES = (*CONDUCTS, BOUND)
+POLICIES = (*RULES, BOUND)
 MOST_GPUS = 1024
 
 
-class Wishes(Struct, frozen=True):
-    """What is to be replayed, and how."""
+class ReplayOptions(Struct, frozen=True):
+    """What to replay, and how."""
 
     trace: Path
     gpus: str
@@ -38,15 +38,15 @@ class Wishes(Struct, frozen=True):
     oracle: bool = False
 
 
-class Scene(Struct, frozen=True):
-    """A machine, and the jobs that come to it."""
+class Setup(Struct, frozen=True):
+    """A machine, and the jobs that arrive at it."""
 
     sizes: Sequence[int]
     works: Sequence[Work]
     models: Models
     offered: float
     notes: Sequence[str]
-    """What was left out, in words."""
+    """Which jobs were left out, in words."""
 
 
 class Told(Struct, frozen=True):
@@ -72,38 +72,38 @@ class Simulation(Struct, frozen=True):
     policies: Sequence[Told]
 
 
-class Replayed(Struct, frozen=True):
-    """One replay, with what is drawn of it."""
+class Report(Struct, frozen=True):
+    """The figures of all replays, and what the plots show."""
 
-    told: Told
-    completions: Sequence[float]
-    """Seconds from arrival to end of each job, the shortest first."""
+    figures: Simulation
+    completions: Mapping[str, Sequence[float]]
+    """Seconds from arrival to end of each job by each policy, the shortest first."""
 
 
-def prepare(wishes: Wishes) -> Scene:
-    """Read the trace and draw what it does not tell; wishes that cannot be met are refused."""
-    sizes = device_sizes(wishes.gpus)
+def prepare(options: ReplayOptions) -> Setup:
+    """Read the trace and draw what it does not say; refuse options that cannot be met."""
+    sizes = device_sizes(options.gpus)
     if len(sizes) > MOST_GPUS:
-        raise UsageError(f"--gpus {wishes.gpus} are {len(sizes):,} GPUs", f"{MOST_GPUS} are the most")
-    if wishes.rho is not None and not wishes.rho > 0:  # nor nan, which no range keeps out
-        raise UsageError(f"--rho {wishes.rho} is no share of a machine", "write it as --rho 0.9")
-    rows, notes = _runnable(_slice(read_trace(wishes.trace), wishes), sizes, wishes)
-    if wishes.rho is not None:
-        rows = paced(rows, len(sizes), wishes.rho)
-    models = read_models(wishes.models) if wishes.models else BUILT_IN
-    works = draw(rows, models, min(sizes), Random(wishes.seed))  # noqa: S311 - not a secret
-    return Scene(sizes, works, models, offered_load(rows, len(sizes)), notes)
+        raise UsageError(f"--gpus {options.gpus} are {len(sizes):,} GPUs", f"{MOST_GPUS} are the most")
+    if options.rho is not None and not options.rho > 0:  # nor nan, which no range keeps out
+        raise UsageError(f"--rho {options.rho} is no share of a machine", "write it as --rho 0.9")
+    rows, notes = _runnable(_slice(read_trace(options.trace), options), sizes, options)
+    if options.rho is not None:
+        rows = paced(rows, len(sizes), options.rho)
+    models = read_models(options.models) if options.models else BUILT_IN
+    works = draw(rows, models, min(sizes), Random(options.seed))  # noqa: S311 - not a secret
+    return Setup(sizes, works, models, offered_load(rows, len(sizes)), notes)
 
 
-def _slice(rows: Sequence[Row], wishes: Wishes) -> list[Row]:
-    chosen = extract(rows, wishes.first, wishes.count)
+def _slice(rows: Sequence[Row], options: ReplayOptions) -> list[Row]:
+    chosen = extract(rows, options.first, options.count)
     if not chosen:
-        message = f"no job of {wishes.trace} is left: it has {count_text(len(rows), 'job')}"
-        raise UsageError(message, f"--from counts from 0; it was {wishes.first}")
-    return capped(chosen, wishes.longest) if wishes.longest else chosen
+        message = f"no job of {options.trace} is left: it has {count_text(len(rows), 'job')}"
+        raise UsageError(message, f"--from counts from 0; it was {options.first}")
+    return capped(chosen, options.longest) if options.longest else chosen
 
 
-def _runnable(rows: Sequence[Row], sizes: Sequence[int], wishes: Wishes) -> tuple[list[Row], list[str]]:
+def _runnable(rows: Sequence[Row], sizes: Sequence[int], options: ReplayOptions) -> tuple[list[Row], list[str]]:
     """The jobs that the machine can run, and a sentence on the others."""
     obstacles: dict[str, Callable[[Row], bool]] = {
         "no GPU needed": lambda row: row.gpus == 0,
@@ -118,36 +118,31 @@ def _runnable(rows: Sequence[Row], sizes: Sequence[int], wishes: Wishes) -> tupl
             notes.append(f"{count_text(len(left) - len(kept), 'job')} left out: {words}")
         left = kept
     if not left:
-        message = f"none of {count_text(len(rows), 'job')} can run on {wishes.gpus} ({'; '.join(notes)})"
+        message = f"none of {count_text(len(rows), 'job')} can run on {options.gpus} ({'; '.join(notes)})"
         raise UsageError(message, "name a larger machine with --gpus, or other jobs with --from")
     return extract(left), notes
 
 
-def replay_by(policy: str, scene: Scene, *, oracle: bool) -> Replayed:
-    """The jobs of a scene by one policy."""
-    outcome = _outcome(policy, scene, oracle=oracle)
-    return Replayed(Told(policy, figures(outcome), outcome.plans), completion_times(outcome))
-
-
-def _outcome(policy: str, scene: Scene, *, oracle: bool) -> Outcome:
+def outcome_of(policy: str, setup: Setup, *, oracle: bool) -> Outcome:
+    """Replay the jobs by one policy."""
     if policy == BOUND:
-        return best_possible(scene.works, len(scene.sizes))
-    from msgspec.structs import replace
-
-    conduct = replace(CONDUCTS[policy], exact=oracle)
-    return replay(scene.works, virtual_devices(scene.sizes), conduct, by_pairs(scene.models.pairs))
+        return best_possible(setup.works, len(setup.sizes))
+    rules = structs.replace(RULES[policy], exact=oracle)
+    return replay(setup.works, virtual_devices(setup.sizes), rules, by_pairs(setup.models.pairs))
 
 
-def simulation(wishes: Wishes, scene: Scene, replays: Sequence[Replayed]) -> Simulation:
-    """The report of all replays of a scene."""
-    return Simulation(
+def report_of(options: ReplayOptions, setup: Setup, outcomes: Mapping[str, Outcome]) -> Report:
+    """The report on the outcomes, by their policies."""
+    results = [Told(policy, figures(outcome), outcome.plans) for policy, outcome in outcomes.items()]
+    simulation = Simulation(
         schema=SCHEMA,
-        trace=str(wishes.trace),
-        gpus=wishes.gpus,
-        jobs=len(scene.works),
-        offered_load=None if scene.offered == float("inf") else scene.offered,
-        seed=wishes.seed,
-        oracle=wishes.oracle,
-        notes=scene.notes,
-        policies=[one.told for one in replays],
+        trace=str(options.trace),
+        gpus=options.gpus,
+        jobs=len(setup.works),
+        offered_load=None if setup.offered == inf else setup.offered,
+        seed=options.seed,
+        oracle=options.oracle,
+        notes=setup.notes,
+        policies=results,
     )
+    return Report(simulation, {policy: completion_times(outcome) for policy, outcome in outcomes.items()})

@@ -1,4 +1,4 @@
-"""What came of a replay, and the figures by which two of them are compared."""
+"""The outcome of a replay, and the figures that compare two of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Life(Struct):
-    """How one job fared."""
+    """The course of one job."""
 
     job: int
     arrival: float
@@ -30,17 +30,17 @@ class Stay(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """All of it."""
+    """The outcome of all jobs, and the use of the GPUs."""
 
     lives: Sequence[Life]
     stays: Sequence[Stay]
     gpus: int
     busy: float
-    """GPU-seconds with somebody on the GPU..."""
+    """GPU-seconds with a job on the GPU..."""
     shared: float
     """... and with more than one."""
     plans: int = 0
-    """How often somebody had to decide."""
+    """How often the planner ran."""
 
 
 class Figures(Struct, frozen=True):
@@ -62,7 +62,6 @@ class Figures(Struct, frozen=True):
 
 
 def figures(outcome: Outcome) -> Figures:
-    """The figures of a replay."""
     ended = [life for life in outcome.lives if life.end is not None]
     completions = completion_times(outcome)
     waits = [life.start - life.arrival for life in ended if life.start is not None]

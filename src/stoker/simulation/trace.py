@@ -29,7 +29,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "load": ("load", "utilisation", "utilization"),
     "kind": ("name", "kind"),
 }
-"""What a trace tells of a job, and the words that may stand above it."""
+"""Facts of a job, and the column names that they may have."""
 NEEDED = ("arrival", "duration")
 GAVEL_GPU = "v100"
 _MODEL = re.compile(r"(\S+)(?: \(batch size (\d+)\))?")
@@ -37,14 +37,13 @@ _MODEL = re.compile(r"(\S+)(?: \(batch size (\d+)\))?")
 Value = TypeVar("Value")
 
 
-class Place(Struct, frozen=True):
-    """Where in a file something stands, for whoever has to mend it."""
+class Location(Struct, frozen=True):
+    """A line of a file, for error messages."""
 
     file: str
     line: int
 
     def wrong(self, column: str, value: str, expected: str) -> UsageError:
-        """The error that says what stands there."""
         return UsageError(
             f"{self.file}:{self.line}: {column} is {value!r}, not {expected}", "mend the line, or leave it out"
         )
@@ -58,7 +57,7 @@ def read_trace(path: Path) -> list[Row]:
         if header is None:
             raise UsageError(f"{path} is empty", "a trace begins with a line of column names")
         columns = _columns(header, path)
-        return [_row(cells, columns, Place(str(path), table.line_num)) for cells in _lines(table, path) if cells]
+        return [_row(cells, columns, Location(str(path), table.line_num)) for cells in _lines(table, path) if cells]
 
 
 def _opened(path: Path) -> Any:
@@ -89,7 +88,7 @@ def _columns(header: Sequence[str], path: Path) -> dict[str, int]:
     return found
 
 
-def _row(cells: Sequence[str], columns: Mapping[str, int], place: Place) -> Row:
+def _row(cells: Sequence[str], columns: Mapping[str, int], location: Location) -> Row:
     def cell(name: str, read: Callable[[str], Value], missing: Value, expected: str) -> Value:
         text = cells[columns[name]].strip() if name in columns and columns[name] < len(cells) else ""
         if not text and name not in NEEDED:
@@ -97,7 +96,7 @@ def _row(cells: Sequence[str], columns: Mapping[str, int], place: Place) -> Row:
         try:
             return read(text)
         except (ValueError, OverflowError, UsageError):
-            raise place.wrong(name, text, expected) from None
+            raise location.wrong(name, text, expected) from None
 
     return Row(
         arrival=cell("arrival", _moment, 0.0, "a moment in seconds or as YYYY-MM-DD HH:MM:SS"),
@@ -150,7 +149,7 @@ def _load(text: str) -> int:
 
 
 def read_models(path: Path) -> Models:
-    """Models and speeds of pairs from a file of Gavel's form: GPU, model and scale, neighbour -> steps a second."""
+    """Models and speeds of pairs from a file of Gavel's form: GPU, model and scale, co-tenant -> steps a second."""
     try:
         raw = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, dict[str, Any]]])
         solo = raw[GAVEL_GPU]

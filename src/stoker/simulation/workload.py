@@ -1,4 +1,4 @@
-"""Jobs of a trace and the models that draw missing values."""
+"""Jobs of a trace, and the models from which missing facts are drawn."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 
 class Row(Struct, frozen=True):
-    """One job as a trace tells of it; None and empty where it does not."""
+    """One job of a trace; None and empty where the trace does not say."""
 
     arrival: float
-    """Seconds, since whenever."""
+    """Seconds since any moment."""
     seconds: float
-    """How long it runs with its GPUs to itself."""
+    """How long it runs alone on its GPUs."""
     gpus: int = 1
     user: str = ""
     memory: int | None = None
@@ -24,11 +24,11 @@ class Row(Struct, frozen=True):
     load: int | None = None
     """Percent of each GPU that it keeps busy."""
     kind: str = ""
-    """What work it is: jobs of one kind are runs of the same program."""
+    """Jobs of one kind are runs of the same program."""
 
 
 class Work(Struct, frozen=True):
-    """One job as it really is, most of which no scheduler may see."""
+    """One job with all facts, most of which no scheduler may use."""
 
     id: int
     arrival: float
@@ -41,7 +41,7 @@ class Work(Struct, frozen=True):
     """Bytes on each GPU, alone."""
     load: int
     swell: float = 1.0
-    """What its peak in company is of that: allocators fragment and algorithms are chosen by what is free."""
+    """Its peak beside others as a share of that: allocators fragment, and algorithms depend on free memory."""
 
 
 RIPE_SECONDS = 180.0
@@ -88,7 +88,7 @@ GIB = 2**30
 
 
 class Model(Struct, frozen=True):
-    """One kind of work, as it is with a GPU to itself."""
+    """One kind of work, alone on a GPU."""
 
     name: str
     memory: int
@@ -130,7 +130,7 @@ BUILT_IN = Models((
     model("CycleGAN", 8.6, 92),
     *MEASURED_PEAKS,
 ))  # fmt: skip
-"""For whoever has no measurements of pairs: how fast they run together follows from their loads."""
+"""For replays without measured pairs: how fast these run together follows from their loads."""
 
 
 class Family(Struct, frozen=True):
@@ -169,7 +169,7 @@ REPEATS = 0.8
 """How likely a job is another run of a program that its user has run before on so many GPUs."""
 
 SPREAD = 1.0
-"""How far the logarithms of durations lie apart within a kind: experience errs by about this factor of e."""
+"""Spread of the logarithms of durations within a kind: estimates err by about this factor of e."""
 
 PEAK_SPREAD = 0.02
 
@@ -195,7 +195,7 @@ def draw(rows: Sequence[Row], models: Models, largest: int, random: Random) -> l
 
 
 class _Drawing:
-    """The programs of every user that were met so far."""
+    """Draws missing facts; remembers the programs of every user."""
 
     def __init__(self, models: Models, largest: int, random: Random) -> None:
         self._models = [model for model in models.table if model.memory <= largest] or list(models.table[:1])

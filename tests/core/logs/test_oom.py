@@ -1,4 +1,4 @@
-"""Out of GPU memory is recognised by what frameworks print, and nothing else is taken for it."""
+"""Out-of-memory errors are recognised in the messages of frameworks, and nothing else is."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ADVICE = (
     "fragmentation.  See documentation for Memory Management  "
     "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
 )
-WITH_NEIGHBOUR = (
+WITH_CO_TENANT = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.95 GiB. GPU 0 has a total capacity of 14.57 GiB "
     "of "
     "which 1.58 GiB is free. Process 2493055 has 12.02 GiB memory in use. Including non-PyTorch memory, this process "
@@ -93,7 +93,7 @@ TORCH = {
         gib(15.70),
         mib(210.38),
     ),
-    "2.5, with a neighbour": (WITH_NEIGHBOUR, gib(1.95), 966 * MIB, gib(14.57), gib(1.58)),
+    "2.5, with a co-tenant": (WITH_CO_TENANT, gib(1.95), 966 * MIB, gib(14.57), gib(1.58)),
     "ROCm, which tells of no other processes": (
         "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 1.88 GiB. GPU 0 has a total capacity of 23.98 "
         "GiB of "
@@ -124,8 +124,8 @@ TORCH = {
 
 
 @pytest.mark.parametrize("version", TORCH)
-def test_torch_tells_all_figures(version: str) -> None:
-    """Every version of PyTorch says what it wanted, what it had, and what the GPU has."""
+def test_torch_prints_all_numbers(version: str) -> None:
+    """Every version of PyTorch prints the wanted, held and total memory."""
     text, wanted, own, total, free = TORCH[version]
     oom = found(text)
     assert oom.framework == "torch"
@@ -133,15 +133,15 @@ def test_torch_tells_all_figures(version: str) -> None:
     assert not oom.capped
 
 
-def test_torch_names_its_neighbours() -> None:
-    """From 2.1 on, other processes on the GPU are told with what they have."""
-    assert found(WITH_NEIGHBOUR).co_tenants == ((2493055, gib(12.02)),)
+def test_torch_lists_co_tenants() -> None:
+    """From 2.1 on, PyTorch lists the other processes on the GPU with their memory."""
+    assert found(WITH_CO_TENANT).co_tenants == ((2493055, gib(12.02)),)
     many = "".join(f"Process {pid} has 300.00 MiB memory in use. " for pid in range(1000, 1048))
-    assert len(found(WITH_NEIGHBOUR.replace("Process 2493055 has 12.02 GiB memory in use. ", many)).co_tenants) == 48
+    assert len(found(WITH_CO_TENANT.replace("Process 2493055 has 12.02 GiB memory in use. ", many)).co_tenants) == 48
 
 
 def test_in_a_container_torch_is_found_among_the_processes() -> None:
-    """There it knows its own number under another name, and lists itself like a neighbour."""
+    """In a container torch does not know its own process id, and lists itself as a co-tenant."""
     oom = found(
         "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 496.00 MiB. GPU 0 has a total capacty of "
         "24.75 "
@@ -171,8 +171,8 @@ def test_in_a_container_torch_is_found_among_the_processes() -> None:
         "bytes, limit set to: 2,147,483,648 bytes).",
     ],
 )
-def test_a_limit_that_was_set_is_no_neighbours_fault(text: str) -> None:
-    """A process that was allowed a part of the card and wanted more is told apart."""
+def test_a_limit_of_its_own_is_not_the_fault_of_co_tenants(text: str) -> None:
+    """A process that exceeded its own limit is recognised."""
     oom = found(text)
     assert oom.capped
     assert is_own_fault(oom, reserved=100 * GIB)
@@ -209,7 +209,7 @@ def test_a_limit_that_was_set_is_no_neighbours_fault(text: str) -> None:
     ],
 )
 def test_jax(text: str, wanted: int) -> None:
-    """XLA says what it wanted, as bytes or with a unit."""
+    """XLA prints the wanted memory in bytes or with a unit."""
     oom = found(text)
     assert (oom.framework, oom.wanted, oom.own) == ("jax", wanted, None)
 
@@ -261,7 +261,7 @@ STATS = (
     ],
 )
 def test_tensorflow(text: str, wanted: int | None, own: int | None) -> None:
-    """What a tensor takes follows from its shape and type, what the process had from the allocator's figures before."""
+    """Shape and type of the tensor give the wanted memory, the allocator's lines before it the held memory."""
     oom = found(text)
     assert (oom.framework, oom.wanted, oom.own) == ("tensorflow", wanted, own)
 
@@ -293,7 +293,7 @@ def test_tensorflow(text: str, wanted: int | None, own: int | None) -> None:
     ],
 )
 def test_cupy(text: str, wanted: int | None, own: int | None) -> None:
-    """CuPy says both; its older total has the failed allocation in it."""
+    """CuPy prints both numbers; its older total includes the failed allocation."""
     oom = found(text)
     assert (oom.framework, oom.wanted, oom.own) == ("cupy", wanted, own)
     assert not oom.capped
@@ -355,14 +355,14 @@ def test_cupy(text: str, wanted: int | None, own: int | None) -> None:
         ("cuda", "RuntimeError: cuFFT error: CUFFT_ALLOC_FAILED"),
     ],
 )
-def test_what_lies_below_the_frameworks(framework: str, text: str) -> None:
-    """The libraries of CUDA say it without figures, each with its own name for it."""
+def test_libraries_of_cuda(framework: str, text: str) -> None:
+    """CUDA's libraries print no numbers, and each has its own message."""
     oom = found(f"step 12\n{text}\nbye\n")
     assert (oom.framework, oom.own) == (framework, None)
 
 
-def test_figures_of_the_libraries() -> None:
-    """NCCL and the driver's wrapper in TensorFlow say what they wanted."""
+def test_numbers_of_the_libraries() -> None:
+    """NCCL and TensorFlow's driver wrapper print the wanted memory."""
     assert found("Last error:\nFailed to CUDA calloc async 10485760 bytes").wanted == 10 * MIB
     refused = (
         "E tensorflow/stream_executor/cuda/cuda_driver.cc:828] failed to allocate 32.00M (33554432 bytes) from device: "
@@ -372,7 +372,7 @@ def test_figures_of_the_libraries() -> None:
 
 
 EVERYWHERE = [
-    WITH_NEIGHBOUR,
+    WITH_CO_TENANT,
     *(text for text, *_ in list(TORCH.values())[:7]),
     "RuntimeError: CUDA error: out of memory",
     "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4770354232 "
@@ -387,7 +387,7 @@ def figures(text: str) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("prefix", ["", "[rank1]: ", "[default0]:", "[1,0]<stderr>:", "3: ", "(train pid=2657296) "])
 def test_wrapping_changes_nothing(prefix: str) -> None:
-    """Lines that were broken anywhere or between words, with a rank's name before each, are the same message."""
+    """A message wrapped anywhere, with a rank prefix on each line, is found."""
     for text, width in product(EVERYWHERE, [20, 40, 79, 80]):
         spans = [text[at : at + width] for at in range(0, len(text), width)]
         for lines in (spans, textwrap.wrap(text, width, break_on_hyphens=False)):
@@ -396,22 +396,22 @@ def test_wrapping_changes_nothing(prefix: str) -> None:
 
 
 def test_colours_change_nothing() -> None:
-    """Colours may stand anywhere in a message."""
-    text = WITH_NEIGHBOUR.replace("memory", "\x1b[1;31mmemory\x1b[0m").replace("CUDA", "\x1b[36mCUDA")
-    assert found(text) == found(WITH_NEIGHBOUR)
+    """Colours may occur anywhere in a message."""
+    text = WITH_CO_TENANT.replace("memory", "\x1b[1;31mmemory\x1b[0m").replace("CUDA", "\x1b[36mCUDA")
+    assert found(text) == found(WITH_CO_TENANT)
 
 
 def test_the_last_message_counts() -> None:
-    """Programs that caught one and went on died of another."""
+    """A program may catch one error, continue, and die of a later one."""
     first = "RuntimeError: CUDA out of memory. Tried to allocate 1.00 GiB (GPU 0; 6.00 GiB total capacity; 2.00 GiB"
-    assert found(f"{first}\nsmaller batch\n{WITH_NEIGHBOUR}\n").wanted == gib(1.95)
-    assert found(f"{WITH_NEIGHBOUR}\nsmaller batch\n{first}\n").wanted == GIB
-    assert found(f"{WITH_NEIGHBOUR}\nRuntimeError: CUDA error: out of memory\n").framework == "cuda"
+    assert found(f"{first}\nsmaller batch\n{WITH_CO_TENANT}\n").wanted == gib(1.95)
+    assert found(f"{WITH_CO_TENANT}\nsmaller batch\n{first}\n").wanted == GIB
+    assert found(f"{WITH_CO_TENANT}\nRuntimeError: CUDA error: out of memory\n").framework == "cuda"
 
 
-def test_a_person_reads_one_short_line() -> None:
-    """The line is shown from its beginning, without colours, shortened."""
-    shown = found(f"epoch 3\n{WITH_NEIGHBOUR}\nbye").text
+def test_the_shown_text_is_one_short_line() -> None:
+    """The line is shown from its beginning, without colours, and shortened."""
+    shown = found(f"epoch 3\n{WITH_CO_TENANT}\nbye").text
     assert shown.startswith("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.95 GiB. GPU 0 has")
     assert shown.endswith("…")
     assert len(shown) <= 200
@@ -469,14 +469,14 @@ ValueError: shapes do not match
         "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
     ],
 )
-def test_what_is_none(text: str) -> None:
-    """Source code, memory of the host, other errors of CUDA, and attempts that a framework can do without."""
+def test_other_text_does_not_match(text: str) -> None:
+    """Source code, host memory, other CUDA errors, and harmless failed attempts of a framework do not match."""
     assert find_oom(text) is None
 
 
-def test_what_follows_quoted_source_is_still_read() -> None:
-    """The exception below a traceback is the program's own word."""
-    assert found(TRACEBACK.replace("ValueError: shapes do not match", WITH_NEIGHBOUR)).own == 966 * MIB
+def test_text_after_quoted_source_is_read() -> None:
+    """The exception below a traceback is found."""
+    assert found(TRACEBACK.replace("ValueError: shapes do not match", WITH_CO_TENANT)).own == 966 * MIB
 
 
 def oom(wanted: int | None = None, own: int | None = None, *, capped: bool = False) -> OutOfMemory:
@@ -498,8 +498,8 @@ def oom(wanted: int | None = None, own: int | None = None, *, capped: bool = Fal
         (oom(), 4 * GIB, 5 * GIB, True),
     ],
 )
-def test_whose_fault(said: OutOfMemory, reserved: int | None, peak: int | None, own_fault: bool) -> None:
-    """Own is what does not fit into the reservation, and whatever nobody can tell."""
+def test_own_fault(said: OutOfMemory, reserved: int | None, peak: int | None, own_fault: bool) -> None:
+    """The job is at fault when its use exceeds the reservation, or when its use is unknown."""
     assert is_own_fault(said, reserved, peak) is own_fault
 
 
@@ -516,7 +516,7 @@ def test_whose_fault(said: OutOfMemory, reserved: int | None, peak: int | None, 
     ],
 )
 def test_floor(said: OutOfMemory, reserved: int | None, peak: int | None, floor: int) -> None:
-    """The next reservation holds what was needed with 15 %, half as much again as before, and all that was seen."""
+    """The next reservation is the largest of: needed bytes plus 15 %, 1.5 times the last one, measured peak."""
     assert floor_after(said, reserved, peak) == floor
 
 
@@ -539,7 +539,7 @@ def test_floor(said: OutOfMemory, reserved: int | None, peak: int | None, floor:
     ids=lambda text: text[:24],
 )
 def test_long_texts_take_no_time(text: str) -> None:
-    """The cost grows with the length and no faster; a megabyte of anything takes a moment."""
+    """The cost is linear in the length of the text."""
     begun = process_time()
     find_oom(text)
     assert process_time() - begun < 10.0  # what grows with the square takes hours
@@ -549,15 +549,15 @@ def test_long_texts_take_no_time(text: str) -> None:
 @given(
     st.text(alphabet="CUDA out of memory. Tried to allocate 2.5GiB(;)\n\x1b[1m:'", max_size=200) | st.text(max_size=200)
 )
-def test_no_text_is_too_strange(text: str) -> None:
-    """Whatever a log holds, the answer is a shortage or None."""
+def test_any_text_is_accepted(text: str) -> None:
+    """Any text gives an OutOfMemory or None."""
     find_oom(text)
-    find_oom(f"{WITH_NEIGHBOUR[:90]}{text}")
+    find_oom(f"{WITH_CO_TENANT[:90]}{text}")
 
 
 @QUIET
 @given(st.binary(max_size=200), st.binary(max_size=200))
-def test_what_stands_around_a_message_does_not_hide_it(before: bytes, after: bytes) -> None:
-    """A message on lines of its own is found in any log."""
-    text = f"{before.decode(errors='replace')}\n{WITH_NEIGHBOUR}\n{after.decode(errors='replace')}"
+def test_surrounding_text_does_not_hide_a_message(before: bytes, after: bytes) -> None:
+    """A message on separate lines is found in any log."""
+    text = f"{before.decode(errors='replace')}\n{WITH_CO_TENANT}\n{after.decode(errors='replace')}"
     assert found(text).own == 966 * MIB

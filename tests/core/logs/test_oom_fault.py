@@ -1,4 +1,4 @@
-"""Errors that end every client of an MPS server are recognised by what CUDA prints."""
+"""CUDA faults that end every client of an MPS server are recognised."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ QUIET = settings(max_examples=100, derandomize=True, deadline=None)
         "cuInit failed: CUDA_ERROR_MPS_SERVER_NOT_READY",
     ],
 )
-def test_the_line_is_told(line: str) -> None:
-    """The answer is the line itself, shortened where it is long, with nothing of what stands around it."""
-    told = find_fault(f"step 12\n\x1b[31m{line}\x1b[0m\nCUDA kernel errors might be asynchronously reported\n")
-    assert told is not None
-    assert line.startswith(told.removesuffix("…")) or line.endswith(told)
+def test_the_line_is_returned(line: str) -> None:
+    """The answer is the line of the error, shortened where it is long."""
+    found = find_fault(f"step 12\n\x1b[31m{line}\x1b[0m\nCUDA kernel errors might be asynchronously reported\n")
+    assert found is not None
+    assert line.startswith(found.removesuffix("…")) or line.endswith(found)
 
 
 def test_wrapping_and_ranks_change_nothing() -> None:
-    """A message that was broken anywhere, with a rank's name before each piece, is the same message."""
+    """A message wrapped anywhere, with a rank prefix on each line, is found."""
     line = "RuntimeError: CUDA error: an illegal memory access was encountered"
     assert find_fault(f"[rank0]: {line[:40]}\n[rank0]: {line[40:]}\n") is not None
 
 
 def test_the_last_one_counts() -> None:
-    """Where a log holds several, the last is told."""
+    """Of several errors the last is returned."""
     assert find_fault("CUDA error: misaligned address\nCUDA error: unspecified launch failure\n") == (
         "CUDA error: unspecified launch failure"
     )
@@ -77,8 +77,8 @@ def test_the_last_one_counts() -> None:
         "CUDA_ERROR_OUT_OF_MEMORY: out of memory",
     ],
 )
-def test_what_is_none(text: str) -> None:
-    """Source code, talk about MPS, Apple's thing of that name, and errors that stay with the process that made them."""
+def test_other_text_does_not_match(text: str) -> None:
+    """Source code, mentions of MPS, Apple's MPS, and errors that affect only one process do not match."""
     assert find_fault(text) is None
 
 
@@ -86,7 +86,7 @@ def test_what_is_none(text: str) -> None:
     "text", ["C" * 2**20, " " * 2**20, "7" * 2**20, ":CUDA_ERROR_MPS" * 2**16, "encountered" * 2**16]
 )
 def test_long_texts_take_no_time(text: str) -> None:
-    """A megabyte of anything takes a moment."""
+    """A megabyte of any text is searched quickly."""
     begun = process_time()
     find_fault(text)
     assert process_time() - begun < 10.0  # what grows with the square takes hours
@@ -94,6 +94,6 @@ def test_long_texts_take_no_time(text: str) -> None:
 
 @QUIET
 @given(st.text(max_size=200))
-def test_no_text_is_too_strange(text: str) -> None:
-    """Whatever a log holds, the answer is a line or None."""
+def test_any_text_is_accepted(text: str) -> None:
+    """Any text gives a line or None."""
     find_fault(f"{text}\nCUDA error: misaligned address{text}")

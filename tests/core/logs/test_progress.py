@@ -1,4 +1,4 @@
-"""Progress lines of common programs tell how far a job is and how fast it goes."""
+"""Progress and rate are read from the progress lines of common programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rounded(pace: Pace | None) -> tuple[int | None, int | None, float | None, st
     ],
 )
 def test_tqdm(line: str, pace: object) -> None:
-    """Both ways to write a rate, any unit, scaled numbers, and bars without an end or without a rate yet."""
+    """Both forms of a rate, any unit, scaled numbers, bars without a total and bars without a rate yet."""
     assert rounded(read_pace(line)) == pace
 
 
@@ -52,7 +52,7 @@ def test_tqdm(line: str, pace: object) -> None:
     ],
 )
 def test_keras(line: str, pace: object) -> None:
-    """The time of a step is only told at the end of an epoch; before, the rate follows from how long the rest takes."""
+    """Keras prints the time per step at the end of an epoch; before that, the rate follows from the ETA."""
     assert rounded(read_pace(line)) == pace
 
 
@@ -98,13 +98,13 @@ def test_other_programs(line: str, pace: object) -> None:
         "loss 0/0s/step ?it/s it/s",
     ],
 )
-def test_what_is_none(text: str) -> None:
-    """Losses, dates, paths, downloads and floating-point operations are nobody's steps."""
+def test_other_text_does_not_match(text: str) -> None:
+    """Losses, dates, paths, downloads and floating-point operations are not progress."""
     assert read_pace(text) is None
 
 
 def test_the_last_line_with_a_rate_counts() -> None:
-    """Of nested bars the one that was written last; a line that is still being written has no rate yet."""
+    """Of nested bars the last written counts; an incomplete last line has no rate yet."""
     outer = "epochs:  10%|█  | 1/10 [01:00<09:00, 60.00s/it]"
     inner = "batches: 50%|██ | 50/100 [00:10<00:10,  5.00it/s]"
     assert rounded(read_pace(f"{outer}\n{inner}\x1b[A\r")) == (50, 100, 5.0, "it")
@@ -114,7 +114,7 @@ def test_the_last_line_with_a_rate_counts() -> None:
 
 
 def test_half_a_line_is_not_read() -> None:
-    """Where a long log is cut, the number at the cut could be the end of another."""
+    """The first line of a cut log is skipped, since its number may be incomplete."""
     line = "1145/2000 [00:10<00:12, 14.50it/s]"
     assert read_pace(line + "\n" + "x" * 65_530) is None
 
@@ -123,7 +123,7 @@ def test_half_a_line_is_not_read() -> None:
     "text", ["C" * 2**20, " " * 2**20, "7" * 2**20, "7/" * 2**19, "step " * 2**18, "step 7/\n" * 2**17]
 )
 def test_long_texts_take_no_time(text: str) -> None:
-    """Only the end of a text is looked at, and only so much of a line."""
+    """Only the end of a text and a limited part of each line are searched."""
     begun = process_time()
     read_pace(text)
     assert process_time() - begun < 10.0  # what grows with the square takes hours
@@ -156,8 +156,8 @@ PIECES = st.sampled_from(
 
 @QUIET
 @given(st.text(max_size=200) | st.lists(PIECES, max_size=30).map("".join))
-def test_no_text_is_too_strange(text: str) -> None:
-    """Whatever a log holds, the answer is a pace or None, and a rate is no less than nothing."""
+def test_any_text_is_accepted(text: str) -> None:
+    """Any text gives a pace or None, and a rate is never negative."""
     pace = read_pace(text)
     assert pace is None or pace.per_second is None or pace.per_second >= 0
 
@@ -165,7 +165,7 @@ def test_no_text_is_too_strange(text: str) -> None:
 @QUIET
 @given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 10**5))
 def test_every_bar_is_read_as_it_was_written(done: int, more: int, hundredths: int) -> None:
-    """All numbers that tqdm can write come back."""
+    """All numbers that tqdm can print are read back."""
     rate = hundredths / 100
     line = f"train: {100 * done // (done + more):3d}%|██   | {done}/{done + more} [00:10<00:12, {rate:5.2f}it/s]"
     assert read_pace(f"hello\n{line}\r") == Pace(done, done + more, rate, "it")

@@ -1,4 +1,4 @@
-"""The fair order between users, and stepping back for those who go first."""
+"""The fair order between users, and devices left to demands that go first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.sharing import Machine, Waiter
 
 
 def demand(uid: int = 1, usage: float = 0.0, since: float = 0.0, **more: object) -> Demand:
-    """A want of a user."""
+    """A demand of a user."""
     return Demand(uid, f"user {uid}", usage, since, **more)  # type: ignore[arg-type]
 
 
@@ -42,61 +42,61 @@ runs = st.lists(st.tuples(st.integers(0, 8), moments, moments).map(lambda run: (
 
 
 class TestUsage:
-    """What somebody has used."""
+    """Usage of a user."""
 
     def test_counts_half_after_the_half_life(self) -> None:
-        """A usage counts half after one half-life and a quarter after two; the future does not make it grow."""
+        """Usage counts half after one half-life, a quarter after two; a clock that runs backwards does not raise it."""
         assert decayed(8.0, HALF_LIFE) == pytest.approx(4.0)
         assert decayed(8.0, 20.0, half_life=10.0) == pytest.approx(2.0)
         assert decayed(8.0, -100.0) == 8.0
 
     def test_recent_runs_count_in_full(self) -> None:
-        """What runs or has just ended counts as GPUs times seconds."""
+        """Running and just ended runs count as GPUs times seconds."""
         assert usage_of([(2, 0.0, 10.0), (1, 5.0, None), (0, 0.0, 10.0)], 10.0) == pytest.approx(25.0, rel=0.01)
 
     def test_nothing_is_counted_before_it_happens(self) -> None:
-        """A run that ends or begins after now, by another clock, counts up to now."""
+        """A run that begins or ends in the future, by another clock, counts up to now."""
         assert usage_of([(1, 0.0, 99.0)], 10.0) == usage_of([(1, 0.0, None)], 10.0)
         assert usage_of([(1, 50.0, 99.0), (1, 50.0, None)], 10.0) == 0.0
 
     @given(runs, st.floats(1e6, 2e6), st.floats(0, 1e5))
     def test_ages_as_a_whole(self, runs: list[tuple[int, float, float]], now: float, later: float) -> None:
-        """The usage of finished runs at a later time is what it was, decayed: it may be kept as one number."""
+        """The usage of ended runs decays as a whole, so it may be kept as one number."""
         aged = decayed(usage_of(runs, now), later)
         assert usage_of(runs, now + later) == pytest.approx(aged, rel=1e-3, abs=1e-9)
 
     @given(runs, moments)
     def test_never_more_than_it_was(self, runs: list[tuple[int, float, float]], now: float) -> None:
-        """Usage is never negative and never more than what the runs had."""
+        """Usage is never negative and never exceeds the GPU-seconds of the runs."""
         had = sum(gpus * (ended - began) for gpus, began, ended in runs)
         assert 0.0 <= usage_of(runs, now) <= had * 1.001 + 1e-6
 
 
 class TestOrder:
-    """Who goes first."""
+    """The order of demands."""
 
     def test_least_usage_goes_first(self) -> None:
-        """Who has used less goes before who has waited longer."""
+        """A user with less usage goes before one who has waited longer."""
         assert fair_order({"a": demand(1, usage=50.0, since=0.0), "b": demand(2, usage=3.0, since=9.0)}) == ["b", "a"]
 
     def test_equals_go_by_age(self) -> None:
-        """Users who differ by less than the grain are served in the order of their waiting."""
+        """Users whose usage differs by less than the grain go by waiting time."""
         first, second = demand(1, usage=0.9 * GRAIN, since=0.0), demand(2, usage=0.1 * GRAIN, since=9.0)
         assert fair_order({"b": second, "a": first}) == ["a", "b"]
 
-    def test_one_user_is_served_by_age_alone(self) -> None:
-        """Engines of one user are served first come first served, whatever each knows of his usage."""
+    def test_engines_of_one_user_go_by_age(self) -> None:
+        """Engines of one user go by age, whatever usage each of them knows."""
         older, newer = demand(1, usage=50.0, since=0.0), demand(1, usage=0.0, since=1.0)
         assert fair_order({"a": newer, "b": older}) == ["b", "a"]
 
-    def test_user_counts_as_the_most_he_admits(self) -> None:
-        """A second engine that knows of no usage does not bring its user to the front."""
+    def test_the_largest_usage_of_a_user_counts(self) -> None:
+        """The largest usage that any engine of a user publishes counts."""
         engines = {"a": demand(1, usage=50.0), "b": demand(1, usage=0.0), "c": demand(2, usage=10.0, since=9.0)}
         assert fair_order(engines)[0] == "c"
 
     @given(demands)
-    def test_everybody_works_out_the_same_order(self, demands: dict[str, Demand]) -> None:
-        """From the same wants every engine sees itself behind exactly those that see themselves before it."""
+    def test_all_engines_compute_the_same_order(self, demands: dict[str, Demand]) -> None:
+        """From the same demands every engine computes the same order."""
         ahead = {
             name: {each for each, _ in demands_ahead({k: v for k, v in demands.items() if k != name}, name, mine)}
             for name, mine in demands.items()
@@ -107,26 +107,26 @@ class TestOrder:
         assert sorted(len(each) for each in ahead.values()) == list(range(len(demands)))
 
 
-class TestSteppingBack:
-    """What is left for those who go first."""
+class TestYielding:
+    """Devices left to the demands ahead."""
 
-    def test_as_many_as_they_want(self) -> None:
-        """To each of those ahead is left as much as it wants; what remains is mine, the best of it."""
+    def test_as_many_as_they_demand(self) -> None:
+        """Each demand ahead gets as many devices as it asks for; the most preferred ones remain ours."""
         ahead = [("a", demand(1, gpus=1)), ("b", demand(2, gpus=2))]
         assert set(yield_devices(ahead, ["0", "1", "2", "3"], NO_OFFERS, 0.0).left) == {"1", "2", "3"}
 
-    def test_only_what_they_would_take(self) -> None:
-        """Devices that nobody ahead could use stay mine."""
+    def test_only_devices_that_they_would_take(self) -> None:
+        """Devices that no demand ahead could use remain ours."""
         step = yield_devices([("a", demand(1, gpus=8, claims=("1", "7")))], ["0", "1", "2"], NO_OFFERS, 0.0)
         assert {device: each.owner for device, each in step.left.items()} == {"1": "user 1"}
 
-    def test_nobody_ahead(self) -> None:
-        """Who is first steps back for nobody."""
+    def test_no_demand_ahead(self) -> None:
+        """The first demand yields to no other."""
         step = yield_devices([], ["0"], {("gone", "0"): 0.0}, 1.0)
         assert (step.left, step.offers) == ({}, {})
 
-    def test_what_is_not_taken_is_mine(self) -> None:
-        """A device that one ahead does not take in time is mine, for a while; then it is offered again."""
+    def test_a_device_that_is_not_taken_is_ours(self) -> None:
+        """A device that is not taken in time is ours for a while; then it is offered again."""
         ahead = [("stuck", demand(1))]
         step = yield_devices(ahead, ["0"], NO_OFFERS, 0.0)
         step = yield_devices(ahead, ["0"], step.offers, YIELD_SECONDS)
@@ -140,8 +140,8 @@ class TestSteppingBack:
         step = yield_devices(ahead, ["0"], step.offers, YIELD_SECONDS + REOFFER_SECONDS + 2)
         assert list(step.left) == ["0"]
 
-    def test_what_was_taken_is_offered_anew(self) -> None:
-        """A device that somebody held in between has not been free all the time."""
+    def test_a_device_that_was_taken_is_offered_again(self) -> None:
+        """A device that was held in between starts a new offer."""
         ahead = [("a", demand(1))]
         step = yield_devices(ahead, ["0"], NO_OFFERS, 0.0)
         step = yield_devices(ahead, [], step.offers, 1.0)
@@ -150,22 +150,22 @@ class TestSteppingBack:
         assert list(step.left) == ["0"]
 
     def test_next_in_line_gets_what_the_first_does_not_take(self) -> None:
-        """When one ahead of me lets a device go, it is left to the next one ahead of me."""
+        """A device that the first does not take is left to the next demand ahead."""
         ahead = [("stuck", demand(1)), ("b", demand(2))]
         step = yield_devices(ahead, ["0"], NO_OFFERS, 0.0)
         assert step.left["0"].uid == 1
         assert yield_devices(ahead, ["0"], step.offers, YIELD_SECONDS + 0.1).left["0"].uid == 2
 
     def test_several_at_once_take_longer(self) -> None:
-        """For one that needs several devices at once they are kept together longer, but not for ever."""
+        """A demand for several devices at once has more time, but not unlimited time."""
         ahead = [("wide", demand(1, gpus=2, least=2))]
         step = yield_devices(ahead, ["0"], NO_OFFERS, 0.0)
         assert list(yield_devices(ahead, ["0", "1"], step.offers, YIELD_SECONDS * 2).left) == ["1", "0"]
         assert list(yield_devices(ahead, ["0", "1"], step.offers, GATHER_SECONDS + 1).left) == ["1"]
 
     @given(demands, st.lists(st.sampled_from("01234567"), unique=True))
-    def test_never_all_step_back(self, demands: dict[str, Demand], free: list[str]) -> None:
-        """Whoever wants what, the first in the order steps back for nobody, so a free device is always taken."""
+    def test_never_do_all_engines_yield(self, demands: dict[str, Demand], free: list[str]) -> None:
+        """For any demands the first in the order yields to no other, so a free device is always taken."""
         first = fair_order(demands)[0]
         others = {name: each for name, each in demands.items() if name != first}
         assert yield_devices(demands_ahead(others, first, demands[first]), free, NO_OFFERS, 0.0).left == {}
@@ -181,12 +181,12 @@ def waiters(random: Random, count: int, jobs: int) -> list[Waiter]:
 
 
 class TestOverTime:
-    """What the order comes to when many jobs have run."""
+    """The shares of users after many jobs."""
 
     @settings(max_examples=15, deadline=None)
     @given(st.integers(0, 2**32), st.integers(2, 5), st.integers(1, 6))
-    def test_everybody_gets_an_equal_share(self, seed: int, count: int, devices: int) -> None:
-        """While all wait, each user gets within 15 % of an equal share, however short or long his jobs are."""
+    def test_all_users_get_an_equal_share(self, seed: int, count: int, devices: int) -> None:
+        """While all users wait, each gets within 15 % of an equal share, however long the jobs are."""
         random = Random(seed)
         machine = Machine(waiters(random, count, jobs=300), devices, random)
         machine.run(2.0)
@@ -197,7 +197,7 @@ class TestOverTime:
         assert all(abs(each - equal) <= 0.15 * equal for each in served), served
 
     def test_idle_share_is_used(self) -> None:
-        """When one has nothing more to do, the others have the whole machine in equal parts."""
+        """When one user has no more jobs, the others share the whole machine equally."""
         random = Random(1)
         lengths = [random.uniform(0.2, 0.4) for _ in range(2000)]
         machine = Machine([Waiter(1, lengths[:50]), Waiter(2, list(lengths)), Waiter(3, list(lengths))], 4, random)
@@ -210,7 +210,7 @@ class TestOverTime:
         assert sum(served) > 0.5 * 4 * (machine.now - began)
 
     def test_stuck_engine_costs_little(self) -> None:
-        """One that is ahead for ever and takes nothing keeps the others from a tenth of the machine at most."""
+        """A stuck engine that stays ahead and takes nothing costs the others at most a tenth of the machine."""
         random = Random(2)
         machine = Machine([Waiter(1, [0.3] * 9), Waiter(2, [0.3] * 9000), Waiter(3, [0.3] * 9000)], 4, random)
         stuck, *_ = machine.waiters

@@ -1,4 +1,4 @@
-"""Consideration for others in the plan: what is left to them, what they are told, how much is too much."""
+"""Fair share in the plan: devices left to others, the published demand, and the user's limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def decide(
     policy: Policy | None = None,
     fair_share: FairShare | None = None,
 ) -> Plan:
-    """A plan on four GPUs for jobs that need so many of them each."""
+    """A plan on four GPUs for jobs with these numbers of GPUs."""
     jobs = [a_job(number, a_need(gpus), since=float(number)) for number, gpus in enumerate(needs, 1)]
     return plan(
         a_queue(*jobs),
@@ -44,18 +44,18 @@ def why(decided: Plan, job: int, gpus: int = 1) -> object:
     return decided.reason(a_job(job, a_need(gpus)))
 
 
-class TestLeaving:
-    """Devices that are left to somebody who goes first."""
+class TestLeft:
+    """Devices left to demands that go first."""
 
-    def test_what_is_left_is_not_taken(self) -> None:
-        """A job takes what nobody ahead wants, and waits with a word for whom when there is nothing else."""
+    def test_devices_left_to_others_are_not_used(self) -> None:
+        """A job takes devices that no demand ahead wants; else it waits, and the reason names the user."""
         some = FairShare(left={"0": ALICE, "1": ALICE}, shared=True)
         assert where(decide(1, 1, fair_share=some)) == {1: "2", 2: "3"}
         everything = FairShare(left=dict.fromkeys("0123", ALICE), shared=True)
         assert why(decide(1, fair_share=everything), 1) == ALICE
 
     def test_own_devices_stay_in_use(self) -> None:
-        """A device that an attempt of ours is on is not closed to it by what is left to others."""
+        """A device with a running attempt of ours is not left to others."""
         decided = decide(1, slots=[slot(9, "0", room=1)], fair_share=FairShare(left={"0": ALICE}, shared=True))
         assert where(decided) == {1: "1"}
 
@@ -66,19 +66,19 @@ class TestLeaving:
         decided = plan(jobs, (), a_snapshot(pair), (), Policy(), 0.0, fair_share=FairShare(left={"0": ALICE}))
         assert where(decided) == {}
 
-    def test_words_say_why_somebody_goes_first(self) -> None:
-        """Who has used less, who has waited longer, and an older engine of one's own are told apart."""
+    def test_the_reason_says_why_a_demand_goes_first(self) -> None:
+        """The reason distinguishes less usage, longer waiting, and an older engine of the same user."""
         mine = Demand(1, "me", usage=10.0, since=5.0)
         assert yield_reason(Demand(2, "alice", 3.0, 9.0), mine) == Yields("alice", "used less")
         assert yield_reason(Demand(2, "alice", 10.0, 1.0), mine) == Yields("alice", "waited longer")
         assert yield_reason(Demand(1, "me", 10.0, 1.0), mine) == Yields("", "waited longer")
 
 
-class TestLonging:
-    """What others are told."""
+class TestOwnDemand:
+    """The demand that is published."""
 
-    def test_nobody_is_told_when_nobody_is_there(self) -> None:
-        """Without company nothing is worked out."""
+    def test_no_demand_without_other_engines(self) -> None:
+        """Without other engines no demand is computed."""
         assert decide(1, 1, 1, 1, 1, fair_share=FairShare()).own_demand is None
 
     def test_all_that_could_be_used(self) -> None:
@@ -88,28 +88,28 @@ class TestLonging:
         assert decide(*[1] * 4).own_demand is None
 
     def test_held_by_others(self) -> None:
-        """A job that waits for somebody's lease is told with the devices it would take."""
+        """A job that waits for a lease makes a demand for the devices it would use."""
         decided = decide(2, leases=[a_lease("0", "1", "2")])
         assert isinstance(why(decided, 1, 2), Leased)
         assert decided.own_demand == OwnDemand(1.0, 2, 2, ("0", "1", "2", "3"))
 
-    def test_only_what_would_help(self) -> None:
-        """Jobs that can never start, or wait for their own user's limits, are nobody else's concern."""
+    def test_only_reasons_that_others_can_end(self) -> None:
+        """Jobs that can never start, or wait for their user's own limits, make no demand."""
         assert decide(5).own_demand is None
         assert decide(1, slots=[slot(9, "0")], policy=Policy(max_running=1)).own_demand is None
         assert decide(1, slots=[slot(9, "0")], policy=Policy(max_use=1)).own_demand is None
         assert decide(0, leases=[a_lease("0", "1", "2", "3")]).own_demand is None
 
     def test_only_devices_that_would_be_taken(self) -> None:
-        """Devices that the job may not use, and those that a stranger is on, are not asked for."""
+        """Devices that the job may not use, or that have foreign processes, are not demanded."""
         devices = simulated(8, 8, 8)
         jobs = a_queue(a_job(1, a_need(allowed=("0", "1"))))
         seen = a_snapshot(devices, gpu0=a_reading(4, "bob"))
         decided = plan(jobs, (), seen, (a_lease("1"),), Policy(), 0.0, fair_share=FairShare(shared=True))
         assert decided.own_demand == OwnDemand(0.0, 1, 1, ("1",))
 
-    def test_no_more_than_one_allows_oneself(self) -> None:
-        """The courtesy limits bound what is asked for."""
+    def test_own_limits_bound_the_demand(self) -> None:
+        """--max-use and --min-free limit the demand."""
         others = [a_lease("0", "1", "2")]
         decided = decide(*[1] * 9, leases=others, slots=[slot(9, "3")], policy=Policy(max_use=3))
         assert decided.own_demand
@@ -119,36 +119,36 @@ class TestLonging:
         assert decided.own_demand.gpus == 1
 
 
-class TestModesty:
-    """How much of the machine a user wants to have at most."""
+class TestLimits:
+    """The limits --max-use and --min-free."""
 
-    def test_at_most_so_many(self) -> None:
-        """With max_use no more GPUs are taken, those of running attempts counted."""
+    def test_max_use(self) -> None:
+        """max_use limits the GPUs in use, including those of running attempts."""
         decided = decide(1, 1, 1, slots=[slot(9, "0")], policy=Policy(max_use=2))
         assert where(decided) == {1: "1"}
         assert why(decided, 2) == MaxUse(2)
 
     def test_other_engines_of_the_user_count(self) -> None:
-        """What the user's other engines hold counts, and what others hold does not."""
+        """GPUs of the user's other engines count, those of other users do not."""
         leases = [a_lease("0", owner="me"), a_lease("1", owner="alice")]
         fair_share = FairShare(elsewhere=held_elsewhere(leases, "me"), shared=True)
         decided = decide(1, 1, leases=leases, policy=Policy(max_use=2), fair_share=fair_share)
         assert where(decided) == {1: "2"}
 
-    def test_some_stay_free(self) -> None:
-        """With min_free the last free GPUs are left, however many others use."""
+    def test_min_free(self) -> None:
+        """min_free leaves that many free GPUs, however many are in use."""
         decided = decide(1, 1, 1, leases=[a_lease("0")], policy=Policy(min_free=2))
         assert where(decided) == {1: "1"}
         assert why(decided, 2) == MinFree(2)
 
     def test_smaller_jobs_do_not_pass(self) -> None:
-        """A job too wide for what is left of the limit is not starved by narrow ones behind it."""
+        """A job too wide for the rest of the limit is not starved by narrow ones behind it."""
         decided = decide(2, 1, slots=[slot(9, "0")], policy=Policy(max_use=2))
         assert where(decided) == {}
         assert (why(decided, 1, 2), why(decided, 2)) == (MaxUse(2), MaxUse(2))
 
-    def test_too_wide_for_ever(self) -> None:
-        """A job that the limits can never let start says so, and holds nobody up."""
+    def test_never_within_limits(self) -> None:
+        """A job that can never start within the limits says so, and blocks no other job."""
         decided = decide(3, 1, policy=Policy(max_use=2))
         assert where(decided) == {2: "0"}
         assert why(decided, 1, 3) == NeverFits("needs 3 GPUs; --max-use allows 2")
@@ -156,8 +156,8 @@ class TestModesty:
         assert where(decided) == {2: "0"}
         assert why(decided, 1, 3) == NeverFits("needs 3 of 4 GPUs; --min-free keeps 2 free")
 
-    def test_sharing_a_gpu_takes_no_more(self) -> None:
-        """A second job on a GPU that is in use already is within the limit."""
+    def test_sharing_a_gpu_is_within_the_limit(self) -> None:
+        """A second job on a GPU that is already in use is within the limit."""
         devices = simulated(24, 24)
         jobs = a_queue(a_job(1, a_need(gib=4)), a_job(2, a_need(gib=4)))
         decided = plan(jobs, (), a_snapshot(devices), (), Policy(max_use=1), 0.0)
@@ -170,7 +170,7 @@ class TestModesty:
         st.sets(st.sampled_from("0123")),
     )
     def test_limits_hold_whatever_waits(self, needs: list[int], most: int, free: int, taken: set[str]) -> None:
-        """No plan takes more than the one limit, or leaves less than the other."""
+        """No plan exceeds max_use or leaves less than min_free."""
         leases = [a_lease(*sorted(taken))] if taken else []
         decided = decide(*needs, leases=leases, policy=Policy(max_use=most, min_free=free))
         used = " ".join(where(decided).values()).split()

@@ -1,4 +1,4 @@
-"""When jobs will start and end, by the very plan."""
+"""Expected starts and ends of jobs follow the plan."""
 
 from __future__ import annotations
 
@@ -14,67 +14,67 @@ from support.build import GIB, a_job, a_lease, a_need, a_queue, a_reading, a_sna
 TWO = a_snapshot(declared("0", "1"))
 
 
-def told(*jobs: Job, slots: list[Slot] | None = None, moment: float = 10.0, horizon: int = 64) -> Forecast:
+def forecast_of(*jobs: Job, slots: list[Slot] | None = None, moment: float = 10.0, horizon: int = 64) -> Forecast:
     """The forecast for jobs on two devices, each expected to take as long as its limit."""
     return forecast(Now(a_queue(*jobs), slots or [], TWO, [], Policy(), moment), limit_of, horizon)
 
 
 def test_jobs_start_when_those_before_them_end() -> None:
     """Two devices, three jobs: the third follows the shorter of the two."""
-    expected = told(a_job(1, limit=30.0), a_job(2, limit=50.0), a_job(3, limit=5.0))
+    expected = forecast_of(a_job(1, limit=30.0), a_job(2, limit=50.0), a_job(3, limit=5.0))
     assert expected.starts == {1: 10.0, 2: 10.0, 3: 40.0}
     assert expected.ends == {1: 40.0, 2: 60.0, 3: 45.0}
     assert expected.empty == 60.0
 
 
 def test_running_jobs_count_until_their_expected_end() -> None:
-    """What runs is part of the forecast."""
-    expected = told(a_job(3, limit=5.0), slots=[slot(1, "0", until=100.0), slot(2, "1", until=70.0)])
+    """Running jobs are part of the forecast."""
+    expected = forecast_of(a_job(3, limit=5.0), slots=[slot(1, "0", until=100.0), slot(2, "1", until=70.0)])
     assert expected.starts == {3: 70.0}
     assert expected.ends == {1: 100.0, 2: 70.0, 3: 75.0}
 
 
-def test_nothing_is_told_behind_what_nobody_knows() -> None:
+def test_no_forecast_behind_jobs_of_unknown_length() -> None:
     """A job behind others of unknown length has no expected start, and the queue no expected end."""
-    expected = told(a_job(3, limit=5.0), slots=[slot(1, "0"), slot(2, "1")])
+    expected = forecast_of(a_job(3, limit=5.0), slots=[slot(1, "0"), slot(2, "1")])
     assert expected == Forecast()
 
 
-def test_a_start_is_told_where_only_the_end_is_unknown() -> None:
+def test_a_start_is_forecast_where_only_the_end_is_unknown() -> None:
     """A job without a limit starts when it is its turn."""
-    expected = told(a_job(3), slots=[slot(1, "0", until=30.0), slot(2, "1")])
+    expected = forecast_of(a_job(3), slots=[slot(1, "0", until=30.0), slot(2, "1")])
     assert (expected.starts, expected.ends, expected.empty) == ({3: 30.0}, {1: 30.0}, None)
 
 
 def test_an_overdue_job_is_expected_to_end_now() -> None:
-    """What should have ended ends at any moment."""
-    assert told(a_job(3), slots=[slot(1, "0", until=4.0), slot(2, "1")]).starts == {3: 10.0}
+    """An overdue job is expected to end now."""
+    assert forecast_of(a_job(3), slots=[slot(1, "0", until=4.0), slot(2, "1")]).starts == {3: 10.0}
 
 
 def test_a_wide_job_gets_the_moment_it_is_kept_free_for() -> None:
     """Small ones that would delay it come after it."""
     wide, small = a_job(2, a_need(2), limit=10.0), a_job(3, limit=100.0)
-    expected = told(wide, small, slots=[slot(1, "0", until=50.0)])
+    expected = forecast_of(wide, small, slots=[slot(1, "0", until=50.0)])
     assert expected.starts == {2: 50.0, 3: 60.0}
 
 
-def test_no_more_is_told_than_asked_for() -> None:
-    """A long queue costs no more than the horizon; its end is told by the work that is left."""
+def test_the_horizon_limits_the_forecast() -> None:
+    """A long queue costs no more than the horizon; its end follows from the remaining work."""
     jobs = [a_job(number, limit=10.0) for number in range(1, 101)]
-    expected = told(*jobs, horizon=8)
+    expected = forecast_of(*jobs, horizon=8)
     assert len(expected.starts) == 8
     assert expected.empty == 10.0 + 100 * 10.0 / 2
 
 
-def test_strangers_and_leases_of_others_stay() -> None:
-    """Nobody knows when others leave, so what waits for them is not told."""
+def test_foreign_processes_and_leases_of_others_stay() -> None:
+    """The end of foreign processes and leases is unknown, so jobs that wait for them have no forecast."""
     snapshot = a_snapshot(simulated(24, 24), gpu1=a_reading(5.0, "bob"))
     now = Now(a_queue(a_job(3)), [slot(1, "0", until=30.0)], snapshot, [a_lease("0")], Policy(), 10.0)
     assert forecast(now, limit_of).starts == {}
 
 
 def test_devices_that_our_jobs_leave_count_as_empty() -> None:
-    """The memory of a job that has ended by then is not in the way."""
+    """The memory of a job that has ended by then is free."""
     snapshot = a_snapshot(simulated(24), gpu0=a_reading(20.0, "me"))
     job = a_job(3, a_need(gib=10))
     now = Now(a_queue(job), [slot(1, "0", resources=a_need(gib=20), until=30.0)], snapshot, [], Policy(), 10.0)
@@ -83,10 +83,10 @@ def test_devices_that_our_jobs_leave_count_as_empty() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 2), st.floats(1.0, 100.0)), min_size=1, max_size=12))
-def test_no_device_is_given_to_two_at_a_time(wishes: list[tuple[int, float]]) -> None:
-    """At every moment of the future no more devices are in use than there are."""
-    jobs = [a_job(number, a_need(gpus), limit=limit) for number, (gpus, limit) in enumerate(wishes, 1)]
-    expected = told(*jobs)
+def test_no_device_is_given_to_two_at_a_time(wanted: list[tuple[int, float]]) -> None:
+    """At no time in the forecast are more devices in use than exist."""
+    jobs = [a_job(number, a_need(gpus), limit=limit) for number, (gpus, limit) in enumerate(wanted, 1)]
+    expected = forecast_of(*jobs)
     assert expected.starts.keys() == {job.id for job in jobs}
     for moment in expected.starts.values():
         running = [job for job in jobs if expected.starts[job.id] <= moment < expected.ends[job.id]]

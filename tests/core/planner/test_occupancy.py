@@ -1,4 +1,4 @@
-"""When a device is open: what readings, leases and our own attempts say of it."""
+"""When a device is open, by readings, leases and our own attempts."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ def reason(decided: Plan) -> Reason:
 
 
 def test_an_idle_device_may_show_a_little_memory_as_used() -> None:
-    """The driver itself takes some; that is not a stranger."""
+    """Memory of the driver itself is not a foreign process."""
     assert where(decide(a_snapshot(CARD, gpu0=a_reading(0.25)))) == {1: "0"}
 
 
 def test_a_device_with_a_problem_is_unusable() -> None:
-    """The problem is shown in the probe's own words."""
+    """The reason shows the problem as the probe reports it."""
     decided = decide(a_snapshot(CARD, gpu0=a_reading(problem="GPU is lost")))
     assert reason(decided) == Unusable("0", "GPU is lost")
 
 
-def test_a_device_that_is_only_a_name_may_have_a_problem_too() -> None:
-    """Nothing is measured there, but somebody may want it left alone."""
+def test_a_declared_device_may_have_a_problem() -> None:
+    """A declared device has no readings, but may have a problem."""
     decided = decide(a_snapshot(declared("0"), gpu0=a_reading(problem="marked unavailable")))
     assert (where(decided), reason(decided)) == ({}, Unusable("0", "marked unavailable"))
 
 
-def test_a_device_that_nobody_could_read_is_not_free() -> None:
-    """No answer means unknown, never free; declared devices have nothing to be read."""
+def test_a_device_without_a_reading_is_not_free() -> None:
+    """A missing reading means unknown, never free; declared devices have none."""
     assert reason(decide(Snapshot(0.0, CARD))) == Unusable("0", "nobody could read its state")
     assert where(decide(Snapshot(0.0, declared("0")))) == {1: "0"}
 
 
 def test_a_device_drains_until_it_was_seen_after_its_last_job() -> None:
-    """A reading from before the end says nothing about what is left."""
+    """A reading from before the end of the last job does not count."""
     assert reason(decide(a_snapshot(CARD, at=10.0), freed=10.0)) == Draining("0")
     assert where(decide(a_snapshot(CARD, at=10.1), freed=10.0)) == {1: "0"}
 
 
 def test_memory_that_our_last_job_left_behind_drains() -> None:
-    """No process is there, we were the last: the driver has not yet given it back."""
+    """Memory without a process after our own job: the driver has not freed it yet."""
     assert reason(decide(a_snapshot(CARD, at=11.0, gpu0=a_reading(3)), freed=10.0)) == Draining("0")
 
 
 def test_memory_that_does_not_come_back_closes_the_device() -> None:
-    """After a minute it is not expected any more: the device is shown as unusable until the memory is free."""
+    """After a minute the device is unusable until the memory is free."""
     stuck = a_reading(18)
     assert reason(decide(a_snapshot(CARD, at=69.9, gpu0=stuck), freed=10.0)) == Draining("0")
     closed = Unusable("0", "18.0G are still held, but no process is visible")
@@ -74,50 +74,50 @@ def test_memory_that_does_not_come_back_closes_the_device() -> None:
 
 
 def test_a_process_explains_the_memory() -> None:
-    """However long ago our last job was: where a process is to be seen, the memory is its own."""
+    """Where a process is visible, the memory is taken to be its own."""
     crowd = a_snapshot(CARD, at=90.0, gpu0=a_reading(18, "bob"))
     assert reason(decide(crowd, freed=10.0)) == Occupied("0", "bob", 18 * GIB)
 
 
-def test_strangers_are_avoided() -> None:
-    """Processes or memory that no lease announced keep us off, with the owners' names where known."""
+def test_foreign_processes_are_avoided() -> None:
+    """Foreign processes or memory block a device; the reason names the owners where known."""
     assert reason(decide(a_snapshot(CARD, gpu0=a_reading(3)))) == Occupied("0", "somebody", 3 * GIB)
     crowd = a_snapshot(CARD, gpu0=a_reading(0, "bob", "alice", "bob"))
     assert reason(decide(crowd)) == Occupied("0", "alice, bob", 0)
 
 
-def test_strangers_memory_can_be_counted_instead() -> None:
-    """Sharers then get what is left, those who find too little are told whose it is, and whole jobs start beside."""
+def test_foreign_memory_can_be_counted_instead() -> None:
+    """With `count`, sharing jobs get the rest, the reason names the owner, and exclusive jobs start beside them."""
     snapshot = a_snapshot(CARD, gpu0=a_reading(10, "bob"))
     assert where(decide(snapshot, COUNT, gib=13)) == {1: "0"}
     assert reason(decide(snapshot, COUNT, gib=14)) == Occupied("0", "bob", 10 * GIB)
     assert where(decide(snapshot, COUNT)) == {1: "0"}
 
 
-def test_processes_on_a_device_of_ours_are_no_strangers() -> None:
-    """What runs beside a running attempt of ours is taken for a part of it."""
+def test_processes_on_a_device_of_ours_are_not_foreign() -> None:
+    """Processes on a device with an attempt of ours count as part of it."""
     snapshot = a_snapshot(CARD, gpu0=a_reading(4, "me"))
     queue = a_queue(a_job(1, a_need(gib=4)))
     decided = plan(queue, [slot(9, "0", resources=a_need(gib=4))], snapshot, [], Policy(), 0.0)
     assert where(decided) == {1: "0"}
 
 
-def test_a_whole_claim_tells_how_much_company_it_bears() -> None:
-    """A device listed twice bears two leases; a sharer's claim is limited by memory alone."""
+def test_the_share_of_an_exclusive_claim() -> None:
+    """A device listed twice allows two leases; a sharing claim is limited only by memory."""
     assert claims_on(declared("0", "0")[0], Resources()) == (Claim("0", share=2),)
     assert claims_on(CARD[0], a_need(gib=1)) == (Claim("0", GIB, ANY_NUMBER),)
     assert claims_on(declared("0")[0], a_need(gib=1)) == (Claim("0"),)
 
 
 def ready(resources: Resources, *slots: Slot, used_gib: float = 0.0) -> float | None:
-    """When the only device will be open for a need, seen at 20."""
+    """When the only device will be open for these resources, at time 20."""
     snapshot = a_snapshot(CARD, gpu0=a_reading(used_gib))
     occupancy = Occupancy(slots, snapshot, [], policy=Policy(), now=20.0, freed={})
     return occupancy.ready(occupancy.views[0], resources)
 
 
-def test_a_device_is_ready_when_enough_sharers_have_ended() -> None:
-    """The first end that makes room counts, an overdue end is expected at any moment."""
+def test_a_device_is_ready_when_enough_sharing_jobs_have_ended() -> None:
+    """The first end that makes enough room counts; an overdue end is expected now."""
     small, large = a_need(gib=4), a_need(gib=12)
     held = [slot(7, "0", resources=large, until=50.0), slot(8, "0", resources=small, until=30.0)]
     assert ready(small, *held) == NOW
@@ -128,8 +128,8 @@ def test_a_device_is_ready_when_enough_sharers_have_ended() -> None:
     assert ready(Resources(), slot(7, "0")) == inf
 
 
-def test_what_a_greedy_attempt_takes_goes_with_it() -> None:
-    """Memory beyond its reservation is gone while it runs, and back when it ends."""
+def test_memory_beyond_a_reservation_is_freed_at_the_end() -> None:
+    """Memory beyond a reservation is used while the attempt runs, and free after it."""
     greedy = slot(7, "0", resources=a_need(gib=4), until=30.0)
     assert ready(a_need(gib=10), greedy, used_gib=4) == NOW
     assert ready(a_need(gib=10), greedy, used_gib=18) == 30.0

@@ -1,4 +1,4 @@
-"""Which needs a machine can meet at all, and which set of devices is the best."""
+"""Which resources a machine can meet, and which set of devices is best."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def chosen(devices: tuple[Device, ...], count: int, *ranks: float) -> list[str] 
         ),
     ],
 )
-def test_why_a_need_can_never_be_met(resources: Resources, devices: tuple[Device, ...], sentence: str) -> None:
-    """The sentence tells what is asked for and what there is."""
+def test_why_resources_never_fit(resources: Resources, devices: tuple[Device, ...], sentence: str) -> None:
+    """The sentence names what is asked for and what exists."""
     assert never_fits(resources, devices) == sentence
 
 
@@ -67,8 +67,8 @@ def test_why_a_need_can_never_be_met(resources: Resources, devices: tuple[Device
         (a_need(2), declared("0", "0", "1")),
     ],
 )
-def test_a_need_that_can_be_met_has_no_sentence(resources: Resources, devices: tuple[Device, ...]) -> None:
-    """A card of exactly the size will do, unknown memory is not held against a device, one allowed is enough."""
+def test_resources_that_fit_have_no_sentence(resources: Resources, devices: tuple[Device, ...]) -> None:
+    """A GPU of exactly the size fits, a device of unknown memory fits, one allowed device is enough."""
     assert never_fits(resources, devices) is None
 
 
@@ -78,14 +78,14 @@ def test_the_lowest_rank_then_the_first_listed_is_taken() -> None:
     assert chosen(FOUR, 3, 1, 0, 1, 0) == ["1", "3", "0"]
 
 
-def test_neighbours_are_taken_together() -> None:
-    """Among equals the set with the shortest ways wins over the order of listing."""
+def test_near_devices_are_chosen_together() -> None:
+    """Among equals the set with the shortest distances is chosen."""
     assert chosen(near(FOUR, "02", "13"), 2) == ["0", "2"]
     assert chosen(near(FOUR, "01", "23")[1:], 2) == ["2", "3"]
 
 
 def test_rank_counts_more_than_nearness() -> None:
-    """A preferred device is worth a longer way."""
+    """A preferred device is worth a longer distance."""
     assert chosen(near(FOUR, "01", "23"), 2, 0, 1, 0, 1) == ["0", "2"]
 
 
@@ -96,7 +96,7 @@ def test_a_job_never_gets_the_same_claim_twice() -> None:
 
 
 def test_slots_of_several_gpus_do_not_hide_the_single_ones() -> None:
-    """Where wide slots come first in the list, as many devices are found as there are."""
+    """Wide slots that come first in the list do not reduce the number of devices found."""
     words = ["0,1", "2,3", "0", "1", "2", "3"]
     devices = tuple(Device(word, word, word, tuple(word.split(",")), "declared", share=2) for word in words)
     assert most_at_once(devices) == 4

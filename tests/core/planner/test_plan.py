@@ -1,4 +1,4 @@
-"""What the plan starts, where, and in which order."""
+"""Which jobs the plan starts, where, and in which order."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_a_higher_priority_goes_before_age() -> None:
 
 
 def kinds(*jobs: Job) -> WaitingJobs:
-    """The jobs, waiting, each of a kind of its own: of one kind only the oldest is looked at."""
+    """The jobs, waiting, each of its own shape: only the head of each group is examined."""
     return a_queue(*(msgspec.structs.replace(job, kind=f"kind {job.id}") for job in jobs))
 
 
-def test_the_shortest_work_goes_first_where_that_is_wanted() -> None:
-    """Time and number of GPUs make the work; priority still goes before it."""
+def test_order_shortest() -> None:
+    """Work is time times GPUs; priority goes before it."""
     shortest, busy = Policy(order="shortest"), [slot(9, "0", until=500.0)]
     jobs = [a_job(1, limit=100.0), a_job(2, a_need(2), limit=40.0), a_job(3, limit=90.0)]
     assert where(plan(kinds(*jobs), [], TWO, [], shortest, 0.0)) == {2: "0 1"}
@@ -47,7 +47,7 @@ def test_the_shortest_work_goes_first_where_that_is_wanted() -> None:
 
 
 def test_short_work_goes_before_long_work_only_if_it_comes_soon() -> None:
-    """What is submitted later than a job's own GPU-seconds after it cannot go first, however short it is."""
+    """A job submitted later than another's GPU-seconds after it cannot go first, however short it is."""
     shortest, one = Policy(order="shortest"), a_snapshot(declared("0"))
     for since, first in ((89.0, 2), (91.0, 1)):
         queue = kinds(a_job(1, limit=100.0), a_job(2, limit=10.0, since=since))
@@ -55,7 +55,7 @@ def test_short_work_goes_before_long_work_only_if_it_comes_soon() -> None:
 
 
 def test_work_of_unknown_length_has_its_place_among_the_others() -> None:
-    """It is taken to run for half an hour."""
+    """A job of unknown duration counts as half an hour."""
     shortest, one = Policy(order="shortest"), a_snapshot(declared("0"))
     for limit, first in ((1799.0, 2), (1801.0, 1)):
         queue = kinds(a_job(1), a_job(2, limit=limit))
@@ -63,7 +63,7 @@ def test_work_of_unknown_length_has_its_place_among_the_others() -> None:
 
 
 def test_a_plan_leaves_the_queue_as_it_is() -> None:
-    """Planning twice gives the same twice: whoever acts on a plan takes the jobs out."""
+    """Planning does not change the queue: planning twice gives the same plan."""
     queue = a_queue(*(a_job(number) for number in range(1, 6)))
     first = plan(queue, [], TWO, [], Policy(), 0.0)
     assert plan(queue, [], TWO, [], Policy(), 0.0) == first
@@ -87,8 +87,8 @@ def test_a_group_that_is_used_up_has_no_reason() -> None:
     assert plan(a_queue(a_job(1)), [], TWO, [], Policy(), 0.0).waits == {}
 
 
-def test_a_job_that_can_never_run_stops_nobody() -> None:
-    """It is told so and gets no reservation."""
+def test_a_job_that_can_never_run_blocks_no_other() -> None:
+    """It gets its own reason and no reservation."""
     decided = plan(a_queue(a_job(1, a_need(9), priority=9), a_job(2)), [], TWO, [], Policy(patience=0), 0.0)
     assert where(decided) == {2: "0"}
     assert decided.reserved is None
@@ -98,7 +98,7 @@ def test_a_job_that_can_never_run_stops_nobody() -> None:
 
 
 def test_no_more_run_than_allowed() -> None:
-    """What runs already counts, and so do jobs without GPUs."""
+    """Running jobs count, and so do jobs without GPUs."""
     queue = a_queue(a_job(1), a_job(2, a_need(0)), a_job(3))
     decided = plan(queue, [slot(9, "0")], FOUR, [], Policy(max_running=3), 0.0)
     assert [start.job.id for start in decided.starts] == [1, 2]
@@ -106,19 +106,19 @@ def test_no_more_run_than_allowed() -> None:
 
 
 def test_jobs_without_gpus_need_no_device() -> None:
-    """They start on a machine where everything is taken, or nothing exists."""
+    """They start on a machine where all devices are in use, or that has none."""
     queue = a_queue(a_job(1, a_need(0)), a_job(2, a_need(0)))
     assert where(plan(queue, [], a_snapshot(()), [], Policy(), 0.0)) == {1: "", 2: ""}
 
 
-def test_what_never_fits_is_told_even_at_the_limit() -> None:
-    """To say "at the limit" would raise false hopes."""
+def test_never_fits_goes_before_the_limit() -> None:
+    """The reason is that it never fits, not the limit."""
     decided = plan(a_queue(a_job(1, a_need(9))), [], TWO, [], Policy(max_running=0), 0.0)
     assert decided.waits == {shape_of(a_job(1, a_need(9))): NeverFits("needs 9 GPUs; this machine has 2")}
 
 
 def test_where_there_is_no_device_the_reason_is_why() -> None:
-    """A driver that cannot be asked is named, in place of the number of GPUs that are missing."""
+    """The reason is why there are no devices, such as a failing driver."""
     nothing = msgspec.structs.replace(a_snapshot(()), note="no GPU found: the driver is not loaded")
     decided = plan(a_queue(a_job(1)), [], nothing, [], Policy(), 0.0)
     assert decided.reason(a_job(1)) == NeverFits("no GPU found: the driver is not loaded")
@@ -128,13 +128,13 @@ def test_where_there_is_no_device_the_reason_is_why() -> None:
 
 
 def test_allowed_devices_are_the_only_ones() -> None:
-    """A job with a choice of its own takes nothing else."""
+    """A job starts only on its allowed devices."""
     queue = a_queue(a_job(1, a_need(2, allowed=["1", "3"])), a_job(2, a_need(allowed=["3"])))
     assert where(plan(queue, [], FOUR, [], Policy(), 0.0)) == {1: "1 3"}
 
 
 def test_required_devices_are_waited_for_and_the_others_are_any() -> None:
-    """With a required one in the set the rest is taken in order; without it nothing starts, and it is named."""
+    """The other devices are chosen in order; without the required one nothing starts, and the reason names it."""
     job = a_job(1, a_need(2, required=["2"]))
     assert where(plan(a_queue(job), [], FOUR, [], Policy(), 0.0)) == {1: "2 0"}
     blocked = plan(a_queue(job), [], FOUR, [a_lease("2")], Policy(), 0.0)
@@ -143,21 +143,21 @@ def test_required_devices_are_waited_for_and_the_others_are_any() -> None:
 
 
 def test_preferred_devices_come_first_and_in_their_order() -> None:
-    """What is missing is filled up with the others."""
+    """Other devices fill the rest."""
     queue = a_queue(a_job(1, a_need(3, preferred=["3", "2"])))
     assert where(plan(queue, [], FOUR, [], Policy(), 0.0)) == {1: "3 2 0"}
 
 
 def test_newest_first_takes_the_last_listed_and_then_the_last_freed() -> None:
-    """A stack of GPUs, as simple_gpu_scheduler has it."""
+    """The order of simple_gpu_scheduler."""
     policy = Policy(newest_first=True)
     queue = a_queue(a_job(1), a_job(2), a_job(3))
     assert where(plan(queue, [], FOUR, [], policy, 9.0)) == {1: "3", 2: "2", 3: "1"}
     assert where(plan(queue, [], FOUR, [], policy, 9.0, {"0": 5.0, "1": 7.0})) == {1: "1", 2: "0", 3: "3"}
 
 
-def test_neighbours_go_to_one_job() -> None:
-    """A job with two GPUs gets two that are close."""
+def test_near_devices_go_to_one_job() -> None:
+    """A job with two GPUs gets two that are near each other."""
     near = {"0": ("2", "1", "3"), "1": ("3", "0", "2"), "2": ("0", "1", "3"), "3": ("1", "0", "2")}
     devices = [msgspec.structs.replace(device, near=near[device.id]) for device in FOUR.devices]
     queue = a_queue(a_job(1, a_need(2)), a_job(2, a_need(2)))
@@ -165,7 +165,7 @@ def test_neighbours_go_to_one_job() -> None:
 
 
 def test_a_device_listed_twice_takes_two_jobs() -> None:
-    """Whoever lists a GPU twice wants two jobs on it; somebody else's lease takes one of the two places."""
+    """A GPU listed twice takes two jobs; a lease of another engine takes one of the two places."""
     twice = a_snapshot(declared("0", "0"))
     queue = a_queue(a_job(1), a_job(2), a_job(3))
     assert where(plan(queue, [], twice, [], Policy(), 0.0)) == {1: "0", 2: "0#1"}
@@ -175,7 +175,7 @@ def test_a_device_listed_twice_takes_two_jobs() -> None:
 
 
 def test_a_slot_without_gpus_takes_one_job() -> None:
-    """An empty word is a device that nobody else can claim, and still only for one job at a time."""
+    """A slot without GPUs has no ledger name, but takes only one job at a time."""
     bare = msgspec.structs.replace(declared("none")[0], claims=())
     queue = a_queue(a_job(1), a_job(2))
     assert where(plan(queue, [], a_snapshot([bare]), [], Policy(), 0.0)) == {1: "none"}
@@ -185,23 +185,23 @@ def test_a_slot_without_gpus_takes_one_job() -> None:
 # -- packing -----------------------------------------------------------------------------------------
 
 
-def test_sharers_are_packed_where_they_fit_tightest() -> None:
-    """The smallest gap that is large enough is filled first, so that large gaps stay."""
+def test_sharing_jobs_go_where_they_fit_tightest() -> None:
+    """The smallest sufficient gap is filled first."""
     snapshot = a_snapshot(simulated(24, 16, 10))
     queue = a_queue(a_job(1, a_need(gib=9)), a_job(2, a_need(gib=6)), a_job(3, a_need(gib=9)))
     assert where(plan(queue, [], snapshot, [], Policy(), 0.0)) == {1: "2", 2: "1", 3: "1"}
 
 
-def test_packing_leaves_the_reserve_alone() -> None:
-    """Two jobs of half a card each do not share it, for the driver needs some too."""
+def test_sharing_keeps_the_reserve_free() -> None:
+    """Two jobs of half a GPU each do not share it, since the reserve stays free."""
     queue = a_queue(a_job(1, a_need(gib=12)), a_job(2, a_need(gib=12)))
     snapshot = a_snapshot(simulated(24))
     assert where(plan(queue, [], snapshot, [], Policy(), 0.0)) == {1: "0"}
     assert where(plan(queue, [], snapshot, [], Policy(reserve=0), 0.0)) == {1: "0", 2: "0"}
 
 
-def test_a_job_of_the_whole_size_runs_alone() -> None:
-    """A card of 24G takes a job that asks for 24G, when nobody else is there."""
+def test_a_job_of_the_whole_size_runs_exclusively() -> None:
+    """An empty GPU of 24G takes a job that asks for 24G."""
     big = a_need(gib=24)
     snapshot = a_snapshot(simulated(24))
     assert where(plan(a_queue(a_job(1, big)), [], snapshot, [], Policy(), 0.0)) == {1: "0"}
@@ -212,8 +212,8 @@ def test_a_job_of_the_whole_size_runs_alone() -> None:
 @pytest.mark.parametrize(
     ("first", "second"), [(Resources(), a_need(gib=1)), (a_need(gib=1), Resources())], ids=["whole", "part"]
 )
-def test_whole_jobs_and_sharers_do_not_mix(first: Resources, second: Resources) -> None:
-    """Whoever is there first, with us or with somebody else, closes the device to the other kind."""
+def test_exclusive_and_sharing_jobs_do_not_mix(first: Resources, second: Resources) -> None:
+    """An exclusive job and sharing jobs never use a device together, whichever came first."""
     snapshot = a_snapshot(simulated(24))
     gib = None if first.memory is None else first.memory / GIB
     queue = a_queue(a_job(1, second))
@@ -222,26 +222,26 @@ def test_whole_jobs_and_sharers_do_not_mix(first: Resources, second: Resources) 
 
 
 def test_others_reservations_count_like_ours() -> None:
-    """Memory that another engine leased is gone, the rest may be shared with it."""
+    """Memory that another engine leased is used; the rest may be shared."""
     queue = a_queue(a_job(1, a_need(gib=10)), a_job(2, a_need(gib=5)))
     snapshot = a_snapshot(simulated(24), gpu0=a_reading(15, "alice"))
     assert where(plan(queue, [], snapshot, [a_lease("0", gib=16)], Policy(), 0.0)) == {2: "0"}
 
 
 def test_memory_on_a_device_of_unknown_size_means_all_of_it() -> None:
-    """Nothing is packed where nobody can tell what fits."""
+    """Jobs do not share a device of unknown size."""
     queue = a_queue(a_job(1, a_need(gib=1)), a_job(2, a_need(gib=1)))
     assert where(plan(queue, [], a_snapshot(declared("0")), [], Policy(), 0.0)) == {1: "0"}
 
 
-def test_a_wide_sharer_gets_its_part_on_each_device() -> None:
-    """Several GPUs with a part of each is a need like any other."""
+def test_a_wide_sharing_job_gets_its_part_on_each_device() -> None:
+    """A job may use a part of several GPUs."""
     queue = a_queue(a_job(1, a_need(2, gib=10)), a_job(2, a_need(2, gib=10)), a_job(3, a_need(gib=10)))
     assert where(plan(queue, [], a_snapshot(simulated(24, 24)), [], Policy(), 0.0)) == {1: "0 1", 2: "0 1"}
 
 
-def test_memory_in_use_beyond_the_reservations_is_gone() -> None:
-    """A sharer that takes more than it asked for leaves less for the next."""
+def test_memory_beyond_the_reservations_counts_as_used() -> None:
+    """Memory beyond the reservations counts as used."""
     running = slot(9, "0", resources=a_need(gib=4))
     queue = a_queue(a_job(1, a_need(gib=10)))
     modest = a_snapshot(simulated(24), gpu0=a_reading(4, "me"))
@@ -254,11 +254,11 @@ def test_memory_in_use_beyond_the_reservations_is_gone() -> None:
 
 
 def test_the_plan_looks_at_no_more_jobs_than_it_starts() -> None:
-    """The work does not grow with the queue: of each group only the head and the started ones are fetched."""
+    """The plan reads only the head of each group and the started jobs."""
     seen: list[int] = []
 
     class Watched(Job, frozen=True):
-        """A job that notes when the plan reads its id."""
+        """A job that records when the plan reads its id."""
 
         def __getattribute__(self, name: str) -> object:
             value = super().__getattribute__(name)
@@ -274,6 +274,6 @@ def test_the_plan_looks_at_no_more_jobs_than_it_starts() -> None:
     assert max(seen) == 5
 
 
-def test_a_start_names_the_job_its_devices_and_whom_it_follows() -> None:
-    """On an open device it follows nobody."""
+def test_a_start_names_job_devices_and_worker() -> None:
+    """On an open device `behind` is empty."""
     assert plan(a_queue(a_job(1)), [], TWO, [], Policy(), 0.0).starts == (Start(a_job(1), ("0",), behind=""),)

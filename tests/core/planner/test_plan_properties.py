@@ -1,4 +1,4 @@
-"""Facts about the plan that hold on every machine and for every queue."""
+"""Properties of the plan on any machine and for any queue."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ def submit_some(draw: st.DrawFn, world: World, needs: list[Resources]) -> None:
 
 
 def in_order(world: World) -> list[Job]:
-    """All waiting jobs as the plan takes them."""
+    """All waiting jobs in the order of the plan."""
     jobs = [job for group in world.waiting.groups() for job in group]
     return sorted(jobs, key=lambda job: (-job.spec.priority, job.id))
 
 
 def open_starts(decided: Plan) -> dict[int, tuple[str, ...]]:
-    """Job -> devices, without those that are handed over."""
+    """Job -> devices, without prefetched jobs."""
     return {start.job.id: start.devices for start in decided.starts if not start.behind}
 
 
 def check_claims(world: World) -> None:
-    """Every claim bears its company, and no more memory is reserved than there is."""
+    """All claims are compatible, and no more memory is reserved than exists."""
     memory = {name: device.memory for device in world.devices for name in device.claims}
     for name, held in world.claims().items():
         assert len(held) <= min(claim.share for claim in held)
@@ -83,7 +83,7 @@ def check_claims(world: World) -> None:
 @QUIET
 @given(worlds())
 def test_no_device_is_given_twice_and_none_beyond_its_memory(world: World) -> None:
-    """After any plan every claim stands beside the others as their holders wish."""
+    """After any plan all claims are compatible."""
     world.turn()
     check_claims(world)
     whole = [
@@ -123,7 +123,7 @@ def test_every_waiting_job_has_a_reason_and_no_started_one(world: World) -> None
 @QUIET
 @given(worlds(), st.randoms(use_true_random=False))
 def test_equal_input_gives_an_equal_plan(world: World, random: Random) -> None:
-    """The order in which jobs came to be known does not matter, only what they are."""
+    """The order in which jobs were added does not matter."""
     jobs = in_order(world)
     random.shuffle(jobs)
     assert world.plan(a_queue(*jobs)) == world.plan()
@@ -132,7 +132,7 @@ def test_equal_input_gives_an_equal_plan(world: World, random: Random) -> None:
 @QUIET
 @given(worlds())
 def test_the_limit_on_running_jobs_is_kept(world: World) -> None:
-    """Slots and starts together never exceed it, save those that wait behind another."""
+    """Slots and starts together never exceed it, apart from prefetched jobs."""
     limit = world.policy.max_running
     starts = [start for start in world.plan().starts if not start.behind]
     assert limit is None or not starts or len(world.slots()) + len(starts) <= limit
@@ -141,7 +141,7 @@ def test_the_limit_on_running_jobs_is_kept(world: World) -> None:
 @QUIET
 @given(worlds(), st.data())
 def test_later_jobs_change_nothing_for_earlier_ones(world: World, data: st.DataObject) -> None:
-    """What starts on open devices is decided in order: a job waits only because of those before it."""
+    """A job waits only because of the jobs before it."""
     jobs = in_order(world)
     earlier = jobs[: data.draw(st.integers(0, len(jobs)))]
     ids = {job.id for job in earlier}
@@ -154,7 +154,7 @@ def test_later_jobs_change_nothing_for_earlier_ones(world: World, data: st.DataO
 @QUIET
 @given(worlds(), st.floats(0, 2 * PATIENCE))
 def test_a_reservation_is_never_broken(world: World, later: float) -> None:
-    """On reserved devices nobody after the reserved job starts, unless he surely ends in time or patience lasts."""
+    """On reserved devices a later job starts only if it ends in time or patience lasts."""
     world.clock += later
     decided = world.plan()
     reserved = decided.reserved
@@ -176,7 +176,7 @@ def test_a_reservation_is_never_broken(world: World, later: float) -> None:
 @QUIET
 @given(worlds())
 def test_every_job_that_can_run_does_run(world: World) -> None:
-    """When nothing new comes, the queue empties but for what others hold or the machine does not have."""
+    """Without new jobs the queue empties, except for jobs that wait for others or never fit."""
     world.leases = ()
     world.turn()
     while world.workers:
@@ -227,7 +227,7 @@ def test_a_wide_job_is_not_starved_by_narrow_ones(
 def test_a_long_job_is_not_starved_by_short_ones(
     devices: tuple[Device, ...], resources: Resources, stream: list[tuple[Resources, float, bool]], run_time: float
 ) -> None:
-    """Where the shortest go first, those that come within its own GPU-seconds delay a job, and no later ones."""
+    """With order "shortest", only jobs submitted within a job's own GPU-seconds delay it."""
     world = World(devices, Policy(patience=PATIENCE, order="shortest", unknown=LONGEST))
     keep_busy(world, stream, turns=5)
     for job in in_order(world):
@@ -241,7 +241,7 @@ def test_a_long_job_is_not_starved_by_short_ones(
 
 
 def keep_busy(world: World, stream: list[tuple[Resources, float, bool]], turns: int) -> None:
-    """Let the machine work while ten narrow jobs always wait."""
+    """Run the machine while ten narrow jobs always wait."""
     for _ in range(turns):
         while len(world.waiting) < 10:
             resources, run_time, limited = stream[len(world.run_times) % len(stream)]

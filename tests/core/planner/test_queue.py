@@ -1,4 +1,4 @@
-"""The waiting jobs keep their order and their cost, whatever comes and goes."""
+"""Waiting jobs keep their order and their cost through all additions and removals."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ WIDE = a_need(4)
 
 
 def ids_by_shape(waiting: WaitingJobs) -> dict[tuple[int, int], list[int]]:
-    """(GPUs, priority) -> ids in the order in which the plan would take them."""
+    """(GPUs, priority) -> ids in the order of the plan."""
     return {(group.shape.resources.gpus, group.shape.priority): [job.id for job in group] for group in waiting.groups()}
 
 
-def test_jobs_of_one_need_and_priority_are_one_group() -> None:
-    """Need and priority together make a group; nothing else does."""
+def test_resources_and_priority_make_a_group() -> None:
+    """Resources and priority make a group."""
     waiting = a_queue(a_job(1), a_job(2, WIDE), a_job(3), a_job(4, priority=5), a_job(5, limit=60.0))
     assert ids_by_shape(waiting) == {(1, 0): [1, 3, 5], (4, 0): [2], (1, 5): [4]}
 
 
 def test_a_job_that_comes_back_takes_its_old_place() -> None:
-    """Age is the id, so a retried job stands before those that were submitted after it."""
+    """Age is the id, so a retried job comes before those submitted after it."""
     waiting = a_queue(*(a_job(number) for number in range(1, 6)))
     for number in (1, 2, 3):
         waiting.remove(number)
@@ -38,7 +38,7 @@ def test_a_job_that_comes_back_takes_its_old_place() -> None:
 
 
 def test_a_removed_job_is_given_back() -> None:
-    """remove() gives the job, or None when it does not wait here."""
+    """remove() returns the job, or None when it is not here."""
     waiting = a_queue(a_job(1))
     assert waiting.remove(1) == a_job(1)
     assert waiting.remove(1) is None
@@ -46,7 +46,7 @@ def test_a_removed_job_is_given_back() -> None:
 
 
 def test_an_empty_group_is_gone() -> None:
-    """Groups are only those with jobs, so that a plan has nothing to skip."""
+    """A group without jobs is removed."""
     waiting = a_queue(a_job(1), a_job(2, WIDE))
     waiting.remove(2)
     assert len(waiting) == 1
@@ -54,7 +54,7 @@ def test_an_empty_group_is_gone() -> None:
 
 
 def test_an_edited_job_changes_its_group() -> None:
-    """Adding a job again with another need takes it out of its old group, also when it comes back."""
+    """Adding a job again with other resources moves it to another group, also back."""
     waiting = a_queue(a_job(1), a_job(2), a_job(3))
     waiting.add(a_job(2, priority=1))
     assert ids_by_shape(waiting) == {(1, 0): [1, 3], (1, 1): [2]}
@@ -63,7 +63,7 @@ def test_an_edited_job_changes_its_group() -> None:
 
 
 def test_the_place_of_a_job_is_how_many_come_before_it() -> None:
-    """Removed jobs no longer count, wherever they stood."""
+    """Removed jobs do not count."""
     jobs = [a_job(number) for number in range(1, 7)]
     waiting = a_queue(*jobs)
     assert waiting.place(jobs[4]) == 4
@@ -72,8 +72,8 @@ def test_the_place_of_a_job_is_how_many_come_before_it() -> None:
     assert waiting.place(jobs[4]) == 2
 
 
-def test_many_removals_leave_no_ballast() -> None:
-    """A group forgets what was removed from its middle."""
+def test_many_removals_are_compacted() -> None:
+    """A group is compacted after many removals."""
     count = 50 * SLACK
     waiting = a_queue(*(a_job(number) for number in range(count)))
     for number in range(1, count - 1):
@@ -84,7 +84,7 @@ def test_many_removals_leave_no_ballast() -> None:
 
 
 def test_a_hundred_thousand_jobs_cost_less_than_200_bytes_each() -> None:
-    """What the queue itself needs beside the jobs is small."""
+    """The queue needs little memory besides the jobs."""
     spec = JobSpec()
     jobs = [a_job(number, spec=spec) for number in range(20_000)]
     tracemalloc.start()
@@ -102,7 +102,7 @@ Steps = list[tuple[bool, int, int]]
 @settings(max_examples=80, derandomize=True, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(0, 1)), max_size=60))
 def test_any_coming_and_going_equals_a_sorted_table(steps: Steps) -> None:
-    """However jobs are added, removed and moved, the groups are what sorting all that is left would give."""
+    """After any additions, removals and moves the groups equal a sorted table."""
     waiting = WaitingJobs()
     table: dict[int, Job] = {}
     for comes, job_id, priority in steps:

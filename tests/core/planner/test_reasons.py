@@ -67,18 +67,18 @@ SENTENCES: list[tuple[Reason, str]] = [
 
 @pytest.mark.parametrize(("reason", "words"), SENTENCES)
 def test_a_reason_in_plain_words(reason: Reason, words: str) -> None:
-    """Screens, logs and status show exactly this."""
+    """Screens, logs and status show exactly this sentence."""
     assert sentence(reason) == words
 
 
 @pytest.mark.parametrize("reason", [reason for reason, _ in SENTENCES])
 def test_a_stored_reason_comes_back_the_same(reason: Reason) -> None:
-    """The tag tells the kinds apart, so a reason may be kept as JSON."""
+    """A reason survives encoding as JSON."""
     assert msgspec.json.decode(msgspec.json.encode(reason), type=Reason) == reason
 
 
-def test_every_kind_of_reason_is_told() -> None:
-    """None of the union's members is missing above."""
+def test_every_kind_of_reason_has_a_sentence() -> None:
+    """The table above has every member of the union."""
     assert {type(reason) for reason, _ in SENTENCES} == set(Reason.__args__)
 
 
@@ -91,6 +91,6 @@ def test_every_kind_of_reason_is_told() -> None:
         (Behind((Dependency(12), Dependency(11, array=True))), "after 11.1 (ok), array 11 (ok)"),
     ],
 )
-def test_jobs_are_called_as_people_type_them(reason: Reason, words: str) -> None:
-    """A task of an array is told by array and index."""
+def test_jobs_are_named_as_users_type_them(reason: Reason, words: str) -> None:
+    """A task of an array is shown as array and index."""
     assert words in sentence(reason, name={12: "11.1"}.__getitem__)

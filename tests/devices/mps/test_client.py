@@ -114,7 +114,7 @@ def test_not_wanted_any_more(bench: Bench) -> None:
 
 
 def test_while_one_is_being_stopped(bench: Bench) -> None:
-    """Who comes while a daemon is stopped waits until that is over."""
+    """A client that comes while a daemon is stopped waits until that is over."""
     stopping = wait_last_client(bench.paths)
     pending = bench.pending()
     assert pending.poll(0.0) is None
@@ -125,7 +125,7 @@ def test_while_one_is_being_stopped(bench: Bench) -> None:
 
 
 def test_refused(bench: Bench) -> None:
-    """Where a daemon does not start, that is told after a few tries, and meanwhile what the trouble is."""
+    """A daemon that does not start is an error after a few attempts; meanwhile the trouble is known."""
     pending = bench.pending("refuse")
     with pytest.raises(MpsTrouble, match="does not start: Cannot access"):
         wait_until(lambda: pending.poll(time.monotonic()) and False)

@@ -53,7 +53,7 @@ class TestTrouble:
     """Programs that do not do what they should."""
 
     def test_hangs(self, short: Path) -> None:
-        """A program that never returns holds nobody up for longer than the deadlines."""
+        """A program that never returns takes no longer than the deadlines."""
         control = _control(short, "hang")
         begun = time.monotonic()
         assert not control.alive()
@@ -64,7 +64,7 @@ class TestTrouble:
         assert time.monotonic() - begun < PATIENCE_SECONDS
 
     def test_refuses(self, short: Path) -> None:
-        """What the program says when it does not start the daemon is told."""
+        """The error has what the program says when it does not start the daemon."""
         with pytest.raises(MpsTrouble, match="does not start: Cannot access CUDA_MPS_PIPE_DIRECTORY="):
             _control(short, "refuse").start(GPU)
 

@@ -36,7 +36,7 @@ def test_usual_place() -> None:
 
 
 def test_made_for_oneself(tmp_path: Path) -> None:
-    """All of it is made so that nobody else can enter, and what is there already is used."""
+    """All directories are for the user alone, and existing ones are used."""
     paths = daemon_paths("GPU-1", {"STOKER_MPS_DIR": str(tmp_path / "m")})
     for _ in range(2):
         prepare(paths)
@@ -53,7 +53,7 @@ def test_symbolic_link(tmp_path: Path) -> None:
 
 
 def test_file(tmp_path: Path) -> None:
-    """A file in its place is told."""
+    """A file in its place is an error."""
     (tmp_path / "m").touch()
     with pytest.raises(MpsTrouble, match="not a directory"):
         prepare(DaemonPaths(str(tmp_path / "m/gpu")))
@@ -77,7 +77,7 @@ def test_open_to_others(tmp_path: Path) -> None:
 
 
 def test_too_long(tmp_path: Path) -> None:
-    """A path that no socket can have is told before anything is made."""
+    """A path that no socket can have is an error before anything is made."""
     with pytest.raises(MpsTrouble, match="too long for a socket"):
         prepare(DaemonPaths(str(tmp_path / ("m" * 100) / "gpu")))
     assert not list(tmp_path.iterdir())
@@ -98,7 +98,7 @@ def test_long_log(tmp_path: Path) -> None:
 
 
 def test_all_of_the_gpu() -> None:
-    """Without a limit on threads or memory it is only told where its daemon is."""
+    """Without a limit on threads or memory it only learns where its daemon is."""
     assert client_variables(PATHS, 100, None, {}) == {**FOUND, "STOKER_MPS_GIVEN": NAMES}
 
 

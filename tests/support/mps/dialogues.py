@@ -1,4 +1,4 @@
-"""What the control program has to do, whoever made it: functions that are the whole program of a process."""
+"""What every control program has to do: functions that are the whole program of a process."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def quits_unasked(program: str, root: str) -> None:
 
 
 def has_no_clients(program: str, root: str) -> None:
-    """Where nobody is a client, there is nothing to terminate."""
+    """Without a client there is nothing to terminate."""
     _, control = _prepared(program, root)
     control.start(GPU)
     assert control.terminate({1, os.getpid()}, 1.0) == []
@@ -88,7 +88,7 @@ def has_no_clients(program: str, root: str) -> None:
 
 
 def says_so_in_words(program: str, root: str) -> None:
-    """Return codes tell nothing: what is unknown, out of range or not there is said in words."""
+    """Return codes mean nothing: what is unknown, out of range or missing is said in words."""
     paths, control = _prepared(program, root)
     control.start(GPU)
     environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": paths.pipe}

@@ -101,7 +101,7 @@ class FakeLink:
 
 @dataclass(frozen=True)
 class FakeMachine:
-    """All that the stand-in library tells; `blocked` symbols hang for so many seconds."""
+    """All that the stand-in library reports; `blocked` symbols hang for so many seconds."""
 
     gpus: tuple[FakeGpu, ...] = ()
     links: tuple[FakeLink, ...] = ()

@@ -15,7 +15,7 @@ STILL = "sleep 60"
 
 
 def holds(size: int | str, gpu: int = 0, load: int = 30) -> str:
-    """Shell text: its process holds so many bytes of a GPU from now on; `na` is what the driver cannot tell."""
+    """Shell text: its process holds so many bytes of a GPU from now on; `na` is what the driver does not know."""
     return f'echo "process {gpu} $$ {size} compute -1 {load}" >> "$FAKE_NVML_STATE"'
 
 

@@ -1,4 +1,4 @@
-"""The demonstration: a shipped job list for four simulated GPUs that shows every state once."""
+"""The demonstration: a job list for four simulated GPUs that shows every state once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CANCELLED_AFTER_SECONDS = 1.5
 
 
 class Act(Struct, frozen=True):
-    """One job of the demonstration, and what is to become of it."""
+    """One job of the demonstration, and its expected end."""
 
     name: str
     line: str
@@ -35,36 +35,26 @@ class Act(Struct, frozen=True):
     mishaps: int = 0
     """How many of its attempts fail or are lost."""
     spared: bool = False
-    """Whether company costs it an attempt that is not counted."""
+    """Whether co-tenants cost it an attempt that is not counted."""
     says: str = ""
-    """What the last line of its log or the note on its end contains."""
+    """Text in the last line of its log or in the note on its end."""
 
 
-def simjob(memory: str, seconds: float, *more: str) -> str:
-    """A line for the shell that pretends to train; `-P` keeps modules of the current directory out of it."""
-    words = [
-        sys.executable,
-        "-P",
-        "-m",
-        "stoker.devices.demo_job",
-        "--memory",
-        memory,
-        "--seconds",
-        str(seconds),
-        *more,
-    ]
-    return shlex.join(words)
+def train(memory: str, seconds: float, *more: str) -> str:
+    """A shell line that runs the demonstration job; `-P` keeps modules of the current directory out of it."""
+    words = (sys.executable, "-P", "-m", "stoker.devices.demo_job", "--memory", memory, "--seconds", str(seconds))
+    return shlex.join([*words, *more])
 
 
 def shared(name: str, seconds: float = 3.5, priority: int = 0) -> Act:
-    """A job that leaves room for two others on its GPU, once somebody knows that."""
-    line = f"exec {simjob('6600M', seconds, '--load', '30')}"
+    """A job that leaves room for two others on its GPU, once its memory is measured."""
+    line = f"exec {train('6600M', seconds, '--load', '30')}"
     return Act(name, line, JobOptions(vram="auto", time="15s", priority=priority))
 
 
 def fails_at_first(failure: str) -> str:
     """A line that does this in the first attempt and trains in the second."""
-    return f'{simjob("3500M", 1.5)}; [ "$STOKER_ATTEMPT" != 1 ] || {failure}'
+    return f'{train("3500M", 1.5)}; [ "$STOKER_ATTEMPT" != 1 ] || {failure}'
 
 
 _TRACEBACK = "\n".join(
@@ -79,16 +69,16 @@ _TRACEBACK = "\n".join(
 )
 
 SCRIPT: Sequence[Act] = (
-    Act("vit-l", f"exec {simjob('13600M', 3.0, '--load', '40')}", JobOptions(vram="20G", time="8s", on="3")),
+    Act("vit-l", f"exec {train('13600M', 3.0, '--load', '40')}", JobOptions(vram="20G", time="8s", on="3")),
     Act(
         "greedy",
-        f"exec {simjob('12G', 2.5, '--ramp', '1.5', '--load', '20')}",
+        f"exec {train('12G', 2.5, '--ramp', '1.5', '--load', '20')}",
         JobOptions(vram="3G", time="8s", on="3"),
         spared=True,
     ),
     Act(
         "lr=10",
-        f"{simjob('12G', 2.5)}; echo {shlex.quote(_TRACEBACK)} >&2; exit 1",
+        f"{train('12G', 2.5)}; echo {shlex.quote(_TRACEBACK)} >&2; exit 1",
         JobOptions(time="8s"),
         becomes="failed",
         mishaps=1,
@@ -96,7 +86,7 @@ SCRIPT: Sequence[Act] = (
     ),
     Act(
         "too-big",
-        f"exec {simjob('30G', 4.0, '--ramp', '3')}",
+        f"exec {train('30G', 4.0, '--ramp', '3')}",
         JobOptions(time="8s"),
         becomes="oom",
         mishaps=1,
@@ -105,7 +95,7 @@ SCRIPT: Sequence[Act] = (
     *[shared(f"lr={rate}") for rate in ("1e-2", "3e-3", "1e-3", "3e-4")],
     Act(
         "endless",
-        f"exec {simjob('16G', 600.0)}",
+        f"exec {train('16G', 600.0)}",
         JobOptions(time="3s", grace="1s"),
         becomes="timeout",
         mishaps=1,
@@ -117,12 +107,12 @@ SCRIPT: Sequence[Act] = (
         mishaps=1,
     ),
     Act("unlucky", fails_at_first("kill -9 $PPID"), JobOptions(vram="4G", time="8s"), mishaps=1),
-    Act(CANCELLED, f"exec {simjob('20G', 600.0)}", JobOptions(grace="1s", time="5s"), becomes="cancelled"),
-    Act("two-gpus", f"exec {simjob('18G', 2.0)}", JobOptions(gpus=2, time="8s")),
-    Act("four-gpus", f"exec {simjob('22G', 2.5)}", JobOptions(gpus=4, time="8s")),
-    Act("leaver", f"sleep 600 & exec {simjob('2G', 0.5)}", JobOptions(vram="4G", time="4s"), says="left 1 process"),
+    Act(CANCELLED, f"exec {train('20G', 600.0)}", JobOptions(grace="1s", time="5s"), becomes="cancelled"),
+    Act("two-gpus", f"exec {train('18G', 2.0)}", JobOptions(gpus=2, time="8s")),
+    Act("four-gpus", f"exec {train('22G', 2.5)}", JobOptions(gpus=4, time="8s")),
+    Act("leaver", f"sleep 600 & exec {train('2G', 0.5)}", JobOptions(vram="4G", time="4s"), says="left 1 process"),
     *[shared(f"seed={seed}") for seed in range(1, 13)],
-    Act("finetune", f"exec {simjob('21G', 3.5, '--ramp', '2')}"),
+    Act("finetune", f"exec {train('21G', 3.5, '--ramp', '2')}"),
     shared("urgent", 2.5, priority=10),
 )
 
@@ -138,7 +128,7 @@ def _listed(act: Act) -> Listed:
 
 
 class Demonstration:
-    """Passes a run's news on to a view, cancels one job, and sees whether all goes by the script."""
+    """Passes the events of a run on to a view, cancels one job, and compares the ends with the script."""
 
     def __init__(self, view: View, script: Sequence[Act] = SCRIPT) -> None:
         self.interval = view.interval
@@ -154,22 +144,20 @@ class Demonstration:
         self._view.happened(job_event)
 
     def refresh(self, run: Foreground) -> None:
-        """Cancel the unwanted job once it has been seen running."""
+        """Cancel the unwanted job once it runs."""
         for job in run.engine.held:
             if job.name == CANCELLED and _has_run(job, CANCELLED_AFTER_SECONDS):
                 run.engine.cancel(job.id, None, "cancelled by the demonstration")
         self._view.refresh(run)
 
     def say(self, text: str) -> None:
-        """Only the view speaks."""
         self._view.say(text)
 
     def close(self) -> None:
-        """The view leaves the screen in order."""
         self._view.close()
 
     def differences(self) -> list[str]:
-        """A sentence for each job that did not become what the script says."""
+        """A sentence for each job that did not end as the script says."""
         found = [(act, difference(act, self._ends.get(act.name))) for act in self._script]
         return [f"{act.name} {sentence}" for act, sentence in found if sentence]
 

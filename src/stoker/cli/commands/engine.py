@@ -1,17 +1,24 @@
-"""`stoker engine`: the machine room, one module for each of its verbs."""
+"""`stoker engine`: its commands; each imports what it needs when it runs, so that help and completion stay fast."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from stoker.cli.lazy import LazyGroup
+from stoker.core.errors import StokerError, UsageError
+
+if TYPE_CHECKING:
+    from stoker.store.paths import Paths
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-ROOMS = {
+COMMANDS = {
     "start": "Start the engine, if none runs.",
     "stop": "Stop the engine; what runs goes on, and its end is recorded by the next engine.",
     "status": "Show the engine: its process, devices and jobs, and what troubles it.",
@@ -20,9 +27,14 @@ ROOMS = {
     "install": "Let systemd start the engine with the machine.",
     "completion": "Let a shell complete verbs, options, ids and names.",
 }
+SHELLS = ("bash", "zsh", "fish")
+SHORTEST_STAY = 5.0
+"""An idle engine that stays less than these seconds may be gone again right after its start."""
+STOP_SECONDS = 10.0
+"""How long an engine may take to leave."""
 
 
-@click.group(name="engine", cls=LazyGroup, sentences=ROOMS, hidden=("run",), modules="stoker.cli.commands.engine_")
+@click.group(name="engine", cls=LazyGroup, sentences=COMMANDS)
 def command() -> None:
     """The engine in the background: it starts by itself with the first submit, and leaves when it is idle.
 
@@ -33,6 +45,274 @@ def command() -> None:
     """
 
 
-def of_simulated(function: Function) -> Function:
-    """Decorates a command that is about a queue with the choice of the simulated one."""
-    return click.option("--sim", is_flag=True, help="The queue of the simulated GPUs.")(function)
+def _service_options(function: Function) -> Function:
+    options = [
+        click.option("--sim", metavar="SPEC", envvar="STOKER_SIM", help="Simulated GPUs, for example 4x24G."),
+        click.option("--stay", is_flag=True, help="Do not leave when idle."),
+        click.option("--max-use", type=int, metavar="N", help="Use at most N GPUs at once."),
+        click.option("--min-free", type=int, metavar="N", help="Leave N GPUs free for others."),
+    ]
+    for decorate in reversed(options):
+        function = decorate(function)
+    return function
+
+
+_simulated = click.option("--sim", is_flag=True, help="The queue of the simulated GPUs.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead.")
+
+
+@command.command(name="start")
+@_service_options
+def start(sim: str | None, stay: bool, **flags: int | None) -> int:
+    """Start the engine, if none runs.
+
+    There is no need to: the first submit does it. What is set here holds until the engine leaves; what shall hold
+    always belongs into the configuration (stoker engine config).
+    """
+    from stoker.queue.engine_process import start_engine
+    from stoker.store.engine_lock import QUEUE, process_of, version_notice
+    from stoker.store.paths import paths_for
+
+    paths = paths_for(sim)
+    given = {name: value for name, value in flags.items() if value is not None}
+    words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    if stay:
+        words.insert(0, "--stay")
+    started = start_engine(paths, sim, words)
+    if (pid := process_of(paths, QUEUE)) is None:  # an engine that was just leaving is not taken for one
+        started = start_engine(paths, sim, words)
+        pid = process_of(paths, QUEUE)
+    if pid is None:
+        return _gone_again(paths)
+    print(f"the engine {'was started' if started else 'runs already'} (process {pid})", file=sys.stderr)
+    if not started and words:
+        print("        it goes on as it was; stop it first to start it otherwise", file=sys.stderr)
+    if notice := version_notice(paths):
+        print(notice, file=sys.stderr)
+    return 0
+
+
+def _gone_again(paths: Paths) -> int:
+    """Report an engine that has ended, which is expected where idle_exit is very short."""
+    from stoker.core.text import printable
+    from stoker.queue.config import load_config
+    from stoker.queue.engine_process import EngineFailed
+
+    idle_exit = load_config(os.environ, None).engine.idle_exit
+    if idle_exit is None or idle_exit >= SHORTEST_STAY:
+        raise EngineFailed("the engine was started, and is gone again", f"see {printable(str(paths.log))}")
+    print("the engine was started, and has left again, as idle_exit says", file=sys.stderr)
+    return 0
+
+
+@command.command(name="run", hidden=True)
+@_service_options
+@click.option("--ready-fd", type=int, help="Descriptor to tell when it works.")
+def run(sim: str | None, stay: bool, ready_fd: int | None, **flags: int | None) -> int:
+    """Be the engine, in the foreground."""
+    from stoker.cli.commands.engine_run import serve_queue
+    from stoker.store.paths import paths_for
+
+    serve_queue(paths_for(sim), sim, ready_fd, stay=stay, flags=flags)
+    return 0
+
+
+@command.command(name="stop")
+@_simulated
+@click.option("--drain", is_flag=True, help="Start nothing more, and leave when nothing runs.")
+@click.option("--force", is_flag=True, help="Kill an engine that does not leave; jobs go on.")
+@click.option("--jobs", is_flag=True, help="End all running jobs too: TERM, and KILL after the grace of each.")
+def stop(sim: bool, drain: bool, force: bool, jobs: bool) -> int:
+    """Stop the engine; what runs goes on, and its end is recorded by the next engine.
+
+    \b
+      stoker engine stop           leave now; jobs go on
+      stoker engine stop --drain   start nothing more, leave when the last job is over
+      stoker engine stop --jobs    end the jobs too
+      stoker engine stop --force   end an engine that does not answer; jobs go on
+    """
+    import signal
+
+    from stoker.store.engine_lock import QUEUE, signal_engine
+    from stoker.store.paths import paths_for
+
+    if drain and jobs:
+        raise UsageError("--drain lets jobs finish, --jobs ends them", "give one of them")
+    if force and (drain or jobs):
+        raise UsageError("an engine that is killed does nothing about its jobs", "give --force alone")
+    paths = paths_for(sim)
+    number = signal.SIGINT if jobs else signal.SIGHUP if drain else signal.SIGTERM
+    pid = signal_engine(paths, QUEUE, number)
+    if pid is None:
+        print("no engine runs", file=sys.stderr)
+    elif drain:
+        print("the engine starts nothing more, and leaves when nothing runs", file=sys.stderr)
+    elif _wait_gone(paths, pid):
+        print("the engine has left", file=sys.stderr)
+    elif jobs:  # they may take as long as their grace is
+        print("jobs are still ending; the engine leaves when the last is over", file=sys.stderr)
+    elif force and signal_engine(paths, QUEUE, signal.SIGKILL) and _wait_gone(paths, pid):
+        print("the engine did not leave, and was killed; jobs go on", file=sys.stderr)
+    else:
+        raise _does_not_leave(paths, pid)
+    return 0
+
+
+def _wait_gone(paths: Paths, pid: int) -> bool:
+    import time
+
+    from stoker.store.engine_lock import QUEUE, process_of
+
+    deadline = time.monotonic() + STOP_SECONDS
+    while process_of(paths, QUEUE) == pid:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _does_not_leave(paths: Paths, pid: int) -> StokerError:
+    from stoker.core.text import printable
+
+    return StokerError(
+        f"the engine (process {pid}) is still there after {STOP_SECONDS:g} s",
+        f"see {printable(str(paths.log))}; stoker engine stop --force (or kill -9 {pid}) ends it: "
+        "jobs go on, and the next engine records their ends",
+    )
+
+
+@command.command(name="status")
+@_simulated
+@_json
+def status(sim: bool, as_json: bool) -> int:
+    """Show the engine: its process, devices and jobs, and what troubles it.
+
+    Exit code 3 where none runs, or it does not answer.
+    """
+    from stoker.cli.output_options import wants_json, write_json
+    from stoker.cli.views.engine import print_status
+    from stoker.queue.engine_status import engine_status
+    from stoker.store.engine_lock import version_notice
+    from stoker.store.paths import paths_for
+
+    paths = paths_for(sim)
+    found = engine_status(paths)
+    if notice := version_notice(paths):
+        print(notice, file=sys.stderr)
+    if wants_json(as_json):
+        write_json(found)
+    else:
+        print_status(found)
+    return 0 if found.answers else 3
+
+
+@command.command(name="check")
+@_simulated
+@_json
+@click.pass_context
+def check(context: click.Context, sim: bool, as_json: bool) -> int:
+    """Tell what is wrong with this machine, and what to do about it. Exit code 1 where there is a problem."""
+    import time
+
+    from stoker.cli.doctor import Subject, known_variables, report
+    from stoker.cli.output_options import wants_json
+    from stoker.queue.engine_status import engine_answers
+    from stoker.store.paths import paths_for
+
+    paths = paths_for(sim)
+    subject = Subject(
+        paths=paths,
+        environment=dict(os.environ),
+        simulated=sim or bool(os.environ.get("STOKER_SIM")),
+        now=time.time(),
+        answers=engine_answers(paths),
+        known_variables=frozenset(known_variables(context.find_root())),
+    )
+    return 1 if report(subject, as_json=wants_json(as_json)) else 0
+
+
+@command.command(name="config")
+@_json
+def config(as_json: bool) -> int:
+    """Show every setting with its value and its origin.
+
+    What a flag says goes before STOKER_* variables, those before stoker.toml or [tool.stoker] in pyproject.toml of the
+    nearest directory, that before your own file, and that before the machine's. Values that look secret are not shown.
+    An engine that runs reads changed files again, but keeps its devices, and what it was started with.
+    """
+    from stoker.cli.output_options import wants_json, write_json
+    from stoker.cli.views.engine import config_shown, print_config
+    from stoker.core.text import printable
+    from stoker.queue.config import load_config
+    from stoker.queue.engine_status import not_in_force_now
+    from stoker.store.paths import paths_for
+
+    found = load_config(os.environ, Path.cwd())
+    for warning in found.warnings:
+        print(f"stoker: {printable(warning)}", file=sys.stderr)
+    if wants_json(as_json):
+        write_json(config_shown(found))
+    else:
+        print_config(found)
+    if notice := not_in_force_now(found.engine, paths_for(simulated=False)):
+        print(f"stoker: {notice}", file=sys.stderr)
+    return 0
+
+
+@command.command(name="install")
+@click.option("--print", "only_print", is_flag=True, help="Print the unit, and write nothing.")
+def install(only_print: bool) -> int:
+    """Let systemd start the engine with the machine: write a unit of your own, for which no root is needed.
+
+    It says what to type next. A stop or restart of the unit leaves running jobs alone.
+    """
+    from stoker.core.text import printable
+    from stoker.queue.systemd_unit import NAME, unit_path, unit_text, write_unit
+    from stoker.store.engine_lock import QUEUE, process_of
+    from stoker.store.paths import paths_for
+
+    script = Path(sys.executable).parent / "stoker"
+    program = [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-P", "-m", "stoker"]
+    text = unit_text(program, os.environ)
+    if only_print:
+        print(text, end="")
+        return 0
+    path = unit_path(os.environ)
+    write_unit(path, text)
+    print(f"wrote {printable(str(path))}; now type:", file=sys.stderr)
+    if process_of(paths_for(simulated=False), QUEUE) is not None:
+        print("  stoker engine stop                        # the one that runs now; jobs go on", file=sys.stderr)
+    print("  systemctl --user daemon-reload", file=sys.stderr)
+    print(f"  systemctl --user enable --now {NAME}", file=sys.stderr)
+    print(
+        "  loginctl enable-linger                    # it starts with the machine, and outlives your logout",
+        file=sys.stderr,
+    )
+    return 0
+
+
+@command.command(name="completion")
+@click.argument("shell", type=click.Choice(SHELLS), required=False)
+@click.option("--print", "only_print", is_flag=True, help="Print the script, and write nothing.")
+@click.pass_context
+def completion(context: click.Context, shell: str | None, only_print: bool) -> int:
+    """Let a shell complete verbs, options, ids and names of jobs: bash, zsh or fish, else the one you use.
+
+    It writes a file where the shell looks for it, and says what is left to type.
+    """
+    from stoker.cli.completion import install_script, script
+
+    shell = shell or _own_shell()
+    text = script(context.find_root().command, shell)
+    if only_print:
+        print(text, end="")
+    else:
+        install_script(shell, text)
+    return 0
+
+
+def _own_shell() -> str:
+    name = Path(os.environ.get("SHELL", "")).name
+    if name not in SHELLS:
+        raise UsageError(f"which shell? {name or 'yours'} is not one of {', '.join(SHELLS)}", "name one of them")
+    return name

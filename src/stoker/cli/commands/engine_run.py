@@ -1,19 +1,98 @@
-"""`stoker engine run`: be the engine; what `start` and the systemd unit call."""
+"""Be the engine of the queue: what `stoker engine run` does."""
 
 from __future__ import annotations
 
-import click
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
-from stoker.cli.commands.engine_start import service_options
-from stoker.store.paths import paths_for
+import msgspec
+
+from stoker.core.errors import Impossible, StokerError
+from stoker.core.settings import EngineSettings, policy_of
+from stoker.devices.detect import LateDevices, detect, simulate
+from stoker.devices.interface import Devices
+from stoker.engine.background import ServiceConfig, serve
+from stoker.ledger import find_ledger, prepare_ledger
+from stoker.queue.config import Config, Rereading, load_config
+from stoker.queue.engine_process import log, tell_failure, tell_ready
+from stoker.queue.options import current_user
+from stoker.store.paths import Paths
+
+LABEL = "stoker"
 
 
-@click.command(name="run", hidden=True)
-@service_options
-@click.option("--ready-fd", type=int, help="Descriptor to tell when it works.")
-def command(sim: str | None, stay: bool, ready_fd: int | None, **flags: int | None) -> int:
-    """Be the engine, in the foreground."""
-    from stoker.cli.commands.engine_start import serve_queue
+def serve_queue(
+    paths: Paths,
+    sim: str | None,
+    ready: int | None,
+    *,
+    stay: bool = False,
+    flags: Mapping[str, object] | None = None,
+) -> None:
+    """Be the engine of the queue; `flags` are settings that the command line overrides."""
+    say = partial(log, paths.log)
+    if ready is not None:
+        os.set_inheritable(ready, False)
+    starters = [ready]
+    try:
+        load = partial(load_config, os.environ, None, flags=flags)
+        changes = Rereading(os.environ, load, say)
+        config = load()
+        with contextlib.closing(_devices(config.engine, paths, sim, say)) as devices:
+            service = _service_config(paths, config, devices, sim, stay=stay)
+            news = partial(_news, changes, service, stay=stay)
+            serve(service, say, lambda: tell_ready(starters.pop() if starters else None), news)
+    except StokerError as error:
+        say(f"{error.message}; {error.hint}")
+        if starters:  # after that the descriptor may belong to another file
+            with contextlib.suppress(OSError):
+                tell_failure(starters.pop(), error)
+        raise
 
-    serve_queue(paths_for(sim), sim, ready_fd, stay=stay, flags=flags)
-    return 0
+
+def _service_config(paths: Paths, config: Config, devices: Devices, sim: str | None, *, stay: bool) -> ServiceConfig:
+    shared = not sim or os.environ.get("STOKER_LEDGER")
+    return ServiceConfig(
+        paths=paths,
+        ledger=find_ledger(os.environ) if shared else prepare_ledger(paths.state / "ledger"),
+        devices=devices,
+        user=current_user(),
+        label=LABEL,
+        **_rules(config.engine, stay=stay),
+    )
+
+
+def _rules(settings: EngineSettings, *, stay: bool) -> dict[str, Any]:
+    """What a new configuration can change while the engine runs."""
+    return {
+        "policy": policy_of(settings, os.cpu_count() or 1),
+        "idle_exit": None if stay else settings.idle_exit,
+        "keep": settings.keep,
+        "on_finish": settings.on_finish,
+        "settings": settings,
+    }
+
+
+def _news(changes: Rereading, service: ServiceConfig, *, stay: bool) -> ServiceConfig | None:
+    """The engine's configuration after a change of the files; its devices stay."""
+    if (config := changes.news()) is None:
+        return None
+    devices = service.settings.devices if service.settings else ""
+    settings = msgspec.structs.replace(config.engine, devices=devices)
+    return msgspec.structs.replace(service, **_rules(settings, stay=stay))
+
+
+def _devices(settings: EngineSettings, paths: Paths, sim: str | None, say: Callable[[str], None]) -> Devices:
+    now = time.time()
+    named = settings.devices.split(",") if settings.devices else []
+    if sim:
+        return simulate(sim, str(paths.simulator), named, now)
+    try:
+        return detect(named, now)
+    except Impossible as error:  # jobs that need no GPU can run all the same
+        say(error.message)
+        return LateDevices(named, error.message)

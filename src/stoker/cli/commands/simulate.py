@@ -1,4 +1,4 @@
-"""`stoker simulate`: a trace of jobs on a machine that one may not have, by Stoker's rules and by others."""
+"""`stoker simulate`: replay a trace of jobs by Stoker's policy and by others."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from stoker.cli.output_options import Screen, output_options, write_json, write_plain
-from stoker.cli.views.simulate import frame, plain_lines
+from stoker.cli.views.simulate import drawing, plain_lines, text_lines
 from stoker.cli.views.text import terminal_size, write_lines
 from stoker.core.errors import UsageError
 from stoker.core.text import printable
 from stoker.core.units import count_text, parse_duration
-from stoker.simulation.replay import POLICIES, Scene, Wishes, prepare, replay_by, simulation
+from stoker.simulation.replay import POLICIES, ReplayOptions, Setup, outcome_of, prepare, report_of
 
 DEFAULT_POLICIES = "stoker,fifo"
 
@@ -57,11 +57,11 @@ def command(*, policy: str, svg: Path | None, longest: str | None, screen: Scree
     tells what is assumed where they are missing.
     """
     names = _policies(policy)
-    wishes = Wishes(longest=parse_duration(longest) if longest else None, **values)
-    scene = prepare(wishes)
-    for note in scene.notes:
+    options = ReplayOptions(longest=parse_duration(longest) if longest else None, **values)
+    setup = prepare(options)
+    for note in setup.notes:
         print(f"stoker: {printable(note)}", file=sys.stderr)
-    _show(names, wishes, scene, screen, svg)
+    _show(names, options, setup, screen, svg)
     return 0
 
 
@@ -79,20 +79,18 @@ def _policies(text: str) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def _show(names: list[str], wishes: Wishes, scene: Scene, screen: Screen, svg: Path | None) -> None:
-    replays = []
+def _show(names: list[str], options: ReplayOptions, setup: Setup, screen: Screen, svg: Path | None) -> None:
+    outcomes = {}
     for name in names:
         if screen.form == "screen":
-            print(f"stoker: {count_text(len(scene.works), 'job')} by {name} ...", file=sys.stderr)
-        replays.append(replay_by(name, scene, oracle=wishes.oracle))
-    told = simulation(wishes, scene, replays)
+            print(f"stoker: {count_text(len(setup.works), 'job')} by {name} ...", file=sys.stderr)
+        outcomes[name] = outcome_of(name, setup, oracle=options.oracle)
+    report = report_of(options, setup, outcomes)
     if svg is not None:
-        from stoker.cli.views.simulate import drawing
-
-        svg.write_text(drawing(f"{count_text(told.jobs, 'job')} on {told.gpus}", replays), encoding="utf-8")
+        svg.write_text(drawing(report), encoding="utf-8")
     if screen.form == "json":
-        write_json(told)
+        write_json(report.figures)
     elif screen.form == "plain":
-        write_plain(plain_lines(told))
+        write_plain(plain_lines(report))
     else:
-        write_lines(frame(told, replays, terminal_size(os.environ)[0]), screen.color)
+        write_lines(text_lines(report, terminal_size(os.environ)[0]), screen.color)

@@ -1,4 +1,4 @@
-"""What is remembered of a need is what would be worked out anew, and it is worked out once."""
+"""Cached answers about resources are those of the functions, and computed once."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ STARTS = st.lists(st.tuples(NEEDS, st.sampled_from("0123"), st.sampled_from([5.0
 
 
 class CountingOccupancy(Occupancy):
-    """Counts how often a device is looked at."""
+    """Counts calls of fit()."""
 
     looks = 0
 
     def fit(self, view: View, resources: Resources, at: float = NOW) -> int | None:
-        """One look more."""
+        """Count the call."""
         self.looks += 1
         return super().fit(view, resources, at)
 
 
 def occupied(snapshot: Snapshot, leases: Sequence[Lease] = ()) -> CountingOccupancy:
-    """A machine of which others have something and we nothing yet."""
+    """A machine with leases of others and no attempts of ours."""
     return CountingOccupancy((), snapshot, leases, policy=Policy(), now=10.0, freed={})
 
 
 def check(prospects: Prospects, occupancy: Occupancy, resources: Resources, devices: Sequence[Device]) -> None:
-    """All answers about a need are those of the functions that work them out."""
+    """All answers equal those of the functions."""
     job, never = a_job(1, resources), never_fits(resources, devices)
     fresh = Prospects(occupancy, Snapshot(10.0, tuple(devices)), Policy())
     assert prospects.never(resources) == (NeverFits(never) if never else None)
@@ -55,10 +55,10 @@ def check(prospects: Prospects, occupancy: Occupancy, resources: Resources, devi
 
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(WORDS | SIZES, LEASES, st.lists(NEEDS, min_size=1, max_size=4), STARTS)
-def test_every_answer_is_that_of_the_moment(
+def test_cached_answers_are_correct(
     devices: tuple[Device, ...], leases: list[Lease], needs: list[Resources], starts: list[tuple[Resources, str, float]]
 ) -> None:
-    """However often it was asked before, and whatever started since."""
+    """Answers are correct after any starts."""
     occupancy = occupied(a_snapshot(devices, at=10.0), leases)
     prospects = Prospects(occupancy, Snapshot(10.0, devices), Policy())
     for number, (resources, device, until) in enumerate(starts):
@@ -69,8 +69,8 @@ def test_every_answer_is_that_of_the_moment(
         check(prospects, occupancy, asked, devices)
 
 
-def test_a_need_is_worked_out_once() -> None:
-    """A thousand kinds of jobs with one need cost as many looks at the devices as one kind."""
+def test_resources_are_examined_once() -> None:
+    """A thousand shapes with the same resources cost as much as one."""
     snapshot = a_snapshot(simulated(24, 24), at=10.0)
     occupancy = occupied(snapshot, [a_lease("0", "1")])
     prospects, job = Prospects(occupancy, snapshot, Policy()), a_job(1, a_need())
@@ -85,7 +85,7 @@ def test_a_need_is_worked_out_once() -> None:
 
 
 def test_a_start_is_seen() -> None:
-    """What a job got is on offer to nobody else."""
+    """A device that a job got is not offered again."""
     snapshot = a_snapshot(declared("0", "1"))
     prospects = Prospects(occupied(snapshot), snapshot, Policy())
     assert [offer.device.id for offer in prospects.offers(Resources())] == ["0", "1"]

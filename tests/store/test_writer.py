@@ -1,4 +1,4 @@
-"""The queue on disk: what is written is there, whole or not at all, and nothing else is touched."""
+"""Writes to the queue are atomic and durable."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from support.wait import PATIENCE_SECONDS, wait_until
 TRUE = NewJob(Command(("true",)), JobSpec())
 ODD = os.fsdecode(b"caf\xe9 \xff")
 """A name that is no UTF-8."""
-STORY: list[Event] = [
+EVENTS: list[Event] = [
     Assigned("k1", ("GPU-1",), "/logs/1", 1.0),
     Started(1, 2.0),
     Exited(1, 3, 0, 4.0, peak_memory=4096, note="a note"),
@@ -85,19 +85,19 @@ def store(path: Path) -> Iterator[Store]:
 
 
 def added(store: Store, *jobs: NewJob, engine: str = "e1") -> list[Job]:
-    """The jobs as they are read back after they were submitted."""
+    """The jobs as read back after submission."""
     return [wanted(store, job_id) for job_id in store.add_jobs(1, engine, jobs or (TRUE,), 10.0)]
 
 
 def wanted(store: Store, job_id: int) -> Job:
-    """A job that must be there."""
+    """A job that must exist."""
     job = store.job(job_id)
     assert job
     return job
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds the file's lock."""
+    """Whether another process holds the file's lock."""
     with path.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -107,7 +107,7 @@ def is_locked(path: Path) -> bool:
 
 
 def after(job: Job, events: list[Event]) -> Change:
-    """What happens to a job, as the engine records it."""
+    """A change of a job, as the engine records it."""
     numbered = []
     for event in events:
         job = advance(job, event)
@@ -119,13 +119,13 @@ class TestFile:
     """The file itself."""
 
     def test_modes(self, store: Store, path: Path) -> None:
-        """Nobody else can read the queue or SQLite's files beside it."""
+        """Other users cannot read the queue or SQLite's files beside it."""
         added(store)
         modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
         assert modes == dict.fromkeys(["queue.db", "queue.db-wal", "queue.db-shm", "queue.lock", "queue.next"], 0o600)
 
     def test_schema(self, store: Store, path: Path) -> None:
-        """The schema has its version in the file, and all tables check the types of what they hold."""
+        """The file has the schema version, and all tables are strict."""
         with closing(sqlite3.connect(path)) as database:
             assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
             assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -145,7 +145,7 @@ class TestFile:
             assert other.job(job.id) == job
 
     def test_newer_schema(self, path: Path) -> None:
-        """A queue that a newer Stoker wrote is refused with advice, and not a byte of it changes."""
+        """A queue of a newer version is refused with a hint, and no byte changes."""
         with closing(sqlite3.connect(path)) as database:
             database.executescript(f"CREATE TABLE future (x); PRAGMA user_version = {VERSION + 1}")
         before = path.read_bytes()
@@ -156,7 +156,7 @@ class TestFile:
 
     @pytest.mark.parametrize("damage", [lambda _: b"not a database" * 1000, lambda good: b"\xff" * 50 + good[50:]])
     def test_damaged_file(self, path: Path, damage: Callable[[bytes], bytes]) -> None:
-        """A file that cannot be read is refused with advice, and not a byte of it changes."""
+        """An unreadable file is refused with a hint, and no byte changes."""
         Store(path).close()
         path.write_bytes(damage(path.read_bytes()))
         before = path.read_bytes()
@@ -166,7 +166,7 @@ class TestFile:
         assert path.read_bytes() == before
 
     def test_directory_in_its_place(self, path: Path) -> None:
-        """What cannot be opened at all is an error that a user can read, and nothing stays open."""
+        """A file that cannot be opened gives a readable error, and nothing stays open."""
         path.mkdir()
         before = os.listdir("/proc/self/fd")
         with pytest.raises(StokerError, match="unable to open"):
@@ -189,8 +189,8 @@ class TestJobs:
         kind = kind_of(submitted.command, spec)
         assert job == Job(job_id, 4, submitted.command, spec, Waiting(10.0), 10.0, "a name", kind=kind)
 
-    def test_names_that_are_no_text(self, store: Store, path: Path) -> None:
-        """Commands, directories, logs and notes may be any bytes; for people they are written with escapes."""
+    def test_names_that_are_not_utf_8(self, store: Store, path: Path) -> None:
+        """Commands, directories, logs and notes may be any bytes; text columns have escapes."""
         spec = JobSpec(cwd=f"/{ODD}", extra_env=(("WHERE", ODD),))
         (job,) = added(store, NewJob(Command((ODD, f"{ODD}\n")), spec, ODD))
         events: list[Event] = [
@@ -210,7 +210,7 @@ class TestJobs:
         assert batch == 1
 
     def test_environment(self, store: Store) -> None:
-        """An environment is kept once, under a digest of what it holds."""
+        """An environment is stored once, under its digest."""
         variables = {"PATH": "/bin", "ODD": ODD, "LINES": "a\nb=c"}
         digest = store.add_environment(variables)
         assert store.add_environment(dict(reversed(variables.items()))) == digest
@@ -218,7 +218,7 @@ class TestJobs:
         assert store.add_environment({**variables, "PATH": ""}) != digest
 
     def test_ids_are_never_used_again(self, store: Store, path: Path) -> None:
-        """The id of a job that was removed, or rolled back, is not given to another one."""
+        """The id of a deleted or rolled back job is not used again."""
         first = added(store, TRUE, TRUE)[-1].id
         with store.writing() as database:
             database.execute("DELETE FROM jobs")
@@ -233,8 +233,8 @@ class TestJobs:
             store.add_jobs(1, "e1", [TRUE, NewJob(Command((None,)), JobSpec())], 1.0)  # type: ignore[arg-type]
         assert store.last_job() is None
 
-    def test_terms_of_a_failed_submit(self, store: Store, path: Path) -> None:
-        """Terms that were rolled back are written again with the next job, not confused with somebody else's."""
+    def test_spec_of_a_failed_submit(self, store: Store, path: Path) -> None:
+        """A spec that was rolled back is written again with the next job."""
         here = NewJob(Command(("true",)), JobSpec(cwd="/here"))
         with pytest.raises(TypeError):
             store.add_jobs(1, "e1", [here, NewJob(Command((None,)), JobSpec())], 1.0)  # type: ignore[arg-type]
@@ -251,7 +251,7 @@ class TestJobs:
         assert wanted(store, ids[-1]).command == jobs[-1].command
 
     def test_several_arrays_at_once(self, store: Store) -> None:
-        """Tasks are named by the first one of theirs, also where that was handed in earlier."""
+        """Tasks get the id of the first task of their array, also in a later call."""
         arrays: dict[int, int] = {}
         first = [NewJob(TRUE.command, TRUE.spec, "", task, array) for array in (1, 2) for task in (0, 1)]
         ids = [*store.add_jobs(1, "e1", [TRUE, *first], 1.0, arrays=arrays)]
@@ -264,15 +264,15 @@ class TestJobs:
 
 
 class TestRecord:
-    """What the engine writes."""
+    """Changes by the engine."""
 
     def test_story(self, store: Store) -> None:
-        """Job, attempt and events are written together and tell the same."""
+        """Job, attempt and events are written together."""
         (job,) = added(store)
-        change = after(job, STORY)
+        change = after(job, EVENTS)
         store.record([change])
         assert store.job(job.id) == change.job
-        assert store.events(job.id) == STORY
+        assert store.events(job.id) == EVENTS
         row = AttemptRow(job.id, 1, "k1", ("GPU-1",), "/logs/1", "", 1.0, 2.0, 4.0, 3, 0, "exited", 4096, "a note")
         assert store.attempts(job.id) == [row]
 
@@ -286,52 +286,52 @@ class TestRecord:
     def test_other_ends(self, store: Store, events: list[Event], why: str) -> None:
         """An attempt without an exit code says why it has none."""
         (job,) = added(store)
-        store.record([after(job, [STORY[0], *events])])
+        store.record([after(job, [EVENTS[0], *events])])
         (row,) = store.attempts(job.id)
         assert (row.why, row.code, row.ended) == (why, None, None)
 
     def test_retries(self, store: Store) -> None:
-        """Every attempt has a row of its own, oldest first."""
+        """Every attempt has a row, oldest first."""
         (job,) = added(store, NewJob(Command(("false",)), JobSpec(retries=1)))
         second: list[Event] = [Assigned("k2", (), "/logs/1.1", 5.0), Started(2, 6.0), Exited(2, 0, 0, 7.0)]
-        store.record([after(job, [*STORY, *second])])
+        store.record([after(job, [*EVENTS, *second])])
         assert [(row.number, row.ref, row.code) for row in store.attempts(job.id)] == [(1, "k1", 3), (2, "k2", 0)]
         assert state_word(wanted(store, job.id)) == "done"
 
     def test_all_or_none(self, store: Store) -> None:
-        """A change that fails takes all others of the same call back with it."""
+        """A failed change rolls back all others of the same call."""
         one, other = added(store, TRUE, TRUE)
-        store.record([after(other, STORY)])
+        store.record([after(other, EVENTS)])
         with pytest.raises(StokerError, match="UNIQUE"):
-            store.record([after(one, STORY), after(other, STORY)])
+            store.record([after(one, EVENTS), after(other, EVENTS)])
         assert store.job(one.id) == one
         assert store.events(one.id) == []
         assert store.attempts(one.id) == []
 
-    def test_sequels(self, store: Store) -> None:
-        """Jobs that follow from an end are in the queue together with it, or not at all."""
+    def test_follow_up_jobs(self, store: Store) -> None:
+        """Follow-up jobs are written with the end that causes them, or not at all."""
         one, other = added(store, TRUE, TRUE)
-        store.record([after(one, STORY)], follow_ups=FollowUps("e2", [TRUE], 5.0))
+        store.record([after(one, EVENTS)], follow_ups=FollowUps("e2", [TRUE], 5.0))
         (follow_up,) = store.open_jobs("e2", 0, 10)
         assert (follow_up.submitted, follow_up.command) == (5.0, TRUE.command)
         with pytest.raises(StokerError, match="UNIQUE"):
-            store.record([after(one, STORY), after(other, STORY)], follow_ups=FollowUps("e2", [TRUE], 5.0))
+            store.record([after(one, EVENTS), after(other, EVENTS)], follow_ups=FollowUps("e2", [TRUE], 5.0))
         assert len(store.open_jobs("e2", 0, 10)) == 1
 
 
 class TestOpenJobs:
-    """Jobs that are not over, and whose they are."""
+    """Open jobs and their owners."""
 
     def test_pages(self, store: Store) -> None:
-        """An engine's jobs come in the order of their ids, page by page, without those that are over."""
+        """Open jobs of an engine come by id, page by page."""
         jobs = added(store, *[TRUE] * 5)
         added(store, engine="e2")
-        store.record([after(jobs[1], [Cancelled(11.0)]), after(jobs[3], STORY[:2])])
+        store.record([after(jobs[1], [Cancelled(11.0)]), after(jobs[3], EVENTS[:2])])
         assert [job.id for job in store.open_jobs("e1", 0, 2)] == [jobs[0].id, jobs[2].id]
         assert [job.id for job in store.open_jobs("e1", jobs[2].id, 9)] == [jobs[3].id, jobs[4].id]
 
     def test_owners(self, store: Store) -> None:
-        """Only engines with jobs that are not over are named; a job can be given to another."""
+        """Only engines with open jobs are listed; a job can be given to another engine."""
         (one,), (other,) = added(store, engine="e1"), added(store, engine="e2")
         store.record([after(other, [Cancelled(11.0)])])
         assert store.engines_with_open_jobs() == ["e1"]
@@ -340,14 +340,14 @@ class TestOpenJobs:
         assert [job.id for job in store.open_jobs("e3", 0, 9)] == [one.id]
 
     def test_only_one_takes_over(self, store: Store) -> None:
-        """Of two that want a job of the same dead engine the second gets nothing."""
+        """Of two engines that take over the same job, the second gets nothing."""
         (one,) = added(store, engine="dead")
         assert store.take_over([TakeOver(one.id, "dead")], "first") == {one.id}
         assert store.take_over([TakeOver(one.id, "dead")], "second") == set()
         assert [job.id for job in store.open_jobs("first", 0, 9)] == [one.id]
 
-    def test_a_job_taken_over_gets_new_terms(self, store: Store) -> None:
-        """Batch and terms are those of the run that takes the job up, where it names them."""
+    def test_a_job_taken_over_gets_a_new_spec(self, store: Store) -> None:
+        """Batch and spec are replaced where the new owner gives them."""
         (one,) = added(store, engine="dead")
         spec = structs.replace(one.spec, out="-")
         store.take_over([TakeOver(one.id, "dead", 7, spec)], "heir")
@@ -356,11 +356,11 @@ class TestOpenJobs:
         assert (taken.batch, taken.spec) == (7, spec)
 
 
-class TestHeldJobs:
+class TestActiveJobs:
     """Jobs that workers hold."""
 
     def held(self, store: Store, engine: str) -> list[Job]:
-        """One job in each state in which a worker holds it, and beside them one that waits and one that is over."""
+        """One job in each active state, one that waits and one that has ended."""
         starting, running, stopping, _, ended = added(store, *[TRUE] * 5, engine=engine)
         begun: list[Event] = [Assigned(f"{engine}-2", (), "", 1.0), Started(1, 2.0)]
         changes = [
@@ -373,27 +373,27 @@ class TestHeldJobs:
         return [change.job for change in changes[:3]]
 
     def test_jobs(self, store: Store) -> None:
-        """An engine's held jobs are those that are starting, running or stopping."""
+        """Active jobs are starting, running or stopping."""
         held = self.held(store, "e1")
         self.held(store, "e2")
         assert store.active_jobs("e1") == held
         assert store.active_jobs("e3") == []
 
     def test_owners(self, store: Store) -> None:
-        """An engine whose jobs all wait or are over is not named."""
+        """An engine without active jobs is not listed."""
         self.held(store, "e1")
         (job,) = added(store, engine="e2")
         added(store, engine="e3")
-        store.record([after(job, STORY)])
+        store.record([after(job, EVENTS)])
         assert store.engines_with_active_jobs() == ["e1"]
 
-    def test_workers(self, store: Store) -> None:
-        """Workers are needed as long as they hold a job."""
+    def test_slots(self, store: Store) -> None:
+        """The slots of active jobs are returned."""
         self.held(store, "e1")
         assert store.slots() == {"e1-1", "e1-2"}
 
     def test_waiting_jobs_cost_nothing(self, store: Store) -> None:
-        """Every question about held jobs is answered from the index that holds nothing else."""
+        """Queries of active jobs use the index of active jobs."""
         self.held(store, "e1")
         asked: list[str] = []
         with store.writing() as database:
@@ -413,52 +413,52 @@ class TestContent:
     """What makes two jobs the same work."""
 
     COMMAND = Command(("python", "train.py"))
-    TERMS = JobSpec(cwd="/here", extra_env=(("LR", "1"), ("BS", "2")))
+    SPEC = JobSpec(cwd="/here", extra_env=(("LR", "1"), ("BS", "2")))
 
     @pytest.mark.parametrize(
         "spec",
         [
-            structs.replace(TERMS, resources=Resources(4)),
-            structs.replace(TERMS, priority=9, retries=3, requeue=False),
-            structs.replace(TERMS, limit=1.0, grace=1.0, umask=0),
-            structs.replace(TERMS, out="a", err="b", environment="other"),
-            structs.replace(TERMS, extra_env=(("BS", "2"), ("LR", "1"))),
+            structs.replace(SPEC, resources=Resources(4)),
+            structs.replace(SPEC, priority=9, retries=3, requeue=False),
+            structs.replace(SPEC, limit=1.0, grace=1.0, umask=0),
+            structs.replace(SPEC, out="a", err="b", environment="other"),
+            structs.replace(SPEC, extra_env=(("BS", "2"), ("LR", "1"))),
         ],
     )
     def test_the_same(self, spec: JobSpec) -> None:
-        """Needs, limits, logs and the rest of the environment make no difference, nor does the order of variables."""
-        assert content_of(self.COMMAND, spec) == content_of(self.COMMAND, self.TERMS)
+        """Resources, limits, logs, the environment and the order of variables make no difference."""
+        assert content_of(self.COMMAND, spec) == content_of(self.COMMAND, self.SPEC)
 
     @pytest.mark.parametrize(
         ("command", "spec"),
         [
-            (Command(("python", "train.py", "")), TERMS),
-            (Command(("python train.py",)), TERMS),
-            (Command(("python train.py",), "/bin/sh"), TERMS),
-            (COMMAND, structs.replace(TERMS, cwd="/there")),
-            (COMMAND, structs.replace(TERMS, extra_env=(("LR", "1"), ("BS", "3")))),
-            (COMMAND, structs.replace(TERMS, extra_env=(("LR", "1"),))),
-            (Command(("python", "train.py", "BS=2")), structs.replace(TERMS, extra_env=(("LR", "1"),))),
+            (Command(("python", "train.py", "")), SPEC),
+            (Command(("python train.py",)), SPEC),
+            (Command(("python train.py",), "/bin/sh"), SPEC),
+            (COMMAND, structs.replace(SPEC, cwd="/there")),
+            (COMMAND, structs.replace(SPEC, extra_env=(("LR", "1"), ("BS", "3")))),
+            (COMMAND, structs.replace(SPEC, extra_env=(("LR", "1"),))),
+            (Command(("python", "train.py", "BS=2")), structs.replace(SPEC, extra_env=(("LR", "1"),))),
         ],
     )
     def test_not_the_same(self, command: Command, spec: JobSpec) -> None:
         """Every word, the directory and each variable given to the job make a difference."""
-        assert content_of(command, spec) != content_of(self.COMMAND, self.TERMS)
+        assert content_of(command, spec) != content_of(self.COMMAND, self.SPEC)
 
     def test_times_done(self, store: Store) -> None:
-        """Work counts as done as often as it succeeded, and not when it failed."""
+        """Only successful jobs count."""
         one, other, third = added(store, TRUE, TRUE, TRUE)
-        succeeded = [*STORY[:2], Exited(1, 0, 0, 3.0)]
-        store.record([after(one, succeeded), after(other, succeeded), after(third, STORY)])
+        succeeded = [*EVENTS[:2], Exited(1, 0, 0, 3.0)]
+        store.record([after(one, succeeded), after(other, succeeded), after(third, EVENTS)])
         assert store.times_done(content_of(TRUE.command, TRUE.spec)) == 2
-        assert store.times_done(content_of(self.COMMAND, self.TERMS)) == 0
+        assert store.times_done(content_of(self.COMMAND, self.SPEC)) == 0
 
 
 class TestTroubles:
-    """Full disks and other writers."""
+    """Full disks and concurrent writers."""
 
     def test_full_disk(self, tmp_path: Path) -> None:
-        """On a full disk nothing is half written, the error says so, and it works again once there is room."""
+        """On a full disk nothing is written, the error says so, and writing works again after space is freed."""
         with small_disk(tmp_path / "disk", "size=1m") as disk, closing(Store(disk / "queue.db")) as store:
             (job,) = added(store)
             ballast = fill(disk)
@@ -472,7 +472,7 @@ class TestTroubles:
             assert (next_job.id, next_job.spec.cwd) == (job.id + 1, "/new")
 
     def test_no_room_for_a_queue(self, tmp_path: Path) -> None:
-        """A queue that cannot be made is not called damaged."""
+        """On a full disk a new queue is not reported as damaged."""
         with small_disk(tmp_path / "disk", "size=64k") as disk:
             fill(disk)
             with pytest.raises(StokerError) as caught:
@@ -480,7 +480,7 @@ class TestTroubles:
             assert "aside" not in caught.value.hint
 
     def test_two_writers(self, store: Store, path: Path) -> None:
-        """Two processes that write all the time both get on, and nothing of either is lost."""
+        """Two busy writers both progress, and no write is lost."""
         with engine_process(WRITER, path, "one") as one, engine_process(WRITER, path, "other") as other:
             for writer in (one, other):
                 next_line(writer)
@@ -494,8 +494,8 @@ class TestTroubles:
         assert min(progress) > 0
         assert [len(store.open_jobs(engine, 0, 1000)) for engine in ("one", "other")] == [100, 100]
 
-    def test_a_writer_stopped_inside(self, store: Store, path: Path) -> None:
-        """Nobody waits without end for one that was stopped; the error names it, and what makes it go on helps."""
+    def test_a_stopped_writer(self, store: Store, path: Path) -> None:
+        """Waiting for a stopped writer ends with an error that names it; continuing it helps."""
         with engine_process(HOLDER, path) as holder, closing(Store(path, patience=0.1)) as other:
             next_line(holder)
             holder.send_signal(signal.SIGSTOP)
@@ -507,8 +507,8 @@ class TestTroubles:
             holder.communicate("go on\n", timeout=PATIENCE_SECONDS)
             added(other)
 
-    def test_one_that_waits_is_not_blamed(self, store: Store, path: Path) -> None:
-        """Who is second in the line hears of the one inside, not of the one before him."""
+    def test_the_error_names_the_holder(self, store: Store, path: Path) -> None:
+        """The error names the process that holds the lock, not the one that waits before."""
         blames_the_holder = pytest.raises(StokerError, match="by process")
         with engine_process(HOLDER, path) as holder:
             next_line(holder)
@@ -521,7 +521,7 @@ class TestTroubles:
                 assert next_line(waiting) == "inside"
 
     def test_locked_by_another_program(self, path: Path) -> None:
-        """A lock that is not ours is told as such, and has nothing to do with space."""
+        """A lock of another program is reported as such."""
         with closing(Store(path, patience=0.1)) as store, closing(sqlite3.connect(path)) as shell:
             shell.execute("BEGIN IMMEDIATE")
             with pytest.raises(StokerError, match=r"cannot write .*queue\.db: database is locked") as caught:
@@ -537,11 +537,11 @@ class TestTroubles:
             lambda store: store.job(1),
             lambda store: store.open_jobs("e1", 0, 9),
             lambda store: store.add_jobs(1, "e1", [TRUE], 1.0),
-            lambda store: store.record([after(Job(1, 1, TRUE.command, TRUE.spec, Waiting(1.0), 1.0), STORY)]),
+            lambda store: store.record([after(Job(1, 1, TRUE.command, TRUE.spec, Waiting(1.0), 1.0), EVENTS)]),
         ],
     )
     def test_damaged_inside(self, path: Path, use: Callable[[Store], object]) -> None:
-        """Damage that shows only in use is told with advice, by readers and writers; nothing is overwritten."""
+        """Damage found by readers and writers gives a hint; nothing is overwritten."""
         with closing(Store(path)) as store:
             added(store, *[TRUE] * 100)
         good = path.read_bytes()
@@ -553,8 +553,8 @@ class TestTroubles:
         assert "aside together" in caught.value.hint
         assert path.read_bytes() == before
 
-    def test_tables_of_somebody_else(self, path: Path) -> None:
-        """A database without our tables is an error that a user can read."""
+    def test_tables_of_another_program(self, path: Path) -> None:
+        """A database without our tables gives a readable error."""
         with closing(sqlite3.connect(path)) as database:
             database.execute(f"PRAGMA user_version = {VERSION}")
         with closing(Store(path)) as store, pytest.raises(StokerError, match="no such table") as caught:

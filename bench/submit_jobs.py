@@ -1,4 +1,4 @@
-"""Submitting to Stoker's queue without its command line, as a program would that imports it."""
+"""Submit to Stoker's queue from Python, without the command line."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from stoker.store.writer import Store, open_store
 NOTHING = Command(("true",))
 
 
-def hand_in(paths: Paths, commands: Sequence[Command], variables: Mapping[str, str], cwd: str) -> float:
-    """Open the queue, put commands into it, wake the engine; the seconds that took."""
+def submit_all(paths: Paths, commands: Sequence[Command], variables: Mapping[str, str], cwd: str) -> float:
+    """Open the queue, add the commands and wake the engine; returns the seconds that took."""
     started = time.perf_counter()
     with contextlib.closing(open_store(paths)) as store:
-        enter(store, paths, commands, variables, cwd)
+        submit_to(store, paths, commands, variables, cwd)
     return time.perf_counter() - started
 
 
-def enter(store: Store, paths: Paths, commands: Sequence[Command], variables: Mapping[str, str], cwd: str) -> None:
-    """One submit in a queue that is open."""
+def submit_to(store: Store, paths: Paths, commands: Sequence[Command], variables: Mapping[str, str], cwd: str) -> None:
+    """One submit to an open queue."""
     paths.logs.mkdir(mode=0o700, exist_ok=True)
     out = f"{paths.logs}/%j.log"
 
@@ -37,7 +37,7 @@ def enter(store: Store, paths: Paths, commands: Sequence[Command], variables: Ma
 
 
 def wait_until_over(paths: Paths) -> None:
-    """Wait until nothing in the queue is left to do."""
+    """Wait until all jobs of the queue are over."""
     with contextlib.closing(open_store(paths)) as store:
         while store.open_jobs(QUEUE, 0, 1):
             time.sleep(0.05)

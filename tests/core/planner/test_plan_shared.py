@@ -1,4 +1,4 @@
-"""Jobs on one GPU: what is set aside for each, who may join them, and what becomes of one that company harmed."""
+"""Jobs that share a GPU: reservations, who may share, and what happens after failures with co-tenants."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ FAILED = Exited(1, 1, 0, 9.0)
 
 
 def learnt(peak: int, load: int | None = None) -> Learnt:
-    """One run of such work, on the GPUs that the tests have."""
+    """One run of such work on the GPUs of the tests."""
     return observe_use(Learnt(), simulated(24)[0].model, peak=peak, load=load)
 
 
 def decided(jobs: list[Job], slots: list[Slot], known: Learnt, sizes: tuple[int, ...] = (24,), busy: int = 120) -> Plan:
-    """The plan on idle GPUs of these sizes, where all work is of one kind that is known so well."""
+    """The plan on idle GPUs of these sizes for work with this history."""
     devices = simulated(*sizes)
     snapshot = Snapshot(0.0, devices, {device.id: Reading(used=0) for device in devices})
     weighed = Policy(busy=busy)
@@ -49,14 +49,14 @@ def kindred(number: int, resources: Resources = AUTO, **more: int) -> Job:
     return msgspec.structs.replace(a_job(number, resources), kind="vit", **more)
 
 
-def test_work_that_is_not_known_has_its_gpu_to_itself() -> None:
-    """One on each GPU; the others wait for what these will show."""
+def test_unknown_work_runs_exclusively() -> None:
+    """One job per GPU; the others wait for its measurement."""
     plan = decided([kindred(1), kindred(2), kindred(3)], [], Learnt(), (24, 24))
     assert [start.devices for start in plan.starts] == [("0",), ("1",)]
     assert isinstance(plan.reason(kindred(3)), Crowded)
 
 
-def test_known_work_is_put_together() -> None:
+def test_known_work_shares() -> None:
     """As many as fit with margin and reserve: 3 x 6.9G of 24G, and the fourth waits."""
     plan = decided([kindred(number) for number in range(1, 5)], [], learnt(6 * GIB))
     assert [start.job.id for start in plan.starts] == [1, 2, 3]
@@ -64,40 +64,40 @@ def test_known_work_is_put_together() -> None:
 
 
 def test_the_tightest_gap_is_taken() -> None:
-    """A small job goes where it leaves a large gap alone."""
+    """A small job goes where it keeps a large gap free."""
     held = [Slot("k", 9, Resources(memory=20 * GIB), ("1",))]
     (start,) = decided([kindred(1, Resources(memory=2 * GIB))], held, Learnt(), (24, 24)).starts
     assert start.devices == ("1",)
 
 
-def test_a_busy_gpu_takes_nobody_else() -> None:
-    """Memory is there, but together they would be slower than one after the other."""
+def test_a_busy_gpu_takes_no_other_job() -> None:
+    """There is enough memory, but the loads together exceed the bound."""
     plan = decided([kindred(1), kindred(2)], [], learnt(2 * GIB, load=90))
     assert [start.job.id for start in plan.starts] == [1]
     assert plan.reason(kindred(2)) == TooBusy("0", 180, 120)
     assert len(decided([kindred(1), kindred(2)], [], learnt(2 * GIB, load=90), busy=200).starts) == 2
 
 
-def test_a_busy_job_may_run_alone() -> None:
-    """The bound is on company, not on work."""
+def test_a_busy_job_may_run_exclusively() -> None:
+    """The load bound applies only to shared GPUs."""
     assert decided([kindred(1)], [], learnt(2 * GIB, load=100), busy=50).starts
 
 
-def test_what_would_fill_the_card_runs_alone() -> None:
-    """A learnt peak with its margin may be more than the card has, and yet the job has run on it."""
+def test_a_job_that_would_fill_the_gpu_runs_exclusively() -> None:
+    """Where the learnt peak plus margin exceeds the GPU, the job runs exclusively."""
     plan = decided([kindred(1), kindred(2)], [], learnt(23 * GIB))
     assert [start.job.id for start in plan.starts] == [1]
 
 
-def test_wide_jobs_set_memory_aside_on_each_gpu() -> None:
-    """Another one fits beside it on both, a third does not."""
+def test_wide_jobs_reserve_memory_on_each_gpu() -> None:
+    """A second job fits beside it on both GPUs, a third does not."""
     wide = Resources(gpus=2, memory=10 * GIB)
     plan = decided([kindred(number, wide) for number in (1, 2, 3)], [], Learnt(), (24, 24))
     assert [start.job.id for start in plan.starts] == [1, 2]
 
 
-def test_what_a_job_is_known_to_need_counts() -> None:
-    """After an end for want of memory it is given more than was declared, and at last a GPU of its own."""
+def test_the_floor_counts() -> None:
+    """After an out-of-memory error more than declared is reserved, and finally an exclusive GPU."""
     resources = Resources(memory=2 * GIB)
     (start,) = decided([kindred(1, resources, floor=9 * GIB)], [], Learnt()).starts
     assert amount_on(start.resources, simulated(24)[0]) == 9 * GIB
@@ -105,14 +105,14 @@ def test_what_a_job_is_known_to_need_counts() -> None:
     assert amount_on(start.resources, simulated(24)[0]) is None
 
 
-def test_a_card_that_is_too_small_for_what_is_needed_at_least_is_had_whole() -> None:
-    """The job may yet fit there alone; it is not refused for what a guess says."""
+def test_a_gpu_smaller_than_the_floor_is_used_exclusively() -> None:
+    """The job may fit there exclusively, so it is not refused."""
     (start,) = decided([kindred(1, Resources(memory=2 * GIB), floor=30 * GIB)], [], Learnt()).starts
     assert amount_on(start.resources, simulated(24)[0]) is None
 
 
-def test_whole_cards_stay_whole() -> None:
-    """Whatever an attempt of it showed, a job that wants no company gets none."""
+def test_exclusive_jobs_stay_exclusive() -> None:
+    """An exclusive job stays exclusive."""
     assert resolved(Shape(Resources(), 0, floor=GIB), Learnt(), 15) == Resources()
 
 
@@ -127,25 +127,25 @@ def test_whole_cards_stay_whole() -> None:
         ("", "bob", False),
     ],
 )
-def test_clients_of_a_server_suffer_nobody_else(wanted: str, held: str, fits: bool) -> None:
-    """One MPS server serves one user, and computes for its clients alone."""
+def test_mps_clients_share_only_with_clients(wanted: str, held: str, fits: bool) -> None:
+    """Clients of an MPS server share only with clients of the same server."""
     assert compatible(Claim("0", 1, 9, mps=wanted), [Claim("0", 1, 9, mps=held)], 24) == fits
 
 
 def run(job: Job, event: Exited, resources: Resources | None = None) -> Job:
-    """The job after an attempt that ended so."""
+    """The job after an attempt with this end."""
     job = advance(job, Assigned("k", ("0",), "1.log", 1.0, resources=resources))
     job = advance(job, Started(job.attempts, 2.0))
     return advance(job, msgspec.structs.replace(event, attempt=job.attempts))
 
 
 def short(*, shared: bool, floor: int = 0) -> Exited:
-    """An end for want of memory."""
+    """An end with an out-of-memory error."""
     return msgspec.structs.replace(FAILED, cause="oom", shared=shared, floor=floor)
 
 
-def test_company_costs_no_retry() -> None:
-    """Queued again with more set aside, then alone, then over: in all three attempts, and no failure is counted."""
+def test_co_tenants_cost_no_retry() -> None:
+    """Requeued with more memory, then exclusively, then ended: three attempts, and no retry is spent."""
     job = run(kindred(1), short(shared=True, floor=3 * GIB))
     assert (job.state, job.failures, job.shared_failures, job.floor) == (Waiting(9.0), 0, 1, 3 * GIB)
     assert not needs_exclusive(job)
@@ -157,8 +157,8 @@ def test_company_costs_no_retry() -> None:
     assert (job.state.result, job.failures, job.attempts) == ("oom", 1, 3)
 
 
-def test_a_gpu_of_its_own_that_is_too_small_is_the_end() -> None:
-    """There is nothing more to give, so nothing is tried again, unless somebody wants just that."""
+def test_out_of_memory_on_an_exclusive_gpu_ends_the_job() -> None:
+    """Out of memory on an exclusive GPU is not retried, unless retry_on asks for it."""
     spec = msgspec.structs.replace(a_job(1).spec, retries=3)
     job = run(msgspec.structs.replace(a_job(1), spec=spec), short(shared=False))
     assert isinstance(job.state, Ended)
@@ -167,7 +167,7 @@ def test_a_gpu_of_its_own_that_is_too_small_is_the_end() -> None:
 
 
 def test_a_fault_of_another_client_costs_nothing_once() -> None:
-    """Whoever failed beside others under MPS runs alone next; if it fails again, that is its own doing."""
+    """After a fault with co-tenants under MPS a job runs exclusively; a second fault counts as a failure."""
     fault = msgspec.structs.replace(FAILED, cause="fault", shared=True)
     job = run(kindred(1), fault)
     assert (job.state, job.failures) == (Waiting(9.0), 0)
@@ -180,8 +180,8 @@ def test_a_fault_of_another_client_costs_nothing_once() -> None:
 @example(ends=[("fault", True, 0)] * 12)
 @example(ends=[("oom", True, 0), ("oom", True, 0), ("fault", True, 0), ("oom", True, 0)])
 @given(st.lists(st.tuples(st.sampled_from(["", "oom", "fault"]), st.booleans(), st.integers(0, 2**36)), max_size=12))
-def test_no_job_goes_round_for_ever(ends: list[tuple[str, bool, int]]) -> None:
-    """However it fails, a job without retries is over after a few attempts."""
+def test_no_job_is_requeued_for_ever(ends: list[tuple[str, bool, int]]) -> None:
+    """A job without retries ends after a few attempts, however it fails."""
     job = kindred(1)
     for cause, shared, floor in ends:
         if isinstance(job.state, Ended):
@@ -192,13 +192,13 @@ def test_no_job_goes_round_for_ever(ends: list[tuple[str, bool, int]]) -> None:
 
 
 def test_kinds_are_planned_apart() -> None:
-    """Jobs that ask for the same but are different work may have different needs."""
+    """Jobs with equal requests but different history are separate groups."""
     assert shape_of(kindred(1)) != shape_of(msgspec.structs.replace(kindred(2), kind="bert"))
     assert shape_of(kindred(1)) == shape_of(kindred(2))
 
 
 def test_others_load_counts_too() -> None:
-    """What another engine's lease says of load keeps ours away."""
+    """The load in the leases of other engines counts."""
     devices = simulated(24)
     snapshot = Snapshot(0.0, devices, {devices[0].id: Reading(used=GIB)})
     lease = Lease((Claim(devices[0].claims[0], 2 * GIB, 99, load=80),), "bob", 7, "train", 0.0)
@@ -209,8 +209,8 @@ def test_others_load_counts_too() -> None:
     assert not busy.starts
 
 
-def test_who_holds_more_than_was_set_aside_is_believed_to_do_so_again() -> None:
-    """What is left is counted with the peak that was seen, though the neighbour has not yet taken all of its part."""
+def test_a_peak_beyond_the_reservation_counts() -> None:
+    """A measured peak beyond the reservation counts as used."""
     devices = simulated(24)
     snapshot = Snapshot(0.0, devices, {devices[0].id: Reading(used=13 * GIB)})
     slots = [

@@ -1,4 +1,4 @@
-"""`stoker engine start|stop|status` as people type them, and how the engine stands apart from whoever started it."""
+"""`stoker engine start|stop|status` as people type them, and how the engine is detached from its starter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from stoker import __version__
-from stoker.cli.commands.engine_status import EngineStatus
+from stoker.queue.engine_status import EngineStatus
 from stoker.store.engine_lock import QUEUE, engine_lives, lock_path
 from support.background import Background
 from support.cli import PROGRAM, until
@@ -74,7 +74,7 @@ class TestStatus:
             assert text in outcome.out
 
     def test_an_engine_that_does_not_answer(self, background: Background) -> None:
-        """One that was stopped in its tracks lives, and is told to be silent."""
+        """An engine that was stopped by a signal lives, and is shown as silent."""
         background.start_engine()
         pid = background.engine_process
         assert pid is not None
@@ -109,7 +109,7 @@ class TestStop:
         assert (outcome.code, outcome.err) == (0, "no engine runs\n")
 
     def test_jobs_go_on_and_the_next_engine_has_their_codes(self, background: Background) -> None:
-        """A stop is not the end of anybody's work."""
+        """A stop does not end the jobs."""
         ends, stays = background.submit(f"{until('alone')}; exit 7", f"{until('go')}; exit 8")
         background.wait_word("running", ends, stays)
         assert background("engine", "stop").code == 0
@@ -166,8 +166,8 @@ class TestStop:
 
 def impatiently(background: Background, *words: str) -> subprocess.CompletedProcess[str]:
     """Type a command line that does not wait long for an engine to leave."""
-    program = "from stoker.cli import main; from stoker.cli.commands import engine_stop; "
-    program += "engine_stop.STOP_SECONDS = 0.5; main()"
+    program = "from stoker.cli import main; from stoker.cli.commands import engine; "
+    program += "engine.STOP_SECONDS = 0.5; main()"
     return subprocess.run(
         [sys.executable, "-c", program, *words],
         env=background.environment,
@@ -179,7 +179,7 @@ def impatiently(background: Background, *words: str) -> subprocess.CompletedProc
 
 
 class TestStart:
-    """`stoker engine start`, and what the engine inherits of whoever started it."""
+    """`stoker engine start`, and what the engine inherits from the process that started it."""
 
     def test_a_second_start_changes_nothing(self, background: Background) -> None:
         """It succeeds, and the engine is the same."""
@@ -246,7 +246,7 @@ class TestStart:
         assert background.engine_process == pid
 
     def test_a_failure_is_told_by_the_command(self, background: Background) -> None:
-        """What the engine could not use is said where somebody reads it, and in the log."""
+        """What the engine could not use is printed, and in the log."""
         background.environment["STOKER_PATIENCE"] = "soon"
         outcome = background("engine", "start")
         assert outcome.code == 3

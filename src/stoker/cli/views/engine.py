@@ -1,0 +1,78 @@
+"""Text of `stoker engine status` and `config`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from stoker import __version__
+from stoker.core.text import printable, text_for_json
+from stoker.core.units import count_text, duration_text, size_text
+from stoker.queue.config import SYSTEM_FILE, Config, Row, user_file
+from stoker.queue.engine_status import EngineDevice, EngineStatus
+
+
+class ConfigShown(Struct, frozen=True):
+    """All settings: `stoker engine config --json`."""
+
+    schema: str
+    files: list[str]
+    """Those that were read, the weakest first."""
+    settings: list[Row]
+
+
+def config_shown(config: Config) -> ConfigShown:
+    rows = [Row(*map(text_for_json, (row.key, row.value, row.origin))) for row in config.origins()]
+    return ConfigShown("stoker.engine-config/1", [text_for_json(str(path)) for path in config.files], rows)
+
+
+def print_config(config: Config) -> None:
+    """A table on a terminal; for programs, columns between tabs."""
+    rows = [(printable(row.key), printable(row.value), printable(row.origin)) for row in config.origins()]
+    if not sys.stdout.isatty():
+        print("\n".join("\t".join(row) for row in [("KEY", "VALUE", "ORIGIN"), *rows]))
+        return
+    key, value = (max(len(row[column]) for row in rows) for column in (0, 1))
+    for name, text, origin in rows:
+        print(f"{name:{key}}  {text:{min(value, 40)}}  {origin}")
+    print(f"\nsettings of yours belong into {printable(str(user_file(os.environ) or SYSTEM_FILE))}", file=sys.stderr)
+
+
+def print_status(found: EngineStatus) -> None:
+    for name, value in _status_lines(found):
+        print(f"{name + ':':10}{printable(value)}")
+
+
+def _status_lines(found: EngineStatus) -> Iterator[tuple[str, str]]:
+    yield "engine", _engine(found)
+    if found.since:
+        since = datetime.fromisoformat(found.since)
+        up = duration_text((datetime.now(UTC) - since).total_seconds())
+        yield "since", f"{since.astimezone():%Y-%m-%d %H:%M:%S} ({up} ago)"
+    if found.running:
+        yield "devices", found.devices_note or count_text(len(found.devices), "device")
+    for device in found.devices:
+        yield f"  {device.label}", _device(device)
+    yield "jobs", f"{found.active} running, {found.waiting} waiting, {found.parked} blocked"
+    optional = {"queue": found.paused, "trouble": found.trouble, "settings": found.not_in_force}
+    yield from ((name, text) for name, text in optional.items() if text)
+    yield "state", found.state
+    yield "log", found.log
+
+
+def _engine(found: EngineStatus) -> str:
+    if not found.running:
+        return "none runs; it starts with the next submit, or with stoker engine start"
+    version = f", version {found.version}" if found.version not in ("", __version__) else f", {__version__}"
+    how = ", starts nothing more" if found.draining else ""
+    silence = "" if found.answers else ", but does not answer: see its log; stoker engine stop --force, and jobs go on"
+    return f"runs (process {found.pid}{version}{how}){silence}"
+
+
+def _device(device: EngineDevice) -> str:
+    memory = size_text(device.memory_bytes) if device.memory_bytes is not None else ""
+    return " ".join(filter(None, (device.model, memory, device.problem and f"({device.problem})"))) or device.id

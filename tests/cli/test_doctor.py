@@ -17,20 +17,22 @@ import msgspec
 import pytest
 
 from stoker.cli.doctor import (
-    Subject,
-    Verdict,
-    check_clock,
     check_config,
     check_disk,
     check_engine,
     check_ledger,
     check_leftovers,
-    check_logout,
     check_queue,
     check_state,
-    check_unit,
     check_variables,
     diagnose,
+)
+from stoker.cli.doctor_machine import (
+    Subject,
+    Verdict,
+    check_clock,
+    check_logout,
+    check_unit,
     judge_absence,
     judge_files,
     judge_processes,
@@ -51,7 +53,7 @@ from support.nvml import DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH, Bench
 _CHECK_GPUS = """
 import json, pathlib, time
 import msgspec
-from stoker.cli.doctor import Subject, check_gpus
+from stoker.cli.doctor_machine import Subject, check_gpus
 from stoker.store.paths import Paths
 subject = Subject(Paths(pathlib.Path("/")), {}, simulated=False, now=time.time())
 print(msgspec.json.encode(list(check_gpus(subject))).decode())

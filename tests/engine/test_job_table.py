@@ -13,12 +13,11 @@ def test_a_job_is_where_its_state_says() -> None:
     """What waits is among the waiting, what runs is held, and what is over is forgotten."""
     table = JobTable()
     table.place(a_job(1))
-    assert (len(table.waiting), table.at_our_work) == (1, False)
-    table.waiting.remove(1)
+    assert (len(table.waiting), table.any_of_ours) == (1, False)
     table.place(a_job(1, state=RUNNING))
     assert [job.id for job in table.ours] == [1]
     table.place(a_job(1, state=Ended("done", 3.0)))
-    assert not table.at_work
+    assert table.active(1) is None
 
 
 def test_a_guest_is_not_ours() -> None:
@@ -26,9 +25,9 @@ def test_a_guest_is_not_ours() -> None:
     table = JobTable()
     table.place(a_job(1, state=RUNNING))
     table.adopt(a_job(1, state=RUNNING))
-    assert (table.ours, table.at_work, table.at_our_work) == ([], True, False)
+    assert (table.ours, table.any_of_ours) == ([], False)
     table.place(a_job(1, state=Waiting(3.0)))
-    assert (len(table.waiting), table.at_work) == (0, False)
+    assert (len(table.waiting), table.active(1)) == (0, None)
 
 
 def test_a_guest_can_become_ours() -> None:

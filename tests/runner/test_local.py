@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from stoker.core.errors import StokerError
+from stoker.runner.interface import WorkerLost
 from stoker.runner.journal import SIZE, AttemptExited, AttemptStarted
-from stoker.runner.local import WorkerLost
 from support.disk import fill, small_disk
 from support.local import Yard, end, engine_process, holders, lives, wait_pid, yard
 from support.wait import PATIENCE_SECONDS, line_from, wait_until
@@ -30,7 +30,7 @@ import sys
 from pathlib import Path
 from support.local import Yard
 works = Yard(Path(sys.argv[1]), "first")
-worker = works.backend.hire()
+worker = works.runner.hire()
 for number, line in enumerate(sys.argv[2:], 1):
     works.start(worker, f"{number}.1", line, shell="/bin/sh")
 works.wait_began()
@@ -44,7 +44,7 @@ from pathlib import Path
 from support.local import Yard
 works = Yard(Path(sys.argv[1]), "first")
 os.kill(int(sys.stdin.readline()), signal.SIGSTOP)
-worker = works.backend.hire()
+worker = works.runner.hire()
 works.start(worker, "1.1", sys.argv[2], shell="/bin/sh")
 print(worker, flush=True)
 sys.stdin.read()
@@ -96,7 +96,7 @@ def last_words(engine: subprocess.Popen[str]) -> str:
 
 def forkserver(works: Yard) -> psutil.Process:
     """The process that forks the workers."""
-    worker = works.backend.start_worker()
+    worker = works.runner.start_worker()
     wait_until(lambda: len(holders(works.workers / worker / "lock")) == 1)
     parent = works.process_of(worker).parent()
     assert parent
@@ -109,8 +109,8 @@ class TestKeeperAlive:
     def test_running_attempt(self, works: Yard) -> None:
         """An attempt goes on when its engine is killed, and its exit code reaches the next engine."""
         worker = killed_engine(works.directory, WAITS)
-        assert not works.backend.is_dead(worker)
-        assert works.backend.adopt(worker)
+        assert not works.runner.is_dead(worker)
+        assert works.runner.adopt(worker)
         works.wait_began()
         (works.directory / "go").touch()
         assert works.wait_over().code == 7
@@ -118,7 +118,7 @@ class TestKeeperAlive:
     def test_attempts_behind_it(self, works: Yard) -> None:
         """Attempts that were handed over ahead run too, each once."""
         worker = killed_engine(works.directory, WAITS, "echo ran >> ran", "exit 3")
-        assert works.backend.adopt(worker)
+        assert works.runner.adopt(worker)
         (works.directory / "go").touch()
         assert [works.wait_over(f"{number}.1").code for number in (1, 2, 3)] == [7, 0, 3]
         assert (works.directory / "ran").read_text() == "ran\n"
@@ -126,9 +126,9 @@ class TestKeeperAlive:
     def test_adopted_worker_takes_orders(self, works: Yard) -> None:
         """An adopted worker is stopped, and takes new attempts, like one of our own."""
         worker = killed_engine(works.directory, "sleep 1000")
-        works.backend.adopt(worker)
+        works.runner.adopt(worker)
         works.wait_began()
-        works.backend.stop(worker, "1.1", 10.0)
+        works.runner.stop(worker, "1.1", 10.0)
         assert works.wait_over().why == "stopped"
         works.start(worker, "2.1", "true")
         assert works.wait_over("2.1").code == 0
@@ -137,8 +137,8 @@ class TestKeeperAlive:
         """An engine that closes in good order leaves its busy workers at work as well."""
         first = Yard(works.directory, "first")
         worker = first.begin(WAITS, shell="/bin/sh")
-        first.backend.close()
-        assert works.backend.adopt(worker)
+        first.runner.close()
+        assert works.runner.adopt(worker)
         (works.directory / "go").touch()
         assert works.wait_over().code == 7
 
@@ -150,8 +150,8 @@ class TestKeeperAlive:
             engine.stdin.write(f"{server.pid}\n")
             engine.stdin.flush()
             worker = last_words(engine)
-        assert not works.backend.is_dead(worker)
-        assert works.backend.adopt(worker)
+        assert not works.runner.is_dead(worker)
+        assert works.runner.adopt(worker)
         server.resume()
         assert works.wait_over().code == 5
 
@@ -159,9 +159,9 @@ class TestKeeperAlive:
         """The time limit holds although no engine lives."""
         first = Yard(works.directory, "first")
         worker = first.begin("sleep", "1000", limit=0.3)
-        first.backend.close()
-        wait_until(lambda: works.backend.is_dead(worker))
-        works.backend.adopt(worker)
+        first.runner.close()
+        wait_until(lambda: works.runner.is_dead(worker))
+        works.runner.adopt(worker)
         assert works.wait_over().why == "timeout"
 
 
@@ -171,8 +171,8 @@ class TestKeeperDead:
     def test_ended_while_nobody_looked(self, works: Yard) -> None:
         """An end that nobody saw is told by the journal, and the worker has left."""
         worker = killed_engine(works.directory, "exit 7")
-        wait_until(lambda: works.backend.is_dead(worker))
-        assert works.backend.adopt(worker)
+        wait_until(lambda: works.runner.is_dead(worker))
+        assert works.runner.adopt(worker)
         works.wait_gone(worker)
         assert [type(record) for record in works.said[worker]] == [AttemptStarted, AttemptExited, WorkerLost]
         assert works.wait_over().code == 7
@@ -192,7 +192,7 @@ class TestKeeperDead:
         worker = killed_engine(works.directory, "echo $$ > pid; exec sleep 1000")
         left = wait_pid(works.directory / "pid")
         works.process_of(worker).kill()
-        works.backend.adopt(worker)
+        works.runner.adopt(worker)
         works.wait_gone(worker)
         assert not lives(left)
         assert AttemptExited not in map(type, works.said[worker])
@@ -201,19 +201,19 @@ class TestKeeperDead:
         """The lease of a killed worker is held by its job until that is dead as well."""
         with (works.directory / "lease").open("wb") as lease:
             fcntl.flock(lease, fcntl.LOCK_EX)
-            worker = works.backend.start_worker()
-            works.backend.give_lease(worker, lease.name, os.dup(lease.fileno()))
+            worker = works.runner.start_worker()
+            works.runner.give_lease(worker, lease.name, os.dup(lease.fileno()))
         works.start(worker, "1.1", "sleep", "1000")
         (job,) = wait_children(works.process_of(worker).pid)
         works.process_of(worker).kill()
-        wait_until(lambda: works.backend.is_dead(worker))
+        wait_until(lambda: works.runner.is_dead(worker))
         assert holders(works.directory / "lease") == [job]
         works.wait_gone(worker)
         assert holders(works.directory / "lease") == []
 
     def test_killed_before_it_started_anything(self, works: Yard) -> None:
         """A journal without a word means that nothing was started."""
-        worker = works.backend.start_worker()
+        worker = works.runner.start_worker()
         works.process_of(worker).kill()
         works.start(worker, "1.1", "touch", "ran")
         works.wait_gone(worker)
@@ -222,13 +222,13 @@ class TestKeeperDead:
 
     def test_orders_to_the_dead(self, works: Yard) -> None:
         """Orders to a worker that is gone are dropped, and the lease that came with one is closed."""
-        worker = works.backend.start_worker()
-        works.backend.stop_worker(worker)
+        worker = works.runner.start_worker()
+        works.runner.stop_worker(worker)
         works.wait_gone(worker)
         descriptor = os.open(works.directory / "lease", os.O_RDWR | os.O_CREAT)
-        works.backend.give_lease(worker, str(works.directory / "lease"), descriptor)
+        works.runner.give_lease(worker, str(works.directory / "lease"), descriptor)
         works.start(worker, "1.1", "true")
-        works.backend.stop(worker, "1.1", 0.0)
+        works.runner.stop(worker, "1.1", 0.0)
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)
 
@@ -237,15 +237,15 @@ class TestKeeperDead:
         """A worker without a folder, or without a journal in it, cannot be adopted and counts as dead."""
         if prepared:
             (works.workers / "first-1").mkdir()
-        assert works.backend.is_dead("first-1")
-        assert not works.backend.adopt("first-1")
+        assert works.runner.is_dead("first-1")
+        assert not works.runner.adopt("first-1")
 
     def test_forget(self, works: Yard) -> None:
         """Nothing of a worker is left once it is forgotten."""
-        worker = works.backend.start_worker()
-        works.backend.stop_worker(worker)
+        worker = works.runner.start_worker()
+        works.runner.stop_worker(worker)
         works.wait_gone(worker)
-        works.backend.forget(worker)
+        works.runner.forget(worker)
         assert list(works.workers.iterdir()) == []
 
 
@@ -256,7 +256,7 @@ class TestForkserver:
         """A killed forkserver is replaced at the next hire, and its workers do not notice."""
         worker = works.begin(WAITS, shell="/bin/sh")
         end([forkserver(works)])
-        other = works.backend.start_worker()
+        other = works.runner.start_worker()
         works.start(other, "2.1", "true")
         assert works.wait_over("2.1").code == 0
         (works.directory / "go").touch()
@@ -266,11 +266,11 @@ class TestForkserver:
     def test_leaves_with_the_engine(self, works: Yard) -> None:
         """Forkserver and idle workers end when their engine does."""
         first = Yard(works.directory, "first")
-        worker = first.backend.start_worker()
+        worker = first.runner.start_worker()
         server = forkserver(first)
-        first.backend.close()
+        first.runner.close()
         assert not lives(server.pid)
-        wait_until(lambda: works.backend.is_dead(worker))
+        wait_until(lambda: works.runner.is_dead(worker))
 
     def test_signals_of_the_engine(self, works: Yard) -> None:
         """Commands have no signal blocked, ignored or caught, even if the engine had them all."""
@@ -301,7 +301,7 @@ class TestTroubles:
         """Nobody else can read a worker's folder or anything in it, whatever the umask."""
         before = os.umask(0)
         try:
-            folder = works.workers / works.backend.start_worker()
+            folder = works.workers / works.runner.start_worker()
         finally:
             os.umask(before)
         assert folder.stat().st_mode & 0o777 == 0o700
@@ -326,7 +326,7 @@ class TestTroubles:
         with small_disk(tmp_path / "disk", options) as disk, yard(disk) as works:
             before = os.listdir("/proc/self/fd")
             with pytest.raises(StokerError, match="No space left on device") as caught:
-                works.backend.start_worker()
+                works.runner.start_worker()
             assert "disk is full" in caught.value.hint
             assert list(works.workers.iterdir()) == []
             assert os.listdir("/proc/self/fd") == before
@@ -340,10 +340,10 @@ class TestTroubles:
 
     def test_journal_wears_out(self, works: Yard) -> None:
         """A worker says when its journal is nearly full; whatever is still given to it is recorded too."""
-        worker = works.backend.start_worker()
+        worker = works.runner.start_worker()
         long_note = "ü" * 600
         attempts = 0
-        while not works.backend.journal_is_full(worker):
+        while not works.runner.journal_is_full(worker):
             assert attempts < 10_000, "it never wears out"
             attempts += 50
             for number in range(attempts - 49, attempts + 1):
@@ -359,7 +359,7 @@ class TestTroubles:
     def test_large_environment(self, works: Yard) -> None:
         """An environment larger than a socket takes at once arrives, although the worker has nothing to say yet."""
         variables = {"PATH": os.environ["PATH"], **{f"V{number}": "x" * 100_000 for number in range(10)}}
-        worker = works.backend.start_worker()
+        worker = works.runner.start_worker()
         works.start(worker, "1.1", "env", variables=variables)
         wait_readable(works)
         works.wait_over()
@@ -375,7 +375,7 @@ def wait_children(pid: int) -> list[psutil.Process]:
 def wait_readable(works: Yard) -> None:
     """Wait as an engine does, for the one descriptor of its backend."""
     poller = select.poll()
-    poller.register(works.backend, select.POLLIN)
+    poller.register(works.runner, select.POLLIN)
     assert poller.poll(30_000)
 
 
@@ -383,6 +383,6 @@ def test_number_of_a_process(works: Yard) -> None:
     """The worker tells it of its newest attempt, also after the end; of any other nobody knows."""
     worker = works.begin("sh", "-c", "echo $$")
     works.wait_over()
-    assert str(works.backend.process_of(worker, "1.1")) == works.log().read_text().strip()
-    assert works.backend.process_of(worker, "2.1") is None
-    assert works.backend.process_of("nobody", "1.1") is None
+    assert str(works.runner.process_of(worker, "1.1")) == works.log().read_text().strip()
+    assert works.runner.process_of(worker, "2.1") is None
+    assert works.runner.process_of("nobody", "1.1") is None

@@ -146,7 +146,7 @@ class TestRefusals:
 
     def test_next_attempt_starts(self, works: Yard) -> None:
         """A refused attempt does not keep the next one from starting."""
-        worker = works.backend.start_worker()
+        worker = works.runner.start_worker()
         works.start(worker, "1.1", "no-such-program")
         works.start(worker, "2.1", "true")
         assert [works.wait_over("1.1").code, works.wait_over("2.1").code] == [127, 0]

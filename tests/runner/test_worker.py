@@ -77,7 +77,7 @@ class TestStop:
             "trap 'echo saved; exit 9' TERM; echo ready; while :; do sleep 0.01; done", shell="/bin/sh"
         )
         works.wait_log("ready\n")
-        works.backend.stop(worker, "1.1", 10.0)
+        works.runner.stop(worker, "1.1", 10.0)
         over = works.wait_over()
         assert (over.code, over.why) == (9, "stopped")
         assert works.log().read_text().endswith("saved\n")
@@ -87,7 +87,7 @@ class TestStop:
         worker = works.begin(f"trap '' TERM; echo ready; {FOREVER}", shell="/bin/sh")
         works.wait_log("ready\n")
         asked = time.time()
-        works.backend.stop(worker, "1.1", 0.5)
+        works.runner.stop(worker, "1.1", 0.5)
         over = works.wait_over()
         assert (over.signal, over.why) == (signal.SIGKILL, "stopped")
         assert over.at - asked >= 0.49
@@ -96,8 +96,8 @@ class TestStop:
         """A stop without grace kills at once, also when a patient one was asked for before."""
         worker = works.begin(f"trap '' TERM; echo ready; {FOREVER}", shell="/bin/sh")
         works.wait_log("ready\n")
-        works.backend.stop(worker, "1.1", 1000.0)
-        works.backend.stop(worker, "1.1", 0.0)
+        works.runner.stop(worker, "1.1", 1000.0)
+        works.runner.stop(worker, "1.1", 0.0)
         assert works.wait_over().signal == signal.SIGKILL
 
     @pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES)
@@ -105,7 +105,7 @@ class TestStop:
         """When an attempt is over, nothing that it started lives, wherever it went."""
         worker = works.begin(escape, shell="/bin/bash")
         runaway = wait_pid(works.directory / "pid")
-        works.backend.stop(worker, "1.1", 0.3)
+        works.runner.stop(worker, "1.1", 0.3)
         assert works.wait_over().why == "stopped"
         assert not lives(runaway)
 
@@ -113,15 +113,15 @@ class TestStop:
         """A process that is stopped is woken to hear TERM, and need not be killed."""
         worker = works.begin("echo $$ > pid; kill -STOP $$", shell="/bin/sh")
         wait_pid(works.directory / "pid")
-        works.backend.stop(worker, "1.1", 1000.0)
+        works.runner.stop(worker, "1.1", 1000.0)
         assert works.wait_over().signal == signal.SIGTERM
 
     def test_attempt_that_is_not_there(self, works: Yard) -> None:
         """A stop that comes too late, or for another attempt, changes nothing."""
         worker = works.begin("sleep 0.2; exit 4", shell="/bin/sh")
-        works.backend.stop(worker, "2.1", 0.0)
+        works.runner.stop(worker, "2.1", 0.0)
         over = works.wait_over()
-        works.backend.stop(worker, "1.1", 0.0)
+        works.runner.stop(worker, "1.1", 0.0)
         works.start(worker, "3.1", "true")
         assert (over.code, works.wait_over("3.1").code) == (4, 0)
 
@@ -145,10 +145,10 @@ class TestTimeLimit:
         """A limit that is reached while the command is being stopped does not change why it ended."""
         worker = works.begin(f"trap '' TERM; echo ready; {FOREVER}", shell="/bin/sh", limit=3.0)
         works.wait_log("ready\n")
-        works.backend.stop(worker, "1.1", 1000.0)
+        works.runner.stop(worker, "1.1", 1000.0)
         (began,) = works.records(AttemptStarted)
         wait_until(lambda: time.time() > began.at + 3.1)
-        works.backend.stop(worker, "1.1", 0.0)
+        works.runner.stop(worker, "1.1", 0.0)
         assert works.wait_over().why == "stopped"
 
     def test_worker_rests_while_leftovers_end(self, works: Yard) -> None:
@@ -185,7 +185,7 @@ class TestQueue:
 
     def test_order(self, works: Yard) -> None:
         """Attempts of one worker run one after the other, in the order in which they came."""
-        worker = works.backend.start_worker()
+        worker = works.runner.start_worker()
         for number in range(1, 21):
             works.start(worker, f"{number}.1", f"echo {number} >> all", shell="/bin/sh")
         works.wait_over("20.1")
@@ -198,7 +198,7 @@ class TestQueue:
         worker = works.begin("while ! [ -e go ]; do sleep 0.01; done", shell="/bin/sh")
         works.start(worker, "2.1", "touch", "ran")
         works.start(worker, "3.1", "touch", "ran")
-        works.backend.recall(worker)
+        works.runner.recall(worker)
         works.wait_back("3.1")
         (works.directory / "go").touch()
         assert works.wait_over().code == 0
@@ -215,7 +215,7 @@ class TestQueue:
         worker = works.begin("while ! [ -e go ]; do sleep 0.01; done", shell="/bin/sh")
         works.start(worker, "2.1", "touch", "ran")
         works.start(worker, "3.1", "true")
-        works.backend.stop(worker, "2.1", 0.0)
+        works.runner.stop(worker, "2.1", 0.0)
         works.wait_back("2.1")
         (works.directory / "go").touch()
         assert works.wait_over("3.1").code == 0
@@ -228,14 +228,14 @@ class TestLease:
     def test_held_by_worker_and_job(self, works: Yard) -> None:
         """Worker and job both hold the lease; an idle worker that is told so gives it up and removes the file."""
         lease = works.directory / "lease"
-        worker = works.backend.start_worker()
-        works.backend.give_lease(worker, str(lease), locked(lease))
+        worker = works.runner.start_worker()
+        works.runner.give_lease(worker, str(lease), locked(lease))
         works.start(worker, "1.1", "ls", "-l", "/proc/self/fd")
         works.wait_over()
         assert str(lease) in works.log().read_text()
         assert is_locked(lease)
         descriptor = os.open(lease, os.O_RDONLY)
-        works.backend.release(worker)
+        works.runner.release(worker)
         wait_until(lambda: not lease.exists())
         wait_until(lambda: takes_lock(descriptor))
         os.close(descriptor)
@@ -243,10 +243,10 @@ class TestLease:
     def test_kept_while_busy(self, works: Yard) -> None:
         """A worker that works does not give its lease up, whatever it is told."""
         lease = works.directory / "lease"
-        worker = works.backend.start_worker()
-        works.backend.give_lease(worker, str(lease), locked(lease))
+        worker = works.runner.start_worker()
+        works.runner.give_lease(worker, str(lease), locked(lease))
         works.start(worker, "1.1", "while ! [ -e go ]; do sleep 0.01; done", shell="/bin/sh")
-        works.backend.release(worker)
+        works.runner.release(worker)
         works.start(worker, "2.1", "true")
         works.wait_began("1.1")
         assert is_locked(lease)
@@ -257,9 +257,9 @@ class TestLease:
     def test_released_at_the_end(self, works: Yard) -> None:
         """A worker that leaves removes its lease."""
         lease = works.directory / "lease"
-        worker = works.backend.start_worker()
-        works.backend.give_lease(worker, str(lease), locked(lease))
-        works.backend.stop_worker(worker)
+        worker = works.runner.start_worker()
+        works.runner.give_lease(worker, str(lease), locked(lease))
+        works.runner.stop_worker(worker)
         works.wait_gone(worker)
         assert not lease.exists()
 

@@ -29,7 +29,7 @@ def test_comes_before_the_kill(works: Yard) -> None:
     """After TERM and the grace, the program is told the processes while they all live, and then they are killed."""
     worker = works.begin(STUBBORN, shell="/bin/sh", mps_terminate=_program(works, TELLS))
     pid = wait_pid(works.directory / "pid")
-    works.backend.stop(worker, "1.1", 0.2)
+    works.runner.stop(worker, "1.1", 0.2)
     over = works.wait_over()
     assert (over.signal, over.why) == (signal.SIGKILL, "stopped")
     assert str(pid) in (works.directory / "doomed").read_text().split()
@@ -39,7 +39,7 @@ def test_comes_before_a_kill_without_grace(works: Yard) -> None:
     """A stop that gives no time at all leaves time for the farewell."""
     worker = works.begin(STUBBORN, shell="/bin/sh", mps_terminate=_program(works, TELLS))
     pid = wait_pid(works.directory / "pid")
-    works.backend.stop(worker, "1.1", 0.0)
+    works.runner.stop(worker, "1.1", 0.0)
     assert works.wait_over().signal == signal.SIGKILL
     assert str(pid) in (works.directory / "doomed").read_text().split()
 
@@ -49,7 +49,7 @@ def test_holds_without_an_engine(tmp_path: Path) -> None:
     works = Yard(tmp_path)
     works.begin(STUBBORN, shell="/bin/sh", limit=1.5, grace=0.1, mps_terminate=_program(works, TELLS))
     pid = wait_pid(works.directory / "pid")
-    works.backend.close()
+    works.runner.close()
     wait_until(lambda: not lives(pid))
     assert str(pid) in (works.directory / "doomed").read_text().split()
 
@@ -58,7 +58,7 @@ def test_not_needed(works: Yard) -> None:
     """Who ends at TERM needs no farewell."""
     worker = works.begin("echo $$ > pid; exec sleep 1000", shell="/bin/sh", mps_terminate=_program(works, TELLS))
     wait_pid(works.directory / "pid")
-    works.backend.stop(worker, "1.1", 30.0)
+    works.runner.stop(worker, "1.1", 30.0)
     assert works.wait_over().signal == signal.SIGTERM
     assert not (works.directory / "said").exists()
 
@@ -67,7 +67,7 @@ def test_cannot_be_started(works: Yard) -> None:
     """A program that is not there keeps nothing alive."""
     worker = works.begin(STUBBORN, shell="/bin/sh", mps_terminate=("/nowhere/to/be/found",))
     wait_pid(works.directory / "pid")
-    works.backend.stop(worker, "1.1", 0.1)
+    works.runner.stop(worker, "1.1", 0.1)
     assert works.wait_over().signal == signal.SIGKILL
 
 
@@ -76,11 +76,11 @@ def test_hangs(works: Yard) -> None:
     worker = works.begin(STUBBORN, shell="/bin/sh", mps_terminate=_program(works, TELLS + "exec sleep 1000\n"))
     wait_pid(works.directory / "pid")
     asked = time.time()
-    works.backend.stop(worker, "1.1", 0.0)
+    works.runner.stop(worker, "1.1", 0.0)
     wait_until((works.directory / "said").exists)
-    works.backend.stop(worker, "1.1", 0.0)
+    works.runner.stop(worker, "1.1", 0.0)
     works.start(worker, "2.1", "true")
-    works.backend.recall(worker)
+    works.runner.recall(worker)
     works.wait_back("2.1")
     over = works.wait_over()
     said = [type(record) for record in works.said[worker] if isinstance(record, AttemptReturned | AttemptExited)]

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
-from stoker.core.job import Assigned, Cancelled, Event, Exited, Job, Paused, Resumed, Started, advance
+from stoker.core.job import Assigned, Cancelled, Event, Exited, Job, Paused, Resumed, Started
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob
 from stoker.store import queries
 from stoker.store.queries import Load, Period
-from stoker.store.schema import Change
 from stoker.store.writer import Store
+from support.store import TRUE, after, wanted
 
-TRUE = NewJob(Command(("true",)), JobSpec())
-HOOK = NewJob(Command(("notify",)), JobSpec(role="hook"))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(Store(tmp_path / "queue.db")) as opened:
-        yield opened
+ON_FINISH = NewJob(Command(("notify",)), JobSpec(role="hook"))
 
 
 def add(store: Store, *jobs: NewJob, engine: str = "queue", array: bool = False) -> list[int]:
@@ -31,14 +22,9 @@ def add(store: Store, *jobs: NewJob, engine: str = "queue", array: bool = False)
 
 def apply(store: Store, job_id: int, *events: Event) -> Job:
     """Record events of a job."""
-    job = store.job(job_id)
-    assert job is not None
-    written: list[tuple[int, Event]] = []
-    for event in events:
-        job = advance(job, event)
-        written.append((job.attempts, event))
-    store.record([Change(job, written)])
-    return job
+    change = after(wanted(store, job_id), list(events))
+    store.record([change])
+    return change.job
 
 
 def start(store: Store, job_id: int, devices: Sequence[str] = ("0",), at: float = 2.0) -> None:
@@ -160,7 +146,7 @@ class TestOutcome:
         """On-finish jobs are counted."""
         add(store, TRUE)
         assert queries.queued_on_finish_jobs(store) == 0
-        hook, _ = add(store, HOOK, HOOK)
+        hook, _ = add(store, ON_FINISH, ON_FINISH)
         start(store, hook)
         assert queries.queued_on_finish_jobs(store) == 1
 
@@ -206,7 +192,7 @@ class TestPast:
 
     def test_on_finish_jobs_are_left_out(self, store: Store) -> None:
         """On-finish jobs are left out unless asked for."""
-        job_id, hook = add(store, TRUE, HOOK)
+        job_id, hook = add(store, TRUE, ON_FINISH)
         for one in (job_id, hook):
             start(store, one)
             end(store, one, 3.0)

@@ -23,9 +23,9 @@ def test_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "queue.view"
     with Workshop(tmp_path, devices=DeclaredDevices(["0"])) as shop:
         running, waiting = shop.submit(WAIT, "true")
-        shop.work_until(lambda: len(shop.engine.held) == 1 and shop.engine.last_plan is not None)
+        shop.work_until(lambda: len(shop.engine.held) == 1 and bool(shop.engine.site.status().waits))
         shop.work_until(lambda: shop.engine.reason(shop.job(waiting)) is not None)
-        StatusWriter(path).allocation(shop.engine)
+        StatusWriter(path).write(shop.engine)
         view = read_status(path)
         assert view is not None
         assert (view.engine, view.pid, view.version) == (shop.name, os.getpid(), __version__)
@@ -43,12 +43,12 @@ def test_it_is_written_rarely_unless_requested(tmp_path: Path) -> None:
     path = tmp_path / "queue.view"
     with Workshop(tmp_path) as shop:
         status_file = StatusWriter(path)
-        status_file.allocation(shop.engine)
+        status_file.write(shop.engine)
         first, inode = read_status(path), path.stat().st_ino
-        status_file.allocation(shop.engine)
+        status_file.write(shop.engine)
         assert path.stat().st_ino == inode, f"within {INTERVAL} s nothing new is written"
         status_file.hurry()
-        status_file.allocation(shop.engine)
+        status_file.write(shop.engine)
         second = read_status(path)
         assert first is not None
         assert second is not None
@@ -70,7 +70,7 @@ def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
     """Unknown fields of a newer engine are ignored."""
     path = tmp_path / "queue.view"
     with Workshop(tmp_path) as shop:
-        StatusWriter(path).allocation(shop.engine)
+        StatusWriter(path).write(shop.engine)
         body = msgspec.json.decode(path.read_bytes())
         path.write_bytes(msgspec.json.encode({**body, "invented": [1, 2]}))
         assert read_status(path) is not None
@@ -79,4 +79,4 @@ def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
 def test_a_full_disk_does_not_stop_the_engine(tmp_path: Path) -> None:
     """An error of the disk is ignored."""
     with Workshop(tmp_path) as shop:
-        StatusWriter(tmp_path / "no such directory/queue.view").allocation(shop.engine)
+        StatusWriter(tmp_path / "no such directory/queue.view").write(shop.engine)

@@ -9,16 +9,21 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from uuid import uuid4
 
 from stoker.core.job import Ended, Job, JobEvent
 from stoker.core.planner.policy import Policy
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
 from stoker.devices.declared import DeclaredDevices
 from stoker.devices.interface import Devices
+from stoker.engine.job_table import Jobs
 from stoker.engine.loop import Engine
-from stoker.ledger import Ledger, prepare_ledger
-from stoker.runner.local import LocalBackend
-from stoker.sites.machine.resources import EngineResources, steady_clock
+from stoker.engine.resources import steady_clock
+from stoker.ledger import prepare_ledger
+from stoker.runner.local import LocalRunner
+from stoker.sites.interface import SiteContext
+from stoker.sites.machine.site import MachineConfig, MachineSite
+from stoker.store.paths import Paths
 from stoker.store.writer import Store
 from support.wait import PATIENCE_SECONDS
 
@@ -33,16 +38,18 @@ class Workshop(AbstractContextManager["Workshop"]):
     name: str = "test"
     ledger: Path | None = None
     job_events: list[JobEvent] = field(default_factory=list)
-    on_happening: Callable[[JobEvent], None] = lambda _: None
+    on_event: Callable[[JobEvent], None] = lambda _: None
 
     def __post_init__(self) -> None:
-        self.backend = LocalBackend(self.directory / "keepers", self.name)
-        self.store = Store(self.directory / "queue.db")
-        ledger = Ledger(prepare_ledger(self.ledger or self.directory / "ledger"))
-        engine_resources = EngineResources(
-            self.store, ledger, self.devices, self.backend, "tester", steady_clock(), str
-        )
-        self.engine = Engine(self.name, engine_resources, self.policy, self._happened)
+        paths = Paths(self.directory)
+        instance = f"{self.name}-{uuid4().hex[:8]}"  # a lost worker's processes are found by its name, in any test
+        self.runner = LocalRunner(paths.workers, instance)
+        self.store = Store(paths.database)
+        jobs = Jobs(self.store, steady_clock())
+        config = MachineConfig(prepare_ledger(self.ledger or self.directory / "ledger"), self.devices, "tester")
+        context = SiteContext(self.name, instance, "stoker", paths, self.store, jobs)
+        site = MachineSite(config, context, self.runner)
+        self.engine = Engine(self.name, jobs, site, self.policy, notify=self._notified)
         self.environment = self.store.add_environment(os.environ)
         self.batch = self.store.add_batch("test", time.time())
 
@@ -51,16 +58,20 @@ class Workshop(AbstractContextManager["Workshop"]):
     ) -> None:
         self.engine.stop(0.0, "the test is over")
         self.work_until(lambda: self.engine.at_rest)
-        self.engine.close()
-        self.abandon()
+        self.close()
 
-    def _happened(self, job_event: JobEvent) -> None:
+    def _notified(self, job_event: JobEvent) -> None:
         self.job_events.append(job_event)
-        self.on_happening(job_event)
+        self.on_event(job_event)
+
+    def close(self) -> None:
+        """Leave in order."""
+        self.engine.close()
+        self.store.close()
 
     def abandon(self) -> None:
         """Let go of everything as a dying engine would: whatever runs goes on."""
-        self.backend.close()
+        self.runner.close()
         self.store.close()
 
     def submit(self, *lines: str, resources: Resources | None = None, **spec: object) -> list[int]:

@@ -14,8 +14,9 @@ from typing import Any
 import psutil
 
 from stoker.core.launch import Order
+from stoker.runner.interface import WorkerLost
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted, Fact
-from stoker.runner.local import LocalBackend, WorkerLost
+from stoker.runner.local import LocalRunner
 from support.wait import ending, wait_until
 
 VARIABLES = {"PATH": os.environ["PATH"]}
@@ -27,7 +28,7 @@ class Yard:
     def __init__(self, directory: Path, engine: str = "engine", *, share_output: bool = False) -> None:
         self.directory = directory
         self.workers = directory / "keepers"
-        self.backend = LocalBackend(self.workers, engine, share_output=share_output)
+        self.runner = LocalRunner(self.workers, engine, share_output=share_output)
         self.said: dict[str, list[Fact | WorkerLost]] = defaultdict(list)
 
     def order(self, attempt: str, *words: str, **changes: Any) -> Order:
@@ -54,12 +55,12 @@ class Yard:
         self, worker: str, attempt: str, *words: str, variables: Mapping[str, str] = VARIABLES, **changes: Any
     ) -> None:
         """Give an attempt to a worker."""
-        self.backend.start(worker, self.order(attempt, *words, **changes), variables)
-        self.backend.flush()
+        self.runner.start(worker, self.order(attempt, *words, **changes), variables)
+        self.runner.flush()
 
     def begin(self, *words: str, **changes: Any) -> str:
         """Start the words as attempt 1.1 of a new worker, and return its name when they run."""
-        worker = self.backend.start_worker()
+        worker = self.runner.start_worker()
         self.start(worker, "1.1", *words, **changes)
         self.wait_began()
         return worker
@@ -71,7 +72,7 @@ class Yard:
 
     def listen(self) -> None:
         """Collect what workers said since the last time."""
-        for worker, record in self.backend.poll():
+        for worker, record in self.runner.poll():
             self.said[worker].append(record)
 
     def records(self, kind: type[Fact], attempt: str = "1.1") -> list[Fact]:
@@ -121,7 +122,7 @@ class Yard:
 
     def close(self) -> None:
         """Close the backend, and end every worker that is left with all it started."""
-        self.backend.close()
+        self.runner.close()
         for lock in self.workers.glob("*/lock"):
             for worker in holders(lock):
                 end([worker, *worker.children(recursive=True)])

@@ -294,7 +294,7 @@ def test_one_slot_gets_work_ahead_as_well(tmp_path: Path) -> None:
 def test_draining_from_within_a_turn_starts_nothing_more(tmp_path: Path) -> None:
     """Whoever drains when told of an end gets back what the same turn had assigned."""
     with Workshop(tmp_path, devices=DeclaredDevices(["0"])) as shop:
-        shop.on_happening = lambda job_event: shop.engine.drain() if isinstance(job_event.event, Exited) else None
+        shop.on_event = lambda job_event: shop.engine.drain() if isinstance(job_event.event, Exited) else None
         first, *rest = shop.submit("true", *["touch ran"] * 5)
         shop.work_until(lambda: shop.engine.draining and shop.engine.at_rest)
         assert shop.ended(first).result == "done"
@@ -336,8 +336,7 @@ def test_an_end_that_was_not_recorded_is_not_forgotten(tmp_path: Path) -> None:
     first.store.rows("PRAGMA query_only = 1")
     (tmp_path / "go").touch()
     first.work_until(lambda: bool(first.engine.trouble))
-    first.engine.close()
-    first.abandon()
+    first.close()
     with Workshop(tmp_path, name="second") as second:
         second.engine.adopt(second.job(job_id), adopted=False)
         second.finish()

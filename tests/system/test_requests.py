@@ -58,7 +58,7 @@ def test_a_skipped_job_is_skipped_once(tmp_path: Path) -> None:
     with Workshop(tmp_path) as shop:
         (first,) = shop.submit("exit 1")
         (second,) = shop.submit("true", after=(Dependency(first),))
-        shop.on_happening = lambda job_event: leave(shop, Hold(second)) if isinstance(job_event.event, Exited) else None
+        shop.on_event = lambda job_event: leave(shop, Hold(second)) if isinstance(job_event.event, Exited) else None
         shop.finish()
         assert kinds(shop, second) == [Skipped]
 

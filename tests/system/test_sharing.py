@@ -191,7 +191,7 @@ def test_want_ends_with_the_wish(shops: list[Workshop], ledger: Ledger) -> None:
 def test_alone_nobody_is_told(shops: list[Workshop], ledger: Ledger) -> None:
     """An engine that is alone on the machine writes no want, however much waits."""
     seen = set()
-    shops[0].on_happening = lambda _: seen.add(len(ledger.live().demands))
+    shops[0].on_event = lambda _: seen.add(len(ledger.live().demands))
     shops[0].submit(*["true"] * 20)
     shops[0].finish()
     assert seen == {0}

@@ -58,6 +58,7 @@ from stoker.queue.script import Script
 from stoker.queue.submit import RUNS, new_log_directory
 from stoker.queue.view_model import RunStatus
 from stoker.runner.forkserver_client import Forkserver
+from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import Paths, find_paths
 from stoker.store.queries import Owned
 from stoker.store.writer import open_store
@@ -338,15 +339,17 @@ def _run_batch(batch: Batch, items: Items, paths: Paths, devices: Devices, forks
     batch.make_log_directory(paths)
     setup = Setup(
         paths=paths,
-        ledger=prepare_ledger(paths.state / "ledger") if _private_ledger(request) else find_ledger(os.environ),
-        devices=devices,
+        site=MachineConfig(
+            ledger=prepare_ledger(paths.state / "ledger") if _private_ledger(request) else find_ledger(os.environ),
+            devices=devices,
+            user=batch.user,
+            share_output=batch.shares_output(items),
+            forkserver=forkserver,
+        ),
         policy=batch.policy(),
-        user=batch.user,
         label=f"stoker run {batch.label}",
-        share_output=batch.shares_output(items),
         halt=parse_halt(request.halt) if request.halt else None,
         resume=request.resume,
-        forkserver=forkserver,
     )
     with contextlib.ExitStack() as closing:
         view = closing.enter_context(contextlib.closing(_view(batch, items)))
@@ -447,7 +450,6 @@ class RunReader:
             run.store,
             EngineStatuses(None, lives=False, runs=(engine_status(engine, run.started, self._forecast),)),
             time.time(),
-            run.setup.user,
             simulated=any(device.kind == "simulated" for device in snapshot.devices),
             active=[Owned(job, engine.name) for job in sorted(engine.held, key=lambda job: job.id)],
             jobs_by_process=self._processes[1],
@@ -466,7 +468,7 @@ class RunReader:
         """Forecast once a second; a forecast costs dozens of plans, so it never takes more than 2 % of the time."""
         began = time.monotonic()
         if began >= self._forecast_due:
-            self._forecast = run.engine.forecast(run.tally.typical_seconds)
+            self._forecast = run.engine.site.forecast(run.tally.typical_seconds)
             self._forecast_due = began + max(1.0, 50 * (time.monotonic() - began))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from typing import Any
 
 from stoker.core.job import JobEvent
 from stoker.core.planner.policy import Policy
@@ -13,6 +14,7 @@ from stoker.devices.interface import Devices
 from stoker.engine.foreground import Complaints, Foreground, Setup
 from stoker.ledger import find_ledger
 from stoker.queue.options import current_umask, current_user
+from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import find_paths
 
 
@@ -36,14 +38,12 @@ class ToolView:
         """Called at the end of the run."""
 
 
-def tool_setup(devices: Devices, label: str) -> Setup:
-    """Jobs run on these devices, with the queue and the ledger of the user."""
+def tool_setup(devices: Devices, label: str, **site: Any) -> Setup:
+    """Jobs run on these devices, with the queue and the ledger of the user; `site` are more fields of MachineConfig."""
     return Setup(
         paths=find_paths(os.environ, socket.gethostname(), simulated=False),
-        ledger=find_ledger(os.environ),
-        devices=devices,
+        site=MachineConfig(ledger=find_ledger(os.environ), devices=devices, user=current_user(), **site),
         policy=Policy(),
-        user=current_user(),
         label=label,
     )
 

@@ -277,9 +277,7 @@ def _run_task(request: Request, info: InfoFile, devices: NumberedDevices) -> int
     resources = _resources(request, devices)
     view = TaskView(request, info, devices.ids)
     setup = replace(
-        tool_setup(devices, f"{PROGRAM} {shlex.join(request.words)}"),
-        share_output=True,
-        share_input=True,
+        tool_setup(devices, f"{PROGRAM} {shlex.join(request.words)}", share_output=True, share_input=True),
         interrupted=view.interrupted,
     )
     try:

@@ -12,23 +12,6 @@ from stoker.core.device import Device
 from stoker.core.job import Ended, Job, id_text, resources_of
 from stoker.core.spec import Command, JobSpec, NewJob, Resources, amount_on
 
-
-def fill(words: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
-    """Replace every `{name}` of the values in the words. Placeholders inside a value are not replaced.
-
-    A shell's `${name}` and all other braces stay, so JSON and scripts are not changed.
-    """
-    if not values:
-        return tuple(words)
-    known = _known(tuple(values))
-    return tuple(known.sub(lambda match: values[match[1]], word) if "{" in word else word for word in words)
-
-
-@lru_cache(maxsize=16)
-def _known(names: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile(r"(?<!\$)\{(" + "|".join(map(re.escape, names)) + r")\}")
-
-
 INHERIT = "-"
 
 _NO_PREALLOCATION = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -42,6 +25,9 @@ _FRACTION = "per_process_memory_fraction"
 _PARTS = 10_000
 
 _PLACEHOLDER = re.compile("%([jAaxu%])")
+
+ON_FINISH_LIMIT = 600.0
+"""Seconds; an on-finish job that hangs must not keep the engine alive for ever."""
 
 
 class Order(Struct, frozen=True):
@@ -160,6 +146,22 @@ def _words(job: Job, extra: Mapping[str, str]) -> tuple[str, ...]:
     return fill(job.command.words, values)
 
 
+def fill(words: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
+    """Replace every `{name}` of the values in the words. Placeholders inside a value are not replaced.
+
+    A shell's `${name}` and all other braces stay, so JSON and scripts are not changed.
+    """
+    if not values:
+        return tuple(words)
+    known = _known(tuple(values))
+    return tuple(known.sub(lambda match: values[match[1]], word) if "{" in word else word for word in words)
+
+
+@lru_cache(maxsize=16)
+def _known(names: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(r"(?<!\$)\{(" + "|".join(map(re.escape, names)) + r")\}")
+
+
 def output_paths(job: Job, user: str) -> tuple[str, str]:
     """Files of standard output and error; retries get separate files."""
     out = _output_path(job.spec.out, job, user)
@@ -176,10 +178,6 @@ def _output_path(pattern: str, job: Job, user: str) -> str:
 
 def _file_name(name: str) -> str:
     return re.sub(r"[^\w.,=+-]", "_", name)[:120].lstrip(".") or "job"
-
-
-ON_FINISH_LIMIT = 600.0
-"""Seconds; an on-finish job that hangs must not keep the engine alive for ever."""
 
 
 def on_finish_job(job: Job, log: str, line: str, shell: str, out: str) -> NewJob | None:

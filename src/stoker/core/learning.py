@@ -18,6 +18,11 @@ KEPT = 9
 GRAIN = 64 * 2**20
 """Bytes to which estimates are rounded up, so that small differences do not make different shapes."""
 
+CURVE = 64
+"""Most points of a curve. A full curve drops every second point and doubles its spacing."""
+
+MIB = 2**20
+
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+|[KMGTkmgt]?i?[bB]?)")
 
 _FILE = re.compile(r".*\d.*\.[A-Za-z]\w{0,7}")
@@ -142,12 +147,6 @@ def _words(line: str) -> list[str]:
         return shlex.split(line, comments=True)
     except ValueError:  # quotes that only a shell can parse
         return line.split()
-
-
-CURVE = 64
-"""Most points of a curve. A full curve drops every second point and doubles its spacing."""
-
-MIB = 2**20
 
 
 class Use(Struct, frozen=True):

@@ -30,6 +30,8 @@ PATTERNS = (
 HIDDEN = "********"
 """Shown in place of a secret; of fixed length, because the length of a secret is information, too."""
 
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 def looks_secret(name: str, patterns: Iterable[str] = PATTERNS) -> bool:
     """Whether a variable's name matches one of the patterns, in upper or lower case."""
@@ -41,14 +43,11 @@ def shown_value(name: str, value: str, patterns: Iterable[str] = PATTERNS) -> st
     return HIDDEN if looks_secret(name, patterns) else value
 
 
-_HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
 def printable(text: str) -> str:
     """The text with every character escaped that could move a cursor or hide text."""
     if text.isprintable():
         return text
-    return _HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
+    return _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def text_for_json(text: str) -> str:

@@ -1,15 +1,16 @@
-"""What dead engines left: ends to record, and for a run that resumes, work to skip or to go on with."""
+"""Jobs that dead engines left: record how they ended and, for a run that resumes, skip or continue them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from stoker.core.job import Active, Job, Starting, Waiting
+from stoker.core.job import Job, Waiting
 from stoker.core.run_result import Tally
 from stoker.core.spec import NewJob, content_of
+from stoker.engine.job_table import order_of_running
 from stoker.engine.loop import Engine
 from stoker.store.ownership import Orphan, held_orphans, orphans
 from stoker.store.paths import Paths
@@ -17,31 +18,21 @@ from stoker.store.schema import TakeOver
 from stoker.store.writer import Store
 
 
-class Sieve(Protocol):
-    """Decides which jobs of a list are to be submitted."""
-
-    def unfinished(self, jobs: Sequence[NewJob], tally: Tally) -> Sequence[NewJob]:
-        """Those of the jobs that nobody has done, and that are not to be found anywhere."""
-
-
-class Settler:
-    """Records how jobs of dead engines ended, and takes up none of them."""
-
-    def __init__(self, paths: Paths, store: Store, engine: Engine) -> None:
-        take_in([orphan for orphan in held_orphans(paths, store) if engine.worker_is_dead(orphan.job)], store, engine)
-
-    def unfinished(self, jobs: Sequence[NewJob], tally: Tally) -> Sequence[NewJob]:
-        """All of them: whoever does not resume wants them run."""
-        return jobs
+def adopt_gone(paths: Paths, store: Store, engine: Engine, owner: str = "") -> None:
+    """Record how jobs of dead runs ended that nothing runs any more; leave those that still run."""
+    adopt_all(
+        [orphan for orphan in held_orphans(paths, store) if engine.site.is_gone(orphan.job)], store, engine, owner
+    )
 
 
-def take_in(left: Sequence[Orphan], store: Store, engine: Engine, owner: str = "") -> list[Job]:
-    """Take over jobs that workers hold, as guests, and return those that nobody else has taken before.
+def adopt_all(left: Sequence[Orphan], store: Store, engine: Engine, owner: str = "") -> list[Job]:
+    """Adopt active jobs of dead engines, and return those that no other engine has taken before.
 
-    `owner` is whose they are from now on, where that is not simply the engine: once it dies, they are orphans again.
+    `owner` is the name of their engine from now on, where that is not the engine's own: once it dies, they are orphans
+    again.
 
-    All jobs of a worker belong together, since one journal tells of them: the running one first, then what
-    waits behind it in the order in which it was handed over.
+    All jobs of a worker belong together, since one journal reports on them: the running one first, then those behind
+    it in the order in which they were assigned.
     """
     won = store.take_over([TakeOver(orphan.job.id, orphan.engine) for orphan in left], owner or engine.name)
     jobs = sorted((orphan.job for orphan in left if orphan.job.id in won), key=order_of_running)
@@ -50,21 +41,15 @@ def take_in(left: Sequence[Orphan], store: Store, engine: Engine, owner: str = "
     return jobs
 
 
-def order_of_running(job: Job) -> tuple[bool, float, int]:
-    """Sorts the jobs of a worker as it has them: the one that runs, then those behind it."""
-    assert isinstance(job.state, Active)
-    return isinstance(job.state, Starting), job.state.since, job.id
-
-
 class Supply:
-    """How often each work is to be found; every find counts for one of several equal jobs."""
+    """Counts how often a piece of work is left; each counts for one of several equal jobs."""
 
     def __init__(self, count: Callable[[bytes], int]) -> None:
         self._count = count
         self._left: dict[bytes, int] = {}
 
     def spend(self, job: NewJob) -> bool:
-        """Whether one is left for the job, which is then used up."""
+        """Use one up for the job; False where none is left."""
         content = content_of(job.command, job.spec, job.task)
         left = self._left.get(content)
         left = self._count(content) if left is None else left
@@ -73,17 +58,17 @@ class Supply:
 
 
 class Resumer:
-    """Knows by content what was done before, and what a dead run left waiting or running."""
+    """Finds by content what was done before, and what a dead run left waiting or running."""
 
     def __init__(self, paths: Paths, store: Store, engine: Engine, batch: int, *, redo: bool = False) -> None:
-        """`redo` counts no success of earlier."""
+        """`redo` ignores earlier successes."""
         self._store = store
         self._engine = engine
         self._batch = batch
         self._successes = Supply((lambda _: 0) if redo else store.times_done)
         self._elsewhere = Supply(lambda content: store.times_open(content, engine.name))
         self._running: dict[bytes, list[Job]] = {}
-        for job in take_in(held_orphans(paths, store), store, engine):
+        for job in adopt_all(held_orphans(paths, store), store, engine):
             self._running.setdefault(_content(job), []).append(job)
         self._left: dict[bytes, list[Orphan]] = {}
         for orphan in orphans(paths, store):
@@ -91,8 +76,10 @@ class Resumer:
                 self._left.setdefault(_content(orphan.job), []).append(orphan)
 
     def unfinished(self, jobs: Sequence[NewJob], tally: Tally) -> Sequence[NewJob]:
-        """Those that neither succeeded before, nor run, nor can be taken over."""
-        with self._store.writing():  # what another run ends between two looks would be in neither, and run twice
+        """Those that did not succeed before, do not run, and cannot be taken over."""
+        with (
+            self._store.writing()
+        ):  # a job that another run ends between two queries would be in neither, and run twice
             missing = [job for job in jobs if not self._successes.spend(job)]
             idle = [job for job in missing if not self._runs(job)]
             pairs = [(job, self._orphan_of(job)) for job in idle]
@@ -111,7 +98,7 @@ class Resumer:
         return submitted
 
     def _runs(self, job: NewJob) -> bool:
-        """Whether a worker of a dead run still holds the very work, which is then ours."""
+        """Whether a dead run's job with the same content is active, which is then ours."""
         for candidate in _popped(self._running, job):
             if self._engine.own(candidate.id, self._batch):
                 self._store.take_over([TakeOver(candidate.id, self._engine.name, self._batch)], self._engine.name)
@@ -134,8 +121,3 @@ def _popped(left: dict[bytes, list[Left]], job: NewJob) -> Iterator[Left]:
 
 def _content(job: Job) -> bytes:
     return content_of(job.command, job.spec, job.task)
-
-
-def sieve(paths: Paths, store: Store, engine: Engine, batch: int, *, resume: bool, redo: bool = False) -> Sieve:
-    """What a run does about the jobs that dead engines left."""
-    return Resumer(paths, store, engine, batch, redo=redo) if resume else Settler(paths, store, engine)

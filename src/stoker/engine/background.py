@@ -14,31 +14,31 @@ from typing import Literal
 from stoker.core.errors import StokerError
 from stoker.core.job import JobEvent, Lost
 from stoker.core.units import count_text
-from stoker.engine.adoption import order_of_running, take_in
+from stoker.engine.adoption import adopt_gone
+from stoker.engine.job_table import order_of_running
 from stoker.engine.loop import Engine
-from stoker.engine.resources import EngineRuntime, Site
+from stoker.engine.resources import EngineConfig, EngineRuntime
 from stoker.engine.signals import SignalSocket
 from stoker.store.engine_lock import QUEUE, engine_lives, living_engines
-from stoker.store.ownership import held_orphans
 from stoker.store.paths import UNFINISHED, Paths
 from stoker.store.prune import Position, needed_jobs, prune, prune_unused, unused_scripts
 from stoker.store.writer import Store, open_store
 
 INTERVAL = 86_400.0
-"""Seconds between two rounds."""
+"""Seconds between two rounds of pruning."""
 
 STEP = 200
-"""Jobs looked at in one transaction."""
+"""Jobs examined in one transaction."""
 
 PAUSE = 0.05
-"""Seconds between two transactions, so that everybody else has a turn."""
+"""Seconds between two transactions, so that other writers have a turn."""
 
 
 class Pruner:
-    """Goes through the oldest jobs once a day, a few at a time."""
+    """Removes old jobs from the history once a day, a few at a time."""
 
     def __init__(self, paths: Paths, store: Store, engine: str, keep: float | None) -> None:
-        """`engine` is the name of the one that this belongs to; `keep` is for how many seconds jobs stay."""
+        """`engine` is the name of this engine; `keep` is for how many seconds ended jobs stay."""
         self._paths = paths
         self._store = store
         self._engine = engine
@@ -51,20 +51,20 @@ class Pruner:
 
     @property
     def busy(self) -> bool:
-        """Whether a round is not over."""
+        """Whether a round is under way."""
         return self._position is not None and self.keep is not None
 
     def step(self, now: float) -> int:
-        """Forget a few, if it is time; how many the whole round was, when it is over."""
+        """Remove a few, if it is time; at the end of a round, return how many it removed."""
         if self.keep is None or now < self._next or not self._begin(now):
             return 0
         assert self._position is not None
         self._next = now + PAUSE
-        start, self._position = self._position, None  # what fails is not tried again before the next round
+        start, self._position = self._position, None  # after a failure the next try is the next round
         before = now - self.keep
         found = prune(self._store, before, start, self._needed, STEP)
         self._remove(found.logs)
-        self._remove_words(found.ids)
+        self._remove_reports(found.ids)
         self._pruned += found.jobs
         if found.position is not None:
             self._position = found.position
@@ -84,11 +84,11 @@ class Pruner:
         return self._position is not None
 
     def _exclusive(self) -> bool:
-        """Whether no run in the foreground is under way, which may need what no job has yet."""
+        """Whether no foreground run is under way: it may need scripts and environments that no job has yet."""
         return set(living_engines(self._paths)) <= {QUEUE, self._engine}
 
-    def _remove_words(self, ids: Iterable[int]) -> None:
-        """What the jobs told of themselves, and the functions they ran with all that these returned."""
+    def _remove_reports(self, ids: Iterable[int]) -> None:
+        """Reports of the jobs, and the functions they ran with their results."""
         for job_id in ids:
             with contextlib.suppress(OSError):
                 self._paths.report(job_id).unlink()
@@ -102,7 +102,7 @@ class Pruner:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def _remove_scripts(self) -> None:
-        """Copies that no job runs; nobody can add a job meanwhile, so none is removed under its feet."""
+        """Copies that no job runs; no job can be added while the store is being written."""
         with contextlib.suppress(FileNotFoundError):
             names = os.listdir(self._paths.scripts)
             with self._store.writing():
@@ -110,7 +110,7 @@ class Pruner:
                     shutil.rmtree(self._paths.scripts / name, ignore_errors=True)
 
     def _remove(self, logs: Iterable[str]) -> None:
-        """Only what is in the directory of logs: all others are files of the user's."""
+        """Only logs in our own directory: all others are the user's files."""
         for path in map(Path, logs):
             if path.is_relative_to(self._paths.logs) and ".." not in path.parts:
                 with contextlib.suppress(OSError):
@@ -121,42 +121,42 @@ class Pruner:
 
 
 HEARTBEAT = 10.0
-"""Seconds after which an idle engine looks for itself whether somebody left something."""
+"""Seconds after which an idle engine checks for work."""
 
 ROUNDS_INTERVAL = 10.0
-"""Seconds between two looks at what changes seldom and calls nobody."""
+"""Seconds between two checks of what changes seldom."""
 
 
-class ServiceConfig(Site, frozen=True):
-    """What the engine in the background is made of."""
+class ServiceConfig(EngineConfig, frozen=True):
+    """What the background engine is made of."""
 
     idle_exit: float | None = 600.0
-    """Seconds without any job after which it leaves; None is never."""
+    """Seconds without any job after which it exits; None is never."""
     keep: float | None = None
     """Seconds for which ended jobs stay in the history; None is for ever."""
 
 
 class Service:
-    """One engine that owns the queue, and its loop."""
+    """The background engine and its loop."""
 
     def __init__(
         self, config: ServiceConfig, say: Callable[[str], None], news: Callable[[], ServiceConfig | None]
     ) -> None:
-        """`news` is what was configured since it was asked last, if anything was."""
+        """`news` returns the configuration if it has changed since the last call."""
         self.config = config
         self._say = say
         self._news = news
-        self._runtime = EngineRuntime(config, self._happened, owner=QUEUE, heartbeat=HEARTBEAT, rung=self._reread)
+        self._runtime = EngineRuntime(config, self._happened, owner=QUEUE, heartbeat=HEARTBEAT, woken=self._reread)
         self.leaving: Literal["", "now", "at rest"] = ""
-        """Whether somebody wants it to leave, and when."""
+        """Whether a signal told it to exit, and when."""
         self._dispensable = False
-        """Whether whoever started it has nothing for it after all, so that it need not wait for idle_exit."""
+        """Whether the process that started it has no job for it after all, so that it need not wait for idle_exit."""
         self._busy_at = time.monotonic()
         self._pruner = Pruner(config.paths, self._runtime.store, self._runtime.engine_lock.name, config.keep)
         self._rounds_at = 0.0
         self._trouble = ""
         try:
-            self._move_in()
+            self._start()
         except BaseException:
             self._runtime.close()
             raise
@@ -165,8 +165,8 @@ class Service:
     def _engine(self) -> Engine:
         return self._runtime.engine
 
-    def _move_in(self) -> None:
-        """Go on with what an earlier engine of this queue had given to workers."""
+    def _start(self) -> None:
+        """Take over the active jobs of an earlier engine of this queue."""
         for job in sorted(self._runtime.store.active_jobs(QUEUE), key=order_of_running):
             self._engine.adopt(job, adopted=False)
         self._runtime.sweep()
@@ -175,19 +175,19 @@ class Service:
         self._runtime.publish()
 
     def run(self) -> None:
-        """Work until it is time to leave."""
+        """Run until it is time to exit."""
         while not self._is_over():
-            self._engine.turn(self._patience())
+            self._engine.turn(self._timeout())
             self._make_rounds()
             self._prune()
             self._complain()
             self._runtime.publish()
 
     def close(self) -> None:
-        """Leave; what runs goes on under its workers."""
+        """Close everything; running jobs go on."""
         self._runtime.close()
 
-    # -- when to leave ---------------------------------------------------------------------------
+    # -- when to exit -----------------------------------------------------------------------------
 
     def _is_over(self) -> bool:
         if self.leaving:
@@ -199,8 +199,8 @@ class Service:
         limit = 0.0 if self._dispensable else self.config.idle_exit
         return limit is not None and now - self._busy_at >= limit
 
-    def _patience(self) -> float | None:
-        """Seconds after which a turn must be over for our sake."""
+    def _timeout(self) -> float | None:
+        """Seconds after which the turn must end for the pruner or the idle exit."""
         moments = [PAUSE] if self._pruner.busy else []
         if self.config.idle_exit is not None and self._engine.idle:
             moments.append(max(0.0, self._busy_at + self.config.idle_exit - time.monotonic()))
@@ -226,7 +226,7 @@ class Service:
         self._say(words)
         self.leaving = when
 
-    # -- now and then ----------------------------------------------------------------------------
+    # -- from time to time ------------------------------------------------------------------------
 
     def _make_rounds(self) -> None:
         now = time.monotonic()
@@ -235,27 +235,20 @@ class Service:
         self._rounds_at = now + ROUNDS_INTERVAL
         self._reread()
         if self._runtime.in_place:
-            self._settle_orphans()
-        else:  # what is written there reaches nobody, and the next engine does not know of us
+            adopt_gone(self.config.paths, self._runtime.store, self._engine, self._runtime.engine_lock.name)
+        else:  # no front end reads what is written there, and the next engine does not know of this one
             self._leave("now", f"{self.config.paths.state} was removed or replaced: leaving; jobs go on if they can")
 
     def _reread(self) -> None:
-        """Go by what was configured meanwhile."""
+        """Use the new configuration, if there is one."""
         if (config := self._news()) is not None:
             self.config = config
             self._pruner.keep = config.keep
             self._runtime.adapt(config)
             self._say("the configuration has changed, and is gone by from now on")
 
-    def _settle_orphans(self) -> None:
-        """Record how jobs of dead foreground runs ended, which nobody else would; what still runs is left for now."""
-        runtime = self._runtime
-        left = held_orphans(self.config.paths, runtime.store)
-        dead = [orphan for orphan in left if self._engine.worker_is_dead(orphan.job)]
-        take_in(dead, runtime.store, self._engine, runtime.engine_lock.name)
-
     def _prune(self) -> None:
-        """Forget a few of the jobs that ended long ago; where that fails, tomorrow is another day."""
+        """Remove a few old jobs from the history; after a failure the next try is tomorrow."""
         try:
             pruned = self._pruner.step(self._engine.now)
         except StokerError as error:
@@ -281,10 +274,10 @@ def serve(
     ready: Callable[[], None],
     news: Callable[[], ServiceConfig | None] = lambda: None,
 ) -> None:
-    """Be the engine of the queue until it is time to leave.
+    """Be the engine of the queue until it is time to exit.
 
-    Whoever submits looks for an engine after the job is in the store, and this looks into the store after it is no
-    engine any more: so no job falls between the two.
+    A front end looks for an engine after its job is in the store, and this looks into the store after it has released
+    the engine lock: so no job falls between the two.
     """
     while True:
         service = Service(config, say, news)
@@ -294,11 +287,11 @@ def serve(
         finally:
             service.close()
         config = service.config
-        if service.leaving or not _somebody_came(config):
+        if service.leaving or not _has_work(config):
             return
 
 
-def _somebody_came(config: ServiceConfig) -> bool:
+def _has_work(config: ServiceConfig) -> bool:
     with contextlib.closing(open_store(config.paths)) as store:
         left = store.open_jobs(QUEUE, 0, 1) or store.requests(QUEUE)
         return bool(left) and not engine_lives(config.paths, QUEUE)

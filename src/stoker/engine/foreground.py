@@ -9,40 +9,39 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from stoker.core.errors import StokerError
-from stoker.core.job import Active, Job, JobEvent, slot_of
-from stoker.core.launch import attempt_key
+from stoker.core.job import Job, JobEvent
 from stoker.core.planner.reasons import sentence
 from stoker.core.run_result import Halt, Tally
 from stoker.core.spec import NewJob
-from stoker.engine.adoption import sieve
-from stoker.engine.loop import RETRY_INTERVAL
-from stoker.engine.resources import EngineRuntime, Site
+from stoker.engine.adoption import Resumer, adopt_gone
+from stoker.engine.resources import EngineConfig, EngineRuntime
 from stoker.engine.signals import SignalSocket
+from stoker.sites.interface import RETRY_INTERVAL
 
 FULL = 20_000
-"""Waiting jobs at which a source is left alone for a while, so that an endless one cannot fill the memory."""
+"""Waiting jobs at which no more are taken from a source, so that an endless one cannot fill the memory."""
 
 CHUNK = 500
-"""Jobs taken from a list in one turn, so that what runs is not left waiting."""
+"""Jobs taken from a source in one turn, so that running ones do not have to wait."""
 
 
 class View(Protocol):
-    """Shows a run to a person."""
+    """Shows a run to the user."""
 
     interval: float | None
-    """Seconds after which it wants to draw again, None for never."""
+    """Seconds between two refreshes although nothing happens; None is never."""
 
     def happened(self, job_event: JobEvent) -> None:
-        """Something happened to a job."""
+        """An event of a job was recorded."""
 
     def refresh(self, run: Foreground) -> None:
         """A turn is over."""
 
     def say(self, text: str) -> None:
-        """A sentence to the person."""
+        """Show a message."""
 
     def close(self) -> None:
-        """Leave the screen in order."""
+        """Restore the screen."""
 
 
 class Source(Protocol):
@@ -51,25 +50,25 @@ class Source(Protocol):
     exhausted: bool
 
     def fileno(self) -> int:
-        """Readable when there are jobs, or -1 where they are at hand all the time."""
+        """Readable when there are jobs, or -1 where there always are until it is exhausted."""
 
     def take(self, limit: int) -> Sequence[NewJob]:
-        """The next jobs, as many as there are now up to the limit."""
+        """The next jobs, as many as there are now, at most `limit`."""
 
 
-class Setup(Site, frozen=True):
-    """What a run is made of."""
+class Setup(EngineConfig, frozen=True):
+    """What a run in the foreground is made of."""
 
     halt: Halt | None = None
     resume: bool = False
     redo: bool = False
-    """Whether a run that resumes runs again what succeeded before, and goes on only with what is open."""
+    """Whether a run that resumes repeats what succeeded before."""
     interrupted: Callable[[Foreground, signal.Signals, int], None] | None = None
-    """What an interrupt does at its first, second and later times; None lets run finish, then ends it, then kills."""
+    """Called at each interrupt with its count; by default `by_stages`."""
 
 
 class Foreground:
-    """The resources of a run and its loop."""
+    """A run in the foreground and its loop."""
 
     def __init__(self, setup: Setup, view: View) -> None:
         self.setup = setup
@@ -80,23 +79,27 @@ class Foreground:
         self._interrupts = 0
         self._source_watched = False
         self._taken: Sequence[NewJob] = ()
-        """Jobs that a source gave and that are not yet in the store."""
+        """Jobs of a source that are not yet in the store."""
         self._arrays: dict[int, int] = {}
-        """The ids that name the arrays of which tasks were given."""
+        """Ids of the arrays whose tasks were submitted."""
         self._feed_after = 0.0
         self._runtime = EngineRuntime(setup, self._happened)
         self.engine = self._runtime.engine
         self.store = self._runtime.store
         try:
-            self._move_in()
+            self._start()
         except BaseException:
             self._runtime.close()
             raise
 
-    def _move_in(self) -> None:
-        paths = self.setup.paths
-        self.batch = self.store.add_batch(self.setup.label, self.started)
-        self._sieve = sieve(paths, self.store, self.engine, self.batch, resume=self.setup.resume, redo=self.setup.redo)
+    def _start(self) -> None:
+        setup, paths = self.setup, self.setup.paths
+        self.batch = self.store.add_batch(setup.label, self.started)
+        self._resumer: Resumer | None = None
+        if setup.resume:
+            self._resumer = Resumer(paths, self.store, self.engine, self.batch, redo=setup.redo)
+        else:
+            adopt_gone(paths, self.store, self.engine)
         self._runtime.sweep()
         self._signals = self._runtime.keep(SignalSocket())
         self.engine.watch(self._signals, self._signalled)
@@ -104,39 +107,39 @@ class Foreground:
             self._view.say(paths.note)
 
     def close(self) -> None:
-        """Give everything back; jobs that still run go on under their workers."""
+        """Close everything; running jobs go on."""
         self._runtime.close()
 
     # -- the loop --------------------------------------------------------------------------------
 
     def run(self, source: Source) -> None:
-        """Work until the source is exhausted and all is over, or until somebody stops it."""
-        gc.freeze()  # all modules, which stay for good, need not be looked through again and again
+        """Run until the source is exhausted and all jobs are over, or until the user stops it."""
+        gc.freeze()  # modules stay for good: the collector need not look through them again and again
         while not self._finished(source):
-            at_hand = self._hungry(source) and not self._watch(source)
-            if at_hand or self._taken:
+            ready = self._wants_jobs(source) and not self._watch(source)
+            if ready or self._taken:
                 self._feed(source)
-            self.engine.turn(self._patience(source, at_hand=at_hand))
+            self.engine.turn(self._timeout(source, ready=ready))
             self._runtime.publish()
             self._view.refresh(self)
 
-    def _patience(self, source: Source, *, at_hand: bool) -> float | None:
-        """Seconds until the loop must come round again for our sake."""
+    def _timeout(self, source: Source, *, ready: bool) -> float | None:
+        """Seconds after which the turn must end for the source or the view."""
         if self._taken:
             return max(0.0, self._feed_after - time.monotonic())
-        return 0.0 if at_hand and not source.exhausted else self._view.interval
+        return 0.0 if ready and not source.exhausted else self._view.interval
 
     def _finished(self, source: Source) -> bool:
         if self.engine.draining:
             return self.engine.at_rest
         return source.exhausted and not self._taken and self.engine.idle
 
-    def _hungry(self, source: Source) -> bool:
+    def _wants_jobs(self, source: Source) -> bool:
         room = self.engine.waiting < FULL and not self._taken
         return room and not source.exhausted and not self.engine.draining
 
     def _watch(self, source: Source) -> bool:
-        """Let the engine wake us when there are jobs; False where they are at hand all the time."""
+        """Let the engine watch the source; False where that cannot be watched because it is always ready."""
         if source.fileno() < 0:
             return False
         if not self._source_watched:
@@ -153,18 +156,19 @@ class Foreground:
             self._source_watched = False
 
     def _feed(self, source: Source) -> None:
-        if not self._hungry(source) and not self._taken:
+        if not self._wants_jobs(source) and not self._taken:
             self._unwatch(source)
             return
         if not self._taken:
-            self._taken = self._sieve.unfinished(source.take(CHUNK), self.tally)
+            taken = source.take(CHUNK)
+            self._taken = self._resumer.unfinished(taken, self.tally) if self._resumer else taken
         self._submit()
         if source.exhausted:
             self.tally.expected = self.tally.given + self.tally.unusable
             self._unwatch(source)
 
     def _submit(self) -> None:
-        """Put what was taken into the store; where that cannot be written, keep it and try again later."""
+        """Put the taken jobs into the store; if that cannot be written, keep them and try again later."""
         if not self._taken or time.monotonic() < self._feed_after:
             return
         try:
@@ -174,12 +178,14 @@ class Foreground:
             self.engine.trouble = f"{error.message}; {error.hint}"
             self._feed_after = time.monotonic() + RETRY_INTERVAL
             return
+        if self._feed_after:
+            self._feed_after, self.engine.trouble = 0.0, ""
         self._arrays = arrays
         self.tally.given += len(self._taken)
         self._taken = ()
         self.engine.poke()
 
-    # -- what happens ----------------------------------------------------------------------------
+    # -- events and signals -----------------------------------------------------------------------
 
     def _happened(self, job_event: JobEvent) -> None:
         if job_event.job.batch != self.batch:
@@ -213,17 +219,15 @@ class Foreground:
         (self.setup.interrupted or by_stages)(self, number, stage)
 
     def say(self, text: str) -> None:
-        """A sentence to the person."""
+        """Show the user a message."""
         self._view.say(text)
 
     def process_of(self, job: Job) -> int | None:
-        """The number of a job's process, which leads a group of its own; None where nobody knows it."""
-        if not isinstance(job.state, Active):
-            return None
-        return self._runtime.backend.process_of(slot_of(job.state.ref), attempt_key(job.id, job.state.attempt))
+        """The process of a running job, which leads a group of its own; None where it is not known."""
+        return self.engine.site.process_of(job)
 
     def retire(self) -> None:
-        """Let no signal change any more how this ends."""
+        """Ignore signals from now on."""
         self._signals.retire()
 
     def status(self) -> str:
@@ -237,7 +241,7 @@ class Foreground:
 
 
 def by_stages(run: Foreground, number: signal.Signals, stage: int) -> None:
-    """First let what runs finish, then ask it to end, then end it."""
+    """First let running jobs finish, then send TERM, then KILL."""
     run.stopped_by = number
     running = len(run.engine.held)
     if stage == 1:
@@ -251,7 +255,7 @@ def by_stages(run: Foreground, number: signal.Signals, stage: int) -> None:
     elif stage == 3:
         run.engine.stop(0.0, f"killed by {number.name}")
     else:
-        raise KeyboardInterrupt  # something cannot be killed, and whoever presses again wants to leave
+        raise KeyboardInterrupt  # a process cannot be killed, and the user wants to leave
 
 
 PATIENCE = 2.0
@@ -259,7 +263,7 @@ PATIENCE = 2.0
 
 
 class Complaints:
-    """Says once what keeps a run from going on, and again only when that changes."""
+    """Tells the user once what keeps a run from going on, and again only when that changes."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -267,9 +271,9 @@ class Complaints:
         self._stuck_since: float | None = None
 
     def check(self, run: Foreground) -> None:
-        """Look whether there is something to say."""
-        engine = run.engine
-        text = engine.trouble or engine.snapshot.note or next(iter(engine.observation.warnings), "")
+        """Say what is wrong, if that is new."""
+        engine, site = run.engine, run.engine.site.status()
+        text = engine.trouble or site.snapshot.note or next(iter(site.warnings), "")
         if not text and engine.waiting and not engine.held and not engine.draining:
             text = self._why_stuck(run)
         else:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from types import UnionType
 from typing import Any
 
 import msgspec
 
-from stoker.core.job import Active, Assigned, Ended, Event, Job, JobEvent, Queued, Skipped, Waiting
+from stoker.core.device import Device
+from stoker.core.job import Active, Assigned, Ended, Event, Job, JobEvent, Queued, Skipped, Starting, Waiting, slot_of
 from stoker.core.launch import parse_key
+from stoker.core.learning import Learnt
 from stoker.core.planner.queue import NotEligible, WaitingJobs, is_gated, why_not_eligible
 from stoker.core.planner.reasons import Behind, NotBefore
 from stoker.core.planner.reservation import waiting_since
 from stoker.core.spec import Dependency, NeverSatisfied, Outcome, never_satisfied_text, target_text
 from stoker.engine.recorder import FollowUp, Recorder
-from stoker.sites.machine.observation import Observation
+from stoker.store.schema import Measured
 from stoker.store.writer import Store
 
 
 class BlockedJobs:
-    """Such jobs, each with what it waits for, found by that when it comes."""
+    """Jobs that wait for a time, another job or a user, each with its hindrance."""
 
     def __init__(self) -> None:
         self._jobs: dict[int, tuple[Job, NotEligible]] = {}
@@ -35,7 +37,7 @@ class BlockedJobs:
         return job_id in self._jobs
 
     def add(self, job: Job, why: NotEligible) -> None:
-        """Park a job; it stays until it is removed."""
+        """Add a job, which stays until it is removed."""
         self.remove(job.id)
         self._jobs[job.id] = job, why
         if isinstance(why, NotBefore):
@@ -45,7 +47,7 @@ class BlockedJobs:
                 self._behind.setdefault(dependency, set()).add(job.id)
 
     def remove(self, job_id: int) -> Job | None:
-        """Take a job out, if it is parked here."""
+        """Remove a job and return it, if it is here."""
         job, why = self._jobs.pop(job_id, (None, None))
         for dependency in why.dependencies if isinstance(why, Behind) else ():
             waiting = self._behind[dependency]
@@ -55,32 +57,30 @@ class BlockedJobs:
         return job
 
     def get(self, job_id: int) -> Job | None:
-        """A parked job, or None."""
         return self._jobs.get(job_id, (None, None))[0]
 
     def reason(self, job_id: int) -> NotEligible | None:
-        """What a job waits for."""
         return self._jobs.get(job_id, (None, None))[1]
 
     @property
     def next_begin(self) -> float | None:
-        """When the next job that was too early may begin."""
+        """When the next job may begin that waits for a time."""
         while self._begins and not self._is_too_early(*self._begins[0]):
             heappop(self._begins)
         return self._begins[0][0] if self._begins else None
 
     def due(self, now: float) -> Iterator[Job]:
-        """Jobs that are no longer too early."""
+        """Jobs whose time has come."""
         while (begin := self.next_begin) is not None and begin <= now:
             yield self._jobs[heappop(self._begins)[1]][0]
 
     @property
     def targets(self) -> list[Dependency]:
-        """All that jobs are behind of."""
+        """All that jobs depend on."""
         return list(self._behind)
 
     def behind(self, dependency: Dependency) -> list[Job]:
-        """The jobs that wait for this, in the order of their ids."""
+        """The jobs that wait for this dependency, by their ids."""
         return [self._jobs[job_id][0] for job_id in sorted(self._behind.get(dependency, ()))]
 
     def _is_too_early(self, begin: float, job_id: int) -> bool:
@@ -88,7 +88,7 @@ class BlockedJobs:
 
 
 class JobTable:
-    """Jobs that wait, are parked or at work, and guests: jobs of dead engines, of which only the end matters."""
+    """Jobs that wait, are blocked or active. Of adopted jobs only the end is recorded; they are not queued again."""
 
     def __init__(self) -> None:
         self.waiting = WaitingJobs()
@@ -97,18 +97,18 @@ class JobTable:
         self._adopted: set[int] = set()
 
     def place(self, job: Job) -> None:
-        """Put a job where it now belongs; what is over is forgotten, and so is a guest that would wait."""
+        """Put a job where its state belongs; drop one that ended, and an adopted job that would wait."""
+        self.withdraw(job.id)
         if isinstance(job.state, Active):
             self._active[job.id] = job
             return
         self._active.pop(job.id, None)
-        self.withdraw(job.id)
         if isinstance(job.state, Waiting) and job.id not in self._adopted:
             self.waiting.add(job)
         self._adopted.discard(job.id)
 
-    def park(self, job: Job, why: NotEligible) -> None:
-        """Put a job aside that waits for no device; a guest that would wait is forgotten."""
+    def block(self, job: Job, why: NotEligible) -> None:
+        """Put a job aside that does not wait for a device; drop an adopted job."""
         self._active.pop(job.id, None)
         self.withdraw(job.id)
         if job.id not in self._adopted:
@@ -116,11 +116,11 @@ class JobTable:
         self._adopted.discard(job.id)
 
     def withdraw(self, job_id: int) -> Job | None:
-        """Take a job out of the queue, whatever it waits for."""
+        """Remove a job from the queue, whatever it waits for, and return it."""
         return self.waiting.remove(job_id) or self.blocked.remove(job_id)
 
     def queued(self, job_id: int) -> Job | None:
-        """A job that no worker holds, or None."""
+        """A job that is not active, or None."""
         return self.waiting.get(job_id) or self.blocked.get(job_id)
 
     def knows(self, job_id: int) -> bool:
@@ -128,11 +128,11 @@ class JobTable:
         return job_id in self._active or job_id in self.waiting or job_id in self.blocked
 
     def adopt(self, job: Job) -> None:
-        """From now on the job is a guest."""
+        """Mark an active job as adopted."""
         self._adopted.add(job.id)
 
     def own(self, job_id: int, batch: int) -> bool:
-        """Make a guest one of ours, in a batch of ours; False where no worker holds it any more."""
+        """Make an adopted job one of this engine's, in a batch of its; False where it is not active any more."""
         job = self._active.get(job_id)
         if job is None:
             return False
@@ -140,12 +140,7 @@ class JobTable:
         self._active[job_id] = msgspec.structs.replace(job, batch=batch)
         return True
 
-    def is_adopted(self, job_id: int) -> bool:
-        """Whether a job is not ours to start or stop."""
-        return job_id in self._adopted
-
     def active(self, job_id: int) -> Job | None:
-        """A job that a worker holds, or None."""
         return self._active.get(job_id)
 
     def attempt(self, key: str) -> Job | None:
@@ -156,66 +151,93 @@ class JobTable:
 
     @property
     def ours(self) -> list[Job]:
-        """Our jobs that workers hold."""
+        """Active jobs that are not adopted."""
         return [job for job in self._active.values() if job.id not in self._adopted]
 
     @property
-    def at_work(self) -> bool:
-        """Whether a worker holds anything, be it a guest."""
-        return bool(self._active)
+    def heads(self) -> list[Job]:
+        """Those of ours that are first in their slot: they run, or start next."""
+        first: dict[str, Job] = {}
+        for job in sorted(self.ours, key=order_of_running):
+            assert isinstance(job.state, Active)
+            first.setdefault(slot_of(job.state.ref), job)
+        return list(first.values())
 
     @property
-    def at_our_work(self) -> bool:
-        """Whether a worker holds a job of ours."""
+    def any_of_ours(self) -> bool:
+        """Whether a job is active that is not adopted."""
         return len(self._active) > len(self._adopted)
 
     @property
     def waiting_since(self) -> float:
-        """Since when the oldest waiting job waits."""
+        """When the oldest waiting job began to wait."""
         return min(waiting_since(next(iter(group))) for group in self.waiting.groups())
 
     @property
     def next_waiting(self) -> Job | None:
-        """The job that has waited longest among the most important ones."""
+        """The oldest of the waiting jobs with the highest priority."""
         heads = [next(iter(group)) for group in self.waiting.groups()]
         return min(heads, key=lambda job: (-job.spec.priority, job.id), default=None)
+
+
+def order_of_running(job: Job) -> tuple[bool, float, int]:
+    """Sorts active jobs of one slot: the one that runs, then those behind it."""
+    assert isinstance(job.state, Active)
+    return isinstance(job.state, Starting), job.state.since, job.id
 
 
 _SO = "; so "
 
 
-class JobBook:
-    """Every job in its place, and what happened to it, from the note to the record."""
+class Jobs:
+    """The job table together with the recorder: applies events and moves each job to where it belongs."""
 
-    def __init__(
-        self,
-        store: Store,
-        observation: Observation,
-        clock: Callable[[], float],
-        tell: Callable[[JobEvent], None],
-        follow_up: FollowUp | None = None,
-    ) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float], follow_up: FollowUp | None = None) -> None:
         self.clock = clock
+        self.store = store
         self.table = JobTable()
-        self.changes = Recorder(store, self._recorded, follow_up)
+        self.recorder = Recorder(store, follow_up)
         self.plan_due = True
         """Whether something happened since the last plan that may change it."""
-        self._store = store
-        self._observation = observation
-        self._tell = tell
+        self.find_devices: Callable[[Sequence[str]], tuple[Device, ...]] = lambda _: ()
+        """The site's devices by their ids; set when the site is open."""
         self._ended: list[Job] = []
-        """Jobs whose end is recorded, and for which others may have waited."""
+        """Jobs whose end is recorded, and whose dependants have not been released yet."""
+
+    # -- what sites use (EngineJobs) --------------------------------------------------------------
+
+    @property
+    def waiting(self) -> WaitingJobs:
+        return self.table.waiting
+
+    @property
+    def waiting_since(self) -> float:
+        return self.table.waiting_since
+
+    def active(self, job_id: int) -> Job | None:
+        return self.table.active(job_id)
+
+    def attempt(self, key: str) -> Job | None:
+        return self.table.attempt(key)
+
+    def learn(self, news: tuple[str, Learnt] | None) -> None:
+        self.recorder.learn(news)
+
+    def measure(self, measured: Measured) -> None:
+        self.recorder.measure(measured)
 
     def apply(self, job: Job, event: Event) -> Job:
-        """Note what happened, and put the job where it now belongs."""
+        """Record an event, and move the job to where it now belongs."""
         place = event if isinstance(event, Assigned) else job.state
-        devices = self._observation.devices(place.devices) if isinstance(place, Assigned | Active) else ()
-        after = self.changes.note(job, event, devices)
+        devices = self.find_devices(place.devices) if isinstance(place, Assigned | Active) else ()
+        after = self.recorder.add(job, event, devices)
         self.settle(after)
         return after
 
+    # -- what the engine uses ---------------------------------------------------------------------
+
     def settle(self, job: Job) -> None:
-        """Put a job where it belongs: at work, in the queue, aside for a while, or nowhere any more."""
+        """Move a job to where it belongs: active, waiting, blocked, or forgotten."""
         why = None
         if isinstance(job.state, Queued):
             self.plan_due = True
@@ -224,39 +246,45 @@ class JobBook:
             self.table.withdraw(job.id)
             self.apply(job, Skipped(self.clock(), self._why_skipped(why)))
         elif why is not None:
-            self.table.park(job, why)
+            self.table.block(job, why)
         else:
             self.table.place(job)
 
     def change_queued(self, job_id: int, states: type[Any] | UnionType, event: Event) -> None:
-        """Let something happen to a job that is in the queue, in one of these states; else it is too late for it."""
+        """Apply an event to a job that is queued in one of these states; else it is too late for it."""
         job = self.table.queued(job_id)
         if job is not None and isinstance(job.state, states):
             self.apply(job, event)
 
     def stored(self, job_id: int) -> Job | None:
-        """A job as it is by now, if it is none of those at hand; its end may not be recorded yet."""
+        """A job that is not in the table, as it is now; its end may not be recorded yet."""
         if self.table.knows(job_id):
             return None
-        return self.changes.unwritten(job_id) or self._store.job(job_id)
+        return self.recorder.unwritten(job_id) or self.store.job(job_id)
 
-    def free_those_due(self, now: float) -> None:
-        """Let jobs go on whose moment has come."""
+    def record(self) -> Sequence[JobEvent]:
+        """Write all events in one transaction and return them."""
+        job_events = self.recorder.write()
+        self._ended += [each.job for each in job_events if isinstance(each.job.state, Ended)]
+        return job_events
+
+    def unblock_due(self, now: float) -> None:
+        """Settle the jobs whose time has come."""
         for job in list(self.table.blocked.due(now)):
             self.settle(job)
 
-    def free_those_behind_others(self) -> None:
-        """Let jobs go on that were behind jobs of other engines which have ended."""
-        self._free_those_behind(lambda dependency: not self.table.knows(dependency.target))
+    def unblock_behind_others(self) -> None:
+        """Settle the jobs that depend on ended jobs of other engines."""
+        self._unblock(lambda dependency: not self.table.knows(dependency.target))
 
-    def release(self) -> None:
-        """Let jobs go on that were behind jobs of ours which have ended, now that the end is recorded."""
+    def unblock_behind_ended(self) -> None:
+        """Settle the jobs that depend on jobs of ours whose end is recorded."""
         ended, self._ended = self._ended, []
         if ended and self.table.blocked:
             targets = {job.id for job in ended} | {job.array for job in ended}
-            self._free_those_behind(lambda dependency: dependency.target in targets)
+            self._unblock(lambda dependency: dependency.target in targets)
 
-    def _free_those_behind(self, which: Callable[[Dependency], bool]) -> None:
+    def _unblock(self, which: Callable[[Dependency], bool]) -> None:
         blocked = self.table.blocked
         for dependency in [one for one in blocked.targets if which(one)]:
             if self._outcome(dependency) != "open":
@@ -264,20 +292,15 @@ class JobBook:
                     self.settle(job)
 
     def _outcome(self, dependency: Dependency) -> Outcome:
-        """What a target has come to; an end counts when it is recorded."""
+        """How a target ended; an end counts once it is recorded."""
         if self.table.knows(dependency.target) and not dependency.array:
             return "open"
-        return self._store.outcome(dependency)
+        return self.store.outcome(dependency)
 
     def _why_skipped(self, doomed: NeverSatisfied) -> str:
-        """What went wrong; at the end of a long chain that is what its first job came to."""
+        """What went wrong; at the end of a long chain, how its first job ended."""
         before = None if doomed.dependency.array else self.stored(doomed.dependency.target)
         if before is None or not isinstance(before.state, Ended) or before.state.result != "skipped":
-            return never_satisfied_text(doomed, self._store.shown_id)
+            return never_satisfied_text(doomed, self.store.shown_id)
         root = before.state.note.partition(_SO)[0]
-        return f"{root}{_SO}{target_text(doomed.dependency, self._store.shown_id)} was skipped"
-
-    def _recorded(self, job_event: JobEvent) -> None:
-        if isinstance(job_event.job.state, Ended):
-            self._ended.append(job_event.job)
-        self._tell(job_event)
+        return f"{root}{_SO}{target_text(doomed.dependency, self.store.shown_id)} was skipped"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -16,12 +16,12 @@ from stoker.store.writer import Store
 
 
 class FollowUp(NamedTuple):
-    """What follows when a job ends."""
+    """The job that follows when a job ends."""
 
     engine: str
-    """Who runs it."""
+    """Name of the engine that runs it."""
     make: Callable[[Job, str], NewJob | None]
-    """From the job, and where its errors can be read."""
+    """From the ended job and the path of its log."""
 
 
 class _Pending(Struct):
@@ -30,28 +30,27 @@ class _Pending(Struct):
 
 
 class Recorder:
-    """Gathers changes of jobs until they are written, all in one transaction, and only then tells of them."""
+    """Collects changes of jobs until they are written, all in one transaction."""
 
-    def __init__(self, store: Store, tell: Callable[[JobEvent], None], follow_up: FollowUp | None = None) -> None:
+    def __init__(self, store: Store, follow_up: FollowUp | None = None) -> None:
         self.follow_ups_written = False
-        """Whether jobs that follow from others were put into the queue, and nobody has looked there since."""
-        self._store = store
-        self._tell = tell
+        """Whether follow-up jobs are in the store that the engine has not accepted yet."""
         self.follow_up = follow_up
+        self._store = store
         self._follow_ups: list[NewJob] = []
         self._follow_up_engine = ""
-        """Who runs them."""
         self._pending: dict[int, _Pending] = {}
         self._job_events: list[JobEvent] = []
-        self._answered: list[int] = []
+        self._handled: list[int] = []
         self._learnt: dict[str, Learnt] = {}
         self._measured: dict[tuple[int, int], Measured] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._pending or self._answered or self._measured)
+        """Whether there is something to write. What was learnt comes with an event or a measurement."""
+        return bool(self._pending or self._handled or self._measured)
 
-    def note(self, job: Job, event: Event, devices: tuple[Device, ...]) -> Job:
-        """The job after the event, which is remembered."""
+    def add(self, job: Job, event: Event, devices: tuple[Device, ...]) -> Job:
+        """The job after the event, which will be written."""
         after = advance(job, event)
         pending = self._pending.get(job.id)
         if pending is None:
@@ -65,38 +64,37 @@ class Recorder:
         return after
 
     def unwritten(self, job_id: int) -> Job | None:
-        """The job as it is after what is not yet recorded of it; None where all of it is."""
+        """The job after its unwritten events; None where it has none."""
         pending = self._pending.get(job_id)
         return pending.job if pending is not None else None
 
-    def answer(self, request: int) -> None:
-        """A request was obeyed by what has been noted; it is gone when that is recorded."""
-        self._answered.append(request)
+    def handled(self, request: int) -> None:
+        """Remove a request from the store together with writing the events that it caused."""
+        self._handled.append(request)
 
     def learn(self, news: tuple[str, Learnt] | None) -> None:
-        """Something is known better by what has been noted."""
+        """Write what is now known of a kind of work."""
         if news is not None:
             self._learnt[news[0]] = news[1]
 
     def measure(self, measured: Measured) -> None:
-        """Something is known of how an attempt uses its GPUs."""
+        """Write how an attempt uses its GPUs."""
         self._measured[measured.job, measured.number] = measured
 
-    def write(self) -> None:
-        """Record everything and tell of it; where writing fails, all of it is kept for another try."""
+    def write(self) -> Sequence[JobEvent]:
+        """Write everything and return the events; if that fails, keep all of it for another try."""
         if not self:
-            return
+            return ()
         changes = [Change(pending.job, pending.events) for pending in self._pending.values()]
-        self._store.record(changes, self._answered, self._learnt, self._gathered(), self._measured.values())
+        self._store.record(changes, self._handled, self._learnt, self._gathered(), self._measured.values())
         self.follow_ups_written = self.follow_ups_written or bool(self._follow_ups)
         self._follow_ups.clear()
         self._pending.clear()
         self._learnt.clear()
         self._measured.clear()
-        self._answered.clear()
+        self._handled.clear()
         job_events, self._job_events = self._job_events, []
-        for job_event in job_events:
-            self._tell(job_event)
+        return job_events
 
     def _follow(self, follow_up: FollowUp, ended: Job, log: str) -> None:
         if (new := follow_up.make(ended, log)) is not None:

@@ -9,38 +9,38 @@ import msgspec
 from stoker.core.job import Edited, Ended, Job, OnHold, Paused, Queued, Resumed, Retried, Waiting
 from stoker.core.planner.policy import Policy
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
-from stoker.engine.job_table import JobBook
+from stoker.engine.job_table import Jobs
 from stoker.store.queries import DRAINED, paused_key
 from stoker.store.writer import Store
 
 INTERVAL = 1.0
-"""Seconds after which an engine looks for itself whether anybody has written; a poke only makes it faster."""
+"""Seconds between two looks at the store; a wake-up only makes it faster."""
 
 
 class RequestReader:
-    """Finds out cheaply whether there is something new, and reads each request once."""
+    """Finds out cheaply whether the store has changed, and reads each request once."""
 
     def __init__(self, store: Store, engine: str) -> None:
         self.due = True
         self.opened = False
-        """Whether it was ever read."""
+        """Whether requests were ever read."""
         self._store = store
         self._engine = engine
         self._version = -1
-        self._looked_at = 0.0
+        self._checked_at = 0.0
         self._read_up_to = 0
 
     def has_come(self, now: float) -> bool:
-        """Whether somebody else has written since the last time; asked now and then only."""
-        if now - self._looked_at < INTERVAL:
+        """Whether another process has written since the last check; checks once per interval."""
+        if now - self._checked_at < INTERVAL:
             return False
-        self._looked_at = now
+        self._checked_at = now
         version, self._version = self._version, self._store.version_of_data()
         self.due = self.due or version != self._version
         return version != self._version
 
     def requests(self) -> list[tuple[int, Request]]:
-        """What has not been read before; a request stays in the store until its answer is recorded."""
+        """The requests not read before; each stays in the store until its result is recorded."""
         self.due = False
         self.opened = True
         found = [(number, request) for number, request in self._store.requests(self._engine) if self._is_new(number)]
@@ -48,7 +48,7 @@ class RequestReader:
         return found
 
     def overlaid(self, policy: Policy) -> Policy:
-        """The policy with what users have set."""
+        """The policy with what users have paused and drained."""
         settings = self._store.settings()
         paused = settings.get(paused_key(self._engine), {}).get("note", "")
         drained = {key.removeprefix(DRAINED): value for key, value in settings.items() if key.startswith(DRAINED)}
@@ -59,42 +59,39 @@ class RequestReader:
         return number > self._read_up_to
 
 
-class Servant(Protocol):
-    """What an engine can do for a request beside changing its book."""
-
-    @property
-    def now(self) -> float:
-        """The moment by its own clock."""
+class RequestTarget(Protocol):
+    """What an engine does for requests besides changing queued jobs."""
 
     def cancel(self, job_id: int, grace: float | None, note: str, number: int = 0) -> None:
-        """End one job, whatever it is doing."""
+        """Cancel one job, whatever its state."""
 
     def adopt(self, job: Job, *, adopted: bool) -> None:
         """Take over a job of a dead engine."""
 
 
-def answer(request: Request, engine: Servant, book: JobBook) -> None:
+def handle(request: Request, engine: RequestTarget, jobs: Jobs) -> None:
     """Do what was asked, where the job is still in a state for it."""
     if isinstance(request, Again):
-        _run_again(request, engine.now, book)
+        _run_again(request, jobs)
         return
-    left = book.stored(request.job)
-    if left is not None and not isinstance(left.state, Ended):  # a dead engine left it, and somebody gave it to us
+    left = jobs.stored(request.job)
+    if left is not None and not isinstance(left.state, Ended):  # a dead engine's job that was given to this engine
         engine.adopt(left, adopted=False)
     match request:
         case Cancel():
             engine.cancel(request.job, request.grace, request.note, request.signal)
         case Hold():
-            book.change_queued(request.job, Waiting, Paused(engine.now, request.note))
+            jobs.change_queued(request.job, Waiting, Paused(jobs.clock(), request.note))
         case Release():
-            book.change_queued(request.job, OnHold, Resumed(engine.now))
+            jobs.change_queued(request.job, OnHold, Resumed(jobs.clock()))
         case Edit():
-            book.change_queued(request.job, Queued, Edited(engine.now, request.spec, request.name))
+            jobs.change_queued(request.job, Queued, Edited(jobs.clock(), request.spec, request.name))
 
 
-def _run_again(request: Again, now: float, book: JobBook) -> None:
-    job = book.stored(request.job)
+def _run_again(request: Again, jobs: Jobs) -> None:
+    job = jobs.stored(request.job)
     if job is not None and isinstance(job.state, Ended):
-        book.apply(job, Retried(now))
+        now = jobs.clock()
+        jobs.apply(job, Retried(now))
         if request.spec is not None:
-            book.change_queued(job.id, Queued, Edited(now, request.spec, job.name))
+            jobs.change_queued(job.id, Queued, Edited(now, request.spec, job.name))

@@ -1,11 +1,11 @@
-"""An engine with all that it works with, opened in the one right order and closed in the other."""
+"""Open an engine with its locks, store and site, and close all of it in reverse order."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 from msgspec import Struct
@@ -15,16 +15,13 @@ from stoker.core.job import JobEvent
 from stoker.core.launch import on_finish_job
 from stoker.core.planner.policy import Policy
 from stoker.core.settings import EngineSettings
-from stoker.devices.interface import Devices
+from stoker.engine.job_table import Jobs
 from stoker.engine.loop import Engine
 from stoker.engine.recorder import FollowUp
 from stoker.engine.status_writer import StatusWriter
-from stoker.ledger import Ledger
-from stoker.runner.forkserver_client import Forkserver
-from stoker.runner.local import LocalBackend
-from stoker.sites.machine.resources import EngineResources, steady_clock
+from stoker.sites.interface import SiteConfig, SiteContext
 from stoker.store.engine_lock import EngineLock, WakeFifo
-from stoker.store.ownership import leftover_workers, sweep_locks
+from stoker.store.ownership import sweep_locks
 from stoker.store.paths import Paths
 from stoker.store.writer import Store, open_store
 
@@ -33,107 +30,78 @@ class Closable(Protocol):
     """Anything that holds something."""
 
     def close(self) -> None:
-        """Give it back."""
+        """Release it."""
 
 
 Resource = TypeVar("Resource", bound=Closable)
 
 
-class Site(Struct, frozen=True):
-    """Where an engine works, with what, and for whom."""
+class EngineConfig(Struct, frozen=True):
+    """What an engine is made of."""
 
     paths: Paths
-    ledger: Path
-    devices: Devices
+    site: SiteConfig
+    """Where its jobs run."""
     policy: Policy
-    user: str
     label: str
-    share_output: bool = False
-    share_input: bool = False
+    """What other users see of it."""
     on_finish: str = ""
-    """A line for the shell, to be run whenever a job has ended; empty is none."""
+    """A shell line to run whenever a job has ended; empty is none."""
     settings: EngineSettings | None = None
-    """All that was configured, for others to see."""
-    forkserver: Forkserver | None = None
-    """One that was started before, where there was something else to do meanwhile."""
+    """The whole configuration, for front ends to show."""
 
 
 class EngineRuntime:
-    """The resources of an engine."""
+    """An open engine: its locks, store, site, wake FIFO and status file."""
 
     def __init__(
         self,
-        site: Site,
-        tell: Callable[[JobEvent], None],
+        config: EngineConfig,
+        notify: Callable[[JobEvent], None],
         owner: str = "",
         heartbeat: float | None = None,
-        rung: Callable[[], None] = lambda: None,
+        woken: Callable[[], None] = lambda: None,
     ) -> None:
-        """`owner` is a name that jobs were given to; without one, the engine owns what it is given itself.
+        """`owner` is the name that its jobs are stored under; by default that of this process.
 
-        `rung` is called whenever somebody has rung, before the engine looks why.
+        `woken` is called whenever a front end has written to the wake FIFO, before the engine looks why.
         """
-        self._site = site
-        self._heed = rung
+        self._config = config
+        self._woken = woken
         self._closing = contextlib.ExitStack()
         try:
-            self._open(tell, owner, heartbeat)
+            self._open(notify, owner, heartbeat)
         except BaseException:
             self._closing.close()
             raise
 
-    def _open(self, tell: Callable[[JobEvent], None], owner: str, heartbeat: float | None) -> None:
-        """The workers' forkserver comes first: it must not carry a copy of anything that follows."""
-        paths, site = self._site.paths, self._site
+    def _open(self, notify: Callable[[JobEvent], None], owner: str, heartbeat: float | None) -> None:
+        paths, config = self._config.paths, self._config
         owned = self.keep(EngineLock(paths, owner)) if owner else None
         self.engine_lock = self.keep(EngineLock(paths))
         self._engine_locks = [engine_lock for engine_lock in (owned, self.engine_lock) if engine_lock]
-        name = self.engine_lock.name
-        self.backend = self.keep(
-            LocalBackend(
-                paths.workers,
-                name,
-                share_output=site.share_output,
-                share_input=site.share_input,
-                forkserver=site.forkserver,
-            )
-        )
+        instance = self.engine_lock.name
+        name = owner or instance
         self.store: Store = self.keep(open_store(paths))
-        engine_resources = EngineResources(
-            self.store,
-            Ledger(site.ledger),
-            site.devices,
-            self.backend,
-            site.user,
-            steady_clock(),
-            lambda job_id: str(paths.report(job_id)),
-        )
-        name = owner or name
-        engine = Engine(
-            name,
-            engine_resources,
-            site.policy,
-            tell,
-            label=site.label,
-            heartbeat=heartbeat,
-            follow_up=_follow_up(site, name),
-        )
+        jobs = Jobs(self.store, steady_clock(), _follow_up(config, name))
+        site = config.site.open(SiteContext(name, instance, config.label, paths, self.store, jobs))
+        engine = Engine(name, jobs, site, config.policy, notify=notify, label=config.label, heartbeat=heartbeat)
         self.engine = self.keep(engine)
         self._wake_fifo = self.keep(WakeFifo(paths, name))
-        self.engine.watch(self._wake_fifo, self._rung)
+        self.engine.watch(self._wake_fifo, self._wake)
         self._status_writer = self.keep(StatusWriter(paths.status_file(name), stays=bool(owner)))
-        self._status_writer.settings = site.settings
+        self._status_writer.settings = config.settings
 
     def keep(self, resource: Resource) -> Resource:
-        """Close a resource when the workplace is closed, before all that was there earlier."""
+        """Close a resource together with the engine, before all that was opened earlier."""
         self._closing.callback(resource.close)
         return resource
 
-    def adapt(self, site: Site) -> None:
-        """Go by another policy and other settings from now on; place and devices stay what they are."""
-        self._site = site
-        self._status_writer.settings = site.settings
-        self.engine.govern(site.policy, _follow_up(site, self.engine.name))
+    def adapt(self, config: EngineConfig) -> None:
+        """Use another policy and other settings from now on; paths and site stay what they are."""
+        self._config = config
+        self._status_writer.settings = config.settings
+        self.engine.govern(config.policy, _follow_up(config, self.engine.name))
 
     @property
     def in_place(self) -> bool:
@@ -141,35 +109,38 @@ class EngineRuntime:
         return all(engine_lock.in_place for engine_lock in self._engine_locks)
 
     def publish(self) -> None:
-        """Show others what the engine is doing, now and then."""
-        self._status_writer.allocation(self.engine)
+        """Write the status file, if it is time."""
+        self._status_writer.write(self.engine)
 
     def sweep(self) -> None:
-        """Remove what dead engines left and nobody needs any more."""
-        sweep_locks(self._site.paths, self.store)
-        for worker in leftover_workers(self._site.paths, self.store):
-            if self.backend.is_dead(worker):
-                self.backend.forget(worker)
+        """Remove the locks of dead engines that own nothing any more."""
+        sweep_locks(self._config.paths, self.store)
 
     def close(self) -> None:
-        """Give everything back; jobs that still run go on under their workers."""
-        with contextlib.suppress(StokerError):  # those whose last job was taken over by us own nothing any more
-            sweep_locks(self._site.paths, self.store)
+        """Close everything; running jobs go on."""
+        with contextlib.suppress(StokerError):  # this engine may have taken the last job of a dead one over
+            self.sweep()
         self._closing.close()
 
-    def _rung(self) -> None:
+    def _wake(self) -> None:
         self._wake_fifo.silence()
-        self._heed()
+        self._woken()
         self._status_writer.hurry()
         self.engine.poke()
 
 
-def _follow_up(site: Site, engine: str) -> FollowUp | None:
-    """What follows when a job ends, where something was configured."""
-    if not site.on_finish:
+def steady_clock() -> Callable[[], float]:
+    """Seconds since the epoch, which no later change of the system clock moves."""
+    offset = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return lambda: offset + time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _follow_up(config: EngineConfig, engine: str) -> FollowUp | None:
+    """The job that runs when another ends, if one is configured."""
+    if not config.on_finish:
         return None
     shell = os.environ.get("SHELL") or "/bin/sh"
-    out = str(site.paths.logs).replace("%", "%%") + "/%j.log"
-    with contextlib.suppress(OSError):  # on a full disk the command has nowhere to write, which it tells itself
-        site.paths.logs.mkdir(mode=0o700, exist_ok=True)
-    return FollowUp(engine, lambda job, log: on_finish_job(job, log, site.on_finish, shell, out))
+    out = str(config.paths.logs).replace("%", "%%") + "/%j.log"
+    with contextlib.suppress(OSError):  # on a full disk the command cannot write, and reports that itself
+        config.paths.logs.mkdir(mode=0o700, exist_ok=True)
+    return FollowUp(engine, lambda job, log: on_finish_job(job, log, config.on_finish, shell, out))

@@ -220,7 +220,6 @@ class Knowledge:
         store: Reader,
         statuses: EngineStatuses,
         now: float,
-        user: str,
         *,
         simulated: bool,
         active: list[Owned] | None = None,
@@ -230,7 +229,7 @@ class Knowledge:
         self.store = store
         self.statuses = statuses
         self.now = now
-        self.user = user
+        self.user = user_name(os.geteuid())
         self.simulated = simulated
         self.active: list[Owned] = queries.all_active(store) if active is None else active
         self.settings: Mapping[str, Any] = store.settings()
@@ -393,4 +392,4 @@ def known(paths: Paths, *, simulated: bool, statuses: EngineStatuses | None = No
     now = time.time()
     seen = statuses or read_statuses(paths, now)
     with contextlib.closing(open_store(paths)) as store, store.reading():
-        yield Knowledge(store, seen, now, user_name(os.geteuid()), simulated=simulated)
+        yield Knowledge(store, seen, now, simulated=simulated)

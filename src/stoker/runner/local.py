@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from stoker.core.errors import StokerError
 from stoker.core.launch import Order
 from stoker.runner import journal, processes
 from stoker.runner.forkserver_client import Forkserver, Shared
+from stoker.runner.interface import Event, WorkerLost
 from stoker.runner.worker_link import Link, locked
 
 MARKER = "STOKER_KEEPER"
@@ -28,12 +28,8 @@ MARKER = "STOKER_KEEPER"
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
-class WorkerLost(Struct, frozen=True):
-    """The worker is dead and nothing that it started is left; what it has to say was said before."""
-
-
-class LocalBackend:
-    """The workers of one engine."""
+class LocalRunner:
+    """The workers of one engine; a `WorkerRunner`."""
 
     def __init__(
         self,
@@ -128,7 +124,7 @@ class LocalBackend:
         """Ask for an attempt that may never have been sent: a worker that does not know it gives it back."""
         self._tell(worker, {"do": "account", "attempt": attempt})
 
-    def poll(self) -> Iterator[tuple[str, journal.Fact | WorkerLost]]:
+    def poll(self) -> Iterator[tuple[str, Event]]:
         """What happened since the last look, in each worker's own order."""
         self.flush()
         for key, _ in self._selector.select(0):
@@ -224,7 +220,7 @@ class LocalBackend:
         link.flush()
         self._mind(link)
 
-    def _clean_up(self, link: Link) -> Iterator[tuple[str, journal.Fact | WorkerLost]]:
+    def _clean_up(self, link: Link) -> Iterator[tuple[str, Event]]:
         """A worker that hung up counts as dead when its lock is free, and is gone when its jobs are too."""
         link.look_later()
         if link.alive():

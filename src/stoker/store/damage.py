@@ -17,6 +17,8 @@ NEWER_HINT = "upgrade Stoker; the queue was left as it is"
 
 LOG_WITHOUT_FILE = "it is gone or empty, but its log (queue.db-wal) is not"
 
+_FINDINGS = 5
+"""Most problems that are listed."""
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -52,9 +54,6 @@ def _size(path: Path) -> int:
     with contextlib.suppress(FileNotFoundError):
         return path.stat().st_size
     return 0
-
-
-_FINDINGS = 5
 
 
 def damage(path: Path) -> str:

@@ -11,8 +11,11 @@ from typing import BinaryIO
 
 from stoker.core.text import printable
 
-_TAIL_BYTES = 16_384
-
+_LAST_LINE_BYTES = 16_384
+_TAIL_BYTES = 128 * 1024
+_BLOCK = 65_536
+_CONTINUATION = bytes(range(0x80, 0xC0))
+"""Continuation bytes of UTF-8."""
 _ESCAPE_SEQUENCE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
 
@@ -21,19 +24,13 @@ def last_line(path: str) -> str:
     try:
         with open(path, "rb") as log:
             log.seek(0, os.SEEK_END)
-            log.seek(max(0, log.tell() - _TAIL_BYTES))
+            log.seek(max(0, log.tell() - _LAST_LINE_BYTES))
             tail = _ESCAPE_SEQUENCE.sub(b"", log.read())
     except OSError:
         return ""
     lines = [part.strip() for line in tail.splitlines() for part in line.split(b"\r")]
     written = [line for line in lines if line]
     return printable(written[-1].decode(errors="backslashreplace")) if written else ""
-
-
-_LIMIT = 128 * 1024
-
-_CONTINUATION = bytes(range(0x80, 0xC0))
-"""Continuation bytes of UTF-8."""
 
 
 def size_of(path: str) -> int:
@@ -45,7 +42,7 @@ def size_of(path: str) -> int:
     return status.st_size if path != "-" and stat.S_ISREG(status.st_mode) else 0
 
 
-def read_tail(path: str, limit: int = _LIMIT, since: int = 0) -> str:
+def read_tail(path: str, limit: int = _TAIL_BYTES, since: int = 0) -> str:
     """The last bytes of a regular file as text; empty for any other path.
 
     Bytes before `since` are skipped, unless the file is shorter than that: then it was rewritten.
@@ -85,9 +82,6 @@ def _text(data: bytes, cut: bool) -> str:
     if cut:
         data = data[:3].lstrip(_CONTINUATION) + data[3:]
     return codecs.getincrementaldecoder("utf-8")("replace").decode(data)
-
-
-_BLOCK = 65_536
 
 
 class Tail:

@@ -16,7 +16,7 @@ _PAGE = 10_000
 def is_served(paths: Paths, engine: str) -> bool:
     """Whether an engine handles requests for these jobs, now or when it starts again.
 
-    The background engine also holds the locks of engines whose running jobs it adopted; it only records their end.
+    The background engine owns adopted jobs under a second name; of those it only records the end.
     """
     if engine == QUEUE:
         return True

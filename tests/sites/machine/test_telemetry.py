@@ -18,7 +18,7 @@ from stoker.core.learning import Use
 from stoker.core.spec import JobSpec, Resources
 from stoker.sites.machine.allocations import Allocation
 from stoker.sites.machine.observation import LOOK_INTERVAL
-from stoker.sites.machine.telemetry import Measuring, Watched
+from stoker.sites.machine.telemetry import Telemetry, Watched
 from support.build import GIB, a_job, simulated
 from support.wait import PATIENCE_SECONDS, ending, wait_until
 
@@ -35,7 +35,7 @@ class Stage:
         self.jobs: dict[int, Job] = {}
         self.written: dict[int, dict[int, Use]] = {}
         anybody: Any = self
-        self.measuring = Measuring(anybody, anybody, anybody, anybody)
+        self.telemetry = Telemetry(anybody, anybody, self.jobs.get, self.uses)
         self.at = 100.0
 
     def __iter__(self) -> Iterator[Allocation]:
@@ -49,9 +49,6 @@ class Stage:
 
     def process_of(self, worker: str, attempt: str) -> int | None:
         return self.born.get(worker)
-
-    def active(self, job_id: int) -> Job | None:
-        return self.jobs.get(job_id)
 
     def uses(self, job_id: int) -> Mapping[int, Use]:
         return self.written.get(job_id, {})
@@ -72,19 +69,19 @@ class Stage:
         """The devices show this now."""
         self.at = self.at + 1 if at is None else at
         snapshot = Snapshot(self.at, GPUS, {device.id: one for device, one in zip(GPUS, readings, strict=False)})
-        self.measuring.look(snapshot, self.at)
+        self.telemetry.look(snapshot, self.at)
         return snapshot
 
     def end(self, job: Job) -> None:
         """An attempt is over."""
         self.at += 0.5
         ended = a_job(job.id, state=Ended("done", self.at, 0))
-        self.measuring.end(job, ended, shared=False, now=self.at)
+        self.telemetry.end(job, ended, shared=False, now=self.at)
         del self.allocations[f"k{job.id}"], self.jobs[job.id]
 
     def finished(self, *readings: Reading) -> Watched:
         """What is told of the one attempt that is over."""
-        (one,) = self.measuring.finished(self.look(*readings), self.at)
+        (one,) = self.telemetry.finished(self.look(*readings), self.at)
         return one
 
 
@@ -128,7 +125,7 @@ class TestNumbersThatComeAgain:
         stage.look(earlier)
         job = stage.begin(1, os.getpid(), child)
         stage.look(earlier)
-        assert stage.measuring.peak(job) is None
+        assert stage.telemetry.peak(job) is None
         stage.end(job)
         assert stage.finished(earlier).use.peak == 0
 
@@ -144,21 +141,21 @@ class TestNumbersThatComeAgain:
         """What he holds is his own."""
         job = stage.begin(1, os.getpid())
         stage.look(reading(process(child, 4), accounts=(account(child, 4, running=True),)))
-        assert stage.measuring.processes(job) == {child}
+        assert stage.telemetry.processes(job) == {child}
         stage.look(reading(accounts=(account(child, 4),)))
         stage.roots["k1"] = 2**22  # as if it were not below the worker
         stage.look(reading(process(child, 30), accounts=(account(child, 30, running=True),)))
-        assert stage.measuring.peak(job) == 4 * GIB
-        assert stage.measuring.processes(job) == set()
+        assert stage.telemetry.peak(job) == 4 * GIB
+        assert stage.telemetry.processes(job) == set()
 
     def test_a_worker_that_is_known_late(self, stage: Stage, child: int) -> None:
         """Who was taken for a stranger is ours once it is known from which process all of ours come."""
         job = stage.begin(1)
         stage.look(reading(process(child, 4)))
-        assert stage.measuring.peak(job) is None
+        assert stage.telemetry.peak(job) is None
         stage.roots["k1"] = os.getpid()
         stage.look(reading(process(child, 4)))
-        assert stage.measuring.peak(job) == 4 * GIB
+        assert stage.telemetry.peak(job) == 4 * GIB
 
 
 class TestAccounts:
@@ -170,11 +167,11 @@ class TestAccounts:
             job = stage.begin(1, os.getpid())
             running = (account(child, 3, running=True), account(other, 4, running=True))
             stage.look(reading(process(child, 1), process(other, 1), accounts=running))
-            assert stage.measuring.peak(job) == 7 * GIB
+            assert stage.telemetry.peak(job) == 7 * GIB
         stage.end(job)
-        assert stage.measuring.waits is True
+        assert stage.telemetry.waits is True
         assert stage.finished(reading(accounts=(account(child, 5), account(other, 6)))).use.peak == 11 * GIB
-        assert stage.measuring.waits is False
+        assert stage.telemetry.waits is False
 
     def test_one_after_the_other(self, stage: Stage, child: int) -> None:
         """Of others the largest counts."""
@@ -182,7 +179,7 @@ class TestAccounts:
         stage.look(reading(process(child, 1), accounts=(account(child, 3, running=True),)))
         with a_child() as other:
             stage.look(reading(process(other, 1), accounts=(account(child, 3), account(other, 2, running=True))))
-        assert stage.measuring.peak(job) == 3 * GIB
+        assert stage.telemetry.peak(job) == 3 * GIB
 
     def test_nobody_saw_it(self, stage: Stage, child: int) -> None:
         """Its first process is known, and so is what the driver kept of it."""
@@ -197,12 +194,12 @@ class TestAccounts:
         job = stage.begin(1, os.getpid(), child)
         before = stage.look(reading(accounts=()))
         stage.end(job)
-        assert list(stage.measuring.finished(before, stage.at)) == []
-        assert len(list(stage.measuring.finished(before, stage.at + 5))) == 1
+        assert list(stage.telemetry.finished(before, stage.at)) == []
+        assert len(list(stage.telemetry.finished(before, stage.at + 5))) == 1
         job = stage.begin(2, os.getpid(), child)
         without = stage.look(reading())
         stage.end(job)
-        assert len(list(stage.measuring.finished(without, stage.at))) == 1
+        assert len(list(stage.telemetry.finished(without, stage.at))) == 1
 
 
 class TestSilence:
@@ -214,16 +211,16 @@ class TestSilence:
         job = stage.begin(1, os.getpid())
         shown = (process(child, None), *(process(1, size) for size in others))
         stage.look(reading(*shown, used=10 * GIB))
-        assert (stage.measuring.peak(job) or 0) == peak * GIB
+        assert (stage.telemetry.peak(job) or 0) == peak * GIB
 
     def test_no_list(self, stage: Stage) -> None:
         """Where nobody is listed, all that is in use is the attempt's, unless it has company."""
         job = stage.begin(1, os.getpid())
         stage.look(reading(used=3 * GIB))
-        assert stage.measuring.peak(job) == 3 * GIB
+        assert stage.telemetry.peak(job) == 3 * GIB
         stage.allocations["k1"].shared = True
         stage.look(reading(used=9 * GIB))
-        assert stage.measuring.peak(job) == 3 * GIB
+        assert stage.telemetry.peak(job) == 3 * GIB
 
     def test_a_load_of_others(self, stage: Stage, child: int) -> None:
         """How busy a device is says nothing of an attempt while somebody else computes there."""
@@ -232,7 +229,7 @@ class TestSilence:
         stage.look(reading(process(child, 1), process(1, 1), busy=90))
         drawing = Process(1, GIB, "somebody", graphics=True)
         stage.look(reading(process(child, 1), drawing, busy=40))
-        assert stage.measuring.live()[1].utilisation == 30
+        assert stage.telemetry.live()[1].utilisation == 30
 
     @pytest.mark.parametrize("trouble", [(), (Reading(problem="lost"),)])
     def test_a_device_in_trouble(self, stage: Stage, child: int, trouble: tuple[Reading, ...]) -> None:
@@ -240,9 +237,9 @@ class TestSilence:
         job = stage.begin(1, os.getpid())
         stage.look(reading(process(child, 4)))
         stage.look(*trouble)
-        assert stage.measuring.live()[1].memory == 4 * GIB
-        assert stage.measuring.peak(job) == 4 * GIB
-        assert stage.measuring.running()[0].use.looks == 1
+        assert stage.telemetry.live()[1].memory == 4 * GIB
+        assert stage.telemetry.peak(job) == 4 * GIB
+        assert stage.telemetry.running()[0].use.looks == 1
 
     def test_a_clock_that_was_set_back(self, stage: Stage, child: int) -> None:
         """Looks go on; one and the same look counts once."""
@@ -250,8 +247,8 @@ class TestSilence:
         stage.look(reading(process(child, 4)))
         stage.look(reading(process(child, 5)), at=50.0)
         stage.look(reading(process(child, 6)), at=50.0)
-        assert stage.measuring.running()[0].use.looks == 2
-        assert stage.measuring.live()[1].memory == 5 * GIB
+        assert stage.telemetry.running()[0].use.looks == 2
+        assert stage.telemetry.live()[1].memory == 5 * GIB
 
 
 def test_an_adopted_attempt(stage: Stage, child: int) -> None:
@@ -260,8 +257,8 @@ def test_an_adopted_attempt(stage: Stage, child: int) -> None:
     stage.allocations["k1"].adopted = True
     stage.written[1] = {1: Use(peak=9 * GIB, looks=7)}
     stage.look(reading(process(child, 4)))
-    assert stage.measuring.peak(job) == 9 * GIB
-    assert stage.measuring.running()[0].use.looks == 8
+    assert stage.telemetry.peak(job) == 9 * GIB
+    assert stage.telemetry.running()[0].use.looks == 8
 
 
 def test_nothing_is_left_of_what_is_over(stage: Stage, child: int) -> None:
@@ -277,7 +274,7 @@ def test_nothing_is_left_of_what_is_over(stage: Stage, child: int) -> None:
             del stage.allocations[f"k{number}"], stage.jobs[number]
         stage.roots.clear()
     stage.look(reading(accounts=()))
-    kept = [value for value in vars(stage.measuring).values() if isinstance(value, dict | list | frozenset)]
+    kept = [value for value in vars(stage.telemetry).values() if isinstance(value, dict | list | frozenset)]
     assert sum(map(len, kept)) == 0
 
 
@@ -285,9 +282,9 @@ def test_many_processes_of_one_attempt(stage: Stage, child: int) -> None:
     """The numbers of those that are gone are forgotten at last."""
     job = stage.begin(1, os.getpid(), child)
     one = stage.look(reading(process(child, 1)))
-    stage.measuring.running()[0].pids.update(range(10**6, 10**6 + 5000))
+    stage.telemetry.running()[0].pids.update(range(10**6, 10**6 + 5000))
     stage.look(*one.readings.values())
-    assert stage.measuring.processes(job) == {child}
+    assert stage.telemetry.processes(job) == {child}
 
 
 @contextlib.contextmanager

@@ -214,7 +214,8 @@ def check(context: click.Context, sim: bool, as_json: bool) -> int:
     """Tell what is wrong with this machine, and what to do about it. Exit code 1 where there is a problem."""
     import time
 
-    from stoker.cli.doctor import Subject, known_variables, report
+    from stoker.cli.doctor import known_variables, report
+    from stoker.cli.doctor_machine import Subject
     from stoker.cli.output_options import wants_json
     from stoker.queue.engine_status import engine_answers
     from stoker.store.paths import paths_for

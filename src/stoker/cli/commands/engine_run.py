@@ -20,6 +20,7 @@ from stoker.ledger import find_ledger, prepare_ledger
 from stoker.queue.config import Config, Rereading, load_config
 from stoker.queue.engine_process import log, tell_failure, tell_ready
 from stoker.queue.options import current_user
+from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import Paths
 
 LABEL = "stoker"
@@ -58,9 +59,11 @@ def _service_config(paths: Paths, config: Config, devices: Devices, sim: str | N
     shared = not sim or os.environ.get("STOKER_LEDGER")
     return ServiceConfig(
         paths=paths,
-        ledger=find_ledger(os.environ) if shared else prepare_ledger(paths.state / "ledger"),
-        devices=devices,
-        user=current_user(),
+        site=MachineConfig(
+            ledger=find_ledger(os.environ) if shared else prepare_ledger(paths.state / "ledger"),
+            devices=devices,
+            user=current_user(),
+        ),
         label=LABEL,
         **_rules(config.engine, stay=stay),
     )

@@ -88,11 +88,10 @@ def _run(request: RunRequest, forkserver: Forkserver, send: Send) -> RunResult:
 
 def _setup(request: RunRequest, devices: Devices, forkserver: Forkserver) -> Setup:
     return replace(
-        tool_setup(devices, request.label),
+        tool_setup(devices, request.label, forkserver=forkserver),
         resume=True,
         redo=True,  # the folders show what is done
         interrupted=_interruption(),
-        forkserver=forkserver,
     )
 
 

@@ -35,6 +35,7 @@ from stoker.ledger import find_ledger, prepare_ledger
 from stoker.queue.config import load_config
 from stoker.queue.options import Surroundings, current_umask, current_user, working_directory
 from stoker.queue.submit import RUNS, new_log_directory
+from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import Paths, find_paths
 
 PROGRAM = "priority_scheduler"
@@ -158,10 +159,12 @@ def _setup(paths: Paths, devices: Devices, settings: EngineSettings, label: str,
     private = os.environ.get("STOKER_SIM") and not os.environ.get("STOKER_LEDGER")
     return Setup(
         paths=paths,
-        ledger=prepare_ledger(paths.state / "ledger") if private else find_ledger(os.environ),
-        devices=devices,
+        site=MachineConfig(
+            ledger=prepare_ledger(paths.state / "ledger") if private else find_ledger(os.environ),
+            devices=devices,
+            user=current_user(),
+        ),
         policy=_policy(settings),
-        user=current_user(),
         label=label,
         resume=resume,
     )

@@ -1,4 +1,4 @@
-"""What an attempt died of, by the end of its log, where company on its GPU may have to do with it."""
+"""Diagnose a failed attempt by the end of its log: out of memory, or a fault of a shared GPU."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from stoker.store.logs import read_tail
 
 
 class Diagnosis(NamedTuple):
-    """What is to be told of an end beside its code."""
+    """What is known of a failure besides its exit code."""
 
     cause: Cause = ""
     floor: int = 0
-    """Bytes that it needs at least, where it took more than was set aside for it."""
+    """Bytes that it needs at least, where it used more than was reserved for it."""
     needs: int | None = None
-    """Bytes that it had and wanted, where the log tells."""
+    """Bytes that it had and asked for, where the log tells."""
     note: str = ""
     shared: bool = False
 
@@ -44,19 +44,21 @@ def diagnose(job: Job, devices: Sequence[Device], seen: Seen) -> Diagnosis:
         return NOTHING
     text = read_tail(job.state.log, since=read_ref(job.state.ref).log_start)
     if oom := find_oom(text):
-        strangers = any(pid not in seen.processes for pid, _ in oom.co_tenants)
-        shared = seen.shared or strangers or (oom.capped and resources_of(job).shares)
-        return _short(oom, job, devices, seen.peak, shared=shared)
+        foreign = any(pid not in seen.processes for pid, _ in oom.co_tenants)
+        shared = seen.shared or foreign or (oom.capped and resources_of(job).shares)
+        return _out_of_memory(oom, job, devices, seen.peak, shared=shared)
     if seen.shared and resources_of(job).mps is not None and (fault := find_fault(text)):
         return Diagnosis("fault", note=f"failed beside other clients of MPS: {fault}", shared=True)
     return NOTHING
 
 
-def _short(oom: OutOfMemory, job: Job, devices: Sequence[Device], seen_peak: int | None, *, shared: bool) -> Diagnosis:
+def _out_of_memory(
+    oom: OutOfMemory, job: Job, devices: Sequence[Device], seen_peak: int | None, *, shared: bool
+) -> Diagnosis:
     resources = resources_of(job)
     reserved = min((amount for device in devices if (amount := amount_on(resources, device)) is not None), default=None)
     if not shared:
-        return Diagnosis("oom", 0, _needs(oom), f"{_why_alone(oom, devices)}: {oom.text}")
+        return Diagnosis("oom", 0, _needs(oom), f"{_why_exclusive(oom, devices)}: {oom.text}")
     if not is_own_fault(oom, reserved, seen_peak):
         return Diagnosis("oom", 0, None, f"out of GPU memory, which others on the GPU had: {oom.text}", shared)
     floor = floor_after(oom, reserved, seen_peak)
@@ -64,7 +66,7 @@ def _short(oom: OutOfMemory, job: Job, devices: Sequence[Device], seen_peak: int
     return Diagnosis("oom", floor, _needs(oom), f"{why}: {oom.text}", shared)
 
 
-def _why_alone(oom: OutOfMemory, devices: Sequence[Device]) -> str:
+def _why_exclusive(oom: OutOfMemory, devices: Sequence[Device]) -> str:
     if oom.capped:
         return "ran into a limit on its GPU memory that it was started with"
     total = max((device.memory or 0 for device in devices), default=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -12,47 +12,38 @@ from stoker.core.launch import Order, order_of, output_paths, variables
 from stoker.core.planner.plan import Start
 from stoker.devices.interface import Devices
 from stoker.devices.mps.daemon import MpsTrouble
-from stoker.engine.job_table import JobBook
+from stoker.runner.interface import WorkerRunner
+from stoker.sites.interface import EngineJobs
 from stoker.sites.machine.allocations import Allocation, Allocations
 from stoker.sites.machine.mps import PLAIN, MpsClients, Served
 from stoker.sites.machine.observation import Observation
 from stoker.sites.machine.ref import WorkerRef
-from stoker.sites.machine.resources import EngineResources
 from stoker.sites.machine.worker_events import WorkerEvents
 from stoker.store.logs import size_of
 from stoker.store.writer import Store
 
 
 class Assignment(NamedTuple):
-    """An assignment that is to be given to a worker once it is recorded."""
+    """An assignment that is sent to its worker once it is recorded."""
 
     job: Job
     allocation: Allocation
     outputs: tuple[str, str]
 
 
-class Orders:
-    """Assignments that wait to be given, and the environments they refer to."""
+class OrderBuilder:
+    """Makes the order of an attempt; caches environments."""
 
-    def __init__(self, store: Store, devices: Devices, report: Callable[[int], str]) -> None:
-        """`report` is where a job may tell of itself."""
+    def __init__(self, store: Store, devices: Devices, report: Callable[[int], str], user: str) -> None:
+        """`report` is the path that a job may write reports to."""
+        self.user = user
         self._report = report
         self._store = store
         self._devices = devices
-        self._waiting: list[Assignment] = []
         self._environments: dict[str, dict[str, str]] = {}
 
-    def put(self, assignment: Assignment) -> None:
-        """Keep an assignment until it is recorded."""
-        self._waiting.append(assignment)
-
-    def take(self) -> Iterator[Assignment]:
-        """All that was put; each is given once."""
-        waiting, self._waiting = self._waiting, []
-        return iter(waiting)
-
     def order(self, assignment: Assignment, served: Served) -> tuple[Order, dict[str, str]]:
-        """What the worker has to know, and the environment that the order names."""
+        """The order, and the environment that it names."""
         job, allocation, outputs = assignment
         base = self.environment(job)
         given = {**variables(job, allocation.devices, base), **served.variables}
@@ -69,88 +60,91 @@ class Orders:
 
 
 class Dispatch:
-    """The way of a job from the plan to its worker, which a client of MPS has to wait on for its daemon."""
+    """The way of a job from the plan to its worker; a client of MPS waits on it for its daemon."""
 
     def __init__(
         self,
-        book: JobBook,
+        jobs: EngineJobs,
         allocations: Allocations,
         observation: Observation,
+        *,
         worker_events: WorkerEvents,
-        engine_resources: EngineResources,
+        runner: WorkerRunner,
+        orders: OrderBuilder,
     ) -> None:
         self.trouble = ""
-        """What people should know of MPS, in words; empty where all goes well."""
-        self._book = book
+        """What users should know of MPS; empty where all goes well."""
+        self._jobs = jobs
         self._allocations = allocations
         self._observation = observation
         self._worker_events = worker_events
-        self._backend = engine_resources.backend
-        self._user = engine_resources.user
-        self._orders = Orders(engine_resources.store, engine_resources.devices, engine_resources.report)
-        self._mps_clients = MpsClients(engine_resources.backend)
+        self._runner = runner
+        self._orders = orders
+        self._mps_clients = MpsClients(runner)
+        self._unsent: list[Assignment] = []
 
     @property
     def waits(self) -> bool:
-        """Whether assignments wait for a daemon of MPS."""
+        """Whether assignments wait for an MPS daemon."""
         return self._mps_clients.busy
 
     def assign(self, start: Start, now: float) -> bool:
-        """Put a job on the devices that the plan gave it; False where somebody else was faster to claim them."""
+        """Put a job on the devices that the plan gave it; False where another engine was faster to claim them."""
         devices = self._observation.devices(start.devices)
         allocation = (
             self._allocations[start.behind] if start.behind else self._allocations.open(start.resources, devices, now)
         )
         if allocation is None:
             return False
-        job = self._book.table.waiting.remove(start.job.id)
+        job = self._jobs.waiting.get(start.job.id)
         assert job is not None
-        out, err = output_paths(job, self._user)
+        out, err = output_paths(job, self._orders.user)
         errors = "" if err == out else err
         resources = None if start.resources == job.spec.resources else start.resources
         lease, log_start = allocation.lease.rpartition("/")[2], size_of(err) if start.devices else 0
         ref = WorkerRef(allocation.worker, lease, log_start).text
         assigned = Assigned(ref, start.devices, out, now, errors, resources)
-        self._take(allocation, self._book.apply(job, assigned), (out, err), now)
+        self._take(allocation, self._jobs.apply(job, assigned), (out, err), now)
         if start.resources.shares:
             self._allocations.note_sharing(self._observation.leases)
         return True
 
-    def hand_over(self, *, draining: bool, exclusive: bool) -> None:
-        """Give recorded assignments to their workers; `exclusive` is about the compute mode of GPUs under MPS."""
-        self._mps_clients.exclusive = exclusive
-        for assignment in self._orders.take():
+    def send(self, *, draining: bool, mps_exclusive: bool) -> None:
+        """Send recorded assignments to their workers; `mps_exclusive` is about the compute mode of GPUs under MPS."""
+        self._mps_clients.exclusive = mps_exclusive
+        unsent, self._unsent = self._unsent, []
+        for assignment in unsent:
             job, allocation, _ = assignment
-            now = self._book.table.active(job.id)
-            if now is None or now.attempts != job.attempts:  # came back while the disk was full
+            now = self._jobs.active(job.id)
+            if now is None or now.attempts != job.attempts:  # returned while the store could not be written
                 self._mps_clients.forget(job)
-            elif draining or _is_called_off(now):  # somebody stopped it between the decision and this
+            elif draining or _is_called_off(now):  # stopped after it was assigned
                 self._return(now, allocation)
             elif (served := self._served(assignment, now)) is not None:
-                self._give(assignment, now, served)
-        self._backend.flush()
+                self._start(assignment, now, served)
+        self._runner.flush()
 
     def close(self) -> None:
-        """Want nothing of MPS any more."""
+        """Wait for no MPS daemon any more."""
         self._mps_clients.close()
 
     def _take(self, allocation: Allocation, job: Job, outputs: tuple[str, str], now: float) -> None:
-        if not allocation.jobs:  # now that it is busy, more may be handed over ahead
-            self._book.plan_due = True
+        if not allocation.jobs:  # now that it is busy, more may be prefetched
+            self._jobs.plan_due = True
         allocation.take(job.id, now)
-        self._orders.put(Assignment(job, allocation, outputs))
+        self._unsent.append(Assignment(job, allocation, outputs))
 
     def _return(self, job: Job, allocation: Allocation) -> None:
         self._mps_clients.forget(job)
-        self._book.apply(job, Returned(job.attempts, self._book.clock()))
+        self._jobs.apply(job, Returned(job.attempts, self._jobs.clock()))
         self._worker_events.leave_allocation(allocation.worker, job)
 
-    def _give(self, assignment: Assignment, job: Job, served: Served) -> None:
+    def _start(self, assignment: Assignment, job: Job, served: Served) -> None:
         worker = assignment.allocation.worker
         order, environment = self._orders.order(assignment, served)
-        self._backend.start(worker, order, environment)
+        self._runner.start(worker, order, environment)
         if isinstance(job.state, Stopping):
-            self._backend.stop(worker, order.attempt, 0.0)
+            self._runner.stop(worker, order.attempt, 0.0)
 
     def _served(self, assignment: Assignment, job: Job) -> Served | None:
         """What MPS has for the attempt; None where that is not ready yet, or never will be."""
@@ -158,17 +152,17 @@ class Dispatch:
             return PLAIN
         try:
             served = self._mps_clients.serve(
-                job, assignment.allocation, self._orders.environment(job), self._book.clock()
+                job, assignment.allocation, self._orders.environment(job), self._jobs.clock()
             )
         except MpsTrouble as error:
-            return self._without(assignment, job, error)
+            return self._without_mps(assignment, job, error)
         if served is None:
-            self._orders.put(assignment)
+            self._unsent.append(assignment)
         self.trouble = self._mps_clients.trouble or self._mps_clients.news()
         return served
 
-    def _without(self, assignment: Assignment, job: Job, error: MpsTrouble) -> Served | None:
-        """There will be no daemon: the job goes without it where that was allowed, else it is over."""
+    def _without_mps(self, assignment: Assignment, job: Job, error: MpsTrouble) -> Served | None:
+        """There will be no daemon: the job runs without it where that is allowed, else it has failed."""
         if job.spec.mps_optional:
             self.trouble = f"MPS is not used: {error.message}"
             return PLAIN
@@ -177,5 +171,5 @@ class Dispatch:
 
 
 def _is_called_off(job: Job) -> bool:
-    """Whether nobody wants a job any more that may still have to wait for its MPS daemon."""
+    """Whether a job is being stopped that may still have to wait for its MPS daemon."""
     return isinstance(job.state, Stopping) and resources_of(job).mps is not None

@@ -35,17 +35,17 @@ from stoker.sites.machine.observation import Observation
 from stoker.store.writer import Store
 
 MEMORY = 6 * HALF_LIFE
-"""Seconds after which what was used is forgotten."""
+"""Seconds after which GPU time is forgotten."""
 
 MOST_ROWS = 20_000
-"""How many attempts are read at most, the newest ones, so that a queue with a long history starts as fast."""
+"""Attempts that are read at most, the newest ones, so that a long history does not slow the start."""
 
 READ_INTERVAL = 5.0
-"""Seconds between looks at what other engines of the same user have recorded."""
+"""Seconds between two reads of what other engines of the same user have recorded."""
 
 
 class Usage:
-    """One number that ages; attempts are added to it when they are over."""
+    """GPU-seconds used lately, decaying; attempts are added when they are over."""
 
     def __init__(self, store: Store, engine: str) -> None:
         self._store = store
@@ -53,22 +53,22 @@ class Usage:
         self._total = 0.0
         self._at = 0.0
         self._read_at: float | None = None
-        """When others' attempts were last read; None where nothing was read because nobody asked yet."""
+        """When attempts of other engines were last read; None before the first read."""
 
     def spent(self, devices: tuple[str, ...], began: float, ended: float) -> None:
-        """An attempt of this engine is over."""
+        """Add an attempt of this engine that is over."""
         if self._read_at is not None:
             self._age(max(self._at, ended))
             self._total += usage_of([(_gpus(devices), began, ended)], self._at)
 
     def until(self, now: float, running: Iterable[tuple[tuple[str, ...], float]]) -> float:
-        """GPU-seconds up to now, with those of attempts that still run (devices and beginning)."""
+        """GPU-seconds up to now, with those of running attempts (devices and start)."""
         self._read(now)
         self._age(now)
         return self._total + usage_of([(_gpus(devices), began, None) for devices, began in running], now)
 
     def _read(self, now: float) -> None:
-        if self._read_at is None:  # until now the store knows of ours as well
+        if self._read_at is None:  # the first read includes those of this engine
             rows = self._store.spent(now - MEMORY, "", MOST_ROWS)
         elif now - self._read_at >= READ_INTERVAL:
             rows = self._store.spent(self._read_at, self._engine, MOST_ROWS)
@@ -83,7 +83,7 @@ class Usage:
 
 
 def _gpus(devices: Iterable[str]) -> int:
-    """How many devices are GPUs: slots without one are not what users compete for."""
+    """Number of GPUs among the devices: users do not compete for slots without one."""
     return sum(device.partition("#")[0] != NO_GPU for device in devices)
 
 
@@ -92,40 +92,40 @@ def _written_gpus(text: str) -> int:
     return _gpus(json.loads(text))
 
 
-TELL_INTERVAL = 0.25
-"""Seconds between two changes of what we tell; others look no more often."""
+PUBLISH_INTERVAL = 0.25
+"""Seconds between two changes of the published demand; other engines read it no more often."""
 
 REFRESH_INTERVAL = 60.0
-"""Seconds after which it is told again, in case somebody cleaned the ledger up."""
+"""Seconds after which it is published again, in case a cleaner removed it from the ledger."""
 
 
 class Sharing:
-    """Our want in the ledger, and what is remembered of those who go before us."""
+    """This engine's demand in the ledger, and the devices it leaves to engines that go first."""
 
     def __init__(self, ledger: Ledger, usage: Usage, label: str) -> None:
         self._ledger = ledger
         self._usage = usage
         self._owner = owner_name(os.geteuid())
         self._label = label
-        self._told: HeldDemand | None = None
-        self._told_at = 0.0
+        self._published: HeldDemand | None = None
+        self._published_at = 0.0
         self._offers: Offers = NO_OFFERS
         self._promised: Collection[str] = ()
-        """Names of devices that somebody who goes first would get if they were free."""
+        """Names of devices that an engine which goes first would get if they were free."""
 
     @property
     def waits(self) -> bool:
-        """Whether others were told that we wait for them."""
-        return self._told is not None
+        """Whether a demand is published."""
+        return self._published is not None
 
     def is_promised(self, allocation: Allocation) -> bool:
-        """Whether somebody who goes first waits for the devices of a post."""
+        """Whether an engine that goes first waits for the devices of an allocation."""
         return any(name in self._promised for device in allocation.devices for name in device.claims)
 
     def consider(
         self, observation: Observation, allocations: Iterable[Allocation], since: Callable[[], float], now: float
     ) -> FairShare:
-        """What the plan has to know of others; `since` tells when the oldest of our jobs began to wait."""
+        """What the plan has to know of other engines; `since` is when the oldest of our jobs began to wait."""
         others = {name: demand for name, demand in observation.demands.items() if not self._is_ours(name)}
         self._promised = ()
         if not others:
@@ -134,7 +134,7 @@ class Sharing:
             return FairShare(elsewhere=elsewhere, shared=True) if observation.leases else NO_OTHER_ENGINES
         busy = [allocation for allocation in allocations if allocation.jobs]
         mine = self._mine(busy, since, now)
-        ahead = demands_ahead(others, self._told.name if self._told else "", mine)
+        ahead = demands_ahead(others, self._published.name if self._published else "", mine)
         names = list(dict.fromkeys(name for device in observation.snapshot.devices for name in device.claims))
         step = yield_devices(ahead, _free(names, busy, observation.leases), self._offers, now)
         self._promised = yield_devices(ahead, names, step.offers, now).left.keys()
@@ -142,32 +142,36 @@ class Sharing:
         left = {name: yield_reason(demand, mine) for name, demand in step.left.items()}
         return FairShare(left, held_elsewhere(observation.leases, self._owner), shared=True)
 
-    def tell(self, own_demand: OwnDemand | None, allocations: Iterable[Allocation], now: float) -> None:
-        """Let others know what we wait for, if that has changed."""
+    def publish(self, own_demand: OwnDemand | None, allocations: Iterable[Allocation], now: float) -> None:
+        """Publish what our jobs wait for, if that has changed."""
         if own_demand is None:
             self.withdraw()
-        elif now - self._told_at >= TELL_INTERVAL:
+        elif now - self._published_at >= PUBLISH_INTERVAL:
             usage = self._used([allocation for allocation in allocations if allocation.jobs], now)
             demand = Demand(
                 0, "", usage, own_demand.since, own_demand.gpus, own_demand.least, own_demand.claims, what=self._label
             )
-            if self._told is None or now - self._told_at >= REFRESH_INTERVAL or _differ(demand, self._told.demand):
-                self._told = self._ledger.demand(demand, self._told)
-                self._told_at = now
+            if (
+                self._published is None
+                or now - self._published_at >= REFRESH_INTERVAL
+                or _differ(demand, self._published.demand)
+            ):
+                self._published = self._ledger.demand(demand, self._published)
+                self._published_at = now
 
     def withdraw(self) -> None:
-        """We wait for nobody."""
-        if self._told is not None:
-            self._ledger.withdraw_demand(self._told)
-            self._told = None
+        """Remove our demand from the ledger."""
+        if self._published is not None:
+            self._ledger.withdraw_demand(self._published)
+            self._published = None
 
     def _is_ours(self, name: str) -> bool:
-        return self._told is not None and name == self._told.name
+        return self._published is not None and name == self._published.name
 
     def _mine(self, busy: Sequence[Allocation], since: Callable[[], float], now: float) -> Demand:
-        """What others know of us, or would if we told them."""
-        if self._told is not None:
-            return self._told.demand
+        """Our demand as others know it, or would if it were published."""
+        if self._published is not None:
+            return self._published.demand
         return Demand(os.geteuid(), self._owner, self._used(busy, now), since())
 
     def _used(self, busy: Sequence[Allocation], now: float) -> float:
@@ -175,15 +179,15 @@ class Sharing:
 
 
 def _free(names: Iterable[str], busy: Sequence[Allocation], leases: Sequence[Lease]) -> list[str]:
-    """The names of devices on which nobody has anything."""
+    """The names of devices without any lease."""
     taken = {name for allocation in busy for device in allocation.devices for name in device.claims}
     taken.update(claim.name for lease in leases for claim in lease.claims)
     return [name for name in names if name not in taken]
 
 
-def _differ(demand: Demand, told: Demand) -> bool:
-    """Whether a want says anything else than what was told, as far as it matters to anybody."""
-    return _essence(demand) != _essence(told)
+def _differ(demand: Demand, published: Demand) -> bool:
+    """Whether two demands differ in what matters to other engines."""
+    return _essence(demand) != _essence(published)
 
 
 def _essence(demand: Demand) -> Demand:

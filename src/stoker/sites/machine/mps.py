@@ -14,7 +14,7 @@ from stoker.core.spec import amount_on
 from stoker.devices.mps.client import Client, PendingClient
 from stoker.devices.mps.control import PROGRAM
 from stoker.devices.mps.daemon import MpsTrouble, client_variables, daemon_paths
-from stoker.runner.local import LocalBackend
+from stoker.runner.interface import Workers
 from stoker.sites.machine.allocations import Allocation
 
 POLL_INTERVAL = 0.02
@@ -34,11 +34,11 @@ PLAIN = Served()
 class MpsClients:
     """Daemons that are being made ready, by the attempts that wait for them."""
 
-    def __init__(self, backend: LocalBackend) -> None:
+    def __init__(self, workers: Workers) -> None:
         self.exclusive = False
         """Whether to make a GPU's compute mode exclusive while it has a daemon."""
         self._note = ""
-        self._backend = backend
+        self._workers = workers
         self._pending: dict[str, PendingClient] = {}
 
     @property
@@ -92,11 +92,11 @@ class MpsClients:
     def _admitted(self, client: Client, job: Job, allocation: Allocation, environment: Mapping[str, str]) -> Served:
         """Hand the client's lock over to the worker, and keep none here."""
         self._note = client.note or self._note
-        if allocation.attended:
+        if allocation.mps_member:
             os.close(client.lock)
         else:
-            allocation.attended = True
-            self._backend.give_lease(allocation.worker, "", client.lock)
+            allocation.mps_member = True
+            self._workers.give_lease(allocation.worker, "", client.lock)
         resources, own = resources_of(job), {**environment, **dict(job.spec.extra_env)}
         amount = amount_on(resources, allocation.devices[0])
         return Served(client_variables(client.paths, resources.mps or 100, amount, own), client.mps_terminate)

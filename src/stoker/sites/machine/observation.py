@@ -1,4 +1,4 @@
-"""What the engine sees: the devices, when ours were freed, and what other engines have leased."""
+"""Observation of devices and of the leases of other engines."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from stoker.devices.interface import Devices
 from stoker.ledger import Ledger
 
 LOOK_INTERVAL = 1.0
-"""Seconds between looks when nothing calls for one."""
+"""Seconds between two observations when nothing calls for one."""
 LEASE_INTERVAL = 0.25
-"""Seconds for which the leases of others are believed; a claim looks for itself anyway."""
+"""Seconds for which the leases of others count as current; a claim reads the ledger itself."""
 SHORTEST_INTERVAL = 0.05
-"""The same where attempts follow each other fast and others wait in between..."""
+"""The same while this engine waits for others and attempts follow each other fast..."""
 _PART_OF_THE_WAIT = 0.05
-"""... and how much of the time since our last attempt may be lost by looking late."""
+"""... and the part of the time since our last attempt that a late observation may cost."""
 
 
 class Observation:
-    """The newest view of the outside, and how old it may get."""
+    """The newest snapshot and leases, and how old they may get."""
 
     def __init__(self, devices: Devices, ledger: Ledger, now: float) -> None:
         self._devices = devices
@@ -33,22 +33,22 @@ class Observation:
         self.leases: Sequence[Lease] = ()
         """Those that are not ours."""
         self.demands: Mapping[str, Demand] = {}
-        """All of them, with our own."""
+        """All of them, including our own."""
         self.warnings: tuple[str, ...] = ()
         self.snapshot = Snapshot(0.0, ())
         self._see(devices.snapshot(now))
 
     def due_in(self, now: float, interval: float = LOOK_INTERVAL) -> float:
-        """Seconds until it is time for a look, none or less when it is."""
+        """Seconds until the next observation is due; 0 or less when it is."""
         return self._read_at + interval - now
 
     def hurried_interval(self, now: float) -> float:
-        """Seconds between looks while we wait for others: the less, the shorter everybody's attempts are."""
+        """Seconds between two observations while this engine waits for others: shorter attempts, shorter interval."""
         waited = now - max(self.freed.values(), default=0.0)
         return min(LEASE_INTERVAL, max(SHORTEST_INTERVAL, _PART_OF_THE_WAIT * waited))
 
     def expire(self) -> None:
-        """Something outside has changed: look again at the next occasion."""
+        """Something has changed: observe again at the next occasion."""
         self._read_at = 0.0
 
     def look(
@@ -56,8 +56,8 @@ class Observation:
     ) -> None:
         """Look at the devices and, when they are older than the interval, at the leases that are not ours.
 
-        For jobs that wait, a device freed since the last snapshot needs a newer one to count as free. Somebody who
-        measures may want one that is not much older than `young`.
+        For waiting jobs, a device freed since the last snapshot needs a newer one to count as free. Telemetry needs one
+        that is not much older than `young`.
         """
         newer_than = max(self.freed.values(), default=0.0) if waiting else 0.0
         self._see(self._devices.snapshot(now, max(newer_than, young)))
@@ -70,11 +70,11 @@ class Observation:
             self._read_at = now
 
     def leave(self, device_ids: Iterable[str], now: float) -> None:
-        """Our attempt on these devices is over."""
+        """Note that our attempt on these devices is over."""
         self.freed.update((device_id, now) for device_id in device_ids)
 
     def devices(self, device_ids: Sequence[str]) -> tuple[Device, ...]:
-        """The devices with these ids, as far as they are still known."""
+        """The devices with these ids, as far as they are known; one that has vanished stays known."""
         return tuple([self._known[device_id] for device_id in device_ids if device_id in self._known])
 
     def _see(self, snapshot: Snapshot) -> None:

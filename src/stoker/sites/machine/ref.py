@@ -8,21 +8,22 @@ _NONE = "-"
 
 
 class WorkerRef(NamedTuple):
-    """What has to be known of an attempt to adopt it after the engine died."""
+    """What an engine needs to adopt an attempt of a dead engine."""
 
     worker: str
     lease: str = ""
     """Name of the lease in the ledger, empty where nothing had to be claimed."""
     log_start: int = 0
-    """Bytes that were in the log before: another job may have written to the same file."""
+    """Size of the log before the attempt: another job may have written to the same file."""
 
     @property
     def text(self) -> str:
-        """As the store keeps it."""
+        """As it is stored."""
         return f"{self.worker} {self.lease or _NONE} {self.log_start}"
 
 
 def read_ref(text: str) -> WorkerRef:
     """The ref that `text` was made of."""
-    worker, lease, log_start = [*text.split(), _NONE, "0"][:3]
+    words = text.split()
+    worker, lease, log_start = (*words, *(_NONE, "0")[len(words) - 1 :])
     return WorkerRef(worker, "" if lease == _NONE else lease, int(log_start))

@@ -1,8 +1,8 @@
-"""Measures what our attempts use of their GPUs, from what the devices show of processes."""
+"""Measure GPU memory and load of attempts, from the processes that devices show."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 
@@ -10,28 +10,26 @@ from stoker.core.device import Account, Device, Process, Reading, Snapshot
 from stoker.core.job import Active, Job, Placed, Running, slot_of
 from stoker.core.launch import attempt_key
 from stoker.core.learning import Live, Use, reached, seen
-from stoker.engine.job_table import JobTable
-from stoker.runner.local import LocalBackend
+from stoker.runner.interface import ProcessIds
 from stoker.runner.processes import parent_of
 from stoker.sites.machine.allocations import Allocation, Allocations
-from stoker.store.writer import Store
 
 YOUNG = 3.0
-"""Seconds for which an attempt is young: much happens to its memory..."""
+"""Seconds for which an attempt is young and its memory use changes fast..."""
 YOUNG_INTERVAL = 0.25
-"""... and it is looked at so often."""
+"""... and seconds between two looks at it."""
 KEEP_INTERVAL = 60.0
-"""Seconds after which what was seen of a running attempt is written down, lest an engine's death costs more of it."""
+"""Seconds between two records of a running attempt, which are all that is left if the engine dies."""
 _LATE = 3.0
-"""Seconds for which the driver's account of an attempt that is over is waited for."""
+"""Seconds to wait for the driver's account of an attempt that is over."""
 _DEEPEST = 64
-"""Parents of a process that are asked for until nobody is believed to be among them."""
+"""Ancestors of a process that are checked at most."""
 _MANY = 4096
-"""Processes of one attempt after which those that are gone are forgotten."""
+"""Processes of one attempt after which the ended ones are forgotten."""
 
 
 Closed = tuple[str, Account]
-"""A device, and what its driver keeps of a process that ended."""
+"""A device, and the driver's account of a process that ended."""
 
 
 class Watched(Struct):
@@ -43,42 +41,49 @@ class Watched(Struct):
     use: Use
     log: str = ""
     void: frozenset[Closed] = frozenset()
-    """Accounts that were closed before it began: the numbers of their processes may have come again."""
+    """Accounts that were closed before it began: the kernel may reuse their process ids."""
     memory: int = 0
     pids: set[int] = field(default_factory=set)
-    """Its processes that were seen on its GPUs, and its first one."""
+    """Its processes that were seen on its GPUs, and its first process."""
     together: dict[str, frozenset[int]] = field(default_factory=dict)
-    """By device, the processes that had it at the same time when that was last seen."""
+    """By device, the processes that ran on it at the same time when that was last seen."""
     kept: float = 0.0
     ended: float | None = None
     shared: bool = False
 
 
-class Measuring:
-    """The attempts that are watched: those that run, and those that ended without the driver's last word on them."""
+class Telemetry:
+    """The watched attempts: those that run, and those that ended and whose driver account is not final yet."""
 
-    def __init__(self, allocations: Allocations, backend: LocalBackend, table: JobTable, store: Store) -> None:
+    def __init__(
+        self,
+        allocations: Allocations,
+        processes: ProcessIds,
+        active: Callable[[int], Job | None],
+        recorded: Callable[[int], Mapping[int, Use]],
+    ) -> None:
+        """`active` finds an active job; `recorded` is what was recorded of a job's attempts, by their numbers."""
         self._allocations = allocations
-        self._backend = backend
-        self._table = table
-        self._store = store
+        self._processes = processes
+        self._active = active
+        self._recorded = recorded
         self._watched: dict[str, Watched] = {}
         self._late: list[Watched] = []
         self._seen_at = 0.0
         self._workers: dict[int, str] = {}
-        """Process -> the worker that it comes from, empty where from none of ours."""
+        """Process -> its worker, empty where it is a foreign process."""
         self._roots: dict[int, str] = {}
-        """Process of a worker -> its name."""
+        """Process of a worker -> the worker's name."""
         self._closed: frozenset[Closed] = frozenset()
-        """Accounts that were closed at the last look."""
+        """Accounts that were closed in the last snapshot."""
 
     @property
     def waits(self) -> bool:
-        """Whether the driver has not yet had the last word on an attempt that is over."""
+        """Whether the driver's account of an ended attempt is not final yet."""
         return bool(self._late)
 
     def interval(self, now: float, usual: float) -> float:
-        """Seconds until somebody should look again."""
+        """Seconds between two snapshots of the devices."""
         young = (
             allocation.jobs and allocation.measured and now - allocation.head_since < YOUNG
             for allocation in self._allocations
@@ -86,13 +91,13 @@ class Measuring:
         return min(YOUNG_INTERVAL, usual) if self.waits or any(young) else usual
 
     def look(self, snapshot: Snapshot, now: float) -> None:
-        """Take in what the devices show of our attempts, if that is newer than the last."""
+        """Measure the attempts by a snapshot, unless it is the same as before."""
         if snapshot.at == self._seen_at:
             return
         self._seen_at = snapshot.at
         self._identify(snapshot)
         heads = [
-            (allocation, self._table.active(allocation.jobs[0]))
+            (allocation, self._active(allocation.jobs[0]))
             for allocation in self._allocations
             if allocation.jobs and allocation.measured
         ]
@@ -104,27 +109,27 @@ class Measuring:
         self._watched = {key: one for key, one in self._watched.items() if key in running}  # without those lost
 
     def live(self) -> dict[int, Live]:
-        """What the running attempts hold, by job."""
+        """Memory and load of the running attempts, by job."""
         return {one.job.id: Live(one.memory, one.use.peak, one.use.utilisation) for one in self._watched.values()}
 
     def peak(self, job: Job) -> int | None:
-        """The most that a running attempt held so far, where it was seen at all."""
+        """The most bytes that a running attempt has used so far, where it was seen at all."""
         watched = self._watched.get(attempt_key(job.id, job.attempts))
         return watched.use.peak or None if watched is not None else None
 
     def processes(self, job: Job) -> set[int]:
-        """The processes of a running attempt that were seen on its GPUs, and its first one."""
+        """The processes of a running attempt that were seen on its GPUs, and its first process."""
         watched = self._watched.get(attempt_key(job.id, job.attempts))
         return watched.pids if watched is not None else set()
 
     def running(self) -> list[Watched]:
-        """The attempts that go on, as far as they were seen."""
+        """The running attempts that were seen."""
         return [one for one in self._watched.values() if one.use.looks]
 
     def end(self, job: Job, after: Job, shared: bool, now: float) -> None:
-        """An attempt is over; what was seen of it is told once the driver had the time to say its last word.
+        """An attempt is over; `finished` returns it once the driver had the time to close its account.
 
-        That may be all there is to one that nobody has seen, since it was over so soon.
+        For a very short attempt that account may be all that is known.
         """
         key = attempt_key(job.id, job.attempts)
         allocation = self._allocations[slot_of(job.state.ref)] if isinstance(job.state, Active) else None
@@ -136,7 +141,7 @@ class Measuring:
             self._late.append(watched)
 
     def finished(self, snapshot: Snapshot, now: float) -> Iterator[Watched]:
-        """The attempts that are over and of which no more will be heard; each is told once."""
+        """The ended attempts whose accounts are final; each is returned once."""
         late, self._late = self._late, []
         for one in late:
             assert one.ended is not None
@@ -149,12 +154,12 @@ class Measuring:
             yield one
 
     def left(self) -> list[Watched]:
-        """The attempts that are over, whether or not more could be heard of them."""
+        """All ended attempts, whether or not their accounts are final."""
         late, self._late = self._late, []
         return late
 
     def overdue(self, now: float) -> Iterator[Watched]:
-        """Running attempts of which nothing was written down for a while."""
+        """Running attempts that are due to be recorded."""
         for one in self._watched.values():
             if now - one.kept >= KEEP_INTERVAL and one.use.looks:
                 one.kept = now
@@ -166,7 +171,7 @@ class Measuring:
             return
         one = self._watch(allocation, job, now)
         readings = [reading for reading in shown if reading is not None and not reading.problem]
-        if len(readings) < len(shown):  # one of its GPUs has vanished, or nobody knows anything about it
+        if len(readings) < len(shown):  # one of its GPUs has vanished or cannot be read
             return
         one.memory = max((self._held(allocation, reading, one) for reading in readings), default=0)
         one.use = seen(one.use, max(0.0, now - job.state.since), one.memory, self._load(allocation, readings))
@@ -174,31 +179,31 @@ class Measuring:
         allocation.peak = one.use.peak
 
     def _watch(self, allocation: Allocation, job: Job, now: float) -> Watched:
-        """What is known of an attempt; another engine may have begun to measure it."""
+        """The record of an attempt; another engine may have begun to measure it."""
         key = attempt_key(job.id, job.attempts)
         one = self._watched.get(key)
         if one is None:
-            use = self._store.uses(job.id).get(job.attempts, Use()) if allocation.adopted else Use()
+            use = self._recorded(job.id).get(job.attempts, Use()) if allocation.adopted else Use()
             log = job.state.log if isinstance(job.state, Placed) else ""
             one = self._watched[key] = Watched(job, job.attempts, allocation.devices, use, log, self._closed, kept=now)
         if len(one.pids) > _MANY:
             one.pids &= self._workers.keys()
-        if born := self._backend.process_of(allocation.worker, key):  # told a moment after the start
+        if born := self._processes.process_of(allocation.worker, key):  # known a moment after the start
             one.pids.add(born)
         return one
 
     def _held(self, allocation: Allocation, reading: Reading, one: Watched) -> int:
-        """Bytes that an attempt holds on a device: what its processes hold, else what nobody else does."""
+        """Bytes that an attempt uses on a device: those of its processes, else the rest that no other process uses."""
         ours = [process for process in reading.processes if self._is_of(allocation, process)]
         others = [process for process in reading.processes if not self._is_of(allocation, process)]
-        one.pids.difference_update(process.pid for process in others)  # a number may come again
+        one.pids.difference_update(process.pid for process in others)  # the kernel may reuse an id
         one.pids.update(process.pid for process in ours)
         if any(process.memory is None for process in ours) or (not reading.processes and reading.used):
             return 0 if allocation.shared else _rest(reading, others)
         return sum(process.memory or 0 for process in ours)
 
     def _load(self, allocation: Allocation, readings: list[Reading]) -> int | None:
-        """How busy its GPUs are on average, where only itself can be the cause."""
+        """Mean load of its GPUs, where no other process computes on them."""
         loads = [reading.utilisation for reading in readings if reading.utilisation is not None]
         computing = (process for reading in readings for process in reading.processes if not process.graphics)
         if not loads or allocation.shared or not all(self._is_of(allocation, process) for process in computing):
@@ -209,7 +214,7 @@ class Measuring:
         return self._workers.get(process.pid) == allocation.worker
 
     def _account(self, one: Watched, snapshot: Snapshot) -> None:
-        """Peaks as the driver kept them: of processes that ran together all of them, of others the largest."""
+        """Take the peaks of the driver's accounts: the sum of processes that ran together, the largest of others."""
         for device in one.devices:
             accounts = snapshot.reading(device.id).accounts or ()
             own = {each.pid: each for each in accounts if each.pid in one.pids and (device.id, each) not in one.void}
@@ -219,14 +224,14 @@ class Measuring:
             one.use = reached(one.use, max([together, *(account.peak for account in own.values())]))
 
     def _identify(self, snapshot: Snapshot) -> None:
-        """Find the worker of every process that was not there before; the numbers of those that left are void."""
+        """Find the worker of every new process; forget the processes that ended."""
         roots = {
             root: allocation.worker
             for allocation in self._allocations
-            if (root := self._backend.root_of(allocation.worker))
+            if (root := self._processes.root_of(allocation.worker))
         }
         shown = {process.pid for process in _processes(snapshot)}
-        # Who was a stranger may come from a worker that is known only now.
+        # A foreign process may turn out to belong to a worker that is known only now.
         believed = {*roots.values(), *([""] if roots == self._roots else [])}
         known = {pid: worker for pid, worker in self._workers.items() if pid in shown and worker in believed}
         self._workers = known | {pid: _worker_of(pid, roots) for pid in shown - known.keys()}
@@ -243,7 +248,7 @@ def _closed(snapshot: Snapshot) -> Iterator[Closed]:
 
 
 def _rest(reading: Reading, others: list[Process]) -> int:
-    """What is in use on a device beyond what others hold, as far as all of that is known."""
+    """Bytes in use on a device beyond those of other processes, 0 where theirs are not all known."""
     known = [process.memory for process in others if process.memory is not None]
     return max(0, (reading.used or 0) - sum(known)) if len(known) == len(others) else 0
 

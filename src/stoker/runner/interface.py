@@ -1,0 +1,102 @@
+"""What a runner offers, and the events that it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from stoker.core.launch import Order
+from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted
+
+__all__ = [
+    "AttemptExited",
+    "AttemptReturned",
+    "AttemptStarted",
+    "Event",
+    "ProcessIds",
+    "Runner",
+    "WorkerLost",
+    "WorkerRunner",
+    "Workers",
+]
+
+
+class WorkerLost(NamedTuple):
+    """The worker is dead and none of its processes is left; its journal was reported before."""
+
+
+Event = AttemptStarted | AttemptExited | AttemptReturned | WorkerLost
+
+
+class Runner(Protocol):
+    """Runs attempts. Each belongs to a worker, which runs its attempts one after another."""
+
+    def fileno(self) -> int:
+        """Readable when there are events."""
+
+    @property
+    def next_cleanup(self) -> float | None:
+        """Seconds after which `poll` is due although no event comes; None is never."""
+
+    def start(self, worker: str, order: Order, variables: Mapping[str, str]) -> None:
+        """Queue an attempt behind those that the worker has; it is sent with the next `flush`."""
+
+    def flush(self) -> None:
+        """Send the queued attempts."""
+
+    def stop(self, worker: str, attempt: str, grace: float, number: int = 0) -> None:
+        """Send TERM, or the signal with this number, and KILL after the grace."""
+
+    def adopt(self, worker: str) -> bool:
+        """Take over a worker of a dead engine; its events are reported again. False if it left no trace."""
+
+    def account(self, worker: str, attempt: str) -> None:
+        """Ask for an attempt that may never have been sent: a worker that does not know it returns it."""
+
+    def poll(self) -> Iterable[tuple[str, Event]]:
+        """Events since the last call with their workers, for each worker in order."""
+
+    def forget(self, worker: str) -> None:
+        """Remove what is left of a lost worker, once all its events are recorded."""
+
+    def close(self) -> None:
+        """Leave; busy workers go on."""
+
+
+class Workers(Protocol):
+    """What allocations need besides: workers that hold leases."""
+
+    def start_worker(self) -> str:
+        """Start a worker and return its name."""
+
+    def stop_worker(self, worker: str) -> None:
+        """Let the worker exit when it is idle."""
+
+    def give_lease(self, worker: str, path: str, descriptor: int) -> None:
+        """Pass a locked descriptor on; the worker holds it until it is told to release it."""
+
+    def release(self, worker: str) -> None:
+        """Let an idle worker release its leases."""
+
+    def recall(self, worker: str) -> None:
+        """Ask for the attempts back that have not started."""
+
+    def journal_is_full(self, worker: str) -> bool:
+        """Whether the worker should get no more attempts."""
+
+    def is_dead(self, worker: str) -> bool:
+        """Whether a worker of any engine is dead, or never existed."""
+
+
+class ProcessIds(Protocol):
+    """What telemetry needs besides: the processes of workers and attempts."""
+
+    def process_of(self, worker: str, attempt: str) -> int | None:
+        """The first process of a worker's newest attempt, if this is that attempt and it is known."""
+
+    def root_of(self, worker: str) -> int | None:
+        """The worker's own process, once it has started an attempt."""
+
+
+class WorkerRunner(Runner, Workers, ProcessIds, Protocol):
+    """All that the machine site needs of a runner."""

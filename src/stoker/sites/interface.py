@@ -1,0 +1,149 @@
+"""A site: where an engine's jobs are placed and run. All that an engine and its site know of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from stoker.core.device import Device, Snapshot
+from stoker.core.job import Event, Job
+from stoker.core.learning import Learnt, Live
+from stoker.core.lease import Lease
+from stoker.core.planner.forecast import Forecast
+from stoker.core.planner.policy import Policy
+from stoker.core.planner.queue import Shape, WaitingJobs
+from stoker.core.planner.reasons import Reason
+from stoker.store.paths import Paths
+from stoker.store.schema import Measured
+from stoker.store.writer import Store
+
+RETRY_INTERVAL = 1.0
+"""Seconds after which an engine or a site tries again what failed for a reason outside of the job."""
+
+
+class EngineJobs(Protocol):
+    """The engine's jobs as a site sees them."""
+
+    plan_due: bool
+    """Whether something happened since the last plan that may change it; both sides set it."""
+
+    @property
+    def waiting(self) -> WaitingJobs:
+        """The jobs to be placed."""
+
+    @property
+    def waiting_since(self) -> float:
+        """When the oldest of them began to wait."""
+
+    def clock(self) -> float:
+        """The time, which no change of the system clock moves."""
+
+    def active(self, job_id: int) -> Job | None:
+        """A job that was assigned and is not over, or None."""
+
+    def attempt(self, key: str) -> Job | None:
+        """The job of an attempt, unless that attempt is known to be over."""
+
+    def apply(self, job: Job, event: Event) -> Job:
+        """The job after an event, which will be recorded before the next `dispatch`."""
+
+    def learn(self, news: tuple[str, Learnt] | None) -> None:
+        """Record what is known of a kind of work, together with the events."""
+
+    def measure(self, measured: Measured) -> None:
+        """Record what was measured of an attempt, together with the events."""
+
+
+class SiteStatus(Struct, frozen=True):
+    """What a site shows of itself."""
+
+    snapshot: Snapshot
+    leases: Sequence[Lease] = ()
+    """Those of other engines."""
+    waits: Mapping[Shape, Reason] = {}
+    reserved: int | None = None
+    """The waiting job that devices are kept free for."""
+    uses: Mapping[int, Live] = {}
+    """GPU memory and load of the running jobs."""
+    trouble: str = ""
+    """Why the site cannot work as it should, for the user; empty where it can."""
+    warnings: Sequence[str] = ()
+
+
+class SiteView(Protocol):
+    """What a site tells about its jobs and devices."""
+
+    def reason(self, job: Job) -> Reason | None:
+        """Why a waiting job was not placed by the last plan."""
+
+    def status(self) -> SiteStatus:
+        """What the site shows of itself."""
+
+    def forecast(self, typical: float | None = None) -> Forecast:
+        """When jobs are expected to start and end; `typical` are the seconds of jobs of which nothing is known."""
+
+    def devices(self, device_ids: Sequence[str]) -> tuple[Device, ...]:
+        """The devices with these ids, as far as they are known."""
+
+    def process_of(self, job: Job) -> int | None:
+        """The process of a running job, where it is on this machine and known."""
+
+
+class Site(SiteView, Protocol):
+    """Where jobs are placed and run. What happens to them is reported through `EngineJobs.apply`."""
+
+    def sources(self) -> Sequence[tuple[object, Callable[[], None]]]:
+        """Files to wait for, each with what to call when it is readable."""
+
+    def due_in(self, now: float, *, placing: bool) -> float | None:
+        """Seconds until the next turn is due; None is never. `placing` is whether it may place jobs then."""
+
+    def poll(self) -> None:
+        """Report what happened to attempts and see what the devices look like."""
+
+    def place(self, now: float, policy: Policy) -> None:
+        """Plan, if that is due, and assign jobs: each gets the event `Assigned`."""
+
+    def dispatch(self, *, recorded: bool) -> None:
+        """End a turn: start the assigned jobs if all events are recorded, and release what is not used."""
+
+    def drain(self) -> None:
+        """Start nothing more; return what was assigned and has not started."""
+
+    def adopt(self, job: Job) -> None:
+        """Take over an active job of a dead engine."""
+
+    def is_gone(self, job: Job) -> bool:
+        """Whether nothing runs an active job of a dead engine any more, so that adopting it tells how it ended."""
+
+    def stop(self, job: Job, grace: float | None, number: int = 0) -> None:
+        """Send TERM, or the signal with this number, and KILL after the grace or else the job's own."""
+
+    def finish(self) -> None:
+        """Report the last measurements, to be recorded before `close`."""
+
+    def close(self, *, recorded: bool) -> None:
+        """Leave; what runs goes on. `recorded` is whether all events are."""
+
+
+class SiteContext(Struct, frozen=True):
+    """What an engine gives to its site."""
+
+    engine: str
+    """Name that the engine's jobs are stored under."""
+    instance: str
+    """Name of this process, which no other engine ever had."""
+    label: str
+    """What other users see of the engine."""
+    paths: Paths
+    store: Store
+    jobs: EngineJobs
+
+
+class SiteConfig(Protocol):
+    """What a site is made of."""
+
+    def open(self, context: SiteContext) -> Site:
+        """Open the site for one engine."""

@@ -1,0 +1,340 @@
+"""The site that is this server: its devices, workers, leases and telemetry."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from stoker.core.device import Device
+from stoker.core.errors import StokerError
+from stoker.core.job import Active, Job, Stopping, resources_of, slot_of
+from stoker.core.launch import attempt_key
+from stoker.core.planner.forecast import Forecast, Now, forecast
+from stoker.core.planner.plan import Plan, Start, plan
+from stoker.core.planner.policy import Policy
+from stoker.core.planner.queue import Shape, WaitingJobs
+from stoker.core.planner.reasons import Reason
+from stoker.core.spec import Resources
+from stoker.devices.interface import Devices
+from stoker.ledger import Ledger
+from stoker.runner.forkserver_client import Forkserver
+from stoker.runner.interface import AttemptExited, AttemptReturned, AttemptStarted, WorkerLost, WorkerRunner
+from stoker.runner.local import LocalRunner
+from stoker.sites.interface import RETRY_INTERVAL, SiteContext, SiteStatus
+from stoker.sites.machine.allocations import Allocation, Allocations, LeaseCheck
+from stoker.sites.machine.dispatch import Dispatch, OrderBuilder
+from stoker.sites.machine.fairshare import Sharing, Usage
+from stoker.sites.machine.learning import Learning
+from stoker.sites.machine.mps import POLL_INTERVAL
+from stoker.sites.machine.observation import LOOK_INTERVAL, Observation
+from stoker.sites.machine.ref import read_ref
+from stoker.sites.machine.telemetry import Telemetry
+from stoker.sites.machine.worker_events import WorkerEvents
+from stoker.store.history import RunHistory
+from stoker.store.ownership import leftover_workers
+
+SOON = 0.01
+"""Seconds after which to plan again when another engine claimed a device first."""
+PREFETCHED_INTERVAL = 0.25
+"""Seconds between two checks whether prefetched attempts wait behind a long one."""
+STOP_WORKERS_SECONDS = 1.0
+"""Seconds to wait at the end for idle workers to exit, so that nothing of them is left behind."""
+
+
+class MachineConfig(Struct, frozen=True):
+    """What the site is made of."""
+
+    ledger: Path
+    devices: Devices
+    user: str
+    share_output: bool = False
+    """Whether jobs may write to the engine's own standard output."""
+    share_input: bool = False
+    forkserver: Forkserver | None = None
+    """One that was started early, while the caller had other things to do."""
+
+    def open(self, context: SiteContext) -> MachineSite:
+        """Open the site, and remove the workers that dead engines left."""
+        paths = context.paths
+        runner = LocalRunner(
+            paths.workers,
+            context.instance,
+            share_output=self.share_output,
+            share_input=self.share_input,
+            forkserver=self.forkserver,
+        )
+        try:
+            for worker in leftover_workers(paths, context.store):
+                if runner.is_dead(worker):
+                    runner.forget(worker)
+            return MachineSite(self, context, runner)
+        except BaseException:
+            runner.close()
+            raise
+
+
+class MachineSite:
+    """Places jobs on the devices of this server and runs them through workers; a `Site`."""
+
+    def __init__(self, config: MachineConfig, context: SiteContext, runner: WorkerRunner) -> None:
+        self._jobs = jobs = context.jobs
+        self._runner = runner
+        self._device_source = config.devices
+        self._ledger = ledger = Ledger(config.ledger)
+        self._observation = Observation(config.devices, ledger, jobs.clock())
+        self._history = RunHistory(context.store)
+        self._allocations = Allocations(runner, ledger, context.label, self._history.expected)
+        self._lease_check = LeaseCheck(self._allocations, runner, ledger, context.label)
+        self._usage = Usage(context.store, context.engine)
+        self._sharing = Sharing(ledger, self._usage, context.label)
+        self._telemetry = Telemetry(self._allocations, runner, jobs.active, context.store.uses)
+        self._learning = Learning(self._telemetry, self._history, jobs)
+        self._worker_events = WorkerEvents(
+            jobs,
+            self._allocations,
+            self._observation,
+            usage=self._usage,
+            history=self._history,
+            telemetry=self._telemetry,
+        )
+        orders = OrderBuilder(context.store, config.devices, lambda job: str(context.paths.report(job)), config.user)
+        self._dispatch = Dispatch(
+            jobs,
+            self._allocations,
+            self._observation,
+            worker_events=self._worker_events,
+            runner=runner,
+            orders=orders,
+        )
+        self._policy = Policy()
+        self._draining = False
+        self._trouble = ""
+        self._last_plan: Plan | None = None
+        self._plan_after = 0.0
+        self._lost_workers: list[str] = []
+        """Workers whose folders are removed once their events are recorded."""
+
+    # -- when to be called ------------------------------------------------------------------------
+
+    def sources(self) -> Sequence[tuple[Any, Callable[[], None]]]:
+        sources: list[tuple[Any, Callable[[], None]]] = [(self._runner, lambda: None)]  # `poll` reads the runner
+        if self._device_source.fileno() >= 0:
+            sources.append((self._device_source, self._observation.expire))
+        return sources
+
+    def due_in(self, now: float, *, placing: bool) -> float | None:
+        moments = []
+        if placing and self._jobs.plan_due and self._jobs.waiting:
+            moments.append(self._plan_after - now)
+        if self._allocations.any_prefetched:
+            moments.append(PREFETCHED_INTERVAL)
+        if self._dispatch.waits:
+            moments.append(POLL_INTERVAL)
+        if (cleanup := self._runner.next_cleanup) is not None:
+            moments.append(cleanup)
+        if self._jobs.waiting or self._allocations.any_busy or self._telemetry.waits:
+            moments.append(self._observation.due_in(now, self._look_interval(now)))
+        return min(moments, default=None)
+
+    def _look_interval(self, now: float) -> float:
+        usual = self._observation.hurried_interval(now) if self._sharing.waits else LOOK_INTERVAL
+        return self._telemetry.interval(now, usual)
+
+    # -- the turn ---------------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        self._read_events()
+        self._observe(self._jobs.clock())  # later than the events: a device counts as free once it was seen after them
+
+    def _read_events(self) -> None:
+        for worker, event in self._runner.poll():
+            match event:
+                case WorkerLost():
+                    self._worker_lost(worker)
+                case AttemptStarted():
+                    self._worker_events.on_started(worker, event)
+                case AttemptExited():
+                    self._worker_events.on_exited(worker, event)
+                case AttemptReturned():
+                    self._worker_events.on_returned(worker, event)
+
+    def _observe(self, now: float) -> None:
+        """Look at devices and ledger, when a plan needs it or when it is time."""
+        interval = self._look_interval(now)
+        due = self._observation.due_in(now, interval) <= 0
+        if self._jobs.plan_due or due:
+            young = now - interval if interval < LOOK_INTERVAL else 0.0
+            waiting = bool(self._jobs.waiting)
+            self._observation.look(now, self._allocations.leases, waiting=waiting, interval=interval, young=young)
+            self._recognise_devices()
+            self._jobs.plan_due = True
+        if due:
+            self._allocations.note_sharing(self._observation.leases)
+        self._telemetry.look(self._observation.snapshot, now)
+        self._learning.learn(self._observation.snapshot, now)
+        if self._lease_check.check(now):
+            self._trouble = self._lease_check.trouble
+
+    def place(self, now: float, policy: Policy) -> None:
+        self._policy = policy
+        if not self._jobs.plan_due or now < self._plan_after:
+            return
+        self._jobs.plan_due = False
+        if not self._jobs.waiting:
+            return
+        self._trouble = self._lease_check.trouble
+        self._last_plan = self._plan(now)
+        try:
+            for start in self._last_plan.starts:
+                self._assign(start)
+            self._sharing.publish(self._last_plan.own_demand, self._allocations, now)
+        except StokerError as error:  # the ledger or the disk, not the job: it waits until they work again
+            self._trouble = f"{error.message}; {error.hint}"
+            self._plan_after = now + RETRY_INTERVAL
+
+    def _plan(self, now: float) -> Plan:
+        jobs, observation = self._jobs, self._observation
+        fair_share = self._sharing.consider(observation, self._allocations, lambda: jobs.waiting_since, now)
+        slots = self._allocations.slots(jobs.active, self._policy.ahead, now, self._sharing.is_promised)
+        return plan(
+            jobs.waiting,
+            slots,
+            observation.snapshot,
+            observation.leases,
+            self._policy,
+            now,
+            observation.freed,
+            fair_share,
+            self._history.expected,
+            self._estimate,
+        )
+
+    def _assign(self, start: Start) -> None:
+        now = self._jobs.clock()
+        if not self._dispatch.assign(start, now):  # another engine was faster: read the ledger again and plan with that
+            self._observation.expire()
+            self._jobs.plan_due, self._plan_after = True, now + SOON
+
+    def dispatch(self, *, recorded: bool) -> None:
+        if recorded:
+            for worker in self._lost_workers:
+                self._runner.forget(worker)
+            self._lost_workers.clear()
+            self._dispatch.send(draining=self._draining, mps_exclusive=self._policy.mps_exclusive)
+        self._allocations.spread(self._jobs.clock(), self._sharing.is_promised)
+        self._allocations.close_idle()
+        if self._draining or not self._jobs.waiting:
+            self._sharing.withdraw()
+
+    # -- single jobs ------------------------------------------------------------------------------
+
+    def adopt(self, job: Job) -> None:
+        """The worker's journal tells the rest."""
+        assert isinstance(job.state, Active)
+        now, devices = self._jobs.clock(), self._observation.devices(job.state.devices)
+        worker, lease_name, _ = read_ref(job.state.ref)
+        if worker not in self._allocations:
+            lease = str(self._ledger.path / lease_name) if lease_name else ""
+            self._allocations.occupy(Allocation(worker, resources_of(job), devices, lease, adopted=True))
+            if not self._runner.adopt(worker):
+                self._allocations[worker].take(job.id, now)
+                self._worker_lost(worker)
+                return
+        self._allocations[worker].take(job.id, now)
+        self._allocations[worker].recognise(devices)
+        if isinstance(job.state, Stopping):  # the engine may have died before it told the worker
+            self.stop(job, None)
+        # An engine that died between recording and sending left an attempt that the worker does not know.
+        self._runner.account(worker, attempt_key(job.id, job.attempts))
+
+    def is_gone(self, job: Job) -> bool:
+        return isinstance(job.state, Active) and self._runner.is_dead(slot_of(job.state.ref))
+
+    def stop(self, job: Job, grace: float | None, number: int = 0) -> None:
+        assert isinstance(job.state, Active)
+        seconds = job.spec.grace if grace is None else grace
+        self._runner.stop(slot_of(job.state.ref), attempt_key(job.id, job.state.attempt), seconds, number)
+
+    def process_of(self, job: Job) -> int | None:
+        if not isinstance(job.state, Active):
+            return None
+        return self._runner.process_of(slot_of(job.state.ref), attempt_key(job.id, job.state.attempt))
+
+    def _worker_lost(self, worker: str) -> None:
+        self._lost_workers.append(worker)
+        if self._worker_events.on_worker_lost(worker):
+            self._trouble = "a worker died before it could start anything; trying again"
+            self._plan_after = self._jobs.clock() + RETRY_INTERVAL
+
+    def _recognise_devices(self) -> None:
+        """Find the devices of adopted attempts that were unknown at first: an engine may start before the driver."""
+        for allocation in self._allocations.adopted:
+            job = self._jobs.active(allocation.jobs[0]) if allocation.jobs else None
+            if job is not None and isinstance(job.state, Active) and len(allocation.devices) < len(job.state.devices):
+                allocation.recognise(self._observation.devices(job.state.devices))
+
+    # -- what it shows ----------------------------------------------------------------------------
+
+    def devices(self, device_ids: Sequence[str]) -> tuple[Device, ...]:
+        return self._observation.devices(device_ids)
+
+    def reason(self, job: Job) -> Reason | None:
+        return self._last_plan.reason(job) if self._last_plan else None
+
+    def status(self) -> SiteStatus:
+        observation, last = self._observation, self._last_plan
+        return SiteStatus(
+            observation.snapshot,
+            observation.leases,
+            last.waits if last else {},
+            last.reserved.job if last and last.reserved else None,
+            self._telemetry.live(),
+            self._trouble or self._dispatch.trouble,
+            observation.warnings,
+        )
+
+    def forecast(self, typical: float | None = None) -> Forecast:
+        now, observation = self._jobs.clock(), self._observation
+        waiting = WaitingJobs() if self._draining else self._jobs.waiting
+        slots = self._allocations.slots(self._jobs.active, 0.0, now)
+        present = Now(waiting, slots, observation.snapshot, observation.leases, self._policy, now, self._estimate)
+        return forecast(present, self._history.expected, typical=typical)
+
+    def _estimate(self, shape: Shape) -> Resources:
+        return self._history.estimate(shape, self._policy.margin)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        self._draining = True
+        for allocation in self._allocations:
+            self._allocations.recall(allocation)
+
+    def finish(self) -> None:
+        self._learning.finish()
+
+    def close(self, *, recorded: bool) -> None:
+        """Idle workers exit, busy ones go on."""
+        self._sharing.withdraw()
+        self._dispatch.close()
+        self._wait_for_workers(self._allocations.stop_idle_workers(), recorded=recorded)
+        self._runner.close()
+
+    def _wait_for_workers(self, leaving: set[str], *, recorded: bool) -> None:
+        deadline = time.monotonic() + STOP_WORKERS_SECONDS
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._runner, selectors.EVENT_READ)
+            while leaving and time.monotonic() < deadline:
+                for worker, event in self._runner.poll():
+                    if isinstance(event, WorkerLost):
+                        leaving.discard(worker)
+                        if recorded:  # else only its journal may tell of an end
+                            self._runner.forget(worker)
+                if leaving:
+                    cleanup = self._runner.next_cleanup
+                    selector.select(SOON if cleanup is None else min(SOON, cleanup))

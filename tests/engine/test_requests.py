@@ -1,0 +1,144 @@
+"""Requests of front ends: read once, handled where the job is still in a state for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stoker.core.job import Active, OnHold, Waiting
+from stoker.core.planner.policy import Policy
+from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
+from stoker.engine.requests import INTERVAL, RequestReader
+from stoker.store.queries import DRAINED, paused_key
+from stoker.store.writer import Store
+from support.fakes import START, EngineAtFakeSite
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[EngineAtFakeSite]:
+    """An engine whose site has no room, so that all jobs wait."""
+    made = EngineAtFakeSite(tmp_path, room=0)
+    yield made
+    made.close()
+
+
+def ask(world: EngineAtFakeSite, *requests: Request) -> None:
+    """Put requests into the store and let the engine handle them in one turn."""
+    world.store.ask([(world.name, request) for request in requests], world.clock())
+    world.engine.poke()
+    world.turn()
+
+
+class TestReader:
+    """Which requests are new."""
+
+    def test_each_is_read_once(self, world: EngineAtFakeSite) -> None:
+        """It stays in the store until its result is recorded, and is not read again meanwhile."""
+        reader = RequestReader(world.store, "me")
+        world.store.ask([("me", Cancel(1)), ("other", Cancel(2))], START)
+        assert [request for _, request in reader.requests()] == [Cancel(1)]
+        assert reader.requests() == []
+        world.store.ask([("me", Hold(1))], START)
+        assert [request for _, request in reader.requests()] == [Hold(1)]
+
+    def test_a_write_of_another_process_is_noticed(self, world: EngineAtFakeSite, tmp_path: Path) -> None:
+        """Once per interval."""
+        reader = RequestReader(world.store, "me")
+        assert reader.has_come(START)
+        reader.requests()
+        assert not reader.has_come(START + INTERVAL)
+        other = Store(world.paths.database)
+        other.ask([("me", Cancel(1))], START)
+        other.close()
+        assert not reader.has_come(START + INTERVAL)
+        assert reader.has_come(START + 2 * INTERVAL)
+        assert reader.due
+
+    def test_the_policy_has_what_users_set(self, world: EngineAtFakeSite) -> None:
+        """The pause of this queue, and drained devices."""
+        world.store.put_setting(paused_key("me"), {"note": "lunch"})
+        world.store.put_setting(paused_key("other"), {"note": "no"})
+        world.store.put_setting(f"{DRAINED}GPU-1", {})
+        policy = RequestReader(world.store, "me").overlaid(Policy(max_running=3))
+        assert (policy.max_running, policy.paused, policy.closed) == (3, "lunch", {"GPU-1": "drained"})
+
+
+class TestHandling:
+    """What comes of each request."""
+
+    def test_hold_and_release(self, world: EngineAtFakeSite) -> None:
+        """A held job is blocked until it is released."""
+        (job,) = world.add()
+        ask(world, Hold(job, note="by you"))
+        assert isinstance(world.job(job).state, OnHold)
+        assert world.engine.blocked == 1
+        ask(world, Release(job))
+        assert isinstance(world.job(job).state, Waiting)
+        assert (world.engine.waiting, world.engine.blocked) == (1, 0)
+
+    def test_edit(self, world: EngineAtFakeSite) -> None:
+        """A queued job gets another spec and name."""
+        (job,) = world.add()
+        world.turn()
+        spec = msgspec.structs.replace(world.job(job).spec, priority=7)
+        ask(world, Edit(job, spec, "renamed"))
+        assert (world.job(job).spec.priority, world.job(job).name) == (7, "renamed")
+
+    def test_again_runs_only_what_is_over(self, world: EngineAtFakeSite) -> None:
+        """With another spec, if one was given."""
+        (job,) = world.add()
+        world.turn()
+        ask(world, Again(job))
+        assert world.kinds(job) == []
+        spec = msgspec.structs.replace(world.job(job).spec, priority=7)
+        ask(world, Cancel(job), Again(job, spec))
+        assert world.kinds(job) == ["Cancelled", "Retried", "Edited"]
+        assert isinstance(world.job(job).state, Waiting)
+        assert world.job(job).spec.priority == 7
+
+    def test_too_late(self, world: EngineAtFakeSite) -> None:
+        """What is asked of a job that runs, or is over, changes nothing but that the request is gone."""
+        world.site.room = 1
+        (job,) = world.add()
+        world.turn()
+        ask(world, Hold(job), Release(job), Edit(job, world.job(job).spec, "x"))
+        assert world.kinds(job) == ["Assigned"]
+        world.site.start(job)
+        world.site.exit(job)
+        world.turn()
+        ask(world, Cancel(job), Hold(job))
+        assert world.kinds(job) == ["Assigned", "Started", "Exited"]
+        assert world.store.requests(world.name) == []
+
+    def test_a_cancelled_job_stays_so(self, world: EngineAtFakeSite) -> None:
+        """Later requests of the same turn do not bring it back."""
+        (job,) = world.add()
+        world.turn()
+        ask(world, Cancel(job), Edit(job, world.job(job).spec, "other"), Hold(job), Release(job))
+        assert world.kinds(job) == ["Cancelled"]
+
+    @pytest.mark.parametrize("active", [False, True])
+    def test_a_job_of_a_dead_engine_is_taken_over(self, world: EngineAtFakeSite, active: bool) -> None:
+        """A front end gives this engine the job and asks for it to be cancelled."""
+        world.site.room = 1
+        (job,) = world.add()
+        world.turn()
+        if not active:
+            world.site.give_back(job)
+            world.site.room = 0
+            world.turn()
+        world.jobs.table.withdraw(job)
+        world.jobs.table._active.pop(job, None)  # as after a restart
+        ask(world, Cancel(job, grace=2.0))
+        assert world.site.called("adopt") == ([[job]] if active else [])
+        assert world.site.called("stop") == ([[job, 2.0, 0]] if active else [])
+        assert isinstance(world.job(job).state, Active) == active
+
+
+def test_an_unknown_job_is_no_error(world: EngineAtFakeSite) -> None:
+    """The job may have left the history; the request is gone."""
+    ask(world, Cancel(99), Hold(99), Again(99))
+    assert world.store.requests(world.name) == []

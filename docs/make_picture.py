@@ -13,8 +13,8 @@ from pathlib import Path
 from rich.console import Console
 
 from stoker.cli.commands.demo import Demonstration, demo_jobs
-from stoker.cli.foreground import Batch, Request
-from stoker.cli.views.run import Recent, Scene, frame, scene_of
+from stoker.cli.foreground import Batch, Request, RunReader
+from stoker.cli.views.run import render_run
 from stoker.cli.views.run_live import drawing
 from stoker.cli.views.text import Line
 from stoker.core.job import JobEvent
@@ -22,6 +22,8 @@ from stoker.devices.detect import simulate
 from stoker.engine.foreground import Foreground, Setup
 from stoker.ledger import prepare_ledger
 from stoker.queue.options import JobOptions, current_user
+from stoker.queue.run_view import Recent
+from stoker.queue.view_model import RunStatus
 from stoker.store.paths import find_paths
 
 WIDTH, HEIGHT = 110, 30
@@ -30,27 +32,26 @@ _OUTSIDE_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 class Photographer:
-    """A view that keeps the scene in which the display has most to show."""
+    """A view that keeps the moment in which the display has most to show."""
 
     interval: float | None = 0.2
 
     def __init__(self, expected: int) -> None:
         self._recent = Recent()
-        self._expected = expected
+        self._reader = RunReader(expected, "")
         self._best = 0
         self.lines: list[Line] = []
 
     def happened(self, job_event: JobEvent) -> None:
-        """Remember it for the next scene."""
+        """Remember it for the next picture."""
         self._recent.note(job_event)
 
     def refresh(self, run: Foreground) -> None:
-        """Keep the scene if it is better than those before."""
-        now = run.engine.snapshot.at
-        scene = scene_of(run, self._recent, now, expected=self._expected, logs="")
-        if worth(scene) > self._best:
-            self._best = worth(scene)
-            self.lines = frame(scene, WIDTH, HEIGHT)
+        """Keep the picture if it is better than those before."""
+        status = self._reader.read(run, self._recent)
+        if worth(status) > self._best:
+            self._best = worth(status)
+            self.lines = render_run(status, WIDTH, HEIGHT)
 
     def say(self, text: str) -> None:
         """Nothing that is said is in the picture."""
@@ -59,12 +60,13 @@ class Photographer:
         """Nothing to undo."""
 
 
-def worth(scene: Scene) -> int:
-    """How much there is to see: jobs whose end is foreseen count most, and so do reasons for being idle."""
-    occupants = [occupant for row in scene.rows for occupant in row.occupants]
-    halfway = [one for one in occupants if one.expected and one.seconds and 0.3 < one.seconds / one.expected < 0.7]
-    told = sum("next" in row.idle for row in scene.rows)
-    return 3 * len(halfway) + len(occupants) + 2 * len(scene.notices) + 3 * told
+def worth(status: RunStatus) -> int:
+    """How much there is to see: jobs whose end is known count most, and so do reasons for being idle."""
+    spans = [(job.seconds, job.expected_end, job.started) for job in status.jobs]
+    parts = [ran / (end - start).total_seconds() for ran, end, start in spans if ran and end and start]
+    halfway = [part for part in parts if 0.3 < part < 0.7]
+    idle = sum(not device.jobs for device in status.devices) if "next" in status.next else 0
+    return 3 * len(halfway) + len(status.jobs) + 2 * len(status.notices) + 3 * idle
 
 
 def photograph(state: str) -> list[Line]:

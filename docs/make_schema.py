@@ -11,16 +11,16 @@ import msgspec
 FOLDER = Path(__file__).parent / "schema"
 
 TYPES = {
-    "change-1": "stoker.cli.views.plain:Report",
+    "change-1": "stoker.cli.views.changes:Report",
     "dry-run-1": "stoker.cli.views.run_dry_run:DryRun",
     "engine-check-1": "stoker.cli.doctor:Check",
     "engine-config-1": "stoker.cli.views.engine:ConfigShown",
     "engine-status-1": "stoker.queue.engine_status:EngineStatus",
     "gpus-1": "stoker.queue.gpu_view:Gpus",
     "history-1": "stoker.queue.history_view:History",
-    "jobs-1": "stoker.queue.job_view:Stories",
+    "jobs-1": "stoker.queue.job_view:SelectedJobs",
     "log-1": "stoker.cli.views.logs:LogLine",
-    "run-1": "stoker.cli.views.run_summary:RunResult",
+    "run-1": "stoker.queue.run_view:RunResult",
     "simulate-1": "stoker.simulation.replay:Simulation",
     "status-1": "stoker.queue.view_model:Status",
     "submit-1": "stoker.cli.commands.submit:SubmitResult",

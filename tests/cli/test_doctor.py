@@ -46,7 +46,7 @@ from stoker.queue.systemd_unit import unit_path, unit_text, write_unit
 from stoker.store.engine_lock import QUEUE, EngineLock, lock_path
 from stoker.store.paths import Paths
 from stoker.store.schema import VERSION
-from stoker.store.status_file import View
+from stoker.store.status_file import EngineStatus
 from stoker.store.writer import Store
 from support.nvml import DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH, Bench, FakeGpu, FakeMachine, compiled
 
@@ -203,7 +203,7 @@ class TestEngine:
 
 def show(subject: Subject, **changes: object) -> None:
     """Write what an engine would show of itself."""
-    view = View(
+    view = EngineStatus(
         engine=QUEUE,
         label="stoker",
         pid=os.getpid(),

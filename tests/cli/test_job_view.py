@@ -1,4 +1,4 @@
-"""The story of a job in text, from one written down by hand."""
+"""`stoker status ID` on a terminal, from data written by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stoker.cli.views.job import render_details
 from stoker.cli.views.text import line_cells
 from stoker.queue.job_view import AttemptLine, EventLine, JobDetails
 from stoker.queue.view_model import exactly
-from support.scenes import GIB, NOW, a_line, texts
+from support.views import GIB, NOW, a_line, texts
 
 EVIL = "a\x1b[31mb\nc\x07\u202ed"
 ATTEMPT = AttemptLine(
@@ -33,7 +33,7 @@ ATTEMPT = AttemptLine(
     utilisation_percent=87,
     vram_curve=[(0.0, GIB), (30.0, 4 * GIB), (60.0, 8 * GIB)],
 )
-STORY = JobDetails(
+DETAILS = JobDetails(
     **msgspec.structs.asdict(
         a_line(
             1,
@@ -75,7 +75,7 @@ STORY = JobDetails(
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_long_values_go_on_in_the_next_line(width: int) -> None:
     """Values go on in the next line, so that all of them can be read and copied."""
-    heading, *lines = render_details(STORY, NOW, width, simulated=True)
+    heading, *lines = render_details(DETAILS, NOW, width, simulated=True)
     assert all(line_cells(line) <= width for line in lines[:20])
     shown = "".join(line.strip() for line in texts(lines))
     assert "x" * 500 in shown
@@ -84,12 +84,12 @@ def test_long_values_go_on_in_the_next_line(width: int) -> None:
 
 def test_nothing_can_move_the_cursor() -> None:
     """Whatever the job's own words are."""
-    assert all(text.isprintable() for text in texts(render_details(STORY, NOW, 80)))
+    assert all(text.isprintable() for text in texts(render_details(DETAILS, NOW, 80)))
 
 
 def test_everything_is_told() -> None:
     """Needs, limits, dependencies, attempts and how to see the output."""
-    shown = "\n".join(texts(render_details(STORY, NOW, 200, " --sim")))
+    shown = "\n".join(texts(render_details(DETAILS, NOW, 200, " --sim")))
     assert "1 GPU, 10.0G on each, of the type a100, only 0, 1 first" in shown
     assert "12.0G will be set aside" in shown
     assert "8.0/10G   87%  1.0G" in shown
@@ -120,10 +120,10 @@ def test_everything_is_told() -> None:
 )
 def test_what_is_told_of_memory(fields: dict[str, Any], words: str) -> None:
     """What is or will be set aside, what is used, and what helps where that was too little."""
-    assert words in "\n".join(texts(render_details(msgspec.structs.replace(STORY, **fields), NOW, 120)))
+    assert words in "\n".join(texts(render_details(msgspec.structs.replace(DETAILS, **fields), NOW, 120)))
 
 
 def test_without_a_gpu_there_is_no_memory() -> None:
     """Nothing is told of it."""
-    told = texts(render_details(msgspec.structs.replace(STORY, vram_mode="none", gpus=0), NOW, 120))
-    assert not [line for line in told if "set aside" in line]
+    lines = texts(render_details(msgspec.structs.replace(DETAILS, vram_mode="none", gpus=0), NOW, 120))
+    assert not [line for line in lines if "set aside" in line]

@@ -9,7 +9,7 @@ import pytest
 
 from stoker.cli.views.plain import DEVICE_COLUMNS, JOB_COLUMNS, PAST_COLUMNS, devices_plain, jobs_plain
 from stoker.queue.view_model import JobLine
-from support.scenes import GIB, a_device, a_line, a_running_line
+from support.views import GIB, a_device, a_line, a_running_line
 
 TEXT = (Path(__file__).parents[2] / "docs/output.md").read_text()
 

@@ -13,10 +13,10 @@ import pytest
 from stoker.core.device import Snapshot
 from stoker.core.job import Active, JobEvent, Running, Starting, Stopping
 from stoker.core.planner.policy import Policy
+from stoker.core.run_result import parse_halt
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.engine import foreground
 from stoker.engine.foreground import Complaints, Foreground, Setup
-from stoker.engine.run_result import parse_halt
 from stoker.sites.interface import SiteStatus
 from stoker.store.paths import Paths
 from support.fakes import FakeSite, FakeSiteConfig

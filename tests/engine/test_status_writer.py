@@ -12,7 +12,7 @@ from stoker.core.planner.queue import shape_of
 from stoker.core.planner.reasons import Crowded
 from stoker.engine.status_writer import FORECAST_INTERVAL, INTERVAL, StatusWriter
 from stoker.sites.interface import SiteStatus
-from stoker.store.status_file import View, read_status
+from stoker.store.status_file import EngineStatus, read_status
 from support.build import a_lease
 from support.fakes import EngineAtFakeSite
 
@@ -25,7 +25,7 @@ def world(tmp_path: Path) -> Iterator[EngineAtFakeSite]:
     made.close()
 
 
-def read(path: Path) -> View:
+def read(path: Path) -> EngineStatus:
     found = read_status(path)
     assert found is not None
     return found

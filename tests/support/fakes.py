@@ -273,7 +273,7 @@ class FakeSite:
     def status(self) -> SiteStatus:
         return self.shown
 
-    def forecast(self) -> Forecast:
+    def forecast(self, typical: float | None = None) -> Forecast:
         self.calls.append(("forecast",))
         return Forecast()
 

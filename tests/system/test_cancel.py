@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.views.plain import Report
+from stoker.cli.views.changes import Report
 from stoker.core.job import Cancelled, advance
 from stoker.core.requests import Cancel
 from stoker.core.spec import Resources
@@ -144,18 +144,18 @@ def test_without_an_engine(background: Background) -> None:
 
 
 def test_an_engine_that_cannot_start(background: Background) -> None:
-    """The wish is recorded, the exit code is 3, and the next engine carries it out."""
+    """The request is recorded, the exit code is 3, and the next engine carries it out."""
     (waiting,) = background.submit("touch ran", start=False)
     outcome = background("cancel", str(waiting), STOKER_SIM="nonsense")
     assert outcome.code == 3
-    assert "your wish is recorded" in outcome.err
+    assert "your request is recorded" in outcome.err
     background.start_engine()
     background.wait_over(waiting)
     assert background.ended(waiting).result == "cancelled"
 
 
 def test_an_engine_that_does_not_answer(background: Background) -> None:
-    """An engine that hangs is not waited for: the wish is recorded, and carried out when it goes on."""
+    """An engine that hangs is not waited for: the request is recorded, and carried out when it goes on."""
     (held,) = background.submit("true", held="held by you")
     pid = background.engine_process
     assert pid is not None
@@ -163,7 +163,7 @@ def test_an_engine_that_does_not_answer(background: Background) -> None:
     outcome = background("cancel", str(held))
     os.kill(pid, signal.SIGCONT)
     assert outcome.code == 3
-    assert "the engine has not answered yet; your wish is recorded" in outcome.err
+    assert "the engine has not answered yet; your request is recorded" in outcome.err
     background.wait_word("cancelled", held)
 
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from stoker.cli.commands.demo import SCRIPT, Act, Demonstration, demo_jobs, difference
+from stoker.cli.foreground import Displayed
 from stoker.cli.views.run_lines import LineView
 from stoker.core.job import Ended, Exited, JobEvent, Result
 from support.build import a_job
@@ -68,6 +69,6 @@ def test_what_differs_from_the_script_is_told(act: Act, end: JobEvent | None, se
 def test_a_demonstration_that_went_wrong_names_the_job() -> None:
     """Every job that did not become what it should is in the list."""
     said: list[str] = []
-    demonstration = Demonstration(LineView(said.append), [DONE, Act("b", "true")])
+    demonstration = Demonstration(Displayed(LineView(said.append)), [DONE, Act("b", "true")])
     demonstration.happened(an_end("failed", failures=1))
     assert demonstration.differences() == ["a is failed, not done", "b never ended"]

@@ -19,8 +19,8 @@ from stoker.queue.history_view import History, PastLine
 from stoker.store.engine_lock import QUEUE
 from stoker.store.schema import Change
 from support.background import Background
-from support.scenes import texts
 from support.terminal import open_terminal
+from support.views import texts
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.history-1.json"
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from stoker.cli.views.run import Counts, Occupant, Row, Scene
 from stoker.cli.views.run_live import LiveView
+from stoker.queue.view_model import RunCounts, RunStatus
 from support.cli import until
 from support.terminal import Terminal, open_terminal
+from support.views import a_device, a_run, a_run_job
 from support.wait import wait_until
 
 STOKER = [sys.executable, "-m", "stoker", "run"]
@@ -43,9 +44,9 @@ def a_list(directory: Path, *lines: str) -> str:
     return "jobs.txt"
 
 
-def a_scene(seconds: float, name: str = "lr=1") -> Scene:
+def one_job(seconds: float) -> RunStatus:
     """One job on one GPU, after so many seconds."""
-    return Scene(("stoker run x",), (Row("GPU0", (Occupant(1, name, seconds),)),), Counts(1, running=1), seconds)
+    return a_run([a_device("0", jobs=["1"])], [a_run_job(1, "lr=1", seconds)], elapsed=seconds)
 
 
 def a_console(**settings: bool) -> tuple[Console, io.StringIO]:
@@ -134,11 +135,11 @@ def test_nothing_is_drawn_twice() -> None:
     """A frame that looks like the one on the screen costs no output."""
     console, written = a_console()
     view = LiveView(console)
-    view.draw(a_scene(1.0))
+    view.draw(one_job(1.0))
     length = len(written.getvalue())
-    view.draw(a_scene(1.2))
+    view.draw(one_job(1.2))
     assert len(written.getvalue()) == length
-    view.draw(a_scene(2.0))
+    view.draw(one_job(2.0))
     assert len(written.getvalue()) > length
     view.close()
 
@@ -147,7 +148,7 @@ def test_no_colour_means_no_colour() -> None:
     """With NO_COLOR no colour is set, and the text is the same."""
     console, written = a_console(no_color=True)
     view = LiveView(console)
-    view.draw(a_scene(1.0))
+    view.draw(one_job(1.0))
     view.close()
     assert "GPU0" in written.getvalue()
     assert not any(f"\x1b[{code}m" in written.getvalue() for code in (31, 32, 35, "1;31"))
@@ -164,7 +165,7 @@ def test_what_is_said_cannot_move_the_cursor() -> None:
 def test_a_terminal_that_is_gone_is_left_alone() -> None:
     """A display whose terminal cannot be written any more does not end the run."""
     view = LiveView(Console(file=WorkerLost(), force_terminal=True, width=80, height=24))
-    view.draw(a_scene(1.0))
+    view.draw(one_job(1.0))
     view.say("hello")
     view.close()
 
@@ -173,10 +174,11 @@ def test_a_frame_is_cheap() -> None:
     """Drawing takes little of the processor, so that it never holds up the engine."""
     console, _ = a_console()
     view = LiveView(console)
-    rows = tuple(Row(f"GPU{gpu}", tuple(Occupant(job, f"lr={job}", 1.0) for job in range(3))) for gpu in range(8))
-    view.draw(a_scene(0.0))
+    devices = [a_device(str(gpu), jobs=[str(3 * gpu + job) for job in range(3)]) for gpu in range(8)]
+    jobs = [a_run_job(job, f"lr={job}", 1.0) for job in range(24)]
+    view.draw(one_job(0.0))
     began = time.process_time()
     for seconds in range(20):
-        view.draw(Scene(("stoker run x",), rows, Counts(100, seconds), float(seconds)))
+        view.draw(a_run(devices, jobs, counts=RunCounts(100, seconds), elapsed=float(seconds)))
     assert (time.process_time() - began) / 20 < 0.1
     view.close()

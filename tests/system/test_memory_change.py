@@ -6,7 +6,7 @@ import pytest
 
 from stoker.core.errors import UsageError
 from stoker.core.spec import Resources
-from stoker.queue.edit import LastTime, changed_resources
+from stoker.queue.edit import LastAttempt, changed_resources
 from support.build import GIB
 
 AUTO, SIZED, WHOLE = Resources(auto=True), Resources(memory=10 * GIB), Resources()
@@ -15,37 +15,37 @@ AUTO, SIZED, WHOLE = Resources(auto=True), Resources(memory=10 * GIB), Resources
 @pytest.mark.parametrize(
     ("resources", "text", "before", "after", "words"),
     [
-        (SIZED, "+20%", LastTime(10 * GIB, 9 * GIB), Resources(memory=12 * GIB), "12.0G on each GPU"),
-        (SIZED, "+2G", LastTime(), Resources(memory=12 * GIB), "12.0G on each GPU"),
+        (SIZED, "+20%", LastAttempt(10 * GIB, 9 * GIB), Resources(memory=12 * GIB), "12.0G on each GPU"),
+        (SIZED, "+2G", LastAttempt(), Resources(memory=12 * GIB), "12.0G on each GPU"),
         (
             SIZED,
             "+50%",
-            LastTime(14 * GIB, 9 * GIB),
+            LastAttempt(14 * GIB, 9 * GIB),
             Resources(memory=21 * GIB),
             "21.0G on each GPU, 50% more than the 14.0G set aside last time",
         ),
         (
             AUTO,
             "+50%",
-            LastTime(8 * GIB, 7 * GIB),
+            LastAttempt(8 * GIB, 7 * GIB),
             Resources(memory=12 * GIB),
             "12.0G on each GPU, 50% more than the 8.0G set aside last time",
         ),
         (
             AUTO,
             "+1G",
-            LastTime(None, 7 * GIB),
+            LastAttempt(None, 7 * GIB),
             Resources(memory=8 * GIB),
             "8.0G on each GPU, 1G more than the 7.0G it held at most last time",
         ),
-        (AUTO, "12G", LastTime(8 * GIB), Resources(memory=12 * GIB), "12.0G on each GPU"),
-        (AUTO, "all", LastTime(8 * GIB), WHOLE, "whole GPUs"),
-        (SIZED, "auto", LastTime(), AUTO, "memory as learnt"),
-        (WHOLE, "auto", LastTime(), AUTO, "memory as learnt"),
-        (WHOLE, "6G", LastTime(), Resources(memory=6 * GIB), "6.0G on each GPU"),
+        (AUTO, "12G", LastAttempt(8 * GIB), Resources(memory=12 * GIB), "12.0G on each GPU"),
+        (AUTO, "all", LastAttempt(8 * GIB), WHOLE, "whole GPUs"),
+        (SIZED, "auto", LastAttempt(), AUTO, "memory as learnt"),
+        (WHOLE, "auto", LastAttempt(), AUTO, "memory as learnt"),
+        (WHOLE, "6G", LastAttempt(), Resources(memory=6 * GIB), "6.0G on each GPU"),
     ],
 )
-def test_another_amount(resources: Resources, text: str, before: LastTime, after: Resources, words: str) -> None:
+def test_another_amount(resources: Resources, text: str, before: LastAttempt, after: Resources, words: str) -> None:
     """Sizes and words are meant as at submit; `+` is more than was asked for, or than it had."""
     assert changed_resources(resources, text, before) == (after, words)
 
@@ -53,15 +53,15 @@ def test_another_amount(resources: Resources, text: str, before: LastTime, after
 @pytest.mark.parametrize(
     ("resources", "text", "before", "words"),
     [
-        (WHOLE, "+20%", LastTime(None, 20 * GIB), "whole GPUs already"),
-        (AUTO, "+20%", LastTime(), "nobody knows how much memory it took"),
-        (SIZED, "+lots%", LastTime(), "is not understood"),
-        (SIZED, "+inf%", LastTime(), "is not understood"),
-        (SIZED, "+2", LastTime(), "no unit"),
-        (SIZED, "half", LastTime(), "half"),
+        (WHOLE, "+20%", LastAttempt(None, 20 * GIB), "whole GPUs already"),
+        (AUTO, "+20%", LastAttempt(), "nobody knows how much memory it took"),
+        (SIZED, "+lots%", LastAttempt(), "is not understood"),
+        (SIZED, "+inf%", LastAttempt(), "is not understood"),
+        (SIZED, "+2", LastAttempt(), "no unit"),
+        (SIZED, "half", LastAttempt(), "half"),
     ],
 )
-def test_nonsense(resources: Resources, text: str, before: LastTime, words: str) -> None:
+def test_nonsense(resources: Resources, text: str, before: LastAttempt, words: str) -> None:
     """What cannot be meant is refused, with what to type instead."""
     with pytest.raises(UsageError, match=words):
         changed_resources(resources, text, before)
@@ -69,6 +69,6 @@ def test_nonsense(resources: Resources, text: str, before: LastTime, words: str)
 
 def test_more_than_it_is_known_to_need() -> None:
     """What an end for want of memory showed is more than what was declared, and grows in its place."""
-    resources, said = changed_resources(Resources(memory=2 * GIB), "+50%", LastTime(2 * GIB, GIB, needed=8 * GIB))
+    resources, said = changed_resources(Resources(memory=2 * GIB), "+50%", LastAttempt(2 * GIB, GIB, needed=8 * GIB))
     assert resources.memory == 12 * GIB
     assert "the 8.0G that it needs at least" in said

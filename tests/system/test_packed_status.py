@@ -10,7 +10,7 @@ from stoker.core.spec import Resources
 from stoker.core.units import size_text
 from stoker.queue.gpu_view import Gpus
 from stoker.queue.history_view import History, PastLine
-from stoker.queue.job_view import JobDetails, Stories
+from stoker.queue.job_view import JobDetails, SelectedJobs
 from stoker.queue.view_model import JobLine, Status
 from support.background import Background
 from support.terminal import open_terminal
@@ -31,7 +31,7 @@ def line_of(queue: Background, job_id: int) -> JobLine:
 
 def details_of(queue: Background, job_id: int) -> JobDetails:
     """All about a job."""
-    return msgspec.json.decode(queue("status", str(job_id), "--json").out, type=Stories).jobs[0]
+    return msgspec.json.decode(queue("status", str(job_id), "--json").out, type=SelectedJobs).jobs[0]
 
 
 def past_of(queue: Background, job_id: int) -> PastLine:

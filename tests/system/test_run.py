@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.views.run_summary import RunResult
+from stoker.queue.run_view import RunResult
 from support.cli import Stoker, until
 from support.wait import PATIENCE_SECONDS, ending, wait_until
 

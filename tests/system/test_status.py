@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from stoker.core.spec import Dependency, Resources
-from stoker.queue.job_view import Stories
+from stoker.queue.job_view import SelectedJobs
 from stoker.queue.view_model import Status
 from stoker.store.engine_lock import QUEUE
 from stoker.store.queries import drained_key, paused_key
@@ -44,11 +44,11 @@ def status(queue: Background, *words: str) -> Status:
     return msgspec.json.decode(outcome.out, type=Status)
 
 
-def told(queue: Background, *words: str) -> Stories:
+def told(queue: Background, *words: str) -> SelectedJobs:
     """What it tells of some jobs."""
     outcome = queue("status", "--json", *words)
     assert outcome.code == 0, outcome.err
-    return msgspec.json.decode(outcome.out, type=Stories)
+    return msgspec.json.decode(outcome.out, type=SelectedJobs)
 
 
 def settled(queue: Background, *ids: int) -> Status:
@@ -64,7 +64,7 @@ def settled(queue: Background, *ids: int) -> Status:
     return found[-1]
 
 
-@pytest.mark.parametrize(("name", "shape"), [("status", Status), ("jobs", Stories)])
+@pytest.mark.parametrize(("name", "shape"), [("status", Status), ("jobs", SelectedJobs)])
 def test_the_schema_is_what_the_code_says(name: str, shape: type) -> None:
     """The promised schema is the one msgspec makes of the code; only additions may change it within a version."""
     assert json.loads((SCHEMAS / f"stoker.{name}-1.json").read_text()) == msgspec.json.schema(shape)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.cli.views.run_summary import RunResult
+from stoker.queue.run_view import RunResult
 from support.cli import Stoker
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.run-1.json"

@@ -1,4 +1,4 @@
-"""The standard streams: there from the start, and never the end of a run when nobody reads them any more."""
+"""Standard streams: open missing ones, and survive readers that are gone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NoReturn
 
 
 def open_missing_streams() -> None:
-    """Where one is closed, the next file we open would take its number, and jobs would write into that file."""
+    """Open closed standard streams: the next file we open would take the number, and jobs would write into it."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
@@ -25,19 +25,19 @@ def json_is_default() -> bool:
 
 
 def flush_output() -> None:
-    """Have all that was printed written; an OSError where it cannot be, or where there was no output from the start."""
+    """Flush standard output; raises OSError if that fails, or if it was closed from the start."""
     sys.stdout.flush()
-    if sys.stdout.name == 1:  # one that we opened ourselves
+    if sys.stdout.name == 1:  # opened by open_missing_streams
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
 def silence_output() -> None:
-    """Nobody takes our output any more: what is still in the buffer must not fail a second time at the very end."""
+    """Discard further output: the buffer must not fail a second time at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def to_stderr(text: str) -> None:
-    """Write to whoever looks; when nobody does any more, the run goes on all the same."""
+    """Write to standard error; if it is gone, the run goes on."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -53,7 +53,7 @@ def say(text: str) -> None:
 
 
 def write_past_buffer(descriptor: int, text: str) -> None:
-    """Write so that everybody reads it at once; a reader who left does not end the run."""
+    """Write without a buffer; a reader that is gone does not end the run."""
     rest = os.fsencode(text)
     with contextlib.suppress(OSError):
         while rest:
@@ -61,8 +61,8 @@ def write_past_buffer(descriptor: int, text: str) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End at once: Python would take 15 ms more to free one by one what the kernel frees in one."""
+    """Exit at once: an orderly shutdown of Python takes 15 ms more."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+        with contextlib.suppress(OSError, ValueError):  # its reader is gone
             stream.flush()
     os._exit(code)

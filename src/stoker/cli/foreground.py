@@ -9,23 +9,25 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
 from stoker.cli.commands.demo import Demonstration
 from stoker.cli.console import say, to_stderr
-from stoker.cli.views.run_lines import LineView, QuietView
-from stoker.cli.views.run_summary import run_result, summary_lines
+from stoker.cli.views.run_lines import LineView, QuietView, summary_lines
 from stoker.core.device import resolve
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Exited, JobEvent, Lost
 from stoker.core.launch import INHERIT, log_pattern
+from stoker.core.planner.forecast import Forecast
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import CPU_JOBS
+from stoker.core.run_result import parse_halt
 from stoker.core.settings import EngineSettings, policy_of
 from stoker.core.spec import Command, Dependency, NewJob, digest_of
 from stoker.core.text import printable
@@ -33,10 +35,11 @@ from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
 from stoker.devices.mps.daemon import without_given
 from stoker.engine.adoption import Supply
-from stoker.engine.foreground import Foreground, Setup, Source, View
-from stoker.engine.run_result import parse_halt
+from stoker.engine.foreground import Complaints, Foreground, Setup, Source, View
+from stoker.engine.status_writer import engine_status
 from stoker.ledger import find_ledger, prepare_ledger
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, ListSource, StreamSource, Unusable
+from stoker.queue.knowledge import EngineStatuses, Knowledge, jobs_of_processes
 from stoker.queue.options import (
     JobOptions,
     Surroundings,
@@ -47,11 +50,14 @@ from stoker.queue.options import (
     working_directory,
 )
 from stoker.queue.preflight import Checkouts
+from stoker.queue.run_view import FinishedRun, Recent, run_result, run_status
 from stoker.queue.script import Script
 from stoker.queue.submit import RUNS, JobBuilder, new_log_directory
+from stoker.queue.view_model import RunStatus
 from stoker.runner.forkserver_client import Forkserver
 from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import Paths, find_paths
+from stoker.store.queries import Owned
 from stoker.store.writer import Store, open_store
 
 Items = Sequence[Listed | Unusable] | Lines
@@ -352,6 +358,81 @@ def _find_devices(request: Request, items: Items, paths: Paths) -> Devices:
     return detect(named, now)
 
 
+class Display(Protocol):
+    """Shows a run: line by line, or live."""
+
+    interval: float | None
+
+    def happened(self, job_event: JobEvent) -> None: ...
+
+    def refresh(self, read: Callable[[Recent], RunStatus]) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Displayed:
+    """Connects a run to a display, and says why nothing starts."""
+
+    def __init__(self, display: Display, *, expected: int | None = None, logs: str = "") -> None:
+        self.interval = display.interval
+        self.happened = display.happened
+        self.say = display.say
+        self.close = display.close
+        self._display = display
+        self._reader = RunReader(expected, logs)
+        self._complaints = Complaints(display.say)
+
+    def refresh(self, run: Foreground) -> None:
+        """Let the display read the run, if it wants to."""
+        self._display.refresh(partial(self._reader.read, run))
+        self._complaints.check(run)
+
+
+class RunReader:
+    """Reads a running engine into the data of the live display; `expected` is the number of jobs, if known."""
+
+    def __init__(self, expected: int | None, logs: str) -> None:
+        self._expected = expected
+        self._logs = logs
+        self._forecast = Forecast()
+        self._forecast_due = 0.0
+        self._processes: tuple[float, dict[int, int | None]] = (-1.0, {})
+
+    def read(self, run: Foreground, recent: Recent) -> RunStatus:
+        """The run now."""
+        engine, snapshot = run.engine, run.engine.snapshot
+        self._look_ahead(run)
+        if self._processes[0] != snapshot.at:
+            shown = (process.pid for reading in snapshot.readings.values() for process in reading.processes)
+            self._processes = snapshot.at, jobs_of_processes(shown)
+        knowledge = Knowledge(
+            run.store,
+            EngineStatuses(None, lives=False, runs=(engine_status(engine, run.started, self._forecast),)),
+            time.time(),
+            simulated=any(device.kind == "simulated" for device in snapshot.devices),
+            active=[Owned(job, engine.name) for job in sorted(engine.held, key=lambda job: job.id)],
+            jobs_by_process=self._processes[1],
+        )
+        return run_status(
+            knowledge,
+            run.tally,
+            recent,
+            next_job=engine.next_waiting,
+            seen_at=snapshot.at,
+            expected=self._expected,
+            logs=self._logs,
+        )
+
+    def _look_ahead(self, run: Foreground) -> None:
+        """Forecast once a second; a forecast costs dozens of plans, so it never takes more than 2 % of the time."""
+        began = time.monotonic()
+        if began >= self._forecast_due:
+            self._forecast = run.engine.site.forecast(run.tally.typical_seconds)
+            self._forecast_due = began + max(1.0, 50 * (time.monotonic() - began))
+
+
 class Recorder:
     """Passes job events to the view and to the job log."""
 
@@ -393,7 +474,9 @@ def exit_code(run: Foreground, *, one_command: bool) -> int:
     return 1 if run.tally.failed else 0
 
 
-def _sum_up(run: Foreground, batch: Batch, ids: dict[int, None]) -> None:
+def _sum_up(foreground: Foreground, batch: Batch, ids: dict[int, None]) -> None:
+    engine = foreground.engine
+    run = FinishedRun(foreground.tally, foreground.store, engine.snapshot.devices, engine.waiting, foreground.started)
     if batch.request.as_json:
         import msgspec
 
@@ -425,8 +508,8 @@ def _judge(demonstration: Demonstration) -> int:
 
 def _view(batch: Batch) -> View:
     if batch.one_command:
-        return QuietView()
-    view = _live_view(batch) if _can_draw(batch) else LineView()
+        return Displayed(QuietView())
+    view = _live_view(batch) if _can_draw(batch) else Displayed(LineView())
     return Demonstration(view) if batch.request.demo else view
 
 
@@ -440,4 +523,5 @@ def _can_draw(batch: Batch) -> bool:
 def _live_view(batch: Batch) -> View:
     from stoker.cli.views.run_live import LiveView
 
-    return LiveView(expected=None if isinstance(batch.items, Lines) else len(batch.items), logs=batch.logs)
+    expected = None if isinstance(batch.items, Lines) else len(batch.items)
+    return Displayed(LiveView(), expected=expected, logs=batch.logs)

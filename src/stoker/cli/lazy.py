@@ -21,12 +21,17 @@ class LazyGroup(click.Group):
         sentences: Mapping[str, str],
         modules: str = "",
         aliases: Mapping[str, str] | None = None,
+        files: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
-        """`modules` is the prefix of the modules of commands that are not added to the group."""
+        """`modules` is the prefix of the modules of commands that are not added to the group.
+
+        `files` names the module of commands that share one: there each has its own name, elsewhere it is `command`.
+        """
         super().__init__(*arguments, **settings)
         self.sentences = sentences
         self.aliases = aliases or {}
+        self._files = files or {}
         self._modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -38,7 +43,8 @@ class LazyGroup(click.Group):
         name = self.aliases.get(cmd_name, cmd_name)
         if name in self.commands or name not in self.sentences:
             return self.commands.get(name)
-        command: click.Command = importlib.import_module(f"{self._modules}{name}").command
+        module = importlib.import_module(f"{self._modules}{self._files.get(name, name)}")
+        command: click.Command = getattr(module, name if name in self._files else "command")
         return command
 
     def resolve_command(

@@ -45,6 +45,7 @@ ALIASES = {
     sentences=VERBS,
     modules="stoker.cli.commands.",
     aliases=ALIASES,
+    files={"pause": "pause", "resume": "pause"},
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, "-V", "--version", prog_name="stoker")

@@ -19,14 +19,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def controlling(function: Function) -> Function:
-    """Decorates a verb with the options that all of them have."""
+    """Add the options of all commands that change jobs."""
     as_json = click.option("--json", "as_json", is_flag=True, help="Tell it as one JSON value.")
     simulated = click.option("--sim", is_flag=True, help="The queue of the simulated GPUs.")
     return as_json(simulated(function))
 
 
 def wants_json(as_json: bool) -> bool:
-    """Whether the answer is to be JSON, by the option or for all verbs."""
+    """Whether to print JSON, by the option or by STOKER_OUTPUT."""
     return as_json or json_is_default()
 
 
@@ -34,7 +34,7 @@ Form = Literal["screen", "plain", "json"]
 
 
 class Screen(Struct, frozen=True):
-    """How somebody wants to see something."""
+    """How to print the result."""
 
     form: Form
     color: str
@@ -42,12 +42,12 @@ class Screen(Struct, frozen=True):
 
     @property
     def typed(self) -> str:
-        """What other commands need to be about the same queue."""
+        """The option that other commands need for the same queue."""
         return " --sim" if self.sim and not os.environ.get("STOKER_SIM") else ""
 
 
 def screen_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Decorates a command with the options of a screen, which it gets as one."""
+    """Add the options of a screen, passed to the command as one `Screen`."""
 
     @wraps(function)
     def wrapped(*arguments: Any, as_json: bool, plain: bool, color: str, sim: bool, **values: Any) -> int:
@@ -58,7 +58,7 @@ def screen_options(function: Callable[..., int]) -> Callable[..., int]:
 
 
 def output_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Decorates a command that has nothing to do with a queue with the options of a screen, which it gets as one."""
+    """The same for a command that has no queue."""
 
     @wraps(function)
     def wrapped(*arguments: Any, as_json: bool, plain: bool, color: str, **values: Any) -> int:
@@ -81,12 +81,11 @@ def _with_options(function: Callable[..., int]) -> Callable[..., int]:
 
 
 def write_json(value: Struct) -> None:
-    """One value on standard output."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
 
 
 def write_plain(lines: Iterable[str]) -> None:
-    """Lines on standard output, in bytes that every program understands."""
+    """Write lines to standard output; escape what its encoding lacks."""
     text = "".join(f"{line}\n" for line in lines)
     encoding = sys.stdout.encoding or "ascii"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))

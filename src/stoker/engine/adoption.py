@@ -8,10 +8,10 @@ from typing import TypeVar
 import msgspec
 
 from stoker.core.job import Job, Waiting
+from stoker.core.run_result import Tally
 from stoker.core.spec import NewJob, content_of
 from stoker.engine.job_table import order_of_running
 from stoker.engine.loop import Engine
-from stoker.engine.run_result import Tally
 from stoker.store.ownership import Orphan, held_orphans, orphans
 from stoker.store.paths import Paths
 from stoker.store.schema import TakeOver

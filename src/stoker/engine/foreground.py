@@ -11,10 +11,10 @@ from typing import Protocol
 from stoker.core.errors import StokerError
 from stoker.core.job import Job, JobEvent
 from stoker.core.planner.reasons import sentence
+from stoker.core.run_result import Halt, Tally
 from stoker.core.spec import NewJob
 from stoker.engine.adoption import Resumer, adopt_gone
 from stoker.engine.resources import EngineConfig, EngineRuntime
-from stoker.engine.run_result import Halt, Tally
 from stoker.engine.signals import SignalSocket
 from stoker.sites.interface import RETRY_INTERVAL
 

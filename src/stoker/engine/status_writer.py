@@ -12,7 +12,7 @@ from stoker import __version__
 from stoker.core.planner.forecast import Forecast
 from stoker.core.settings import EngineSettings
 from stoker.engine.loop import Engine
-from stoker.store.status_file import View, Wait
+from stoker.store.status_file import EngineStatus, Wait
 
 INTERVAL = 1.0
 """Seconds between two versions, unless a front end asks."""
@@ -53,10 +53,10 @@ class StatusWriter:
         if self._forecast is None or now >= self._forecast_due:
             self._forecast = engine.site.forecast()
             self._forecast_due = now + FORECAST_INTERVAL
-        view = view_of(engine, self._since, self._forecast, self.settings)
+        status = engine_status(engine, self._since, self._forecast, self.settings)
         made = self._path.with_suffix(".view.new")
         with contextlib.suppress(OSError):  # a full disk must not keep jobs from running
-            made.write_bytes(_encoder.encode(view))
+            made.write_bytes(_encoder.encode(status))
             made.rename(self._path)
 
     def close(self) -> None:
@@ -65,10 +65,12 @@ class StatusWriter:
             self._path.unlink(missing_ok=True)
 
 
-def view_of(engine: Engine, since: float, expected: Forecast, settings: EngineSettings | None = None) -> View:
+def engine_status(
+    engine: Engine, since: float, expected: Forecast, settings: EngineSettings | None = None
+) -> EngineStatus:
     """What an engine shows of itself now."""
     site = engine.site.status()
-    return View(
+    return EngineStatus(
         engine=engine.name,
         label=engine.label,
         pid=os.getpid(),

@@ -226,13 +226,13 @@ def handles_of(link: Link, ids: Sequence[int]) -> list[Job]:
 
 def cancel_all(link: Link, jobs: Sequence[Job], *, only_waiting: bool = False) -> None:
     """Request the cancellation of jobs, and wait until the engine has handled the requests."""
-    from stoker.queue.control import Control, Unheard, carry_out
+    from stoker.queue.control import Control, Unanswered, carry_out
 
     with link.opened() as store:
         found = queries.jobs_of(store, [job.id for job in jobs])
         states = Queued if only_waiting else Active | Queued
         requests = [Cancel(record.id, NOTE) for record in found if isinstance(record.state, states)]
-        with contextlib.suppress(Unheard):  # it is recorded, and the next engine handles it
+        with contextlib.suppress(Unanswered):  # it is recorded, and the next engine handles it
             carry_out(Control(link.paths, store, link.sim), requests)
 
 

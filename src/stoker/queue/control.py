@@ -1,4 +1,4 @@
-"""Send requests about jobs to engines and wait for the result."""
+"""Send requests about jobs to engines, and wait for the answers."""
 
 from __future__ import annotations
 
@@ -16,30 +16,29 @@ from stoker.core.job import Job
 from stoker.core.launch import INHERIT, log_pattern
 from stoker.core.requests import Release, Request
 from stoker.core.spec import Dependency, JobSpec, NeverSatisfied, NewJob, Outcome, judge
+from stoker.queue.select import jobs_in_order
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, engine_lives, wake
-from stoker.store.ownership import (
-    is_served,
-)
+from stoker.store.ownership import is_served
 from stoker.store.paths import Paths
 from stoker.store.schema import TakeOver
 from stoker.store.writer import Store, open_store
 
 
 class Submission(NamedTuple):
-    """What one call hands in."""
+    """Jobs that are submitted together, all or none."""
 
     label: str
     environment: Mapping[str, str]
     jobs: Callable[[str], Sequence[NewJob]]
-    """The jobs, made with the digest of their environment."""
+    """Makes the jobs from the digest of their environment."""
     array: bool = False
     held: str = ""
-    """Why they shall not start yet, in words; empty when they may."""
+    """Why they must not start yet, in words; empty if they may."""
 
 
 def submit(store: Store, submission: Submission, now: float) -> range:
-    """Put jobs into the queue of the background, all or none; returns their ids."""
+    """Put jobs into the queue, all or none; returns their ids."""
     with store.writing():
         jobs = submission.jobs(store.add_environment(submission.environment))
         batch = store.add_batch(submission.label, now)
@@ -47,19 +46,19 @@ def submit(store: Store, submission: Submission, now: float) -> range:
 
 
 def ask(paths: Paths, store: Store, requests: Sequence[Request], now: float) -> list[int]:
-    """Leave requests for the engines that own the jobs, wake those, and return the requests' numbers.
+    """Record requests for the engines that own the jobs, wake these, and return the numbers of the requests.
 
-    What a dead run left is given to the engine of the queue, which may have to be started for it.
+    Jobs of a dead run are first given to the engine of the queue, which may have to be started.
     """
     with store.writing():
-        wishes = [wish for request in requests for wish in _wishes(paths, store, request)]
-        numbers = store.ask(wishes, now)
-    for engine in {engine for engine, _ in wishes}:
+        addressed = [one for request in requests for one in _addressed(paths, store, request)]
+        numbers = store.ask(addressed, now)
+    for engine in {engine for engine, _ in addressed}:
         wake(paths, engine)
     return numbers
 
 
-def _wishes(paths: Paths, store: Store, request: Request) -> list[tuple[str, Request]]:
+def _addressed(paths: Paths, store: Store, request: Request) -> list[tuple[str, Request]]:
     owner = store.owner(request.job)
     if is_served(paths, owner):
         return [(owner, request)]
@@ -69,14 +68,14 @@ def _wishes(paths: Paths, store: Store, request: Request) -> list[tuple[str, Req
 
 
 ANSWER_SECONDS = 2.0
-"""How long a verb waits for the engine's answer..."""
+"""How long a command waits for the engine's answer..."""
 
 ANSWERS_PER_SECOND = 2000
-"""... and more, where it asks for much at once."""
+"""... and longer if it sends many requests at once."""
 
 
-class Unheard(StokerError):
-    """A wish is recorded, but there is no engine that carries it out now."""
+class Unanswered(StokerError):
+    """A request is recorded, but no engine has answered it yet."""
 
     exit_code = 3
 
@@ -91,7 +90,7 @@ class Control(NamedTuple):
 
 @contextlib.contextmanager
 def opened(sim: bool) -> Iterator[Control]:
-    """The queue of this user, or that of the simulated GPUs."""
+    """Open the queue of this user, or that of the simulated GPUs."""
     from stoker.store.paths import paths_for
 
     given = os.environ.get("STOKER_SIM")
@@ -102,18 +101,23 @@ def opened(sim: bool) -> Iterator[Control]:
 
 
 def carry_out(control: Control, requests: Sequence[Request]) -> None:
-    """Leave the requests, and wait until the engines have answered them; one for the queue is started if needed."""
-
+    """Send requests and wait for the answers; the engine of the queue is started if needed."""
     if not requests:
         return
     numbers = ask(control.paths, control.store, requests, time.time())
     if queries.is_expected(control.store, QUEUE):
-        start_for(control, "your wish is recorded and will be carried out by the next engine")
+        start_for(control, "your request is recorded and will be carried out by the next engine")
     _wait_answered(control.store, numbers)
 
 
+def change(control: Control, jobs: Sequence[Job], requests: Sequence[Request]) -> list[tuple[Job, Job]]:
+    """Send requests, wait for the answers, and return each job before and after."""
+    carry_out(control, requests)
+    return list(zip(jobs, jobs_in_order(control.store, [job.id for job in jobs]), strict=True))
+
+
 def start_for(control: Control, otherwise: str) -> None:
-    """Start the engine of the queue unless it lives; `otherwise` is what to know where it cannot be started."""
+    """Start the engine of the queue unless it lives; the error of a failed start ends with `otherwise`."""
     if engine_lives(control.paths, QUEUE):
         return
     from stoker.queue.engine_process import start_engine
@@ -121,11 +125,10 @@ def start_for(control: Control, otherwise: str) -> None:
     try:
         start_engine(control.paths, control.sim)
     except StokerError as error:
-        raise Unheard(f"{error.message}; {otherwise}", error.hint) from error
+        raise Unanswered(f"{error.message}; {otherwise}", error.hint) from error
 
 
 def warn(text: str) -> None:
-    """A word beside the data."""
     print(f"stoker: {text}", file=sys.stderr, flush=True)
 
 
@@ -134,8 +137,8 @@ def _wait_answered(store: Store, numbers: Sequence[int]) -> None:
     pause = 0.002
     while queries.unanswered(store, numbers):
         if time.monotonic() > deadline:
-            raise Unheard(
-                "the engine has not answered yet; your wish is recorded and will be carried out",
+            raise Unanswered(
+                "the engine has not answered yet; your request is recorded and will be carried out",
                 "see stoker engine status",
             )
         time.sleep(pause)
@@ -143,23 +146,23 @@ def _wait_answered(store: Store, numbers: Sequence[int]) -> None:
 
 
 def _sim_before(paths: Paths) -> str:
-    """The simulated GPUs that the last engine had."""
+    """The simulated GPUs of the last engine."""
     from stoker.store.status_file import read_status
 
-    view = read_status(paths.status_file(QUEUE))
-    sizes = [device.memory for device in view.devices if device.memory] if view else []
+    status = read_status(paths.status_file(QUEUE))
+    sizes = [device.memory for device in status.devices if device.memory] if status else []
     return ",".join(f"1x{size // 2**20}M" for size in sizes) or "1x24G"
 
 
 def abandoned(control: Control, jobs: Sequence[Job]) -> set[int]:
-    """Ids of those jobs whose foreground run is gone."""
+    """Ids of the jobs whose foreground run is dead."""
     owners = queries.owners_of(control.store, [job.id for job in jobs])
     gone = [owner for owner in owners if not is_served(control.paths, owner)]
     return {job_id for owner in gone for job_id in owners[owner]}
 
 
-def specs_in_the_queue(control: Control, spec: JobSpec) -> JobSpec:
-    """The same terms, with a log file in place of the terminal that the run had."""
+def spec_in_queue(control: Control, spec: JobSpec) -> JobSpec:
+    """The spec with a log file in place of the terminal of the foreground run."""
     if INHERIT not in (spec.out, spec.err):
         return spec
     control.paths.logs.mkdir(mode=0o700, exist_ok=True)
@@ -169,12 +172,12 @@ def specs_in_the_queue(control: Control, spec: JobSpec) -> JobSpec:
 
 
 def default_log(control: Control) -> str:
-    """Where the output of a job goes that says nothing about it."""
+    """The log file of a job without -o."""
     return log_pattern(control.paths.logs)
 
 
 def skipped_because(store: Store, jobs: Sequence[Job]) -> list[Job]:
-    """Jobs that were skipped because of these, or of others that were; but for those that would be skipped again."""
+    """Jobs that were skipped because of these, directly or not, and would not be skipped again."""
     ids = {job.id for job in jobs}
     again = {target for job in jobs for target in _as_targets(job)}
     along = []
@@ -182,7 +185,7 @@ def skipped_because(store: Store, jobs: Sequence[Job]) -> list[Job]:
     def outcome(dependency: Dependency) -> Outcome:
         return "open" if (dependency.target, dependency.array) in again else store.outcome(dependency)
 
-    for job in queries.skipped_after(store, min(ids, default=0)):  # nobody waits for a job that came later
+    for job in queries.skipped_after(store, min(ids, default=0)):  # a job depends only on earlier ones
         targets = {(one.target, one.array) for one in job.spec.after}
         if job.id not in ids and targets & again and not isinstance(judge(job.spec.after, outcome), NeverSatisfied):
             along.append(job)
@@ -191,5 +194,5 @@ def skipped_because(store: Store, jobs: Sequence[Job]) -> list[Job]:
 
 
 def _as_targets(job: Job) -> set[tuple[int, bool]]:
-    """What others may wait for: the job, and the array that it is a task of."""
+    """What others may depend on: the job, and the array that it is a task of."""
     return {(job.id, False), (job.array, True)} if job.array else {(job.id, False)}

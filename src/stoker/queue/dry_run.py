@@ -23,11 +23,11 @@ from stoker.core.text import text_for_json
 from stoker.core.units import size_text
 from stoker.queue.config import load_config
 from stoker.queue.submit import Part
-from stoker.queue.view_builder import clock_text
+from stoker.queue.view_text import clock_text
 from stoker.store.engine_lock import QUEUE
 from stoker.store.history import RunHistory
 from stoker.store.queries import with_user_settings
-from stoker.store.status_file import View
+from stoker.store.status_file import EngineStatus
 from stoker.store.writer import Store
 
 _MOST_PLANNED = 20_000
@@ -64,7 +64,7 @@ class _Outlook(Struct, frozen=True):
     """From a job's number to the id that reasons show."""
 
 
-def plan_submission(parts: Sequence[Part], store: Store, view: View | None, now: float) -> list[PlannedJob]:
+def plan_submission(parts: Sequence[Part], store: Store, view: EngineStatus | None, now: float) -> list[PlannedJob]:
     """New jobs as the engine of the queue would place them behind those that are there."""
     jobs = dict(_numbered(parts, (store.last_job() or 0) + 1, now))
     waiting = _waiting((*store.open_jobs(QUEUE, 0, _MOST_PLANNED), *jobs.values()), store, now)
@@ -108,7 +108,7 @@ def _waiting(jobs: Iterable[Job], store: Store, now: float) -> WaitingJobs:
     return waiting
 
 
-def _queue_outlook(waiting: WaitingJobs, view: View, store: Store, now: float) -> _Outlook:
+def _queue_outlook(waiting: WaitingJobs, view: EngineStatus, store: Store, now: float) -> _Outlook:
     settings = load_config(os.environ, None).engine
     policy = with_user_settings(policy_of(settings, os.cpu_count() or 1), store.settings(), QUEUE)
     history = RunHistory(store)

@@ -28,38 +28,37 @@ from stoker.queue.select import resolve_after
 from stoker.queue.view_model import amount_now, resources_of_attempts
 from stoker.store.engine_lock import QUEUE
 from stoker.store.reader import Reader
-from stoker.store.status_file import View, read_status
+from stoker.store.status_file import EngineStatus, read_status
 
 
-class LastTime(NamedTuple):
-    """What the last attempt of a job had of each GPU; None is all of it, or what nobody has seen."""
+class LastAttempt(NamedTuple):
+    """What the last attempt of a job had of each GPU; None is all of it, or unknown."""
 
-    set_aside: int | None = None
+    reserved: int | None = None
     peak: int | None = None
     needed: int = 0
-    """Bytes that it needs at least, as an end for want of memory showed."""
+    """Bytes that it needs at least, learnt from running out of memory."""
 
 
 class Base(NamedTuple):
-    """What is to grow, and what that was."""
+    """A size to add to, and its description."""
 
     size: int
     words: str
 
 
-def last_time(store: Reader, job: Job, devices: Sequence[Device]) -> LastTime:
-    """What a job had the last time, by the devices that are known."""
+def last_attempt(store: Reader, job: Job, devices: Sequence[Device]) -> LastAttempt:
     attempts, uses = store.attempts(job.id), store.uses(job.id)
     if not attempts:
-        return LastTime(needed=job.floor)
+        return LastAttempt(needed=job.floor)
     had = [device for device in devices if device.id in attempts[-1].devices]
     resources = resources_of_attempts(store.events(job.id), job.spec.resources)[-1]
     peak = uses[max(uses)].peak if uses else 0
-    return LastTime(amount_now(resources, had), peak or None, job.floor)
+    return LastAttempt(amount_now(resources, had), peak or None, job.floor)
 
 
-def changed_resources(resources: Resources, text: str, before: LastTime) -> tuple[Resources, str]:
-    """The need with another amount of memory on each GPU, and how that came about in words."""
+def changed_resources(resources: Resources, text: str, before: LastAttempt) -> tuple[Resources, str]:
+    """The resources with the memory that `--vram` asks for, and the change in words."""
     if word := vram_word(text):
         said = "memory as learnt" if word == "auto" else "whole GPUs"
         return replace(resources, memory=None, auto=word == "auto"), said
@@ -71,19 +70,19 @@ def changed_resources(resources: Resources, text: str, before: LastTime) -> tupl
     return replace(resources, memory=size, auto=False), f"{size_text(size)} on each GPU{why}"
 
 
-def _base(resources: Resources, before: LastTime) -> Base:
-    """What was asked for; more where it had more, or what it had where that was learnt."""
-    set_aside, peak = before.set_aside or 0, before.peak or 0
-    if resources.shares and before.needed > max(resources.memory or 0, set_aside, peak):
+def _base(resources: Resources, before: LastAttempt) -> Base:
+    """The largest of what was requested, what was reserved, what was held, and what is needed."""
+    reserved, peak = before.reserved or 0, before.peak or 0
+    if resources.shares and before.needed > max(resources.memory or 0, reserved, peak):
         return Base(before.needed, f"the {size_text(before.needed)} that it needs at least")
-    if resources.memory is not None and resources.memory >= set_aside:
+    if resources.memory is not None and resources.memory >= reserved:
         return Base(resources.memory, "")
     if not resources.shares:
         raise UsageError("it has whole GPUs already, so there is nothing to add to", "give a size, such as --vram 12G")
-    if not set_aside and not peak:
+    if not reserved and not peak:
         raise UsageError("nobody knows how much memory it took", "give a size, such as --vram 12G")
-    if set_aside >= peak:
-        return Base(set_aside, f"the {size_text(set_aside)} set aside last time")
+    if reserved >= peak:
+        return Base(reserved, f"the {size_text(reserved)} set aside last time")
     return Base(peak, f"the {size_text(peak)} it held at most last time")
 
 
@@ -96,8 +95,8 @@ def _grown(size: int, more: str) -> int:
         raise UsageError(f"--vram +{more} is not understood", "write it as +20%, +2G or 12G") from None
 
 
-Request = Mapping[str, Any]
-"""Options with their new values; an empty text is the default, and None in a table takes a name out of it."""
+Changes = Mapping[str, Any]
+"""Options with their new values; an empty text is the default, and None in a table removes a name."""
 
 _OF_THE_RESOURCES = {"gpus": "gpus", "vram": "memory", "on": "allowed", "prefer": "preferred", "gpu_type": "model"}
 
@@ -121,36 +120,36 @@ _TABLES = {"env": "extra_env", "tag": "tags"}
 
 
 class Rewriter:
-    """Gives jobs other terms; checks them by what the engine saw last."""
+    """Changes the specs of jobs; checks them against the devices that the engine saw last."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
-        self._view = read_status(control.paths.status_file(QUEUE))
+        self._status = read_status(control.paths.status_file(QUEUE))
         self._now = time.time()
         self._preflights: dict[str, Preflight] = {}
 
-    def spec(self, job: Job, wish: Request) -> JobSpec:
-        """The terms of a job with what is wished, all of it checked."""
-        if "array" in wish:
+    def spec(self, job: Job, changes: Changes) -> JobSpec:
+        """The spec of a job with the changes, checked."""
+        if "array" in changes:
             raise UsageError("the tasks of an array cannot be changed", "cancel it and submit another one")
-        given = {name: value for name, value in wish.items() if name not in _TABLES and value != ""}
-        read = spec_of(JobOptions(**given), self._around(job, wish))
+        given = {name: value for name, value in changes.items() if name not in _TABLES and value != ""}
+        read = spec_of(JobOptions(**given), self._around(job, changes))
         if INHERIT in (read.out, read.err):
             raise UsageError("-o - is this terminal, which a job of the queue does not have", "name a file")
         resources = {
-            field: getattr(read.resources, field) for option, field in _OF_THE_RESOURCES.items() if option in wish
+            field: getattr(read.resources, field) for option, field in _OF_THE_RESOURCES.items() if option in changes
         }
-        if "vram" in wish:
+        if "vram" in changes:
             resources["auto"] = read.resources.auto
-        changed = {field: getattr(read, field) for option, field in _OF_THE_SPEC.items() if option in wish}
-        changed |= {_TABLES[name]: _table(job, name, wish[name]) for name in _TABLES if wish.get(name)}
+        changed = {field: getattr(read, field) for option, field in _OF_THE_SPEC.items() if option in changes}
+        changed |= {_TABLES[name]: _table(job, name, changes[name]) for name in _TABLES if changes.get(name)}
         spec = msgspec.structs.replace(
             job.spec, resources=msgspec.structs.replace(job.spec.resources, **resources), **changed
         )
         if resources:
             check_mps(spec.resources)
             self.refuse_impossible(job, spec.resources)
-        return self._preflight(job).settle_cap(job.command, spec) if wish.get("cap") else spec
+        return self._preflight(job).settle_cap(job.command, spec) if changes.get("cap") else spec
 
     def _preflight(self, job: Job) -> Preflight:
         digest = job.spec.environment
@@ -159,49 +158,46 @@ class Rewriter:
         return self._preflights[digest]
 
     def refuse_impossible(self, job: Job, resources: Resources) -> None:
-        """Refuse what no device here could ever meet."""
-        if self._view is not None and resources.gpus and (why := never_fits(resources, self._view.devices)):
+        if self._status is not None and resources.gpus and (why := never_fits(resources, self._status.devices)):
             raise Impossible(f"{id_text(job)} {why}", "ask for less; stoker gpus shows what there is")
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """What the engine saw last."""
-        return self._view.devices if self._view else ()
+        """Those that the engine saw last."""
+        return self._status.devices if self._status else ()
 
     def label(self, device_id: str) -> str:
-        """What people call a device."""
         return next((device.label for device in self.devices if device.id == device_id), device_id)
 
     def job(self, job_id: int) -> str:
-        """What people call a job."""
         return self._control.store.shown_id(job_id)
 
-    def _around(self, job: Job, wish: Request) -> Surroundings:
-        """A directory is meant from here, and a file from the job's directory, as when it was submitted."""
+    def _around(self, job: Job, changes: Changes) -> Surroundings:
+        """A new directory is relative to this one, a file to the job's directory, as when it was submitted."""
         logs = default_log(self._control)
         return Surroundings(
-            cwd=os.getcwd() if wish.get("chdir") else job.spec.cwd,
+            cwd=os.getcwd() if changes.get("chdir") else job.spec.cwd,
             umask=job.spec.umask,
             environment=job.spec.environment,
             default_out=logs.replace("%j", "%A/%a") if job.task is not None else logs,
-            resolve=_resolver(self._view),
+            resolve=_resolver(self._status),
             earlier=lambda text: resolve_after(self._control.store, text, job),
             now=self._now,
         )
 
 
-def _resolver(view: View | None) -> Callable[[str], str]:
+def _resolver(status: EngineStatus | None) -> Callable[[str], str]:
     def resolved(word: str) -> str:
-        if view is None:
+        if status is None:
             raise UsageError(f"no engine has told which device {word!r} is", "stoker engine start")
-        return resolve(view.snapshot, word)
+        return resolve(status.snapshot, word)
 
     return resolved
 
 
-def _table(job: Job, name: str, wish: Mapping[str, str | None]) -> tuple[tuple[str, str], ...]:
+def _table(job: Job, name: str, changed: Mapping[str, str | None]) -> tuple[tuple[str, str], ...]:
     before: tuple[tuple[str, str], ...] = getattr(job.spec, _TABLES[name])
-    merged = {**dict(before), **wish}
+    merged = {**dict(before), **changed}
     return tuple(sorted((key, value) for key, value in merged.items() if value is not None))
 
 
@@ -225,7 +221,7 @@ _COMMENTS = {
 
 
 def options_of(job: Job, label: Callable[[str], str], name: Name = str) -> dict[str, Any]:
-    """Every option that can be changed, with its value; empty texts where there is none, stars for secrets."""
+    """Every option that can be changed, with its value: an empty text for none, stars for secrets."""
     spec, resources = job.spec, job.spec.resources
     return {
         "name": text_for_json(job.name),
@@ -253,26 +249,25 @@ def options_of(job: Job, label: Callable[[str], str], name: Name = str) -> dict[
 
 
 def write_toml(options: Mapping[str, Any], heading: str) -> str:
-    """The options as a text that one can edit."""
     plain = [_line(name, value) for name, value in options.items() if name not in TABLES]
     tables = [line for name in TABLES for line in ("", f"[{name}]", *_lines(options[name]))]
     return "\n".join([*(f"# {line}" for line in heading.splitlines()), "", *plain, *tables, ""])
 
 
-def changes(before: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """What is different in the text; a line that was removed changes nothing, but a variable is taken away."""
+def changes_in(before: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """What is different in the text; a removed line changes nothing, a removed variable is deleted."""
     try:
         after = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"that is no TOML: {error}", "write KEY = VALUE on each line") from error
-    wish = {name: value for name, value in after.items() if value != before.get(name)}
-    for name, value in wish.items():
+    changed = {name: value for name, value in after.items() if value != before.get(name)}
+    for name, value in changed.items():
         _check(name, before, value)
     for name in TABLES:
-        if name in wish:
-            gone = dict.fromkeys(before[name].keys() - wish[name].keys())
-            wish[name] = {**gone, **{key: wish[name][key] for key in wish[name]}}
-    return wish
+        if name in changed:
+            gone = dict.fromkeys(before[name].keys() - changed[name].keys())
+            changed[name] = {**gone, **changed[name]}
+    return changed
 
 
 def _check(name: str, before: Mapping[str, Any], value: Any) -> None:
@@ -306,7 +301,7 @@ def _value(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A basic string of TOML, in which every control character is an escape."""
+    """A basic string of TOML with control characters escaped."""
     plain = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in plain) + '"'
 

@@ -17,7 +17,8 @@ from stoker.queue.config import load_config
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, process_of, version_of, wake
 from stoker.store.paths import Paths
-from stoker.store.status_file import View, read_status
+from stoker.store.status_file import EngineStatus as PublishedStatus
+from stoker.store.status_file import read_status
 from stoker.store.writer import open_store
 
 ANSWER_SECONDS = 3.0
@@ -89,7 +90,7 @@ def engine_status(paths: Paths) -> EngineStatus:
     )
 
 
-def not_in_force(settings: EngineSettings, view: View | None) -> str:
+def not_in_force(settings: EngineSettings, view: PublishedStatus | None) -> str:
     """A sentence on settings that the engine of a view does not use; empty where there are none.
 
     An engine reads changed files again, but keeps its devices, and the flags and variables that it was started with.
@@ -133,7 +134,7 @@ def _written(path: Path) -> int:
     return 0
 
 
-def _devices(view: View) -> list[EngineDevice]:
+def _devices(view: PublishedStatus) -> list[EngineDevice]:
     problems = {device_id: reading.problem for device_id, reading in view.readings.items()}
     return [
         EngineDevice(
@@ -143,7 +144,7 @@ def _devices(view: View) -> list[EngineDevice]:
     ]
 
 
-def _not_in_force(view: View | None) -> str:
+def _not_in_force(view: PublishedStatus | None) -> str:
     with contextlib.suppress(StokerError):  # `stoker engine config` says what is wrong with a file
         return not_in_force(load_config(os.environ, None).engine, view)
     return ""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker import __version__
 from stoker.core.device import Device, Snapshot
@@ -20,16 +21,17 @@ from stoker.core.planner.plan import plan
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import WaitingJobs, caps_of
 from stoker.core.planner.reasons import NeverFits, sentence
+from stoker.core.settings import policy_of
 from stoker.core.spec import Command, JobSpec, Resources
 from stoker.core.text import text_for_json
-from stoker.queue import view_builder
 from stoker.queue.config import load_config
-from stoker.queue.view_builder import Knowledge, Views, device_lines, known
+from stoker.queue.knowledge import EngineStatuses, Knowledge, known, read_statuses
+from stoker.queue.view_builder import device_lines
 from stoker.queue.view_model import DeviceLine, exactly
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths, host_name
 from stoker.store.queries import drained_key
-from stoker.store.status_file import View
+from stoker.store.status_file import EngineStatus
 
 SCHEMA = "stoker.gpus/1"
 
@@ -44,48 +46,46 @@ class Gpus(Struct, frozen=True):
     engine_running: bool
     devices: list[DeviceLine]
     picked: list[str]
-    """What CUDA_VISIBLE_DEVICES may be set to, where devices were to be picked."""
+    """With --pick: values for CUDA_VISIBLE_DEVICES."""
     notes: list[str]
 
 
 @contextlib.contextmanager
 def known_devices(paths: Paths, *, simulated: bool) -> Iterator[Knowledge]:
-    """All that is known now of devices."""
+    """What is known of devices now; without an engine, the driver is asked."""
     now = time.time()
-    views = view_builder.look(paths, now)
-    if not views.lives and not views.runs:
-        views = Views(_asked(paths, views, now, simulated=simulated), lives=False)
-    with known(paths, simulated=simulated, views=views) as knowledge:
+    statuses = read_statuses(paths, now)
+    if not statuses.lives and not statuses.runs:
+        statuses = EngineStatuses(_without_engine(paths, statuses, now, simulated=simulated), lives=False)
+    with known(paths, simulated=simulated, statuses=statuses) as knowledge:
         yield knowledge
 
 
 def gpus_of(knowledge: Knowledge, picked: Sequence[str] = ()) -> Gpus:
-    """The devices as lines of a screen."""
-    views = knowledge.views
+    statuses = knowledge.statuses
     return Gpus(
         schema=SCHEMA,
         at=exactly(knowledge.now),
         host=text_for_json(host_name()),
         simulated=knowledge.simulated,
-        engine_running=views.lives,
+        engine_running=statuses.lives,
         devices=device_lines(knowledge),
         picked=[text_for_json(one) for one in picked],
-        notes=list(dict.fromkeys(text_for_json(view.note) for view in views.current if view.note)),
+        notes=list(dict.fromkeys(text_for_json(status.note) for status in statuses.current if status.note)),
     )
 
 
-def _asked(paths: Paths, before: Views, now: float, *, simulated: bool) -> View | None:
-    """What an engine would see if one were started now; what the last one saw where nobody can be asked."""
+def _without_engine(paths: Paths, before: EngineStatuses, now: float, *, simulated: bool) -> EngineStatus | None:
+    """What an engine would see if it started now; what the last one saw if that cannot be found out."""
     try:
         snapshot = _simulated(paths, now) if simulated else _from_driver(now)
     except Impossible as error:
-        return _view(Snapshot(now, (), note=error.message), (), now)
-    return before.queue if snapshot is None else _view(snapshot, _leases(paths, simulated=simulated), now)
+        return _status(Snapshot(now, (), note=error.message), (), now)
+    return before.queue if snapshot is None else _status(snapshot, _leases(paths, simulated=simulated), now)
 
 
 def _from_driver(now: float) -> Snapshot:
     from stoker.devices.detect import detect
-    from stoker.queue.config import load_config
 
     named = load_config(os.environ, None).engine.devices
     with contextlib.closing(detect(named.split(",") if named else [], now)) as devices:
@@ -93,7 +93,7 @@ def _from_driver(now: float) -> Snapshot:
 
 
 def _simulated(paths: Paths, now: float) -> Snapshot | None:
-    """Without a word on how many are simulated, nobody can tell."""
+    """None if STOKER_SIM does not tell how many there are."""
     from stoker.devices.detect import simulate
 
     spec = os.environ.get("STOKER_SIM")
@@ -108,8 +108,8 @@ def _leases(paths: Paths, *, simulated: bool) -> tuple[Lease, ...]:
     return tuple(Ledger(path).live().leases.values()) if path.exists() else ()
 
 
-def _view(snapshot: Snapshot, leases: tuple[Lease, ...], now: float) -> View:
-    return View(
+def _status(snapshot: Snapshot, leases: tuple[Lease, ...], now: float) -> EngineStatus:
+    return EngineStatus(
         engine=QUEUE,
         label="",
         pid=0,
@@ -129,22 +129,22 @@ def _view(snapshot: Snapshot, leases: tuple[Lease, ...], now: float) -> View:
 
 
 class NotFree(StokerError):
-    """The machine has such devices, but not now."""
+    """The machine has such devices, but they are not free."""
 
     exit_code = 1
 
 
 def picked(knowledge: Knowledge, resources: Resources) -> tuple[Device, ...]:
-    """The devices that a job with this need would be started on now."""
-    view = next(iter(knowledge.views.current), None)
-    if view is None:
+    """The devices on which a job with these resources would be started now."""
+    status = next(iter(knowledge.statuses.current), None)
+    if status is None:
         raise Impossible("no GPU is known here", "start an engine that finds them: stoker engine start")
     asking = Job(0, 0, Command(("true",)), JobSpec(resources), Waiting(knowledge.now), knowledge.now)
     waiting = WaitingJobs()
     waiting.add(asking)
-    decided = plan(waiting, _slots(knowledge, view), view.snapshot, view.leases, _policy(knowledge), view.at)
+    decided = plan(waiting, _slots(knowledge, status), status.snapshot, status.leases, _policy(knowledge), status.at)
     if decided.starts:
-        return tuple(knowledge.views.devices[device_id] for device_id in decided.starts[0].devices)
+        return tuple(knowledge.devices[device_id] for device_id in decided.starts[0].devices)
     reason = decided.reason(asking)
     why = "nothing is free" if reason is None else sentence(reason, knowledge.clock, knowledge.store.shown_id)
     if isinstance(reason, NeverFits):
@@ -152,11 +152,11 @@ def picked(knowledge: Knowledge, resources: Resources) -> tuple[Device, ...]:
     raise NotFree(why, "stoker submit waits until there is a place")
 
 
-def _slots(knowledge: Knowledge, view: View) -> list[Slot]:
-    """What our jobs hold, as the engine that made the view knows it; without one, their leases tell."""
-    if view.engine == QUEUE and not knowledge.views.lives:
+def _slots(knowledge: Knowledge, status: EngineStatus) -> list[Slot]:
+    """What the jobs of the engine hold; without a living engine, the leases of their workers count instead."""
+    if status.engine == QUEUE and not knowledge.statuses.lives:
         return []
-    jobs = [job for job, engine in knowledge.active if engine == view.engine]
+    jobs = [job for job, engine in knowledge.active if engine == status.engine]
     return [
         Slot(slot_of(job.state.ref), job.id, resources_of(job), job.state.devices, caps=caps_of(job))
         for job in jobs
@@ -165,17 +165,11 @@ def _slots(knowledge: Knowledge, view: View) -> list[Slot]:
 
 
 def _policy(knowledge: Knowledge) -> Policy:
-    settings = load_config(os.environ, None).engine
+    """That of the engine, without its limits on how many GPUs this user may have: the GPUs are not for Stoker."""
     drained = {
         device: (knowledge.settings[drained_key(device)] or {}).get("note", "drained")
-        for device in knowledge.views.devices
+        for device in knowledge.devices
         if drained_key(device) in knowledge.settings
     }
-    return Policy(
-        closed=drained,
-        reserve=settings.reserve,
-        busy=settings.busy,
-        tolerance=settings.tolerance,
-        quarantine=settings.quarantine,
-        strangers=settings.strangers,
-    )
+    policy = policy_of(load_config(os.environ, None).engine, cores=1)
+    return replace(policy, closed=drained, max_use=None, min_free=0)

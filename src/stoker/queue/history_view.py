@@ -1,7 +1,8 @@
-"""Jobs that are over, as plain data: what `stoker history` shows."""
+"""Build the data of `stoker history`."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
@@ -13,8 +14,12 @@ from stoker.core.launch import INHERIT
 from stoker.core.text import text_for_json
 from stoker.queue.view_model import VramMode, amount_now, exactly, mode_of, moment, resources_of_attempts
 from stoker.store import queries
+from stoker.store.engine_lock import QUEUE
+from stoker.store.paths import Paths, host_name
 from stoker.store.queries import Past, Period
 from stoker.store.reader import Reader
+from stoker.store.status_file import read_status
+from stoker.store.writer import open_store
 
 SCHEMA = "stoker.history/1"
 
@@ -33,10 +38,10 @@ class PastLine(Struct, frozen=True):
     gpus: int
     devices: list[str]
     vram_bytes: int | None
-    """Asked for on each GPU; null is all of it, or what is learnt."""
+    """Requested on each GPU; null is all of it, or auto."""
     submitted: datetime
     started: datetime | None
-    """Its last attempt, as the following."""
+    """Of its last attempt, as are the following."""
     ended: datetime
     wait_seconds: float | None
     run_seconds: float | None
@@ -51,11 +56,11 @@ class PastLine(Struct, frozen=True):
     log: str | None
     command: str
     vram_mode: VramMode = "all"
-    """How much was asked for on each GPU: a size, the whole card, or what is learnt."""
+    """What was requested on each GPU: a size, the whole card, or auto."""
     reserved_bytes: int | None = None
-    """Set aside on each GPU for its last attempt; null is all of it."""
+    """Reserved on each GPU for its last attempt; null is all of it."""
     peak_vram_bytes: int | None = None
-    """The most that its last attempt held on one of its GPUs, where that was measured..."""
+    """The most that its last attempt held on one of its GPUs, if measured..."""
     utilisation_percent: int | None = None
     """... and how busy it kept them on average while it had them to itself."""
 
@@ -72,17 +77,50 @@ class History(Struct, frozen=True):
     """Newest last."""
     counts: dict[str, int]
     hidden: int
-    """Those of the counts that are older than the jobs."""
+    """How many of the counted jobs are older than those listed."""
     gpu_hours: float
 
 
+def read_history(paths: Paths, period: Period, limit: int, now: float, *, simulated: bool) -> History:
+    """The jobs that ended last, and the totals of all."""
+    with _opened(paths) as (store, devices):
+        jobs = list(past_lines(store, period, limit, devices))
+        counts = queries.past_counts(store, period)
+        hours = queries.past_gpu_seconds(store, period) / 3600
+    return History(
+        schema=SCHEMA,
+        at=exactly(now),
+        host=host_name(),
+        simulated=simulated,
+        since=moment(period.since or None),
+        jobs=jobs,
+        counts=counts,
+        hidden=sum(counts.values()) - len(jobs),
+        gpu_hours=round(hours, 6),
+    )
+
+
+@contextlib.contextmanager
+def past_jobs(paths: Paths, period: Period, limit: int) -> Iterator[Iterator[PastLine]]:
+    """The jobs that ended last, one by one."""
+    with _opened(paths) as (store, devices):
+        yield past_lines(store, period, limit, devices)
+
+
+@contextlib.contextmanager
+def _opened(paths: Paths) -> Iterator[tuple[Reader, Mapping[str, Device]]]:
+    """The store, and the devices that the engine saw last by their ids."""
+    status = read_status(paths.status_file(QUEUE))
+    with contextlib.closing(open_store(paths)) as store, store.reading():
+        yield store, {device.id: device for device in status.devices} if status else {}
+
+
 def past_lines(store: Reader, period: Period, limit: int, devices: Mapping[str, Device]) -> Iterator[PastLine]:
-    """The jobs that ended last, oldest of them first; `devices` are those that are known, by their ids."""
+    """The jobs that ended last, oldest of them first; `devices` are the known ones by id."""
     return (past_line(past, store, devices) for past in reversed(queries.past(store, period, limit)))
 
 
 def past_line(past: Past, store: Reader, devices: Mapping[str, Device]) -> PastLine:
-    """One job that is over."""
     job, last = past.job, past.last
     ended = job.state
     assert isinstance(ended, Ended)
@@ -114,7 +152,7 @@ def past_line(past: Past, store: Reader, devices: Mapping[str, Device]) -> PastL
         log=text_for_json(last.log) if last and last.log and last.log != INHERIT else None,
         command=text_for_json(job.command.text),
         vram_mode=mode_of(spec.resources),
-        reserved_bytes=_set_aside(past, store, devices),
+        reserved_bytes=_reserved(past, store, devices),
         peak_vram_bytes=past.peak or None,
         utilisation_percent=past.utilisation,
     )
@@ -124,8 +162,8 @@ def _label(device_id: str, devices: Mapping[str, Device]) -> str:
     return text_for_json(devices[device_id].label if device_id in devices else device_id)
 
 
-def _set_aside(past: Past, store: Reader, devices: Mapping[str, Device]) -> int | None:
-    """What its last attempt had; of most jobs that is what they asked for, and nobody has to look."""
+def _reserved(past: Past, store: Reader, devices: Mapping[str, Device]) -> int | None:
+    """What its last attempt had; only events tell that of a job whose memory was learnt or raised."""
     job, had = past.job, past.last.devices if past.last else ()
     if not had or not job.kind:
         return None

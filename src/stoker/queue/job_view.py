@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
@@ -9,6 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.core.errors import StokerError
 from stoker.core.job import (
     Active,
     Assigned,
@@ -35,10 +37,16 @@ from stoker.core.learning import MIB, Use, reached
 from stoker.core.spec import Resources, dependency_text
 from stoker.core.text import PATTERNS, outcome, shown_value, text_for_json
 from stoker.core.units import size_text
-from stoker.queue.view_builder import Knowledge, job_line, oom_advice, sparing_text
+from stoker.queue.config import load_config
+from stoker.queue.knowledge import Knowledge, known
+from stoker.queue.select import find
+from stoker.queue.view_builder import job_line
 from stoker.queue.view_model import JobLine, amount_now, exactly, moment, resources_of_attempts
-from stoker.store.reports import Latest
+from stoker.queue.view_text import oom_advice, sparing_text
+from stoker.store.paths import Paths
+from stoker.store.reports import Latest, read_latest
 from stoker.store.schema import AttemptRow
+from stoker.store.writer import Store
 
 
 class AttemptLine(Struct, frozen=True):
@@ -53,16 +61,16 @@ class AttemptLine(Struct, frozen=True):
     exit_code: int | None
     signal: int | None
     why: str
-    """How it came to its end: exited, timeout, stopped, refused, returned, lost."""
+    """How it ended: exited, timeout, stopped, refused, returned, lost."""
     peak_memory_bytes: int | None
     """Host memory of its largest process."""
     note: str
     log: str | None
     errors: str | None
     reserved_bytes: int | None = None
-    """Set aside for it on each GPU; null is all of it."""
+    """Reserved on each GPU; null is all of it."""
     peak_vram_bytes: int | None = None
-    """The most that it held on one of its GPUs, where that was measured..."""
+    """The most that it held on one of its GPUs, if measured..."""
     utilisation_percent: int | None = None
     """... and how busy it kept them on average while it had them to itself."""
     vram_curve: list[tuple[float, int]] = []
@@ -74,7 +82,7 @@ def attempt_lines(job: Job, events: Sequence[Event], knowledge: Knowledge) -> li
     store = knowledge.store
     uses = store.uses(job.id)
     live = knowledge.live(job.id) if isinstance(job.state, Active) else None
-    if live is not None:  # what is written down is up to a minute old
+    if live is not None:  # the store is up to a minute old
         uses[job.attempts] = reached(uses.get(job.attempts, Use()), live.peak)
     needs = dict(enumerate(resources_of_attempts(events, job.spec.resources), 1))
     rows = store.attempts(job.id)
@@ -104,7 +112,7 @@ def _line(row: AttemptRow, resources: Resources | None, use: Use | None, knowled
 
 
 def _seconds(row: AttemptRow, now: float) -> float | None:
-    """How long it ran, or runs; None where it never did, or was lost or given back and nobody knows when."""
+    """How long it ran or runs; None if it never did, or if its end is unknown (lost, returned)."""
     if row.started is None or (row.ended is None and row.why is not None):
         return None
     return round(max(0.0, (row.ended or now) - row.started), 3)
@@ -123,16 +131,16 @@ class EventLine(Struct, frozen=True):
 
 
 def event_lines(job: Job, events: Sequence[Event], knowledge: Knowledge) -> list[EventLine]:
-    """All that happened since it was submitted."""
+    """All events since its submission."""
     needs = iter(resources_of_attempts(events, job.spec.resources))
     return [
         EventLine(exactly(event.at), event_word(event), text_for_json(_detail(event, after, needs, knowledge)))
-        for event, after in zip(events, _lived(job, events), strict=True)
+        for event, after in zip(events, _replayed(job, events), strict=True)
     ]
 
 
-def _lived(job: Job, events: Sequence[Event]) -> Iterator[Job | None]:
-    """The job after each event; None from where on it is not known under which terms it ran."""
+def _replayed(job: Job, events: Sequence[Event]) -> Iterator[Job | None]:
+    """The job after each event; None from the point where an edit makes its earlier spec unknown."""
     turns = [event for event in events if isinstance(event, Assigned | Paused | Resumed)]
     held = bool(turns) and isinstance(turns[0], Resumed)
     begun = OnHold(job.submitted) if held else Waiting(job.submitted)
@@ -208,14 +216,14 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     variables: dict[str, str]
     """Those given with --env; what looks like a secret is hidden."""
     environment: dict[str, str] | None = None
-    """All others, where somebody asked for them."""
+    """All others, if requested."""
     advice: str = ""
-    """What may help one that ran out of GPU memory."""
+    """What to try for a job that ran out of GPU memory."""
     reported: Latest | None = None
-    """What its last run has told of itself by `stoker.report()`, where it did."""
+    """The last values that its last run reported with `stoker.report()`."""
 
 
-class Stories(Struct, frozen=True):
+class SelectedJobs(Struct, frozen=True):
     """Some jobs: `stoker status ID... --json`."""
 
     schema: str
@@ -224,10 +232,31 @@ class Stories(Struct, frozen=True):
     jobs: list[JobDetails]
 
 
+def read_jobs(paths: Paths, words: Sequence[str], *, simulated: bool, environment: bool = False) -> SelectedJobs:
+    """The jobs that the words select, in their order."""
+    secrets = _secrets()
+    with known(paths, simulated=simulated) as knowledge:
+        store = knowledge.store
+        assert isinstance(store, Store)
+        jobs = [job for job_id in find(store, words) if (job := store.job(job_id)) is not None]
+        details = [details_of(job, knowledge, secrets, environment=environment) for job in jobs]
+        now = knowledge.now
+    reported = [replace(job, reported=read_latest(paths.report(job.id))) for job in details]
+    return SelectedJobs(SCHEMA, exactly(now), simulated, reported)
+
+
+def _secrets() -> tuple[str, ...]:
+    """Patterns of secret variables; the default ones if the configuration cannot be read."""
+    try:
+        return load_config(os.environ, None).engine.secrets
+    except StokerError:
+        return PATTERNS
+
+
 def details_of(
     job: Job, knowledge: Knowledge, secrets: Sequence[str] = PATTERNS, *, environment: bool = False
 ) -> JobDetails:
-    """The whole story of a job."""
+    """All that is known of a job."""
     spec, store = job.spec, knowledge.store
     happened = store.events(job.id)
     attempts = attempt_lines(job, happened, knowledge)
@@ -261,7 +290,7 @@ def details_of(
 
 
 def known_line(job: Job, attempts: list[AttemptLine], knowledge: Knowledge) -> JobLine:
-    """The line of a job; one that is over has what its last attempt knows."""
+    """The line of a job; for one that has ended, with values of its last attempt."""
     line = job_line(job, knowledge.store.owner(job.id), knowledge)
     if not isinstance(job.state, Ended) or not attempts:
         return line
@@ -278,7 +307,6 @@ def known_line(job: Job, attempts: list[AttemptLine], knowledge: Knowledge) -> J
 
 
 def _advice(job: Job, events: Sequence[Event], knowledge: Knowledge) -> str:
-    """For one that ran out of GPU memory for good."""
     ends = [event for event in events if isinstance(event, Exited)]
     if not isinstance(job.state, Ended) or job.state.result != "oom" or not ends:
         return ""

@@ -1,4 +1,4 @@
-"""The data behind status, live display and JSON."""
+"""The data of all screens: `status`, the live display of `run`, and JSON."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ VramMode = Literal["none", "all", "auto", "size"]
 
 
 def mode_of(resources: Resources) -> VramMode:
-    """How much GPU memory somebody asked for: a size, the whole card, or what is learnt."""
+    """Which GPU memory was requested: a size, the whole card, or auto."""
     if not resources.gpus:
         return "none"
     return "auto" if resources.auto else "all" if resources.memory is None else "size"
 
 
 def amount_now(resources: Resources | None, devices: Sequence[Device]) -> int | None:
-    """Bytes on each of the devices that a job has; None is all of them, or nobody knows."""
+    """Bytes reserved on each device of a job; None is all of them, or unknown."""
     if resources is None:
         return None
     return min(_amounts(resources, devices), default=None) if devices else resources.memory
 
 
 def amount_to_come(resources: Resources, devices: Iterable[Device]) -> int | None:
-    """Bytes on each GPU for one that waits, by the devices that it could have; None is all of it."""
+    """Bytes to reserve on each GPU for a waiting job, by the devices that suit it; None is all of it."""
     if not resources.gpus:
         return None
     known = [device for device in devices if suits(device, resources)]
@@ -40,7 +40,7 @@ def amount_to_come(resources: Resources, devices: Iterable[Device]) -> int | Non
 
 
 def resources_of_attempts(events: Sequence[Event], resources: Resources) -> list[Resources | None]:
-    """What was set aside for each attempt of a job that now has this need; None where it was changed since."""
+    """The resources of each attempt of a job that now asks for these; None for attempts before an edit."""
     asked = None if any(isinstance(event, Edited) for event in events) else resources
     found: list[Resources | None] = []
     for event in events:
@@ -88,7 +88,7 @@ LETTERS: dict[JobWord, str] = {
     "skipped": "CA",
     "lost": "NF",
 }
-"""The words of Slurm's squeue for the same."""
+"""State codes of Slurm's squeue."""
 
 
 class Mark(Struct, frozen=True):
@@ -106,12 +106,12 @@ class EngineLine(Struct, frozen=True):
     version: str = ""
     since: datetime | None = None
     seen: datetime | None = None
-    """When it showed what is told of devices and reasons."""
+    """When it wrote the status that devices and reasons come from."""
     trouble: str = ""
     draining: bool = False
     paused: Mark | None = None
     silence: str = ""
-    """What to know where it lives but does not answer, so that what it showed is old."""
+    """A warning if it lives but does not answer, so that its status is old."""
 
 
 class ForeignProcess(Struct, frozen=True):
@@ -144,13 +144,13 @@ class DeviceLine(Struct, frozen=True):
     kind: str
     memory_bytes: int | None
     used_bytes: int | None
-    """By anybody, as the driver says."""
+    """By all processes, as the driver reports."""
     ours_bytes: int
     """By our jobs."""
     reserved_bytes: int
-    """By our jobs, whether they use it or not."""
+    """For our jobs, whether they use it or not."""
     others_bytes: int
-    """Used or claimed by anybody else."""
+    """Used or claimed by others."""
     utilisation_percent: int | None
     temperature_celsius: int | None
     power_watts: float | None
@@ -160,7 +160,7 @@ class DeviceLine(Struct, frozen=True):
     leases: list[LeaseLine]
     strangers: list[ForeignProcess]
     combined_speed: float | None = None
-    """What our jobs on it do together, in parts of what one does alone; null where there is one, or nobody can tell."""
+    """The sum of the speeds of our jobs, each a part of its speed alone; null for a single job, or if unknown."""
 
 
 class JobLine(Struct, frozen=True):
@@ -168,7 +168,7 @@ class JobLine(Struct, frozen=True):
 
     id: int
     label: str
-    """As it is typed: `3`, `12.3`; `12.[3-99]` stands for several."""
+    """As users type it: `3`, `12.3`; `12.[3-99]` stands for several tasks."""
     tasks: int
     name: str
     command: str
@@ -178,9 +178,9 @@ class JobLine(Struct, frozen=True):
     gpus: int
     devices: list[str]
     vram_bytes: int | None
-    """Asked for on each GPU; null is all of it, or what is learnt."""
+    """Requested on each GPU; null is all of it, or auto."""
     used_bytes: int | None
-    """In use on all its GPUs together, where that can be told."""
+    """In use on all its GPUs together, if known."""
     submitted: datetime
     started: datetime | None
     seconds: float | None
@@ -191,20 +191,20 @@ class JobLine(Struct, frozen=True):
     why: str
     """Why it waits, in words."""
     run: str
-    """The foreground run that it belongs to; empty where it is the queue's."""
+    """The foreground run that owns it; empty for a job of the queue."""
     hook: bool = False
     vram_mode: VramMode = "all"
-    """How much was asked for on each GPU: a size, the whole card, or what is learnt."""
+    """What was requested on each GPU: a size, the whole card, or auto."""
     reserved_bytes: int | None = None
-    """Set aside on each GPU, for one that waits if it started now; null is all of it."""
+    """Reserved on each GPU, or to be reserved if it started now; null is all of it."""
     held_bytes: int | None = None
-    """In use on the GPU of which it has most, now..."""
+    """In use on the GPU of which it holds most, now..."""
     peak_vram_bytes: int | None = None
     """... and at most so far, or in its last attempt."""
     utilisation_percent: int | None = None
     """How busy it kept its GPUs on average while it had them to itself."""
     speed: float | None = None
-    """In parts of its speed alone, where it shares a GPU and its log tells."""
+    """As a part of its speed alone, if it shares a GPU and its log tells the rate."""
 
 
 class Counts(Struct, frozen=True):
@@ -228,18 +228,69 @@ class Status(Struct, frozen=True):
     jobs: list[JobLine]
     counts: Counts
     hidden: Counts
-    """Those of the counts that are not among the jobs."""
+    """How many of the counted jobs are not listed."""
     today: dict[str, int]
     """How many jobs ended since midnight, by how they ended."""
     expected_empty: datetime | None
     notes: list[str]
 
 
+NoticeMark = Literal["failed", "again", "note"]
+
+
+class Notice(Struct, frozen=True):
+    """The end of an attempt that gets a line of its own in the live display."""
+
+    mark: NoticeMark
+    id: int
+    name: str
+    what: str
+    """How it ended: `exit 1 after 00:09`."""
+    said: str = ""
+    """The last line of its log, or the note of the worker or the engine."""
+
+
+class RunCounts(Struct, frozen=True):
+    """How many jobs of a foreground run are where."""
+
+    total: int
+    ok: int = 0
+    failed: int = 0
+    running: int = 0
+    waiting: int = 0
+    open_ended: bool = False
+    """Whether more jobs may come."""
+
+    @property
+    def ended(self) -> int:
+        return self.ok + self.failed
+
+
+class RunStatus(Struct, frozen=True):
+    """A foreground run: the live display of `stoker run`."""
+
+    label: str
+    at: datetime
+    elapsed: float
+    simulated: bool
+    logs: str
+    """The directory of the logs, empty if there is none."""
+    devices: list[DeviceLine]
+    jobs: list[JobLine]
+    """Those that run, each with a short name."""
+    counts: RunCounts
+    left: float | None = None
+    """Seconds until all jobs are over, if that can be estimated."""
+    next: str = ""
+    """The next job and why it waits, or why there is none."""
+    notices: tuple[Notice, ...] = ()
+    successes: tuple[int, ...] = ()
+    """Ids of jobs, oldest first."""
+
+
 def moment(at: float | None) -> datetime | None:
-    """Seconds since the epoch as a moment."""
     return None if at is None else exactly(at)
 
 
 def exactly(at: float) -> datetime:
-    """The same for a moment that is known."""
     return datetime.fromtimestamp(round(at, 3), UTC)

@@ -1,4 +1,4 @@
-"""Looks at jobs until they are over, rarely when nothing happens, and sees to it that an engine is there for them."""
+"""Wait until jobs are over: poll rarely when nothing happens, and keep an engine alive for them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SHORTEST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
 WARNINGS = 10
 WHY_DELAY = 0.5
-"""Seconds before it is told why jobs wait: most start at once, and the engine needs a moment to tell."""
+"""Seconds before the first message why jobs wait: most start at once."""
 LOOKED_AT = 1000
 ENGINE_INTERVAL = 1.0
-"""Seconds between two looks whether an engine lives that works on the jobs."""
+"""Seconds between two checks that an engine works on the jobs."""
 
 
 class Watch:
-    """Some jobs that are not over, fewer with every look."""
+    """Jobs that are waited for."""
 
     def __init__(self, control: Control, ids: Sequence[int]) -> None:
         self.left = list(ids)
@@ -35,7 +35,7 @@ class Watch:
         self._why_at = time.monotonic() + WHY_DELAY
 
     def wait_over(self, deadline: float | None) -> bool:
-        """Wait until all are over; False where time was up before."""
+        """Wait until all are over; False if the deadline came first."""
         while self.look():
             if deadline is not None and time.monotonic() >= deadline:
                 return False
@@ -46,7 +46,7 @@ class Watch:
         return True
 
     def look(self) -> bool:
-        """Whether any are not over yet; asks for them only where somebody has written since the last look."""
+        """Whether any are not over yet; reads the jobs only if the store has changed."""
         version, self._version = self._version, self._control.store.version_of_data()
         if version != self._version:
             before = len(self.left)
@@ -54,46 +54,44 @@ class Watch:
             if len(self.left) < before:
                 self._pause = SHORTEST_PAUSE
         if self.left:
-            self._see_to_engine()
+            self._ensure_engine()
         return bool(self.left)
 
     def sleep(self, deadline: float | None = None) -> None:
-        """Wait a little, each time longer until something happens to the jobs."""
+        """Sleep, longer each time until something happens to the jobs."""
         left = LONGEST_PAUSE if deadline is None else max(0.0, deadline - time.monotonic())
         time.sleep(min(self._pause, left))
         self._pause = min(1.5 * self._pause, LONGEST_PAUSE)
 
     def hurry(self) -> None:
-        """Something has happened: look again soon."""
         self._pause = SHORTEST_PAUSE
 
     def _say_why(self) -> None:
-        """Once, where none of the jobs runs, what the first of them waits for."""
+        """Say what the first job waits for, if none of them runs."""
         jobs = list(queries.jobs_of(self._control.store, self.left[:LOOKED_AT]))
         left = abandoned(self._control, jobs)
         if jobs and not any(isinstance(job.state, Active | Ended) or _stuck(job, left) for job in jobs):
             warn(printable(why_waits(self._control, jobs[0])))
 
-    def _see_to_engine(self) -> None:
-        """An engine that died is started again; what no engine would ever start is told once."""
+    def _ensure_engine(self) -> None:
+        """Restart a dead engine; warn once of jobs that no engine would start."""
         now = time.monotonic()
         if now < self._engine_at:
             return
         self._engine_at = now + ENGINE_INTERVAL
         if not self._warned:
             self._warned = True
-            self._warn_of_the_stuck()
+            self._warn_of_stuck()
         if not engine_lives(self._control.paths, QUEUE) and self._need_engine():
             start_for(self._control, "the jobs are safe in the queue")
 
     def _need_engine(self) -> bool:
-        """Whether only the engine of the queue could bring them to an end, or record one that has come."""
+        """Whether the engine of the queue must run some of them, or record their ends."""
         jobs = list(queries.jobs_of(self._control.store, self.left))
         left = abandoned(self._control, jobs)
         return any(job.id not in left or isinstance(job.state, Active) for job in jobs)
 
-    def _warn_of_the_stuck(self) -> None:
-        """Of some of them; a thousand warnings would be none."""
+    def _warn_of_stuck(self) -> None:
         jobs = list(queries.jobs_of(self._control.store, self.left))
         left = abandoned(self._control, jobs)
         stuck = [words for job in jobs if (words := _stuck(job, left))]
@@ -104,8 +102,8 @@ class Watch:
 
 
 def why_waits(control: Control, job: Job) -> str:
-    """What a job in the queue waits for, as screens tell it."""
-    from stoker.queue.view_builder import known
+    """What a job waits for, as on the screens."""
+    from stoker.queue.knowledge import known
 
     with known(control.paths, simulated=control.sim is not None) as knowledge:
         _, why = knowledge.situation(job, control.store.owner(job.id))
@@ -113,7 +111,7 @@ def why_waits(control: Control, job: Job) -> str:
 
 
 def _stuck(job: Job, left: set[int]) -> str:
-    """Why a job will not start by itself, and what to type."""
+    """Why a job will not start by itself, and what to type; empty if it will."""
     shown = id_text(job)
     if isinstance(job.state, OnHold):
         return f"{shown} is {printable(job.state.note) or 'held'}; stoker resume {shown} lets it go"

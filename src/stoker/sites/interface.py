@@ -81,8 +81,8 @@ class SiteView(Protocol):
     def status(self) -> SiteStatus:
         """What the site shows of itself."""
 
-    def forecast(self) -> Forecast:
-        """When jobs are expected to start and end."""
+    def forecast(self, typical: float | None = None) -> Forecast:
+        """When jobs are expected to start and end; `typical` are the seconds of jobs of which nothing is known."""
 
     def devices(self, device_ids: Sequence[str]) -> tuple[Device, ...]:
         """The devices with these ids, as far as they are known."""

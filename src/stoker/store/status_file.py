@@ -24,7 +24,7 @@ class Wait(NamedTuple):
     reason: Reason
 
 
-class View(Struct, frozen=True):
+class EngineStatus(Struct, frozen=True):
     """The state of an engine at one moment. Reasons and forecasts are only here, jobs also in the store."""
 
     engine: str
@@ -70,10 +70,10 @@ class View(Struct, frozen=True):
         return next((wait.reason for wait in self.waits if wait.shape == shape), None)
 
 
-def read_status(path: Path) -> View | None:
+def read_status(path: Path) -> EngineStatus | None:
     """The latest status of an engine; None where there is none that this version can read."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode(path.read_bytes(), type=View)
+        return msgspec.json.decode(path.read_bytes(), type=EngineStatus)
     return None
 
 

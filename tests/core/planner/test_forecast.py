@@ -91,3 +91,22 @@ def test_no_device_is_given_to_two_at_a_time(wanted: list[tuple[int, float]]) ->
     for moment in expected.starts.values():
         running = [job for job in jobs if expected.starts[job.id] <= moment < expected.ends[job.id]]
         assert sum(job.spec.resources.gpus for job in running) <= 2
+
+
+def test_a_long_queue_is_told_by_how_much_runs_at_once() -> None:
+    """Jobs that share GPUs get through a queue faster than one at a time would; one long job does not slow it."""
+    jobs = [a_job(number, a_need(gib=8), limit=10.0) for number in range(2, 302)]
+    long = slot(1, "0", resources=a_need(gib=8), until=10.0 + 90.0)
+    now = Now(a_queue(*jobs), [long], a_snapshot(simulated(24, 24)), [], Policy(reserve=0), 10.0)
+    expected = forecast(now, limit_of, horizon=60)
+    assert expected.empty is not None
+    assert 300 * 10 / 6 < expected.empty - 10.0 < 300 * 10 / 5 + 30
+
+
+def test_work_of_unknown_length_may_be_taken_to_be_typical() -> None:
+    """The end of all is then a guess, and so are starts; no end is told of a job that nobody knows."""
+    now = Now(a_queue(a_job(3), a_job(4, limit=5.0)), [slot(1, "0"), slot(2, "1", until=12.0)], TWO, [], Policy(), 10.0)
+    expected = forecast(now, limit_of, typical=20.0)
+    assert expected.starts == {3: 12.0, 4: 30.0}
+    assert expected.ends == {2: 12.0, 4: 35.0}
+    assert expected.empty == 35.0

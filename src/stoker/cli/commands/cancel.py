@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 
 import click
+from msgspec.structs import replace
 
 from stoker.cli.completion import complete_jobs
-from stoker.cli.output_options import controlling, wants_json
-from stoker.cli.views.plain import Deed, deed, report_of, tell, word
+from stoker.cli.output_options import controlling
+from stoker.cli.views.changes import report, result
 from stoker.core.errors import UsageError
-from stoker.core.job import Ended, Job, Queued, Stopping, id_text
+from stoker.core.job import Ended, Job
 from stoker.core.requests import Cancel
-from stoker.queue.control import Control, carry_out, opened, warn
+from stoker.queue.control import change, opened, warn
 from stoker.queue.options import parse_grace
 from stoker.queue.select import find, jobs_in_order
 
@@ -38,17 +38,20 @@ def command(
       stoker cancel 12.3-7 vit-*  tasks, and jobs by their name
       stoker cancel last --signal INT --grace 2m
     """
-    wish = Cancel(0, NOTE, None if grace is None else parse_grace(grace), parse_signal(number))
+    request = Cancel(0, NOTE, None if grace is None else parse_grace(grace), parse_signal(number))
     with opened(sim) as control:
         found = jobs_in_order(control.store, find(control.store, ids))
         if not found:
             warn("nothing is left to cancel")
-        deeds = [_forecast(job, wish) for job in found] if dry_run else _cancel(control, found, wish)
-        return tell(report_of("cancel", deeds, dry_run=dry_run), as_json=wants_json(as_json))
+        requests = [replace(request, job=job.id) for job in found if not isinstance(job.state, Ended)]
+        pairs = [(job, job) for job in found] if dry_run else change(control, found, requests)
+        verb = "cancel --dry-run" if dry_run else "cancel"
+        results = [result(verb, before, after, how=_how(before, request)) for before, after in pairs]
+        return report("cancel", results, as_json=as_json, dry_run=dry_run)
 
 
 def parse_signal(text: str | None) -> int:
-    """The number of INT, SIGINT or 2; 0 where none is given."""
+    """The number of INT, SIGINT or 2; 0 for None."""
     if text is None:
         return 0
     name = text.upper().removeprefix("SIG")
@@ -59,42 +62,7 @@ def parse_signal(text: str | None) -> int:
     return known[name]
 
 
-def _cancel(control: Control, found: Sequence[Job], wish: Cancel) -> list[Deed]:
-    wishes = [Cancel(job.id, wish.note, wish.grace, wish.signal) for job in found if not isinstance(job.state, Ended)]
-    carry_out(control, wishes)
-    after = jobs_in_order(control.store, [job.id for job in found])
-    return [_result(before, now, wish) for before, now in zip(found, after, strict=True)]
-
-
-def _forecast(job: Job, wish: Cancel) -> Deed:
-    if isinstance(job.state, Ended):
-        return deed(job, job, _over(job))
-    if isinstance(job.state, Queued):
-        return deed(job, job, f"would cancel {id_text(job)} ({word(job)})")
-    return deed(job, job, f"would stop {id_text(job)} ({word(job)}; {_how(job, wish)})")
-
-
-def _result(before: Job, after: Job, wish: Cancel) -> Deed:
-    shown = id_text(before)
-    match before.state, after.state:
-        case Ended(), _:
-            said = _over(before)
-        case _, Ended(result="cancelled"):
-            said = f"cancelled {shown} (was {word(before)})"
-        case _, Ended():
-            said = f"{shown} ended by itself ({word(after)})"
-        case Stopping(), _:
-            said = f"{shown} is being stopped already; {_how(before, wish)}"
-        case _:
-            said = f"stopping {shown} (was {word(before)}; {_how(before, wish)})"
-    return deed(before, after, said)
-
-
-def _over(job: Job) -> str:
-    return f"{id_text(job)} is over already ({word(job)})"
-
-
-def _how(job: Job, wish: Cancel) -> str:
-    grace = job.spec.grace if wish.grace is None else wish.grace
-    first = signal.Signals(wish.signal).name.removeprefix("SIG") + " now, " if wish.signal else ""
+def _how(job: Job, request: Cancel) -> str:
+    grace = job.spec.grace if request.grace is None else request.grace
+    first = signal.Signals(request.signal).name.removeprefix("SIG") + " now, " if request.signal else ""
     return f"{first}KILL after {grace:g}s"

@@ -17,16 +17,16 @@ from click.core import ParameterSource
 
 from stoker.cli.completion import complete_jobs
 from stoker.cli.job_options import change_options
-from stoker.cli.output_options import controlling, wants_json
-from stoker.cli.views.plain import Deed, deed, report_of, tell, word
+from stoker.cli.output_options import controlling
+from stoker.cli.views.changes import ChangeResult, report, result
 from stoker.core.errors import StokerError, UsageError
-from stoker.core.job import Ended, Job, Queued, id_text
+from stoker.core.job import Job, Queued, id_text
 from stoker.core.requests import Edit
 from stoker.core.text import printable, title
-from stoker.queue.control import Control, abandoned, carry_out, opened, specs_in_the_queue, warn
-from stoker.queue.edit import Request, Rewriter, changes, options_of, write_toml
+from stoker.queue.control import Control, abandoned, change, opened, spec_in_queue, warn
+from stoker.queue.edit import Changes, Rewriter, changes_in, options_of, write_toml
 from stoker.queue.options import BY_NAME, read_tables
-from stoker.queue.select import find, jobs_in_order
+from stoker.queue.select import find_queued
 
 
 @click.command(name="edit")
@@ -45,67 +45,54 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim:
       stoker edit 12 --priority 5 --time 2h
       stoker edit 12          all its options, as TOML in an editor
     """
-    wish = _typed(context, values)
+    changes = _typed(context, values)
     with opened(sim) as control:
-        found = _meant(control, ids)
+        found = find_queued(control.store, ids)
         rewriter = Rewriter(control)
         waiting = [job for job in found if isinstance(job.state, Queued)]
-        if not wish and waiting:
-            wish = _edited(waiting, rewriter)
-            if not wish:
+        if not changes and waiting:
+            changes = _edited(waiting, rewriter)
+            if not changes:
                 warn("nothing was changed")
                 return 0
-        deeds = _edit(control, rewriter, found, wish)
-        return tell(report_of("edit", deeds), as_json=wants_json(as_json))
+        return report("edit", _edit(control, rewriter, found, changes), as_json=as_json)
 
 
 def _typed(context: click.Context, values: dict[str, Any]) -> dict[str, Any]:
-    """Options that were really typed: what the environment has for all submits is not meant for this job."""
+    """Options on the command line; those from the environment are for submit only."""
     source = context.get_parameter_source
     typed = {name: values[name] for name in BY_NAME if source(name) is ParameterSource.COMMANDLINE}
     return {**typed, **read_tables(typed)}
 
 
-def _meant(control: Control, ids: Sequence[str]) -> list[Job]:
-    jobs = jobs_in_order(control.store, find(control.store, ids))
-    return [job for job in jobs if isinstance(job.state, Queued)] if "all" in ids else jobs
-
-
-def _edit(control: Control, rewriter: Rewriter, found: Sequence[Job], wish: Request) -> list[Deed]:
-    """All changes are checked before the first is asked for."""
-    name = wish.get("name")
-    rest = {option: value for option, value in wish.items() if option != "name"}
+def _edit(control: Control, rewriter: Rewriter, found: Sequence[Job], changes: Changes) -> list[ChangeResult]:
+    """Check all changes before the first is sent."""
+    name = changes.get("name")
+    rest = {option: value for option, value in changes.items() if option != "name"}
     left = abandoned(control, found)
-    edits = []
+    edits: dict[int, Edit] = {}
     for job in (job for job in found if isinstance(job.state, Queued)):
         spec = rewriter.spec(job, rest)
-        spec = specs_in_the_queue(control, spec) if job.id in left else spec
-        edits.append(Edit(job.id, spec, job.name if name is None else name))
-    carry_out(control, edits)
-    wanted = {edit.job: edit for edit in edits}
-    after = jobs_in_order(control.store, [job.id for job in found])
-    return [_result(rewriter, before, now, wanted.get(before.id)) for before, now in zip(found, after, strict=True)]
+        spec = spec_in_queue(control, spec) if job.id in left else spec
+        edits[job.id] = Edit(job.id, spec, job.name if name is None else name)
+    return [
+        _result(rewriter, before, after, edits.get(before.id))
+        for before, after in change(control, found, list(edits.values()))
+    ]
 
 
-def _result(rewriter: Rewriter, before: Job, after: Job, wanted: Edit | None) -> Deed:
-    shown = id_text(before)
-    if isinstance(before.state, Ended):
-        said = f"{shown} is over ({word(before)}); stoker retry {shown} runs it again"
-        return deed(before, after, said, refused=True)
-    if wanted is None:
-        said = f"{shown} is {word(before)}, and what runs cannot be changed; stoker cancel {shown} ends it"
-        return deed(before, after, said, refused=True)
-    if after.spec != wanted.spec:
-        return deed(before, after, f"{shown} is {word(after)} by now, and was not changed", refused=True)
-    return deed(before, after, f"{shown}: {_difference(rewriter, before, after)}")
+def _result(rewriter: Rewriter, before: Job, after: Job, edit: Edit | None) -> ChangeResult:
+    if edit is None or after.spec != edit.spec:
+        return result("edit", before, after)
+    return result("edit", before, after, "changed", difference=_difference(rewriter, before, after))
 
 
 def _difference(rewriter: Rewriter, before: Job, after: Job) -> str:
     old, new = options_of(before, rewriter.label, rewriter.job), options_of(after, rewriter.label, rewriter.job)
     secrets = before.spec.extra_env != after.spec.extra_env
     changed = [name for name in new if old[name] != new[name] or (name == "env" and secrets)]
-    told = [f"{name.replace('_', '-')} {_shown(old[name])} → {_shown(new[name])}" for name in changed]
-    return ", ".join(told) or "it was so already"
+    lines = [f"{name.replace('_', '-')} {_shown(old[name])} → {_shown(new[name])}" for name in changed]
+    return ", ".join(lines) or "it was so already"
 
 
 def _shown(value: Any) -> str:
@@ -115,21 +102,21 @@ def _shown(value: Any) -> str:
 
 
 def _edited(jobs: Sequence[Job], rewriter: Rewriter) -> dict[str, Any]:
-    """What somebody changes in an editor, of which all is checked."""
+    """The changes that the user makes in an editor, checked."""
     before = options_of(jobs[0], rewriter.label, rewriter.job)
     more = f"\nWhat is changed here is changed for {len(jobs)} jobs." if len(jobs) > 1 else ""
     heading = f"{id_text(jobs[0])}: {title(jobs[0])}\nSave and leave to change it; an empty text is the default.{more}"
     with _text_in_a_file(f"stoker-{jobs[0].id}-", write_toml(before, heading)) as path:
         _open_editor(path)
-        wish = changes(before, _read(path))
+        changes = changes_in(before, _read(path))
         for job in jobs:
-            rewriter.spec(job, {option: value for option, value in wish.items() if option != "name"})
-    return wish
+            rewriter.spec(job, {option: value for option, value in changes.items() if option != "name"})
+    return changes
 
 
 @contextlib.contextmanager
 def _text_in_a_file(prefix: str, text: str) -> Iterator[str]:
-    """A file with the text; where something goes wrong after somebody changed it, it is left for him to find."""
+    """A temporary file with the text; it is kept if the user has changed it and an error follows."""
     descriptor, path = tempfile.mkstemp(prefix=prefix, suffix=".toml")
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(text)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import get_args
 
 import click
@@ -16,22 +15,17 @@ from stoker.cli.output_options import Screen, screen_options, write_json, write_
 from stoker.cli.views.history import render_history
 from stoker.cli.views.plain import csv_lines, past_plain
 from stoker.cli.views.text import terminal_size, write_lines
-from stoker.core.device import Device
 from stoker.core.errors import UsageError
 from stoker.core.job import Result
 from stoker.core.units import parse_since
-from stoker.queue.history_view import SCHEMA, History, PastLine, past_lines
+from stoker.queue.history_view import History, PastLine, past_jobs, read_history
 from stoker.queue.local_time import LocalZone
-from stoker.queue.view_model import LETTERS, exactly, moment
-from stoker.store import queries
-from stoker.store.engine_lock import QUEUE
-from stoker.store.paths import Paths, host_name, paths_here
+from stoker.queue.view_model import LETTERS
+from stoker.store.paths import Paths, paths_here
 from stoker.store.queries import Period
-from stoker.store.status_file import read_status
-from stoker.store.writer import open_store
 
 MOST_LINES = 200
-"""Jobs told of where nobody asked for another number and no terminal limits them."""
+"""Jobs that are shown without --limit if the output is no terminal."""
 EVERYTHING = 2**62
 STATES: tuple[str, ...] = get_args(Result)
 
@@ -74,7 +68,7 @@ def command(
 
 
 def parse_states(text: str | None) -> tuple[str, ...]:
-    """Ends as they are typed: words, or Slurm's letters."""
+    """Results as users type them: words, or Slurm's letters."""
     letters = {letter: word for word, letter in LETTERS.items() if word in STATES}
     words = [word.strip() for word in text.split(",")] if text else []
     found = [letters.get(word.upper(), word.lower()) for word in words]
@@ -88,28 +82,7 @@ def parse_states(text: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def read_history(paths: Paths, period: Period, limit: int, now: float, *, simulated: bool) -> History:
-    """The jobs that ended last, and the sum of all."""
-    devices = _devices(paths)
-    with contextlib.closing(open_store(paths)) as store, store.reading():
-        jobs = list(past_lines(store, period, limit, devices))
-        counts = queries.past_counts(store, period)
-        hours = queries.past_gpu_seconds(store, period) / 3600
-    return History(
-        schema=SCHEMA,
-        at=exactly(now),
-        host=host_name(),
-        simulated=simulated,
-        since=moment(period.since or None),
-        jobs=jobs,
-        counts=counts,
-        hidden=sum(counts.values()) - len(jobs),
-        gpu_hours=round(hours, 6),
-    )
-
-
 def _fitting(screen: Screen) -> int:
-    """On a terminal as many as it has lines for."""
     return max(1, terminal_size(os.environ)[1] - 4) if screen.form == "screen" else MOST_LINES
 
 
@@ -125,18 +98,10 @@ def _show(history: History, screen: Screen) -> None:
 
 
 def _write_stream(paths: Paths, period: Period, limit: int, form: str) -> None:
-    devices = _devices(paths)
-    with contextlib.closing(open_store(paths)) as store, store.reading():
-        jobs = past_lines(store, period, limit, devices)
+    with past_jobs(paths, period, limit) as jobs:
         write_plain(csv_lines(jobs) if form == "csv" else _json_lines(jobs))
 
 
 def _json_lines(jobs: Iterable[PastLine]) -> Iterable[str]:
     encoder = msgspec.json.Encoder()
     return (encoder.encode(job).decode() for job in jobs)
-
-
-def _devices(paths: Paths) -> Mapping[str, Device]:
-    """The devices that the engine saw last, by their ids."""
-    view = read_status(paths.status_file(QUEUE))
-    return {device.id: device for device in view.devices} if view else {}

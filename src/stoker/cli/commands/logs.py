@@ -64,7 +64,7 @@ def command(
 
 
 def _one_job(control: Control, word: str | None) -> Job:
-    """The job that is meant; of an array that was submitted last, the task that started last."""
+    """The selected job; of the last array, the task that started last."""
     ids = find(control.store, [word or "last"])
     jobs = jobs_in_order(control.store, ids)
     if word in (None, "last"):
@@ -79,7 +79,7 @@ def _one_job(control: Control, word: str | None) -> Job:
 
 
 def _run_of(control: Control, job: Job, number: int | None) -> tuple[int, AttemptRow]:
-    """A run and its number; the last one where none is named."""
+    """A run and its number, default the last one."""
     runs = runs_of(control.store.attempts(job.id))
     shown = id_text(job)
     if not runs:

@@ -1,4 +1,4 @@
-"""`stoker pause`: hold jobs, the queue or a GPU."""
+"""`stoker pause` and `stoker resume`: hold and release jobs, the queue, or GPUs."""
 
 from __future__ import annotations
 
@@ -8,25 +8,103 @@ from collections.abc import Sequence
 import click
 
 from stoker.cli.completion import complete_jobs
-from stoker.cli.output_options import controlling, wants_json
-from stoker.cli.views.plain import Deed, deed, report_of, tell, word
+from stoker.cli.output_options import controlling
+from stoker.cli.views.changes import ChangeResult, report, result
 from stoker.core.device import resolve
 from stoker.core.errors import UsageError
-from stoker.core.job import Active, Ended, Job, OnHold, Queued, Waiting, id_text
-from stoker.core.requests import Hold
-from stoker.queue.control import Control, carry_out, opened, start_for, warn
-from stoker.queue.select import find, jobs_in_order
+from stoker.core.job import Active, Job, OnHold, Queued, Waiting, id_text
+from stoker.core.requests import Edit, Hold, Release, Request
+from stoker.queue.control import Control, abandoned, change, opened, spec_in_queue, start_for, warn
+from stoker.queue.select import find, find_queued, jobs_in_order
+from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, wake
 from stoker.store.queries import drained_key, paused_key
-from stoker.store.status_file import View, read_status
+from stoker.store.status_file import EngineStatus, read_status
+
+HELD = "held by you"
 
 PAUSED = "paused by you"
 
 DRAINED = "drained by you"
 
 
+@click.command(name="pause")
+@click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
+@click.option("--queue", is_flag=True, help="Start nothing more of the whole queue.")
+@click.option("--gpu", "gpus", metavar="IDS", help="Start nothing more on these GPUs, for example 0,2 or 0-3.")
+@controlling
+def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool, sim: bool) -> int:
+    """Keep jobs from starting, or the whole queue, or drain GPUs; what runs goes on.
+
+    It holds until `stoker resume`, whatever happens to the engine. `all` is all that waits.
+
+    \b
+      stoker pause 12 vit-*   hold jobs
+      stoker pause --queue    nothing starts any more
+      stoker pause --gpu 3    drain a GPU
+    """
+    if not ids and not queue and gpus is None:
+        raise UsageError("there is nothing to pause", "name jobs, --queue or --gpu N")
+    with opened(sim) as control:
+        notes = [pause_queue(control)] if queue else []
+        notes += drain(control, gpus.split(",")) if gpus is not None else []
+        found = find_queued(control.store, ids)
+        requests = [Hold(job.id, HELD) for job in found if isinstance(job.state, Waiting)]
+        results = [result("pause", before, after) for before, after in change(control, found, requests)]
+        if "all" in ids and not results:
+            warn("nothing waits that could be held")
+        return report("pause", results, notes, as_json=as_json)
+
+
+@click.command(name="resume")
+@click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
+@click.option("--queue", is_flag=True, help="Let the whole queue go on.")
+@click.option("--gpu", "gpus", metavar="IDS", help="Let jobs start on these GPUs again, for example 0,2 or 0-3.")
+@controlling
+def resume(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool, sim: bool) -> int:
+    """Let jobs start that were held, or that a dead run left waiting; the opposite of pause.
+
+    `all` is all that is held and all that dead runs left; the queue goes on with what they left.
+
+    \b
+      stoker resume 12        let job 12 start
+      stoker resume --queue   let the queue go on
+      stoker resume --gpu 3   use the GPU again
+    """
+    if not ids and not queue and gpus is None:
+        raise UsageError("there is nothing to resume", "name jobs, --queue or --gpu N")
+    with opened(sim) as control:
+        notes = [resume_queue(control)] if queue else []
+        notes += undrain(control, gpus.split(",")) if gpus is not None else []
+        results = _release(control, ids)
+        if "all" in ids and not results:
+            warn("nothing is held")
+        if queries.is_expected(control.store, QUEUE):
+            start_for(control, "the jobs are safe in the queue")
+        return report("resume", results, notes, as_json=as_json)
+
+
+def _release(control: Control, ids: Sequence[str]) -> list[ChangeResult]:
+    found = jobs_in_order(control.store, find(control.store, ids))
+    left = {job.id for job in found if isinstance(job.state, Queued)} & abandoned(control, found)
+    ready = [job for job in found if isinstance(job.state, OnHold) or job.id in left]
+    requests = [request for job in ready for request in _requests(control, job, was_left=job.id in left)]
+    return [
+        result("resume", before, after, "abandoned" if before.id in left else "")
+        for before, after in change(control, ready if "all" in ids else found, requests)
+    ]
+
+
+def _requests(control: Control, job: Job, *, was_left: bool) -> list[Request]:
+    spec = spec_in_queue(control, job.spec) if was_left else job.spec
+    changed: list[Request] = [Edit(job.id, spec, job.name)] if spec != job.spec else []
+    return [*changed, Release(job.id)]
+
+
+# -- the queue and GPUs --------------------------------------------------------------------------
+
+
 def pause_queue(control: Control) -> str:
-    """Let nothing of the queue start; what runs goes on."""
     if not _set(control, paused_key(QUEUE), PAUSED):
         return "the queue is paused already"
     running = len(control.store.active_jobs(QUEUE))
@@ -35,17 +113,14 @@ def pause_queue(control: Control) -> str:
 
 
 def resume_queue(control: Control) -> str:
-    """Let jobs of the queue start again."""
     return "resumed the queue" if _unset(control, paused_key(QUEUE)) else "the queue was not paused"
 
 
 def drain(control: Control, words: Sequence[str]) -> list[str]:
-    """Let nothing new start on these GPUs."""
     return [_drain_one(control, device_id, label) for device_id, label in _devices(control, words)]
 
 
 def undrain(control: Control, words: Sequence[str]) -> list[str]:
-    """Let jobs start on these GPUs again."""
     return [
         f"GPU {label} takes jobs again" if _unset(control, drained_key(device_id)) else f"GPU {label} was not drained"
         for device_id, label in _devices(control, words)
@@ -66,20 +141,20 @@ def _drain_one(control: Control, device_id: str, label: str) -> str:
 
 
 def _devices(control: Control, words: Sequence[str]) -> list[tuple[str, str]]:
-    """Id and label of each device; a name that was given several times means all that have it."""
-    view = _view(control)
+    """Id and label of each device; a label that several devices have means all of them."""
+    status = _status(control)
     found: dict[str, str] = {}
-    for name in (each for typed in words for each in _spread(typed, view)):
-        same = [device for device in view.devices if device.label == name]
-        wanted = {device.id for device in same} or {resolve(view.snapshot, name)}
-        found.update((device.id, device.label) for device in view.devices if device.id in wanted)
+    for name in (each for typed in words for each in _spread(typed, status)):
+        same = [device for device in status.devices if device.label == name]
+        wanted = {device.id for device in same} or {resolve(status.snapshot, name)}
+        found.update((device.id, device.label) for device in status.devices if device.id in wanted)
     return list(found.items())
 
 
-def _spread(word: str, view: View) -> list[str]:
-    """The devices of `0-3`, which is what ids of jobs look like, too."""
+def _spread(word: str, status: EngineStatus) -> list[str]:
+    """`0-3` as four words, unless a device is called so."""
     first, dash, last = word.strip().partition("-")
-    named = any(device.label == word for device in view.devices)
+    named = any(device.label == word for device in status.devices)
     if named or not dash or not (first.isdecimal() and last.isdecimal()) or max(len(first), len(last)) > 4:
         return [word]
     if int(last) < int(first):
@@ -87,18 +162,18 @@ def _spread(word: str, view: View) -> list[str]:
     return [str(number) for number in range(int(first), int(last) + 1)]
 
 
-def _view(control: Control) -> View:
-    """What the engine sees; one is started where none was there yet."""
-    view = read_status(control.paths.status_file(QUEUE))
-    if view is None:
+def _status(control: Control) -> EngineStatus:
+    """The engine's status; the engine is started if there never was one."""
+    status = read_status(control.paths.status_file(QUEUE))
+    if status is None:
         start_for(control, "which GPUs there are is not known without one")
-        view = read_status(control.paths.status_file(QUEUE))
-    assert view is not None, "an engine shows what it sees before it is ready"
-    return view
+        status = read_status(control.paths.status_file(QUEUE))
+    assert status is not None, "an engine writes its status before it is ready"
+    return status
 
 
 def _set(control: Control, key: str, note: str) -> bool:
-    """Set something that was not set; what was set keeps its moment."""
+    """Set something, unless it is set: then it keeps its time."""
     if key in control.store.settings():
         return False
     control.store.put_setting(key, {"note": note, "at": time.time()})
@@ -112,60 +187,3 @@ def _unset(control: Control, key: str) -> bool:
         control.store.put_setting(key, None)
         wake(control.paths, QUEUE)
     return there
-
-
-NOTE = "held by you"
-
-
-@click.command(name="pause")
-@click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
-@click.option("--queue", is_flag=True, help="Start nothing more of the whole queue.")
-@click.option("--gpu", "gpus", metavar="IDS", help="Start nothing more on these GPUs, for example 0,2 or 0-3.")
-@controlling
-def command(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool, sim: bool) -> int:
-    """Keep jobs from starting, or the whole queue, or drain GPUs; what runs goes on.
-
-    It holds until `stoker resume`, whatever happens to the engine. `all` is all that waits.
-
-    \b
-      stoker pause 12 vit-*   hold jobs
-      stoker pause --queue    nothing starts any more
-      stoker pause --gpu 3    drain a GPU
-    """
-    if not ids and not queue and gpus is None:
-        raise UsageError("there is nothing to pause", "name jobs, --queue or --gpu N")
-    with opened(sim) as control:
-        notes = [pause_queue(control)] if queue else []
-        notes += drain(control, gpus.split(",")) if gpus is not None else []
-        deeds = _hold(control, _meant(control, ids))
-        if "all" in ids and not deeds:
-            warn("nothing waits that could be held")
-        return tell(report_of("pause", deeds, notes), as_json=wants_json(as_json))
-
-
-def _meant(control: Control, ids: Sequence[str]) -> list[Job]:
-    jobs = jobs_in_order(control.store, find(control.store, ids))
-    return [job for job in jobs if isinstance(job.state, Queued)] if "all" in ids else jobs
-
-
-def _hold(control: Control, found: Sequence[Job]) -> list[Deed]:
-    carry_out(control, [Hold(job.id, NOTE) for job in found if isinstance(job.state, Waiting)])
-    after = jobs_in_order(control.store, [job.id for job in found])
-    return [_result(before, now) for before, now in zip(found, after, strict=True)]
-
-
-def _result(before: Job, after: Job) -> Deed:
-    shown = id_text(before)
-    match before.state, after.state:
-        case OnHold(), _:
-            return deed(before, after, f"{shown} is held already")
-        case Ended(), _:
-            return deed(before, after, f"{shown} is over already ({word(before)})", refused=True)
-        case Waiting(), OnHold():
-            return deed(before, after, f"held {shown}")
-        case Waiting(), Ended():
-            return deed(before, after, f"{shown} has ended meanwhile ({word(after)})", refused=True)
-        case _:
-            since = "has started meanwhile" if isinstance(before.state, Waiting) else f"is {word(before)}"
-            said = f"{shown} {since}: paused, it would keep its GPU and leave it idle"
-            return deed(before, after, f"{said}; stoker cancel {shown}, and later stoker retry {shown}", refused=True)

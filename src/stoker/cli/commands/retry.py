@@ -11,8 +11,8 @@ import click
 import msgspec
 
 from stoker.cli.completion import complete_jobs
-from stoker.cli.output_options import controlling, wants_json
-from stoker.cli.views.plain import Deed, deed, report_of, tell
+from stoker.cli.output_options import controlling
+from stoker.cli.views.changes import ChangeResult, report, result
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, id_text
 from stoker.core.requests import Again
@@ -20,16 +20,16 @@ from stoker.core.text import outcome, printable
 from stoker.core.units import count_text, parse_since
 from stoker.queue.control import (
     Control,
-    Unheard,
+    Unanswered,
     abandoned,
     ask,
     carry_out,
     opened,
     skipped_because,
-    specs_in_the_queue,
+    spec_in_queue,
     warn,
 )
-from stoker.queue.edit import Rewriter, changed_resources, last_time
+from stoker.queue.edit import Rewriter, changed_resources, last_attempt
 from stoker.queue.local_time import LocalZone
 from stoker.queue.select import find, jobs_in_order
 from stoker.store import queries
@@ -75,13 +75,15 @@ def command(
     if since is not None and (ids or not failed):
         raise UsageError("--since is for --failed without ids", f"write it as --failed --since {since}")
     with opened(sim) as control:
-        found = _chosen(control, ids, failed=failed) if ids else _failed_of_late(control, since)
+        found = _chosen(control, ids, failed=failed) if ids else _recently_failed(control, since)
         if not found and ids:
             warn("nothing has failed" if failed else "nothing is over")
         along = [] if only else skipped_because(control.store, found)
-        wishes = [*_wishes(control, found, vram), *_wishes(control, along, None)]
-        deeds = _forecast(wishes) if dry_run else _retry(control, wishes)
-        return tell(report_of("retry", deeds, dry_run=dry_run), as_json=wants_json(as_json))
+        retries = [*_retries(control, found, vram), *_retries(control, along, None)]
+        after = [one.job for one in retries] if dry_run else _retry(control, retries)
+        verb = "retry --dry-run" if dry_run else "retry"
+        results = [_result(verb, retry, job) for retry, job in zip(retries, after, strict=True)]
+        return report("retry", results, as_json=as_json, dry_run=dry_run)
 
 
 def _chosen(control: Control, ids: Sequence[str], *, failed: bool) -> list[Job]:
@@ -95,7 +97,7 @@ def _chosen(control: Control, ids: Sequence[str], *, failed: bool) -> list[Job]:
     return jobs
 
 
-def _failed_of_late(control: Control, since: str | None) -> list[Job]:
+def _recently_failed(control: Control, since: str | None) -> list[Job]:
     now = time.time()
     begin = now - DAY if since is None else parse_since(since, now, LocalZone())
     when = "of the last 24 h" if since is None else f"since {since}"
@@ -107,45 +109,45 @@ def _failed_of_late(control: Control, since: str | None) -> list[Job]:
     return jobs_in_order(control.store, failed)
 
 
-class Request(NamedTuple):
-    """A job that is to run again, and what is said of its memory where that changes."""
+class Retry(NamedTuple):
+    """A job that is to run again, and its new memory in words."""
 
     job: Job
     request: Again
-    said: str = ""
+    memory: str = ""
 
 
-def _wishes(control: Control, jobs: Sequence[Job], vram: str | None) -> list[Request]:
+def _retries(control: Control, jobs: Sequence[Job], vram: str | None) -> list[Retry]:
     rewriter = Rewriter(control)
     left = abandoned(control, jobs)
-    return [_wish(control, rewriter, job, vram, was_left=job.id in left) for job in jobs]
+    return [_retry_of(control, rewriter, job, vram, was_left=job.id in left) for job in jobs]
 
 
-def _wish(control: Control, rewriter: Rewriter, job: Job, vram: str | None, *, was_left: bool) -> Request:
-    spec, said = specs_in_the_queue(control, job.spec) if was_left else job.spec, ""
+def _retry_of(control: Control, rewriter: Rewriter, job: Job, vram: str | None, *, was_left: bool) -> Retry:
+    spec, memory = spec_in_queue(control, job.spec) if was_left else job.spec, ""
     if vram is not None:
-        resources, said = changed_resources(spec.resources, vram, last_time(control.store, job, rewriter.devices))
+        resources, memory = changed_resources(spec.resources, vram, last_attempt(control.store, job, rewriter.devices))
         spec = msgspec.structs.replace(spec, resources=resources)
     if was_left or vram is not None:
         rewriter.refuse_impossible(job, spec.resources)
-    return Request(job, Again(job.id, spec if spec != job.spec else None), f"; {said}" if said else "")
+    return Retry(job, Again(job.id, spec if spec != job.spec else None), f"; {memory}" if memory else "")
 
 
-def _retry(control: Control, wishes: Sequence[Request]) -> list[Deed]:
-    requests = {wish.job.id: wish.request for wish in wishes}
-    left = [[requests[job.id] for job in round_] for round_ in rounds([wish.job for wish in wishes])]
+def _retry(control: Control, retries: Sequence[Retry]) -> list[Job]:
+    """Send the requests, and return the jobs afterwards."""
+    requests = {one.job.id: one.request for one in retries}
+    left = [[requests[job.id] for job in round_] for round_ in rounds([one.job for one in retries])]
     while left:
         try:
             carry_out(control, left.pop(0))
-        except Unheard:  # whoever comes next shall find all of it
+        except Unanswered:  # the next engine must find the later rounds, too
             ask(control.paths, control.store, list(chain(*left)), time.time())
             raise
-    after = jobs_in_order(control.store, [wish.job.id for wish in wishes])
-    return [_result(wish, now) for wish, now in zip(wishes, after, strict=True)]
+    return jobs_in_order(control.store, [one.job.id for one in retries])
 
 
 def rounds(jobs: Sequence[Job]) -> Iterator[list[Job]]:
-    """The jobs in the order of their ids, but those behind an array only when the array is known to wait again."""
+    """The jobs by id, in rounds: a job that depends on an array comes after all its tasks."""
     levels: dict[int, int] = {}
     of_arrays: dict[int, int] = {}
     for job in sorted(jobs, key=lambda job: job.id):
@@ -160,21 +162,18 @@ def rounds(jobs: Sequence[Job]) -> Iterator[list[Job]]:
         yield list(members)
 
 
-def _forecast(wishes: Sequence[Request]) -> list[Deed]:
-    return [
-        deed(job, job, f"would run {id_text(job)} again (was {_how(job)}{said}): {printable(job.command.text)}")
-        for job, _, said in wishes
-    ]
-
-
-def _result(wish: Request, after: Job) -> Deed:
-    before, shown = wish.job, id_text(wish.job)
-    if isinstance(after.state, Ended) and after.attempts == before.attempts:
-        note = f": {printable(after.state.note)}" if after.state.note else ""
-        return deed(before, after, f"{shown} is {outcome(after.state)} again{note}", refused=True)
-    return deed(before, after, f"{shown} is queued again (was {_how(before)}{wish.said})")
-
-
-def _how(job: Job) -> str:
-    assert isinstance(job.state, Ended)
-    return outcome(job.state)
+def _result(verb: str, retry: Retry, after: Job) -> ChangeResult:
+    before, state = retry.job, after.state
+    assert isinstance(before.state, Ended)
+    again = isinstance(state, Ended) and after.attempts == before.attempts
+    return result(
+        verb,
+        before,
+        after,
+        when="ended again" if again else "",
+        how=outcome(before.state),
+        memory=retry.memory,
+        command=printable(before.command.text),
+        outcome=outcome(state) if isinstance(state, Ended) else "",
+        note=f": {printable(state.note)}" if isinstance(state, Ended) and state.note else "",
+    )

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 import click
 
 from stoker.cli.completion import complete_jobs
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
-from stoker.cli.views.plain import jobs_plain
-from stoker.queue.view_builder import known, status_of
+from stoker.queue.knowledge import known
+from stoker.queue.view_builder import status_of
 from stoker.queue.view_model import Status
 from stoker.store.engine_lock import version_notice
 from stoker.store.paths import Paths, host_name, paths_here
 
 MOST_LINES = 200
-"""How many waiting jobs are read where nobody asked for all."""
+"""How many waiting jobs are read without --all."""
 
 
 @click.command(name="status")
@@ -37,44 +38,53 @@ def command(ids: tuple[str, ...], everything: bool, on_finish_jobs: bool, enviro
     if notice := version_notice(paths):
         print(f"stoker: {notice}", file=sys.stderr)
     if ids:
-        from stoker.cli.views.job import show_jobs
-
-        return show_jobs(paths, ids, screen, everything=everything, environment=environment)
-    limit = None if everything else MOST_LINES
-    status = read_status(paths, limit, screen, each_task=everything, on_finish_jobs=on_finish_jobs)
-    if screen.form == "json":
-        write_json(status)
-    elif screen.form == "plain":
-        write_plain(jobs_plain(status.jobs))
-        _tell_hidden(status, screen)
-        if status.engine.silence:
-            print(f"stoker: {status.engine.silence}", file=sys.stderr)
+        _show_jobs(paths, ids, screen, everything=everything, environment=environment)
     else:
-        _draw(status, screen, everything=everything)
+        _show_queue(paths, screen, everything=everything, on_finish_jobs=on_finish_jobs)
     return 0
 
 
-def _draw(status: Status, screen: Screen, *, everything: bool) -> None:
-    from stoker.cli.views.status import render_status
-    from stoker.cli.views.text import (
-        terminal_size,
-        write_lines,  # what draws is not for programs to load
-    )
-
-    width, height = terminal_size(os.environ)
-    write_lines(render_status(status, width, None if everything else height, screen.typed), screen.color)
-
-
-def _tell_hidden(status: Status, screen: Screen) -> None:
-    """The lines are for a program, so what they leave out is told beside them."""
-    if status.hidden.waiting or status.hidden.held:
-        hidden = status.hidden.waiting + status.hidden.held
-        print(f"stoker: {hidden} more waiting (stoker status{screen.typed} -a)", file=sys.stderr)
-
-
-def read_status(
-    paths: Paths, limit: int | None, screen: Screen, *, each_task: bool = False, on_finish_jobs: bool = False
-) -> Status:
-    """The queue now."""
+def _show_queue(paths: Paths, screen: Screen, *, everything: bool, on_finish_jobs: bool) -> None:
+    """Each form of output loads only what it needs."""
+    limit = None if everything else MOST_LINES
     with known(paths, simulated=screen.sim) as knowledge:
-        return status_of(knowledge, host_name(), limit, each_task=each_task, on_finish_jobs=on_finish_jobs)
+        status = status_of(knowledge, host_name(), limit, each_task=everything, on_finish_jobs=on_finish_jobs)
+    if screen.form == "json":
+        write_json(status)
+    elif screen.form == "plain":
+        _write_plain(status, screen)
+    else:
+        from stoker.cli.views.status import render_status
+        from stoker.cli.views.text import terminal_size, write_lines
+
+        width, height = terminal_size(os.environ)
+        write_lines(render_status(status, width, None if everything else height, screen.typed), screen.color)
+
+
+def _write_plain(status: Status, screen: Screen) -> None:
+    """The lines are for a program, so notes on them go to standard error."""
+    from stoker.cli.views.plain import jobs_plain
+
+    write_plain(jobs_plain(status.jobs))
+    if hidden := status.hidden.waiting + status.hidden.held:
+        print(f"stoker: {hidden} more waiting (stoker status{screen.typed} -a)", file=sys.stderr)
+    if status.engine.silence:
+        print(f"stoker: {status.engine.silence}", file=sys.stderr)
+
+
+def _show_jobs(paths: Paths, words: Sequence[str], screen: Screen, *, everything: bool, environment: bool) -> None:
+    from stoker.queue.job_view import read_jobs
+
+    chosen = read_jobs(paths, words, simulated=screen.sim, environment=environment)
+    if screen.form == "json":
+        write_json(chosen)
+    elif screen.form == "plain":
+        from stoker.cli.views.plain import jobs_plain
+
+        write_plain(jobs_plain(chosen.jobs))
+    else:
+        from stoker.cli.views.job import render_jobs
+        from stoker.cli.views.text import terminal_size, write_lines
+
+        width, height = terminal_size(os.environ)
+        write_lines(render_jobs(chosen, width, None if everything else height, screen.typed), screen.color)

@@ -30,10 +30,10 @@ class WaitedJob(Struct, frozen=True):
 
     id: int
     shown: str
-    """The id as people type it: `12`, `12.3`."""
+    """The id as users type it: `12`, `12.3`."""
     name: str
     result: str | None
-    """None where it is not over."""
+    """None if it is not over."""
     exit_code: int | None
     signal: int
     note: str
@@ -72,11 +72,11 @@ def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, sim: bool)
         except KeyboardInterrupt:
             warn(f"detached; {_those(wanted)} on without you")
             return DETACHED
-        return _tell(list(queries.jobs_of(control.store, wanted)), in_time=in_time, as_json=wants_json(as_json))
+        return _report(list(queries.jobs_of(control.store, wanted)), in_time=in_time, as_json=wants_json(as_json))
 
 
 def exit_code_of(job: Job) -> int:
-    """The job's own code, as a shell would tell it; 1 for an end that has none."""
+    """The job's own code as in a shell; 1 for an end without one."""
     if not isinstance(job.state, Ended) or job.state.result == "done":
         return 0
     return job.state.code or 1
@@ -93,7 +93,7 @@ def _those(wanted: Sequence[int]) -> str:
     return f"job {wanted[0]} goes" if len(wanted) == 1 else f"the {len(wanted)} jobs go"
 
 
-def _tell(jobs: Sequence[Job], *, in_time: bool, as_json: bool) -> int:
+def _report(jobs: Sequence[Job], *, in_time: bool, as_json: bool) -> int:
     counts: Counter[str] = Counter(job.state.result for job in jobs if isinstance(job.state, Ended))
     if as_json:
         write_json(Waited(SCHEMA, [_waited(job) for job in jobs], dict(counts), not in_time))
@@ -109,7 +109,6 @@ def _tell(jobs: Sequence[Job], *, in_time: bool, as_json: bool) -> int:
 
 
 def _sum_up(jobs: Sequence[Job]) -> None:
-    """What did not succeed, in words."""
     failed = [job for job in jobs if isinstance(job.state, Ended) and job.state.result != "done"]
     for job in failed[:NAMED_FAILURES]:
         assert isinstance(job.state, Ended)

@@ -1,15 +1,11 @@
-"""Render `stoker status ID`."""
+"""Render `stoker status ID`: all about one job, or a table of several."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from msgspec import structs
-
-from stoker.cli.output_options import Screen, write_json, write_plain
-from stoker.cli.views.plain import jobs_plain
+from stoker.cli.views.history import peak_text
 from stoker.cli.views.status import LOOKS, job_table
 from stoker.cli.views.text import (
     EMPTY,
@@ -18,22 +14,19 @@ from stoker.cli.views.text import (
     Span,
     amount_text,
     clipped,
+    heading,
+    or_dash,
     sparkline,
     table_lines,
-    terminal_size,
-    write_lines,
 )
-from stoker.core.errors import StokerError
-from stoker.core.text import PATTERNS, printable
+from stoker.core.text import printable
 from stoker.core.units import count_text, size_text
-from stoker.queue.config import load_config
-from stoker.queue.job_view import SCHEMA, AttemptLine, JobDetails, Stories, details_of
-from stoker.queue.select import find
-from stoker.queue.view_builder import Knowledge, ago_text, clock_text, known, stamp, watch_text
-from stoker.queue.view_model import exactly
-from stoker.store.paths import Paths
-from stoker.store.reports import latest_text, read_latest
-from stoker.store.writer import Store
+from stoker.queue.job_view import AttemptLine, JobDetails, SelectedJobs
+from stoker.queue.view_text import ago_text, clock_text, stamp, watch_text
+from stoker.store.reports import latest_text
+
+FEW = 4
+"""How many jobs a terminal shows in full."""
 
 LABEL = 11
 
@@ -48,7 +41,7 @@ LEAST_NOTE = 10
 def render_details(
     details: JobDetails, now: float, width: int, sim: str = "", *, simulated: bool = False
 ) -> list[Line]:
-    """A heading, what is known as labels and values, the attempts, and the events; nothing is cut off."""
+    """A heading, labelled values, the attempts, and the events; nothing is cut off."""
     lines = [_heading(details, simulated=simulated)]
     for label, text in _facts(details, now):
         lines += _wrapped(label, printable(text), width)
@@ -66,22 +59,22 @@ def render_details(
 
 
 def _heading(details: JobDetails, *, simulated: bool) -> Line:
-    badge = [Span(" SIM ", "simulated"), Span(" ")] if simulated else []
     name = f" · {printable(details.name)}" if details.name else ""
-    return *badge, Span(f"job {details.label}{name} · ", "heading"), Span(_state(details), LOOKS.get(details.state, ""))
+    title = heading([f"job {details.label}{name} · "], 0, simulated=simulated)
+    return *title, Span(_state(details), LOOKS.get(details.state, ""))
 
 
 def _state(details: JobDetails) -> str:
     if details.ended is None:
         return details.state + (f" for {watch_text(details.seconds)}" if details.seconds is not None else "")
     how = f"signal {details.signal}" if details.signal else f"exit {details.exit_code}"
-    told = f" ({how})" if details.state == "failed" else ""
+    cause = f" ({how})" if details.state == "failed" else ""
     ran = f" after {watch_text(details.seconds)}" if details.seconds is not None else ""
-    return f"{details.state}{told}{ran}"
+    return f"{details.state}{cause}{ran}"
 
 
 def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
-    """Labels and values, as far as there is something to say."""
+    """Labels and values; empty ones are left out."""
     facts = (
         ("why", details.why if details.ended is None else details.note),
         ("advice", details.advice),
@@ -111,31 +104,31 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
 
 def _expected(details: JobDetails, now: float) -> str:
     start, end = details.expected_start, details.expected_end
-    told = [f"start ~{clock_text(start.timestamp(), now)}"] if start else []
-    told += [f"end ~{clock_text(end.timestamp(), now)}"] if end else []
-    return ", ".join(told) or ("start ?" if details.state == "queued" else "")
+    parts = [f"start ~{clock_text(start.timestamp(), now)}"] if start else []
+    parts += [f"end ~{clock_text(end.timestamp(), now)}"] if end else []
+    return ", ".join(parts) or ("start ?" if details.state == "queued" else "")
 
 
 def _needs(details: JobDetails) -> str:
-    told = [count_text(details.gpus, "GPU") if details.gpus else "no GPU"]
+    parts = [count_text(details.gpus, "GPU") if details.gpus else "no GPU"]
     if details.gpus:
-        told.append(_ASKED.get(details.vram_mode) or f"{size_text(details.vram_bytes)} on each")
-    told += [f"of the type {details.gpu_type}"] if details.gpu_type else []
-    told += [f"only {','.join(details.allowed)}"] if details.allowed else []
-    told += [f"{','.join(details.preferred)} first"] if details.preferred else []
-    return ", ".join(told)
+        parts.append(_ASKED.get(details.vram_mode) or f"{size_text(details.vram_bytes)} on each")
+    parts += [f"of the type {details.gpu_type}"] if details.gpu_type else []
+    parts += [f"only {','.join(details.allowed)}"] if details.allowed else []
+    parts += [f"{','.join(details.preferred)} first"] if details.preferred else []
+    return ", ".join(parts)
 
 
 def _memory(details: JobDetails) -> str:
-    """What is set aside, used now, and used at most."""
+    """What is reserved, used now, and used at most."""
     if details.vram_mode == "none":
         return ""
     used = details.used_bytes if details.held_bytes is None else details.held_bytes
-    told = [_reserved(details)]
-    told += [f"uses {size_text(used)} now"] if used is not None and details.ended is None else []
-    told += [f"at most {size_text(details.peak_vram_bytes)}"] if details.peak_vram_bytes is not None else []
-    told += [] if not details.utilisation_percent else [f"kept its GPU {details.utilisation_percent}% busy"]
-    return ", ".join(filter(None, told))
+    parts = [_reserved(details)]
+    parts += [f"uses {size_text(used)} now"] if used is not None and details.ended is None else []
+    parts += [f"at most {size_text(details.peak_vram_bytes)}"] if details.peak_vram_bytes is not None else []
+    parts += [] if not details.utilisation_percent else [f"kept its GPU {details.utilisation_percent}% busy"]
+    return ", ".join(filter(None, parts))
 
 
 def _reserved(details: JobDetails) -> str:
@@ -150,11 +143,11 @@ def _reserved(details: JobDetails) -> str:
 
 
 def _limits(details: JobDetails) -> str:
-    told = [f"{watch_text(details.limit_seconds)} of running time"] if details.limit_seconds is not None else []
-    told += [f"{details.at_once} of its array at once"] if details.at_once is not None else []
-    told += [_retries(details)] if details.retries else []
-    told += [] if details.requeue else ["not run again when lost"]
-    return ", ".join(told)
+    parts = [f"{watch_text(details.limit_seconds)} of running time"] if details.limit_seconds is not None else []
+    parts += [f"{details.at_once} of its array at once"] if details.at_once is not None else []
+    parts += [_retries(details)] if details.retries else []
+    parts += [] if details.requeue else ["not run again when lost"]
+    return ", ".join(parts)
 
 
 def _retries(details: JobDetails) -> str:
@@ -171,8 +164,8 @@ def _attempts(attempts: Sequence[AttemptLine], width: int) -> list[Line]:
         Column("RAN", [Span("-" if one.seconds is None else watch_text(one.seconds)) for one in attempts], 7),
         Column("END", [Span(_end(one)) for one in attempts], 8, most=30),
         Column("VRAM", [Span(_vram(one)) for one in attempts], 6, right=True),
-        Column("UTIL", [Span(_percent(one)) for one in attempts], 3, right=True),
-        Column("RAM", [Span(_ram(one)) for one in attempts], 4, right=True),
+        Column("UTIL", [Span(or_dash(one.utilisation_percent, "{}%")) for one in attempts], 3, right=True),
+        Column("RAM", [Span(peak_text(one.peak_memory_bytes, None)) for one in attempts], 4, right=True),
     ]
     notes = [(Span(printable(one.note) or "-"),) for one in attempts]
     return table_lines(columns, "NOTE", notes, width, LEAST_NOTE)
@@ -194,20 +187,11 @@ def _end(attempt: AttemptLine) -> str:
     return attempt.why
 
 
-def _ram(attempt: AttemptLine) -> str:
-    return "-" if attempt.peak_memory_bytes is None else size_text(attempt.peak_memory_bytes)
-
-
 def _vram(attempt: AttemptLine) -> str:
-    """The most that it held, of what was set aside."""
     peak, reserved = attempt.peak_vram_bytes, attempt.reserved_bytes
     if reserved is None:
         return "-" if peak is None else size_text(peak)
     return amount_text(peak, reserved)
-
-
-def _percent(attempt: AttemptLine) -> str:
-    return "-" if attempt.utilisation_percent is None else f"{attempt.utilisation_percent}%"
 
 
 def _curves(attempts: Sequence[AttemptLine]) -> Iterator[Line]:
@@ -234,67 +218,23 @@ def _wrapped(label: str, text: str, width: int) -> Iterator[Line]:
         yield Span(f" {label if number == 0 else '':{LABEL}}", "faint"), Span(part)
 
 
-FEW = 4
-"""How many jobs are told of in full on a terminal."""
-
-
-def show_jobs(
-    paths: Paths, words: Sequence[str], screen: Screen, *, everything: bool = False, environment: bool = False
-) -> int:
-    """Tell of the jobs that the words choose."""
-    with known(paths, simulated=screen.sim) as knowledge:
-        stories = read_stories(knowledge, words, environment=environment)
-    stories = _with_reports(stories, paths)
-    if screen.form == "json":
-        write_json(stories)
-    elif screen.form == "plain":
-        write_plain(jobs_plain(stories.jobs))
-    else:
-        width, height = terminal_size(os.environ)
-        write_lines(_frame(stories, width, None if everything else height, screen.typed), screen.color)
-    return 0
-
-
-def read_stories(knowledge: Knowledge, words: Sequence[str], *, environment: bool = False) -> Stories:
-    """The jobs that the words choose, in their order."""
-    store = knowledge.store
-    assert isinstance(store, Store)
-    jobs = [job for job_id in find(store, words) if (job := store.job(job_id)) is not None]
-    secrets = _secrets()
-    told = [details_of(job, knowledge, secrets, environment=environment) for job in jobs]
-    return Stories(SCHEMA, exactly(knowledge.now), knowledge.simulated, told)
-
-
-def _with_reports(stories: Stories, paths: Paths) -> Stories:
-    told = [structs.replace(job, reported=read_latest(paths.report(job.id))) for job in stories.jobs]
-    return structs.replace(stories, jobs=told)
-
-
-def _secrets() -> tuple[str, ...]:
-    """Which variables look like secrets; a configuration that cannot be read must not keep anybody from looking."""
-    try:
-        return load_config(os.environ, None).engine.secrets
-    except StokerError:
-        return PATTERNS
-
-
-def _frame(stories: Stories, width: int, height: int | None, sim: str) -> list[Line]:
-    now = stories.at.timestamp()
-    if len(stories.jobs) > FEW:
-        return [clipped(line, width) for line in _many(stories, now, width, height, sim)]
+def render_jobs(chosen: SelectedJobs, width: int, height: int | None, sim: str) -> list[Line]:
+    """A few jobs in full, or a table of many."""
+    now = chosen.at.timestamp()
+    if len(chosen.jobs) > FEW:
+        return [clipped(line, width) for line in _table(chosen, now, width, height, sim)]
     lines: list[Line] = []
-    for details in stories.jobs:
-        told = render_details(details, now, width, sim, simulated=stories.simulated)
-        lines += [*([EMPTY, EMPTY] if lines else []), *(clipped(line, max(width, 40)) for line in told)]
+    for details in chosen.jobs:
+        shown = render_details(details, now, width, sim, simulated=chosen.simulated)
+        lines += [*([EMPTY, EMPTY] if lines else []), *(clipped(line, max(width, 40)) for line in shown)]
     return lines
 
 
-def _many(stories: Stories, now: float, width: int, height: int | None, sim: str) -> list[Line]:
-    shown: list[JobDetails] = stories.jobs if height is None else stories.jobs[: max(1, height - 4)]
-    badge = [Span(" SIM ", "simulated"), Span(" ")] if stories.simulated else []
-    counts = Counter(job.state for job in stories.jobs)
-    heading = ", ".join(f"{count} {word}" for word, count in counts.items())
-    lines = [(*badge, Span(f"{len(stories.jobs)} jobs: {heading}", "heading")), *job_table(shown, now, width)]
-    hidden = len(stories.jobs) - len(shown)
+def _table(chosen: SelectedJobs, now: float, width: int, height: int | None, sim: str) -> list[Line]:
+    shown: list[JobDetails] = chosen.jobs if height is None else chosen.jobs[: max(1, height - 4)]
+    states = ", ".join(f"{count} {word}" for word, count in Counter(job.state for job in chosen.jobs).items())
+    title = heading([f"{len(chosen.jobs)} jobs: {states}"], width, simulated=chosen.simulated)
+    lines = [title, *job_table(shown, now, width)]
+    hidden = len(chosen.jobs) - len(shown)
     more = f" … {hidden} more (stoker status{sim} -a ID...); all about one: stoker status{sim} {shown[0].label}"
     return [*lines, (Span(more, "faint"),)] if hidden else lines

@@ -19,19 +19,19 @@ from stoker.store.logs import Tail
 from stoker.store.schema import AttemptRow
 
 LONGEST_PIECE = 65_536
-"""Bytes of one piece that are held back at most; longer ones are shown as they are."""
+"""Bytes of a piece that are held back at most; longer ones are shown as they are."""
 
 
 class Collapser:
-    """Takes bytes in parts of any size, and gives back those that no later carriage return could take away."""
+    """Removes text that a carriage return overwrites, such as old states of a progress bar."""
 
     def __init__(self) -> None:
         self._span = b""
         self._returned = False
-        """Whether a carriage return came after the piece, so that what follows replaces it."""
+        """Whether a carriage return came after the piece, so that the next one replaces it."""
 
     def feed(self, data: bytes) -> bytes:
-        """What is certain by now."""
+        """The bytes that no later carriage return can overwrite."""
         shown = bytearray()
         *lines, rest = data.split(b"\n")
         for line in lines:
@@ -42,12 +42,12 @@ class Collapser:
         return bytes(shown)
 
     def end(self) -> bytes:
-        """What was held back: the last line, as it stands."""
+        """The last line, which was held back."""
         span, self._span = self._span, b""
         return span
 
     def _take(self, part: bytes, shown: bytearray) -> None:
-        """A part of a line: all but its last piece that says something is gone."""
+        """Take a part of a line; only its last piece with text stays."""
         first, *others = part.split(b"\r")
         self._add(first)
         for span in others:
@@ -67,16 +67,16 @@ class Collapser:
 SCHEMA = "stoker.log/1"
 
 LONGEST = 2**20
-"""Bytes of a line that become one value at most; the rest of it follows in others."""
+"""Bytes of a line in one JSON value; the rest follows in others."""
 
 
 class Source(NamedTuple):
-    """Where bytes come from."""
+    """The file that bytes come from."""
 
     run: int
     """The first, second... run of the job."""
     stream: Literal["out", "err"]
-    """err only where errors have a file of their own."""
+    """err only if errors have a file of their own."""
 
 
 class LogLine(Struct, frozen=True):
@@ -85,54 +85,40 @@ class LogLine(Struct, frozen=True):
     schema: str
     id: int
     shown: str
-    """The id as people type it: `12`, `12.3`."""
+    """The id as users type it: `12`, `12.3`."""
     run: int
     stream: str
     text: str
 
 
 class Output(Protocol):
-    """Takes what a job wrote."""
+    """Shows the output of a job."""
 
     def show(self, source: Source, block: bytes) -> None:
-        """Show some bytes, of which a line may go on in the next ones."""
+        """Show some bytes; their last line may go on in the next ones."""
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """Show what was held back."""
 
 
-class Raw:
-    """The bytes as they are."""
+class Bytes:
+    """The bytes as they are, or with progress bars in their last state."""
+
+    def __init__(self, *, collapse: bool) -> None:
+        self._collapser = Collapser() if collapse else None
 
     def show(self, source: Source, block: bytes) -> None:
-        """Show some bytes."""
         del source
-        sys.stdout.buffer.write(block)
+        sys.stdout.buffer.write(self._collapser.feed(block) if self._collapser else block)
 
     def end(self) -> None:
-        """Nothing was held back."""
-        sys.stdout.buffer.flush()
-
-
-class Collapsed:
-    """Progress bars as they stood in the end."""
-
-    def __init__(self) -> None:
-        self._collapser = Collapser()
-
-    def show(self, source: Source, block: bytes) -> None:
-        """Show what no later byte can change."""
-        del source
-        sys.stdout.buffer.write(self._collapser.feed(block))
-
-    def end(self) -> None:
-        """Show the last line."""
-        sys.stdout.buffer.write(self._collapser.end())
+        if self._collapser:
+            sys.stdout.buffer.write(self._collapser.end())
         sys.stdout.buffer.flush()
 
 
 class JsonLines:
-    """A value for each line."""
+    """A JSON value for each line."""
 
     def __init__(self, job_id: int, shown: str) -> None:
         self._id = job_id
@@ -140,7 +126,7 @@ class JsonLines:
         self._rests: dict[Source, bytes] = {}
 
     def show(self, source: Source, block: bytes) -> None:
-        """Show the lines that are complete, and those of the runs before this one."""
+        """Show complete lines, and the last ones of earlier runs."""
         for earlier in [known for known in self._rests if known.run < source.run]:
             self._finish(earlier)
         *lines, rest = (self._rests.pop(source, b"") + block).split(b"\n")
@@ -153,7 +139,6 @@ class JsonLines:
             self._rests[source] = rest
 
     def end(self) -> None:
-        """Show what had no end."""
         for source in list(self._rests):
             self._finish(source)
         sys.stdout.buffer.flush()
@@ -168,29 +153,29 @@ class JsonLines:
 
 
 def output_for(job_id: int, shown: str, *, as_json: bool, follows: bool) -> Output:
-    """What suits the reader: a terminal draws progress bars itself while they come."""
+    """The right form: JSON, collapsed for a terminal, or raw; a terminal draws live progress bars itself."""
     if as_json:
         return JsonLines(job_id, shown)
-    return Collapsed() if sys.stdout.isatty() and not follows else Raw()
+    return Bytes(collapse=sys.stdout.isatty() and not follows)
 
 
 WHY_INTERVAL = 2.0
-"""Seconds between two looks why a job waits."""
+"""Seconds between two messages why a job waits."""
 
 
 def runs_of(attempts: Sequence[AttemptRow]) -> list[AttemptRow]:
-    """The attempts that have files of their own: one that was given back before it started shares the next one's."""
+    """The attempts that ran: one that was returned before its start shares its files with the next one."""
     return [attempt for attempt in attempts if attempt.why != "returned"]
 
 
 def files_of(run: AttemptRow, number: int) -> dict[Source, str]:
-    """What a run wrote to; the terminal of a foreground run is no file."""
+    """The log files of a run; the terminal of a foreground run is none."""
     named = {Source(number, "out"): run.log, Source(number, "err"): run.errors}
     return {source: path for source, path in named.items() if path and path != INHERIT}
 
 
 class Follower:
-    """One job, and how far its output has been shown."""
+    """Shows the output of one job until it is over."""
 
     def __init__(self, control: Control, job_id: int, lines: int | None, output: Output) -> None:
         self._control = control
@@ -199,17 +184,17 @@ class Follower:
         self._output = output
         self._tails: dict[Source, Tail] = {}
         self._run = 0
-        """Which of the job's runs is being shown, from 1."""
+        """The run that is shown, from 1."""
         self._said = ""
         self._why_at = time.monotonic() + WHY_DELAY
 
     def follow(self) -> Job:
-        """Show all that comes until the job is over; returns it as it ended."""
+        """Show the output until the job is over, and return the job."""
         watch = Watch(self._control, [self._id])
         while True:
             watch.look()
             job = self._job()
-            runs = runs_of(self._control.store.attempts(self._id))  # looked up before the files, which may grow on
+            runs = runs_of(self._control.store.attempts(self._id))  # read before the files, so that none is missed
             if self._catch_up(runs):
                 watch.hurry()
             if isinstance(job.state, Ended):
@@ -226,7 +211,7 @@ class Follower:
         return job
 
     def _catch_up(self, runs: Sequence[AttemptRow]) -> bool:
-        """Show what is new in the files of the runs; whether there was anything."""
+        """Show new output of the runs; whether there was any."""
         self._run = self._run or max(1, len(runs))
         came = self._drain()
         while self._run <= len(runs):
@@ -267,7 +252,7 @@ class Follower:
         self._say(why_waits(self._control, job))
 
     def _say(self, text: str) -> None:
-        """A word beside the output, once."""
+        """Print a message once."""
         if text != self._said:
             self._said = text
             warn(printable(text))

@@ -1,39 +1,42 @@
-"""A run told line by line, for pipes, files and terminals without a live display."""
+"""A run line by line, for pipes, files and simple terminals, and the summary at its end."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from functools import lru_cache
 
 from stoker.cli.console import to_stderr
-from stoker.core.job import Ended, Exited, JobEvent, Lost, Started, Waiting, resources_of
+from stoker.core.job import Ended, Exited, Job, JobEvent, Lost, Started, Waiting, resources_of
 from stoker.core.launch import INHERIT
-from stoker.core.text import after, outcome, printable, title
-from stoker.core.units import size_text
-from stoker.engine.foreground import Complaints, Foreground
-from stoker.queue.view_builder import sparing_text
+from stoker.core.text import after, outcome, printable, shortened, title
+from stoker.core.units import count_text, duration_text, size_text
+from stoker.queue.run_view import FinishedRun, Saving, newest_log, saving_of
 from stoker.queue.view_model import amount_now
+from stoker.queue.view_text import oom_advice, sparing_text
+from stoker.store.logs import last_line
+
+SHOWN_FAILURES = 10
 
 
 class LineView:
-    """One line per event on standard error, none of them ever overwritten."""
+    """One line per event on standard error."""
 
     interval: float | None = None
 
     def __init__(self, write: Callable[[str], object] = to_stderr) -> None:
         self._write = write
         self._lines: list[str] = []
-        """Lines of this turn: one write for all of them is what a short job can afford."""
-        self._complaints = Complaints(self.say)
+        """Lines of this turn, written at once: a write for each would slow down short jobs."""
 
     def happened(self, job_event: JobEvent) -> None:
-        """Tell of starts and ends; what lies between is of no interest in a log."""
+        """Report starts and ends."""
         job, state = job_event.job, job_event.job.state
         match job_event.event:
             case Started(at=at):
                 gpus = printable(",".join(device.label for device in job_event.devices))
-                memory = f" mem={size_text(amount)}" if (amount := _set_aside(job_event)) else ""
+                memory = f" mem={size_text(amount)}" if (amount := _reserved(job_event)) else ""
                 where = f" gpu={gpus}" if gpus else ""
                 self._line(at, f"start #{job.id}{where}{memory} {title(job, 200)}")
             case Exited(at=at) as event if isinstance(state, Waiting) and event.cause and event.shared:
@@ -49,18 +52,14 @@ class LineView:
             said = f" {outcome(state)}" if word == "FAILED" else ""
             self._line(state.at, f"{word} #{job.id}{said}{ran} {title(job, 200)}{note}")
 
-    def refresh(self, run: Foreground) -> None:
-        """Write what the turn brought, and say why nothing starts, where that is so for a while."""
+    def refresh(self, read: object) -> None:
         self._flush()
-        self._complaints.check(run)
 
     def say(self, text: str) -> None:
-        """A sentence to the person."""
         self._lines.append(f"stoker: {printable(text)}\n")
         self._flush()
 
     def close(self) -> None:
-        """Write what is left."""
         self._flush()
 
     def _line(self, at: float, text: str) -> None:
@@ -73,22 +72,22 @@ class LineView:
 
 
 class QuietView(LineView):
-    """Only what a person must know: of starts nothing, of ends what would else pass unnoticed."""
+    """For a single command: only what would otherwise pass unnoticed."""
 
     def happened(self, job_event: JobEvent) -> None:
-        """Tell of a limit that was reached, of what was left behind, and of what could not be started."""
+        """Report a limit that was reached, processes left behind, and a command that could not be started."""
         state, event = job_event.job.state, job_event.event
         if not isinstance(state, Ended):
             return
         if state.result == "timeout":
             self.say("stopped: it reached its time limit (-t)")
-        told_by_worker = isinstance(event, Exited) and event.why == "refused" and job_event.log == INHERIT
-        if state.note and not told_by_worker:
+        shown_by_worker = isinstance(event, Exited) and event.why == "refused" and job_event.log == INHERIT
+        if state.note and not shown_by_worker:
             self.say(state.note)
 
 
-def _set_aside(job_event: JobEvent) -> int | None:
-    """Bytes on each GPU, where it may share them."""
+def _reserved(job_event: JobEvent) -> int | None:
+    """Bytes on each GPU for a job that may share them."""
     resources = resources_of(job_event.job)
     return amount_now(resources, job_event.devices) if resources.shares and job_event.devices else None
 
@@ -96,3 +95,52 @@ def _set_aside(job_event: JobEvent) -> int | None:
 @lru_cache(maxsize=16)
 def _clock(second: int) -> str:
     return time.strftime("%H:%M:%S", time.localtime(second))
+
+
+# -- the summary ---------------------------------------------------------------------------------
+
+
+def summary_lines(run: FinishedRun, again: str, logs: str = "stoker logs") -> list[str]:
+    """The summary, fit for pasting into a message; `again` and `logs` are the commands to type next."""
+    tally = run.tally
+    wall = time.time() - run.started
+    parts = [f"{tally.results['done']} ok"]
+    parts += [f"{count} {result}" for result, count in sorted(tally.results.items()) if result != "done"]
+    parts += [f"{tally.skipped} done before"] if tally.skipped else []
+    parts += [f"{tally.elsewhere} in the hands of another run"] if tally.elsewhere else []
+    parts += [count_text(tally.unusable, "unusable line")] if tally.unusable else []
+    parts += [f"{run.waiting} not started"] if run.waiting else []
+    hours = tally.gpu_seconds / 3600
+    totals = [", ".join(parts), f"{duration_text(wall)} wall", f"{hours:.2f} GPU-hours"]
+    lines = [" · ".join(filter(None, (*totals, saving_text(saving_of(tally, run.store.learnt)))))]
+    lines += [_failure_line(run, job, logs) for job in tally.failures[:SHOWN_FAILURES]]
+    hidden = sum(count for result, count in tally.results.items() if result != "done") - SHOWN_FAILURES
+    if hidden > 0:
+        lines.append(f"  … and {hidden} more")
+    if again and (tally.failures or run.waiting):
+        lines.append(f"  run what is missing: {again}")
+    return lines
+
+
+def _failure_line(run: FinishedRun, job: Job, logs: str) -> str:
+    assert isinstance(job.state, Ended)
+    log = newest_log(run.store, job.id)
+    said = printable(job.state.note) or (last_line(log) if log else "")
+    advice = _advice(run, job, logs) if job.state.result == "oom" else ""
+    said = f"{said.partition(': ')[0]}; {advice}" if advice else shortened(said, 100)
+    show = f"  [{logs} {job.id}]" if os.path.exists(log) else ""
+    return f"  ✗ #{job.id} {title(job, 40)}: {outcome(job.state)}  {said}{show}".rstrip()
+
+
+def _advice(run: FinishedRun, job: Job, logs: str) -> str:
+    """What to try for a job that ran out of GPU memory."""
+    ends = [event for event in run.store.events(job.id) if isinstance(event, Exited)]
+    had = run.store.attempts(job.id)[-1].devices if ends else ()
+    typed = f"{logs.removeprefix('stoker logs')} {job.id}"
+    return oom_advice(job, ends[-1], [one for one in run.devices if one.id in had], run.devices, typed) if ends else ""
+
+
+def saving_text(saving: Saving) -> str:
+    """`packing saved 01:12:03 of GPU time`; empty if it saved nothing."""
+    most = "" if saving.exact else "up to "
+    return f"packing saved {most}{duration_text(saving.seconds)} of GPU time" if saving.seconds else ""

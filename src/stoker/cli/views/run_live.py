@@ -1,4 +1,4 @@
-"""A run shown live on a terminal; the only place that draws with rich."""
+"""The live display of a run; the only module that draws with rich."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from stoker.cli.views.run import Recent, Scene, frame, scene_of
+from stoker.cli.views.run import render_run
 from stoker.cli.views.text import Line, Look, Span
 from stoker.core.job import JobEvent
 from stoker.core.text import printable
-from stoker.engine.foreground import Complaints, Foreground
+from stoker.queue.run_view import Recent
+from stoker.queue.view_model import RunStatus
 
 STYLES: dict[Look, str] = {
     "heading": "bold",
@@ -24,15 +25,16 @@ STYLES: dict[Look, str] = {
     "faint": "dim",
     "id": "bold",
 }
-"""Only the terminal's own colours, and none that is hard to see on a light or a dark one."""
+"""The looks of views/text.py in rich's words."""
 
 
 class LiveView:
-    """Redraws a few lines at the bottom of the terminal; nothing of them is left when it is closed."""
+    """Redraws a few lines at the bottom of the terminal, and removes them when it is closed."""
 
     interval: float | None = 0.2
 
-    def __init__(self, console: Console | None = None, *, expected: int | None = None, logs: str = "") -> None:
+    def __init__(self, console: Console | None = None) -> None:
+        self.recent = Recent()
         self._console = console or Console(stderr=True, highlight=False)
         self._live = Live(
             console=self._console,
@@ -42,31 +44,24 @@ class LiveView:
             redirect_stderr=False,
             vertical_overflow="crop",
         )
-        self._recent = Recent()
-        self._complaints = Complaints(self.say)
-        self._expected = expected
-        self._logs = logs
         self._due = 0.0
         self._drawn: object = None
         self._gone = False
 
     def happened(self, job_event: JobEvent) -> None:
-        """Remember it for the next frame."""
-        self._recent.note(job_event)
+        self.recent.note(job_event)
 
-    def refresh(self, run: Foreground) -> None:
+    def refresh(self, read: Callable[[Recent], RunStatus]) -> None:
         """Draw, if the last frame is old enough and something has changed."""
         now = time.monotonic()
-        if now < self._due:
-            return
-        self._due = now + (self.interval or 0.0)
-        self._complaints.check(run)
-        self.draw(scene_of(run, self._recent, time.time(), expected=self._expected, logs=self._logs))
+        if now >= self._due:
+            self._due = now + (self.interval or 0.0)
+            self.draw(read(self.recent))
 
-    def draw(self, scene: Scene) -> None:
-        """Show a scene, unless it looks like the one that is shown."""
+    def draw(self, status: RunStatus) -> None:
+        """Show a status, unless it looks like the one on the screen."""
         size = self._console.size
-        lines = frame(scene, size.width, size.height)
+        lines = render_run(status, size.width, size.height)
         if (lines, size) == self._drawn:
             return
         self._drawn = (lines, size)
@@ -74,15 +69,14 @@ class LiveView:
         self._on_terminal(lambda: self._live.update(drawing(lines), refresh=True))
 
     def say(self, text: str) -> None:
-        """A sentence above the display."""
+        """Print a message above the display."""
         self._on_terminal(lambda: self._console.print(Text(f"stoker: {printable(text)}")))
 
     def close(self) -> None:
-        """Take the display away."""
         self._on_terminal(self._live.stop)
 
     def _on_terminal(self, act: Callable[[], object]) -> None:
-        """When the terminal is gone, the run goes on without it."""
+        """Ignore a terminal that is gone: the run goes on without it."""
         if self._gone:
             return
         try:
@@ -92,6 +86,5 @@ class LiveView:
 
 
 def drawing(lines: Sequence[Line]) -> Text:
-    """The lines in colour."""
     spans = [(span.text, STYLES.get(span.look, "")) for line in lines for span in (*line, Span("\n"))]
     return Text.assemble(*spans[:-1], no_wrap=True, overflow="crop")

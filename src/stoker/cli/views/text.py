@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple, TextIO
 
+from stoker.core.text import printable
+
 Look = Literal["", "heading", "simulated", "good", "bad", "odd", "faint", "id"]
 
 
 class Span(NamedTuple):
-    """Some text and how it may look; the look never says more than the text."""
+    """Text and its look; the look never carries information that the text lacks."""
 
     text: str
     look: Look = ""
@@ -22,6 +24,8 @@ Line = tuple[Span, ...]
 
 EMPTY: Line = ()
 
+LONGEST_TEXT = 2000
+
 
 def cells(text: str) -> int:
     """Columns that the text takes on a terminal."""
@@ -30,7 +34,7 @@ def cells(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def _cells_of(character: str) -> int:
-    import unicodedata  # most texts do without
+    import unicodedata  # most texts are ASCII
 
     if unicodedata.category(character) in ("Mn", "Me", "Cf"):
         return 0
@@ -38,12 +42,11 @@ def _cells_of(character: str) -> int:
 
 
 def line_cells(line: Sequence[Span]) -> int:
-    """Columns that the line takes."""
     return sum(cells(span.text) for span in line)
 
 
 def clip(text: str, width: int) -> str:
-    """The text in at most so many columns, with a sign where there was more."""
+    """The text in at most so many columns, with `…` where it was cut."""
     if cells(text) <= width:
         return text
     kept, used = [], 1
@@ -56,12 +59,11 @@ def clip(text: str, width: int) -> str:
 
 
 def padded(text: str, width: int) -> str:
-    """The text followed by blanks up to the width."""
     return text + " " * (width - cells(text))
 
 
 def clipped(line: Line, width: int) -> Line:
-    """The line without what does not fit."""
+    """The line, cut to the width."""
     if line_cells(line) <= width:
         return line
     spans, room = [], width
@@ -73,45 +75,90 @@ def clipped(line: Line, width: int) -> Line:
     return tuple(spans)
 
 
+def fitting(parts: Iterable[str], width: int) -> str:
+    """The parts with ` · ` between them; those that do not fit are left out, but never the first."""
+    text = ""
+    for part in filter(None, parts):
+        if not text or cells(text) + cells(part) + 3 <= width:
+            text = f"{text} · {part}" if text else part
+    return text
+
+
+def heading(parts: Iterable[str], width: int, *, simulated: bool) -> Line:
+    """A heading line, with a badge if the GPUs are simulated."""
+    badge = (Span(" SIM ", "simulated"), Span(" ")) if simulated else ()
+    return *badge, Span(fitting(parts, width - line_cells(badge)), "heading")
+
+
+def one_line(text: str) -> str:
+    """A command or a name, escaped and on one line; no terminal shows more than 2000 characters of it."""
+    return printable(text[:LONGEST_TEXT].strip().replace("\\\n", " ").replace("\n", "; "))
+
+
+def or_dash(value: object, form: str = "{}") -> str:
+    """The value in a format, or `-` for None."""
+    return "-" if value is None else form.format(value)
+
+
 GAP = "  "
 
 
 class Column(NamedTuple):
-    """A column but for the last: its title, what stands in it, and how much it matters."""
+    """A column other than the last: its title, its cells, and how much it matters."""
 
     title: str
-    texts: Sequence[Span]
+    cells: Sequence[Span | Line]
     weight: int
-    """The column with the least goes first where there is no room."""
+    """The column with the least weight is dropped first on a narrow terminal."""
     most: int = 40
     right: bool = False
     always: bool = False
-    """Whether it stays however narrow the terminal."""
+    """Whether it is never dropped."""
+    gap: str = GAP
+    """What stands between this column and the next."""
 
 
-def table_lines(columns: Sequence[Column], title: str, last: Sequence[Line], width: int, least: int) -> list[Line]:
-    """A header and a line for each row; the last column keeps at least some cells as long as others can go."""
-    kept = list(columns)
-    widths = {column.title: _width(column) for column in kept}
-    spare = sorted((column for column in kept[1:] if not column.always), key=lambda column: -column.weight)
-    while spare and sum(widths[column.title] + len(GAP) for column in kept) + 1 + least > width:
+def table_lines(
+    columns: Sequence[Column], title: str | None, last: Sequence[Line], width: int, least: int
+) -> list[Line]:
+    """A header, unless the last column's title is None, and a line for each row.
+
+    Columns are dropped until at least `least` cells are left for the last one.
+    """
+    kept = [(column, _width(column)) for column in columns]
+    spare = sorted((one for one in kept[1:] if not one[0].always), key=lambda one: -one[0].weight)
+    while spare and 1 + sum(wide + len(column.gap) for column, wide in kept) + least > width:
         kept.remove(spare.pop())
-    header = (*(_cell(column, Span(column.title, "faint"), widths) for column in kept), Span(title, "faint"))
     rows = [
-        (*(_cell(column, column.texts[number], widths) for column in kept), *rest) for number, rest in enumerate(last)
+        (*(span for column, wide in kept for span in _cell(column, column.cells[number], wide)), *rest)
+        for number, rest in enumerate(last)
     ]
-    return [(Span(" "), *line) for line in (header, *rows)]
+    if title is not None:
+        titles = [span for column, wide in kept for span in _cell(column, Span(column.title, "faint"), wide)]
+        rows.insert(0, (*titles, Span(title, "faint")))
+    return [(Span(" "), *row) for row in rows]
+
+
+def table_width(columns: Sequence[Column]) -> int:
+    """Cells of a table before its last column."""
+    return 1 + sum(_width(column) + len(column.gap) for column in columns)
 
 
 def _width(column: Column) -> int:
-    return min(column.most, max(cells(text) for text in (column.title, *(span.text for span in column.texts))))
+    return min(column.most, max([cells(column.title), *(line_cells(_line(cell)) for cell in column.cells)]))
 
 
-def _cell(column: Column, span: Span, widths: dict[str, int]) -> Span:
-    width = widths[column.title]
-    text = clip(span.text, width)
-    blank = " " * (width - cells(text))
-    return span._replace(text=(blank + text if column.right else padded(text, width)) + GAP)
+def _line(cell: Span | Line) -> Line:
+    return (cell,) if isinstance(cell, Span) else cell
+
+
+def _cell(column: Column, cell: Span | Line, width: int) -> Line:
+    spans = list(clipped(_line(cell), width))
+    blank = " " * (width - line_cells(spans))
+    before, after = (blank, "") if column.right else ("", blank)
+    spans[0] = spans[0]._replace(text=before + spans[0].text)
+    spans[-1] = spans[-1]._replace(text=spans[-1].text + after + column.gap)
+    return tuple(spans)
 
 
 GIB = 2**30
@@ -119,32 +166,18 @@ GIB = 2**30
 HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
-class Amounts(NamedTuple):
-    """Bytes of a device, by who has them."""
-
-    total: int | None
-    ours: int = 0
-    """In use by our jobs."""
-    reserved: int = 0
-    """Set aside for our jobs, whether they use it or not."""
-    others: int = 0
-    """Used or claimed by anybody else."""
-
-
-def memory_bar(amounts: Amounts, cells: int) -> Line:
-    """Held by our jobs, reserved by them but not used yet, other people's, and free."""
-    total = amounts.total
+def memory_bar(columns: int, total: int | None, ours: int = 0, reserved: int = 0, others: int = 0) -> Line:
+    """Held by our jobs, reserved for them but not used yet, of others, and free; blank if the total is unknown."""
     if not total:
-        return (Span(" " * cells),)
-    ours = _share(amounts.ours, total, cells)
-    others = min(cells - ours, _share(amounts.others, total, cells))
-    reserved = max(0, min(cells - others, round(amounts.reserved * cells / total)) - ours)
-    free = cells - ours - reserved - others
+        return (Span(" " * columns),)
+    held = _share(ours, total, columns)
+    foreign = min(columns - held, _share(others, total, columns))
+    unused = max(0, min(columns - foreign, round(reserved * columns / total)) - held)
     return (
-        Span("█" * ours, "good"),
-        Span("▒" * reserved, "good"),
-        Span("▓" * others, "odd"),
-        Span("░" * free, "faint"),
+        Span("█" * held, "good"),
+        Span("▒" * unused, "good"),
+        Span("▓" * foreign, "odd"),
+        Span("░" * (columns - held - unused - foreign), "faint"),
     )
 
 
@@ -159,7 +192,7 @@ def short_size(size: int) -> str:
 
 
 def sparkline(curve: Sequence[tuple[float, int]], cells: int) -> str:
-    """What was held from the beginning to the last look, in so many columns; the highest is the most that was held."""
+    """Memory over time in so many columns; the highest bar is the peak."""
     if len(curve) < 2 or not (most := max(size for _, size in curve)):
         return ""
     begin, length = curve[0][0], curve[-1][0] - curve[0][0]
@@ -167,13 +200,13 @@ def sparkline(curve: Sequence[tuple[float, int]], cells: int) -> str:
     for seconds, size in curve:
         cell = min(cells - 1, int((seconds - begin) * cells / length)) if length else 0
         levels[cell] = max(levels[cell], size)
-    for cell in range(1, cells):  # nobody looked in between
+    for cell in range(1, cells):  # no sample in between
         levels[cell] = levels[cell - 1] if levels[cell] < 0 else levels[cell]
     return "".join(HEIGHTS[size * (len(HEIGHTS) - 1) // most] for size in levels)
 
 
 def _share(amount: int, total: int, cells: int) -> int:
-    """Cells of an amount; a little of something is still seen."""
+    """Cells of an amount; more than one percent gets at least one."""
     full = min(cells, round(amount * cells / total))
     return max(1, full) if amount > total // 100 else full
 
@@ -187,7 +220,7 @@ _CODES: dict[Look, str] = {
     "faint": "2",
     "id": "1",
 }
-"""Only the terminal's own colours, and none that is hard to see on a light or a dark one."""
+"""Only the terminal's own colours, and none that is hard to read on a light or a dark background."""
 
 _IN_ASCII = str.maketrans("█▒▓░·…×°≤▁▂▃▄▅▆▇→", "#=x.->x <__.-=+*>")
 
@@ -195,7 +228,7 @@ _USUAL_SIZE = (80, 24)
 
 
 def wants_colour(choice: str, environment: Mapping[str, str], stream: TextIO) -> bool:
-    """Whether to use colour, by the option and by what all programs heed."""
+    """Whether to use colour, by the option, NO_COLOR, FORCE_COLOR and the terminal."""
     if choice != "auto":
         return choice == "always"
     if environment.get("NO_COLOR"):
@@ -206,7 +239,7 @@ def wants_colour(choice: str, environment: Mapping[str, str], stream: TextIO) ->
 
 
 def terminal_size(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Columns and lines; a user who sets them has the last word."""
+    """Columns and lines; COLUMNS and LINES override the terminal."""
     try:
         columns, lines = os.get_terminal_size(sys.stdout.fileno())
     except (OSError, ValueError):
@@ -216,7 +249,7 @@ def terminal_size(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def painted(lines: Iterable[Line], *, colour: bool, encoding: str) -> str:
-    """All lines as they are written to a stream of some encoding."""
+    """The lines as text in an encoding."""
     text = "".join(_painted_line(line, colour=colour) + "\n" for line in lines)
     if encoding.lower().replace("-", "").startswith("utf8"):
         return text
@@ -224,7 +257,6 @@ def painted(lines: Iterable[Line], *, colour: bool, encoding: str) -> str:
 
 
 def write_lines(lines: Sequence[Line], choice: str) -> None:
-    """Put the lines on standard output."""
     colour = wants_colour(choice, os.environ, sys.stdout)
     sys.stdout.write(painted(lines, colour=colour, encoding=sys.stdout.encoding or "ascii"))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
+from math import inf
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -43,25 +45,35 @@ class Now(Struct, frozen=True):
     estimate: Estimate = nothing_learnt
 
 
-def forecast(now: Now, expects: Expects, horizon: int = HORIZON) -> Forecast:
-    """Let running jobs end as expected, and start what the plan would start then."""
-    ahead = _Ahead(now, expects, horizon)
+def forecast(now: Now, expects: Expects, horizon: int = HORIZON, typical: float | None = None) -> Forecast:
+    """Let running jobs end as expected, and start what the plan would start then.
+
+    A job that `expects` does not know is assumed to take `typical` seconds; its own end stays unknown.
+    """
+    ahead = _Ahead(now, expects, horizon, typical)
     ahead.play()
-    return Forecast(ahead.starts, ahead.ends, _empty(now, expects, ahead))
+    return Forecast(ahead.starts, ahead.ends, _empty(ahead))
 
 
 class _Ahead:
     """The simulated future so far."""
 
-    def __init__(self, now: Now, expects: Expects, horizon: int) -> None:
+    def __init__(self, now: Now, expects: Expects, horizon: int, typical: float | None) -> None:
+        self.now = now
         self.starts: dict[int, float] = {}
         self.ends = {slot.job: slot.until for slot in now.slots if slot.until is not None}
         self.waiting = _nearest(now.waiting, horizon)
-        self._now = now
+        self.moment = now.moment
         self._expects = expects
         self._horizon = horizon
-        self._slots = [replace(slot, room=0) for slot in now.slots]
-        self._moment = now.moment
+        self._typical = typical
+        self._slots = [replace(slot, room=0, until=self._until(slot)) for slot in now.slots]
+        self.played = [_Played(len(slot.devices), now.moment, slot.until) for slot in self._slots]
+
+    def seconds(self, job: Job) -> float | None:
+        """How long a job runs, where known or assumed."""
+        expected = self._expects(job)
+        return self._typical if expected is None else expected
 
     def play(self) -> None:
         """Step from end to end until the horizon, or until no further end is known."""
@@ -69,14 +81,14 @@ class _Ahead:
             for start in self._planned().starts:
                 self._begin(start)
             ends = [slot.until for slot in self._slots if slot.until is not None]
-            if not ends:
+            if not ends or not len(self.waiting) or len(self.starts) >= self._horizon:
                 return
-            self._moment = max(self._moment, min(ends))
-            self._slots = [slot for slot in self._slots if slot.until is None or slot.until > self._moment]
+            self.moment = max(self.moment, min(ends))
+            self._slots = [slot for slot in self._slots if slot.until is None or slot.until > self.moment]
 
     def _planned(self) -> Plan:
-        now = self._now
-        seen = now.snapshot if self._moment == now.moment else _vacated(now)
+        now = self.now
+        seen = now.snapshot if self.moment == now.moment else _vacated(now)
         policy = replace(now.policy, patience=0.0)
         return plan(
             self.waiting,
@@ -84,19 +96,39 @@ class _Ahead:
             seen,
             now.leases,
             policy,
-            self._moment,
+            self.moment,
             expects=self._expects,
             estimate=now.estimate,
         )
 
     def _begin(self, start: Start) -> None:
-        job, seconds = start.job, self._expects(start.job)
+        job, seconds = start.job, self.seconds(start.job)
         self.waiting.remove(job.id)
-        self.starts[job.id] = self._moment
-        until = None if seconds is None else self._moment + seconds
-        if until is not None:
+        self.starts[job.id] = self.moment
+        until = None if seconds is None else self.moment + seconds
+        if until is not None and self._expects(job) is not None:
             self.ends[job.id] = until
+        self.played.append(_Played(len(start.devices), self.moment, until))
         self._slots.append(Slot(f"#{job.id}", job.id, start.resources, start.devices, until, caps=caps_of(job)))
+
+    def _until(self, slot: Slot) -> float | None:
+        if slot.until is not None or self._typical is None:
+            return slot.until
+        begun = self.now.moment if slot.since is None else slot.since
+        return max(self.now.moment, begun + self._typical)
+
+
+class _Played(NamedTuple):
+    """A job in the simulated future."""
+
+    gpus: int
+    begin: float
+    end: float | None
+
+    def work(self, until: float) -> float:
+        """GPU-seconds up to a moment; a job without a GPU counts as if it had one."""
+        assert self.end is not None
+        return max(1, self.gpus) * max(0.0, min(self.end, until) - self.begin)
 
 
 def _nearest(waiting: WaitingJobs, horizon: int) -> WaitingJobs:
@@ -118,18 +150,27 @@ def _vacated(now: Now) -> Snapshot:
     return replace(now.snapshot, readings=readings)
 
 
-def _empty(now: Now, expects: Expects, ahead: _Ahead) -> float | None:
-    """The last end where all are known; else the remaining work spread evenly over the devices."""
-    if len(ahead.starts) == len(now.waiting) and all(job_id in ahead.ends for job_id in ahead.starts):
-        return max(ahead.ends.values(), default=None)
-    work = 0.0
-    for group in now.waiting.groups():
-        seconds = expects(next(iter(group)))
-        if seconds is None or not now.snapshot.devices:
-            return None
-        work += len(group) * seconds * group.shape.resources.gpus
-    running = [slot.until for slot in now.slots]
-    if any(until is None for until in running):
+def _empty(ahead: _Ahead) -> float | None:
+    """The last end where all are known; else the remaining work at the speed of the simulated part."""
+    now, running = ahead.now, len(ahead.now.slots)
+    if len(ahead.starts) == len(now.waiting) and all(one.end is not None for one in ahead.played[running:]):
+        return max((one.end for one in ahead.played if one.end is not None), default=None)
+    if any(one.end is None for one in ahead.played):
         return None
-    left = sum(max(0.0, until - now.moment) * len(slot.devices) for slot in now.slots if (until := slot.until))
-    return now.moment + (work + left) / len(now.snapshot.devices)
+    work = sum(one.work(inf) for one in ahead.played[:running])
+    for group in now.waiting.groups():
+        seconds = ahead.seconds(next(iter(group)))
+        if seconds is None:
+            return None
+        work += len(group) * seconds * max(1, group.shape.resources.gpus)
+    at_once = _gpus_at_once(ahead)
+    last = max((one.end for one in ahead.played[:running] if one.end is not None), default=0.0)
+    return max(last, now.moment + work / at_once) if at_once else None
+
+
+def _gpus_at_once(ahead: _Ahead) -> float:
+    """Average number of GPUs in use up to the last simulated start; a shared GPU counts once per job."""
+    span = ahead.moment - ahead.now.moment
+    if span <= 0:
+        return float(sum(max(1, one.gpus) for one in ahead.played))
+    return sum(one.work(ahead.moment) for one in ahead.played) / span

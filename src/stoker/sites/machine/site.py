@@ -17,7 +17,7 @@ from stoker.core.launch import attempt_key
 from stoker.core.planner.forecast import Forecast, Now, forecast
 from stoker.core.planner.plan import Plan, Start, plan
 from stoker.core.planner.policy import Policy
-from stoker.core.planner.queue import Shape
+from stoker.core.planner.queue import Shape, WaitingJobs
 from stoker.core.planner.reasons import Reason
 from stoker.core.spec import Resources
 from stoker.devices.interface import Devices
@@ -298,13 +298,12 @@ class MachineSite:
             observation.warnings,
         )
 
-    def forecast(self) -> Forecast:
+    def forecast(self, typical: float | None = None) -> Forecast:
         now, observation = self._jobs.clock(), self._observation
+        waiting = WaitingJobs() if self._draining else self._jobs.waiting
         slots = self._allocations.slots(self._jobs.active, 0.0, now)
-        present = Now(
-            self._jobs.waiting, slots, observation.snapshot, observation.leases, self._policy, now, self._estimate
-        )
-        return forecast(present, self._history.expected)
+        present = Now(waiting, slots, observation.snapshot, observation.leases, self._policy, now, self._estimate)
+        return forecast(present, self._history.expected, typical=typical)
 
     def _estimate(self, shape: Shape) -> Resources:
         return self._history.estimate(shape, self._policy.margin)

@@ -1,4 +1,4 @@
-"""How fast jobs in company go, by their logs."""
+"""What front ends know: how fast jobs on shared GPUs are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from stoker.core.job import Job, Running, Starting
 from stoker.core.learning import Learnt, Runs, observe_use, usual_pace
 from stoker.core.spec import Resources
-from stoker.queue.view_builder import is_shared, speeds_of, together
+from stoker.queue.knowledge import is_shared, speeds_of
+from stoker.queue.view_builder import together
 from support.build import GIB, a_job, simulated
 
 DEVICES = {device.id: device for device in simulated(24, 24)}

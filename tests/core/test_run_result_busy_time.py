@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stoker.core.device import Device
 from stoker.core.job import Event, Exited, JobEvent, Lost, Started
-from stoker.engine.run_result import KEPT, BusyTime
+from stoker.core.run_result import KEPT, BusyTime
 from support.build import a_job, simulated
 
 DEVICES = simulated(24, 24)

@@ -1,4 +1,4 @@
-"""Devices, jobs and whole screens of the queue, each with one word for what matters and defaults for the rest."""
+"""Data of screens, with defaults for everything that a test does not care about."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from stoker.cli.views.text import Line
-from stoker.queue.view_model import Counts, DeviceLine, EngineLine, JobLine, Status, exactly
+from stoker.queue.view_model import Counts, DeviceLine, EngineLine, JobLine, RunCounts, RunStatus, Status, exactly
 
 GIB = 2**30
 NOW = 1_800_000_000.0
@@ -93,6 +93,26 @@ def a_status(jobs: Sequence[JobLine] = (), devices: Sequence[DeviceLine] = (), *
         "notes": [],
     }
     return Status(**{**usual, **fields})
+
+
+def a_run_job(job_id: int, name: str, seconds: float, **fields: Any) -> JobLine:
+    """A job of a foreground run that has been running for so long."""
+    return a_running_line(job_id, name=name, seconds=seconds, started=exactly(NOW - seconds), **fields)
+
+
+def a_run(devices: Sequence[DeviceLine] = (), jobs: Sequence[JobLine] = (), **fields: Any) -> RunStatus:
+    """A foreground run of 24 jobs after 84 seconds."""
+    usual: dict[str, Any] = {
+        "label": "stoker run jobs.txt",
+        "at": exactly(NOW),
+        "elapsed": 84.0,
+        "simulated": False,
+        "logs": "",
+        "devices": list(devices),
+        "jobs": list(jobs),
+        "counts": RunCounts(total=24, ok=5, failed=1, running=6, waiting=12),
+    }
+    return RunStatus(**{**usual, **fields})
 
 
 def texts(lines: Sequence[Line]) -> list[str]:

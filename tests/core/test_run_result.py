@@ -6,7 +6,7 @@ import pytest
 
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Event, Exited, JobEvent, Result, State, Waiting
-from stoker.engine.run_result import KEPT_FAILURES, Tally, parse_halt
+from stoker.core.run_result import KEPT_FAILURES, Tally, parse_halt
 from support.build import a_job, declared
 
 

@@ -1,12 +1,14 @@
-"""What the live display remembers, from happenings written down by hand."""
+"""The data of a foreground run, from events written by hand."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
 
-from stoker.cli.views.run import KEPT_KINDS, KEPT_NOTICES, Recent, common_lead, expected_left, kind_of, without_lead
+from stoker.cli.views.run_lines import saving_text
 from stoker.core.job import (
     Assigned,
     Cancelled,
@@ -21,10 +23,26 @@ from stoker.core.job import (
     advance,
     started_at,
 )
+from stoker.core.learning import Learnt, observe_use
+from stoker.core.run_result import Tally
 from stoker.core.spec import Command
-from support.build import GIB, a_job, declared
+from stoker.queue.run_view import (
+    KEPT_NOTICES,
+    SETTLING_SECONDS,
+    Recent,
+    Saving,
+    common_lead,
+    run_counts,
+    saving_of,
+    time_left,
+    without_lead,
+)
+from stoker.store.status_file import EngineStatus
+from support.build import GIB, a_job, declared, simulated
 
 DEVICE = declared("0")
+DEVICES = simulated(24)
+KNOWN = observe_use(Learnt(), DEVICES[0].model, pace=4.0)
 
 
 def named(job_id: int, name: str = "", command: str = "python train.py") -> Job:
@@ -109,32 +127,20 @@ def test_a_job_cancelled_before_it_ran_has_no_running_time() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """Thousands of different jobs leave only the newest notices, and no more kinds than agreed."""
+    """Thousands of jobs leave only the newest notices."""
     recent = Recent()
-    for number in range(2 * KEPT_KINDS):
+    for number in range(2000):
         run_through(recent, named(number, command=f"./run-{number}.sh"), 1.0, code=number % 2)
-    assert [notice.id for notice in recent.notices()][-1] == 2 * KEPT_KINDS - 1
+    assert [notice.id for notice in recent.notices()][-1] == 1999
     assert len(recent.notices()) == KEPT_NOTICES
 
 
-def test_durations_are_known_only_when_they_agree() -> None:
-    """Two successes of about the same length make an estimate; a much longer one takes it away."""
+def test_a_device_settles_after_a_job() -> None:
+    """For a moment after an end, a snapshot may still show the job."""
     recent = Recent()
-    job = named(9, command="python train.py --lr 3")
-    run_through(recent, named(1, command="python train.py --lr 1"), 10.0)
-    assert recent.expected_seconds(job) is None
-    run_through(recent, named(2, command="python train.py --lr 2"), 12.0)
-    assert recent.expected_seconds(job) == 11.0
-    assert recent.expected_seconds(named(9, command="python eval.py")) is None
-    run_through(recent, named(3, command="python train.py --lr 4"), 100.0)
-    assert recent.expected_seconds(job) is None
-
-
-def test_the_kind_of_a_job_is_its_program() -> None:
-    """Options of the interpreter do not stand for the program that it runs."""
-    commands = ["python train.py --lr 1", "python -m train --lr 2", "sleep 3", "./go", "env"]
-    programs = [kind_of(named(1, command=command)).program for command in commands]
-    assert programs == [("python", "train.py"), ("python", "-m", "train"), ("sleep", "3"), ("./go",), ("env",)]
+    run_through(recent, named(1), 5.0)
+    assert recent.settling(15.0 + SETTLING_SECONDS) == {DEVICE[0].id}
+    assert recent.settling(15.1 + SETTLING_SECONDS) == set()
 
 
 def test_commands_are_named_by_what_sets_them_apart() -> None:
@@ -157,9 +163,74 @@ def test_a_common_lead_may_be_everything_or_nothing() -> None:
     assert without_lead("a b", []) == "a b"
 
 
-def test_what_is_left_follows_from_the_mean() -> None:
-    """Waiting jobs take the mean each, so many at once; nothing known or nothing running is unknown."""
-    assert expected_left(10.0, [4.0, 6.0], waiting=4, at_once=2.0) == 25.0
-    assert expected_left(10.0, [12.0], waiting=0, at_once=1.0) == 0.0
-    assert expected_left(None, [4.0], waiting=4, at_once=1.0) is None
-    assert expected_left(10.0, [], waiting=4, at_once=1.0) is None
+def a_run_engine(**fields: Any) -> EngineStatus:
+    """The engine of a run that has ten waiting jobs."""
+    empty: dict[str, Any] = {"devices": (), "readings": {}, "note": "", "trouble": "", "leases": (), "waits": ()}
+    usual = {"waiting": 10, "blocked": 0, "draining": False, "empty": 130.0}
+    return EngineStatus("e", "stoker run", 1, "1", 0.0, 100.0, **{**empty, **usual, **fields})
+
+
+def test_the_time_left_is_the_forecast() -> None:
+    """It counts down between two forecasts; jobs that the engine does not have yet take as long as those it has."""
+    counts = run_counts(Tally(given=12), 2, expected=12)
+    assert counts.waiting == 10
+    assert time_left(a_run_engine(), counts, 100.0) == 30.0
+    assert time_left(a_run_engine(), counts, 140.0) == 0.0
+    assert time_left(a_run_engine(), run_counts(Tally(given=12), 2, expected=32), 100.0) == 90.0
+    assert time_left(a_run_engine(draining=True), run_counts(Tally(given=12), 2, expected=32), 100.0) == 30.0
+    assert time_left(a_run_engine(empty=None), counts, 100.0) is None
+
+
+def test_jobs_of_a_stream() -> None:
+    """How many there will be is not known."""
+    counts = run_counts(Tally(given=3, skipped=1, unusable=1), 2, expected=None)
+    assert (counts.total, counts.waiting, counts.open_ended) == (3, 1, True)
+    assert run_counts(Tally(given=3, skipped=1, unusable=1), 2, expected=9).total == 7
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    """The log of a job that makes three steps a second."""
+    path = tmp_path / "log"
+    path.write_text("100%|##########| 100/100 [00:10<00:00, 3.00it/s]\n")
+    return str(path)
+
+
+def ran_together(*logs: str) -> Tally:
+    """Jobs that ran for a hundred seconds, all at the same time, with these logs."""
+    tally = Tally()
+    for number in range(len(logs)):
+        tally.note(JobEvent(a_job(number), Started(1, 1.0), DEVICES))
+    for number, log in enumerate(logs):
+        job = msgspec.structs.replace(a_job(number, state=Ended("done", 101.0)), kind="vit")
+        tally.note(JobEvent(job, Exited(1, 0, 0, 101.0, shared=True), DEVICES, log, 1.0))
+    return tally
+
+
+def test_time_together_less_what_company_costs(log: str) -> None:
+    """Two jobs that went at three quarters of their speed would have taken 75 seconds each, and had 100 together."""
+    assert saving_of(ran_together(log, log), lambda kind: KNOWN) == Saving(50.0, exact=True)
+
+
+def test_where_speeds_are_not_known_it_is_the_most(log: str) -> None:
+    """Whether a rate is missing in a log, or was never learnt."""
+    assert saving_of(ran_together(log, ""), lambda kind: KNOWN) == Saving(75.0, exact=False)
+    assert saving_of(ran_together(log, log), lambda kind: Learnt()) == Saving(100.0, exact=False)
+
+
+def test_nothing_is_saved_alone(log: str) -> None:
+    """One job on its GPU, or none at all."""
+    assert saving_of(ran_together(log), lambda kind: KNOWN) == Saving(0.0, exact=True)
+    assert saving_of(Tally(), lambda kind: KNOWN) == Saving(0.0, exact=True)
+
+
+def test_jobs_that_only_hold_each_other_up(log: str) -> None:
+    """At half their speed, two jobs save nothing, and nothing is told."""
+    slow = observe_use(Learnt(), DEVICES[0].model, pace=6.0)
+    assert saving_text(saving_of(ran_together(log, log), lambda kind: slow)) == ""
+
+
+def test_words() -> None:
+    """As a clock shows it, and with a word where it is not exact."""
+    assert saving_text(Saving(4323.0, exact=True)) == "packing saved 1:12:03 of GPU time"
+    assert saving_text(Saving(75.0, exact=False)) == "packing saved up to 01:15 of GPU time"

@@ -85,6 +85,8 @@ class Tally(Struct):
     """Summed over all attempts, also those that share a GPU..."""
     busy: BusyTime = field(default_factory=BusyTime)
     """... and here counted once."""
+    done_seconds: float = 0.0
+    """Running time of all attempts that succeeded."""
     failures: list[Job] = field(default_factory=list)
     last_ended: Job | None = None
     expected: int | None = None
@@ -99,6 +101,11 @@ class Tally(Struct):
         """Jobs that ended without success, and lines that could not become a job."""
         return self.ended - self.results["done"] + self.unusable
 
+    @property
+    def typical_seconds(self) -> float | None:
+        """How long a success takes on average, None before the first: failures are often short and tell nothing."""
+        return self.done_seconds / done if (done := self.results["done"]) else None
+
     def note(self, job_event: JobEvent) -> None:
         """Add an event."""
         job = job_event.job
@@ -107,6 +114,7 @@ class Tally(Struct):
         if isinstance(event, Exited | Lost):
             ran = 0.0 if job_event.started is None else event.at - job_event.started
             self.gpu_seconds += ran * len(job_event.devices)
+            self.done_seconds += ran if isinstance(job.state, Ended) and job.state.result == "done" else 0.0
             self.retried += not isinstance(job.state, Ended)
         if isinstance(job.state, Ended):
             self._note_end(job, job.state)

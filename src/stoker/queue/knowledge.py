@@ -1,0 +1,395 @@
+"""What front ends know of a queue: the store, the engines' status files, and the processes on the GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from stoker.core.device import Device, Process, Reading
+from stoker.core.job import (
+    Active,
+    Ended,
+    Job,
+    OnHold,
+    Running,
+    Starting,
+    Stopping,
+    id_text,
+    resources_of,
+)
+from stoker.core.learning import Learnt, Live, usual_pace
+from stoker.core.lease import Lease
+from stoker.core.planner.policy import Policy
+from stoker.core.planner.queue import NotEligible, Shape, is_gated, resolved, shape_of, why_not_eligible
+from stoker.core.planner.reasons import Behind, NotBefore, Reason, sentence
+from stoker.core.spec import Dependency, NeverSatisfied, Outcome, never_satisfied_text
+from stoker.devices.interface import user_name
+from stoker.queue.view_model import JobWord, amount_now, amount_to_come
+from stoker.queue.view_text import clock_text, last_mishap, sparing_text
+from stoker.store import queries
+from stoker.store.engine_lock import QUEUE, engine_lives, living_engines, wake
+from stoker.store.paths import Paths
+from stoker.store.queries import Load, Owned
+from stoker.store.reader import Reader
+from stoker.store.status_file import EngineStatus, read_status
+from stoker.store.writer import open_store
+
+NO_ENGINE = "no engine runs (stoker engine start)"
+
+OLD_SECONDS = 2.0
+"""Age of a status file from which on its engine is asked for a new one..."""
+
+PATIENCE = 0.5
+"""... and how many seconds it may take to write it."""
+
+SILENT_SECONDS = 3.0
+"""Age from which on the status of an engine that does not answer is reported as old."""
+
+_STEP = 0.01
+
+
+# -- engines -------------------------------------------------------------------------------------
+
+
+class EngineStatuses(Struct, frozen=True):
+    """The last status of the queue's engine, dead or alive, and those of the living foreground runs."""
+
+    queue: EngineStatus | None
+    lives: bool
+    runs: tuple[EngineStatus, ...] = ()
+    silence: float = 0.0
+    """Seconds since the queue's engine wrote its status, if it does not answer; 0 if it does."""
+
+    def __iter__(self) -> Iterator[EngineStatus]:
+        """All of them, that of the queue first."""
+        return iter(self.runs if self.queue is None else (self.queue, *self.runs))
+
+    def of(self, engine: str) -> EngineStatus | None:
+        return next((status for status in self if status.engine == engine), None)
+
+    @property
+    def current(self) -> list[EngineStatus]:
+        """Those of living engines; if none lives, the last one of the queue."""
+        living = [status for status in self if self.lives or status.engine != QUEUE]
+        return living or list(self)
+
+    @property
+    def devices(self) -> dict[str, Device]:
+        return {device.id: device for status in self.current for device in status.devices}
+
+    def reading(self, device_id: str) -> Reading:
+        newest = sorted(self.current, key=lambda status: -status.at)
+        return next((status.readings[device_id] for status in newest if device_id in status.readings), Reading())
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        return tuple(dict.fromkeys(lease for status in self.current for lease in status.leases))
+
+    def reasons(self) -> dict[tuple[str, Shape], Reason]:
+        """Why jobs wait, by engine and shape."""
+        return {(status.engine, wait.shape): wait.reason for status in self for wait in status.waits}
+
+
+def read_statuses(paths: Paths, now: float) -> EngineStatuses:
+    """Read the status files; ask the queue's engine for a new one if its file is old."""
+    lives = engine_lives(paths, QUEUE)
+    path = paths.status_file(QUEUE)
+    written, queue = _written(path), read_status(path)
+    silence = 0.0
+    if lives and (queue is None or now - queue.at > OLD_SECONDS) and wake(paths, QUEUE):
+        answers = _wait_until_newer(path, written)
+        queue = read_status(path) or queue
+        silence = now - queue.at if queue and not answers else 0.0
+    others = (read_status(paths.status_file(name)) for name in living_engines(paths) if name != QUEUE)
+    runs = tuple(status for status in others if status is not None)
+    return EngineStatuses(queue, lives, runs, silence if silence > SILENT_SECONDS else 0.0)
+
+
+def _wait_until_newer(path: Path, written: int) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    while _written(path) == written and time.monotonic() < deadline:
+        time.sleep(_STEP)
+    return _written(path) != written
+
+
+def _written(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime_ns
+    return 0
+
+
+# -- processes -----------------------------------------------------------------------------------
+
+MOST_ANCESTORS = 32
+
+_MARK = re.compile(rb"(?:\A|\0)STOKER_JOB_ID=(\d{1,18})\0")
+
+
+def jobs_of_processes(pids: Iterable[int]) -> dict[int, int | None]:
+    """The job of each living process; None for a process that belongs to none of ours."""
+    found = {pid: _job_of(pid) for pid in set(pids)}
+    return {pid: job for pid, job in found.items() if job is not None or _parent(pid) is not None}
+
+
+def _job_of(pid: int) -> int | None:
+    """The job id in the environment of the process, or of its nearest ancestor that has one."""
+    above: int | None = pid
+    for _ in range(MOST_ANCESTORS):
+        if above is None or above <= 1:
+            return None
+        match = _MARK.search(_content(above, "environ"))
+        if match:
+            return int(match[1])
+        above = _parent(above)
+    return None
+
+
+def _parent(pid: int) -> int | None:
+    fields = _content(pid, "stat").rpartition(b")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else None
+
+
+def _content(pid: int, name: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except OSError:  # it is gone, or another user's
+        return b""
+
+
+# -- speeds --------------------------------------------------------------------------------------
+
+MOST_LOGS = 64
+"""Logs that are read for one screen: each takes about a millisecond."""
+
+
+def speeds_of(jobs: Iterable[Job], devices: Mapping[str, Device], learnt: Callable[[str], Learnt]) -> dict[int, float]:
+    """The speed of each running job on a shared GPU as a part of its speed alone, where both rates are known."""
+    exclusive = [(job, pace) for job in is_shared(jobs) if (pace := _pace_alone(job, devices, learnt))]
+    return _compared(exclusive[:MOST_LOGS]) if exclusive else {}
+
+
+def is_shared(jobs: Iterable[Job]) -> list[Job]:
+    """The running jobs that share a device with another of them."""
+    on: dict[str, list[Job]] = {}
+    running = [job for job in jobs if isinstance(job.state, Running)]
+    for job in running:
+        for device in _devices(job):
+            on.setdefault(device, []).append(job)
+    return [job for job in running if any(len(on[device]) > 1 for device in _devices(job))]
+
+
+def _devices(job: Job) -> tuple[str, ...]:
+    return job.state.devices if isinstance(job.state, Running) else ()
+
+
+def _pace_alone(job: Job, devices: Mapping[str, Device], learnt: Callable[[str], Learnt]) -> float | None:
+    models = {devices[device].model for device in _devices(job) if device in devices}
+    return usual_pace(learnt(job.kind), models.pop()) if job.kind and len(models) == 1 else None
+
+
+def _compared(exclusive: Sequence[tuple[Job, float]]) -> dict[int, float]:
+    from stoker.core.logs.progress import read_pace  # most screens have no rates to compare
+    from stoker.store.logs import read_tail
+
+    speeds = {}
+    for job, pace in exclusive:
+        assert isinstance(job.state, Running)
+        now = read_pace(read_tail(job.state.log))
+        if now is not None and now.per_second is not None:
+            speeds[job.id] = round(now.per_second / pace, 2)
+    return speeds
+
+
+# -- all of it -----------------------------------------------------------------------------------
+
+
+class Knowledge:
+    """Everything a screen is made of, as of one moment."""
+
+    def __init__(
+        self,
+        store: Reader,
+        statuses: EngineStatuses,
+        now: float,
+        *,
+        simulated: bool,
+        active: list[Owned] | None = None,
+        jobs_by_process: Mapping[int, int | None] | None = None,
+    ) -> None:
+        """`active` are the jobs to show as placed, default all in the store."""
+        self.store = store
+        self.statuses = statuses
+        self.now = now
+        self.user = user_name(os.geteuid())
+        self.simulated = simulated
+        self.active: list[Owned] = queries.all_active(store) if active is None else active
+        self.settings: Mapping[str, Any] = store.settings()
+        self.devices = statuses.devices
+        self.readings = {device_id: statuses.reading(device_id) for device_id in self.devices}
+        processes = [process for reading in self.readings.values() for process in reading.processes]
+        self.jobs_by_process = (
+            jobs_of_processes(process.pid for process in processes) if jobs_by_process is None else jobs_by_process
+        )
+        self._used = self._used_by_jobs(processes)
+        self._outcomes: dict[Dependency, Outcome] = {}
+        self._learnt: dict[str, Learnt] = {}
+        self._to_come: dict[tuple[str, Shape], int | None] = {}
+        self._living = {status.engine for status in statuses.runs} | ({QUEUE} if statuses.lives else set())
+
+    def _used_by_jobs(self, processes: Iterable[Process]) -> dict[int, int]:
+        used: dict[int, int] = {}
+        for process in processes:
+            job_id = self.jobs_by_process.get(process.pid)
+            if job_id is not None and process.memory is not None:
+                used[job_id] = used.get(job_id, 0) + process.memory
+        return used
+
+    @cached_property
+    def loads(self) -> Mapping[str, Load]:
+        return queries.loads(self.store)
+
+    @cached_property
+    def _reasons(self) -> dict[tuple[str, Shape], Reason]:
+        return self.statuses.reasons()
+
+    @cached_property
+    def speeds(self) -> dict[int, float]:
+        """Speeds of jobs on shared GPUs, as parts of their speed alone."""
+        return speeds_of((job for job, _ in self.active), self.devices, self.learnt)
+
+    def clock(self, at: float) -> str:
+        return clock_text(at, self.now)
+
+    def labels(self, device_ids: Sequence[str]) -> list[str]:
+        """The labels of devices; the id of a device that is not known."""
+        return [self.devices[one].label if one in self.devices else one for one in device_ids]
+
+    def devices_of(self, device_ids: Sequence[str]) -> list[Device]:
+        """The devices with these ids, as far as they are known."""
+        return [self.devices[one] for one in device_ids if one in self.devices]
+
+    def used_by(self, job_id: int) -> int | None:
+        """Bytes that a job holds on all its devices, None if unknown."""
+        return self._used.get(job_id)
+
+    def live(self, job_id: int) -> Live | None:
+        """What a running job holds of its GPUs, as its engine measured it."""
+        return next((status.uses[job_id] for status in self.statuses if job_id in status.uses), None)
+
+    def learnt(self, kind: str) -> Learnt:
+        if kind not in self._learnt:
+            self._learnt[kind] = self.store.learnt(kind)
+        return self._learnt[kind]
+
+    def tolerance(self, device_id: str) -> int:
+        """Bytes that an idle device may show as used, by the settings of the engine that has it."""
+        configured = (
+            status.settings.tolerance
+            for status in self.statuses.current
+            if status.settings and any(device.id == device_id for device in status.devices)
+        )
+        return next(configured, Policy().tolerance)
+
+    def reserved(self, job: Job, engine: str) -> int | None:
+        """Bytes reserved for a job on each GPU, or that would be if it started now; None is the whole GPU."""
+        if isinstance(job.state, Active):
+            return amount_now(resources_of(job), self.devices_of(job.state.devices))
+        key = engine, shape_of(job)
+        if key not in self._to_come:
+            self._to_come[key] = self._estimated(*key)
+        return self._to_come[key]
+
+    def _estimated(self, engine: str, shape: Shape) -> int | None:
+        status = self.statuses.of(engine)
+        margin = status.settings.margin if status and status.settings else Policy().margin
+        resources = resolved(shape, self.learnt(shape.kind), margin) if shape.kind else shape.resources
+        return amount_to_come(resources, status.devices if status else self.devices.values())
+
+    def is_abandoned(self, engine: str) -> bool:
+        """Whether an engine is a foreground run that died."""
+        return engine != QUEUE and engine not in self._living
+
+    def reason(self, job: Job, engine: str) -> str:
+        """Why a job waits for devices, as its engine's last plan says; empty if it is about to start."""
+        reason = self._reasons.get((engine, shape_of(job)))
+        return "" if reason is None else sentence(reason, self.clock, self.store.shown_id)
+
+    def situation(self, job: Job, engine: str) -> tuple[JobWord, str]:
+        """A job's state in the words of the screens, and why it is not further."""
+        if isinstance(job.state, Ended):
+            return job.state.result, job.state.note
+        if isinstance(job.state, Active):
+            return _active_word(job), self._about_active(job, engine)
+        word, why = self._about_queued(job, engine)
+        if self.is_abandoned(engine):
+            return word, f"left by a run that died; go on with it: stoker resume {id_text(job)}"
+        return word, why
+
+    def _about_active(self, job: Job, engine: str) -> str:
+        if isinstance(job.state, Stopping) and job.state.note:
+            return job.state.note
+        if self.is_abandoned(engine):
+            return "its run died; it goes on by itself"
+        if isinstance(job.state, Starting) and resources_of(job).mps is not None:
+            return "waits for the MPS daemon of its GPU"
+        return self._mishap(job)
+
+    def _about_queued(self, job: Job, engine: str) -> tuple[JobWord, str]:
+        hindered = why_not_eligible(job, self.now, self._outcome) if is_gated(job) else None
+        if hindered is not None:
+            return _queued_word(job, hindered), self._not_eligible_text(hindered)
+        if engine == QUEUE and not self.statuses.lives:
+            return "queued", NO_ENGINE
+        return "queued", "; ".join(filter(None, (self.reason(job, engine) or "about to start", self._mishap(job))))
+
+    def _not_eligible_text(self, why: NotEligible | NeverSatisfied) -> str:
+        if isinstance(why, NeverSatisfied):
+            return f"{never_satisfied_text(why, self.store.shown_id)}; it will be skipped"
+        return sentence(why, self.clock, self.store.shown_id)
+
+    def _mishap(self, job: Job) -> str:
+        """The last attempt that an unfinished job lost on a shared GPU."""
+        event = last_mishap(self.store.events(job.id)) if job.shared_failures else None
+        return sparing_text(job, event) if event else ""
+
+    def _outcome(self, dependency: Dependency) -> Outcome:
+        known = self._outcomes.get(dependency)
+        if known is None:
+            known = self._outcomes[dependency] = self.store.outcome(dependency)
+        return known
+
+
+def _active_word(job: Job) -> JobWord:
+    match job.state:
+        case Running():
+            return "running"
+        case Stopping():
+            return "stopping"
+        case _:
+            return "starting"
+
+
+def _queued_word(job: Job, why: NotEligible | NeverSatisfied) -> JobWord:
+    if isinstance(job.state, OnHold):
+        return "held"
+    if isinstance(why, NotBefore):
+        return "scheduled"
+    return "blocked" if isinstance(why, Behind | NeverSatisfied) else "held"
+
+
+@contextlib.contextmanager
+def known(paths: Paths, *, simulated: bool, statuses: EngineStatuses | None = None) -> Iterator[Knowledge]:
+    """What is known now; status files are read before the store, which is then read in one transaction."""
+    now = time.time()
+    seen = statuses or read_statuses(paths, now)
+    with contextlib.closing(open_store(paths)) as store, store.reading():
+        yield Knowledge(store, seen, now, simulated=simulated)

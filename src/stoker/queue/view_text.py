@@ -1,0 +1,118 @@
+"""Times, sizes and mishaps in the words that screens use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from stoker.core.device import Device
+from stoker.core.job import Active, Event, Exited, Job, needs_exclusive
+from stoker.core.planner.placement import suits
+from stoker.core.units import size_text
+from stoker.queue.view_model import VramMode
+
+DAY = 86400.0
+
+_SPANS = (("d", DAY), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
+
+
+def clock_text(at: float, now: float) -> str:
+    """`14:32` today, `Fri 12:00` within six days, else a date."""
+    then, today = time.localtime(at), time.localtime(now)
+    if then[:3] == today[:3]:
+        return time.strftime("%H:%M", then)
+    if abs(at - now) < 6 * DAY:
+        return time.strftime("%a %H:%M", then)
+    return time.strftime("%Y-%m-%d" if abs(at - now) > 300 * DAY else "%b %d", then)
+
+
+def stamp(at: float) -> str:
+    """`2026-11-15 22:14:03`, local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def span_text(seconds: float) -> str:
+    """`3d 2h`, `2h`, `5m`: the largest unit, and the next one for days."""
+    whole = max(0.0, seconds)
+    if whole >= DAY:
+        days, rest = divmod(whole, DAY)
+        return f"{days:.0f}d {rest // 3600:.0f}h"
+    return next((f"{whole // size:.0f}{unit}" for unit, size in _SPANS if whole >= size), "0s")
+
+
+def ago_text(at: float, now: float) -> str:
+    """`2h ago`."""
+    return f"{span_text(now - at)} ago"
+
+
+def watch_text(seconds: float) -> str:
+    """Elapsed time: `1:12:03`; with days as Slurm writes them: `2-03:00:00`."""
+    days, rest = divmod(max(0, int(seconds)), 86400)
+    hours, rest = divmod(rest, 3600)
+    clock = f"{hours}:{rest // 60:02}:{rest % 60:02}"
+    return f"{days}-{hours:02}{clock[clock.index(':') :]}" if days else clock
+
+
+def left_text(seconds: float) -> str:
+    """Time left in hours and minutes: `0:31`, `3d0:01`; less than a minute is `0:00`."""
+    days, rest = divmod(max(0, int(seconds)), 86400)
+    clock = f"{rest // 3600}:{rest % 3600 // 60:02}"
+    return f"{days}d{clock}" if days else clock
+
+
+def midnight(now: float) -> float:
+    """When today began, local time."""
+    year, month, day, *_ = time.localtime(now)
+    return time.mktime((year, month, day, 0, 0, 0, 0, 0, -1))
+
+
+GIB = 2**30
+
+
+def vram_text(mode: VramMode, size: int | None) -> str:
+    """The requested GPU memory: `6.0G`, `auto`, `all`, or `-` for a job without GPU."""
+    return size_text(size) if mode == "size" else "-" if mode == "none" else mode
+
+
+def sparing_text(job: Job, event: Exited) -> str:
+    """Why a job lost an attempt on a shared GPU, and what is different in the next one."""
+    return f"{_what_happened(event)}; {_what_follows(job, event)}"
+
+
+def consequence_text(job: Job, event: Exited) -> str:
+    """The same, with what is different first: narrow screens cut the end off."""
+    return f"{_what_follows(job, event)}; {_what_happened(event)}"
+
+
+def last_mishap(events: Iterable[Event]) -> Exited | None:
+    """The last attempt that the job lost because it shared a GPU."""
+    found = [event for event in events if isinstance(event, Exited) and event.cause and event.shared]
+    return found[-1] if found else None
+
+
+def oom_advice(job: Job, event: Exited, had: Iterable[Device], devices: Iterable[Device], typed: str) -> str:
+    """What to try for a job that finally failed with out of memory; `had` are the devices of its last attempt."""
+    retry = f"stoker retry{typed}"
+    if event.shared:
+        return f"others on its GPU had that memory; try again alone: {retry} --vram all"
+    largest = max((device.memory or 0 for device in had), default=0)
+    larger = [device.memory or 0 for device in devices if suits(device, job.spec.resources)]
+    if largest and max(larger, default=0) > largest:
+        return f"there are larger GPUs: {retry} --vram {largest // GIB + 1}G"
+    return "needs a larger GPU, a smaller batch, or more GPUs (-G)"
+
+
+def _what_happened(event: Exited) -> str:
+    if event.cause == "fault":
+        return "died of a fault that all clients of MPS were told"
+    return "ran out of GPU memory beside others" if event.floor else "found the GPU's memory taken by others"
+
+
+def _what_follows(job: Job, event: Exited) -> str:
+    runs = isinstance(job.state, Active)
+    if needs_exclusive(job):
+        return "now alone" if runs else "next time alone"
+    again = "now" if runs else "again"
+    if not event.floor:
+        return f"{again} with as much set aside as before"
+    return f"{again} with {size_text(max(job.floor, job.spec.resources.memory or 0))} set aside"

@@ -1,0 +1,53 @@
+"""Who holds the memory of a device: the rule of all screens."""
+
+from __future__ import annotations
+
+import pytest
+
+from stoker.core.device import Process, Reading
+from stoker.queue.view_builder import Holders, memory_split
+from stoker.queue.view_model import LeaseLine, exactly
+from support.build import GIB, a_job, simulated
+
+(DEVICE,) = simulated(24)
+JOB = a_job(1)
+OURS = Process(1, 6 * GIB, "me")
+ALICE = Process(2, 4 * GIB, "alice")
+MIB = 2**20
+TOLERANCE = 300 * MIB
+
+
+def split(used: float, holders: Holders, *, settling: bool = False) -> tuple[float, float]:
+    """GiB of ours and of others."""
+    reading = Reading(used=int(used * GIB))
+    ours, others = memory_split(DEVICE, reading, holders, TOLERANCE, settling=settling)
+    return round(ours / GIB, 1), round(others / GIB, 1)
+
+
+@pytest.mark.parametrize(
+    ("used", "holders", "expected"),
+    [
+        (10.2, Holders([JOB], [], [OURS], [ALICE], measured=True), (6.2, 4.0)),
+        (14.0, Holders([JOB], [], [OURS], [ALICE], measured=True), (6.0, 8.0)),
+        (14.0, Holders([JOB], [], [], [ALICE], measured=False), (10.0, 4.0)),
+        (14.0, Holders([JOB], [], [], [Process(2, None, "alice")], measured=False), (0.0, 14.0)),
+        (0.2, Holders([], [], [], [], measured=True), (0.0, 0.0)),
+        (5.0, Holders([], [], [], [], measured=True), (0.0, 5.0)),
+    ],
+)
+def test_memory_without_a_process(used: float, holders: Holders, expected: tuple[float, float]) -> None:
+    """It is ours until our jobs are measured, and of others only beyond the planner's tolerance."""
+    assert split(used, holders) == expected
+
+
+def test_what_a_job_leaves_behind_for_a_moment() -> None:
+    """Memory that a job of ours still holds after its end is not of others."""
+    assert split(9.0, Holders([], [], [], [], measured=True), settling=True) == (0.0, 0.0)
+    assert split(9.0, Holders([JOB], [], [OURS], [], measured=True), settling=True) == (9.0, 0.0)
+
+
+def test_claims_of_others_count_even_if_unused() -> None:
+    """A lease counts with what it claims: the whole device, or a size."""
+    whole, part = (LeaseLine("bob", 7, "stoker", size, exactly(0.0)) for size in (None, 5 * GIB))
+    assert split(0.0, Holders([], [whole], [], [], measured=True)) == (0.0, 24.0)
+    assert split(6.0, Holders([JOB], [part], [OURS], [], measured=True)) == (6.0, 5.0)

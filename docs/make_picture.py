@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import socket
 import tempfile
@@ -22,7 +21,7 @@ from stoker.core.job import JobEvent
 from stoker.devices.detect import simulate
 from stoker.engine.foreground import Foreground, Setup
 from stoker.ledger import prepare_ledger
-from stoker.queue.options import JobOptions
+from stoker.queue.options import JobOptions, current_user
 from stoker.queue.run_view import Recent
 from stoker.queue.view_model import RunStatus
 from stoker.store.paths import find_paths
@@ -77,15 +76,15 @@ def photograph(state: str) -> list[Line]:
     jobs = demo_jobs()
     with ExitStack() as stack:
         devices = stack.enter_context(closing(simulate(request.simulation, str(paths.simulator), [], 0.0)))
-        batch = Batch(request, "--demo", devices, paths)
+        batch = Batch(request, "--demo", jobs, devices, paths)
         batch.make_log_directory(paths)
         ledger = prepare_ledger(paths.state / "ledger")
-        setup = Setup(paths, ledger, devices, batch.policy(), batch.user, "stoker run --demo")
+        setup = Setup(paths, ledger, devices, batch.policy, current_user(), "stoker run --demo")
         photographer = Photographer(len(jobs))
         view = Demonstration(photographer)
         run = stack.enter_context(closing(Foreground(setup, view)))
-        batch.settle(run.store.add_environment(os.environ))
-        run.run(batch.source(jobs, run, view))
+        batch.keep(run.store, paths)
+        run.run(batch.source(run, view))
     return photographer.lines
 
 

@@ -7,7 +7,10 @@ import pytest
 
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.spec import Dependency, Resources
+from stoker.python.keywords import Keywords
 from stoker.queue.options import (
+    BY_NAME,
+    OPTIONS,
     JobOptions,
     Surroundings,
     merged,
@@ -15,7 +18,6 @@ from stoker.queue.options import (
     parse_grace,
     resources_of,
     spec_of,
-    tasks_of,
 )
 
 GIB = 2**30
@@ -29,6 +31,15 @@ def resolve(word: str) -> str:
 
 
 AROUND = Surroundings(cwd="/here", umask=0o022, environment="abc", default_out="/logs/%j.log", resolve=resolve)
+
+
+def test_the_table_is_complete() -> None:
+    """Structs and typed dictionaries, which type checkers must be able to read, have the options of the table."""
+    assert tuple(BY_NAME) == JobOptions.__struct_fields__
+    assert Keywords.__optional_keys__ == {*BY_NAME, "tags"} - {"array"}
+    kinds = {"text": "str", "number": "int", "flag": "bool", "switch": "bool", "table": "dict[str, str]"}
+    for option in OPTIONS:
+        assert JobOptions.__annotations__[option.name].startswith(kinds[option.kind])
 
 
 def test_nothing_given_is_one_whole_gpu() -> None:
@@ -88,8 +99,6 @@ def test_arrays() -> None:
     options = JobOptions(array="0-6:3%2")
     spec = spec_of(options, around)
     assert (spec.at_once, spec.fill, spec.out) == (2, True, "/logs/%A/%a.log")
-    assert tasks_of(options) == (0, 3, 6)
-    assert tasks_of(JobOptions()) == (None,)
     assert spec_of(JobOptions(array="1", out="x"), around).out == "/here/x"
     assert spec_of(JobOptions(), around).fill is False
 

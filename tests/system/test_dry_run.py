@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.cli.views.run_dry_run import DryRun
+from stoker.cli.views.dry_run import DryRun
 from support.cli import Stoker
 
 SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.dry-run-1.json"
@@ -41,3 +41,18 @@ def test_a_dry_run_writes_no_jobs(stoker: Stoker) -> None:
     """After a dry run the queue is as empty as before."""
     stoker("run", "--devices", "0", "--dry-run", "-", stdin="true\n")
     assert stoker("logs").code == 4
+
+
+def test_each_line_is_an_array_with_its_own_limit(stoker: Stoker) -> None:
+    """The limit of one array does not hold back another."""
+    stoker.write("jobs.txt", "echo a{i}", "echo b{i}")
+    result = stoker("run", "--devices", "0,1", "--dry-run", "-G", "0", "-a", "0-1%1", "jobs.txt")
+    reasons = [line.rpartition("\t")[2] for line in result.out.splitlines()[1:]]
+    assert [reason == "starts at once" for reason in reasons] == [True, False, True, False]
+
+
+def test_a_moment_is_told(stoker: Stoker) -> None:
+    """A job that begins later does not start at once."""
+    stoker.write("jobs.txt", "echo a")
+    later = stoker("run", "--devices", "0", "--dry-run", "-b", "now+1hour", "jobs.txt")
+    assert "begins" in later.out.splitlines()[1].rpartition("\t")[2]

@@ -280,14 +280,26 @@ class TestDryRun:
         background.open_gate("gate")
 
 
+_HEAVY = {"stoker.engine", "stoker.sites", "stoker.runner"}
+
+
 def test_what_is_not_needed_is_not_loaded(background: Background) -> None:
     """A submit beside a living engine loads no display, no driver, and nothing to start processes with."""
     background("submit", "-G", "0", "true")
     background.environment["PYTHONPROFILEIMPORTTIME"] = "1"
     outcome = background("submit", "true")
     loaded = {line.rpartition("|")[2].strip() for line in outcome.err.splitlines()}
-    assert "stoker.cli.commands.submit" in loaded
-    assert loaded.isdisjoint({"rich", "pynvml", "psutil", "asyncio", "subprocess", "stoker.engine.loop", "tomllib"})
+    assert "stoker.queue.submit" in loaded
+    assert loaded.isdisjoint({"rich", "pynvml", "psutil", "asyncio", "subprocess", "tomllib", *_HEAVY})
+
+
+def test_starting_the_engine_does_not_load_it(background: Background) -> None:
+    """The first submit starts the engine as a process, and needs nothing of it."""
+    outcome = background("submit", "true", PYTHONPROFILEIMPORTTIME="1")
+    assert background.engine_process is not None
+    loaded = {line.rpartition("|")[2].strip() for line in outcome.err.splitlines()}
+    assert "stoker.queue.submit" in loaded
+    assert loaded.isdisjoint({"rich", "pynvml", "asyncio", *_HEAVY})
 
 
 def repository(path: Path) -> None:

@@ -19,6 +19,11 @@ def open_missing_streams() -> None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
+def json_is_default() -> bool:
+    """Whether STOKER_OUTPUT asks every command for JSON."""
+    return os.environ.get("STOKER_OUTPUT") == "json"
+
+
 def flush_output() -> None:
     """Flush standard output; raises OSError if that fails, or if it was closed from the start."""
     sys.stdout.flush()
@@ -38,6 +43,13 @@ def to_stderr(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def say(text: str) -> None:
+    """One sentence to the user, on standard error."""
+    from stoker.core.text import printable  # help needs neither this nor all that it brings along
+
+    to_stderr(f"stoker: {printable(text)}\n")
 
 
 def write_past_buffer(descriptor: int, text: str) -> None:

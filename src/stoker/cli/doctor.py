@@ -34,7 +34,8 @@ from stoker.core.text import printable, text_for_json
 from stoker.core.units import count_text, size_text
 from stoker.ledger import PLACES, Ledger, LedgerView, find_ledger
 from stoker.ledger.files import owner_name
-from stoker.queue.config import NAMES, load_config
+from stoker.queue.config import load_config
+from stoker.queue.options import BY_NAME
 from stoker.store import queries
 from stoker.store.damage import DAMAGED_HINT, NEWER_HINT, damage, has_log_without_file
 from stoker.store.engine_lock import QUEUE, living_engines, process_of, version_notice
@@ -85,7 +86,7 @@ def _for_json(verdict: Verdict) -> Verdict:
 
 def known_variables(context: click.Context) -> Iterator[str]:
     """All STOKER_* variables that set settings, job options and options of commands."""
-    yield from (f"STOKER_{name.upper()}" for name in (*KEYS, *NAMES))
+    yield from (f"STOKER_{name.upper()}" for name in (*KEYS, *BY_NAME))
     yield from _variables_of(context.command, context)
 
 

@@ -18,20 +18,18 @@ import msgspec
 from msgspec import Struct
 
 from stoker.cli.commands.demo import Demonstration
-from stoker.cli.console import to_stderr
+from stoker.cli.console import say, to_stderr
 from stoker.cli.views.run_lines import LineView, QuietView, summary_lines
 from stoker.core.device import resolve
-from stoker.core.errors import Impossible, StokerError, UsageError
+from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Exited, JobEvent, Lost
-from stoker.core.launch import INHERIT
-from stoker.core.planner.fairshare import never_within_limits
+from stoker.core.launch import INHERIT, log_pattern
 from stoker.core.planner.forecast import Forecast
-from stoker.core.planner.placement import never_fits
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import CPU_JOBS
 from stoker.core.run_result import parse_halt
 from stoker.core.settings import EngineSettings, policy_of
-from stoker.core.spec import Dependency, JobSpec, NewJob, digest_of
+from stoker.core.spec import Command, Dependency, NewJob, digest_of
 from stoker.core.text import printable
 from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
@@ -40,7 +38,7 @@ from stoker.engine.adoption import Supply
 from stoker.engine.foreground import Complaints, Foreground, Setup, Source, View
 from stoker.engine.status_writer import engine_status
 from stoker.ledger import find_ledger, prepare_ledger
-from stoker.queue.job_files import Lines, Listed, ListSource, StreamSource, Unusable
+from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, ListSource, StreamSource, Unusable
 from stoker.queue.knowledge import EngineStatuses, Knowledge, jobs_of_processes
 from stoker.queue.options import (
     JobOptions,
@@ -48,34 +46,34 @@ from stoker.queue.options import (
     check_directory,
     current_umask,
     current_user,
-    merged,
     spec_of,
     working_directory,
 )
-from stoker.queue.preflight import Caps, Checkouts, MpsPreflight
+from stoker.queue.preflight import Checkouts
 from stoker.queue.run_view import FinishedRun, Recent, run_result, run_status
 from stoker.queue.script import Script
-from stoker.queue.submit import RUNS, new_log_directory
+from stoker.queue.submit import RUNS, JobBuilder, new_log_directory
 from stoker.queue.view_model import RunStatus
 from stoker.runner.forkserver_client import Forkserver
 from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import Paths, find_paths
 from stoker.store.queries import Owned
-from stoker.store.writer import open_store
+from stoker.store.writer import Store, open_store
 
 Items = Sequence[Listed | Unusable] | Lines
 
 ONE_COMMAND = "--"
 
-_PLAIN = JobOptions()
+_ANY_LINE = Listed(Command(("true",)), COMMAND_LINE)
+"""Stands for the lines of a stream, which all have the options of the batch."""
 
 
 class Request(Struct, frozen=True):
-    """The options of `stoker run`, as typed."""
+    """The options of `stoker run`."""
 
     options: JobOptions
     settings: EngineSettings = EngineSettings()
-    """What is configured for all engines of this user."""
+    """Configured for all engines of this user."""
     devices: str | None = None
     sim: str | None = None
     jobs: int | None = None
@@ -90,82 +88,58 @@ class Request(Struct, frozen=True):
     no_bar: bool = False
     demo: bool = False
     script: Script | None = None
-    """The script to run, where it is one."""
+    """Set where the command is a script."""
     typed: tuple[str, ...] = ()
     """The words after `stoker run`."""
 
     @property
     def simulation(self) -> str:
-        """The simulated GPUs asked for, empty for real ones."""
+        """The simulated GPUs; empty for real ones."""
         return self.sim or ("4x24G" if self.demo else "")
 
 
 class Batch:
-    """The jobs of one run: how each of them is made from what was typed."""
+    """The jobs of one run, and where their output goes."""
 
-    def __init__(self, request: Request, label: str, devices: Devices, paths: Paths) -> None:
+    def __init__(self, request: Request, label: str, items: Items, devices: Devices, paths: Paths) -> None:
         self.request = request
         self.label = label
+        self.items = items
         self.one_command = label == ONE_COMMAND
-        self.user = current_user()
+        self.policy = _policy(request)
         self.logs = ""
-        self._plain_spec: JobSpec | None = None
-        self._copy = request.script.copied(paths) if request.script else None
-        self._caps = Caps(os.environ, _say)
-        self._mps_preflight = MpsPreflight(os.environ, _say)
-        self._snapshot = devices.snapshot(time.time())
-        self._around = Surroundings(
+        self.environment = without_given(os.environ)
+        snapshot = devices.snapshot(time.time())
+        around = Surroundings(
             cwd=working_directory(),
             umask=current_umask(),
-            environment="",
+            environment=digest_of(self.environment),
             default_out=INHERIT if self.one_command else os.devnull,
-            resolve=lambda word: resolve(self._snapshot, word),
+            resolve=partial(resolve, snapshot),
             earlier=cache(partial(_earlier, paths)),
-            commit=Checkouts(os.environ).commit,
+            commit=Checkouts(self.environment).commit,
             now=time.time(),
         )
+        command = request.script.copied(paths) if request.script else None
+        self.builder = JobBuilder(request.options, around, self.environment, say, policy=self.policy, command=command)
+        self.builder.snapshot = snapshot
 
-    def policy(self) -> Policy:
-        """How the plan should weigh things."""
-        request = self.request
-        configured = policy_of(request.settings, os.cpu_count() or 1)
-        # Somebody who says how many shall run at once means jobs without GPU too.
-        limits = dict(configured.limits) if request.jobs is None else {**configured.limits, CPU_JOBS.name: request.jobs}
-        return msgspec.structs.replace(
-            configured,
-            max_running=request.jobs,
-            max_use=configured.max_use if request.max_use is None else request.max_use,
-            min_free=configured.min_free if request.min_free is None else request.min_free,
-            limits=limits,
-        )
+    @property
+    def listed(self) -> list[Listed]:
+        """The jobs that are known from the start; those of a stream are not."""
+        return [] if isinstance(self.items, Lines) else [item for item in self.items if isinstance(item, Listed)]
 
-    def check(self, items: Items) -> None:
+    def check(self) -> None:
         """Refuse what cannot be understood or can never run, before anything has started."""
-        spec = spec_of(self.request.options, self._around)
+        spec = spec_of(self.request.options, self.builder.around)
         if self.request.options.chdir:
             check_directory(spec.cwd)
-        wishes = {str(item.options): item for item in reversed(self._listed(items))}
-        if not wishes:
-            self._check_wish(self.request.options)
-        for item in wishes.values():
-            try:
-                self._check_wish(merged(self.request.options, item.options))
-            except StokerError as error:
-                where = "" if item.options == _PLAIN else f"{item.where}: "
-                raise type(error)(where + error.message, error.hint) from None
+        self.builder.check(self.listed or [_ANY_LINE])
 
-    def _check_wish(self, options: JobOptions) -> None:
-        spec = self._spec(options)
-        devices, policy = self._snapshot.devices, self.policy()
-        impossible = never_fits(spec.resources, devices) or never_within_limits(spec.resources.gpus, devices, policy)
-        if impossible:
-            labels = ", ".join(dict.fromkeys(device.label for device in self._snapshot.devices))
-            raise Impossible(impossible, f"ask for less; there are {labels}" if labels else "give it devices")
-
-    def make_log_directory(self, paths: Paths) -> str:
-        """The directory for the logs, made now, so that a place that cannot be written is known at once."""
+    def make_log_directory(self, paths: Paths) -> None:
+        """Make it before anything starts, so that a directory that cannot be written is refused at once."""
         if self.one_command or self.request.options.out:
-            return ""
+            return
         try:
             chosen = self._log_directory(paths)
         except OSError as error:
@@ -176,69 +150,61 @@ class Batch:
         if not os.access(chosen, os.W_OK | os.X_OK):
             raise UsageError(f"cannot write to the log directory {chosen}", "choose another with --results DIR")
         self.logs = str(chosen)
-        return self.logs
+        self.builder.know(self.builder.snapshot, default_out=log_pattern(chosen))
 
     def _log_directory(self, paths: Paths) -> Path:
-        """A directory that was named may be there already; else it is a new one, in a place that is nobody else's."""
+        """--results may name an existing directory; otherwise it is a new one."""
+        cwd = self.builder.around.cwd
         if self.request.results:
-            chosen = Path(self._around.cwd, self.request.results)
+            chosen = Path(cwd, self.request.results)
             chosen.mkdir(parents=True, exist_ok=True)
             return chosen
-        return new_log_directory(paths.logs if self.request.demo else Path(self._around.cwd, RUNS))
+        return new_log_directory(paths.logs if self.request.demo else Path(cwd, RUNS))
 
-    def settle(self, environment: str) -> None:
-        """From now on jobs can be made for good: their environment is kept, their logs have a place."""
-        out = self.logs.replace("%", "%%") + "/%j.log" if self.logs else self._around.default_out
-        self._around = msgspec.structs.replace(self._around, environment=environment, default_out=out)
-        self._plain_spec = None
+    def keep(self, store: Store, paths: Paths) -> None:
+        """Store the environment and the script that the jobs refer to."""
+        with store.writing():
+            store.add_environment(self.environment)
+            if self.request.script:
+                self.request.script.keep(paths)
 
-    def make(self, item: Listed) -> NewJob:
-        """A job as it is submitted."""
-        if item.options == _PLAIN:  # by far the most, and they share everything
-            options = self.request.options
-            spec = self._plain_spec = self._plain_spec or self._spec(options)
-        else:
-            options = merged(self.request.options, item.options)
-            spec = self._spec(options)
-        spec = self._caps.settled(item.command, spec)
-        return NewJob(self._copy or item.command, spec, options.name or "", item.task, item.array)
-
-    def _spec(self, options: JobOptions) -> JobSpec:
-        return self._mps_preflight.settled(spec_of(options, self._around), self._snapshot.devices)
-
-    def jobs_of(self, items: Items) -> list[NewJob]:
+    def jobs(self) -> list[NewJob]:
         """All jobs at once, for a dry run; a stream is read to its end."""
-        self.settle(digest_of(os.environ))
-        if isinstance(items, Lines):
-            items = [*items.feed(sys.stdin.buffer.read()), *items.end()]
-        return [self.make(item) for item in self._listed(items)]
+        lines = self.items
+        read = [*lines.feed(sys.stdin.buffer.read()), *lines.end()] if isinstance(lines, Lines) else self.listed
+        return [self.builder.make(item) for item in read if isinstance(item, Listed)]
 
-    def source(self, items: Items, foreground: Foreground, view: View) -> Source:
+    def source(self, foreground: Foreground, view: View) -> Source:
         """The jobs as the run takes them."""
 
         def refuse(item: Unusable) -> None:
             foreground.tally.unusable += 1
             view.say(f"{item.where} is left out: {item.sentence}")
 
-        self._caps.say = view.say
-        if isinstance(items, Lines):
-            return StreamSource(sys.stdin.fileno(), items, self.make, refuse)
-        foreground.tally.expected = len(items)
-        return ListSource(items, self.make, refuse)
+        self.builder.preflight.say = view.say
+        if isinstance(self.items, Lines):
+            return StreamSource(sys.stdin.fileno(), self.items, self.builder.make, refuse)
+        foreground.tally.expected = len(self.items)
+        return ListSource(self.items, self.builder.make, refuse)
 
-    def shares_output(self, items: Items) -> bool:
-        """Whether a job writes to the terminal we have."""
-        wishes = [self.request.options, *(item.options for item in self._listed(items))]
-        named = any(INHERIT in (options.out, options.err) for options in wishes)
+    def shares_output(self) -> bool:
+        """Whether a job writes to the terminal of this process."""
+        all_options = [self.request.options, *(item.options for item in self.listed)]
+        named = any(INHERIT in (options.out, options.err) for options in all_options)
         return named or (self.one_command and not self.request.options.out)
 
-    @staticmethod
-    def _listed(items: Items) -> list[Listed]:
-        return [] if isinstance(items, Lines) else [item for item in items if isinstance(item, Listed)]
 
-
-def _say(text: str) -> None:
-    to_stderr(f"stoker: {printable(text)}\n")
+def _policy(request: Request) -> Policy:
+    configured = policy_of(request.settings, os.cpu_count() or 1)
+    # -j counts jobs without GPU too.
+    limits = dict(configured.limits) if request.jobs is None else {**configured.limits, CPU_JOBS.name: request.jobs}
+    return msgspec.structs.replace(
+        configured,
+        max_running=request.jobs,
+        max_use=configured.max_use if request.max_use is None else request.max_use,
+        min_free=configured.min_free if request.min_free is None else request.min_free,
+        limits=limits,
+    )
 
 
 def _earlier(paths: Paths, text: str) -> tuple[Dependency, ...]:
@@ -252,7 +218,7 @@ HEADER = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tComm
 
 
 class JobLog:
-    """Appends to a file; each line is one write, so that a crash leaves whole lines only."""
+    """Appends to a file in GNU parallel's format; one write per line, so that a crash leaves whole lines."""
 
     def __init__(self, path: str, host: str) -> None:
         self._host = host
@@ -275,12 +241,11 @@ class JobLog:
         os.write(self._file, ("\t".join(map(str, fields)) + "\n").encode(errors="surrogateescape"))
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
 
 def _open(path: str) -> int:
-    """The file, with the header in a new one."""
+    """Open the file; a new one gets the header."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     try:
         if os.fstat(file).st_size == 0:
@@ -301,7 +266,7 @@ def _size(log: str) -> int:
 
 
 def _ending(event: Exited | Lost) -> tuple[int, int]:
-    """Exit value and signal as parallel tells them; a worker that was killed counts as SIGKILL."""
+    """Exit value and signal as in GNU parallel; a lost worker counts as SIGKILL."""
     if isinstance(event, Lost):
         return 0, signal.SIGKILL
     return (0, event.signal) if event.signal else (event.code, 0)
@@ -318,23 +283,24 @@ def run(request: Request, label: str, items: Items, forkserver: Forkserver | Non
     paths = find_paths(os.environ, socket.gethostname(), simulated=bool(request.simulation))
     devices = _find_devices(request, items, paths)
     with contextlib.closing(devices):
-        batch = Batch(request, label, devices, paths)
-        batch.check(items)
+        batch = Batch(request, label, items, devices, paths)
+        batch.check()
         if request.dry_run:
-            return _show_plan(batch, items, paths, devices)
-        return _run_batch(batch, items, paths, devices, forkserver)
+            return _show_plan(batch, paths, devices)
+        return _run_batch(batch, paths, devices, forkserver)
 
 
-def _show_plan(batch: Batch, items: Items, paths: Paths, devices: Devices) -> int:
-    from stoker.cli.views.run_dry_run import show_plan
+def _show_plan(batch: Batch, paths: Paths, devices: Devices) -> int:
+    from stoker.cli.views.dry_run import show_run_plan
+    from stoker.queue.dry_run import plan_run
 
     with contextlib.closing(open_store(paths)) as store:
         succeeded = Supply(store.times_done).spend if batch.request.resume else lambda _: False
-        jobs = batch.jobs_of(items)
-        return show_plan(batch.policy(), devices, jobs, succeeded, as_json=batch.request.as_json)
+        planned = plan_run(batch.jobs(), succeeded, devices.snapshot(time.time()), batch.policy, store)
+        return show_run_plan(planned, as_json=batch.request.as_json)
 
 
-def _run_batch(batch: Batch, items: Items, paths: Paths, devices: Devices, forkserver: Forkserver | None) -> int:
+def _run_batch(batch: Batch, paths: Paths, devices: Devices, forkserver: Forkserver | None) -> int:
     request = batch.request
     batch.make_log_directory(paths)
     setup = Setup(
@@ -342,26 +308,21 @@ def _run_batch(batch: Batch, items: Items, paths: Paths, devices: Devices, forks
         site=MachineConfig(
             ledger=prepare_ledger(paths.state / "ledger") if _private_ledger(request) else find_ledger(os.environ),
             devices=devices,
-            user=batch.user,
-            share_output=batch.shares_output(items),
+            user=current_user(),
+            share_output=batch.shares_output(),
             forkserver=forkserver,
         ),
-        policy=batch.policy(),
+        policy=batch.policy,
         label=f"stoker run {batch.label}",
         halt=parse_halt(request.halt) if request.halt else None,
         resume=request.resume,
     )
     with contextlib.ExitStack() as closing:
-        view = closing.enter_context(contextlib.closing(_view(batch, items)))
+        view = closing.enter_context(contextlib.closing(_view(batch)))
         recorder = Recorder(view, _joblog(request, closing), keep_ids=request.as_json)
         foreground = closing.enter_context(contextlib.closing(Foreground(setup, recorder)))
-        with foreground.store.writing():
-            batch.settle(foreground.store.add_environment(without_given(os.environ)))
-            if request.script:
-                request.script.keep(paths)
-        if request.options.vram and not any(device.memory for device in foreground.engine.snapshot.devices):
-            view.say("the memory of these devices is not known, so each runs one job at a time")
-        foreground.run(batch.source(items, foreground, view))
+        batch.keep(foreground.store, paths)
+        foreground.run(batch.source(foreground, view))
         view.close()
         _sum_up(foreground, batch, recorder.ids)
         if isinstance(view, Demonstration) and foreground.stopped_by is None:
@@ -370,7 +331,7 @@ def _run_batch(batch: Batch, items: Items, paths: Paths, devices: Devices, forks
 
 
 def _private_ledger(request: Request) -> bool:
-    """Simulated GPUs are the user's own, unless a ledger is named to share them."""
+    """Simulated GPUs are private, unless STOKER_LEDGER names a ledger to share them."""
     return bool(request.simulation) and not os.environ.get("STOKER_LEDGER")
 
 
@@ -473,7 +434,7 @@ class RunReader:
 
 
 class Recorder:
-    """Passes a run's news on to the view, and to the job log where there is one."""
+    """Passes job events to the view and to the job log."""
 
     def __init__(self, view: View, joblog: JobLog | None, *, keep_ids: bool) -> None:
         self._view = view
@@ -483,31 +444,28 @@ class Recorder:
         self.ids: dict[int, None] = {}
 
     def happened(self, job_event: JobEvent) -> None:
-        """Tell everybody."""
         if self._keep_ids:
             self.ids[job_event.job.id] = None
         if self._joblog is not None:
             try:
                 self._joblog.note(job_event)
-            except OSError as error:  # the jobs matter more than their list
+            except OSError as error:  # the jobs go on without it
                 self._view.say(f"the job log cannot be written any more: {error.strerror}")
                 self._joblog = None
         self._view.happened(job_event)
 
     def refresh(self, run: Foreground) -> None:
-        """Only the view draws."""
         self._view.refresh(run)
 
     def say(self, text: str) -> None:
-        """Only the view speaks."""
         self._view.say(text)
 
     def close(self) -> None:
-        """The view is closed by whoever made it."""
+        """Nothing: the run closes the view itself."""
 
 
 def exit_code(run: Foreground, *, one_command: bool) -> int:
-    """The job's own code for one command; else 1 where something failed, or by the signal that stopped us."""
+    """The job's own code for one command; else 1 after a failure, or 128 + the signal that stopped the run."""
     last = run.tally.last_ended
     if one_command and last is not None and isinstance(last.state, Ended) and last.state.code is not None:
         return last.state.code
@@ -524,7 +482,7 @@ def _sum_up(foreground: Foreground, batch: Batch, ids: dict[int, None]) -> None:
 
         sys.stdout.write(msgspec.json.encode(run_result(run, sorted(ids))).decode() + "\n")
     elif batch.one_command and run.tally.skipped:
-        to_stderr("stoker: this command succeeded here before; leave out --resume to run it again\n")
+        say("this command succeeded here before; leave out --resume to run it again")
     elif not batch.one_command:
         logs = "stoker logs --sim" if batch.request.simulation else "stoker logs"
         for line in summary_lines(run, _again(batch), logs):
@@ -532,7 +490,7 @@ def _sum_up(foreground: Foreground, batch: Batch, ids: dict[int, None]) -> None:
 
 
 def _again(batch: Batch) -> str:
-    """What to type to run what is missing; a stream cannot be read twice."""
+    """The command line that runs the rest; empty for a stream, which cannot be read twice."""
     if batch.label in ("-", "--demo"):
         return ""
     typed = [word for word in batch.request.typed if word != "--resume"]
@@ -542,27 +500,27 @@ def _again(batch: Batch) -> str:
 def _judge(demonstration: Demonstration) -> int:
     differences = demonstration.differences()
     for difference in differences:
-        to_stderr(f"stoker: not as the demonstration should go: {difference}\n")
+        say(f"not as the demonstration should go: {difference}")
     if not differences:
-        to_stderr("stoker: everything went as the demonstration should, failures included\n")
+        say("everything went as the demonstration should, failures included")
     return 1 if differences else 0
 
 
-def _view(batch: Batch, items: Items) -> View:
+def _view(batch: Batch) -> View:
     if batch.one_command:
         return Displayed(QuietView())
-    view = _live_view(batch, items) if _can_draw(batch, items) else Displayed(LineView())
+    view = _live_view(batch) if _can_draw(batch) else Displayed(LineView())
     return Demonstration(view) if batch.request.demo else view
 
 
-def _can_draw(batch: Batch, items: Items) -> bool:
-    """Whether there is a terminal that can be drawn on, and no job writes to it as well."""
+def _can_draw(batch: Batch) -> bool:
+    """Whether the live display has a capable terminal that no job writes to."""
     able = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     readable = sys.stderr.encoding.lower().startswith("utf")
-    return able and readable and not batch.request.no_bar and not batch.shares_output(items)
+    return able and readable and not batch.request.no_bar and not batch.shares_output()
 
 
-def _live_view(batch: Batch, items: Items) -> View:
+def _live_view(batch: Batch) -> View:
     from stoker.cli.views.run_live import LiveView
 
-    return Displayed(LiveView(), expected=None if isinstance(items, Lines) else len(items), logs=batch.logs)
+    return Displayed(LiveView(), expected=None if isinstance(batch.items, Lines) else len(batch.items), logs=batch.logs)

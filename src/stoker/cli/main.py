@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
 import click
 
 from stoker import __version__
-from stoker.cli.console import leave, open_missing_streams, silence_output
+from stoker.cli.console import json_is_default, leave, open_missing_streams, silence_output
 from stoker.cli.lazy import LazyGroup
 from stoker.core.errors import StokerError, UsageError
 
@@ -109,7 +108,7 @@ def _run_verb(arguments: list[str]) -> int:
 
 def _wants_json(arguments: list[str]) -> bool:
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return "--json" in ours or os.environ.get("STOKER_OUTPUT") == "json"
+    return "--json" in ours or json_is_default()
 
 
 def _report(error: StokerError, *, as_json: bool) -> int:

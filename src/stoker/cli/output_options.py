@@ -12,6 +12,7 @@ import click
 import msgspec
 from msgspec import Struct
 
+from stoker.cli.console import json_is_default
 from stoker.core.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -26,7 +27,7 @@ def controlling(function: Function) -> Function:
 
 def wants_json(as_json: bool) -> bool:
     """Whether to print JSON, by the option or by STOKER_OUTPUT."""
-    return as_json or os.environ.get("STOKER_OUTPUT") == "json"
+    return as_json or json_is_default()
 
 
 Form = Literal["screen", "plain", "json"]
@@ -93,6 +94,6 @@ def write_plain(lines: Iterable[str]) -> None:
 def _form(*, as_json: bool, plain: bool) -> Form:
     if as_json and plain:
         raise UsageError("--json and --plain are two forms of the same", "give one of them")
-    if as_json or (not plain and os.environ.get("STOKER_OUTPUT") == "json"):
+    if as_json or (not plain and json_is_default()):
         return "json"
     return "screen" if not plain and sys.stdout.isatty() else "plain"

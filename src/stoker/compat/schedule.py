@@ -35,7 +35,7 @@ from stoker.compat.tool import Parser, announce, run_tool, say, whole_number
 from stoker.core.device import Device
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost
-from stoker.core.launch import INHERIT, device_words
+from stoker.core.launch import INHERIT, device_words, literal
 from stoker.core.spec import Command, NewJob, Resources
 from stoker.core.units import count_text
 from stoker.devices.detect import found_by_driver
@@ -317,8 +317,8 @@ def _source(request: Request, resources: Resources, run: Foreground) -> ListSour
         inherited_spec(run),
         resources=resources,
         requeue=False,
-        out=request.out.replace("%", "%%"),
-        err=request.err.replace("%", "%%"),
+        out=literal(request.out),
+        err=literal(request.err),
     )
     task = Listed(Command(request.words), "command line")
     return ListSource([task], lambda item: NewJob(item.command, spec), lambda item: None)

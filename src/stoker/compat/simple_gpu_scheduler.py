@@ -14,7 +14,7 @@ from stoker.compat.tool import STANDARD_INPUT, Parser, announce, run_tool, say
 from stoker.core.job import Assigned, Ended, Job, JobEvent, Lost
 from stoker.core.launch import INHERIT
 from stoker.core.planner.policy import Policy
-from stoker.core.spec import NewJob
+from stoker.core.spec import NewJob, shell_of
 from stoker.core.text import outcome
 from stoker.core.units import count_text
 from stoker.devices.detect import declare
@@ -96,7 +96,7 @@ def _commands(run: Foreground) -> StreamSource:
         run.tally.unusable += 1
         _say(f"{item.where} is left out: {item.sentence}")
 
-    lines = Lines("stdin", os.environ.get("SHELL") or "/bin/sh")
+    lines = Lines("stdin", shell_of(os.environ))
     return StreamSource(STANDARD_INPUT, lines, lambda item: NewJob(item.command, spec), refuse)
 
 

@@ -162,6 +162,16 @@ def _known(names: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(r"(?<!\$)\{(" + "|".join(map(re.escape, names)) + r")\}")
 
 
+def literal(path: str) -> str:
+    """The path as a pattern that stands for nothing but itself."""
+    return path.replace("%", "%%")
+
+
+def log_pattern(directory: object) -> str:
+    """One log file per job in a directory, named after its id."""
+    return literal(str(directory)) + "/%j.log"
+
+
 def output_paths(job: Job, user: str) -> tuple[str, str]:
     """Files of standard output and error; retries get separate files."""
     out = _output_path(job.spec.out, job, user)

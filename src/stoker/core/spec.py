@@ -125,6 +125,11 @@ class Command(Struct, frozen=True):
         return shlex.join([*map(_typed, self.words[:2]), *self.words[2:]])
 
 
+def shell_of(environment: Mapping[str, str]) -> str:
+    """The shell that reads a user's command lines."""
+    return environment.get("SHELL") or "/bin/sh"
+
+
 def _typed(word: str) -> str:
     """A word as the user typed it: for the copy of a script, the name of the script."""
     found = _COPY.fullmatch(word) if "/scripts/" in word else None

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import msgspec
-
 from stoker.core.job import Edited, Ended, Job, OnHold, Paused, Queued, Resumed, Retried, Waiting
 from stoker.core.planner.policy import Policy
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
 from stoker.engine.job_table import Jobs
-from stoker.store.queries import DRAINED, paused_key
+from stoker.store.queries import with_user_settings
 from stoker.store.writer import Store
 
 INTERVAL = 1.0
@@ -49,11 +47,7 @@ class RequestReader:
 
     def overlaid(self, policy: Policy) -> Policy:
         """The policy with what users have paused and drained."""
-        settings = self._store.settings()
-        paused = settings.get(paused_key(self._engine), {}).get("note", "")
-        drained = {key.removeprefix(DRAINED): value for key, value in settings.items() if key.startswith(DRAINED)}
-        closed = {device: value.get("note", "drained") for device, value in drained.items()}
-        return msgspec.structs.replace(policy, paused=paused, closed=closed)
+        return with_user_settings(policy, self._store.settings(), self._engine)
 
     def _is_new(self, number: int) -> bool:
         return number > self._read_up_to

@@ -12,9 +12,10 @@ from msgspec import Struct
 
 from stoker.core.errors import StokerError
 from stoker.core.job import JobEvent
-from stoker.core.launch import on_finish_job
+from stoker.core.launch import log_pattern, on_finish_job
 from stoker.core.planner.policy import Policy
 from stoker.core.settings import EngineSettings
+from stoker.core.spec import shell_of
 from stoker.engine.job_table import Jobs
 from stoker.engine.loop import Engine
 from stoker.engine.recorder import FollowUp
@@ -139,8 +140,7 @@ def _follow_up(config: EngineConfig, engine: str) -> FollowUp | None:
     """The job that runs when another ends, if one is configured."""
     if not config.on_finish:
         return None
-    shell = os.environ.get("SHELL") or "/bin/sh"
-    out = str(config.paths.logs).replace("%", "%%") + "/%j.log"
+    shell, out = shell_of(os.environ), log_pattern(config.paths.logs)
     with contextlib.suppress(OSError):  # on a full disk the command cannot write, and reports that itself
         config.paths.logs.mkdir(mode=0o700, exist_ok=True)
     return FollowUp(engine, lambda job, log: on_finish_job(job, log, config.on_finish, shell, out))

@@ -1,4 +1,4 @@
-"""The verbs for Python programs: submit, find and wait for jobs, as on the command line."""
+"""Functions for Python programs: submit, find and wait for jobs."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 class Waited(NamedTuple):
-    """Jobs after the waiting."""
+    """Jobs by whether they are done."""
 
     done: set[Job]
     not_done: set[Job]
 
 
 def submit(command: Sequence[str] | str, **options: Unpack[Keywords]) -> Job:
-    """Put a command into the queue: words are executed, text goes through the shell."""
-    wish = read_keywords(options)
-    if wish.array is not None:
+    """Submit a command: words are executed, text goes through the shell."""
+    given = read_keywords(options)
+    if given.array is not None:
         raise UsageError("submit() makes one job", "submit_array() makes an array")
     link = find_link()
-    return handles_of(link, submit_command(link, command, wish))[0]
+    return handles_of(link, submit_command(link, command, given))[0]
 
 
 def submit_array(command: Sequence[str] | str, array: str, **options: Unpack[Keywords]) -> list[Job]:
@@ -44,7 +44,7 @@ def submit_array(command: Sequence[str] | str, array: str, **options: Unpack[Key
 
 
 def job(job_id: int | str) -> Job:
-    """The handle of one job, by its id: 12, or "12.3" for a task of an array; also "last" or its name."""
+    """One job by its id: 12, or "12.3" for a task of an array; also "last" or its name."""
     link = find_link()
     with link.opened() as store:
         ids = find(store, [str(job_id)])
@@ -54,7 +54,7 @@ def job(job_id: int | str) -> Job:
 
 
 def jobs(*ids: Meant, ended: bool = False) -> list[Job]:
-    """Handles of the jobs that the ids or names mean; without any, of all that are not over, or of all that are."""
+    """The jobs that the ids or names mean; without any, all open jobs, or all ended ones."""
     link = find_link()
     with link.opened() as store:
         found = find(store, [_word(each) for each in ids] or ["all"], "ended" if ended else "open")
@@ -71,7 +71,7 @@ def wait(
 
 
 def as_completed(meant: Meant | Iterable[Meant], timeout: float | None = None) -> Iterator[Job]:
-    """The jobs as they come to their end."""
+    """The jobs in the order in which they end."""
     return concurrent.futures.as_completed(_handles(meant), timeout)  # type: ignore[return-value]
 
 

@@ -1,4 +1,4 @@
-"""Functions on their way into the queue: written to a folder beside it, and the command that runs one of them."""
+"""Write a function and its calls to a folder of the queue, and build the command that runs one."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from stoker.python import function_child
 from stoker.python.function_child import CALLS, LENGTH
 from stoker.store.paths import UNFINISHED, Paths
 
-MOST_TOLD = 20
+MOST_SHOWN = 20
 """Arguments that are shown in the command..."""
-LONGEST_TOLD = 60
+LONGEST_SHOWN = 60
 """... and how many characters of a text."""
 _CHILD = os.path.abspath(function_child.__file__)
 
@@ -37,9 +37,9 @@ class Call(NamedTuple):
 
 
 def command_of(paths: Paths, function: Callable[..., Any], call: Call) -> Command:
-    """What runs a call. What follows the folder is for people, and tells different work apart for what is learnt."""
+    """The command that runs a call. Words after the folder are for users, and identify the work for learning."""
     words = (sys.executable, "-P", _CHILD, str(paths.functions), _full_name(function))
-    return Command((*words, *_told(function, call)))
+    return Command((*words, *_shown(function, call)))
 
 
 def is_function(command: Command) -> bool:
@@ -48,7 +48,7 @@ def is_function(command: Command) -> bool:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """The name of a function, or of what stands in for one."""
+    """The name of a function or of another callable."""
     inner = getattr(function, "func", function)  # of a partial
     return str(getattr(inner, "__name__", type(inner).__name__))
 
@@ -61,7 +61,7 @@ def _full_name(function: Callable[..., Any]) -> str:
 
 @contextlib.contextmanager
 def written(paths: Paths, function: Callable[..., Any], calls: Sequence[Call]) -> Iterator[Path]:
-    """A folder with the function and its calls; what nobody has moved away by the end goes."""
+    """A folder with the function and its calls; it is removed unless it was renamed by then."""
     folder = paths.functions / f"{UNFINISHED}{os.getpid()}-{os.urandom(6).hex()}"
     try:
         _fill(folder, function, calls)
@@ -71,7 +71,7 @@ def written(paths: Paths, function: Callable[..., Any], calls: Sequence[Call]) -
 
 
 def settle(folder: Path, paths: Paths, job_id: int) -> Path:
-    """Give the folder the name of its job; one of that name is of a submit that failed at the last moment."""
+    """Rename the folder after its job; an existing one is left from a submit that failed at its end."""
     place = paths.function(job_id)
     shutil.rmtree(place, ignore_errors=True)
     folder.rename(place)
@@ -95,7 +95,7 @@ def _fill(folder: Path, function: Callable[..., Any], calls: Sequence[Call]) -> 
 
 
 def _write(file: BinaryIO, function: Callable[..., Any], calls: Sequence[Call]) -> None:
-    """The function, every call, and at the end a table of where each begins."""
+    """The function, every call, and a table of their offsets."""
     cloudpickle = _cloudpickle()
     starts = []
     for part in (function, *((call.arguments, dict(call.keywords)) for call in calls)):
@@ -104,10 +104,10 @@ def _write(file: BinaryIO, function: Callable[..., Any], calls: Sequence[Call]) 
             cloudpickle.dump(part, file)
         except OSError:
             raise
-        except Exception as error:  # whatever the things in it do when they are asked
+        except Exception as error:  # pickling runs code of the objects
             call = calls[len(starts) - 2] if len(starts) > 1 else None
             raise NotPicklable(*_blame(cloudpickle, function, call, error)) from error
-    path = [os.path.abspath(entry) for entry in sys.path]  # "" is where we are now
+    path = [os.path.abspath(entry) for entry in sys.path]  # "" is the current directory
     table = pickle.dumps({"python": sys.version_info[:2], "path": path, "starts": starts})
     file.write(table + len(table).to_bytes(LENGTH, "little"))
 
@@ -147,7 +147,7 @@ def _blame(
 
 
 def _reached(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-    """Variables that a function takes along: from around it, and of its module where that does not travel by name."""
+    """Variables that are pickled with a function: of its closure, and globals of a module that is not importable."""
     code = getattr(function, "__code__", None)
     if code is None:
         return
@@ -159,23 +159,23 @@ def _reached(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _named(function: Callable[..., Any], call: Call) -> list[tuple[str, Any]]:
-    """The arguments with the names that the function has for them."""
+    """The arguments by parameter name."""
     import inspect
 
     try:
         return list(inspect.signature(function).bind(*call.arguments, **call.keywords).arguments.items())
-    except (TypeError, ValueError):  # nobody knows its arguments, or it will refuse these
+    except (TypeError, ValueError):  # no signature, or it refuses these arguments
         return [*((str(place), value) for place, value in enumerate(call.arguments)), *call.keywords.items()]
 
 
-def _told(function: Callable[..., Any], call: Call) -> Iterator[str]:
-    """Those arguments that say something in a few words."""
-    for name, value in _named(function, call)[:MOST_TOLD]:
+def _shown(function: Callable[..., Any], call: Call) -> Iterator[str]:
+    """The arguments that are short as text."""
+    for name, value in _named(function, call)[:MOST_SHOWN]:
         if _is_short(value):
             yield f"{name}={value}"
 
 
 def _is_short(value: object) -> bool:
     if isinstance(value, str):
-        return len(value) <= LONGEST_TOLD and value.isprintable()
+        return len(value) <= LONGEST_SHOWN and value.isprintable()
     return isinstance(value, bool | float) or (isinstance(value, int) and value.bit_length() < 64)

@@ -1,4 +1,4 @@
-"""Where the queue is, and how it is reached: opened for each deed, so that threads and forks share nothing."""
+"""Where the queue is; it is opened for each operation, so that threads and forks share no connection."""
 
 from __future__ import annotations
 
@@ -21,24 +21,23 @@ class Link(NamedTuple):
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Store]:
-        """The queue's file."""
+        """The store, open until the end of the block."""
         with contextlib.closing(open_store(self.paths)) as store:
             yield store
 
     def job(self, job_id: int) -> Job:
-        """A job as it is now."""
         with self.opened() as store:
             return known(store.job(job_id), job_id)
 
 
 def find_link() -> Link:
-    """The queue that the environment means."""
+    """The queue that the environment names."""
     sim = os.environ.get("STOKER_SIM") or None
     return Link(find_paths(os.environ, os.uname().nodename, simulated=sim is not None), sim)
 
 
 def known(job: Job | None, job_id: int) -> Job:
-    """The job, or an error where it is not there, or no more."""
+    """The job; an error where it does not exist."""
     if job is None:
         raise NoSuchJob(f"there is no job {job_id}", "stoker status and stoker history show what there is")
     return job

@@ -1,4 +1,4 @@
-"""The Executor: concurrent.futures on the durable queue, each call in a fresh process with its own GPUs."""
+"""concurrent.futures on the queue: each call is a job in its own process with its own GPUs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Executor(concurrent.futures.Executor):
         return itertools.chain.from_iterable(_results(jobs, deadline))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more; if wanted, cancel what has not started, and wait for all that was submitted here."""
+        """Refuse further calls, cancel those not started if asked, and wait for the rest if asked."""
         with self._lock:
             self._is_shut = True
             left = list(self._open)
@@ -79,7 +79,7 @@ class Executor(concurrent.futures.Executor):
     def __exit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> bool | None:
-        """Wait for all, unless somebody wants to leave: then the jobs go on alone."""
+        """Wait for all jobs, unless the program is interrupted: then they go on without it."""
         self.shutdown(wait=exc_type is None or issubclass(exc_type, Exception))
         return None
 
@@ -106,7 +106,7 @@ def _chunks(calls: Iterable[tuple[Any, ...]], size: int) -> Iterator[tuple[tuple
 
 
 def _results(jobs: list[Job], deadline: float | None) -> Iterator[Any]:
-    """Results one by one; whoever stops asking does not want those that have not started."""
+    """Results one by one; a caller that stops early cancels the calls not started."""
     left = list(reversed(jobs))
     try:
         while left:

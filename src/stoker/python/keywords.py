@@ -1,4 +1,4 @@
-"""Job options as keywords: the same words as on the command line and in job files, read by the same code."""
+"""Job options as keyword arguments."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import msgspec
 
 from stoker.core.errors import UsageError
 from stoker.queue.job_files import read_options
-from stoker.queue.options import TOLD_TO_JOBS, JobOptions
+from stoker.queue.options import OPTIONS, JobOptions, Option
 
 if TYPE_CHECKING:
     from stoker.python.job import Job
 
 
 class Keywords(TypedDict, total=False):
-    """What can be asked for a job."""
+    """The table of job options, in the form that type checkers read."""
 
     gpus: int
     vram: str
@@ -55,26 +55,26 @@ def read_keywords(given: Mapping[str, Any]) -> JobOptions:
 
 
 def with_variables(options: JobOptions, environment: Mapping[str, str]) -> JobOptions:
-    """The options, and for those that were not given what STOKER_* variables say."""
-    others = ("array", *(TOLD_TO_JOBS if "STOKER_JOB_ID" in environment else ()))
+    """The options, completed by STOKER_* variables."""
     found = {}
-    for field in msgspec.structs.fields(JobOptions):
-        variable = f"STOKER_{field.name.upper()}"
-        text = environment.get(variable)
-        if text and getattr(options, field.name) is None and field.name not in others:
-            found[field.name] = _read_variable(variable, text, field.type)
+    for option in OPTIONS:
+        variable = option.variable_in(environment)
+        text = environment.get(variable) if variable and option.name != "array" else None
+        if text and getattr(options, option.name) is None:
+            found[option.name] = _read_variable(option, text)
     return msgspec.structs.replace(options, **found) if found else options
 
 
-def _read_variable(variable: str, text: str, kind: Any) -> Any:
+def _read_variable(option: Option, text: str) -> Any:
+    types = {field.name: field.type for field in msgspec.structs.fields(JobOptions)}
     try:
-        return msgspec.convert(text, kind, strict=False)
+        return msgspec.convert(text, types[option.name], strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{variable}={text} cannot be read: {error}", "correct or unset it") from None
+        raise UsageError(f"{option.variable}={text} cannot be read: {error}", "correct or unset it") from None
 
 
 def _word(value: Any) -> Any:
-    """A value as a job file would have it."""
+    """The value as a job file has it."""
     if isinstance(value, list | tuple | set | frozenset):
         return [_word(each) for each in value]
     if isinstance(value, timedelta):

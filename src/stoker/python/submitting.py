@@ -1,4 +1,4 @@
-"""Puts jobs of a Python program into the queue, by the same desk as the command line."""
+"""Submit commands and function calls of a Python program to the queue."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from stoker.core.errors import StokerError, UsageError
-from stoker.core.spec import Command
+from stoker.core.spec import Command, shell_of
 from stoker.python import calls
 from stoker.python.calls import Call
 from stoker.python.connection import Link
 from stoker.python.keywords import with_variables
-from stoker.queue.config import load_config
+from stoker.queue.config import config_here
 from stoker.queue.engine_process import Background
 from stoker.queue.job_files import COMMAND_LINE, Listed
-from stoker.queue.options import JobOptions, merged, working_directory
-from stoker.queue.submit import Entered, JobBuilder, Part
+from stoker.queue.options import JobOptions
+from stoker.queue.submit import Entered, Part, QueueSubmission
+from stoker.store.paths import make_durable
 
 LABEL = "python"
 Undo = Callable[[], object]
 _PLACEHOLDER = Command((sys.executable,))
-"""Stands for the command of a call until there is one; it runs the same Python."""
+"""A command of the same Python, to check options with."""
 
 
 def submit_command(link: Link, words: Sequence[str] | str, options: JobOptions) -> range:
-    """A command: a line for the shell, or words to execute. Returns the ids, several where it is an array."""
-    return _hand_in(link, options, command_of(words))[0].ids
+    """Submit a shell line, or words to execute; returns the ids of the job or the array."""
+    return _submit(link, options, command_of(words))[0].ids
 
 
 def submit_calls(
     link: Link, function: Callable[..., Any], given: Sequence[Call], options: JobOptions, array: str | None = None
 ) -> range:
-    """A job for each call; several are the tasks of an array."""
-    wish = msgspec.structs.replace(_named(options, function), array=array)
+    """Submit a job for each call; several are the tasks of an array."""
+    named = msgspec.structs.replace(_named(options, function), array=array)
     commands = [calls.command_of(link.paths, function, call) for call in given]
     with calls.written(link.paths, function, given) as folder:
 
@@ -49,13 +49,13 @@ def submit_calls(
             place = calls.settle(folder, link.paths, ids[0])
             return lambda: place.rename(folder)
 
-        entered = _hand_in(link, wish, commands[0], partial(_with_commands, commands=commands), settle)
-    _make_durable(link.paths.functions)
+        entered = _submit(link, named, commands[0], partial(_with_commands, commands=commands), settle)
+    make_durable(link.paths.functions)
     return entered[0].ids
 
 
 def _with_commands(part: Part, commands: Sequence[Command]) -> Part:
-    """The tasks of an array with a command each, in which nothing is to be filled in."""
+    """The tasks of an array with a command each, without placeholders."""
     spec = msgspec.structs.replace(part.jobs[0].spec, fill=False)
     jobs = [
         msgspec.structs.replace(job, command=command, spec=spec)
@@ -66,7 +66,7 @@ def _with_commands(part: Part, commands: Sequence[Command]) -> Part:
 
 def check(link: Link, options: JobOptions) -> None:
     """Refuse options that no job could have."""
-    _builder(link, options).read([Listed(_PLACEHOLDER, COMMAND_LINE)])
+    _submission(link, options).read([Listed(_PLACEHOLDER, COMMAND_LINE)])
 
 
 def command_of(words: Sequence[str] | str) -> Command:
@@ -74,51 +74,48 @@ def command_of(words: Sequence[str] | str) -> Command:
     parts = [words] if isinstance(words, str) else [os.fspath(word) for word in words]
     if not parts or not parts[0].strip() or any("\0" in part for part in parts):
         raise UsageError("the command is empty or contains a NUL byte", "give it as text, or as a list of words")
-    return Command(tuple(parts), (os.environ.get("SHELL") or "/bin/sh") if isinstance(words, str) else "")
+    return Command(tuple(parts), shell_of(os.environ) if isinstance(words, str) else "")
 
 
-def _hand_in(
+def _submit(
     link: Link,
     options: JobOptions,
     command: Command,
     finished: Callable[[Part], Part] = lambda part: part,
     settle: Callable[[range], Undo] = lambda _: lambda: None,
 ) -> list[Entered]:
-    """`finished` has the last word on the jobs; `settle` is called with their ids before anybody else can see them.
+    """`finished` may change the jobs; `settle` gets their ids inside the transaction that adds them.
 
-    What it did is undone where they do not get into the queue, and stays once they are there, whatever comes then.
+    It returns how to undo what it did, which is done unless the transaction is committed.
     """
-    builder = _builder(link, options)
+    submission = _submission(link, options)
     items = [Listed(command, COMMAND_LINE)]
-    builder.read(items)
+    submission.read(items)
     engine = Background(link.paths, link.sim)
     with link.opened() as store:
         with engine.not_for_nothing():
-            parts = builder.settle(items, store, engine.machine() if builder.needs_devices else None)
+            parts = submission.settle(items, store, engine.machine() if submission.needs_devices else None)
         with contextlib.ExitStack() as undoing:
             with store.writing():
-                entered = builder.enter(store, [finished(part) for part in parts], LABEL, held="")
+                entered = submission.enter(store, [finished(part) for part in parts], LABEL, held="")
                 undoing.callback(settle(entered[0].ids))
             undoing.pop_all()
     engine.wake()
-    for note in builder.notes:
+    for note in submission.notes:
         warnings.warn(note, RuntimeWarning, stacklevel=5)
     if engine.failure:
         _warn(entered[0].ids, engine.failure)
     return entered
 
 
-def _builder(link: Link, options: JobOptions) -> JobBuilder:
-    """With what is configured here, before which go variables, and before those what was given."""
-    config = load_config(os.environ, Path(working_directory()))
-    for warning in config.warnings:
-        warnings.warn(warning, RuntimeWarning, stacklevel=2)
-    wish = merged(JobOptions(**config.defaults), with_variables(options, os.environ))
-    return JobBuilder(link.paths, config, wish, time.time(), os.environ)
+def _submission(link: Link, options: JobOptions) -> QueueSubmission:
+    """With the configured options, overridden by variables, overridden by the given ones."""
+    config = config_here(lambda warning: warnings.warn(warning, RuntimeWarning, stacklevel=4))
+    return QueueSubmission(link.paths, config, with_variables(options, os.environ), time.time(), os.environ)
 
 
 def _named(options: JobOptions, function: Callable[..., Any]) -> JobOptions:
-    """With the function's name, where the job has none and that can be one."""
+    """With the function's name, unless the job has one or it cannot be a name."""
     from stoker.queue.options import check_name
 
     if options.name is not None:
@@ -127,15 +124,6 @@ def _named(options: JobOptions, function: Callable[..., Any]) -> JobOptions:
         check_name(name := calls.name_of(function))
         return msgspec.structs.replace(options, name=name)
     return options
-
-
-def _make_durable(folder: Path) -> None:
-    """The names in it are to be found even if the machine goes down now."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _warn(ids: range, failure: StokerError) -> None:

@@ -18,35 +18,33 @@ from msgspec import Struct
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.settings import KEYS, EngineSettings, read_setting, setting_text
 from stoker.core.text import shown_value
-from stoker.core.units import parse_duration
-from stoker.queue.options import JobOptions, parse_grace, parse_mps, parse_retry_on, parse_vram, vram_word
+from stoker.queue.options import BY_NAME, OPTIONS, JobOptions, merged, working_directory
 
 _MENTIONED = re.compile(rb"""tool['"\s]*\.[\s'"]*stoker""")
 
 
 class Settings(Struct, frozen=True):
-    """What a file says."""
+    """The content of one file."""
 
     path: Path
     table: dict[str, Any]
     project: bool = False
-    """Whether it belongs to a directory of jobs rather than to a user or a machine."""
+    """Whether it belongs to a project directory rather than to a user or a machine."""
 
 
 class Ignored(Struct, frozen=True):
-    """A file that is there and must not be believed, or cannot be read."""
+    """A file that cannot be trusted or read."""
 
     path: Path
     why: str
 
     @property
     def warning(self) -> str:
-        """A sentence for the user."""
         return f"{self.path} is ignored: {self.why}"
 
 
 def user_file(environment: Mapping[str, str]) -> Path | None:
-    """The user's own file; as the XDG rules have it, a relative path counts as none."""
+    """The user's own file; by the XDG rules a relative path does not count."""
     chosen, home = (Path(environment.get(name, "")) for name in ("XDG_CONFIG_HOME", "HOME"))
     if chosen.is_absolute():
         return chosen / "stoker/config.toml"
@@ -54,7 +52,7 @@ def user_file(environment: Mapping[str, str]) -> Path | None:
 
 
 def read_settings(path: Path) -> Iterator[Settings | Ignored]:
-    """What the file says, or why it is ignored; nothing where there is none."""
+    """The file's settings, or why it is ignored; nothing where there is no file."""
     data = _read_trusted(path)
     if isinstance(data, Ignored):
         yield data
@@ -63,7 +61,7 @@ def read_settings(path: Path) -> Iterator[Settings | Ignored]:
 
 
 def read_project(directory: Path) -> Iterator[Settings | Ignored]:
-    """The nearest stoker.toml or [tool.stoker] from the directory upwards, and what had to be ignored on the way."""
+    """The nearest stoker.toml or [tool.stoker] from the directory upwards, and files ignored on the way."""
     start = directory.absolute()
     for above in (start, *start.parents):
         for found in (*_stoker_toml(above / "stoker.toml"), *_pyproject(above / "pyproject.toml")):
@@ -78,7 +76,7 @@ def _stoker_toml(path: Path) -> Iterator[Settings | Ignored]:
 
 
 def _pyproject(path: Path) -> Iterator[Settings | Ignored]:
-    """Most of these files are not about us, whoever they belong to and whatever is wrong with them."""
+    """Most of these files do not mention Stoker; their errors and owners do not matter."""
     data = _read_trusted(path, _MENTIONED)
     if isinstance(data, Ignored):
         yield data
@@ -112,9 +110,9 @@ def _parsed(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def _read_trusted(path: Path, only_with: re.Pattern[bytes] | None = None) -> bytes | Ignored | None:
-    """The contents, if nobody but this user and root could have written them; None where there is no such file.
+    """The content, if only this user and root can write it; None where there is no file.
 
-    With a pattern, a file that cannot be trusted is told of only if its contents match.
+    With a pattern, an untrusted file is reported only if its content matches.
     """
     try:
         with open(path, "rb", opener=_open_at_once) as file:
@@ -131,12 +129,12 @@ def _read_trusted(path: Path, only_with: re.Pattern[bytes] | None = None) -> byt
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Somebody may have put a pipe there, on which opening would wait for ever."""
+    """Without blocking: another user may have put a FIFO there."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _distrust(found: os.stat_result) -> str:
-    """Why the file might say what somebody else wants; empty where it cannot."""
+    """Why another user may control the file; empty where none does."""
     if not stat.S_ISREG(found.st_mode):
         return "it is not a file"
     if found.st_uid not in (0, os.geteuid()):
@@ -147,7 +145,7 @@ def _distrust(found: os.stat_result) -> str:
 
 
 def _is_there(path: Path) -> bool:
-    """False also in a directory that cannot be entered, where nobody can tell."""
+    """False also in a directory that cannot be entered."""
     try:
         path.lstat()
     except OSError:
@@ -162,53 +160,31 @@ def _user_name(uid: int) -> str:
         return f"user {uid}"
 
 
-OF_ONE_JOB = ("name", "begin", "after", "array")
-"""Options that make sense for a job or a batch, and never for all."""
-
-NAMES = tuple(JobOptions.__struct_fields__)
-
-BUILT_IN: Mapping[str, object] = {"gpus": 1, "vram": "all", "priority": 0, "grace": "30s", "retries": 0}
-"""What holds when nobody says anything, as one would write it."""
-
-
-def _at_least_zero(number: int) -> None:
-    if number < 0:
-        raise UsageError(f"{number} is less than nothing", "give 0 or more")
-
-
-_CHECKS: Mapping[str, Callable[[Any], object]] = {
-    "gpus": _at_least_zero,
-    "retries": _at_least_zero,
-    "vram": lambda text: vram_word(text) or parse_vram(text),
-    "mps": parse_mps,
-    "time": parse_duration,
-    "grace": parse_grace,
-    "retry_on": parse_retry_on,
-}
+BUILT_IN: Mapping[str, object] = {option.name: option.built_in for option in OPTIONS if option.built_in is not None}
 
 _KINDS = {"str": "text", "int": "a whole number", "bool": "true or false", "object": "a table", "array": "a list"}
 
 
 def checked_defaults(table: object, place: str) -> dict[str, Any]:
-    """The options, with numbers as text where text is wanted; the place says in an error which file it was."""
+    """The options, with numbers as text where the option is text; `place` is the file, for errors."""
     if not isinstance(table, dict):
         raise UsageError(f"{place}: defaults is not a table", "write [defaults] on a line above the options")
     return {name: _checked(name, value, f"{place}: {name} under [defaults]") for name, value in table.items()}
 
 
 def _checked(name: str, raw: object, place: str) -> object:
-    if name not in NAMES or name in OF_ONE_JOB:
+    if name not in BY_NAME or BY_NAME[name].of_one_job:
         _refuse(name, place)
     value = _converted(name, raw, place)
     try:
-        _CHECKS.get(name, lambda _: None)(value)
+        BY_NAME[name].check(value)
     except UsageError as error:
         raise UsageError(f"{place}: {error.message}", error.hint) from None
     return value
 
 
 def _converted(name: str, raw: object, place: str) -> object:
-    """A number may stand where the command line takes text, as in job lists."""
+    """A number is accepted where the command line takes text."""
     problem: msgspec.ValidationError | None = None
     for candidate in (raw, _as_text(raw)):
         try:
@@ -227,13 +203,13 @@ def _as_text(raw: object) -> object:
 
 
 def _refuse(name: str, place: str) -> NoReturn:
-    if name in OF_ONE_JOB:
+    if name in BY_NAME:
         raise UsageError(f"{place} would be the same for all jobs", f"give --{name} to the jobs it is meant for")
     if name in KEYS:
         raise UsageError(f"{place} is not a job option", f"{name} is a setting of the engine: put it above [defaults]")
     import difflib
 
-    known = [each for each in NAMES if each not in OF_ONE_JOB]
+    known = [option.name for option in OPTIONS if not option.of_one_job]
     near = difflib.get_close_matches(name, known, 1)
     raise UsageError(f"{place} is unknown", f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}")
 
@@ -243,11 +219,11 @@ SYSTEM_FILE = Path("/etc/stoker/config.toml")
 _BUILT_IN = "built in"
 
 Name = tuple[str, ...]
-"""The parts of a dotted key: ("reserve",), ("groups", "big"), ("defaults", "env", "SEED")."""
+"""Parts of a dotted key: ("reserve",), ("groups", "big"), ("defaults", "env", "SEED")."""
 
 
 class Value(Struct, frozen=True):
-    """What was written for a key, and where: a path, a variable, a flag, or built in."""
+    """The value of a key and its origin: a path, a variable, a flag, or built in."""
 
     raw: object
     origin: str
@@ -262,18 +238,22 @@ class Row(Struct, frozen=True):
 
 
 class Config(Struct, frozen=True):
-    """All that was configured."""
+    """The configuration in effect."""
 
     engine: EngineSettings
     defaults: dict[str, Any]
-    """Job options from files, for JobOptions; those of STOKER_* variables come with the command line's own."""
+    """Job options from files; STOKER_* variables come with the options of the command line."""
     values: dict[Name, Value]
     files: tuple[Path, ...] = ()
-    """The files that were read, the weakest first."""
+    """The files that were read, weakest first."""
     warnings: tuple[str, ...] = ()
 
+    def completed(self, options: JobOptions) -> JobOptions:
+        """The options, and the configured ones where they are not given."""
+        return merged(JobOptions(**self.defaults), options)
+
     def origins(self) -> list[Row]:
-        """Every value with its origin, those of the engine first; secrets are not shown."""
+        """Every value with its origin, engine settings first; secrets are hidden."""
         order = {name: place for place, name in enumerate([*KEYS, "defaults"])}
         names = sorted(self.values, key=lambda name: order[name[0]])
         return [Row(".".join(name), self._shown(name), self.values[name].origin) for name in names]
@@ -291,7 +271,7 @@ def load_config(
     system: Path = SYSTEM_FILE,
     flags: Mapping[str, object] | None = None,
 ) -> Config:
-    """The configuration that holds in a directory; with None the one that holds in none, as for the engine itself."""
+    """The configuration for a directory; with None that of the engine, which ignores project files."""
     found = list(_found(environment, cwd, system))
     files = [each for each in found if isinstance(each, Settings)]
     written = _overlaid([_built_in(), *map(_of_file, files)])
@@ -305,8 +285,16 @@ def load_config(
     )
 
 
+def config_here(say: Callable[[str], None]) -> Config:
+    """The configuration for jobs of the current directory; `say` gets its warnings."""
+    config = load_config(os.environ, Path(working_directory()))
+    for warning in config.warnings:
+        say(warning)
+    return config
+
+
 def _found(environment: Mapping[str, str], cwd: Path | None, system: Path) -> Iterator[Settings | Ignored]:
-    """All files, the weakest first."""
+    """All files, weakest first."""
     yield from read_settings(system)
     user = user_file(environment)
     if user is not None:
@@ -324,7 +312,7 @@ def _built_in() -> dict[Name, Value]:
 
 
 def _of_file(settings: Settings) -> dict[Name, Value]:
-    """The values of a file, each of them checked, also where a stronger file sets another."""
+    """The values of a file, each checked even where a stronger file overrides it."""
     place = str(settings.path)
     for key, value in settings.table.items():
         if key not in KEYS and key != "defaults":
@@ -338,21 +326,20 @@ def _of_file(settings: Settings) -> dict[Name, Value]:
 
 
 def _of_environment(environment: Mapping[str, str]) -> dict[Name, Value]:
-    """STOKER_<KEY> of every setting and job option; an empty one counts as not set."""
+    """STOKER_<KEY> of every setting and job option; empty counts as not set."""
     found: dict[Name, Value] = {}
     for name in KEYS:
         variable = f"STOKER_{name.upper()}"
         if raw := environment.get(variable):
             found |= _flat({name: _plain(name, raw, variable)}, variable)
-    for name in NAMES:
-        variable = f"STOKER_{name.upper()}"
-        if name != "env" and (raw := environment.get(variable)):
-            found[("defaults", name)] = Value(raw, variable)
+    for option in OPTIONS:
+        if option.variable and (raw := environment.get(option.variable)):
+            found[("defaults", option.name)] = Value(raw, option.variable)
     return found
 
 
 def _of_flags(flags: Mapping[str, object]) -> dict[Name, Value]:
-    """Settings given on the command line; None is not given."""
+    """Settings of the command line; None is not given."""
     found: dict[Name, Value] = {}
     for name, raw in flags.items():
         if raw is not None:
@@ -362,7 +349,7 @@ def _of_flags(flags: Mapping[str, object]) -> dict[Name, Value]:
 
 
 def _plain(name: str, raw: object, place: str) -> object:
-    """The text, if it can be read; of a table its entries, so that each can be overlaid by itself."""
+    """The checked text; a table as its entries, so that each can be overridden alone."""
     value = read_setting(name, raw, place)
     return value if isinstance(value, dict) else raw
 
@@ -388,13 +375,12 @@ def _nested(values: Mapping[Name, Value]) -> dict[str, Any]:
 
 
 def _engine_settings(values: Mapping[Name, Value]) -> EngineSettings:
-    """From values that were checked one by one."""
     table = _nested(values)
     return EngineSettings(**{name: read_setting(name, table.get(name, {}), name) for name in KEYS})
 
 
 def _with_built_in_options(values: dict[Name, Value]) -> dict[Name, Value]:
-    """For the eye only: an option that nobody set is not given to JobOptions, which knows what that means."""
+    """With the built-in values of options, for display only: JobOptions has None for them."""
     return _flat({"defaults": BUILT_IN}, _BUILT_IN) | values
 
 
@@ -403,7 +389,7 @@ def _refuse_unknown(key: str, settings: Settings) -> NoReturn:
 
     known = ["defaults"] if settings.project else [*KEYS, "defaults"]
     near = difflib.get_close_matches(key, known, 1)
-    if key in NAMES:
+    if key in BY_NAME:
         hint = f"{key} is a job option: put it under {_defaults_header(settings)}"
     else:
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
@@ -425,10 +411,9 @@ Stamp = tuple[tuple[int, ...], ...]
 
 
 class Rereading:
-    """Reads the configuration again when a file of it is not what it was; where that fails, the old one holds on."""
+    """Reads the configuration again when one of its files changes; on an error the old one stays."""
 
     def __init__(self, environment: Mapping[str, str], load: Callable[[], Config], say: Callable[[str], None]) -> None:
-        """What `load` reads by the same environment is as new as the files are now."""
         own = user_file(environment)
         self._files = [SYSTEM_FILE, *([own] if own else [])]
         self._load = load
@@ -436,11 +421,11 @@ class Rereading:
         self._stamp = self._seen()
 
     def news(self) -> Config | None:
-        """The configuration, if a file has changed since the last time and all of them can be read."""
+        """The new configuration, if a file has changed and all can be read."""
         stamp = self._seen()
         if stamp == self._stamp:
             return None
-        self._stamp = stamp  # also where it cannot be read: that is told once
+        self._stamp = stamp  # also where it cannot be read: warn once
         try:
             config = self._load()
         except StokerError as error:

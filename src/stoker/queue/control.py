@@ -13,7 +13,7 @@ import msgspec
 
 from stoker.core.errors import StokerError
 from stoker.core.job import Job
-from stoker.core.launch import INHERIT
+from stoker.core.launch import INHERIT, log_pattern
 from stoker.core.requests import Release, Request
 from stoker.core.spec import Dependency, JobSpec, NeverSatisfied, NewJob, Outcome, judge
 from stoker.queue.select import jobs_in_order
@@ -173,7 +173,7 @@ def spec_in_queue(control: Control, spec: JobSpec) -> JobSpec:
 
 def default_log(control: Control) -> str:
     """The log file of a job without -o."""
-    return str(control.paths.logs).replace("%", "%%") + "/%j.log"
+    return log_pattern(control.paths.logs)
 
 
 def skipped_because(store: Store, jobs: Sequence[Job]) -> list[Job]:

@@ -23,7 +23,7 @@ from stoker.core.units import size_text
 from stoker.queue.control import Control, default_log, warn
 from stoker.queue.local_time import LocalZone
 from stoker.queue.options import JobOptions, Surroundings, check_mps, parse_vram, spec_of, vram_word
-from stoker.queue.preflight import Caps
+from stoker.queue.preflight import Preflight
 from stoker.queue.select import resolve_after
 from stoker.queue.view_model import amount_now, resources_of_attempts
 from stoker.store.engine_lock import QUEUE
@@ -126,7 +126,7 @@ class Rewriter:
         self._control = control
         self._status = read_status(control.paths.status_file(QUEUE))
         self._now = time.time()
-        self._caps_by_environment: dict[str, Caps] = {}
+        self._preflights: dict[str, Preflight] = {}
 
     def spec(self, job: Job, changes: Changes) -> JobSpec:
         """The spec of a job with the changes, checked."""
@@ -149,13 +149,13 @@ class Rewriter:
         if resources:
             check_mps(spec.resources)
             self.refuse_impossible(job, spec.resources)
-        return self._caps(job).settled(job.command, spec) if changes.get("cap") else spec
+        return self._preflight(job).settle_cap(job.command, spec) if changes.get("cap") else spec
 
-    def _caps(self, job: Job) -> Caps:
+    def _preflight(self, job: Job) -> Preflight:
         digest = job.spec.environment
-        if digest not in self._caps_by_environment:
-            self._caps_by_environment[digest] = Caps(self._control.store.environment(digest), warn)
-        return self._caps_by_environment[digest]
+        if digest not in self._preflights:
+            self._preflights[digest] = Preflight(self._control.store.environment(digest), warn)
+        return self._preflights[digest]
 
     def refuse_impossible(self, job: Job, resources: Resources) -> None:
         if self._status is not None and resources.gpus and (why := never_fits(resources, self._status.devices)):

@@ -3,58 +3,61 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+import msgspec
 
 from stoker.core.errors import Impossible, StokerError
 from stoker.store.engine_lock import QUEUE, engine_lives, process_of, signal_engine, wake
 from stoker.store.paths import Paths
 from stoker.store.status_file import Machine, read_machine
 
+if TYPE_CHECKING:
+    import subprocess
+
 LIMIT = 10 * 2**20
-"""Bytes at which a new log is begun; one old one is kept."""
+"""Bytes at which the log is rotated; one old log is kept."""
 
 
 def open_log(path: Path) -> IO[bytes]:
-    """The log, to be added to; what has grown too long is put aside."""
+    """The log, opened for appending; one that has grown too long is rotated."""
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size > LIMIT:
-            _put_aside(path)
+            _keep_old(path)
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab")
 
 
 def log(path: Path, text: str) -> None:
-    """A line in the log of the engine that this process is, wherever that goes: to the file, or to systemd."""
+    """Write a line to the log of the engine that this process is: standard error, which is a file or systemd's."""
     with contextlib.suppress(OSError):  # a full disk must not keep jobs from running
-        turn_over(path)
+        rotate(path)
         print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
 
 
-def turn_over(path: Path, limit: int = LIMIT) -> None:
-    """Begin a new log where this process writes to one that has grown too long."""
+def rotate(path: Path, limit: int = LIMIT) -> None:
+    """Rotate the log that this process writes to, if it has grown too long."""
     written = os.fstat(sys.stderr.fileno())
     if written.st_size <= limit or not path.exists() or not os.path.samestat(written, path.stat()):
         return
-    _put_aside(path)
+    _keep_old(path)
     with open_log(path) as new:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(new.fileno(), stream.fileno())
 
 
-def _put_aside(path: Path) -> None:
+def _keep_old(path: Path) -> None:
     path.replace(path.with_suffix(".log.1"))
 
 
 READY_SECONDS = 60.0
-"""How long an engine may take until it works; a driver may need 20 s for its first answer."""
+"""How long an engine may take to start; a driver may need 20 s for its first answer."""
 
 READY = b"ready\n"
 
@@ -66,7 +69,7 @@ class EngineFailed(StokerError):
 
 
 def ensure_engine(paths: Paths, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Start the engine of the queue unless one runs; True where it was started. Jobs wait safely if it fails."""
+    """Start the engine of the queue unless one runs; True where it was started."""
     if engine_lives(paths, QUEUE):
         return False
     read_end, write_end = os.pipe()
@@ -77,34 +80,36 @@ def ensure_engine(paths: Paths, arguments: Sequence[str], environment: Mapping[s
     with open(read_end, "rb", buffering=0) as answers:
         answer = _answer(answers.fileno())
     if answer != READY:
-        there = _still_there(process)  # before the look at the lock: one that is dying may have it to the last
-        if not engine_lives(paths, QUEUE):  # else another was faster, which is just as well
+        there = _still_there(process)  # before testing the lock: a dying engine may hold it to the last
+        if not engine_lives(paths, QUEUE):  # else another process started one at the same time
             raise _failure(paths, answer, process, there=there)
     elif process.poll():
         raise _failure(paths, b"", process, there=False)
-    process.returncode = 0  # it outlives us, and nobody waits for it
+    process.returncode = 0  # it outlives this process, and Popen must not warn of that
     return True
 
 
 def tell_ready(descriptor: int | None) -> None:
-    """Let whoever started the engine go on."""
+    """Tell the process that started the engine to go on."""
     if descriptor is not None:
         os.write(descriptor, READY)
         os.close(descriptor)
 
 
 def tell_failure(descriptor: int | None, error: StokerError) -> None:
-    """Let whoever started the engine know why there is none."""
+    """Tell the process that started the engine why it failed."""
     if descriptor is not None:
         body = {"message": error.message, "hint": error.hint, "code": error.exit_code}
-        os.write(descriptor, json.dumps(body).encode())
+        os.write(descriptor, msgspec.json.encode(body))
         os.close(descriptor)
 
 
 def _spawn(
     paths: Paths, arguments: Sequence[str], environment: Mapping[str, str], descriptor: int
 ) -> subprocess.Popen[bytes]:
-    """A process in a session of its own, with no terminal and no descriptor of ours but the log and the pipe."""
+    """A process in its own session, without a terminal, that inherits only the log and the pipe."""
+    import subprocess  # a submit beside a living engine starts no process
+
     with open_log(paths.log) as log:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "stoker", "engine", "run", *arguments],
@@ -120,7 +125,7 @@ def _spawn(
 
 
 def _answer(descriptor: int) -> bytes:
-    """What the new engine has to say, until it has said all or time is up."""
+    """What the new engine writes to the pipe, until it closes it or time is up."""
     said = b""
     while select.select([descriptor], [], [], READY_SECONDS)[0]:
         part = os.read(descriptor, 65_536)
@@ -132,8 +137,8 @@ def _answer(descriptor: int) -> bytes:
 
 def _failure(paths: Paths, answer: bytes, process: subprocess.Popen[bytes], *, there: bool) -> StokerError:
     try:
-        body = json.loads(answer)
-    except ValueError:
+        body = msgspec.json.decode(answer)
+    except msgspec.DecodeError:
         how = "did not get ready in time" if there else f"ended with {process.returncode}"
         return EngineFailed(f"the engine {how}", f"see {paths.log}; the queue is as it was")
     kind = Impossible if body["code"] == Impossible.exit_code else EngineFailed
@@ -141,21 +146,23 @@ def _failure(paths: Paths, answer: bytes, process: subprocess.Popen[bytes], *, t
 
 
 def _still_there(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it lives on; one that has just closed its end of the pipe gets a moment to be gone."""
+    """Whether it lives; one that has just closed its end of the pipe gets a second to exit."""
+    import subprocess
+
     try:
         process.wait(1.0)
     except subprocess.TimeoutExpired:
-        process.returncode = 0  # it is left to itself
+        process.returncode = 0  # it goes on alone
         return True
     return False
 
 
 LEAVING_SECONDS = 3.0
-"""How long an engine that nobody needs is waited for."""
+"""How long to wait for an engine that was told to exit."""
 
 
 class Background:
-    """The engine of the queue as a door needs it; that it cannot be started is told when the jobs are safe."""
+    """The engine of the queue as a front end needs it; `failure` is set where it cannot be started."""
 
     def __init__(self, paths: Paths, sim: str | None) -> None:
         self.failure: StokerError | None = None
@@ -165,33 +172,31 @@ class Background:
 
     @contextlib.contextmanager
     def not_for_nothing(self) -> Iterator[None]:
-        """Let an engine that was started only to hear that there is no GPU leave again.
+        """Stop an engine that was started here and found no GPU, if that makes the job impossible.
 
-        It would stay without GPUs, whatever the next call says about devices. What others have submitted meanwhile
-        keeps it.
+        It would stay without GPUs, whatever devices the next call names. It goes on if it has jobs by now.
         """
         try:
             yield
         except Impossible:
             machine = read_machine(self._paths.status_file(QUEUE))
             if self._started and not (machine and machine.devices):
-                self._see_off()
+                self._stop()
             raise
 
     def machine(self) -> Machine | None:
-        """What the machine has, as a living engine says; else what the last one said, if there was one."""
+        """The devices that the engine sees, or the last one saw."""
         self._ensure()
         return read_machine(self._paths.status_file(QUEUE))
 
     def wake(self) -> None:
-        """There is something new in the queue."""
+        """Tell the engine of new jobs; start one if there is none."""
         if not wake(self._paths, QUEUE) and self.failure is None:
             self._ensure()
 
     def _ensure(self) -> None:
         if engine_lives(self._paths, QUEUE):
             return
-
         try:
             self._started = start_engine(self._paths, self._sim)
         except StokerError as error:
@@ -200,7 +205,7 @@ class Background:
             hint = f"see whether {self._paths.state} can be written to, then stoker engine start"
             self.failure = StokerError(f"{error.strerror} ({error.filename})", hint)
 
-    def _see_off(self) -> None:
+    def _stop(self) -> None:
         pid = signal_engine(self._paths, QUEUE, signal.SIGUSR2)
         deadline = time.monotonic() + LEAVING_SECONDS
         while pid is not None and process_of(self._paths, QUEUE) == pid and time.monotonic() < deadline:

@@ -14,34 +14,28 @@ from msgspec import Struct
 
 from stoker.core.errors import UsageError
 from stoker.core.spec import Command, NewJob, parse_array
-from stoker.queue.options import JobOptions
+from stoker.queue.options import BY_NAME, JobOptions
 
 if TYPE_CHECKING:
     from stoker.queue.task_list import BadRow, Record, Sheet, Task
 
 
 PLAIN = JobOptions()
-"""What a job has that wishes nothing of its own; most share it, which makes them quick to tell."""
+"""Options of a job that has none of its own. Most jobs share this object, so `is` finds them."""
 
 COMMAND_LINE = "command line"
 
-_LISTS = ("on", "prefer", "after", "array", "retry_on")
-
-_TEXTS = ("vram", "mps", "time", "grace", *_LISTS)
-
-_TABLES = ("env", "tag")
-
 
 class Listed(Struct, frozen=True):
-    """One job of a list, and where it stands there."""
+    """One job of a list, and its place there."""
 
     command: Command
     where: str
     options: JobOptions = PLAIN
     task: int | None = None
-    """Its index, where it is a task of an array..."""
+    """Index of a task of an array..."""
     array: int = 0
-    """... and which array of the list that is, counted from 1."""
+    """... and the number of that array in the list, from 1."""
 
 
 class Unusable(Struct, frozen=True):
@@ -52,7 +46,7 @@ class Unusable(Struct, frozen=True):
 
 
 class Lines:
-    """Cuts a stream of bytes into jobs as they arrive: one a line, going on after a backslash at its end."""
+    """Splits a stream of bytes into jobs: one per line; a line that ends in a backslash goes on."""
 
     def __init__(self, name: str, shell: str) -> None:
         self._name = name
@@ -61,7 +55,7 @@ class Lines:
         self._gathered: list[bytes] = []
         self._line = 0
         self.tasks: Sequence[int] = ()
-        """Indices of the tasks that every line is to be an array of; none where it is one job."""
+        """Indices of the array that every line is; empty where a line is one job."""
 
     def feed(self, data: bytes) -> Iterator[Listed | Unusable]:
         """The jobs that are complete now."""
@@ -98,12 +92,11 @@ class Lines:
 
 
 def as_tasks(job: Listed, tasks: Sequence[int], array: int) -> Iterator[Listed]:
-    """A job once for each index."""
     return (Listed(job.command, job.where, job.options, task, array) for task in tasks)
 
 
 def spread(items: Sequence[Listed | Unusable], batch: JobOptions) -> Sequence[Listed | Unusable]:
-    """The list with a job for every task of the arrays in it."""
+    """The list with every array replaced by its tasks."""
     if batch.array is None and all(item.options.array is None for item in items if isinstance(item, Listed)):
         return items
     return [each for array, item in enumerate(items, 1) for each in _spread_one(item, batch, array)]
@@ -117,7 +110,7 @@ def _spread_one(item: Listed | Unusable, batch: JobOptions, array: int) -> Itera
 
 
 def read_list(path: Path, shell: str) -> list[Listed | Unusable]:
-    """All jobs of a file; how it is written is told by its ending."""
+    """All jobs of a file; its suffix says the format."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -163,7 +156,7 @@ def _toml_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
 
 
 def _csv_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed | Unusable]:
-    """A column `command` and columns named as options; without one, the columns of the older tool."""
+    """A column `command` and columns of options; without that column, the columns of priority_scheduler."""
     from stoker.queue.task_list import read_sheet, refuse_doubled, tasks_of
 
     sheet = read_sheet(data, name)
@@ -188,7 +181,7 @@ def _row_job(sheet: Sheet, record: Record, where: str, shell: str) -> Listed | U
 
 
 def _task_job(row: Task | BadRow, place: int, name: str) -> Listed | Unusable:
-    """Its number is its place in the list, so that it is the same work whenever the list is run again."""
+    """Its id is its place in the list, so that the same list is the same work."""
     from stoker.queue.task_list import BadRow
 
     where = f"{name} line {row.line}"
@@ -210,35 +203,32 @@ def _job_of(table: Any, where: str, shell: str) -> Listed:
 
 
 def read_options(table: dict[str, Any], where: str) -> JobOptions:
-    """Job options as a file or a program has them: numbers and lists may stand where the command line has text."""
+    """Job options of a file or a program, which may have numbers and lists where the command line has text."""
     _refuse_unknown(table, where)
     try:
-        return msgspec.convert(_with_text(table), JobOptions)
+        return msgspec.convert({key: _as_typed(key, value) for key, value in table.items()}, JobOptions)
     except msgspec.ValidationError as error:
         raise UsageError(f"{where}: {error}", "see stoker run --help for what each option takes") from None
 
 
 def _refuse_unknown(table: dict[str, Any], where: str) -> None:
     for key in table:
-        if key not in JobOptions.__struct_fields__:
+        if key not in BY_NAME:
             import difflib
 
-            near = difflib.get_close_matches(key, ["command", *JobOptions.__struct_fields__], 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(JobOptions.__struct_fields__)}"
+            near = difflib.get_close_matches(key, ["command", *BY_NAME], 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(BY_NAME)}"
             raise UsageError(f"{where}: unknown key {key!r}", hint)
 
 
-def _with_text(table: dict[str, Any]) -> dict[str, Any]:
-    """Numbers are fine where the command line takes text, and for variables."""
-    return {key: _loose(key, value) for key, value in table.items()}
-
-
-def _loose(key: str, value: Any) -> Any:
-    if key in _TABLES and isinstance(value, dict):
+def _as_typed(key: str, value: Any) -> Any:
+    """The value as the command line would have it."""
+    option = BY_NAME[key]
+    if option.kind == "table" and isinstance(value, dict):
         return {name: _text(each) for name, each in value.items()}
-    if key in _LISTS and isinstance(value, list):
+    if option.is_list and isinstance(value, list):
         return ",".join(map(_text, value))
-    return _text(value) if key in _TEXTS and isinstance(value, int) else value
+    return _text(value) if option.takes_number and isinstance(value, int) else value
 
 
 def _text(value: Any) -> str:
@@ -246,7 +236,7 @@ def _text(value: Any) -> str:
 
 
 def command_of(words: Sequence[str], shell: str) -> Command:
-    """A command as typed: several words are executed, one with blanks in it is a line for the shell."""
+    """A command as typed: several words are executed, one word with blanks is a line for the shell."""
     if not words[0].strip():
         raise UsageError("the command is empty", "write it after --")
     single = len(words) == 1 and any(blank in words[0] for blank in " \t\n")
@@ -261,7 +251,7 @@ def _command(words: str | list[str], where: str, shell: str) -> Command:
 
 
 def _goes_on(line: bytes) -> bool:
-    """Whether a line ends in a backslash that is not itself escaped."""
+    """Whether a line ends in a backslash that is not escaped."""
     return (len(line) - len(line.rstrip(b"\\"))) % 2 == 1
 
 
@@ -273,7 +263,7 @@ Refuse = Callable[[Unusable], None]
 
 
 class ListSource:
-    """Jobs that are all known from the start."""
+    """Jobs that are known from the start."""
 
     def __init__(self, items: Sequence[Listed | Unusable], make: Make, refuse: Refuse) -> None:
         self._items = iter(items)
@@ -282,11 +272,10 @@ class ListSource:
         self.exhausted = not items
 
     def fileno(self) -> int:
-        """The jobs are at hand."""
+        """None: the jobs are in memory."""
         return -1
 
     def take(self, limit: int) -> Sequence[NewJob]:
-        """The next of them."""
         items = list(islice(self._items, limit))
         self.exhausted = len(items) < limit
         return made(items, self._make, self._refuse)
@@ -303,11 +292,10 @@ class StreamSource:
         self.exhausted = False
 
     def fileno(self) -> int:
-        """The descriptor the lines come from."""
         return self._descriptor
 
     def take(self, limit: int) -> Sequence[NewJob]:
-        """What has arrived, however much one read gives."""
+        """The jobs of one read."""
         data = os.read(self._descriptor, _READ_SIZE)
         self.exhausted = not data
         items = self._lines.feed(data) if data else self._lines.end()
@@ -315,7 +303,7 @@ class StreamSource:
 
 
 def made(items: Iterable[Listed | Unusable], make: Make, refuse: Refuse) -> list[NewJob]:
-    """The jobs among the items; what cannot be one is told."""
+    """The jobs of the usable items; `refuse` gets the others."""
     jobs = []
     for item in items:
         if isinstance(item, Unusable):

@@ -1,4 +1,4 @@
-"""What a user asks for a job, in the same words on the command line and in job files, and the terms it becomes."""
+"""Job options: one table for every front end, and the job spec that given options become."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import pwd
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -17,12 +18,10 @@ from stoker.core.spec import Dependency, JobSpec, Resources, parse_array
 from stoker.core.units import parse_duration, parse_size, size_text
 
 RETRY_RESULTS = ("failed", "oom", "timeout")
-"""Ends that a retry may mend; what is lost is queued again anyway."""
+"""Results after which --retry-on may run a job again; a lost job is queued again anyway."""
 LONGEST_NAME = 1000
 LARGEST_NUMBER = 10**9
 LEAST_VRAM = 2**20
-TOLD_TO_JOBS = ("vram",)
-"""Options whose variables also tell a job what it was given, which is no wish for the jobs that it submits."""
 _YES = ("true", "yes", "on")
 _NO = ("false", "no", "off")
 _WITHOUT_MPS = "leave out --mps; where it is configured, --mps=off"
@@ -30,32 +29,73 @@ _CODE = re.compile(r"\d{1,3}", re.ASCII)
 
 
 class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """Options as typed; None means not given, so that a job's own wish can go before that of its batch."""
+    """Options as given; None means not given, so that an option of one job overrides that of its batch."""
 
     gpus: int | None = None
     vram: str | None = None
+    cap: bool | None = None
     on: str | None = None
     prefer: str | None = None
+    gpu_type: str | None = None
     priority: int | None = None
+    group: str | None = None
     time: str | None = None
     grace: str | None = None
+    begin: str | None = None
+    after: str | None = None
+    mps: str | bool | None = None
+    mps_optional: bool | None = None
+    array: str | None = None
     retries: int | None = None
+    retry_on: str | None = None
+    no_requeue: bool | None = None
     chdir: str | None = None
     env: dict[str, str] = {}
     out: str | None = None
     err: str | None = None
     name: str | None = None
-    gpu_type: str | None = None
-    group: str | None = None
-    begin: str | None = None
-    after: str | None = None
-    array: str | None = None
     tag: dict[str, str] = {}
-    retry_on: str | None = None
-    no_requeue: bool | None = None
-    cap: bool | None = None
-    mps: str | bool | None = None
-    mps_optional: bool | None = None
+
+
+Kind = Literal["text", "number", "flag", "switch", "table"]
+"""A flag can only be set, a switch also unset; a table is given as K=V on the command line, once per entry."""
+
+
+class Option(Struct, frozen=True):
+    """One job option. Its name is the key in files and in Python; the long flag and the variable derive from it."""
+
+    name: str
+    help: str
+    metavar: str = ""
+    short: str = ""
+    kind: Kind = "text"
+    is_list: bool = False
+    """Files and Python may give a list, which the command line separates by commas."""
+    takes_number: bool = False
+    """Files and Python may give a number for the text."""
+    check: Callable[[Any], object] = lambda _: None
+    """Refuses a value that can be checked without a machine."""
+    built_in: object = None
+    """The value that holds when none is given, as a user would write it."""
+    of_one_job: bool = False
+    """It makes sense for a job or a batch, never as a default for all."""
+    at_submit: bool = False
+    """`stoker edit` cannot change it later."""
+    given_to_jobs: bool = False
+    """Inside a job the variable holds the value of that job, and is no option for the jobs it submits."""
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str | None:
+        """The variable that sets it; tables have none."""
+        return None if self.kind == "table" else f"STOKER_{self.name.upper()}"
+
+    def variable_in(self, environment: Mapping[str, str]) -> str | None:
+        """The variable that sets it for jobs submitted from this environment."""
+        return None if self.given_to_jobs and "STOKER_JOB_ID" in environment else self.variable
 
 
 def _no_earlier_jobs(text: str) -> tuple[Dependency, ...]:
@@ -63,7 +103,7 @@ def _no_earlier_jobs(text: str) -> tuple[Dependency, ...]:
 
 
 class Surroundings(Struct, frozen=True):
-    """Where a job was submitted from, and how device names are understood there."""
+    """What a spec takes from the place of submit rather than from options."""
 
     cwd: str
     umask: int
@@ -73,25 +113,25 @@ class Surroundings(Struct, frozen=True):
     resolve: Callable[[str], str]
     """From a device's label to its id."""
     array_out: str = ""
-    """The log of a task of an array; empty where it is like that of any job."""
+    """The log of a task of an array; empty for `default_out`."""
     earlier: Callable[[str], tuple[Dependency, ...]] = _no_earlier_jobs
-    """From ids as typed to what a job waits for."""
+    """From ids as typed to dependencies."""
     commit: Callable[[str], str] = lambda _: ""
-    """The commit that is checked out in a directory."""
+    """From a directory to the commit checked out there."""
     now: float = 0.0
     fill: bool = False
     """Whether placeholders in commands are filled."""
 
 
 def merged(base: JobOptions, own: JobOptions) -> JobOptions:
-    """The options of a batch with those that one of its jobs has of its own."""
+    """The options of a batch, overridden by those of one of its jobs."""
     given = {name: getattr(own, name) for name in own.__struct_fields__ if getattr(own, name) is not None}
     tables = {"env": {**base.env, **own.env}, "tag": {**base.tag, **own.tag}}
     return msgspec.structs.replace(base, **{**given, **tables})
 
 
 def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
-    """The terms of a job, with every value checked."""
+    """The spec of a job, with every value checked."""
     check_name(options.name or "")
     _refuse_nul(options)
     cwd = os.path.normpath(os.path.join(around.cwd, options.chdir or ""))
@@ -104,7 +144,7 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         umask=around.umask,
         limit=None if options.time is None else parse_duration(options.time),
         grace=30.0 if options.grace is None else parse_grace(options.grace),
-        retries=_at_least_zero(options.retries or 0, "--retries"),
+        retries=check_count(options.retries or 0, "--retries"),
         requeue=not options.no_requeue,
         out=_output(options.out, cwd) or (options.array and around.array_out) or around.default_out,
         err=_output(options.err, cwd),
@@ -121,15 +161,9 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
     )
 
 
-def tasks_of(options: JobOptions) -> Sequence[int | None]:
-    """The indices of the tasks that the options make of a command; a job that is no array has none."""
-    return (None,) if options.array is None else parse_array(options.array).indices
-
-
 def resources_of(options: JobOptions, resolve: Callable[[str], str]) -> Resources:
-    """What the job needs of the machine."""
     resources = Resources(
-        gpus=_at_least_zero(1 if options.gpus is None else options.gpus, "-G"),
+        gpus=check_count(1 if options.gpus is None else options.gpus, "-G"),
         memory=None if options.vram is None or vram_word(options.vram) else parse_vram(options.vram),
         auto=vram_word(options.vram or "") == "auto",
         allowed=_device_ids(options.on, "--on", resolve),
@@ -142,7 +176,7 @@ def resources_of(options: JobOptions, resolve: Callable[[str], str]) -> Resource
 
 
 def parse_mps(value: str | bool) -> int | None:
-    """Percent of the threads of a GPU, all of them where nobody says how many; None is without MPS."""
+    """Percent of the threads of a GPU, 100 for a plain --mps; None is without MPS."""
     text = str(value).strip().lower()
     if text in _YES or text in _NO:
         return 100 if text in _YES else None
@@ -152,7 +186,7 @@ def parse_mps(value: str | bool) -> int | None:
 
 
 def check_mps(resources: Resources) -> None:
-    """Refuse a client of MPS that could not be one, or would be for nothing."""
+    """Refuse MPS for a job that cannot use it or has its GPU to itself."""
     if resources.mps is None:
         return
     if resources.gpus != 1:
@@ -164,18 +198,18 @@ def check_mps(resources: Resources) -> None:
 
 
 def parse_grace(text: str) -> float:
-    """Seconds between TERM and KILL; unlike a time limit it may be nothing at all."""
+    """Seconds between TERM and KILL; unlike a time limit it may be 0."""
     return 0.0 if text.strip() in ("0", "0s") else parse_duration(text)
 
 
 def vram_word(text: str) -> str:
-    """`all` or `auto`, however it was written; empty where it is neither."""
+    """`all` or `auto`, in any case and spacing; empty where it is neither."""
     word = text.strip().lower()
     return word if word in ("all", "auto") else ""
 
 
 def parse_vram(text: str) -> int:
-    """Bytes on each GPU; a number without a unit would be bytes, which nobody means, and pack all jobs on one card."""
+    """Bytes on each GPU. A number without a unit is refused: as bytes it would pack all jobs on one GPU."""
     try:
         size = parse_size(text)
     except UsageError as error:
@@ -200,7 +234,7 @@ def parse_assignment(text: str, option: str = "--env") -> tuple[str, str]:
 
 
 def parse_retry_on(text: str) -> tuple[str, ...]:
-    """Results and exit codes that a retry may mend: `oom,timeout,75`."""
+    """Results and exit codes after which to retry: `oom,timeout,75`."""
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
         if word not in RETRY_RESULTS and not (_CODE.fullmatch(word) and 1 <= int(word) <= 255):
@@ -210,7 +244,7 @@ def parse_retry_on(text: str) -> tuple[str, ...]:
 
 
 def working_directory() -> str:
-    """Where we are, if that is still somewhere."""
+    """The current directory, which may have been removed."""
     try:
         return os.getcwd()
     except OSError as error:
@@ -220,13 +254,13 @@ def working_directory() -> str:
 def check_directory(path: str) -> None:
     """Refuse a directory that no job could enter."""
     try:
-        os.stat(os.path.join(path, "."))  # only who may enter it can see what is in it
+        os.stat(os.path.join(path, "."))  # the dot needs the permission to enter it
     except OSError as error:
         raise UsageError(f"cannot enter {path}: {error.strerror}", "give another directory with -D") from error
 
 
 def current_user() -> str:
-    """The user's name, or number where the system has no name for it."""
+    """The user's name, or number where the system knows no name."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -234,7 +268,7 @@ def current_user() -> str:
 
 
 def current_umask() -> int:
-    """The umask of this process, which older kernels tell only who sets it, and threads would notice that."""
+    """The umask of this process; on kernels before 4.7 it is set for a moment, which other threads may notice."""
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/status", "rb") as status:
         return int(status.read().partition(b"\nUmask:")[2].split()[0], 8)
     mask = os.umask(0o077)
@@ -259,7 +293,7 @@ def _checked_env(env: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that no variable could carry to the job; whatever else it contains is shown escaped."""
+    """Refuse a name that no variable can hold or that reads as an id; other odd characters are shown escaped."""
     if "\0" in name:
         raise UsageError("a name with a NUL byte cannot be told to the job", "use a plainer name")
     if name and _reads_as_ids(name):
@@ -273,7 +307,7 @@ def check_name(name: str) -> None:
 def _reads_as_ids(name: str) -> bool:
     try:
         return not all(isinstance(pick, Named) for pick in parse_selection([name]))
-    except StokerError:  # neither ids nor a name to verbs, but harmless
+    except StokerError:  # no command finds the job by it, which is harmless
         return False
 
 
@@ -302,16 +336,120 @@ def _priority(number: int) -> int:
     return number
 
 
-def _at_least_zero(number: int, option: str) -> int:
+def check_count(number: int, option: str = "") -> int:
+    shown = f"{option} {number}".strip()
     if number < 0:
-        raise UsageError(f"{option} {number} is less than nothing", f"give {option} 0 or more")
+        raise UsageError(f"{shown} is less than nothing", f"give {f'{option} 0'.strip()} or more")
     if number > LARGEST_NUMBER:
-        raise UsageError(f"{option} {number} is out of all proportion", f"{LARGEST_NUMBER} is the most")
+        raise UsageError(f"{shown} is out of all proportion", f"{LARGEST_NUMBER} is the most")
     return number
 
 
 def _output(pattern: str | None, cwd: str) -> str:
-    """A path pattern made absolute; "-" stays the caller's own output."""
+    """A path pattern made absolute; "-" stays."""
     if not pattern or pattern == "-":
         return pattern or ""
     return os.path.join(cwd, os.path.expanduser(pattern))
+
+
+OPTIONS = (
+    Option(
+        "gpus",
+        "GPUs per job, default 1; 0 is a job without GPU.",
+        "N",
+        "-G",
+        kind="number",
+        check=check_count,
+        built_in=1,
+    ),
+    Option(
+        "vram",
+        "GPU memory per GPU; with a SIZE jobs share GPUs, auto learns it. Default: all of it.",
+        "SIZE|auto|all",
+        "-m",
+        takes_number=True,
+        check=lambda text: vram_word(text) or parse_vram(text),
+        built_in="all",
+        given_to_jobs=True,
+    ),
+    Option("cap", "Let PyTorch (2.10 or newer) take no more than --vram sets aside.", kind="switch"),
+    Option("on", "Only these devices, for example 0,2.", "IDS", is_list=True, takes_number=True),
+    Option("prefer", "These devices first.", "IDS", is_list=True, takes_number=True),
+    Option("gpu_type", "Only GPUs with this in their name, for example a100.", "NAME"),
+    Option("priority", "Higher starts first, default 0.", "N", kind="number", built_in=0),
+    Option("group", "Group whose jobs share a limit, where one is configured.", "NAME"),
+    Option(
+        "time",
+        "Time limit: 90s, 1h30m, HH:MM:SS; a plain number is minutes.",
+        "DUR",
+        "-t",
+        takes_number=True,
+        check=parse_duration,
+    ),
+    Option(
+        "grace",
+        "Time between TERM and KILL, default 30s; like -t.",
+        "DUR",
+        takes_number=True,
+        check=parse_grace,
+        built_in="30s",
+    ),
+    Option("begin", "Not before: now+1hour, 22:00, tomorrow, 2026-11-15T22:00.", "WHEN", "-b", of_one_job=True),
+    Option(
+        "after",
+        "After these jobs succeeded; any:ID after any end, notok:ID a failure.",
+        "IDS",
+        "-d",
+        is_list=True,
+        takes_number=True,
+        of_one_job=True,
+    ),
+    Option(
+        "mps",
+        "Run as a client of NVIDIA MPS beside others, with PCT percent of the GPU's threads; needs --vram.",
+        "[=PCT]",
+        takes_number=True,
+        check=parse_mps,
+        at_submit=True,
+    ),
+    Option("mps_optional", "Run without MPS where there is none.", kind="flag", at_submit=True),
+    Option(
+        "array",
+        "Many tasks of one command: 0-9, 0-15:4; 0-99%8 runs 8 at once.",
+        "SPEC",
+        "-a",
+        is_list=True,
+        takes_number=True,
+        of_one_job=True,
+        at_submit=True,
+    ),
+    Option("retries", "Run a failed job again up to N times.", "N", kind="number", check=check_count, built_in=0),
+    Option(
+        "retry_on",
+        "Only after these ends: oom, timeout, failed, exit codes.",
+        "WHAT",
+        is_list=True,
+        takes_number=True,
+        check=parse_retry_on,
+    ),
+    Option("no_requeue", "Do not run it again when its worker or the machine dies.", kind="flag"),
+    Option("chdir", "Working directory of the jobs.", "DIR", "-D"),
+    Option("env", "Set a variable for the jobs (repeatable).", "K=V", kind="table"),
+    Option("out", "File for the output; %j is the id, %x the name. - is this terminal.", "PAT", "-o"),
+    Option("err", "File for the errors, where they should be apart from the output.", "PAT", "-e"),
+    Option("name", "Name of the jobs.", "NAME", "-J", of_one_job=True),
+    Option("tag", "Note something about the jobs (repeatable).", "K=V", kind="table"),
+)
+"""Every job option, in the order of `--help`."""
+
+BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
+TABLES = tuple(option.name for option in OPTIONS if option.kind == "table")
+
+
+def read_tables(given: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
+    """The tables among options as typed: `SEED=1` twice or more becomes a mapping."""
+    return {
+        name: dict(parse_assignment(text, BY_NAME[name].flag) for text in given[name])
+        for name in TABLES
+        if name in given
+    }

@@ -1,18 +1,14 @@
-"""Checks before submit: PyTorch version for --cap, MPS, git commit, kernel limits."""
+"""Checks before submit: --cap and --mps, the git commit, and the limits of the kernel."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from string import Template
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -21,255 +17,74 @@ from stoker.core.errors import Impossible, UsageError
 from stoker.core.spec import Command, JobSpec
 from stoker.core.units import size_text
 
-_PYTHON = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)*t?)?", re.DOTALL)
-
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
-
-_WRAPPERS = frozenset(
-    (
-        *("env", "exec", "command", "nohup", "nice", "ionice", "time", "timeout", "stdbuf", "taskset", "numactl"),
-        *("setsid", "unbuffer", "if", "then", "else", "do", "while", "!", "{"),
-    )
-)
-"""Words before a program that leave its environment as it is, but for the assignments among them."""
-
-_SETTING_UP = frozenset(
-    (".", "source", "eval", "alias", "module", "ml", "conda", "mamba", "micromamba", "pyenv", "pixi", "spack")
-)
-"""Commands after which another Python may be meant."""
-
-_TELLING = re.compile(r"(?:PATH|PYTHON\w*|VIRTUAL_ENV|CONDA\w*|LD_LIBRARY_PATH)=")
-"""Assignments after which another one may be meant, or finds other packages."""
+if TYPE_CHECKING:
+    from stoker.queue.pytorch import Torch
 
 
-def is_python(word: str) -> bool:
-    """Whether a program is a Python, by its name."""
-    return _PYTHON.fullmatch(word) is not None
+class Preflight:
+    """Drops --cap and --mps from a spec where they cannot work, and warns once per reason.
 
-
-def programs_of(command: Command) -> list[str]:
-    """The Python that a command runs, else the programs of which one may be written in it; none where one cannot tell.
-
-    A shell can be told anything, so a line in which another Python may be chosen tells nothing.
+    Keeps the PyTorch version of each interpreter, so that each is asked once for all jobs of a batch.
     """
-    parts = list(_simple_commands(command.words[0])) if command.shell else [list(command.words)]
-    if any(words[0] in _SETTING_UP or any(map(_TELLING.match, words)) for words in parts):
-        return []
-    programs = [program for words in parts if (program := _program(words))]
-    if "cd" in programs:
-        programs = [program for program in programs if not _depends_on_place(program)]
-    return [program for program in programs if is_python(program)][:1] or programs
-
-
-def _depends_on_place(program: str) -> bool:
-    return "/" in program and not program.startswith(("/", "~", "$"))
-
-
-def _program(words: Sequence[str]) -> str:
-    """The first word that is none of those before a program; behind such words, which have options, the Python."""
-    rest = [word for word in words if not _ASSIGNMENT.match(word)]
-    if not rest or rest[0] not in _WRAPPERS:
-        return rest[0] if rest else ""
-    return next((word for word in rest if is_python(word)), "")
-
-
-def _simple_commands(line: str) -> Iterator[list[str]]:
-    """The words between the operators of a shell."""
-    import shlex
-
-    lexer = shlex.shlex(line.replace("\\\n", " ").replace("\n", ";"), posix=True, punctuation_chars=True)
-    lexer.whitespace_split, lexer.commenters = True, ""
-    words: list[str] = []
-    try:
-        for token in lexer:
-            if not set(token) <= set("();|&"):
-                words.append(token)
-            elif words:
-                yield words
-                words = []
-    except ValueError:  # quotes that only a shell understands
-        return
-    if words:
-        yield words
-
-
-INTERPRETER_TIMEOUT = 5.0
-"""Seconds that an interpreter may take to answer; from a cold network disk it is slow."""
-
-_SECONDS_TO_DIE = 1.0
-
-_FIRST_LINE = 1024
-
-_MARK = "stoker-torch"
-
-_TORCH_QUESTION = f"""
-import sys
-sys.path = [place for place in sys.path if place]  # nothing of the directory that we are in shall run now
-from importlib.metadata import PackageNotFoundError, version
-try:
-    print("{_MARK}", version("torch"))
-except PackageNotFoundError:
-    print("{_MARK}")
-"""
-
-
-class Torch(NamedTuple):
-    """What an interpreter said; the version is empty where it finds no PyTorch, and None where it gave no answer."""
-
-    python: str
-    version: str | None
-
-
-def find_python(command: Command, environment: Mapping[str, str], cwd: str) -> str | None:
-    """The path of the Python that a command runs, also as one of its scripts; None where one cannot tell."""
-    for program in programs_of(command):
-        path = _find(program, environment, cwd)
-        if path and not is_python(program):
-            path = _of_script(path, environment, cwd)
-        if path:
-            return path
-    return None
-
-
-def ask_torch(python: str, environment: Mapping[str, str], cwd: str) -> Torch:
-    """The version of PyTorch that a Python would import."""
-    try:
-        process = subprocess.Popen(
-            [python, "-c", _TORCH_QUESTION],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            cwd=cwd if os.path.isdir(cwd) else "/",
-            start_new_session=True,  # out of reach of the terminal's Ctrl-C
-        )
-    except (OSError, ValueError):
-        return Torch(python, None)
-    return Torch(python, _told(_answer(process)))
-
-
-def _answer(process: subprocess.Popen[bytes]) -> str:
-    """What it wrote, if it ended in time; one that hangs on a dead disk may not even die, and nobody waits for that."""
-    with suppress(subprocess.TimeoutExpired):
-        return process.communicate(timeout=INTERPRETER_TIMEOUT)[0].decode(errors="replace")
-    process.kill()
-    with suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=_SECONDS_TO_DIE)
-    return ""
-
-
-def _told(answer: str) -> str | None:
-    """What stands behind the mark: start-up files may print something, too."""
-    lines = [line for line in answer.splitlines() if line.startswith(_MARK)]
-    return lines[-1].removeprefix(_MARK).strip() if lines else None
-
-
-def _find(program: str, environment: Mapping[str, str], cwd: str) -> str | None:
-    """A program as the shell would find it, with variables in its name replaced."""
-    import shutil
-
-    name = Template(program).safe_substitute(environment)
-    if name.startswith("~/"):
-        name = environment.get("HOME", "~") + name[1:]
-    return shutil.which(os.path.join(cwd, name) if "/" in name else name, path=environment.get("PATH", os.defpath))
-
-
-def _of_script(path: str, environment: Mapping[str, str], cwd: str) -> str | None:
-    """The Python that a script names in its first line, directly or through env."""
-    with suppress(OSError), open(path, "rb") as file:
-        first = file.readline(_FIRST_LINE)
-        words = first.removeprefix(b"#!").decode(errors="replace").split() if first.startswith(b"#!") else []
-        word = next((word for word in words if is_python(word)), None)
-        return _find(word, environment, cwd) if word else None
-    return None
-
-
-SINCE = (2, 10)
-"""The first PyTorch that reads the cap from its environment; what came before 2.10.0 itself may not."""
-
-_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.\d+)*(.*)", re.DOTALL)
-
-_EARLY = re.compile(r"[._-]?(?:a|b|c|rc|dev|alpha|beta|pre)", re.IGNORECASE)
-
-
-class Caps:
-    """Asks each interpreter once, and says once for each reason why a cap is left out."""
 
     def __init__(self, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
         self.say = say
         self._environment = environment
-        self._answers: dict[tuple[object, ...], Torch] = {}
-        self._without: dict[JobSpec, JobSpec] = {}
+        self._torch: dict[tuple[object, ...], Torch] = {}
+        self._uncapped: dict[JobSpec, JobSpec] = {}
         self._said: set[str] = set()
 
-    def settled(self, command: Command, spec: JobSpec) -> JobSpec:
-        """The terms of a job, without the cap where it would do harm or nothing."""
-        if not spec.cap or not (reason := self._hindrance(command, spec)):
+    def settle_cap(self, command: Command, spec: JobSpec) -> JobSpec:
+        """The spec without --cap where PyTorch would ignore it or fail with it."""
+        if not spec.cap or not (reason := self._why_no_cap(command, spec)):
             return spec
-        if reason not in self._said:
-            self._said.add(reason)
-            self.say(f"--cap is left out: {reason}")
-        if spec not in self._without:
-            self._without[spec] = replace(spec, cap=False)
-        return self._without[spec]
+        self._warn(f"--cap is left out: {reason}")
+        if spec not in self._uncapped:
+            self._uncapped[spec] = replace(spec, cap=False)
+        return self._uncapped[spec]
 
-    def _hindrance(self, command: Command, spec: JobSpec) -> str:
+    def settle_mps(self, spec: JobSpec, devices: Sequence[Device]) -> JobSpec:
+        """The spec without MPS where there is none and it is optional; `devices` is empty while they are unknown."""
+        if spec.resources.mps is None or not (reason := self._why_no_mps(devices)):
+            return spec
+        if not spec.mps_optional:
+            raise Impossible(f"there is no MPS here: {reason}", "leave out --mps, or let it go with --mps-optional")
+        self._warn(f"--mps is left out: {reason}")
+        return replace(spec, resources=replace(spec.resources, mps=None))
+
+    def _warn(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._said.add(sentence)
+            self.say(sentence)
+
+    def _why_no_cap(self, command: Command, spec: JobSpec) -> str:
+        from stoker.queue.pytorch import INTERPRETER_TIMEOUT, find_python, knows_cap  # few jobs want a cap
+
         if not spec.resources.shares:
             return "without --vram a job has its GPUs to itself"
-
         environment = {**self._environment, **dict(spec.extra_env)}
         python = find_python(command, environment, spec.cwd)
         if python is None:
             return "the command does not tell which Python it runs, so the version of its PyTorch is not known"
-        torch = self._asked(python, environment, spec)
-        if torch.version is None:
+        version = self._torch_of(python, environment, spec).version
+        if version is None:
             return f"{python} did not tell within {INTERPRETER_TIMEOUT:g} s which PyTorch it has"
-        if not torch.version:
+        if not version:
             return f"there is no PyTorch for {python}"
-        return (
-            "" if knows_cap(torch.version) else f"PyTorch {torch.version} of {python} does not know it, but 2.10 does"
-        )
+        return "" if knows_cap(version) else f"PyTorch {version} of {python} does not know it, but 2.10 does"
 
-    def _asked(self, python: str, environment: Mapping[str, str], spec: JobSpec) -> Torch:
+    def _torch_of(self, python: str, environment: Mapping[str, str], spec: JobSpec) -> Torch:
+        from stoker.queue.pytorch import ask_torch
 
-        # Other variables do not change what a Python imports, and may be different for each job. Where it is started
-        # may: pyenv chooses by the directory.
-        telling = tuple(item for item in spec.extra_env if item[0].startswith(("PYTHON", "PYENV", "LD_")))
-        key = (python, telling, spec.cwd)
-        if key not in self._answers:
-            self._answers[key] = ask_torch(python, environment, spec.cwd)
-        return self._answers[key]
+        # Other variables differ from job to job and do not change what a Python imports. The directory may: pyenv
+        # chooses by it.
+        relevant = tuple(item for item in spec.extra_env if item[0].startswith(("PYTHON", "PYENV", "LD_")))
+        key = (python, relevant, spec.cwd)
+        if key not in self._torch:
+            self._torch[key] = ask_torch(python, environment, spec.cwd)
+        return self._torch[key]
 
-
-def knows_cap(version: str) -> bool:
-    """Whether a version of PyTorch reads the cap from its environment."""
-    found = _VERSION.match(version)
-    if found is None:
-        return False
-    release = int(found[1]), int(found[2])
-    return release > SINCE or (release == SINCE and not _EARLY.match(found[3]))
-
-
-class MpsPreflight:
-    """Decides for all jobs of a batch, and says once that they go without."""
-
-    def __init__(self, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
-        self.say = say
-        self._environment = environment
-        self._said: set[str] = set()
-
-    def settled(self, spec: JobSpec, devices: Sequence[Device]) -> JobSpec:
-        """The terms, without MPS where there is none and that was allowed; on devices that may not be known yet."""
-        if spec.resources.mps is None or not (reason := self._hindrance(devices)):
-            return spec
-        if not spec.mps_optional:
-            raise Impossible(f"there is no MPS here: {reason}", "leave out --mps, or let it go with --mps-optional")
-        if reason not in self._said:
-            self._said.add(reason)
-            self.say(f"--mps is left out: {reason}")
-        return replace(spec, resources=replace(spec.resources, mps=None))
-
-    def _hindrance(self, devices: Sequence[Device]) -> str:
+    def _why_no_mps(self, devices: Sequence[Device]) -> str:
         if devices and not any(device.supports_mps for device in devices):
             return "it needs NVIDIA GPUs, and these devices are only names"
         from shutil import which
@@ -280,7 +95,7 @@ class MpsPreflight:
 
 
 GIT_TIMEOUT = 1.0
-"""Seconds that Git may take; on a slow disk the commit is not worth more."""
+"""Seconds that Git may take; the commit is not worth a longer wait on a slow disk."""
 
 _SHORT = 7
 
@@ -288,29 +103,29 @@ _GIT_QUESTION = ("status", "--porcelain=v2", "--branch", "--untracked-files=no",
 
 
 class Checkouts:
-    """Asks Git once for each repository, and not at all where there is none."""
+    """Cache of the commit per repository; runs Git only where there is a repository."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = {
             **{name: value for name, value in environment.items() if not name.startswith("GIT_")},
-            "GIT_OPTIONAL_LOCKS": "0",  # else it would be in the way of whoever commits just now
+            "GIT_OPTIONAL_LOCKS": "0",  # else it would block a commit at the same time
             "LC_ALL": "C",
         }
         self._roots: dict[str, str] = {}
         self._commits: dict[str, str] = {"": ""}
 
     def commit(self, directory: str) -> str:
-        """`abc1234`, or `abc1234*` where files differ from it; empty where nobody can tell."""
+        """`abc1234`, or `abc1234*` where files differ from it; empty where it is unknown."""
         if directory not in self._roots:
             self._roots[directory] = _root_above(directory)
         root = self._roots[directory]
         if root not in self._commits:
-            self._commits[root] = _git_says(_asked(root, self._environment))
+            self._commits[root] = _commit_in(_git_status(root, self._environment))
         return self._commits[root]
 
 
 def _root_above(directory: str) -> str:
-    """The nearest directory with a repository, empty where there is none."""
+    """The nearest directory with a repository; empty where there is none."""
     path = os.path.abspath(directory)
     while not os.path.lexists(os.path.join(path, ".git")):
         above = os.path.dirname(path)
@@ -320,8 +135,8 @@ def _root_above(directory: str) -> str:
     return path
 
 
-def _git_says(answer: bytes) -> str:
-    """What Git's answer means; it names the commit before the files."""
+def _commit_in(answer: bytes) -> str:
+    """The commit of Git's answer, which names it before the changed files."""
     commit, changed = "", ""
     for line in answer.splitlines():
         if line.startswith(b"# branch.oid "):
@@ -331,8 +146,8 @@ def _git_says(answer: bytes) -> str:
     return f"{commit}{changed}" if commit.isalnum() else ""
 
 
-def _asked(root: str, environment: Mapping[str, str]) -> bytes:
-    """What Git says of a repository; nothing where it fails, is not there, or takes too long."""
+def _git_status(root: str, environment: Mapping[str, str]) -> bytes:
+    """Git's answer; empty where it fails, is not installed, or takes too long."""
     import shutil
 
     program = shutil.which("git", path=environment.get("PATH"))
@@ -344,7 +159,7 @@ def _asked(root: str, environment: Mapping[str, str]) -> bytes:
 
 
 def _run(words: list[str], environment: Mapping[str, str]) -> bytes:
-    """The output of a program that succeeded in time; by the system's own call, which costs least to load."""
+    """The output of a program that succeeded in time. Loading subprocess would cost more than this call."""
     output, theirs = os.pipe()
     try:
         nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 2)]
@@ -357,7 +172,7 @@ def _run(words: list[str], environment: Mapping[str, str]) -> bytes:
         os.close(theirs)
     with open(output, "rb", buffering=0):
         answer = _read(output, time.monotonic() + GIT_TIMEOUT)
-    if answer is None:  # nobody waits for it: on a dead file system that could take for ever
+    if answer is None:  # do not wait for it: on a dead file system that could take for ever
         os.kill(process, signal.SIGKILL)
         return b""
     _, status = os.waitpid(process, 0)
@@ -365,7 +180,7 @@ def _run(words: list[str], environment: Mapping[str, str]) -> bytes:
 
 
 def _read(descriptor: int, deadline: float) -> bytes | None:
-    """All that is written until the end; None where that does not come in time."""
+    """All output until its end; None where the end does not come in time."""
     parts: list[bytes] = []
     while select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
         part = os.read(descriptor, 65_536)
@@ -376,19 +191,19 @@ def _read(descriptor: int, deadline: float) -> bytes | None:
 
 
 ONE_STRING = 128 * 1024
-"""Bytes of one word or one variable, with the zero at its end."""
+"""Bytes of one word or one variable, with its final NUL."""
 
 _MOST = 6 * 2**20
-"""Bytes of all of them together, however large a stack is allowed."""
+"""Bytes of all of them together, however large the stack may be."""
 
 _POINTER = 8
 
 _OURS = 8 * 1024
-"""Bytes set aside for the variables that a job is given."""
+"""Bytes reserved for the variables that Stoker gives a job."""
 
 
-class Room:
-    """How much of what a program can be given the environment leaves for its words and its own variables."""
+class KernelLimits:
+    """How many bytes the environment leaves for the words and the own variables of a job."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         _refuse_large_variables(environment)

@@ -1,4 +1,4 @@
-"""Scripts: a file that is one is never read as a list of commands; it runs as one job, from a copy made at submit."""
+"""Recognise scripts, which run as one job from a copy made at submit and are never read as a job list."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from stoker.core.errors import StokerError, UsageError
 from stoker.core.spec import Command
 from stoker.core.units import size_text
 from stoker.queue.options import JobOptions
-from stoker.store.paths import UNFINISHED, Paths
+from stoker.store.paths import UNFINISHED, Paths, make_durable
 
 VARIABLE = "STOKER_SCRIPT"
-"""Tells a script where it was at submit: `$0` is the copy."""
+"""The path of the script at submit, for the script itself: `$0` is the copy."""
 LARGEST = 10 * 2**20
-"""Bytes of a script; what is larger is a program or an archive, and is not copied."""
+"""Bytes of a script; a larger file is a program or an archive, and is not copied."""
 SHELLS = {
     ".sh": "sh",
     ".bash": "bash",
@@ -54,9 +54,9 @@ INTERPRETERS = {
     ".tcsh": "tcsh {}",
     ".ps1": "pwsh -File {}",
 }
-"""Suffixes of scripts that need a `#!` line, and what one types to run them without."""
+"""Suffixes of scripts that need a `#!` line, and how to run them without one."""
 TABLES = (".jsonl", ".ndjson", ".toml", ".csv")
-"""Suffixes of job lists that no shell reads line by line."""
+"""Suffixes of job lists that are not shell lines."""
 _HEAD = 4096
 _BOM = b"\xef\xbb\xbf"
 _ELF = b"\x7fELF"
@@ -65,53 +65,52 @@ Kind = Literal["script", "shell script", "interpreted", "program", "dead program
 
 
 class Line(Struct, frozen=True):
-    """A command line of `stoker run` or `stoker submit`, in two parts."""
+    """A command line of `stoker run` or `stoker submit`."""
 
     verb: str
     options: tuple[str, ...]
     words: tuple[str, ...]
-    """What follows the options."""
+    """The words after the options."""
 
     def instead(self, *words: str) -> str:
-        """The same with other words to execute, as one types it."""
+        """The command line that executes other words."""
         return shlex.join(["stoker", self.verb, *self.options, "--", *words])
 
     def as_list(self) -> str:
-        """The same with the file as a job list, as one types it."""
+        """The command line that reads the file as a job list."""
         return shlex.join(["stoker", self.verb, *self.options, "-f", self.words[0]])
 
 
 class Script(Struct, frozen=True):
-    """A script as it is now."""
+    """A script as it is at submit."""
 
     path: str
-    """Where it is, absolute."""
+    """Absolute."""
     data: bytes
     words: tuple[str, ...]
-    """What runs it: its path and its arguments, behind a shell where it names none itself."""
+    """Its path and its arguments, after a shell where it has no `#!` line."""
 
     @property
     def command(self) -> Command:
-        """Runs the script itself."""
         return Command(self.words)
 
-    def wish(self, options: JobOptions) -> JobOptions:
-        """The options of its job."""
+    def options_of(self, options: JobOptions) -> JobOptions:
+        """The options of its job: a variable holds its own path."""
         return replace(options, env={**options.env, VARIABLE: self.path})
 
     def copied(self, paths: Paths) -> Command:
-        """Runs the copy. Its path has a digest of the content, so a changed script is other work."""
+        """The command that runs the copy. The path has a digest of the content, so a changed script is other work."""
         place = self.words.index(self.path)
         return Command((*self.words[:place], str(self._copy(paths)), *self.words[place + 1 :]))
 
     def keep(self, paths: Paths) -> None:
-        """Make the copy, if there is none; call it in the transaction that adds the job, so that nobody prunes it."""
+        """Make the copy, if there is none. Call it in the transaction that adds the job: pruning waits for that."""
         copy = self._copy(paths)
         try:
             if not _holds(copy, self.data):
                 self._write(copy)
                 for folder in (copy.parent, paths.scripts, paths.state):
-                    _make_durable(folder)
+                    make_durable(folder)
         except OSError as error:
             raise StokerError(
                 f"cannot copy {self.path} to {copy.parent}: {error.strerror}",
@@ -119,10 +118,9 @@ class Script(Struct, frozen=True):
             ) from error
 
     def _copy(self, paths: Paths) -> Path:
-        """Braces in its name would be taken for a placeholder."""
         import hashlib
 
-        name = re.sub("[{}]", "_", os.path.basename(self.path))
+        name = re.sub("[{}]", "_", os.path.basename(self.path))  # braces would be placeholders
         return paths.script(hashlib.sha256(self.data).hexdigest()[:32], name)
 
     def _write(self, copy: Path) -> None:
@@ -151,7 +149,7 @@ class Found(NamedTuple):
 
 
 def find_script(line: Line) -> Found | None:
-    """The script or the program that the first word names; None where it is a job list or only a word of a command."""
+    """The script or program that the first word names; None where that is a job list or a word of a command."""
     word, *arguments = line.words
     status = _status(line)
     if status is None:
@@ -174,7 +172,7 @@ def find_script(line: Line) -> Found | None:
 
 
 def kind_of(names: Sequence[str], head: bytes, *, executable: bool) -> Kind:
-    """What a file is, by its names (a link has two), its first bytes and its mode."""
+    """The kind of a file by its names (a link has two), its first bytes and its mode."""
     suffixes = {os.path.splitext(name)[1].lower() for name in names}
     if head.removeprefix(_BOM).startswith(b"#!"):
         return "script"
@@ -188,7 +186,7 @@ def kind_of(names: Sequence[str], head: bytes, *, executable: bool) -> Kind:
 
 
 def _status(line: Line) -> os.stat_result | None:
-    """Of the file that the first word names, if it is to be looked at: a program on the PATH goes first."""
+    """Status of the file that the first word names; None where it means a program on the PATH."""
     word = line.words[0]
     suffix = os.path.splitext(word)[1].lower()
     known = suffix in SHELLS or suffix in INTERPRETERS
@@ -205,7 +203,7 @@ def _status(line: Line) -> os.stat_result | None:
 
 
 def _goes_by_path(line: Line) -> bool:
-    """Whether a bare word is found as a shell would find it; one word of `stoker run` is a file."""
+    """Whether a bare word is a program on the PATH; a single word of `stoker run` is a file."""
     word = line.words[0]
     return "/" not in word and (line.verb != "run" or len(line.words) > 1) and _which(word) is not None
 
@@ -215,7 +213,7 @@ def _names(word: str) -> tuple[str, str]:
 
 
 def _head(word: str, *, executable: bool) -> bytes:
-    """The first bytes; a program that may only be executed has none to show."""
+    """The first bytes; a file that can be executed but not read is a program."""
     try:
         with open(word, "rb") as file:
             return file.read(_HEAD)
@@ -253,7 +251,7 @@ def _shell_of(word: str) -> str:
 
 
 def _check_first_line(word: str, first: bytes) -> None:
-    """Refuse what the kernel would refuse when the job starts."""
+    """Refuse a `#!` line that the kernel would refuse when the job starts."""
     if first.startswith(_BOM):
         raise UsageError(
             f"{word} starts with a byte order mark", rf"type: sed -i '1s/^\xEF\xBB\xBF//' {shlex.quote(word)}"
@@ -285,7 +283,7 @@ def _refusal(line: Line, kind: Kind) -> UsageError:
 
 
 def _interpreted(word: str) -> Iterator[str]:
-    """What runs a script that names no interpreter."""
+    """The words that run a script without a `#!` line."""
     suffixes = [os.path.splitext(name)[1].lower() for name in _names(word)]
     program, *rest = next(INTERPRETERS[suffix] for suffix in suffixes if suffix in INTERPRETERS).split()
     yield "python3" if program == "python" and not _which("python") and _which("python3") else program
@@ -293,27 +291,18 @@ def _interpreted(word: str) -> Iterator[str]:
 
 
 def _which(word: str) -> str | None:
-    import shutil  # loading it costs more than most commands can afford
+    import shutil  # slow to load
 
     return shutil.which(word)
 
 
 def _with_slash(word: str) -> str:
-    """A path that is not searched for in the PATH."""
+    """A path that is not searched for on the PATH."""
     return word if "/" in word else f"./{word}"
 
 
 def _holds(copy: Path, data: bytes) -> bool:
-    """Whether the copy is there, and no job has changed it."""
+    """Whether the copy exists, and no job has changed it."""
     with contextlib.suppress(FileNotFoundError):
         return copy.read_bytes() == data and os.access(copy, os.X_OK)
     return False
-
-
-def _make_durable(folder: Path) -> None:
-    """The names in it are to be found even if the machine goes down now."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,16 +16,16 @@ from stoker.store.queries import arrays_of, tasks_in
 from stoker.store.writer import Store
 
 Scope = Literal["open", "ended"]
-"""Which jobs a verb is about: `all` is all of these. What is named by its number is found in any case."""
+"""Jobs that `all` and names mean; a job is found by its number in any state."""
 
 _STATUS = "stoker status shows what there is"
 
 
 def find(store: Store, words: Sequence[str], scope: Scope = "open") -> list[int]:
-    """Ids of the jobs that the words choose, in their order and each once; every word must choose something.
+    """Ids of the jobs that the words choose, in order and without repeats; every word must choose one.
 
-    The first id of an array stands for all its tasks. A name stands for all jobs of that name that are not over, and
-    where there is none, for the newest of that name; `all` may stand for nothing.
+    The first id of an array means all its tasks. A name means all open jobs of that name, or the newest where none is
+    open; `all` may mean none.
     """
     picks = parse_selection(words)
     return list(dict.fromkeys(job_id for pick in picks for job_id in _find_pick(store, pick, scope)))
@@ -67,7 +67,7 @@ def _find_pick(store: Store, pick: Pick, scope: Scope) -> list[int]:
 
 
 def _find_name(store: Store, pick: Named, scope: Scope) -> list[int]:
-    """A name that is a pattern too is first taken as it is."""
+    """A name that is also a pattern is first taken literally."""
     for glob in (False, True) if pick.is_glob else (False,):
         meant = queries.ids_named(store, pick.pattern, scope, glob=glob)
         if meant and (scope == "open" or glob):
@@ -108,13 +108,13 @@ def _no_name(store: Store, pick: Named) -> list[int]:
 
 
 MOST = 10_000
-"""Targets that one job may have; more are better made an array of."""
+"""Targets that one job may have; more should be an array."""
 
 
 def resolve_after(store: Store, text: str, own: Job | None = None) -> tuple[Dependency, ...]:
-    """The dependencies that are meant; those of a job that is in the queue already must be older than it is.
+    """The dependencies that a text means; with `own`, all must be older than that job.
 
-    A job that is submitted can only name jobs that are there, so nothing ever waits for itself by way of others.
+    A new job can only name existing jobs, so there is no cycle.
     """
     found = [
         Dependency(target, kind, whole) for kind, word in parse_after(text) for target, whole in _meant(store, word)
@@ -128,7 +128,7 @@ def resolve_after(store: Store, text: str, own: Job | None = None) -> tuple[Depe
 
 
 def _meant(store: Store, word: str) -> Iterator[tuple[int, bool]]:
-    """Targets of one word, arrays as a whole where all of their tasks are meant."""
+    """Targets of one word; an array as a whole where all its tasks are meant."""
     _refuse_open_ends(store, word)
     arrays = arrays_of(store, find(store, [word]))
     counts = Counter(arrays.values())
@@ -138,7 +138,7 @@ def _meant(store: Store, word: str) -> Iterator[tuple[int, bool]]:
 
 
 def _refuse_open_ends(store: Store, word: str) -> None:
-    """A range may have gaps, where old jobs have left the history, but not reach beyond what there is."""
+    """A range may have gaps, where old jobs were pruned, but both its ends must exist."""
     for pick in parse_selection([word]):
         if isinstance(pick, Numbers) and pick.first != pick.last:
             for end in (pick.first, pick.last):

@@ -1,4 +1,4 @@
-"""Build jobs from what a user typed and add them to the queue."""
+"""Build jobs from options, for a run or for the queue, and add them to the queue."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import errno
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from stoker.core.device import Device, resolve
+from stoker.core.device import Device, Snapshot, resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
-from stoker.core.launch import INHERIT
+from stoker.core.launch import INHERIT, literal, log_pattern
 from stoker.core.planner.fairshare import never_within_limits
 from stoker.core.planner.placement import never_fits
 from stoker.core.planner.policy import Policy
-from stoker.core.spec import Dependency, JobSpec, NewJob, digest_of, parse_after
+from stoker.core.spec import Command, Dependency, JobSpec, NewJob, digest_of, parse_after, parse_array
 from stoker.core.units import size_text
 from stoker.devices.mps.daemon import without_given
 from stoker.queue.config import Config
@@ -32,10 +33,9 @@ from stoker.queue.options import (
     current_umask,
     merged,
     spec_of,
-    tasks_of,
     working_directory,
 )
-from stoker.queue.preflight import Caps, Checkouts, MpsPreflight, Room
+from stoker.queue.preflight import Checkouts, KernelLimits, Preflight
 from stoker.queue.script import VARIABLE, Script
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths
@@ -46,7 +46,7 @@ RUNS = "stoker-runs"
 
 
 def new_log_directory(parent: Path) -> Path:
-    """A directory named after the moment, in a parent that is made where it is missing."""
+    """A new directory named after the time, in a parent that is made if it is missing."""
     parent.mkdir(exist_ok=True)
     if parent.lstat().st_uid != os.getuid():
         raise PermissionError(errno.EPERM, f"{parent} belongs to somebody else")
@@ -54,7 +54,7 @@ def new_log_directory(parent: Path) -> Path:
 
 
 def _new_directory(parent: Path, name: str) -> Path:
-    """A directory that nobody made before, with a number behind its name where that is needed."""
+    """A directory that did not exist; a number is added to a name that is taken."""
     for path in itertools.chain([parent / name], (parent / f"{name}.{number}" for number in itertools.count(2))):
         with contextlib.suppress(FileExistsError):
             path.mkdir()
@@ -69,7 +69,7 @@ OF_THE_JOB_WE_ARE_IN = frozenset(
         VARIABLE,
     )
 )
-"""Variables of the job that submits another one, which must not be taken for the other's."""
+"""Variables of the job that this process runs in; a job that it submits must not inherit them."""
 
 MEMORY_UNKNOWN = "the memory of these devices is not known, so each runs one job at a time"
 
@@ -81,11 +81,11 @@ class NotServed(StokerError):
 
 
 class Part(Struct, frozen=True):
-    """Jobs that go into the queue together: all tasks of an array, or any number of others."""
+    """Jobs added together: all tasks of one array, or any number of jobs that are none."""
 
     jobs: list[NewJob]
     array: str = ""
-    """The indices as typed, where it is an array."""
+    """The indices as typed; empty where it is no array."""
 
 
 class Entered(Struct, frozen=True):
@@ -96,7 +96,69 @@ class Entered(Struct, frozen=True):
 
 
 class JobBuilder:
-    """What jobs are made of here and now."""
+    """Builds the jobs of one batch: merges options, checks them, and settles --cap and --mps."""
+
+    def __init__(
+        self,
+        options: JobOptions,
+        around: Surroundings,
+        environment: Mapping[str, str],
+        say: Callable[[str], None],
+        *,
+        policy: Policy,
+        command: Command | None = None,
+    ) -> None:
+        """`say` gets warnings; `command` runs in place of that of every job, as the copy of a script does."""
+        self.options = options
+        self.around = around
+        self.snapshot: Snapshot | None = None
+        """The devices, once they are known."""
+        self.preflight = Preflight(environment, say)
+        self._policy = policy
+        self._command = command
+        self._specs: dict[str, JobSpec] = {}
+        """By the options of the job: most jobs of a batch share one spec."""
+
+    def know(self, snapshot: Snapshot | None, **around: Any) -> None:
+        """Build with these facts from now on."""
+        self.snapshot = snapshot
+        self.around = msgspec.structs.replace(self.around, **around)
+        self._specs.clear()
+
+    def check(self, items: Iterable[Listed]) -> list[JobSpec]:
+        """The specs of all jobs; refuses options that cannot be understood or can never be met."""
+        specs = []
+        for item in one_of_each(items):
+            with located(item):
+                specs.append(self.spec(item))
+        devices = self.snapshot.devices if self.snapshot else ()
+        if devices and not any(device.memory for device in devices) and any(spec.resources.shares for spec in specs):
+            self.preflight.say(MEMORY_UNKNOWN)
+        return specs
+
+    def make(self, item: Listed) -> NewJob:
+        """A job as it is submitted."""
+        spec = self.preflight.settle_cap(item.command, self.spec(item))
+        return NewJob(self._command or item.command, spec, self.options_of(item).name or "", item.task, item.array)
+
+    def options_of(self, item: Listed) -> JobOptions:
+        return self.options if item.options is PLAIN else merged(self.options, item.options)
+
+    def spec(self, item: Listed) -> JobSpec:
+        key = _key(item)
+        if key not in self._specs:
+            self._specs[key] = self._settled(spec_of(self.options_of(item), self.around))
+        return self._specs[key]
+
+    def _settled(self, spec: JobSpec) -> JobSpec:
+        settled = self.preflight.settle_mps(spec, self.snapshot.devices if self.snapshot else ())
+        if self.snapshot is not None and settled.resources.gpus:
+            _refuse_impossible(settled, self.snapshot, self._policy)
+        return settled
+
+
+class QueueSubmission:
+    """Jobs on their way into the queue: `read`, then `settle`, then `enter`."""
 
     def __init__(
         self,
@@ -110,66 +172,64 @@ class JobBuilder:
     ) -> None:
         self.needs_devices = False
         self.notes: list[str] = []
-        """What whoever submits should know about the jobs as they were settled."""
-        self._modesty = Policy(max_use=config.engine.max_use, min_free=config.engine.min_free)
+        """Warnings about the jobs, for the user."""
         self._paths = paths
-        self._options = script.wish(options) if script else options
         self._script = script
         self._now = now
         own = without_given(environment)
         self._environment = {name: own[name] for name in own if name not in OF_THE_JOB_WE_ARE_IN}
-        self._room = Room(self._environment)
-        self._caps = Caps(self._environment, self.notes.append)
-        self._mps_preflight = MpsPreflight(self._environment, self.notes.append)
-        self._spec: dict[str, JobSpec] = {}
-        logs = str(paths.logs).replace("%", "%%")
-        self._around = Surroundings(
+        self._limits = KernelLimits(self._environment)
+        completed = config.completed(options)
+        self._builder = JobBuilder(
+            script.options_of(completed) if script else completed,
+            self._surroundings(),
+            self._environment,
+            self.notes.append,
+            policy=Policy(max_use=config.engine.max_use, min_free=config.engine.min_free),
+            command=script.copied(paths) if script else None,
+        )
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(
             cwd=working_directory(),
             umask=current_umask(),
             environment=digest_of(self._environment),
-            default_out=f"{logs}/%j.log",
-            array_out=f"{logs}/%A/%a.log",
+            default_out=log_pattern(self._paths.logs),
+            array_out=f"{literal(str(self._paths.logs))}/%A/%a.log",
             resolve=str,
             earlier=_only_read,
-            now=now,
+            now=self._now,
             fill=True,
         )
 
     def read(self, items: Sequence[Listed]) -> None:
         """Refuse what cannot be understood, before anything is opened or started."""
-        for item in _one_of_each(items):
-            with _told_where(item):
-                spec = spec_of(self._wish(item), self._around)
-                self._refuse_unusable(item, spec)
+        for item in one_of_each(items):
+            options = self._builder.options_of(item)
+            with located(item):
+                spec = spec_of(options, self._builder.around)
+                self._refuse_unusable(spec, options)
             self.needs_devices = self.needs_devices or spec.resources.gpus > 0
         for item in items:
             try:
-                self._room.check(item.command, self._wish(item).env)
+                self._limits.check(item.command, self._builder.options_of(item).env)
             except UsageError as error:
-                raise _located(item, error) from None
+                raise _with_place(item, error) from None
 
     def settle(self, items: Sequence[Listed], store: Store, machine: Machine | None) -> list[Part]:
-        """The jobs; refused is what refers to nothing here, or can never run on what the engine sees."""
-        checkouts = Checkouts(self._environment)
-        around = msgspec.structs.replace(
-            self._around,
+        """The jobs; refuses dependencies on unknown jobs, and needs that the devices can never meet."""
+        snapshot = machine.snapshot if machine else None
+        self._builder.know(
+            snapshot,
             earlier=partial(_earlier, store),
-            commit=checkouts.commit,
-            resolve=_unknown_device if machine is None else partial(resolve, machine.snapshot),
+            commit=Checkouts(self._environment).commit,
+            resolve=_unknown_device if snapshot is None else partial(resolve, snapshot),
         )
-        for item in _one_of_each(items):
-            with _told_where(item):
-                asked = spec_of(self._wish(item), around)
-                spec = self._spec[_key(item)] = self._mps_preflight.settled(asked, machine.devices if machine else ())
-                if machine is not None and spec.resources.gpus:
-                    _refuse_impossible(spec, machine, self._modesty)
-        share = any(spec.resources.shares for spec in self._spec.values())
-        if machine is not None and share and not any(device.memory for device in machine.devices):
-            self.notes.append(MEMORY_UNKNOWN)
+        self._builder.check(items)
         return list(self._parts(items))
 
     def enter(self, store: Store, parts: Sequence[Part], label: str, *, held: str) -> list[Entered]:
-        """Put the jobs into the queue, all or none."""
+        """Add all jobs to the queue in one transaction."""
         self._paths.logs.mkdir(mode=0o700, exist_ok=True)
         with store.writing():
             if self._script:
@@ -184,37 +244,35 @@ class JobBuilder:
             (self._paths.logs / str(ids[0])).mkdir(mode=0o700, exist_ok=True)
         return Entered(part, ids)
 
-    def _refuse_unusable(self, item: Listed, spec: JobSpec) -> None:
+    def _refuse_unusable(self, spec: JobSpec, options: JobOptions) -> None:
         if INHERIT in (spec.out, spec.err):
             raise UsageError("-o - is this terminal, which a job of the queue does not have", "name a file")
-        later = spec.after or self._wish(item).begin
-        if spec.cwd != self._around.cwd and not later:  # else an earlier job may be about to make it
+        starts_later = options.after or options.begin  # an earlier job may make its directory
+        if spec.cwd != self._builder.around.cwd and not starts_later:
             check_directory(spec.cwd)
-
-    def _wish(self, item: Listed) -> JobOptions:
-        return self._options if item.options is PLAIN else merged(self._options, item.options)
 
     def _parts(self, items: Sequence[Listed]) -> Iterator[Part]:
         gathered: list[NewJob] = []
         for item in items:
-            wish = self._wish(item)
-            spec = self._caps.settled(item.command, self._spec[_key(item)])
-            command = self._script.copied(self._paths) if self._script else item.command
-            jobs = [NewJob(command, spec, wish.name or "", task) for task in tasks_of(wish)]
-            if wish.array is None:
-                gathered += jobs
+            job, options = self._builder.make(item), self._builder.options_of(item)
+            if options.array is None:
+                gathered.append(job)
                 continue
             if gathered:
                 yield Part(gathered)
                 gathered = []
-            yield Part(jobs, wish.array)
+            tasks = parse_array(options.array).indices
+            yield Part([NewJob(job.command, job.spec, job.name, task) for task in tasks], options.array)
         if gathered:
             yield Part(gathered)
 
 
-def _one_of_each(items: Sequence[Listed]) -> Iterable[Listed]:
+def one_of_each(items: Iterable[Listed]) -> Iterable[Listed]:
     """The first job with each set of options; most jobs of a list have the same."""
-    return {_key(item): item for item in reversed(items)}.values()
+    first: dict[str, Listed] = {}
+    for item in items:
+        first.setdefault(_key(item), item)
+    return first.values()
 
 
 def _key(item: Listed) -> str:
@@ -222,17 +280,15 @@ def _key(item: Listed) -> str:
 
 
 @contextlib.contextmanager
-def _told_where(item: Listed) -> Iterator[None]:
-    """An error about options that a job has of its own says which job that is."""
+def located(item: Listed) -> Iterator[None]:
+    """Put the place of a job before an error about its own options."""
     try:
         yield
     except StokerError as error:
-        if item.options is PLAIN:
-            raise
-        raise _located(item, error) from None
+        raise error if item.options == PLAIN else _with_place(item, error) from None
 
 
-def _located(item: Listed, error: StokerError) -> StokerError:
+def _with_place(item: Listed, error: StokerError) -> StokerError:
     if item.where == COMMAND_LINE:
         return error
     return type(error)(f"{item.where}: {error.message}", error.hint)
@@ -253,18 +309,17 @@ def _unknown_device(word: str) -> str:
     raise NotServed(f"no engine has told which device {word!r} is", "see why with stoker engine start")
 
 
-def _refuse_impossible(spec: JobSpec, machine: Machine, modesty: Policy) -> None:
-    if not machine.devices:
+def _refuse_impossible(spec: JobSpec, snapshot: Snapshot, policy: Policy) -> None:
+    if not snapshot.devices:
         raise Impossible(
-            machine.note or "no GPU found",
+            snapshot.note or "no GPU found",
             "name devices (STOKER_DEVICES=0,1, or devices in the configuration), submit jobs that need none (-G 0), "
             "or try it with --sim 4x24G",
         )
-    impossible = never_fits(spec.resources, machine.devices) or never_within_limits(
-        spec.resources.gpus, machine.devices, modesty
-    )
+    resources, devices = spec.resources, snapshot.devices
+    impossible = never_fits(resources, devices) or never_within_limits(resources.gpus, devices, policy)
     if impossible:
-        raise Impossible(impossible, f"ask for less; there {machine_text(machine.devices)}")
+        raise Impossible(impossible, f"ask for less; there {machine_text(devices)}")
 
 
 def machine_text(devices: Sequence[Device]) -> str:

@@ -1,4 +1,4 @@
-"""The unit with which systemd keeps the engine running for one user."""
+"""The systemd unit that keeps the engine of one user running."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from stoker.core.errors import UsageError
 
 NAME = "stoker.service"
 MARK = "# Written by `stoker engine install`."
-"""The first line of every unit of ours; one without it is somebody's own work."""
+"""The first line of every unit that Stoker writes; a unit without it belongs to the user."""
 _PASSED_ON = ("STOKER_STATE", "STOKER_LEDGER", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
-"""Variables without which the engine would look in other places than the doors do."""
+"""Variables that must be the same for the engine and for front ends."""
 
 _UNIT = """\
 {mark}
@@ -42,14 +42,14 @@ WantedBy=default.target
 
 
 def unit_path(environment: Mapping[str, str]) -> Path:
-    """Where systemd looks for units of this user."""
+    """Where systemd finds units of this user."""
     home = environment.get("XDG_CONFIG_HOME", "")
     configured = Path(home) if home.startswith("/") else Path.home() / ".config"
     return configured / "systemd/user" / NAME
 
 
 def unit_text(program: Sequence[str], environment: Mapping[str, str]) -> str:
-    """The unit for a program, given by the words that start it."""
+    """The unit; `program` are the words that start Stoker."""
     command = " ".join(map(_quoted, (*program, "engine", "run", "--stay")))
     given = {name: environment[name] for name in _PASSED_ON if environment.get(name)}
     lines = "".join(f"Environment={_quoted(f'{name}={value}', variable=True)}\n" for name, value in given.items())
@@ -57,7 +57,7 @@ def unit_text(program: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def write_unit(path: Path, text: str) -> None:
-    """Put the unit in place, unless somebody else's is there."""
+    """Write the unit, unless one that Stoker did not write is there."""
     if not _is_ours(path):
         raise UsageError(
             f"{path} was not written by Stoker, and is left as it is",
@@ -70,7 +70,7 @@ def write_unit(path: Path, text: str) -> None:
 
 
 def missing_program(path: Path) -> str:
-    """The program that a unit of ours starts, where it is not there any more; else empty."""
+    """The program that Stoker's unit starts, if it no longer exists; else empty."""
     if not path.is_file() or not _is_ours(path):
         return ""
     (command,) = re.findall(r"^ExecStart=(.*)$", path.read_text(), re.MULTILINE) or [""]
@@ -81,14 +81,14 @@ def missing_program(path: Path) -> str:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether nothing is there, or what an earlier Stoker wrote."""
+    """Whether there is no unit, or one that Stoker wrote."""
     if not os.path.lexists(path):
         return True
     return path.is_file() and MARK in path.read_text(errors="replace")
 
 
 def _quoted(word: str, *, variable: bool = False) -> str:
-    """A word as systemd reads it back: its own specifiers, variables and escapes doubled."""
+    """A word quoted for systemd: specifiers, variables and escapes doubled."""
     if any(ord(character) < 32 or ord(character) == 127 for character in word):
         raise UsageError(f"{word!r} has characters that a unit cannot contain", "install Stoker under another path")
     plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")

@@ -15,13 +15,13 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import UsageError
-from stoker.queue.options import LARGEST_NUMBER, JobOptions, parse_assignment
+from stoker.queue.options import BY_NAME, LARGEST_NUMBER, TABLES, JobOptions, parse_assignment
 
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}
 
 
 class BadRow(Struct, frozen=True):
-    """A record that says nothing usable, and why."""
+    """A record that cannot be used, and why."""
 
     line: int
     text: str
@@ -29,17 +29,17 @@ class BadRow(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """One record, which may go over several lines where something in it is quoted."""
+    """One record; a quoted field may span lines."""
 
     line: int
-    """Where it begins, counted from 1."""
+    """Its first line, from 1."""
     written: str
-    """As it stands in the file, with its line end."""
+    """As in the file, with its line end."""
     fields: tuple[str, ...]
 
     @property
     def text(self) -> str:
-        """What tells it from other records, wherever in the file it stands."""
+        """Identifies the record, wherever in the file it is."""
         return self.written.rstrip("\r\n")
 
 
@@ -47,12 +47,12 @@ class Sheet(Struct, frozen=True):
     """The columns of a file, and the records below them."""
 
     columns: tuple[str, ...]
-    """Their names in small letters, with _ for blanks and dashes."""
+    """In lower case, with _ for blanks and dashes."""
     records: tuple[Record, ...]
 
 
 def read_sheet(data: bytes, name: str, header: int | None = 0, columns: Sequence[str] = ()) -> Sheet:
-    """The records below the row that names the columns; a file without such a row (None) has the columns given."""
+    """The records below the header row; with `header` None the file has none, and `columns` are its columns."""
     filled = [record for record in split_records(text_of(data, name), name) if any(map(str.strip, record.fields))]
     if header is None:
         return Sheet(tuple(map(column_name, columns)), tuple(filled))
@@ -65,14 +65,14 @@ def read_sheet(data: bytes, name: str, header: int | None = 0, columns: Sequence
 
 
 def text_of(data: bytes, name: str) -> str:
-    """The text without the mark that some programs put before it; bytes that are not UTF-8 pass."""
+    """The text without a byte order mark; bytes that are not UTF-8 pass."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UsageError(f"{name} is written in UTF-16", "save it as UTF-8")
     return data.removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape")
 
 
 def split_records(text: str, name: str) -> Iterator[Record]:
-    """All records, blank ones too: together they are the text."""
+    """All records, also blank ones; joined they are the text."""
     lines = list(io.StringIO(text, newline=""))
     reader = csv.reader(lines, skipinitialspace=True)
     begin = 0
@@ -88,12 +88,12 @@ def split_records(text: str, name: str) -> Iterator[Record]:
 
 
 def column_name(text: str) -> str:
-    """The name of a column as it is compared with others."""
+    """The name of a column in the form that is compared."""
     return text.strip().casefold().replace(" ", "_").replace("-", "_")
 
 
 def cells_of(sheet: Sheet, record: Record) -> dict[str, str]:
-    """What a record has in each column, without the blanks around it."""
+    """The fields of a record by column, stripped."""
     fields = [field.strip() for field in record.fields]
     if any(fields[len(sheet.columns) :]):
         fault = f"it has {len(fields)} fields, and there are {len(sheet.columns)} columns"
@@ -103,7 +103,7 @@ def cells_of(sheet: Sheet, record: Record) -> dict[str, str]:
 
 
 def refuse_doubled(sheet: Sheet, known: Collection[str], name: str) -> None:
-    """Refuse two columns of the same name, where that name counts."""
+    """Refuse two columns of the same known name."""
     doubled = [each for each in known if sheet.columns.count(column_name(each)) > 1]
     if doubled:
         raise UsageError(f"{name} has the column {doubled[0]} twice", "name each column once")
@@ -121,41 +121,38 @@ THIS_PYTHON = "-1"
 
 _WHOLE = re.compile(r"([-+]?\d+)(?:\.0*)?", re.ASCII)
 
-_TABLES = ("env", "tag")
-
-_OPTIONS = frozenset(JobOptions.__struct_fields__) - {"priority", "chdir"}
-"""Further columns that count; of the rest the tool has columns of its own."""
+_OPTIONS = frozenset(BY_NAME) - {"priority", "chdir"}
+"""Options that can be columns; priority and directory are columns of the tool itself."""
 
 
 class Task(Struct, frozen=True):
-    """One row: a script to be trained."""
+    """One row: a script to run."""
 
     line: int
     text: str
-    """The row as it is written, which tells it from others."""
+    """The row as in the file, which identifies it."""
     directory: str
     executable: tuple[str, ...]
     filename: str
     epochs: int
     priority: int
-    """Lower goes first."""
+    """Lower starts first."""
     script: tuple[str, ...]
-    """The words of the file name, and whatever arguments it has."""
+    """The file name and its arguments."""
     options: JobOptions = JobOptions()
-    """What else was asked for in columns of ours."""
+    """From further columns."""
 
     def words(self, epochs: int, number: int) -> tuple[str, ...]:
-        """The command that trains it for so many epochs under a number of its own."""
+        """The command that trains it for so many epochs, with its number as id."""
         return (*self.executable, *self.script, f"--epochs={epochs}", f"--id={number}")
 
 
 def read_tasks(data: bytes, name: str, header: int | None = 0) -> list[Task | BadRow]:
-    """The tasks of a file in its order; a row that cannot be one is told, and the others count."""
+    """The tasks of a file in order; a bad row does not spoil the others."""
     return tasks_of(read_sheet(data, name, header, COLUMNS), name)
 
 
 def tasks_of(sheet: Sheet, name: str) -> list[Task | BadRow]:
-    """The tasks of a file that was read."""
     absent = [column for column in COLUMNS if column_name(column) not in sheet.columns]
     if absent:
         what = "has no header" if len(absent) == len(COLUMNS) else f"has no column {absent[0]}"
@@ -165,9 +162,9 @@ def tasks_of(sheet: Sheet, name: str) -> list[Task | BadRow]:
 
 
 def options_of(cells: Mapping[str, str]) -> JobOptions:
-    """The job options among the cells of a row; an empty cell says nothing."""
+    """The job options of a row; an empty cell is not given."""
     given: dict[str, object] = {name: text for name, text in cells.items() if text}
-    for name in _TABLES:
+    for name in TABLES:
         if text := cells.get(name):
             given[name] = dict(parse_assignment(word, name) for word in split_words(text, f"its {name}"))
     try:
@@ -177,7 +174,7 @@ def options_of(cells: Mapping[str, str]) -> JobOptions:
 
 
 def split_words(text: str, what: str) -> list[str]:
-    """The words of a text as a shell would see them."""
+    """The words of a text, split as a shell does."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -225,7 +222,7 @@ def _executable(text: str, directory: str) -> tuple[str, ...]:
 
 
 def _words(text: str, directory: str, what: str) -> tuple[str, ...]:
-    """The words of a command line, unless it is the name of a file that has blanks in it."""
+    """The words of a command line; an existing file with blanks in its name is one word."""
     if os.path.isfile(os.path.join(directory, text)):
         return (text,)
     words: Sequence[str] = split_words(text, what)

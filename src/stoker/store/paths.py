@@ -89,6 +89,15 @@ class Paths(Struct, frozen=True):
         return self.state / "simulator"
 
 
+def make_durable(folder: Path) -> None:
+    """Write the names in a directory to disk, so that they survive a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def find_paths(
     environment: Mapping[str, str],
     host: str,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from stoker.core.job import Job
+from stoker.core.planner.policy import Policy
 from stoker.store.reader import Reader
 from stoker.store.schema import (
     ACTIVE,
@@ -349,6 +352,14 @@ def paused_key(engine: str) -> str:
 def drained_key(device_id: str) -> str:
     """The setting that keeps all engines of this queue off a device."""
     return DRAINED + device_id
+
+
+def with_user_settings(policy: Policy, settings: Mapping[str, Any], engine: str) -> Policy:
+    """The policy of an engine with what users have paused and drained."""
+    paused = settings.get(paused_key(engine), {}).get("note", "")
+    drained = {key.removeprefix(DRAINED): value for key, value in settings.items() if key.startswith(DRAINED)}
+    closed = {device: value.get("note", "drained") for device, value in drained.items()}
+    return msgspec.structs.replace(policy, paused=paused, closed=closed)
 
 
 def _ids(reader: Reader, query: str, *values: object) -> list[int]:

@@ -70,13 +70,10 @@ class EngineStatus(Struct, frozen=True):
         return next((wait.reason for wait in self.waits if wait.shape == shape), None)
 
 
-_decoder = msgspec.json.Decoder(EngineStatus)
-
-
 def read_status(path: Path) -> EngineStatus | None:
     """The latest status of an engine; None where there is none that this version can read."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return _decoder.decode(path.read_bytes())
+        return msgspec.json.decode(path.read_bytes(), type=EngineStatus)
     return None
 
 

@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from stoker.cli.completion import complete_jobs
-from stoker.cli.job_options import NAMES, change_options
+from stoker.cli.job_options import change_options
 from stoker.cli.output_options import controlling
 from stoker.cli.views.changes import ChangeResult, report, result
 from stoker.core.errors import StokerError, UsageError
@@ -25,7 +25,7 @@ from stoker.core.requests import Edit
 from stoker.core.text import printable, title
 from stoker.queue.control import Control, abandoned, change, opened, spec_in_queue, warn
 from stoker.queue.edit import Changes, Rewriter, changes_in, options_of, write_toml
-from stoker.queue.options import parse_assignment
+from stoker.queue.options import BY_NAME, read_tables
 from stoker.queue.select import find_queued
 
 
@@ -60,11 +60,9 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim:
 
 def _typed(context: click.Context, values: dict[str, Any]) -> dict[str, Any]:
     """Options on the command line; those from the environment are for submit only."""
-    typed = {name: values[name] for name in NAMES if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-    for table in ("env", "tag"):
-        if table in typed:
-            typed[table] = dict(parse_assignment(text, f"--{table}") for text in typed[table])
-    return typed
+    source = context.get_parameter_source
+    typed = {name: values[name] for name in BY_NAME if source(name) is ParameterSource.COMMANDLINE}
+    return {**typed, **read_tables(typed)}
 
 
 def _edit(control: Control, rewriter: Rewriter, found: Sequence[Job], changes: Changes) -> list[ChangeResult]:

@@ -12,14 +12,14 @@ from typing import Any
 
 import click
 
-from stoker.cli.console import to_stderr
-from stoker.cli.job_options import DASHES, OPTIONS, TYPED, TypedCommand, job_options, option, options_from
+from stoker.cli.console import say
+from stoker.cli.job_options import DASHES, TYPED, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
+from stoker.cli.output_options import wants_json
 from stoker.core.errors import UsageError
-from stoker.core.spec import parse_array
-from stoker.core.text import printable
-from stoker.queue.config import Config, load_config
+from stoker.core.spec import parse_array, shell_of
+from stoker.queue.config import config_here
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list, spread
-from stoker.queue.options import JobOptions, merged, working_directory
+from stoker.queue.options import JobOptions
 from stoker.queue.script import Line, Script, find_script
 from stoker.runner.forkserver_client import Forkserver
 
@@ -64,7 +64,7 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     a third kills them.
     """
     options = options_from(values)
-    values["as_json"] = values["as_json"] or os.environ.get("STOKER_OUTPUT") == "json"
+    values["as_json"] = wants_json(values["as_json"])
     values |= {"options": options, "demo": demo, "typed": context.meta[TYPED]}
     if demo:
         if words or file is not None or options != JobOptions():
@@ -80,9 +80,9 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     if kind == "help":
         click.echo(context.get_help())
         return 2
-    config = _configured()
-    options = merged(JobOptions(**config.defaults), options)
-    options = values["options"] = script.wish(options) if script else options
+    config = config_here(say)
+    options = config.completed(options)
+    options = values["options"] = script.options_of(options) if script else options
     values["script"] = script
     values["settings"] = config.engine
     if options.array and kind == "--":
@@ -90,16 +90,7 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     return _run(values, kind, _spread(items, options))
 
 
-def _configured() -> Config:
-    """What is configured for all jobs here, and for all engines of this user."""
-    config = load_config(os.environ, Path(working_directory()))
-    for warning in config.warnings:
-        to_stderr(f"stoker: {printable(warning)}\n")
-    return config
-
-
 def _spread(items: list[Listed | Unusable] | Lines, options: JobOptions) -> Sequence[Listed | Unusable] | Lines:
-    """A job for every task of an array."""
     if not isinstance(items, Lines):
         return spread(items, options)
     items.tasks = () if options.array is None else parse_array(options.array).indices
@@ -107,7 +98,7 @@ def _spread(items: list[Listed | Unusable] | Lines, options: JobOptions) -> Sequ
 
 
 def _run(values: dict[str, Any], label: str, items: Sequence[Listed | Unusable] | Lines) -> int:
-    """Load what a run needs, which takes as long as the forkserver takes to start: both at once."""
+    """Start the forkserver, and meanwhile load the modules of a run, which takes as long."""
     with contextlib.ExitStack() as closing:
         forkserver = None if values["dry_run"] else closing.enter_context(contextlib.closing(Forkserver()))
         from stoker.cli.foreground import Request, run
@@ -118,23 +109,23 @@ def _run(values: dict[str, Any], label: str, items: Sequence[Listed | Unusable] 
 def _meant(
     context: click.Context, words: tuple[str, ...]
 ) -> tuple[str, list[Listed | Unusable] | Lines, Script | None]:
-    """A script or a program that the words name, or what else they mean."""
-    if words and not context.meta[DASHES] and (found := find_script(Line("run", context.meta[OPTIONS], words))):
+    """The label, the jobs and the script that the words mean."""
+    if words and not context.meta[DASHES] and (found := find_script(Line("run", context.meta[TYPED_OPTIONS], words))):
         return "--", [Listed(found.command, COMMAND_LINE)], found.script
     return *_jobs(words, dashes=context.meta[DASHES]), None
 
 
 def _listed(words: tuple[str, ...], file: str) -> tuple[str, list[Listed | Unusable] | Lines]:
-    """The jobs of a file that was named as a list."""
+    """The jobs of a file given with -f."""
     if words:
         raise UsageError("there is both a file and a command", "leave one of them out")
-    shell = os.environ.get("SHELL") or "/bin/sh"
+    shell = shell_of(os.environ)
     return (file, Lines("stdin", shell)) if file == "-" else (file, read_list(Path(file), shell))
 
 
 def _jobs(words: tuple[str, ...], *, dashes: bool) -> tuple[str, list[Listed | Unusable] | Lines]:
-    """What the words mean: a name for the batch, and its jobs or the stream they will come from."""
-    shell = os.environ.get("SHELL") or "/bin/sh"
+    """The label of the batch, and its jobs or the stream they will come from."""
+    shell = shell_of(os.environ)
     if dashes and not words:
         raise UsageError("there is no command after --", "write it there, or give a file or - before it")
     if not words or (words == ("-",) and not dashes):
@@ -151,7 +142,7 @@ def _jobs(words: tuple[str, ...], *, dashes: bool) -> tuple[str, list[Listed | U
 
 
 def _looks_like_a_list(words: tuple[str, ...]) -> bool:
-    """Whether somebody wrote options behind a list: it is a file that nobody could execute."""
+    """Whether options follow a job list: the first word is a file that cannot be executed."""
     return len(words) > 1 and os.path.isfile(words[0]) and shutil.which(words[0]) is None
 
 

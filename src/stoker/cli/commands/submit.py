@@ -11,26 +11,27 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 from msgspec import Struct
 
-from stoker.cli.console import flush_output, silence_output
-from stoker.cli.job_options import DASHES, OPTIONS, TypedCommand, job_options, option, options_from
+from stoker.cli.console import flush_output, say, silence_output
+from stoker.cli.job_options import DASHES, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
+from stoker.cli.output_options import wants_json, write_json
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Job, Waiting
 from stoker.core.launch import output_paths
-from stoker.core.spec import Command
+from stoker.core.spec import Command, shell_of
 from stoker.core.text import printable, shortened, text_for_json
-from stoker.queue.config import load_config
+from stoker.core.units import parse_sim
+from stoker.queue.config import config_here
 from stoker.queue.engine_process import Background
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list
-from stoker.queue.options import JobOptions, current_user, merged, working_directory
+from stoker.queue.options import JobOptions, current_user
 from stoker.queue.script import Line, Script, find_script
-from stoker.queue.submit import Entered, JobBuilder
+from stoker.queue.submit import Entered, QueueSubmission
 from stoker.store.engine_lock import QUEUE, version_notice
 from stoker.store.paths import Paths, find_paths
 from stoker.store.queries import paused_key
-from stoker.store.status_file import read_machine
+from stoker.store.status_file import read_machine, read_status
 from stoker.store.writer import open_store
 
 WIDTH = 200
@@ -61,30 +62,24 @@ class SubmitResult(Struct, frozen=True):
 
 
 def submit_result(entered: Sequence[Entered], problem: str | None, *, held: bool) -> SubmitResult:
-    """What was submitted, as data."""
     return SubmitResult("stoker.submit/1", held, [job for one in entered for job in _jobs(one)], problem)
 
 
-def show_result(result: SubmitResult) -> None:
-    """One JSON value."""
-    sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
-
-
 def show_ids(entered: Sequence[Entered]) -> None:
-    """An id on each line; an array has one."""
+    """One id per line; an array has one."""
     for one in entered:
         sys.stdout.write("".join(f"{job_id}\n" for job_id in (one.ids[:1] if one.part.array else one.ids)))
 
 
 def show_lines(entered: Sequence[Entered]) -> None:
-    """A line for a job, an array, or many jobs."""
+    """One line per job, array, or range of jobs."""
     for one in entered:
         single = f": {_title(one)}" if one.part.array or len(one.ids) == 1 else ""
         print(f"submitted {_ids_text(one)}{single}")
 
 
 def unprinted_text(entered: Sequence[Entered]) -> str:
-    """Where the jobs are that nobody could be told of: `job 3 is in the queue, but its id`."""
+    """For ids that could not be printed: `job 3 is in the queue, but its id`."""
     if len(entered) == 1 and (len(entered[0].ids) == 1 or entered[0].part.array):
         return f"job {entered[0].ids[0]} is in the queue, but its id"
     return f"jobs {', '.join(map(_ids_text, entered))} are in the queue, but their ids"
@@ -120,7 +115,7 @@ HELD = "held at submit"
 
 
 class Request(Struct, frozen=True):
-    """The options of `stoker submit`, as typed."""
+    """The options of `stoker submit`."""
 
     options: JobOptions
     label: str
@@ -130,31 +125,37 @@ class Request(Struct, frozen=True):
     dry_run: bool = False
     as_json: bool = False
     script: Script | None = None
-    """The script to run, where it is one."""
+    """Set where the command is a script."""
 
 
-def hand_in(request: Request, items: Sequence[Listed]) -> int:
+def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
     """Submit the jobs and return the exit code."""
     paths = _paths(request)
-    builder = _builder(request, paths)
-    builder.read(items)
+    submission = QueueSubmission(
+        paths, config_here(say), request.options, time.time(), os.environ, script=request.script
+    )
+    submission.read(items)
     engine = Background(paths, request.sim)
     with contextlib.closing(open_store(paths)) as store:
         if request.dry_run:
-            from stoker.cli.views.dry_run import show_plan
+            from stoker.cli.views.dry_run import show_submit_plan
+            from stoker.queue.dry_run import plan_submission
 
-            parts = builder.settle(items, store, read_machine(paths.status_file(QUEUE)))
-            _say_all(builder.notes)
-            return show_plan(parts, store, paths, as_json=request.as_json)
+            parts = submission.settle(items, store, read_machine(paths.status_file(QUEUE)))
+            for note in submission.notes:
+                say(note)
+            planned = plan_submission(parts, store, read_status(paths.status_file(QUEUE)), time.time())
+            return show_submit_plan(planned, as_json=request.as_json)
         with engine.not_for_nothing():
-            parts = builder.settle(items, store, engine.machine() if builder.needs_devices else None)
-        entered = builder.enter(store, parts, request.label, held=HELD if request.hold else "")
+            parts = submission.settle(items, store, engine.machine() if submission.needs_devices else None)
+        entered = submission.enter(store, parts, request.label, held=HELD if request.hold else "")
         paused = store.settings().get(paused_key(QUEUE))
     engine.wake()
-    _say_all([*builder.notes, *filter(None, [version_notice(paths)])])
+    for note in filter(None, [*submission.notes, version_notice(paths)]):
+        say(note)
     code = _report(request, entered, engine.failure)
     if paused:
-        _say(
+        say(
             f"the queue is {paused['note']}; nothing starts before: stoker resume --queue{' --sim' * bool(request.sim)}"
         )
     return code
@@ -162,62 +163,37 @@ def hand_in(request: Request, items: Sequence[Listed]) -> int:
 
 def _paths(request: Request) -> Paths:
     if request.sim:
-        _check_simulation(request.sim)
+        parse_sim(request.sim)  # refuses what no engine can simulate
     paths = find_paths(os.environ, os.uname().nodename, simulated=bool(request.sim))
     if paths.note:
-        _say(paths.note)
+        say(paths.note)
     return paths
 
 
-def _builder(request: Request, paths: Paths) -> JobBuilder:
-    """With what is configured here, before which goes what was typed."""
-    config = load_config(os.environ, Path(working_directory()))
-    for warning in config.warnings:
-        _say(warning)
-    options = merged(JobOptions(**config.defaults), request.options)
-    return JobBuilder(paths, config, options, time.time(), os.environ, script=request.script)
-
-
 def _report(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> int:
-    """Tell what became of it: jobs that are in the queue are told of even where nobody runs them yet."""
+    """Print the ids, also where no engine could be started: the jobs are in the queue."""
     try:
         _show(request, entered, failure)
         flush_output()
     except OSError as error:
         silence_output()
-        _say(f"{unprinted_text(entered)} could not be printed: {error.strerror}")
-        _say("do not submit again; stoker status shows what is there")
+        say(f"{unprinted_text(entered)} could not be printed: {error.strerror}")
+        say("do not submit again; stoker status shows what is there")
         return StokerError.exit_code
     if failure is None:
         return 0
-    _say(f"this is safe in the queue, but no engine could be started: {failure.message}")
-    _say(failure.hint)
+    say(f"this is safe in the queue, but no engine could be started: {failure.message}")
+    say(failure.hint)
     return NOT_SERVED
 
 
 def _show(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> None:
     if request.as_json:
-        show_result(submit_result(entered, failure.message if failure else None, held=request.hold))
+        write_json(submit_result(entered, failure.message if failure else None, held=request.hold))
     elif request.parsable:
         show_ids(entered)
     else:
         show_lines(entered)
-
-
-def _say_all(notes: Sequence[str]) -> None:
-    for note in notes:
-        _say(note)
-
-
-def _say(text: str) -> None:
-    print(f"stoker: {printable(text)}", file=sys.stderr)
-
-
-def _check_simulation(spec: str) -> None:
-    """Refuse what no engine could simulate."""
-    from stoker.core.units import parse_sim
-
-    parse_sim(spec)
 
 
 @click.command(name="submit", cls=TypedCommand, context_settings={"allow_interspersed_args": False})
@@ -249,29 +225,28 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     """
 
     options = options_from(values)
-    values["as_json"] = values["as_json"] or os.environ.get("STOKER_OUTPUT") == "json"
+    values["as_json"] = wants_json(values["as_json"])
     if not words and file is None and sys.stdin.isatty():
         click.echo(context.get_help())
         return 2
     items, script = _meant(context, words, file, as_line=shell)
-    return hand_in(Request(options=options, label=file or "submit", script=script, **values), items)
+    return submit_jobs(Request(options=options, label=file or "submit", script=script, **values), items)
 
 
 def _meant(
     context: click.Context, words: tuple[str, ...], file: str | None, *, as_line: bool
 ) -> tuple[list[Listed], Script | None]:
-    """A script or a program that the words name, or what else they mean."""
+    """The jobs and the script that the words or the file mean."""
     dashes = context.meta[DASHES]
     if words and file is None and not as_line and not dashes:
-        found = find_script(Line("submit", context.meta[OPTIONS], words))
+        found = find_script(Line("submit", context.meta[TYPED_OPTIONS], words))
         if found:
             return [Listed(found.command, COMMAND_LINE)], found.script
     return _items(words, file, as_line=as_line, dashes=dashes), None
 
 
 def _items(words: tuple[str, ...], file: str | None, *, as_line: bool, dashes: bool) -> list[Listed]:
-    """The jobs that the words or the file mean."""
-    shell = os.environ.get("SHELL") or "/bin/sh"
+    shell = shell_of(os.environ)
     if file is not None:
         if words:
             raise UsageError("there is both a file and a command", "leave one of them out")
@@ -291,7 +266,7 @@ def _from_stdin(shell: str) -> list[Listed | Unusable]:
 
 
 def _usable(items: list[Listed | Unusable], file: str) -> list[Listed]:
-    """All of them, or an error: a part of a list is not what somebody wanted in the queue."""
+    """All of them, or an error: a list is submitted as a whole."""
     if not items:
         raise UsageError(f"there is no job in {'stdin' if file == '-' else file}", "write one command on each line")
     for item in items:

@@ -17,6 +17,7 @@ from stoker.compat.gpu_task.folder import begin, finish, mark
 from stoker.compat.gpu_task.process import SIGNALS, Failure, Instance, Message, Note, RunRequest, RunResult
 from stoker.core.errors import StokerError
 from stoker.core.job import Assigned, Ended, Exited, JobEvent, Lost, Queued, Started
+from stoker.core.launch import literal
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.core.text import outcome, printable
 from stoker.devices.detect import declare
@@ -127,9 +128,7 @@ def _withdraw(run: Foreground) -> None:
 
 def _source(instances: Sequence[Instance], spec: JobSpec) -> ListSource:
     jobs = {
-        instance.words: NewJob(
-            Command(instance.words), replace(spec, out=instance.log.replace("%", "%%")), _name(instance.text)
-        )
+        instance.words: NewJob(Command(instance.words), replace(spec, out=literal(instance.log)), _name(instance.text))
         for instance in instances
     }
     listed = [Listed(job.command, "") for job in jobs.values()]

@@ -15,7 +15,7 @@ from stoker.compat.priority_scheduler.task_file import Row, Rows
 from stoker.core.device import Device
 from stoker.core.errors import StokerError
 from stoker.core.job import Ended, Job
-from stoker.core.launch import INHERIT
+from stoker.core.launch import INHERIT, literal
 from stoker.core.planner.fairshare import never_within_limits
 from stoker.core.planner.placement import never_fits
 from stoker.core.planner.policy import Policy
@@ -83,7 +83,7 @@ class TaskJobs(Struct, frozen=True):
         profile = run.stage == "profile"
         name = f"task-{number}-profile" if profile else f"task-{number}"
         spec = self._spec(task)
-        log = f"{self.logs.replace('%', '%%')}/{name}.log"
+        log = f"{literal(self.logs)}/{name}.log"
         spec = replace(
             spec,
             resources=self._resources(task, spec.resources, profile=profile),

@@ -1,4 +1,4 @@
-"""The Python of a job, and what it says about its PyTorch."""
+"""Which Python a command runs, which PyTorch it has, and whether that knows --cap."""
 
 from __future__ import annotations
 
@@ -8,11 +8,75 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stoker.core.spec import Command
-from stoker.queue import preflight
-from stoker.queue.preflight import Torch, ask_torch, find_python
+from stoker.queue import pytorch
+from stoker.queue.pytorch import Torch, ask_torch, find_python, is_python, knows_cap, programs_of
 from support.torch import with_torch
+
+
+@pytest.mark.parametrize("word", ["python", "python3", "python3.12", "python3.14t", "/opt/v/bin/python", "v/python3"])
+def test_a_python(word: str) -> None:
+    """Pythons are known by their names, wherever they are."""
+    assert is_python(word)
+
+
+@pytest.mark.parametrize("word", ["python-config", "mypython", "python3x", "train.py", "python/train", "ipython", ""])
+def test_no_python(word: str) -> None:
+    """A name that only looks similar is none."""
+    assert not is_python(word)
+
+
+@pytest.mark.parametrize(
+    ("words", "programs"),
+    [
+        (["python3", "train.py"], ["python3"]),
+        (["torchrun", "--nproc-per-node", "2", "train.py"], ["torchrun"]),
+        (["env", "-u", "X", "LR=1", "python", "train.py"], ["python"]),
+        (["nice", "-n", "5", "/opt/v/bin/python", "x"], ["/opt/v/bin/python"]),
+        (["conda", "run", "-n", "x", "python", "train.py"], []),
+        (["env", "PYTHONPATH=/elsewhere", "python", "x"], []),
+        (["docker", "run", "python"], ["docker"]),
+    ],
+)
+def test_words(words: list[str], programs: list[str]) -> None:
+    """The first word counts, unless it only makes the way for another."""
+    assert programs_of(Command(tuple(words))) == programs
+
+
+@pytest.mark.parametrize(
+    ("line", "programs"),
+    [
+        ("python train.py", ["python"]),
+        ("LR=0.1 SEED=2 python3 train.py > log 2>&1", ["python3"]),
+        ("cd work && exec python train.py", ["python"]),
+        ("cd work && /opt/v/bin/python train.py", ["/opt/v/bin/python"]),
+        ("cd work && .venv/bin/python train.py", ["cd"]),
+        (".venv/bin/python train.py; echo $?", [".venv/bin/python"]),
+        ("mkdir out\npython train.py", ["python"]),
+        ("nohup \\\n python train.py", ["python"]),
+        ("for i in 1 2; do python train.py $i; done", ["python"]),
+        ("torchrun train.py | tee log", ["torchrun", "tee"]),
+        ("source v/bin/activate && python train.py", []),
+        (". v/bin/activate; python train.py", []),
+        ("conda activate x; python train.py", []),
+        ("export PATH=/opt/bin:$PATH; python train.py", []),
+        ("PYTHONPATH=. python train.py", []),
+        ("echo 'unfinished", []),
+        ("", []),
+    ],
+)
+def test_lines(line: str, programs: list[str]) -> None:
+    """In a shell's line it is the first Python that is a command, if nothing may have chosen another one."""
+    assert programs_of(Command((line,), "/bin/sh")) == programs
+
+
+@given(st.text())
+def test_any_line(line: str) -> None:
+    """No text is too odd."""
+    assert isinstance(programs_of(Command((line,), "/bin/sh")), list)
 
 
 def program(path: Path, *lines: str) -> Path:
@@ -91,9 +155,23 @@ class TestAskTorch:
 
     def test_one_that_hangs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It is not waited for any longer than a person would."""
-        monkeypatch.setattr(preflight, "INTERPRETER_TIMEOUT", 0.1)
+        monkeypatch.setattr(pytorch, "INTERPRETER_TIMEOUT", 0.1)
         began = time.monotonic()
         assert (
             ask_torch(str(program(tmp_path / "python", "#!/bin/sh", "exec sleep 60")), os.environ, "/").version is None
         )
         assert time.monotonic() - began < 50
+
+
+@pytest.mark.parametrize("version", ["2.10.0", "2.10.0+cu128", "2.10", "2.10.1", "2.11.0a0+git", "3.0", "2.10.0.post1"])
+def test_knows(version: str) -> None:
+    """Every PyTorch since 2.10.0 knows the cap."""
+    assert knows_cap(version)
+
+
+@pytest.mark.parametrize(
+    "version", ["2.9.1", "2.9", "1.13", "2.10.0a0+nv25.11", "2.10.0.dev20251101", "2.10.0rc1", "x"]
+)
+def test_does_not_know(version: str) -> None:
+    """None before does; what was built before the release may be of either kind."""
+    assert not knows_cap(version)

@@ -1,0 +1,245 @@
+"""Checks before submit: --cap, the git commit, and the limits of the kernel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from stoker.core.errors import UsageError
+from stoker.core.spec import Command, JobSpec, Resources
+from stoker.queue.preflight import ONE_STRING, Checkouts, KernelLimits, Preflight
+from support.torch import with_torch
+from support.wait import PATIENCE_SECONDS, wait_until
+
+SHARED = JobSpec(resources=Resources(memory=2**30), cap=True)
+TRAIN = Command((sys.executable, "train.py"))
+
+
+def settled(environment: dict[str, str], command: Command, spec: JobSpec) -> tuple[bool, list[str]]:
+    """Whether the cap stays, and what is said."""
+    said: list[str] = []
+    return Preflight(environment, said.append).settle_cap(command, spec).cap, said
+
+
+def test_new_enough(tmp_path: Path) -> None:
+    """The terms stay as they are, and nothing is said."""
+    assert settled(with_torch(tmp_path, "2.10.0"), TRAIN, SHARED) == (True, [])
+
+
+def test_too_old(tmp_path: Path) -> None:
+    """The sentence tells which PyTorch of which Python it is."""
+    sentence = f"--cap is left out: PyTorch 2.9.1 of {sys.executable} does not know it, but 2.10 does"
+    assert settled(with_torch(tmp_path, "2.9.1"), TRAIN, SHARED) == (False, [sentence])
+
+
+def test_no_torch() -> None:
+    """Who has none needs no cap."""
+    sentence = f"--cap is left out: there is no PyTorch for {sys.executable}"
+    assert settled(dict(os.environ), TRAIN, SHARED) == (False, [sentence])
+
+
+def test_the_jobs_own_variables_count(tmp_path: Path) -> None:
+    """What --env says about where packages are is heard."""
+    path = with_torch(tmp_path, "2.10.0")["PYTHONPATH"]
+    assert settled(dict(os.environ), TRAIN, replace(SHARED, extra_env=(("PYTHONPATH", path),))) == (True, [])
+
+
+def test_cannot_tell() -> None:
+    """A command that could run anything gets none."""
+    kept, (sentence,) = settled(dict(os.environ), Command(("source x && python y",), "/bin/sh"), SHARED)
+    assert not kept
+    assert "does not tell which Python it runs" in sentence
+
+
+def test_a_whole_card() -> None:
+    """There is nothing to cap."""
+    kept, (sentence,) = settled(dict(os.environ), TRAIN, JobSpec(cap=True))
+    assert not kept
+    assert "without --vram" in sentence
+
+
+def test_not_asked_for() -> None:
+    """Who does not want one is not bothered."""
+    spec = JobSpec(resources=Resources(memory=2**30))
+    preflight = Preflight({}, pytest.fail)
+    assert preflight.settle_cap(Command(("missing",)), spec) is spec
+
+
+def test_each_is_asked_once(tmp_path: Path) -> None:
+    """However many jobs have the same Python, and each reason is said once."""
+    asked = tmp_path / "asked"
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho x >> {asked}\necho stoker-torch 2.4\n")
+    python.chmod(0o755)
+    said: list[str] = []
+    preflight = Preflight(dict(os.environ), said.append)
+    jobs = [replace(SHARED, extra_env=(("SEED", str(seed)),)) for seed in range(5)]
+    assert not any(preflight.settle_cap(Command((str(python), str(spec))), spec).cap for spec in jobs)
+    assert asked.read_text() == "x\n"
+    assert len(said) == 1
+    first, second = (preflight.settle_cap(Command((str(python),)), jobs[0]) for _ in range(2))
+    assert first is second
+
+
+WHO = {f"GIT_{role}_{what}": "a@b" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+
+
+def git(path: Path, *words: str) -> str:
+    found = subprocess.run(
+        ["git", *words], cwd=path, env={**os.environ, **WHO}, check=True, capture_output=True, timeout=PATIENCE_SECONDS
+    )
+    return found.stdout.decode().strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with one commit of one file."""
+    path = tmp_path / "a'; echo b"
+    (path / "deep/inside").mkdir(parents=True)
+    (path / "file").write_text("text")
+    git(path, "init", "-q")
+    git(path, "add", "file")
+    git(path, "commit", "-q", "-m", "first")
+    return path
+
+
+def stand_in(home: Path, line: str) -> str:
+    """A search path that begins with a Git which does something else."""
+    program = home / "bin/git"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{line}\n")
+    program.chmod(0o755)
+    return f"{program.parent}:{os.environ['PATH']}"
+
+
+def commit(path: Path) -> str:
+    return Checkouts(os.environ).commit(str(path))
+
+
+def test_a_clean_tree(repository: Path) -> None:
+    """The first seven digits, from anywhere below; files that Git was not told of do not count."""
+    (repository / "untracked").touch()
+    expected = git(repository, "rev-parse", "HEAD")[:7]
+    assert commit(repository) == expected
+    assert commit(repository / "deep/inside") == expected
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_tree_that_differs(repository: Path, staged: bool) -> None:
+    """A star, whether the change is staged or not."""
+    (repository / "file").write_text("other")
+    if staged:
+        git(repository, "add", "file")
+    assert commit(repository).endswith("*")
+
+
+def test_no_repository(tmp_path: Path) -> None:
+    """Nothing is known, and no process is started."""
+    path = stand_in(tmp_path, f"touch {tmp_path}/asked")
+    assert Checkouts({"PATH": path}).commit(str(tmp_path)) == ""
+    assert Checkouts({"PATH": path}).commit(str(tmp_path / "not/there")) == ""
+    assert not (tmp_path / "asked").exists()
+
+
+def test_a_repository_without_a_commit(tmp_path: Path) -> None:
+    """There is nothing to name yet."""
+    git(tmp_path, "init", "-q")
+    assert commit(tmp_path) == ""
+
+
+def test_a_broken_repository(tmp_path: Path) -> None:
+    """It is the user's matter, and no reason to refuse a job."""
+    (tmp_path / ".git").write_text("nonsense")
+    assert commit(tmp_path) == ""
+
+
+def test_no_git(repository: Path) -> None:
+    """A machine without Git."""
+    assert Checkouts({"PATH": "/nonexistent"}).commit(str(repository)) == ""
+
+
+def test_variables_of_another_repository_do_not_matter(repository: Path, tmp_path: Path) -> None:
+    """GIT_DIR, as a hook of Git has it, is about another directory."""
+    assert Checkouts({**os.environ, "GIT_DIR": str(tmp_path)}).commit(str(repository))
+
+
+def test_it_does_not_take_long(repository: Path, tmp_path: Path) -> None:
+    """A Git that hangs is left alone after a moment."""
+    path = stand_in(tmp_path, "exec sleep 600")
+    began = time.monotonic()
+    assert Checkouts({"PATH": path}).commit(str(repository)) == ""
+    assert time.monotonic() - began < PATIENCE_SECONDS
+
+
+def test_each_repository_is_asked_once(repository: Path) -> None:
+    """What was found out holds for all jobs of a list."""
+    checkouts = Checkouts(os.environ)
+    clean = checkouts.commit(str(repository))
+    (repository / "file").write_text("other")
+    assert checkouts.commit(str(repository / "deep")) == clean
+
+
+TRUE = "/bin/true"
+
+
+def starts(words: list[str], environment: dict[str, str]) -> bool:
+    """Whether the kernel starts the program."""
+    try:
+        process = os.posix_spawn(words[0], words, environment)
+    except OSError:
+        return False
+    wait_until(lambda: os.waitpid(process, os.WNOHANG)[0])
+    return True
+
+
+def has_room(*words: str) -> bool:
+    """Whether we let a command pass."""
+    try:
+        KernelLimits({}).check(Command(words), {})
+    except UsageError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("letter", ["x", "ü", "\udcff"])
+def test_a_word_of_just_the_largest_size(letter: str) -> None:
+    """Bytes count, not characters; the largest word that the kernel takes is not refused, the next one is."""
+    size = len(letter.encode(errors="surrogateescape"))
+    fits = letter * ((ONE_STRING - 1) // size)
+    assert starts([TRUE, fits], {})
+    KernelLimits({}).check(Command((TRUE, fits)), {})
+    assert not starts([TRUE, fits + letter], {})
+    with pytest.raises(UsageError):
+        KernelLimits({}).check(Command((TRUE, fits + letter)), {})
+
+
+def test_a_variable_of_just_the_largest_size() -> None:
+    """With its name, the equals sign and the zero at the end."""
+    fits = "x" * (ONE_STRING - 3)
+    assert starts([TRUE], {"A": fits})
+    KernelLimits({"A": fits})
+    assert not starts([TRUE], {"A": fits + "x"})
+    with pytest.raises(UsageError, match="variable A"):
+        KernelLimits({"A": fits + "x"})
+    with pytest.raises(UsageError, match="variable A"):
+        KernelLimits({}).check(Command((TRUE,)), {"A": fits + "x"})
+
+
+def test_all_together() -> None:
+    """Many strings that are each small enough; what we let pass, the kernel takes."""
+    word = "x" * 100_000
+    count = next(count for count in range(100) if not has_room(TRUE, *[word] * (count + 1)))
+    assert starts([TRUE, *[word] * count], {})
+    assert not starts([TRUE, *[word] * (count + 2)], {})
+
+
+def test_an_environment_that_leaves_no_room() -> None:
+    """It is refused before any job is looked at."""
+    with pytest.raises(UsageError, match="together"):
+        KernelLimits({f"V{number}": "x" * 100_000 for number in range(100)})

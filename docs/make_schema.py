@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent / "schema"
 
 TYPES = {
     "change-1": "stoker.cli.views.changes:Report",
-    "dry-run-1": "stoker.cli.views.run_dry_run:DryRun",
+    "dry-run-1": "stoker.cli.views.dry_run:DryRun",
     "engine-check-1": "stoker.cli.doctor:Check",
     "engine-config-1": "stoker.cli.views.engine:ConfigShown",
     "engine-status-1": "stoker.queue.engine_status:EngineStatus",

@@ -170,6 +170,12 @@ class TestDependencies:
         array = Dependency(2, "any", array=True)
         assert after == (Dependency(1), array, Dependency(3, "notok"), Dependency(2, array=True))
 
+    def test_its_directory_may_be_made_by_the_other(self, background: Background) -> None:
+        """A job that waits for another is accepted before its directory exists."""
+        background.submit("mkdir later", held="at first", start=False)
+        job = submitted(background, "--hold", "-d", "1", "-G", "0", "-D", "later", "--", "true")
+        assert job.spec.cwd == str(background.cwd / "later")
+
     def test_it_starts_when_the_other_is_done(self, background: Background) -> None:
         """And is skipped where that did not go well."""
         first = submitted(background, until("gate")).id

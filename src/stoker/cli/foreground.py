@@ -523,4 +523,5 @@ def _can_draw(batch: Batch) -> bool:
 def _live_view(batch: Batch) -> View:
     from stoker.cli.views.run_live import LiveView
 
-    return Displayed(LiveView(), expected=None if isinstance(batch.items, Lines) else len(batch.items), logs=batch.logs)
+    expected = None if isinstance(batch.items, Lines) else len(batch.items)
+    return Displayed(LiveView(), expected=expected, logs=batch.logs)

@@ -11,38 +11,38 @@ from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Exited, Job, JobEvent, Lost, Result, Started
 
 KEPT = 500
-"""Attempts in company of which enough is kept to tell how fast they were."""
+"""Shared attempts that are kept to estimate how fast they were."""
 
 
 class Companion(NamedTuple):
-    """An attempt that did not have its devices to itself."""
+    """An attempt that shared its devices."""
 
     kind: str
     models: frozenset[str]
     seconds: float
-    """Of all its devices."""
+    """Summed over its devices."""
     log: str
 
 
 class BusyTime:
-    """Counts a moment of a device once, whoever was on it; attempts are told in the order in which they end."""
+    """Time in which devices were busy, counted once however many attempts shared one; takes events in their order."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        """Of all devices together, while anything of the run was on them."""
+        """Summed over all devices."""
         self.companions: list[Companion] = []
         self.forgotten = 0
-        """Attempts in company that are not among them."""
+        """Shared attempts that were not kept."""
         self._since: dict[str, float] = {}
         self._jobs: dict[str, set[int]] = {}
 
     def note(self, job_event: JobEvent) -> None:
-        """Take in what happened."""
+        """Add an event."""
         match job_event.event:
             case Started(at=at):
                 self._begin(job_event, at)
             case Exited(at=at) | Lost(at=at) if job_event.started is not None:
-                self._begin(job_event, job_event.started)  # unless it was told, as for one that was taken over
+                self._begin(job_event, job_event.started)  # an adopted attempt has no event of its start
                 self._end(job_event, at)
                 if isinstance(job_event.event, Exited) and job_event.event.shared:
                     self._keep(job_event, (at - job_event.started) * len(job_event.devices))
@@ -70,21 +70,21 @@ KEPT_FAILURES = 1000
 
 
 class Tally(Struct):
-    """Everything a summary needs; the jobs themselves are not kept, save the ones that failed."""
+    """Everything a summary needs; of the jobs only those that failed are kept."""
 
     given: int = 0
     skipped: int = 0
     """Not run because they had succeeded before."""
     elsewhere: int = 0
-    """Left to another run that has them in hand."""
+    """Not run because another run has them."""
     unusable: int = 0
     """Lines that could not become a job."""
     results: Counter[Result] = field(default_factory=Counter)
     retried: int = 0
     gpu_seconds: float = 0.0
-    """Of all attempts; where several share a GPU, of each of them..."""
+    """Summed over all attempts, also those that share a GPU..."""
     busy: BusyTime = field(default_factory=BusyTime)
-    """... and here only once."""
+    """... and here counted once."""
     done_seconds: float = 0.0
     """Running time of all attempts that succeeded."""
     failures: list[Job] = field(default_factory=list)
@@ -94,12 +94,11 @@ class Tally(Struct):
 
     @property
     def ended(self) -> int:
-        """Jobs that are over."""
         return self.results.total()
 
     @property
     def failed(self) -> int:
-        """Jobs that are over and did not succeed, and lines that could not become one."""
+        """Jobs that ended without success, and lines that could not become a job."""
         return self.ended - self.results["done"] + self.unusable
 
     @property
@@ -108,7 +107,7 @@ class Tally(Struct):
         return self.done_seconds / done if (done := self.results["done"]) else None
 
     def note(self, job_event: JobEvent) -> None:
-        """Take in what happened."""
+        """Add an event."""
         job = job_event.job
         event = job_event.event
         self.busy.note(job_event)
@@ -128,7 +127,7 @@ class Tally(Struct):
 
 
 class Halt(Struct, frozen=True):
-    """When to stop early: after so many failures, successes or ends, or such a share of all jobs."""
+    """When to stop early: after a number or a share of failures, successes or ends."""
 
     now: bool
     why: str
@@ -136,7 +135,6 @@ class Halt(Struct, frozen=True):
     percent: bool
 
     def reached(self, tally: Tally) -> bool:
-        """Whether it is time."""
         counts = {"fail": tally.failed, "success": tally.results["done"], "done": tally.ended}
         count = counts[self.why]
         if not self.percent:

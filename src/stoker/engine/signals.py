@@ -1,4 +1,4 @@
-"""Signals as something that can be waited for together with everything else."""
+"""Signals as a readable descriptor."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 class SignalSocket:
-    """Readable after a signal, for as long as it is open."""
+    """Readable after a signal; catches signals while it is open."""
 
     def __init__(self, *others: signal.Signals) -> None:
-        """After those that every engine knows, and after the others."""
+        """Catches those that every engine handles, and the others."""
         self._ours, self._theirs = socket.socketpair()
         self._ours.setblocking(False)
         self._theirs.setblocking(False)
@@ -24,7 +24,6 @@ class SignalSocket:
         }
 
     def fileno(self) -> int:
-        """Readable after a signal."""
         return self._ours.fileno()
 
     def received(self) -> Iterator[signal.Signals]:
@@ -33,11 +32,11 @@ class SignalSocket:
             yield from map(signal.Signals, self._ours.recv(64))
 
     def retire(self) -> None:
-        """From now on, and after closing too, signals do nothing: all that is left to do is to leave."""
+        """Ignore signals from now on, also after `close`: the program is about to exit."""
         self._before = dict.fromkeys(self._before, signal.SIG_IGN)
 
     def close(self) -> None:
-        """Signals do again what they did before."""
+        """Restore the earlier handlers."""
         signal.set_wakeup_fd(self._before_wakeup)
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
@@ -46,5 +45,5 @@ class SignalSocket:
 
 
 def _ignored(number: signal.Signals) -> bool:
-    """Whether whoever started us wants the signal ignored, as nohup does."""
+    """Whether the parent process started us with the signal ignored, as nohup does."""
     return number != signal.SIGUSR1 and signal.getsignal(number) is signal.SIG_IGN

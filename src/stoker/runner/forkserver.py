@@ -1,8 +1,8 @@
-"""The forkserver: a small single-threaded process that does nothing but fork workers.
+"""The forkserver: a small single-threaded process that only forks workers.
 
-Standard library only, and little of that: no command starts before all of it is imported. It is started before the
-engine opens SQLite, starts a thread or asks a driver, so that no worker ever carries a copy of those. It ends when
-the engine's end of its socket closes; workers live on.
+Standard library only, and little of that: no command starts before all of it is imported. It is a program of its own,
+so that no worker carries a copy of the engine's threads, SQLite files or driver state. It exits when the engine's end
+of its socket closes; workers live on.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from stoker.runner.worker import Worker
 
 
 def main() -> None:
-    """Fork a worker for every message: whether it shares our input and our output, a byte each, and its folder.
+    """Fork a worker for every message: a byte each for sharing our input and output, and its folder.
 
-    Its descriptors are the listener, the lock and the journal.
+    The descriptors with it are the listener, the lock and the journal.
     """
     control = socket.socket(fileno=int(sys.argv[1]))
     os.chdir("/")
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # an inherited block would keep a worker from hearing of ends
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # a worker that inherited a blocked SIGCHLD would miss ends
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    gc.freeze()  # else a worker's first collection would copy every page it shares with us
+    gc.freeze()  # else a worker's first collection would copy every shared page
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, 4096, 3)
         for descriptor in descriptors:  # a job that inherited the lock would make a dead worker look alive
             os.set_inheritable(descriptor, False)
         if not data:
-            os._exit(0)  # the engine waits for it, and there is nothing to tidy
+            os._exit(0)  # the engine waits for it, and there is nothing to clean up
         if os.fork() == 0:
             control.close()
             _leave_streams(share_input=bool(data[0]), share_output=bool(data[1]))
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _leave_streams(*, share_input: bool, share_output: bool) -> None:
-    """A worker outlives the engine, and must not keep a terminal or a pipe open that none of its jobs uses."""
+    """Close streams that jobs do not use: a worker outlives the engine and must not keep a terminal or pipe open."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number, shared in ((0, share_input), (1, share_output), (2, share_output)):
         if not shared:
@@ -53,14 +53,14 @@ def _leave_streams(*, share_input: bool, share_output: bool) -> None:
 
 
 def _become_worker(folder: str, listener: int, _lock: int, journal: int) -> None:
-    """Never returns. The lock is held by being open, for as long as this process lives."""
+    """Never return. The lock is held as long as this process lives, because its descriptor stays open."""
     try:
         os.setsid()
         processes.become_subreaper()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         Worker(socket.socket(fileno=listener), journal).serve()
     except BaseException:
-        import traceback  # seldom needed, and as slow to import as all the rest
+        import traceback  # seldom needed, and slow to import
 
         with open(f"{folder}/error", "w") as report:
             traceback.print_exc(file=report)

@@ -1,4 +1,4 @@
-"""The engine's end of the forkserver: light to import, so that it can be started before all the rest is loaded."""
+"""The engine's end of the forkserver: light to import, so that it starts before all the rest is loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
 
 class Shared(NamedTuple):
-    """Which of our standard streams the jobs of a worker have too."""
+    """Which of the engine's standard streams the jobs of a worker share."""
 
     input: bool
     output: bool
@@ -29,7 +29,7 @@ class Forkserver:
         self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = _start()
 
     def fork(self, folder: Path, descriptors: list[int], shared: Shared) -> None:
-        """Ask for a worker; a forkserver that was killed is replaced once."""
+        """Fork a worker; a forkserver that was killed is replaced once."""
         message = bytes([shared.input, shared.output]) + os.fsencode(folder)
         for _ in range(2):
             if self._running is None:
@@ -43,7 +43,7 @@ class Forkserver:
         raise StokerError("the process that starts jobs keeps dying", "see whether something kills it (ulimit, OOM)")
 
     def close(self) -> None:
-        """Let it end; workers live on."""
+        """Let it exit; workers live on."""
         if self._running is not None:
             process, control = self._running
             control.close()
@@ -52,7 +52,7 @@ class Forkserver:
 
 
 def _start() -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """It inherits all streams, since nobody knows yet what jobs will need; workers leave those that theirs do not."""
+    """Start it with all our streams, since jobs may need them; workers close those that theirs do not share."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(

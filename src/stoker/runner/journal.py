@@ -1,4 +1,4 @@
-"""A worker's journal: an append-only file of one line per fact, preallocated so that a full disk cannot swallow one.
+"""A worker's journal: an append-only file of one line per event, preallocated so that a full disk loses none.
 
 Standard library only: workers are forked from a process that must stay small.
 """
@@ -10,10 +10,10 @@ import os
 from typing import NamedTuple
 
 SIZE = 1 << 20
-"""Bytes set aside; room for several thousand attempts, after which a worker is replaced."""
+"""Bytes reserved; room for several thousand attempts, after which a worker is replaced."""
 NOTE_LIMIT = 600
 _NO_NOTE = '""'
-"""As nearly all attempts have it."""
+"""Written for nearly all attempts."""
 _PIECE = 1 << 16
 """Bytes read at once; several times the longest line."""
 
@@ -31,11 +31,11 @@ class Born(NamedTuple):
     attempt: str
     pid: int
     worker: int = 0
-    """The process that all of it comes from, also what its parents have left."""
+    """The worker's process: the ancestor of all processes of the attempt, orphans too."""
 
 
 class AttemptExited(NamedTuple):
-    """Written after nothing of the attempt is left."""
+    """Written when no process of the attempt is left."""
 
     attempt: str
     at: float
@@ -47,14 +47,14 @@ class AttemptExited(NamedTuple):
 
 
 class AttemptReturned(NamedTuple):
-    """Written when an attempt is given back that was never started."""
+    """Written when an attempt is returned that was never started."""
 
     attempt: str
     at: float
 
 
 Fact = AttemptStarted | AttemptExited | AttemptReturned
-"""What an attempt's story is made of."""
+"""The events of an attempt."""
 Record = Fact | Born
 
 
@@ -88,7 +88,7 @@ def record_of(line: bytes) -> Record:
 
 
 def create(path: str) -> int:
-    """Make the journal and set its space aside; the descriptor is for the worker."""
+    """Make the journal and reserve its space; the descriptor is for the worker."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, SIZE)
@@ -107,7 +107,7 @@ class Reader:
         self.offset = 0
 
     def news(self) -> list[Record]:
-        """The records written since the last call; a line that is not yet whole waits for the next."""
+        """The records written since the last call; an incomplete line waits for the next."""
         records: list[Record] = []
         while lines := self._whole_lines():
             records += map(record_of, lines)
@@ -123,9 +123,8 @@ class Reader:
 
     @property
     def nearly_full(self) -> bool:
-        """Whether the worker should be replaced by a fresh one."""
+        """Whether the worker should be replaced."""
         return self.offset > SIZE * 3 // 4
 
     def close(self) -> None:
-        """Give the descriptor back."""
         os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""Runs attempts as processes of this machine, through workers that survive the engine."""
+"""Run attempts as processes of this machine, through workers that survive the engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stoker.runner.interface import Event, WorkerLost
 from stoker.runner.worker_link import Link, locked
 
 MARKER = "STOKER_KEEPER"
-"""Variable in every job's environment by which what a dead worker left behind is found."""
+"""Variable in every job's environment by which processes of a dead worker are found."""
 
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -47,20 +47,20 @@ class LocalRunner:
         self._forkserver = forkserver or Forkserver()
         self._links: dict[str, Link] = {}
         self._ended: dict[str, Link] = {}
-        """Workers that hung up: dead, or about to be."""
+        """Workers whose connection closed: dead, or about to be."""
         self._unsent: dict[str, Link] = {}
         self._selector = selectors.EpollSelector()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def fileno(self) -> int:
-        """Readable when a worker has something to say."""
+        """Readable when a worker has a hint."""
         return self._selector.fileno()
 
     @property
     def next_cleanup(self) -> float | None:
-        """Seconds after which somebody must look again although no worker will call; None for never."""
+        """Seconds after which `poll` must check a closed worker although no hint comes; None is never."""
         now = time.monotonic()
-        return min((max(0.0, link.look_at - now) for link in self._ended.values()), default=None)
+        return min((max(0.0, link.check_at - now) for link in self._ended.values()), default=None)
 
     # -- verbs -----------------------------------------------------------------------------------
 
@@ -83,73 +83,73 @@ class LocalRunner:
         return folder.name
 
     def give_lease(self, worker: str, path: str, descriptor: int) -> None:
-        """Hand a lease over; from now on it lives as long as the worker wants, whatever happens to us."""
-        self._tell(worker, {"do": "lease", "path": path}, descriptor)
+        """Pass a locked descriptor on; from now on the lease lives as long as the worker holds it."""
+        self._send(worker, {"do": "lease", "path": path}, descriptor)
 
     def start(self, worker: str, order: Order, variables: Mapping[str, str]) -> None:
-        """Give the worker an attempt to run, behind what it may already have; sent with the next flush.
+        """Queue an attempt for the worker, behind those it may already have; sent with the next flush.
 
-        A worker that is dead hears nothing, and will be noticed anyway.
+        Nothing is sent to a dead worker; its loss is reported by `poll`.
         """
         if link := self._links.get(worker):
-            link.teach(order.environment, variables)
+            link.put_environment(order.environment, variables)
             extra = {**order.extra, MARKER: worker}
             link.put({"do": "run", **msgspec.structs.asdict(order), "extra": extra})
             self._unsent[worker] = link
 
     def flush(self) -> None:
-        """Send what was put up: several starts for one worker are one message."""
+        """Send queued attempts: several for one worker are one message."""
         for link in self._unsent.values():
             link.flush()
-            self._mind(link)
+            self._watch_writing(link)
         self._unsent.clear()
 
     def stop(self, worker: str, attempt: str, grace: float, number: int = 0) -> None:
-        """TERM now, or another signal, and KILL after the grace, for everything the attempt started."""
-        self._tell(worker, {"do": "stop", "attempt": attempt, "grace": grace, "signal": number})
+        """Send TERM or another signal now, and KILL after the grace, to every process of the attempt."""
+        self._send(worker, {"do": "stop", "attempt": attempt, "grace": grace, "signal": number})
 
     def recall(self, worker: str) -> None:
-        """Ask for the attempts back that were handed over ahead and not started."""
-        self._tell(worker, {"do": "recall"})
+        """Ask for the attempts back that have not started."""
+        self._send(worker, {"do": "recall"})
 
     def release(self, worker: str) -> None:
-        """Let an idle worker give its leases up."""
-        self._tell(worker, {"do": "release"})
+        """Let an idle worker release its leases."""
+        self._send(worker, {"do": "release"})
 
     def stop_worker(self, worker: str) -> None:
-        """Let the worker leave when it is idle."""
-        self._tell(worker, {"do": "leave"})
+        """Let the worker exit when it is idle."""
+        self._send(worker, {"do": "leave"})
 
     def account(self, worker: str, attempt: str) -> None:
-        """Ask for an attempt that may never have been sent: a worker that does not know it gives it back."""
-        self._tell(worker, {"do": "account", "attempt": attempt})
+        """Ask for an attempt that may never have been sent: a worker that does not know it returns it."""
+        self._send(worker, {"do": "account", "attempt": attempt})
 
     def poll(self) -> Iterator[tuple[str, Event]]:
-        """What happened since the last look, in each worker's own order."""
+        """Events since the last call, for each worker in order."""
         self.flush()
         for key, _ in self._selector.select(0):
-            yield from self._hear(key.data)
+            yield from self._read(key.data)
         now = time.monotonic()
-        for link in [link for link in self._ended.values() if link.look_at <= now]:
+        for link in [link for link in self._ended.values() if link.check_at <= now]:
             yield from self._clean_up(link)
 
     def process_of(self, worker: str, attempt: str) -> int | None:
-        """The number of the process of a worker's newest attempt, if that is the one asked for and it was told."""
+        """The first process of a worker's newest attempt, if that is the one asked for and it is known."""
         link = self._links.get(worker) or self._ended.get(worker)
         born = link.born if link is not None else None
         return born.pid if born is not None and born.attempt == attempt else None
 
     def root_of(self, worker: str) -> int | None:
-        """The number of a worker's own process, from which all comes that it runs, once it has run something."""
+        """The worker's own process, the ancestor of all that it runs, once it has run something."""
         link = self._links.get(worker) or self._ended.get(worker)
         return link.born.worker or None if link is not None and link.born is not None else None
 
     def journal_is_full(self, worker: str) -> bool:
-        """Whether the worker's journal is nearly full, so that a fresh one should take over."""
+        """Whether the worker's journal is nearly full, so that another worker should replace it."""
         return worker in self._links and self._links[worker].reader.nearly_full
 
     def adopt(self, worker: str) -> bool:
-        """Take over a worker of an engine that died; its journal is told from the start. False if it left no trace."""
+        """Take over a worker of a dead engine; its journal is read from the start. False if it left no trace."""
         try:
             link = Link(self._directory / worker, None)
         except FileNotFoundError:
@@ -160,39 +160,39 @@ class LocalRunner:
         return True
 
     def is_dead(self, worker: str) -> bool:
-        """Whether a worker of any engine is dead, or was never there."""
+        """Whether a worker of any engine is dead, or never existed."""
         try:
             return not locked(self._directory / worker)
         except FileNotFoundError:
             return True
 
     def forget(self, worker: str) -> None:
-        """Remove a dead worker's folder, once all it said is safely recorded."""
+        """Remove a dead worker's folder, once all its events are recorded."""
         shutil.rmtree(self._directory / worker, ignore_errors=True)
 
     def close(self) -> None:
-        """Leave: workers that still work go on without us, idle ones follow."""
+        """Leave: busy workers go on, idle ones exit."""
         for link in [*self._links.values(), *self._ended.values()]:
             link.close()
         self._selector.close()
         self._forkserver.close()
 
-    # -- speaking and listening ------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------
 
-    def _tell(self, worker: str, order: Mapping[str, Any], descriptor: int | None = None) -> None:
-        """Tell a worker something; one that hung up cannot hear it any more."""
+    def _send(self, worker: str, order: Mapping[str, Any], descriptor: int | None = None) -> None:
+        """Send an order; one whose connection is closed cannot get it any more."""
         link = self._links.get(worker)
         if link is not None:
             link.put(order, descriptor)
             link.flush()
-            self._mind(link)
+            self._watch_writing(link)
         elif descriptor is not None:
             os.close(descriptor)
 
-    def _mind(self, link: Link) -> None:
-        """Be woken when a worker speaks, and when it can take the rest of what was too much for the socket."""
-        if link.connection is not None and link.congested != link.pressed:
-            link.pressed = link.congested
+    def _watch_writing(self, link: Link) -> None:
+        """Wait for the worker's hints and, while orders did not fit into its socket, for room in that."""
+        if link.connection is not None and link.congested != link.waits_to_write:
+            link.waits_to_write = link.congested
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.congested else 0)
             self._selector.modify(link.connection, events, link)
 
@@ -201,33 +201,33 @@ class LocalRunner:
         if link.connection is not None:
             self._selector.register(link.connection, selectors.EVENT_READ, link)
 
-    def _hear(self, link: Link) -> Iterator[tuple[str, journal.Fact]]:
+    def _read(self, link: Link) -> Iterator[tuple[str, journal.Fact]]:
         connection = link.connection
         if connection is None:
             return
         try:
-            said = connection.recv(4096)
+            hint = connection.recv(4096)
         except BlockingIOError:
-            said = b"?"
+            hint = b"?"
         except OSError:
-            said = b""
+            hint = b""
         yield from ((link.name, record) for record in link.news())
-        if not said:
+        if not hint:
             self._selector.unregister(connection)
             link.hang_up()
             self._ended[link.name] = self._links.pop(link.name)
             return
         link.flush()
-        self._mind(link)
+        self._watch_writing(link)
 
     def _clean_up(self, link: Link) -> Iterator[tuple[str, Event]]:
-        """A worker that hung up counts as dead when its lock is free, and is gone when its jobs are too."""
-        link.look_later()
+        """Report a worker with a closed connection as lost when its lock is free and its processes are gone."""
+        link.check_later()
         if link.alive():
             self._reconnect(link)
             return
         yield from ((link.name, record) for record in link.news())
-        orphans = processes.marked(f"{MARKER}={link.name}".encode()) if link.left_something else []
+        orphans = processes.marked(f"{MARKER}={link.name}".encode()) if link.has_open_attempts else []
         if orphans:
             processes.send(orphans, 9)
             return
@@ -236,18 +236,18 @@ class LocalRunner:
         yield link.name, WorkerLost()
 
     def _reconnect(self, link: Link) -> None:
-        """A worker that lives should be heard; one that is just leaving does not answer."""
+        """Connect to a living worker again; one that is just exiting does not answer."""
         with contextlib.suppress(OSError):
             link.connection = _connect(link.folder)
             del self._ended[link.name]
             self._watch(link)
 
-    # -- hiring --------------------------------------------------------------------------
+    # -- starting a worker -----------------------------------------------------------------------
 
     def _establish(self, folder: Path) -> Link:
-        """Make a worker's lock, journal and socket, connect to it, and only then have it forked.
+        """Make a worker's lock, journal and socket, connect to the socket, and only then fork the worker.
 
-        All of it is made here and inherited, so there is no moment at which a worker lives without its lock.
+        It inherits all of them, so there is no moment at which it lives without its lock.
         """
         with contextlib.ExitStack() as inherited:
             lock = _inherited(inherited, os.open(folder / "lock", _NEW_FILE, 0o600))
@@ -265,7 +265,7 @@ class LocalRunner:
 
 
 def _inherited(stack: contextlib.ExitStack, descriptor: int) -> int:
-    """The descriptor, which is closed here once the worker has it."""
+    """Close the descriptor here once the worker has inherited it."""
     stack.callback(os.close, descriptor)
     return descriptor
 
@@ -284,7 +284,7 @@ def _listen(folder: Path) -> socket.socket:
 
 def _connect(folder: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.setblocking(False)  # a worker that was stopped must not stop us
+    connection.setblocking(False)  # a worker that was sent SIGSTOP must not stop the engine
     try:
         with _short_path(folder) as short:
             connection.connect(f"{short}/socket")

@@ -1,4 +1,4 @@
-"""Finding and signalling every descendant of a process, whatever session it moved to.
+"""Find and signal every descendant of a process, whatever session it moved to.
 
 Standard library only: workers are forked from a process that must stay small.
 """
@@ -17,7 +17,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Seen(NamedTuple):
-    """A process as it was seen; the start time tells it from a later one with the same number."""
+    """A process as it was seen; the start time tells it from a later one with the same id."""
 
     pid: int
     parent: int
@@ -25,14 +25,14 @@ class Seen(NamedTuple):
 
 
 def become_subreaper() -> None:
-    """From now on orphaned descendants become children of this process instead of init's."""
+    """Make orphaned descendants children of this process instead of init's."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def parent_of(pid: int) -> int | None:
-    """The process that a process comes from; None where it is not there."""
+    """The parent of a process; None where the process does not exist."""
     process = _look(str(pid))
     return None if process is None else process.parent
 
@@ -43,18 +43,18 @@ def descendants(root: int) -> list[Seen]:
 
 
 def marked(marker: bytes) -> list[Seen]:
-    """What a dead worker left behind: this user's processes with the marker in their environment, and all below them.
+    """This user's processes with the marker in their environment, and all their descendants.
 
-    A child that cleared its environment is found through its parent, as long as that one lives.
+    A child that cleared its environment is found through its parent, as long as that lives.
     """
-    everybody = _all_processes()
-    mine = os.getuid()
-    carriers = [process for process in everybody if _carries(process.pid, marker, mine)]
-    return list(dict.fromkeys([*carriers, *_below([process.pid for process in carriers], everybody)]))
+    every = _all_processes()
+    user = os.getuid()
+    carriers = [process for process in every if _carries(process.pid, marker, user)]
+    return list(dict.fromkeys([*carriers, *_below([process.pid for process in carriers], every)]))
 
 
 def send(targets: Iterable[Seen], number: int) -> None:
-    """Signal each process that is still the one seen; a stopped one is woken so that it can act on it."""
+    """Signal each process that is still the one seen; a stopped one is continued so that it can react."""
     for process in targets:
         with contextlib.suppress(OSError):
             _send_one(process, number)
@@ -71,10 +71,10 @@ def _send_one(process: Seen, number: int) -> None:
 
 @contextlib.contextmanager
 def _handle(pid: int) -> Iterator[Callable[[int], None]]:
-    """A way to signal the process that has the number now, and no other that gets it later.
+    """A way to signal the process that has the id now, and no other that gets it later.
 
-    Kernels before 5.3, and Pythons built for them (conda's among these), have no pidfds. There a number that is
-    given away between the look and the signal would be hit; that takes a whole round of numbers in a millisecond.
+    Kernels before 5.3, and Pythons built for them (conda's among these), have no pidfds. There an id that is reused
+    between the check and the signal would be hit; that takes a whole round of ids in a millisecond.
     """
     try:
         descriptor = os.pidfd_open(pid)
@@ -89,9 +89,9 @@ def _handle(pid: int) -> Iterator[Callable[[int], None]]:
         os.close(descriptor)
 
 
-def _below(roots: list[int], everybody: list[Seen]) -> list[Seen]:
+def _below(roots: list[int], every: list[Seen]) -> list[Seen]:
     children: dict[int, list[Seen]] = {}
-    for process in everybody:
+    for process in every:
         children.setdefault(process.parent, []).append(process)
     found: list[Seen] = []
     front = roots

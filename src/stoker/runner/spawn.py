@@ -1,4 +1,4 @@
-"""Starts one command as a process of its own, or says why not, with the exit code that a shell would give.
+"""Start one command as a process, or refuse it with the exit code that a shell would give.
 
 Standard library only: workers are forked from a process that must stay small.
 """
@@ -28,7 +28,7 @@ class Refused(Exception):
 
 
 def launch(order: Mapping[str, Any], environment: Mapping[str, str]) -> int:
-    """Start an order's command and return the number of its process."""
+    """Start an order's command and return its process id."""
     os.umask(order["umask"])
     out, err = _open_outputs(_within(order["cwd"], order["out"]), _within(order["cwd"], order["err"]))
     try:
@@ -45,7 +45,7 @@ def launch(order: Mapping[str, Any], environment: Mapping[str, str]) -> int:
 
 
 def spawn_silently(words: list[str]) -> int | None:
-    """Start a program of our own that nobody hears or sees, and return its number; None where that is not possible."""
+    """Start a program of our own with all streams on /dev/null, and return its process id; None where that fails."""
     streams = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
     try:
         return os.posix_spawn(words[0], words, {}, file_actions=streams, setsigmask=[], setsigdef=_DEFAULT_SIGNALS)
@@ -54,7 +54,7 @@ def spawn_silently(words: list[str]) -> int | None:
 
 
 def _within(directory: str, path: str) -> str:
-    """A path as the command will see it; its directory may not be there, and that is to be said in the log."""
+    """A path relative to the command's directory; that may not exist, which is reported in the log."""
     return path if path == INHERIT else os.path.join(directory, path)
 
 
@@ -82,7 +82,7 @@ def _open_output(path: str, inherited: int) -> int:
     if path == INHERIT:
         return inherited
     try:
-        # Without O_NONBLOCK a FIFO that nobody reads would hold the worker up for ever.
+        # Without O_NONBLOCK a FIFO without a reader would block the worker for ever.
         descriptor = os.open(path, _APPENDING | os.O_NONBLOCK, 0o666)
     except OSError as error:
         raise Refused(126, f"cannot write its output to {path}: {error.strerror}") from None
@@ -101,7 +101,7 @@ def _spawn(order: Mapping[str, Any], environment: Mapping[str, str], out: int, e
 
 
 def _spawn_apart(program: str, words: list[str], environment: Mapping[str, str], actions: _FileActions) -> int:
-    """Spawn with a session of its own; a Python built for an older C library, as conda's, has only groups to offer."""
+    """Spawn in a new session; a Python built for an older C library, as conda's, supports only process groups."""
     try:
         return os.posix_spawn(
             program,
@@ -136,7 +136,7 @@ def _find_program(name: str, environment: Mapping[str, str]) -> str:
 
 
 def _on_path(name: str, path: str, mode: int) -> str | None:
-    """As shutil.which, which would bring all compressors along."""
+    """As shutil.which, whose import would load all compressors."""
     candidates = [os.path.join(directory, name) for directory in path.split(os.pathsep)] if path else []
     return next((file for file in candidates if os.access(file, mode) and not os.path.isdir(file)), None)
 

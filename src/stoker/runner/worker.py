@@ -1,9 +1,9 @@
-"""A worker: runs attempts one after the other, survives the engine, and remembers how each of them ended.
+"""A worker: runs attempts one after the other, survives the engine, and keeps how each of them ended.
 
-Standard library only: workers are forked from a process that must stay small. A worker owns an flock for
-its whole life (the proof that it lives), a journal (the truth about its attempts) and a listening socket
-(through which the engine, or the engine after that, gives orders). A byte sent to the engine means "the
-journal has grown". No dataclasses here: their import alone takes a quarter of the forkserver's start.
+Standard library only: workers are forked from a process that must stay small. A worker holds an flock for its whole
+life (which proves that it lives), a journal (the truth about its attempts) and a listening socket (through which the
+engine, or the next engine, sends orders). A byte sent to the engine means that the journal has grown. No dataclasses
+here: their import alone takes a quarter of the forkserver's start.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from stoker.runner import journal, processes
 from stoker.runner.spawn import Refused, launch, spawn_silently
 
 LINGER = 1.0
-"""Seconds that what a finished command left behind may take to end by itself."""
+"""Seconds for which processes that a finished command left may go on."""
 LINGER_GRACE = 5.0
 KILL_INTERVAL = 0.05
 KILL_INTERVAL_LIMIT = 2.0
 MPS_TERMINATE_TIMEOUT = 8.0
-"""Seconds for the program that an order wants to be run before anything of it is killed."""
+"""Seconds for the program that an order names to end MPS clients before they are killed."""
 LONGEST_WAIT = 3600.0
-"""Seconds; what comes later is waited for in parts, since poll cannot count beyond 24 days."""
+"""Seconds; longer waits are cut into parts, since poll cannot count beyond 24 days."""
 QUIET_START = 0.01
-"""Seconds before the engine is told of a start: most very short attempts end earlier, and one word is enough."""
+"""Seconds before the engine gets a hint of a start: most very short attempts end earlier, and one hint is enough."""
 PIECE = 1 << 16
-"""Bytes of orders taken at once; a buffer beyond 128 KiB would be mapped, cleared and unmapped every time."""
+"""Bytes of orders read at once; a buffer beyond 128 KiB would be mapped, cleared and unmapped every time."""
 HINT_INTERVAL = 0.02
-"""Seconds within which several ends are told together while more work is at hand."""
+"""Seconds within which several ends get one hint while more attempts are queued."""
 
 
 class Attempt:
-    """The attempt that runs now, and what is known of its end."""
+    """The attempt that runs, and what is known of its end."""
 
     status: int | None = None
     peak = 0
@@ -48,11 +48,11 @@ class Attempt:
     linger_at: float | None = None
     kill_at: float | None = None
     kill_interval = KILL_INTERVAL
-    told = False
-    parting: int | None = None
-    """The process of the farewell, while it runs..."""
-    parting_until = 0.0
-    """... and when that is over."""
+    hinted = False
+    terminator: int | None = None
+    """The process of its `mps_terminate` program, while that runs..."""
+    terminator_until = 0.0
+    """... and until when it may run."""
 
     def __init__(
         self, key: str, pid: int, limit_at: float | None, grace: float, mps_terminate: list[str] | None = None
@@ -82,9 +82,9 @@ class Worker:
         """Every attempt that ever arrived; a journal's length bounds it."""
         self._current: Attempt | None = None
         self._childless = True
-        """Whether the last look found no process of ours, alive or not."""
+        """Whether the last wait found no child, alive or not."""
         self._leaving = False
-        self._untold_since: float | None = None
+        self._unhinted_since: float | None = None
         self._listener.setblocking(False)
         self._alarm, alarm_end = socket.socketpair()
         self._alarm.setblocking(False)
@@ -97,38 +97,38 @@ class Worker:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> None:
-        """Work until told to leave, or until nobody is left to work for."""
-        self._greet()
-        while self._wanted():
+        """Work until the engine says to leave or, once it is gone, until no attempt is left."""
+        self._accept()
+        while self._is_needed():
             self._start_next()
-            self._listen(self._patience())
+            self._listen(self._timeout())
             self._reap()
             self._keep_time()
             self._finish()
-            self._tell_overdue()
+            self._hint_overdue()
         self._release_leases()
 
-    def _wanted(self) -> bool:
+    def _is_needed(self) -> bool:
         busy = self._current is not None or bool(self._queue)
         return busy or (self._engine is not None and not self._leaving)
 
     # -- orders from the engine ------------------------------------------------------------------
 
-    def _greet(self) -> None:
-        """Take the newest connection: a new engine replaces one that died, whose last orders still count."""
+    def _accept(self) -> None:
+        """Accept the newest connection: a new engine replaces a dead one, whose last orders still count."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 connection, _ = self._listener.accept()
                 while self._engine is not None and self._receive(self._engine):
                     pass
-                self._part()
+                self._hang_up()
                 connection.setblocking(False)
                 self._engine = connection
                 self._poller.register(connection, select.POLLIN)
                 self._hint()
 
-    def _part(self) -> None:
-        """Forget the engine, and what it had not said to the end: half an order, and the lease sent along with it."""
+    def _hang_up(self) -> None:
+        """Drop the engine with its incomplete order, and the lease that came with it."""
         if self._engine is not None:
             self._poller.unregister(self._engine)
             self._engine.close()
@@ -136,17 +136,17 @@ class Worker:
         while self._descriptors:
             os.close(self._descriptors.popleft())
 
-    def _listen(self, patience: float | None) -> None:
-        ready = {descriptor for descriptor, _ in self._poller.poll(None if patience is None else patience * 1000)}
+    def _listen(self, timeout: float | None) -> None:
+        ready = {descriptor for descriptor, _ in self._poller.poll(None if timeout is None else timeout * 1000)}
         if self._alarm.fileno() in ready:
             self._alarm.recv(4096)
         if self._engine is not None and self._engine.fileno() in ready:
             self._receive(self._engine)
         if self._listener.fileno() in ready:
-            self._greet()
+            self._accept()
 
     def _receive(self, engine: socket.socket) -> bool:
-        """Obey what the engine has said; False when there is no more of it for now."""
+        """Read and execute orders; False when there are no more for now."""
         try:
             data, descriptors, _, _ = socket.recv_fds(engine, PIECE, 8)
         except BlockingIOError:
@@ -155,14 +155,14 @@ class Worker:
             data, descriptors = b"", []
         self._descriptors.extend(descriptors)
         if not data:
-            self._part()
+            self._hang_up()
             return False
         *lines, self._inbox = (self._inbox + data).split(b"\n")
         for line in lines:
-            self._obey(json.loads(line))
+            self._execute(json.loads(line))
         return True
 
-    def _obey(self, order: dict[str, Any]) -> None:
+    def _execute(self, order: dict[str, Any]) -> None:
         match order["do"]:
             case "run":
                 self._given.add(order["attempt"])
@@ -222,7 +222,7 @@ class Worker:
         return Attempt(order["attempt"], pid, limit_at, order["grace"], order.get("mps_terminate"))
 
     def _reap(self) -> None:
-        """Collect every child that ended, the command itself and orphans of it alike."""
+        """Collect every child that ended: the command, and orphans of it."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -231,15 +231,15 @@ class Worker:
                 return
             if pid == 0:
                 return
-            if self._current is not None and pid == self._current.parting:
-                self._current.parting, self._current.kill_at = None, _boot_clock()
+            if self._current is not None and pid == self._current.terminator:
+                self._current.terminator, self._current.kill_at = None, _boot_clock()
             elif self._current is not None:
                 self._current.peak = max(self._current.peak, usage.ru_maxrss * 1024)
                 if pid == self._current.pid:
                     self._current.status, self._current.limit_at = status, None
 
     def _finish(self) -> None:
-        """Close the attempt when its command has ended and nothing that came from it is left."""
+        """Close the attempt when its command has ended and no process that came from it is left."""
         attempt = self._current
         if attempt is None or attempt.status is None:
             return
@@ -258,7 +258,7 @@ class Worker:
             return
         now = _boot_clock()
         if attempt.kill_at is not None and now >= attempt.kill_at:
-            if self._takes_leave(attempt, now):
+            if self._terminates_mps(attempt, now):
                 return
             processes.send(processes.descendants(os.getpid()), signal.SIGKILL)
             attempt.kill_at = now + attempt.kill_interval
@@ -272,40 +272,40 @@ class Worker:
             attempt.why = "timeout"
             self._terminate(attempt, attempt.grace)
 
-    def _takes_leave(self, attempt: Attempt, now: float) -> bool:
-        """Whether what is about to be killed is first told so, in the way that its order wants."""
+    def _terminates_mps(self, attempt: Attempt, now: float) -> bool:
+        """Run the `mps_terminate` program before the kill; True while it runs."""
         if attempt.mps_terminate:
             doomed = [str(process.pid) for process in processes.descendants(os.getpid())]
             words, attempt.mps_terminate = [*attempt.mps_terminate, *doomed], None
-            attempt.parting = spawn_silently(words) if doomed else None
-            attempt.parting_until = now + MPS_TERMINATE_TIMEOUT
-        if attempt.parting is None or now >= attempt.parting_until:
+            attempt.terminator = spawn_silently(words) if doomed else None
+            attempt.terminator_until = now + MPS_TERMINATE_TIMEOUT
+        if attempt.terminator is None or now >= attempt.terminator_until:
             return False
-        attempt.kill_at = attempt.parting_until
+        attempt.kill_at = attempt.terminator_until
         return True
 
     def _terminate(self, attempt: Attempt, grace: float, number: int = signal.SIGTERM) -> None:
-        """TERM to all of it now, KILL to whatever is left after the grace; a second order only shortens that."""
+        """Send TERM to all processes now and KILL after the grace; a second order only shortens that."""
         kill_at = _boot_clock() + grace
-        attempt.limit_at = None  # what ended it first stays the reason
+        attempt.limit_at = None  # the first reason stays
         if attempt.kill_at is None and grace > 0:
             processes.send(processes.descendants(os.getpid()), number)
         attempt.kill_at = kill_at if attempt.kill_at is None else min(kill_at, attempt.kill_at)
         self._keep_time()
 
-    # -- telling ---------------------------------------------------------------------------------
+    # -- reporting -------------------------------------------------------------------------------
 
     def _over(self, end: journal.AttemptExited) -> None:
         self._write(end)
         now = time.monotonic()
-        self._untold_since = self._untold_since or now
-        if not self._queue or now - self._untold_since >= HINT_INTERVAL:
+        self._unhinted_since = self._unhinted_since or now
+        if not self._queue or now - self._unhinted_since >= HINT_INTERVAL:
             self._hint()
 
-    def _tell_overdue(self) -> None:
+    def _hint_overdue(self) -> None:
         attempt = self._current
-        if attempt is not None and not attempt.told and time.monotonic() - attempt.began >= QUIET_START:
-            attempt.told = True
+        if attempt is not None and not attempt.hinted and time.monotonic() - attempt.began >= QUIET_START:
+            attempt.hinted = True
             self._hint()
 
     def _write(self, record: journal.Record) -> None:
@@ -314,20 +314,20 @@ class Worker:
         self._offset += len(line)
 
     def _hint(self) -> None:
-        self._untold_since = None
+        self._unhinted_since = None
         if self._engine is not None:
-            with contextlib.suppress(OSError):  # full: it has hints enough; closed: the next read will say so
+            with contextlib.suppress(OSError):  # full: it has enough hints; closed: the next read finds that
                 self._engine.send(b"!")
 
-    def _patience(self) -> float | None:
+    def _timeout(self) -> float | None:
         attempt = self._current
         if attempt is None:
             return None if self._engine is not None else 0.0
         moments = [at for at in (attempt.kill_at, attempt.linger_at, attempt.limit_at) if at is not None]
-        patience = min(max(0.0, min(moments) - _boot_clock()), LONGEST_WAIT) if moments else None
-        if not attempt.told:
-            return QUIET_START if patience is None else min(patience, QUIET_START)
-        return patience
+        timeout = min(max(0.0, min(moments) - _boot_clock()), LONGEST_WAIT) if moments else None
+        if not attempt.hinted:
+            return QUIET_START if timeout is None else min(timeout, QUIET_START)
+        return timeout
 
     def _release_leases(self) -> None:
         for path, descriptor in self._leases:
@@ -338,7 +338,7 @@ class Worker:
 
 
 def _leftover_note(count: int) -> str:
-    if count == 0:  # the last of them ended at this very moment
+    if count == 0:  # the last of them ended at this moment
         return ""
     return (
         f"left {count} processes behind, which were stopped"
@@ -348,12 +348,12 @@ def _leftover_note(count: int) -> str:
 
 
 def _exit_of(status: int) -> tuple[int, int]:
-    """Exit code as a shell tells it, and the signal (0 for none)."""
+    """Exit code as a shell has it, and the signal (0 for none)."""
     if os.WIFSIGNALED(status):
         return 128 + os.WTERMSIG(status), os.WTERMSIG(status)
     return os.WEXITSTATUS(status), 0
 
 
 def _boot_clock() -> float:
-    """Seconds that no clock change moves and that count while the machine sleeps."""
+    """Seconds that no change of the clock moves, and that count while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,4 +1,4 @@
-"""The engine's end of one worker: orders go out, and the journal tells what happened."""
+"""The engine's end of one worker: a socket for orders, and the journal with the events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST_PAUSE = 2.0
 
 
 class Link:
-    """The engine's end of one worker: a socket for orders, and the journal that holds the truth."""
+    """The engine's end of one worker."""
 
     def __init__(self, folder: Path, connection: socket.socket | None) -> None:
         self.folder = folder
@@ -32,16 +32,16 @@ class Link:
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
         self._open: set[str] = set()
         self.born: journal.Born | None = None
-        """The newest process, as far as the worker told."""
-        self.look_at = 0.0
-        """When to look again whether the worker, once it hung up, is dead (monotonic)."""
+        """The newest process in the journal."""
+        self.check_at = 0.0
+        """When to check again whether the worker, once its connection is closed, is dead (monotonic)."""
         self._pause = FIRST_PAUSE
-        self.pressed = False
-        """Whether somebody waits for the worker to take more."""
+        self.waits_to_write = False
+        """Whether the engine waits for room in the socket."""
 
     def news(self) -> list[journal.Fact]:
-        """What happened by the worker's word since the last call; the number of a process is only kept in mind."""
-        told = []
+        """Events in the journal since the last call; a process id is only kept in `born`."""
+        events: list[journal.Fact] = []
         for record in self.reader.news():
             if isinstance(record, journal.Born):
                 self.born = record
@@ -50,25 +50,25 @@ class Link:
                 self._open.add(record.attempt)
             else:
                 self._open.discard(record.attempt)
-            told.append(record)
-        return told
+            events.append(record)
+        return events
 
     @property
-    def left_something(self) -> bool:
-        """Whether an attempt began that is not known to be over, so that something of it may live."""
+    def has_open_attempts(self) -> bool:
+        """Whether an attempt has started and not ended, so that a process of it may live."""
         return bool(self._open)
 
-    def look_later(self) -> None:
-        """Look again after a pause that grows: what cannot be killed may stay for long."""
-        self.look_at = time.monotonic() + self._pause
+    def check_later(self) -> None:
+        """Check again after a pause that grows: what cannot be killed may stay for long."""
+        self.check_at = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def put(self, order: Mapping[str, Any], descriptor: int | None = None) -> None:
-        """Queue an order, and with it a descriptor that is closed here once it is on its way."""
+        """Queue an order, with a descriptor that is closed here once it is sent."""
         self._outbox.append((_line_of(order), [] if descriptor is None else [descriptor]))
 
     def flush(self) -> None:
-        """Send as much as the worker takes; a dead one takes nothing and is noticed by its journal and lock."""
+        """Send as much as fits into the socket; a dead worker is noticed by its journal and lock."""
         while self._outbox and self.connection is not None:
             data, descriptors = self._outbox[0] = self._next_parcel()
             try:
@@ -86,7 +86,7 @@ class Link:
                 self._outbox[0] = (data[sent:], [])
 
     def _next_parcel(self) -> tuple[bytes, list[int]]:
-        """The first order and, in one piece with it, all that follow without a descriptor of their own."""
+        """The first order, joined with all that follow without a descriptor of their own."""
         data, descriptors = self._outbox.popleft()
         parts = [data]
         while self._outbox and not self._outbox[0][1]:
@@ -96,31 +96,31 @@ class Link:
 
     @property
     def congested(self) -> bool:
-        """Whether orders wait for the worker to read."""
+        """Whether orders wait for room in the socket."""
         return bool(self._outbox)
 
-    def teach(self, digest: str, variables: Mapping[str, str]) -> None:
-        """Give the worker an environment once; later orders only name it."""
+    def put_environment(self, digest: str, variables: Mapping[str, str]) -> None:
+        """Send an environment once; later orders only name it."""
         if digest not in self._environments:
             self._environments.add(digest)
             self.put({"do": "environment", "digest": digest, "variables": dict(variables)})
 
     def alive(self) -> bool:
-        """Whether the worker lives: decided by its lock alone."""
+        """Whether the worker lives: only its lock decides."""
         try:
             return locked(self.folder)
         except FileNotFoundError:
             return False
 
     def hang_up(self) -> None:
-        """Close our end; the worker itself is not disturbed."""
+        """Close the connection; the worker goes on."""
         self._drop_outbox()
         if self.connection is not None:
             self.connection.close()
             self.connection = None
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close connection and journal."""
         self.hang_up()
         self.reader.close()
 
@@ -132,7 +132,7 @@ class Link:
 
 
 def _line_of(order: Mapping[str, Any]) -> bytes:
-    """The order as JSON; words that are no UTF-8 need escapes that only the standard library writes."""
+    """The order as JSON; words that are not UTF-8 need escapes that only the standard library writes."""
     try:
         return msgspec.json.encode(order) + b"\n"
     except UnicodeEncodeError:
@@ -140,7 +140,7 @@ def _line_of(order: Mapping[str, Any]) -> bytes:
 
 
 def locked(folder: Path) -> bool:
-    """Whether somebody holds the lock of a worker's folder."""
+    """Whether a process holds the lock of a worker's folder."""
     with open(folder / "lock", "rb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -30,7 +30,7 @@ import sys
 from pathlib import Path
 from support.local import Yard
 works = Yard(Path(sys.argv[1]), "first")
-worker = works.runner.hire()
+worker = works.runner.start_worker()
 for number, line in enumerate(sys.argv[2:], 1):
     works.start(worker, f"{number}.1", line, shell="/bin/sh")
 works.wait_began()
@@ -44,7 +44,7 @@ from pathlib import Path
 from support.local import Yard
 works = Yard(Path(sys.argv[1]), "first")
 os.kill(int(sys.stdin.readline()), signal.SIGSTOP)
-worker = works.runner.hire()
+worker = works.runner.start_worker()
 works.start(worker, "1.1", sys.argv[2], shell="/bin/sh")
 print(worker, flush=True)
 sys.stdin.read()
@@ -103,7 +103,7 @@ def forkserver(works: Yard) -> psutil.Process:
     return parent
 
 
-class TestKeeperAlive:
+class TestWorkerAlive:
     """The lock is held: connect again, and change nothing."""
 
     def test_running_attempt(self, works: Yard) -> None:
@@ -165,7 +165,7 @@ class TestKeeperAlive:
         assert works.wait_over().why == "timeout"
 
 
-class TestKeeperDead:
+class TestWorkerDead:
     """The lock is free: the journal says what happened."""
 
     def test_ended_while_nobody_looked(self, works: Yard) -> None:
@@ -253,7 +253,7 @@ class TestForkserver:
     """The process that forks workers."""
 
     def test_killed(self, works: Yard) -> None:
-        """A killed forkserver is replaced at the next hire, and its workers do not notice."""
+        """A killed forkserver is replaced at the next start of a worker, and its workers do not notice."""
         worker = works.begin(WAITS, shell="/bin/sh")
         end([forkserver(works)])
         other = works.runner.start_worker()

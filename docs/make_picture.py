@@ -24,6 +24,7 @@ from stoker.ledger import prepare_ledger
 from stoker.queue.options import JobOptions, current_user
 from stoker.queue.run_view import Recent
 from stoker.queue.view_model import RunStatus
+from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import find_paths
 
 WIDTH, HEIGHT = 110, 30
@@ -79,7 +80,8 @@ def photograph(state: str) -> list[Line]:
         batch = Batch(request, "--demo", jobs, devices, paths)
         batch.make_log_directory(paths)
         ledger = prepare_ledger(paths.state / "ledger")
-        setup = Setup(paths, ledger, devices, batch.policy, current_user(), "stoker run --demo")
+        site = MachineConfig(ledger=ledger, devices=devices, user=current_user())
+        setup = Setup(paths=paths, site=site, policy=batch.policy, label="stoker run --demo")
         photographer = Photographer(len(jobs))
         view = Demonstration(photographer)
         run = stack.enter_context(closing(Foreground(setup, view)))

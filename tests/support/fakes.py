@@ -78,6 +78,8 @@ class FakeRunner:
         self.pids: dict[str, int] = {}
         self.roots: dict[str, int] = {}
         self.next_cleanup: float | None = None
+        self.survivors: dict[int, str] = {}
+        self.trouble = ""
         self.fails: Exception | None = None
         """Raised at the start of a worker."""
         self._clock = clock
@@ -98,12 +100,12 @@ class FakeRunner:
     def exited(self, attempt: str, code: int = 0, why: str = "exited") -> None:
         self.report(self.workers[attempt], AttemptExited(attempt, self._clock(), code, 0, why, 1, ""))
 
-    def returned(self, attempt: str) -> None:
-        self.report(self.workers[attempt], AttemptReturned(attempt, self._clock()))
+    def returned(self, attempt: str, errno: int = 0, note: str = "") -> None:
+        self.report(self.workers[attempt], AttemptReturned(attempt, self._clock(), errno, note))
 
-    def lost(self, worker: str) -> None:
+    def lost(self, worker: str, errno: int = 0, damaged: bool = False) -> None:
         self.release(worker)
-        self.report(worker, WorkerLost())
+        self.report(worker, WorkerLost(errno, damaged))
 
     def called(self, name: str) -> list[list[Any]]:
         """The arguments of all calls with this name."""

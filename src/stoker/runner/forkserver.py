@@ -7,6 +7,7 @@ of its socket closes; workers live on.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -16,11 +17,15 @@ import sys
 from stoker.runner import processes
 from stoker.runner.worker import Worker
 
+INHERITED_NUMBER = 100
+"""The descriptor by which jobs inherit a lock: beyond those that scripts use."""
+
 
 def main() -> None:
     """Fork a worker for every message: a byte each for sharing our input and output, and its folder.
 
-    The descriptors with it are the listener, the lock and the journal.
+    The descriptors with it are the listener, the lock, the journal, and the lock that jobs inherit (none from an engine
+    of an older version). Where no process can be made, the answer is the error's number and the folder.
     """
     control = socket.socket(fileno=int(sys.argv[1]))
     os.chdir("/")
@@ -28,17 +33,24 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    boot = processes.boot_id()
     gc.freeze()  # else a worker's first collection would copy every shared page
     while True:
-        data, descriptors, _, _ = socket.recv_fds(control, 4096, 3)
+        data, descriptors, _, _ = socket.recv_fds(control, 4096, 4)
         for descriptor in descriptors:  # a job that inherited the lock would make a dead worker look alive
             os.set_inheritable(descriptor, False)
         if not data:
             os._exit(0)  # the engine waits for it, and there is nothing to clean up
-        if os.fork() == 0:
+        try:
+            is_worker = os.fork() == 0
+        except OSError as error:
+            is_worker = False
+            with contextlib.suppress(OSError):  # an older engine does not read answers
+                control.send(b"%d " % (error.errno or 0) + data[2:], socket.MSG_DONTWAIT)
+        if is_worker:
             control.close()
             _leave_streams(share_input=bool(data[0]), share_output=bool(data[1]))
-            _become_worker(os.fsdecode(data[2:]), *descriptors)
+            _become_worker(os.fsdecode(data[2:]), boot, *descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -52,13 +64,18 @@ def _leave_streams(*, share_input: bool, share_output: bool) -> None:
     os.close(nothing)
 
 
-def _become_worker(folder: str, listener: int, _lock: int, journal: int) -> None:
-    """Never return. The lock is held as long as this process lives, because its descriptor stays open."""
+def _become_worker(folder: str, boot: str, listener: int, _lock: int, journal: int, *inherited: int) -> None:
+    """Never return. The lock is held as long as this process lives, because its descriptor stays open.
+
+    The inherited lock is held as long as this process or one of its jobs lives that did not close the descriptor.
+    """
     try:
         os.setsid()
         processes.become_subreaper()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        Worker(socket.socket(fileno=listener), journal).serve()
+        for descriptor in inherited:
+            _pass_on(descriptor)
+        Worker(socket.socket(fileno=listener), journal, boot).serve()
     except BaseException:
         import traceback  # seldom needed, and slow to import
 
@@ -67,3 +84,13 @@ def _become_worker(folder: str, listener: int, _lock: int, journal: int) -> None
         raise
     finally:
         os._exit(0)
+
+
+def _pass_on(descriptor: int) -> None:
+    """Let jobs inherit a descriptor, under its high number if the limit on open files allows that."""
+    try:
+        os.dup2(descriptor, INHERITED_NUMBER, inheritable=True)
+    except OSError:
+        os.set_inheritable(descriptor, True)
+    else:
+        os.close(descriptor)

@@ -7,6 +7,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from stoker.core.planner.reasons import Short
+
 MIB = 2**20
 
 
@@ -22,6 +24,10 @@ class Policy(Struct, frozen=True):
     """How many jobs may run at once, by name of a cap."""
     paused: str = ""
     """Why no job may start; empty when jobs may."""
+    short: Short | None = None
+    """Why no job can be started; None where jobs can..."""
+    probe: bool = False
+    """... and whether one may be started all the same, to see whether that is over."""
     closed: Mapping[str, str] = {}
     """Ids of drained devices, each with a note."""
     order: Literal["age", "shortest"] = "age"

@@ -17,8 +17,8 @@ import sys
 from stoker.runner import processes
 from stoker.runner.worker import Worker
 
-INHERITED_NUMBER = 100
-"""The descriptor by which jobs inherit a lock: beyond those that scripts use."""
+INHERITED_NUMBER = 60
+"""The descriptor by which jobs inherit a lock: beyond those that scripts use, and in the kernel's smallest table."""
 
 
 def main() -> None:

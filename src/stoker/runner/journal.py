@@ -45,7 +45,7 @@ class Born(NamedTuple):
     worker: int = 0
     """The worker's process: the ancestor of all processes of the attempt, orphans too."""
     ticks: int = 0
-    """When the process started, in clock ticks since boot, as /proc shows it; 0 where unknown."""
+    """Clock ticks since boot when it had started: one that starts later and has the same number is another."""
     boot: str = ""
     """The kernel's id of this boot: after the next one the other numbers mean nothing."""
 

@@ -10,10 +10,13 @@ import ctypes
 import errno
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 _PR_SET_CHILD_SUBREAPER = 36
+_TICK = 10**9 // os.sysconf("SC_CLK_TCK")
+"""Nanoseconds."""
 
 
 class Seen(NamedTuple):
@@ -56,10 +59,9 @@ def marked(marker: bytes) -> list[Seen]:
     return list(dict.fromkeys([*carriers, *_below([process.pid for process in carriers], every)]))
 
 
-def started(pid: int) -> int:
-    """When a process started, in clock ticks since boot, also of one that has just ended; 0 where it is gone."""
-    fields = _stat(str(pid))
-    return int(fields[19]) if fields else 0
+def ticks_now() -> int:
+    """Clock ticks since boot: what /proc would show as the start of a process that starts now."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // _TICK
 
 
 def boot_id() -> str:
@@ -72,13 +74,13 @@ def boot_id() -> str:
 
 
 def of_session(leader: int, ticks: int) -> list[Seen]:
-    """The processes in the session or group that a process opened which started at this time, and their descendants.
+    """The processes in the session or group that a process opened, and their descendants.
 
-    The kernel gives the number of a session to no new process while one is in it. So only the first process can be
-    another one meanwhile, which its start shows.
+    The process had started at `ticks`: one with its number that started later is another. The kernel gives the number
+    of a session to no new process while any process is in the session.
     """
     every = _all_processes()
-    if any(process.pid == leader and process.started != ticks for process in every):
+    if any(process.pid == leader and process.started > ticks for process in every):
         return []
     members = [process for process in every if leader in {process.pid, process.group, process.session}]
     return list(dict.fromkeys([*members, *_below([process.pid for process in members], every)]))
@@ -160,15 +162,10 @@ def _all_processes() -> list[Seen]:
 
 
 def _look(pid: str) -> Seen | None:
-    fields = _stat(pid)
+    fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     if not fields or fields[0] in b"ZX":
         return None
     return Seen(int(pid), int(fields[1]), int(fields[19]), int(fields[2]), int(fields[3]))
-
-
-def _stat(pid: str) -> list[bytes]:
-    """The fields after the name of the program, the first of which is its state."""
-    return _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 
 def _open_as(pid: int, paths: set[str]) -> Iterator[str]:

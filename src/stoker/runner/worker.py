@@ -224,7 +224,7 @@ class Worker:
 
     def _spawn(self, order: dict[str, Any]) -> Attempt:
         pid = launch(order, {**self._environments[order["environment"]], **order["extra"]})
-        self._write(journal.Born(order["attempt"], pid, os.getpid(), processes.started(pid), self._boot))
+        self._write(journal.Born(order["attempt"], pid, os.getpid(), processes.ticks_now(), self._boot))
         limit = order["limit"]
         limit_at = None if limit is None else _boot_clock() + limit
         self._childless = False

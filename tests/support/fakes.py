@@ -329,8 +329,8 @@ class _EngineTest:
     def add(self, count: int = 1, *, engine: str = "", resources: Resources | None = None, **spec: object) -> list[int]:
         """Put jobs into the store and return their ids."""
         digest = self.store.add_environment({"PATH": "/bin"})
-        out = str(self.directory / "%j.log")
-        shared = JobSpec(resources=resources or Resources(), environment=digest, out=out, **spec)  # type: ignore[arg-type]
+        spec = {"out": str(self.directory / "%j.log"), **spec}
+        shared = JobSpec(resources=resources or Resources(), environment=digest, **spec)  # type: ignore[arg-type]
         jobs = [NewJob(Command(("true",)), shared)] * count
         batch = self.store.add_batch("test", self.clock())
         ids = list(self.store.add_jobs(batch, engine or self.name, jobs, self.clock()))

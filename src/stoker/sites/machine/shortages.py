@@ -48,6 +48,11 @@ class Pause(Struct):
         self.seconds = min(LONGEST_PAUSE, 2 * self.seconds or FIRST_PAUSE)
         self.until = now + self.seconds
 
+    @property
+    def due_at(self) -> float:
+        """When a job may try, or else one of those that failed."""
+        return self.until + self.seconds if self.offered and self.parked and self.candidate is None else self.until
+
     def is_due(self, now: float) -> bool:
         """Whether a start may be tried."""
         return now >= self.until and not self.attempt
@@ -79,7 +84,7 @@ class Shortages:
 
     def due_in(self, now: float) -> float | None:
         """Seconds until the next try; None is never."""
-        moments = [pause.until - now for pause in self._pauses.values() if not pause.offered]
+        moments = [pause.due_at - now for pause in self._pauses.values() if now < pause.due_at or not pause.offered]
         return max(0.0, min(moments)) if moments else None
 
     def governed(self, policy: Policy, now: float) -> Policy:
@@ -112,7 +117,7 @@ class Shortages:
             if pause.attempt:
                 self._judge(place, pause)
             elif now >= pause.until:
-                self._try_next(place, pause)
+                self._try_next(place, pause, now)
 
     def _judge(self, place: str, pause: Pause) -> None:
         if self._processes.process_of(pause.worker, pause.attempt) is not None:
@@ -124,10 +129,12 @@ class Shortages:
             pause.attempt, pause.candidate = "", None
             self._jobs.plan_due = True
 
-    def _try_next(self, place: str, pause: Pause) -> None:
-        """Resume the job that has not been tried for longest. Everywhere, any other may be the one that is started."""
+    def _try_next(self, place: str, pause: Pause, now: float) -> None:
+        """Resume the job that has not been tried for longest; where all are concerned, others may try before it."""
         if not pause.offered:
             pause.offered = self._jobs.plan_due = True
+        if place == EVERYWHERE and self._jobs.waiting and now < pause.due_at:
+            return
         while pause.candidate is None or not self._is_open(pause.candidate):
             pause.candidate = next(iter(pause.parked), None)
             if pause.candidate is None:

@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -18,8 +18,8 @@ from stoker.core.spec import Dependency, Resources
 from support.background import Background
 from support.cli import PROGRAM
 from support.disk import small_disk
-from support.local import holders
-from support.users import made_users, reachable_directory, typed_by
+from support.local import end, holders
+from support.users import User, made_users, reachable_directory, typed_by
 from support.wait import PATIENCE_SECONDS, ending, wait_until
 
 CPU = Resources(gpus=0)
@@ -27,48 +27,48 @@ ALONE = "exec 8>>only.$STOKER_JOB_ID; flock -n 8 || echo twice >> twice; echo $$
 """The kernel shows a second run at once: descriptor 8 is inherited by all that follows."""
 
 
-def limit_processes(pids: Iterable[int], most: int) -> None:
-    """Let processes have no children beyond a number, all processes of their user counted."""
+def limit_processes(user: User, pids: Iterable[int], most: int) -> None:
+    """Set how many processes the user may have, as his processes see it; -1 is no limit."""
+    text = "unlimited" if most == resource.RLIM_INFINITY else str(most)
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            resource.prlimit(pid, resource.RLIMIT_NPROC, (most, resource.RLIM_INFINITY))
+        command = typed_by(user, "prlimit", "--pid", str(pid), f"--nproc={text}:")
+        subprocess.run(command, check=False, timeout=PATIENCE_SECONDS)  # it may have ended
+
+
+def workers_in(state: Path) -> list[int]:
+    """The processes that hold the locks of workers."""
+    return [process.pid for lock in state.glob("*/keepers/*/lock") for process in holders(lock)]
+
+
+@contextlib.contextmanager
+def killing(state: Path) -> Iterator[None]:
+    """Leave no worker and no job behind, also where the test fails."""
+    try:
+        yield
+    finally:
+        for worker in workers_in(state):
+            end([psutil.Process(worker), *psutil.Process(worker).children(recursive=True)])
 
 
 def test_no_processes() -> None:
     """Starts that fail for want of processes are tried again: all jobs are done in the end, each in one try."""
     with made_users(1) as (user,), reachable_directory() as home:
         os.chown(home, user.uid, user.gid)
-        environment = {
-            **os.environ,
-            "HOME": str(home),
-            "STOKER_STATE": f"{home}/state",
-            "STOKER_LEDGER": f"{home}/ledger",
-        }
-        (home / "list").write_text(
-            "touch up; while ! [ -e go ]; do sleep 0.05; done\n" + "echo $STOKER_ATTEMPT >> tries\n" * 8
-        )
-        command = typed_by(user, PROGRAM, "run", "-G", "0", "-j", "2", "--plain", "list")
-        with ending(
-            subprocess.Popen(
-                command, cwd=home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
-        ) as run:
+        state, said = home / "state", home / "said"
+        paths = {"HOME": str(home), "STOKER_STATE": str(state), "STOKER_LEDGER": str(home / "ledger")}
+        waits, tells = "touch up; while ! [ -e go ]; do sleep 0.05; done\n", "echo $STOKER_ATTEMPT >> tries\n"
+        (home / "list").write_text(waits + tells * 8)
+        command = typed_by(user, PROGRAM, "run", "-G", "0", "-j", "1", "--no-bar", "list")
+        with said.open("wb") as out:
+            run = subprocess.Popen(command, cwd=home, env={**os.environ, **paths}, stdout=out, stderr=out)
+        with ending(run), killing(state):
             wait_until((home / "up").exists)
-            processes = [process.pid for process in psutil.Process(run.pid).children(recursive=True)]
-            workers = [process.pid for lock in home.glob("state/*/keepers/*/lock") for process in holders(lock)]
-            limit_processes({*processes, *workers}, 1)
+            engine = [run.pid, *(process.pid for process in psutil.Process(run.pid).children())]
+            limit_processes(user, {*engine, *workers_in(state)}, 1)
             (home / "go").touch()
-            status = [PROGRAM, "engine", "status"]
-            wait_until(
-                lambda: (
-                    b"temporarily unavailable" in b"".join(p.read_bytes() for p in home.glob("state/*/engines/*.view"))
-                )
-            )
-            assert status
-            workers = [process.pid for lock in home.glob("state/*/keepers/*/lock") for process in holders(lock)]
-            limit_processes({*processes, *workers}, resource.RLIM_INFINITY)
-            out, _ = run.communicate(timeout=PATIENCE_SECONDS)
-            assert run.returncode == 0, out
+            wait_until(lambda: "temporarily unavailable" in said.read_text())
+            limit_processes(user, {*engine, *workers_in(state)}, resource.getrlimit(resource.RLIMIT_NPROC)[0])
+            assert run.wait(PATIENCE_SECONDS) == 0, said.read_text()
         assert (home / "tries").read_text() == "1\n" * 8
 
 

@@ -55,11 +55,11 @@ def test_an_engine_that_says_why_it_cannot(paths: Paths, tmp_path: Path) -> None
 
 
 def test_an_engine_that_dies_without_a_word(paths: Paths, tmp_path: Path) -> None:
-    """Its exit code is told, and where its last words are."""
+    """Its exit code and the last line of its log are told, and where the log is."""
     environment = in_place_of_stoker(tmp_path, "import sys; print('alas', file=sys.stderr); sys.exit(9)")
     with pytest.raises(EngineFailed) as caught:
         ensure_engine(paths, [], environment)
-    assert caught.value.message == "the engine ended with 9"
+    assert caught.value.message == "the engine ended with 9: alas"
     assert str(paths.log) in caught.value.hint
     assert paths.log.read_text() == "alas\n"
 

@@ -273,8 +273,9 @@ def serve(
     say: Callable[[str], None],
     ready: Callable[[], None],
     news: Callable[[], ServiceConfig | None] = lambda: None,
+    leaving: Callable[[], None] = lambda: None,
 ) -> None:
-    """Be the engine of the queue until it is time to exit.
+    """Be the engine of the queue until it is time to exit; `leaving` is called before workers can notice that.
 
     A front end looks for an engine after its job is in the store, and this looks into the store after it has released
     the engine lock: so no job falls between the two.
@@ -284,6 +285,7 @@ def serve(
         ready()
         try:
             service.run()
+            leaving()
         finally:
             service.close()
         config = service.config

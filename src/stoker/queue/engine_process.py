@@ -15,15 +15,20 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from stoker.core.errors import Impossible, StokerError
+from stoker.core.text import printable
 from stoker.store.engine_lock import QUEUE, engine_lives, process_of, signal_engine, wake
 from stoker.store.paths import Paths
+from stoker.store.restart import TRIES, read_restart, write_restart
 from stoker.store.status_file import Machine, read_machine
+from stoker.store.write_lock import WriteLock
 
 if TYPE_CHECKING:
     import subprocess
 
 LIMIT = 10 * 2**20
 """Bytes at which the log is rotated; one old log is kept."""
+LONGEST_LINE = 500
+"""Bytes of the log's last line that are shown."""
 
 
 def open_log(path: Path) -> IO[bytes]:
@@ -50,6 +55,15 @@ def rotate(path: Path, limit: int = LIMIT) -> None:
     with open_log(path) as new:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(new.fileno(), stream.fileno())
+
+
+def last_words(paths: Paths) -> str:
+    """The last line of the engine's log, to follow a sentence about its death; empty where there is none."""
+    with contextlib.suppress(OSError), paths.log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+        return f": {printable(lines[-1])}" if lines else ""
+    return ""
 
 
 def _keep_old(path: Path) -> None:
@@ -112,7 +126,7 @@ def _spawn(
 
     with open_log(paths.log) as log:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "stoker", "engine", "run", *arguments],
+            [sys.executable, "-P", "-m", "stoker", "engine", "run", "--restartable", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -140,7 +154,7 @@ def _failure(paths: Paths, answer: bytes, process: subprocess.Popen[bytes], *, t
         body = msgspec.json.decode(answer)
     except msgspec.DecodeError:
         how = "did not get ready in time" if there else f"ended with {process.returncode}"
-        return EngineFailed(f"the engine {how}", f"see {paths.log}; the queue is as it was")
+        return EngineFailed(f"the engine {how}{last_words(paths)}", f"see {paths.log}; the queue is as it was")
     kind = Impossible if body["code"] == Impossible.exit_code else EngineFailed
     return kind(body["message"], body["hint"])
 
@@ -215,3 +229,28 @@ class Background:
 def start_engine(paths: Paths, sim: str | None, arguments: Sequence[str] = ()) -> bool:
     """Start the engine of the queue unless it runs; True where it was started."""
     return ensure_engine(paths, [*(["--sim", sim] if sim else []), *arguments], os.environ)
+
+
+def restart_killed(paths: Paths) -> bool:
+    """Start the engine of the queue as it was started before, if it was killed; True where it was started.
+
+    One process at a time: of two workers, the slower one must not start an engine that was stopped meanwhile.
+    """
+    if not paths.restart.exists() or engine_lives(paths, QUEUE):
+        return False
+    with contextlib.closing(WriteLock(paths.restart.with_suffix(".starting"), READY_SECONDS)) as lock, lock.held():
+        return _restart_recorded(paths)
+
+
+def _restart_recorded(paths: Paths) -> bool:
+    record = read_restart(paths)
+    if record is None or engine_lives(paths, QUEUE):
+        return False
+    now = time.time()
+    if len(recent := record.recent(now)) >= TRIES:
+        raise EngineFailed(
+            f"the engine died {TRIES} times within a minute, so it is not restarted automatically{last_words(paths)}",
+            f"see {paths.log}, then stoker engine start",
+        )
+    write_restart(paths, msgspec.structs.replace(record, tries=[*recent, now]))
+    return ensure_engine(paths, record.arguments, record.environment)

@@ -14,6 +14,7 @@ from stoker.core.errors import StokerError
 from stoker.core.settings import KEYS, EngineSettings
 from stoker.core.text import text_for_json
 from stoker.queue.config import load_config
+from stoker.queue.engine_process import restart_killed
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, process_of, version_of, wake
 from stoker.store.paths import Paths
@@ -112,6 +113,19 @@ def not_in_force_now(settings: EngineSettings, paths: Paths) -> str:
         return ""
     view = read_status(paths.status_file(QUEUE))
     return not_in_force(settings, view if view and view.pid == pid else None)
+
+
+def revive(paths: Paths) -> str:
+    """Start an engine that was killed, and let it record what ended meanwhile; a notice of that, or of its failure."""
+    try:
+        if not restart_killed(paths):
+            return ""
+    except StokerError as error:
+        return f"{error.message}; {error.hint}"
+    except OSError as error:
+        return f"the engine was killed, and cannot be started again: {error.strerror} ({error.filename})"
+    engine_answers(paths)
+    return "the engine was killed; it was started again"
 
 
 def engine_answers(paths: Paths) -> bool:

@@ -24,6 +24,7 @@ from stoker.core.job import (
     Stopping,
     id_text,
     resources_of,
+    started_at,
 )
 from stoker.core.learning import Learnt, Live, usual_pace
 from stoker.core.lease import Lease
@@ -318,6 +319,16 @@ class Knowledge:
         """Whether an engine is a foreground run that died."""
         return engine != QUEUE and engine not in self._living
 
+    def last_seen(self, engine: str, started: float) -> float | None:
+        """When an engine last confirmed that a job runs, if none confirms it now; None if one does.
+
+        The background engine also watches jobs of dead runs.
+        """
+        status = self.statuses.of(engine)
+        if (engine in self._living or self.statuses.lives) and not (engine == QUEUE and self.statuses.silence):
+            return None
+        return max(started, status.at) if status else started
+
     def reason(self, job: Job, engine: str) -> str:
         """Why a job waits for devices, as its engine's last plan says; empty if it is about to start."""
         reason = self._reasons.get((engine, shape_of(job)))
@@ -328,17 +339,23 @@ class Knowledge:
         if isinstance(job.state, Ended):
             return job.state.result, job.state.note
         if isinstance(job.state, Active):
-            return _active_word(job), self._about_active(job, engine)
+            return _active_word(job), "; ".join(
+                filter(None, (self._unseen(job, engine), self._about_active(job, engine)))
+            )
         word, why = self._about_queued(job, engine)
         if self.is_abandoned(engine):
             return word, f"left by a run that died; go on with it: stoker resume {id_text(job)}"
         return word, why
 
+    def _unseen(self, job: Job, engine: str) -> str:
+        seen = self.last_seen(engine, started_at(job) or 0.0)
+        return "" if seen is None else f"last seen {self.clock(seen)}" if seen else "not confirmed by an engine"
+
     def _about_active(self, job: Job, engine: str) -> str:
         if isinstance(job.state, Stopping) and job.state.note:
             return job.state.note
         if self.is_abandoned(engine):
-            return "its run died; it goes on by itself"
+            return "its run died" if self._unseen(job, engine) else "its run died; it goes on by itself"
         if isinstance(job.state, Starting) and resources_of(job).mps is not None:
             return "waits for the MPS daemon of its GPU"
         return self._mishap(job)

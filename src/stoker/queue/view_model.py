@@ -205,6 +205,8 @@ class JobLine(Struct, frozen=True):
     """How busy it kept its GPUs on average while it had them to itself."""
     speed: float | None = None
     """As a part of its speed alone, if it shares a GPU and its log tells the rate."""
+    last_seen: datetime | None = None
+    """When an engine last confirmed that it runs; null while one watches it. `seconds` counts until then."""
 
 
 class Counts(Struct, frozen=True):

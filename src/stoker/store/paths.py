@@ -50,6 +50,11 @@ class Paths(Struct, frozen=True):
         return self.state / "engine.log"
 
     @property
+    def restart(self) -> Path:
+        """How to start the background engine again after it was killed; workers read it too."""
+        return self.state / "engine.restart"
+
+    @property
     def logs(self) -> Path:
         """Output of jobs that have no directory of their own."""
         return self.state / "logs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -61,31 +61,39 @@ _simulated = click.option("--sim", is_flag=True, help="The queue of the simulate
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead.")
 
 
+def _words(sim: str | None, stay: bool, flags: Mapping[str, int | None]) -> list[str]:
+    """The options as they are typed."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    return [*(["--sim", sim] if sim else []), *(["--stay"] if stay else []), *words]
+
+
 @command.command(name="start")
 @_service_options
-def start(sim: str | None, stay: bool, **flags: int | None) -> int:
+@click.option("--again", is_flag=True, hidden=True, help="Only if it was killed, and as it was started before.")
+def start(sim: str | None, stay: bool, again: bool, **flags: int | None) -> int:
     """Start the engine, if none runs.
 
     There is no need to: the first submit does it. What is set here holds until the engine leaves; what shall hold
     always belongs into the configuration (stoker engine config).
     """
-    from stoker.queue.engine_process import start_engine
+    from stoker.queue.engine_process import ensure_engine, restart_killed
     from stoker.store.engine_lock import QUEUE, process_of, version_notice
     from stoker.store.paths import paths_for
 
     paths = paths_for(sim)
-    given = {name: value for name, value in flags.items() if value is not None}
-    words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    if stay:
-        words.insert(0, "--stay")
-    started = start_engine(paths, sim, words)
+    if again:
+        restart_killed(paths)
+        return 0
+    words = _words(sim, stay, flags)
+    started = ensure_engine(paths, words, os.environ)
     if (pid := process_of(paths, QUEUE)) is None:  # an engine that was just leaving is not taken for one
-        started = start_engine(paths, sim, words)
+        started = ensure_engine(paths, words, os.environ)
         pid = process_of(paths, QUEUE)
     if pid is None:
         return _gone_again(paths)
     print(f"the engine {'was started' if started else 'runs already'} (process {pid})", file=sys.stderr)
-    if not started and words:
+    if not started and (stay or any(value is not None for value in flags.values())):
         print("        it goes on as it was; stop it first to start it otherwise", file=sys.stderr)
     if notice := version_notice(paths):
         print(notice, file=sys.stderr)
@@ -96,11 +104,13 @@ def _gone_again(paths: Paths) -> int:
     """Report an engine that has ended, which is expected where idle_exit is very short."""
     from stoker.core.text import printable
     from stoker.queue.config import load_config
-    from stoker.queue.engine_process import EngineFailed
+    from stoker.queue.engine_process import EngineFailed, last_words
 
     idle_exit = load_config(os.environ, None).engine.idle_exit
     if idle_exit is None or idle_exit >= SHORTEST_STAY:
-        raise EngineFailed("the engine was started, and is gone again", f"see {printable(str(paths.log))}")
+        raise EngineFailed(
+            f"the engine was started, and is gone again{last_words(paths)}", f"see {printable(str(paths.log))}"
+        )
     print("the engine was started, and has left again, as idle_exit says", file=sys.stderr)
     return 0
 
@@ -108,12 +118,14 @@ def _gone_again(paths: Paths) -> int:
 @command.command(name="run", hidden=True)
 @_service_options
 @click.option("--ready-fd", type=int, help="Descriptor to tell when it works.")
-def run(sim: str | None, stay: bool, ready_fd: int | None, **flags: int | None) -> int:
+@click.option("--restartable", is_flag=True, help="Leave a record by which it is started again if it is killed.")
+def run(sim: str | None, stay: bool, ready_fd: int | None, restartable: bool, **flags: int | None) -> int:
     """Be the engine, in the foreground."""
     from stoker.cli.commands.engine_run import serve_queue
     from stoker.store.paths import paths_for
 
-    serve_queue(paths_for(sim), sim, ready_fd, stay=stay, flags=flags)
+    restart = _words(sim, stay, flags) if restartable else None
+    serve_queue(paths_for(sim), sim, ready_fd, stay=stay, flags=flags, restart=restart)
     return 0
 
 
@@ -135,6 +147,7 @@ def stop(sim: bool, drain: bool, force: bool, jobs: bool) -> int:
 
     from stoker.store.engine_lock import QUEUE, signal_engine
     from stoker.store.paths import paths_for
+    from stoker.store.restart import remove_restart
 
     if drain and jobs:
         raise UsageError("--drain lets jobs finish, --jobs ends them", "give one of them")
@@ -144,6 +157,7 @@ def stop(sim: bool, drain: bool, force: bool, jobs: bool) -> int:
     number = signal.SIGINT if jobs else signal.SIGHUP if drain else signal.SIGTERM
     pid = signal_engine(paths, QUEUE, number)
     if pid is None:
+        remove_restart(paths, None)
         print("no engine runs", file=sys.stderr)
     elif drain:
         print("the engine starts nothing more, and leaves when nothing runs", file=sys.stderr)
@@ -151,11 +165,21 @@ def stop(sim: bool, drain: bool, force: bool, jobs: bool) -> int:
         print("the engine has left", file=sys.stderr)
     elif jobs:  # they may take as long as their grace is
         print("jobs are still ending; the engine leaves when the last is over", file=sys.stderr)
-    elif force and signal_engine(paths, QUEUE, signal.SIGKILL) and _wait_gone(paths, pid):
+    elif force and _kill(paths, pid):
         print("the engine did not leave, and was killed; jobs go on", file=sys.stderr)
     else:
         raise _does_not_leave(paths, pid)
     return 0
+
+
+def _kill(paths: Paths, pid: int) -> bool:
+    import signal
+
+    from stoker.store.engine_lock import QUEUE, signal_engine
+    from stoker.store.restart import remove_restart
+
+    remove_restart(paths, pid)
+    return signal_engine(paths, QUEUE, signal.SIGKILL) is not None and _wait_gone(paths, pid)
 
 
 def _wait_gone(paths: Paths, pid: int) -> bool:

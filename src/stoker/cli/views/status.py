@@ -222,6 +222,8 @@ def _memory(job: JobLine) -> Span:
 def _left(job: JobLine, now: float) -> str:
     """How long it will run, or when it will start: `~` is an estimate, `≤` a limit, `?` unknown."""
     if job.state in ACTIVE:
+        if job.last_seen is not None:
+            return "?"
         if job.expected_end is not None:
             return f"~{left_text(job.expected_end.timestamp() - now)}"
         if job.limit_seconds is not None:

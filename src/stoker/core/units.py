@@ -87,8 +87,14 @@ _SINCE_HINT = "write it as 2h, 1d, 08:00, yesterday or 2026-11-15"
 _YEARS = range(1970, 9987)
 """Outside of these, datetime fails for some time zones."""
 
-_LATEST = 253_000_000_000.0
+LATEST = 253_000_000_000.0
 """A time late in those years; later ones are not a date in every time zone."""
+
+
+def in_calendar(at: float) -> float:
+    """The nearest time that is a date: files may contain any number."""
+    return at if 0 <= at <= LATEST else LATEST if at > LATEST else 0.0
+
 
 _RELATIVE_UNIT_SECONDS = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
@@ -135,7 +141,7 @@ def parse_since(text: str, now: float, zone: tzinfo) -> float:
 def _checked(moment: float | None, text: str, hint: str) -> float:
     if moment is None:
         raise UsageError(f"{text[:60]!r} is not a time", hint)
-    if not 0 <= moment <= _LATEST:
+    if not 0 <= moment <= LATEST:
         raise UsageError(f"{text[:60]!r} is too far away", hint)
     return moment
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from stoker.core.errors import StokerError
 from stoker.core.settings import KEYS, EngineSettings
 from stoker.core.text import text_for_json
+from stoker.core.units import in_calendar
 from stoker.queue.config import load_config
 from stoker.queue.engine_process import restart_killed
 from stoker.store import queries
@@ -76,7 +77,7 @@ def engine_status(paths: Paths) -> EngineStatus:
         answers=answers,
         pid=pid,
         version=version_of(paths, QUEUE),
-        since=datetime.fromtimestamp(alive.since, UTC).isoformat(timespec="seconds") if alive else None,
+        since=datetime.fromtimestamp(in_calendar(alive.since), UTC).isoformat(timespec="seconds") if alive else None,
         draining=alive.draining if alive else False,
         paused=settings.get(queries.paused_key(QUEUE), {}).get("note", ""),
         trouble=alive.trouble if alive else "",

@@ -171,6 +171,8 @@ def options_of(cells: Mapping[str, str]) -> JobOptions:
         return msgspec.convert(given, JobOptions, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(str(error), "see stoker run --help for what each option takes") from None
+    except UnicodeEncodeError:
+        raise UsageError("a number is not written in UTF-8", "save the file as UTF-8") from None
 
 
 def split_words(text: str, what: str) -> list[str]:

@@ -12,6 +12,7 @@ from stoker.core.device import Device
 from stoker.core.job import Assigned, Edited, Event
 from stoker.core.planner.placement import suits
 from stoker.core.spec import Resources, amount_on
+from stoker.core.units import in_calendar
 
 VramMode = Literal["none", "all", "auto", "size"]
 
@@ -295,4 +296,4 @@ def moment(at: float | None) -> datetime | None:
 
 
 def exactly(at: float) -> datetime:
-    return datetime.fromtimestamp(round(at, 3), UTC)
+    return datetime.fromtimestamp(round(in_calendar(at), 3), UTC)

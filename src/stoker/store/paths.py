@@ -8,6 +8,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import StokerError
@@ -15,6 +16,9 @@ from stoker.core.errors import StokerError
 NETWORK_FILE_SYSTEMS = frozenset(
     "nfs nfs4 cifs smb3 smbfs lustre gpfs beegfs ceph glusterfs fuse.glusterfs fuse.sshfs afs 9p pvfs2".split()  # noqa: SIM905
 )
+
+UNREADABLE = (OSError, ValueError, RecursionError, msgspec.MsgspecError)
+"""What reading and decoding a damaged file can raise; bytes that are not UTF-8 are a ValueError."""
 
 UNFINISHED = ".new-"
 """Prefix of a folder in `functions` whose job is not in the queue yet."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from stoker.store.paths import Paths
+from stoker.store.paths import UNREADABLE, Paths
 
 TRIES = 3
 TRIES_SECONDS = 60.0
@@ -46,7 +46,7 @@ def restart_record(arguments: Sequence[str], environment: Mapping[str, str]) -> 
 
 def read_restart(paths: Paths) -> Restart | None:
     """The record; None where there is none that can be read."""
-    with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+    with contextlib.suppress(*UNREADABLE):
         return msgspec.convert(json.loads(paths.restart.read_bytes()), Restart)
     return None
 

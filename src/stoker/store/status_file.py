@@ -15,6 +15,7 @@ from stoker.core.lease import Lease
 from stoker.core.planner.queue import Shape
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import EngineSettings
+from stoker.store.paths import UNREADABLE
 
 
 class Wait(NamedTuple):
@@ -72,7 +73,7 @@ class EngineStatus(Struct, frozen=True):
 
 def read_status(path: Path) -> EngineStatus | None:
     """The latest status of an engine; None where there is none that this version can read."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
+    with contextlib.suppress(*UNREADABLE):
         return msgspec.json.decode(path.read_bytes(), type=EngineStatus)
     return None
 
@@ -93,6 +94,6 @@ class Machine(Struct, frozen=True):
 
 def read_machine(path: Path) -> Machine | None:
     """The devices in a status file; None where there is none that this version can read."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
+    with contextlib.suppress(*UNREADABLE):
         return msgspec.json.decode(path.read_bytes(), type=Machine)
     return None

@@ -11,10 +11,20 @@ from pathlib import Path
 import pytest
 
 from stoker.core.errors import Impossible, StokerError, UsageError
-from stoker.queue.engine_process import LIMIT, READY, EngineFailed, ensure_engine, open_log, tell_failure, tell_ready
-from stoker.store.engine_lock import QUEUE, EngineLock, lock_path
+from stoker.queue.engine_process import (
+    LIMIT,
+    READY,
+    Background,
+    EngineFailed,
+    died_again,
+    ensure_engine,
+    open_log,
+    tell_failure,
+    tell_ready,
+)
+from stoker.store.engine_lock import QUEUE, EngineLock, engine_lives, lock_path
 from stoker.store.paths import Paths
-from support.wait import PATIENCE_SECONDS
+from support.wait import PATIENCE_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -92,6 +102,28 @@ os.close(int(sys.argv[-1]))
 time.sleep(2)
 """
     assert ensure_engine(paths, [], in_place_of_stoker(tmp_path, program))
+
+
+def test_an_engine_that_dies_right_after_its_start(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last line of its log is told; the restart record tells a death from an exit."""
+    program = f"""
+import os, sys
+open({str(paths.restart)!r}, "w").close()
+print("alas", file=sys.stderr, flush=True)
+os.write(int(sys.argv[-1]), {READY!r})
+"""
+    monkeypatch.setenv("PYTHONPATH", in_place_of_stoker(tmp_path, program)["PYTHONPATH"])
+    engine = Background(paths, None)
+    engine.wake()
+    wait_until(lambda: not engine_lives(paths, QUEUE))
+    engine.wake()
+    assert engine.failure is not None
+    assert engine.failure.exit_code == 3
+    assert "died: alas" in engine.failure.message
+    paths.restart.unlink()
+    assert died_again(paths) is None
 
 
 @pytest.mark.parametrize("error", [UsageError("what", "hint"), StokerError("what")])

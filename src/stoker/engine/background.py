@@ -174,14 +174,19 @@ class Service:
         self._engine.watch(self._signals, self._signalled)
         self._runtime.publish()
 
-    def run(self) -> None:
-        """Run until it is time to exit."""
+    def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Run until it is time to exit; `ready` is called after the first turn, which may fail where others died."""
+        self._turn(0.0)
+        ready()
         while not self._is_over():
-            self._engine.turn(self._timeout())
-            self._make_rounds()
-            self._prune()
-            self._complain()
-            self._runtime.publish()
+            self._turn(self._timeout())
+
+    def _turn(self, timeout: float | None) -> None:
+        self._engine.turn(timeout)
+        self._make_rounds()
+        self._prune()
+        self._complain()
+        self._runtime.publish()
 
     def close(self) -> None:
         """Close everything; running jobs go on."""
@@ -282,9 +287,8 @@ def serve(
     """
     while True:
         service = Service(config, say, news)
-        ready()
         try:
-            service.run()
+            service.run(ready)
             leaving()
         finally:
             service.close()

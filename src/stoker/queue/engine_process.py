@@ -207,6 +207,8 @@ class Background:
         """Tell the engine of new jobs; start one if there is none."""
         if not wake(self._paths, QUEUE) and self.failure is None:
             self._ensure()
+        if self._started and self.failure is None and not engine_lives(self._paths, QUEUE):
+            self.failure = died_again(self._paths)
 
     def _ensure(self) -> None:
         if engine_lives(self._paths, QUEUE):
@@ -224,6 +226,13 @@ class Background:
         deadline = time.monotonic() + LEAVING_SECONDS
         while pid is not None and process_of(self._paths, QUEUE) == pid and time.monotonic() < deadline:
             time.sleep(0.01)
+
+
+def died_again(paths: Paths) -> EngineFailed | None:
+    """The failure of an engine that died right after its start; None where it left as it should."""
+    if not paths.restart.exists():
+        return None
+    return EngineFailed(f"the engine was started, and died{last_words(paths)}", f"see {printable(str(paths.log))}")
 
 
 def start_engine(paths: Paths, sim: str | None, arguments: Sequence[str] = ()) -> bool:

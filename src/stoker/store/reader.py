@@ -134,8 +134,8 @@ class Reader:
         return [(number, decode(requests(), body)) for number, body in rows]
 
     def settings(self) -> dict[str, Any]:
-        """Settings that users made for all engines of this queue."""
-        return {key: json.loads(value) for key, value in self.rows("SELECT key, value FROM settings")}
+        """Settings that users made for all engines of this queue; each has a note."""
+        return {key: _setting(value) for key, value in self.rows("SELECT key, value FROM settings")}
 
     def has_learnt(self) -> bool:
         """Whether anything was learnt from earlier runs."""
@@ -201,3 +201,12 @@ class Reader:
                 *[dependency.target] * 3,
             )
         )
+
+
+def _setting(body: Any) -> dict[str, Any]:
+    """An unreadable pause or drain stays in force: the user can end it, and nothing starts against his will."""
+    with contextlib.suppress(ValueError, TypeError, RecursionError):
+        value = json.loads(body)
+        if isinstance(value, dict) and isinstance(value.get("note", ""), str):
+            return value
+    return {"note": "stopped by a setting that cannot be read"}

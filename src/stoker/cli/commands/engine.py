@@ -28,8 +28,6 @@ COMMANDS = {
     "completion": "Let a shell complete verbs, options, ids and names.",
 }
 SHELLS = ("bash", "zsh", "fish")
-SHORTEST_STAY = 5.0
-"""An idle engine that stays less than these seconds may be gone again right after its start."""
 STOP_SECONDS = 10.0
 """How long an engine may take to leave."""
 
@@ -77,7 +75,7 @@ def start(sim: str | None, stay: bool, again: bool, **flags: int | None) -> int:
     There is no need to: the first submit does it. What is set here holds until the engine leaves; what shall hold
     always belongs into the configuration (stoker engine config).
     """
-    from stoker.queue.engine_process import ensure_engine, restart_killed
+    from stoker.queue.engine_process import died_again, ensure_engine, restart_killed
     from stoker.store.engine_lock import QUEUE, process_of, version_notice
     from stoker.store.paths import paths_for
 
@@ -91,27 +89,15 @@ def start(sim: str | None, stay: bool, again: bool, **flags: int | None) -> int:
         started = ensure_engine(paths, words, os.environ)
         pid = process_of(paths, QUEUE)
     if pid is None:
-        return _gone_again(paths)
+        if failure := died_again(paths):
+            raise failure
+        print("the engine was started, and has left again, as idle_exit says", file=sys.stderr)
+        return 0
     print(f"the engine {'was started' if started else 'runs already'} (process {pid})", file=sys.stderr)
     if not started and (stay or any(value is not None for value in flags.values())):
         print("        it goes on as it was; stop it first to start it otherwise", file=sys.stderr)
     if notice := version_notice(paths):
         print(notice, file=sys.stderr)
-    return 0
-
-
-def _gone_again(paths: Paths) -> int:
-    """Report an engine that has ended, which is expected where idle_exit is very short."""
-    from stoker.core.text import printable
-    from stoker.queue.config import load_config
-    from stoker.queue.engine_process import EngineFailed, last_words
-
-    idle_exit = load_config(os.environ, None).engine.idle_exit
-    if idle_exit is None or idle_exit >= SHORTEST_STAY:
-        raise EngineFailed(
-            f"the engine was started, and is gone again{last_words(paths)}", f"see {printable(str(paths.log))}"
-        )
-    print("the engine was started, and has left again, as idle_exit says", file=sys.stderr)
     return 0
 
 

@@ -25,7 +25,7 @@ from stoker.store.status_file import read_status
 
 COMMAND_SECONDS = 5.0
 """How long a program of the system may take to answer."""
-RESTART = "stoker engine stop && stoker engine start; jobs go on"
+RESTART = "stoker engine restart; jobs go on"
 
 
 class Verdict(Struct, frozen=True):

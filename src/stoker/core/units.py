@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime, time, timedelta, tzinfo
 
 from stoker.core.errors import UsageError
@@ -253,6 +254,12 @@ def parse_sim(spec: str) -> list[tuple[int, int]]:
 def device_sizes(spec: str) -> list[int]:
     """Bytes of each simulated device, by its index."""
     return [size for count, size in parse_sim(spec) for _ in range(count)]
+
+
+def sim_text(sizes: Iterable[int]) -> str:
+    """The shortest text that describes such devices: `4x24G`."""
+    groups = Counter(size_text(size).replace(".0", "") for size in sizes)
+    return ",".join(f"{count}x{size}" for size, count in groups.items()) or "no GPU"
 
 
 def _group(text: str) -> tuple[int, int]:

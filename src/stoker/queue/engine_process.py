@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shlex
 import signal
 import sys
 import time
@@ -16,10 +17,11 @@ import msgspec
 
 from stoker.core.errors import Impossible, StokerError
 from stoker.core.text import printable
+from stoker.core.units import device_sizes, sim_text
 from stoker.store.engine_lock import QUEUE, engine_lives, process_of, signal_engine, wake
 from stoker.store.paths import Paths
 from stoker.store.restart import TRIES, read_restart, write_restart
-from stoker.store.status_file import Machine, read_machine
+from stoker.store.status_file import Machine, read_machine, read_status
 from stoker.store.write_lock import WriteLock
 
 if TYPE_CHECKING:
@@ -178,25 +180,45 @@ LEAVING_SECONDS = 3.0
 class Background:
     """The engine of the queue as a front end needs it; `failure` is set where it cannot be started."""
 
-    def __init__(self, paths: Paths, sim: str | None) -> None:
+    def __init__(self, paths: Paths, sim: str | None, devices: str = "") -> None:
+        """`sim` and `devices` are what the user wants; an engine that runs already may have others."""
         self.failure: StokerError | None = None
         self._paths = paths
         self._sim = sim
+        self._devices = devices
         self._started = False
 
     @contextlib.contextmanager
     def not_for_nothing(self) -> Iterator[None]:
         """Stop an engine that was started here and found no GPU, if that makes the job impossible.
 
-        It would stay without GPUs, whatever devices the next call names. It goes on if it has jobs by now.
+        It would stay without GPUs, whatever devices the next call names. It goes on if it has jobs by now. Where an
+        engine with other devices runs, the error says so.
         """
         try:
             yield
-        except Impossible:
+        except Impossible as error:
             machine = read_machine(self._paths.status_file(QUEUE))
             if self._started and not (machine and machine.devices):
                 self._stop()
+            if difference := self.difference():
+                raise Impossible(error.message, difference) from error
             raise
+
+    def difference(self) -> str:
+        """How the devices of the running engine differ from those that the user wants; empty where they do not."""
+        status = None if self._started else read_status(self._paths.status_file(QUEUE))
+        if status is None or not engine_lives(self._paths, QUEUE):
+            return ""
+        named = status.settings.devices if status.settings else ""
+        sizes = [device.memory or 0 for device in status.devices]
+        if self._sim and not named and sorted(device_sizes(self._sim)) != sorted(sizes):
+            return _other_devices(sim_text(sizes), self._sim, f"stoker engine restart --sim {shlex.quote(self._sim)}")
+        if self._devices and self._devices != named:
+            restart = f"STOKER_DEVICES={shlex.quote(self._devices)} stoker engine restart"
+            has = ",".join(device.label for device in status.devices) or "no device"
+            return _other_devices(has, self._devices, f"{restart} --sim {self._sim}" if self._sim else restart)
+        return ""
 
     def machine(self) -> Machine | None:
         """The devices that the engine sees, or the last one saw."""
@@ -226,6 +248,10 @@ class Background:
         deadline = time.monotonic() + LEAVING_SECONDS
         while pid is not None and process_of(self._paths, QUEUE) == pid and time.monotonic() < deadline:
             time.sleep(0.01)
+
+
+def _other_devices(has: str, wanted: str, fix: str) -> str:
+    return printable(f"the running engine has {has}, not {wanted}; to change that: {fix} (running jobs go on)")
 
 
 def died_again(paths: Paths) -> EngineFailed | None:

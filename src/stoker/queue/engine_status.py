@@ -104,7 +104,7 @@ def not_in_force(settings: EngineSettings, view: PublishedStatus | None) -> str:
     if not others:
         return ""
     verb = "takes" if len(others) == 1 else "take"
-    return f"the engine was started with other settings: {', '.join(others)} {verb} effect after stoker engine stop"
+    return f"the engine was started with other settings: {', '.join(others)} {verb} effect after stoker engine restart"
 
 
 def not_in_force_now(settings: EngineSettings, paths: Paths) -> str:

@@ -179,6 +179,8 @@ class QueueSubmission:
         own = without_given(environment)
         self._environment = {name: own[name] for name in own if name not in OF_THE_JOB_WE_ARE_IN}
         self._limits = KernelLimits(self._environment)
+        self.devices = config.engine.devices
+        """The devices that the user wants the engine to have; empty is any."""
         completed = config.completed(options)
         self._builder = JobBuilder(
             script.options_of(completed) if script else completed,

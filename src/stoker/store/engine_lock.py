@@ -140,8 +140,7 @@ def version_notice(paths: Paths) -> str:
     if version in ("", __version__):
         return ""
     return (
-        f"the engine runs {version}, this is {__version__}; "
-        "restart it when you like: stoker engine stop && stoker engine start; jobs go on"
+        f"the engine runs {version}, this is {__version__}; restart it when you like: stoker engine restart; jobs go on"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 COMMANDS = {
     "start": "Start the engine, if none runs.",
     "stop": "Stop the engine; what runs goes on, and its end is recorded by the next engine.",
+    "restart": "Stop the engine and start a new one; running jobs go on.",
     "status": "Show the engine: its process, devices and jobs, and what troubles it.",
     "check": "Tell what is wrong with this machine, and what to do about it.",
     "config": "Show every setting with its value and its origin.",
@@ -38,6 +39,7 @@ def command() -> None:
 
     \b
       stoker engine status     is there one, and is it well?
+      stoker engine restart    with other devices or settings; jobs go on
       stoker engine check      what is wrong with this machine, and what to do
       stoker engine install    let systemd start it with the machine
     """
@@ -75,15 +77,22 @@ def start(sim: str | None, stay: bool, again: bool, **flags: int | None) -> int:
     There is no need to: the first submit does it. What is set here holds until the engine leaves; what shall hold
     always belongs into the configuration (stoker engine config).
     """
-    from stoker.queue.engine_process import died_again, ensure_engine, restart_killed
-    from stoker.store.engine_lock import QUEUE, process_of, version_notice
     from stoker.store.paths import paths_for
 
-    paths = paths_for(sim)
+    paths, words = paths_for(sim), _words(sim, stay, flags)
     if again:
+        from stoker.queue.engine_process import restart_killed
+
         restart_killed(paths)
         return 0
-    words = _words(sim, stay, flags)
+    return _start(paths, words, [word for word in words if word not in ("--sim", sim)])
+
+
+def _start(paths: Paths, words: list[str], wanted: list[str]) -> int:
+    """Start an engine; `wanted` are the options that one which runs already may not have."""
+    from stoker.queue.engine_process import died_again, ensure_engine
+    from stoker.store.engine_lock import QUEUE, process_of, version_notice
+
     started = ensure_engine(paths, words, os.environ)
     if (pid := process_of(paths, QUEUE)) is None:  # an engine that was just leaving is not taken for one
         started = ensure_engine(paths, words, os.environ)
@@ -94,11 +103,48 @@ def start(sim: str | None, stay: bool, again: bool, **flags: int | None) -> int:
         print("the engine was started, and has left again, as idle_exit says", file=sys.stderr)
         return 0
     print(f"the engine {'was started' if started else 'runs already'} (process {pid})", file=sys.stderr)
-    if not started and (stay or any(value is not None for value in flags.values())):
-        print("        it goes on as it was; stop it first to start it otherwise", file=sys.stderr)
+    if not started and wanted:
+        print(f"        it goes on as it was; to change that: stoker engine restart {' '.join(words)}", file=sys.stderr)
     if notice := version_notice(paths):
         print(notice, file=sys.stderr)
     return 0
+
+
+@command.command(name="restart")
+@_service_options
+def restart(sim: str | None, stay: bool, **flags: int | None) -> int:
+    """Stop the engine and start a new one, which takes over the running jobs.
+
+    It reads configuration and variables again, its devices too. Options that the old engine was started with stay,
+    unless they are given again.
+
+    \b
+      stoker engine restart
+      STOKER_DEVICES=0,1 stoker engine restart
+      stoker engine restart --sim 8x80G
+    """
+    import signal
+
+    from stoker.store.engine_lock import QUEUE, signal_engine
+    from stoker.store.paths import paths_for
+    from stoker.store.restart import read_restart
+
+    paths, words = paths_for(sim), _words(sim, stay, flags)
+    record = read_restart(paths)
+    pid = signal_engine(paths, QUEUE, signal.SIGTERM)
+    if pid is not None and not _wait_gone(paths, pid):
+        raise _does_not_leave(paths, pid)
+    kept = record.arguments if record and record.pid == pid else []
+    return _start(paths, _overridden(kept, words), words)
+
+
+def _overridden(before: Sequence[str], given: Sequence[str]) -> list[str]:
+    """The options of two command lines; those of the second one count."""
+    options: dict[str, list[str]] = {}
+    for line in (before, given):
+        rest = iter(line)
+        options.update({word: [word] if word == "--stay" else [word, next(rest)] for word in rest})
+    return [word for words in options.values() for word in words]
 
 
 @command.command(name="run", hidden=True)

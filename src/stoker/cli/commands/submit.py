@@ -135,7 +135,7 @@ def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
         paths, config_here(say), request.options, time.time(), os.environ, script=request.script
     )
     submission.read(items)
-    engine = Background(paths, request.sim)
+    engine = Background(paths, request.sim, submission.devices)
     with contextlib.closing(open_store(paths)) as store:
         if request.dry_run:
             from stoker.cli.views.dry_run import show_submit_plan
@@ -151,7 +151,8 @@ def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
         entered = submission.enter(store, parts, request.label, held=HELD if request.hold else "")
         paused = store.settings().get(paused_key(QUEUE))
     engine.wake()
-    for note in filter(None, [*submission.notes, version_notice(paths)]):
+    difference = engine.difference() if submission.needs_devices else ""
+    for note in filter(None, [*submission.notes, difference, version_notice(paths)]):
         say(note)
     code = _report(request, entered, engine.failure)
     if paused:

@@ -92,5 +92,6 @@ def _logs(connection: sqlite3.Connection, ids: Sequence[int]) -> list[str]:
 
 def _delete(connection: sqlite3.Connection, ids: Sequence[int]) -> None:
     keys = [(job,) for job in ids]
-    for table, column in (("attempts", "job"), ("measures", "job"), ("events", "job"), ("jobs", "id")):
+    tables = ("attempts", "job"), ("measures", "job"), ("events", "job"), ("keys", "job"), ("jobs", "id")
+    for table, column in tables:
         connection.executemany(f"DELETE FROM {table} WHERE {column} = ?", keys)

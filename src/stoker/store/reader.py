@@ -19,12 +19,14 @@ from stoker.store.schema import (
     JOB,
     OPEN,
     AttemptRow,
+    SubmitKey,
     attempt_of,
     decode,
     events,
     requests,
     split,
     states,
+    text_of,
 )
 
 _REF = "json_extract(CAST(detail AS TEXT), '$.ref')"
@@ -136,6 +138,11 @@ class Reader:
     def settings(self) -> dict[str, Any]:
         """Settings that users made for all engines of this queue; each has a note."""
         return {key: _setting(value) for key, value in self.rows("SELECT key, value FROM settings")}
+
+    def submit_key(self, key: str) -> SubmitKey | None:
+        """What was submitted under a key; None where it is new."""
+        rows = self.rows("SELECT content, parts FROM keys WHERE key = ?", text_of(key))
+        return SubmitKey(rows[0][0], [tuple(part) for part in json.loads(rows[0][1])]) if rows else None
 
     def has_learnt(self) -> bool:
         """Whether anything was learnt from earlier runs."""

@@ -29,6 +29,7 @@ from stoker.store.schema import (
     Change,
     FollowUps,
     Measured,
+    SubmitKey,
     TakeOver,
     attempt_row,
     edits,
@@ -111,6 +112,12 @@ class Store(Reader):
             while some := list(islice(rows, JOBS_AT_ONCE)):
                 connection.execute(insert_jobs(len(some)), list(chain.from_iterable(some)))
         return ids
+
+    def add_key(self, key: str, submitted: SubmitKey) -> None:
+        """Remember what was submitted under a new key; it is pruned with its first job."""
+        with self.writing() as connection:
+            row = (text_of(key), submitted.parts[0][0], submitted.content, json.dumps(submitted.parts))
+            connection.execute("INSERT INTO keys (key, job, content, parts) VALUES (?, ?, ?, ?)", row)
 
     def ask(self, requests: Sequence[tuple[str, Request]], now: float) -> list[int]:
         """Insert requests to the engines that own the jobs, and return their numbers."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stoker.core.errors import StokerError
 from stoker.core.text import printable
 from stoker.store.hints import hints, names
-from stoker.store.paths import Paths, find_paths
+from stoker.store.paths import Paths, find_paths, user_home
 
 if TYPE_CHECKING:
     import click
@@ -147,7 +147,7 @@ def install_script(shell: str, text: str) -> None:
 
 def script_path(shell: str, environment: Mapping[str, str]) -> Path:
     """Where a shell looks for completions of one user."""
-    data = Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+    data = Path(environment.get("XDG_DATA_HOME") or user_home() / ".local/share")
     match shell:
         case "bash":
             chosen = environment.get("BASH_COMPLETION_USER_DIR")
@@ -155,7 +155,7 @@ def script_path(shell: str, environment: Mapping[str, str]) -> Path:
         case "zsh":
             return data / "zsh/site-functions/_stoker"
         case _:
-            configuration = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+            configuration = Path(environment.get("XDG_CONFIG_HOME") or user_home() / ".config")
             return configuration / "fish/completions/stoker.fish"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -16,6 +17,8 @@ from stoker.core.errors import StokerError
 NETWORK_FILE_SYSTEMS = frozenset(
     "nfs nfs4 cifs smb3 smbfs lustre gpfs beegfs ceph glusterfs fuse.glusterfs fuse.sshfs afs 9p pvfs2".split()  # noqa: SIM905
 )
+
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 UNREADABLE = (OSError, ValueError, RecursionError, msgspec.MsgspecError)
 """What reading and decoding a damaged file can raise; bytes that are not UTF-8 are a ValueError."""
@@ -115,27 +118,56 @@ def find_paths(
     mountinfo: str = "/proc/self/mountinfo",
     spare: Path = Path("/var/tmp"),
 ) -> Paths:
-    """The state directory, created private. Simulated GPUs have a separate one."""
+    """The state directory, created private. Simulated GPUs have a separate one.
+
+    Without a home that is local and can be written to, it is in `spare`, which outlives a reboot.
+    """
     leaf = f"{host}-simulated" if simulated else host
     if chosen := environment.get("STOKER_STATE"):
         state = Path(chosen).absolute() / leaf
         _make_private(state)
         return Paths(state)
-    state = _home_of_state() / leaf
-    kind = file_system_of(state, mountinfo)
-    if kind not in NETWORK_FILE_SYSTEMS:
-        _make_private(state)
-        return Paths(state)
-    local = spare / f"stoker-{os.getuid()}" / leaf
-    _make_private(local.parent)  # another user could have created it
-    _make_private(local)
-    return Paths(local, f"{state} is on {kind}, where a queue is not safe; the queue is in {local}")
+    if problem := _unsuitable(home := _home_of_state(), leaf, mountinfo):
+        local = spare / f"stoker-{os.getuid()}" / leaf
+        _make_private(local.parent)  # another user could have created it
+        _make_private(local)
+        return Paths(local, f"{problem}; the queue is in {local}")
+    assert home is not None
+    return Paths(home / leaf)
 
 
-def _home_of_state() -> Path:
+def user_home() -> Path:
+    """The home of this user, for files that belong nowhere else."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise StokerError("there is no home directory", "set HOME") from None
+
+
+def _home_of_state() -> Path | None:
+    """Where the state of this user belongs; None without a home, as for a user id that has no entry."""
     from platformdirs import user_state_path
 
-    return user_state_path("stoker", appauthor=False)
+    try:
+        return user_state_path("stoker", appauthor=False)
+    except RuntimeError:
+        return None
+
+
+def _unsuitable(home: Path | None, leaf: str, mountinfo: str) -> str:
+    """Why the queue cannot be in the home; empty after its directory was made there."""
+    if home is None:
+        return "there is no home directory"
+    state = home / leaf
+    if (kind := file_system_of(state, mountinfo)) in NETWORK_FILE_SYSTEMS:
+        return f"{state} is on {kind}, where a queue is not safe"
+    try:
+        _make_private(state)
+    except StokerError as error:
+        if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in _NOT_WRITABLE:
+            raise
+        return f"{state} cannot be made ({error.__cause__.strerror})"
+    return "" if os.access(state, os.W_OK) else f"{state} cannot be written to"
 
 
 def file_system_of(path: Path, mountinfo: str = "/proc/self/mountinfo") -> str:

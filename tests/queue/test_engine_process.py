@@ -104,6 +104,23 @@ time.sleep(2)
     assert ensure_engine(paths, [], in_place_of_stoker(tmp_path, program))
 
 
+def test_one_more_try_where_another_was_faster_and_is_gone(paths: Paths, tmp_path: Path) -> None:
+    """An engine that was killed between its lock and our look does not fail the start; twice in a row it does."""
+    program = f"""
+import os, pathlib, sys
+marker = pathlib.Path({str(tmp_path)!r}, "tried")
+runs = b'{{"message": "an engine is already at work here", "hint": "", "code": 3}}'
+first = not marker.exists()
+marker.touch()
+os.write(int(sys.argv[-1]), runs if first else {READY!r})
+"""
+    environment = in_place_of_stoker(tmp_path, program)
+    assert ensure_engine(paths, [], environment)
+    (tmp_path / "instead/stoker.py").write_text(program.replace("if first else", "if True else"))
+    with pytest.raises(EngineFailed, match="already at work"):
+        ensure_engine(paths, [], environment)
+
+
 def test_an_engine_that_dies_right_after_its_start(
     paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

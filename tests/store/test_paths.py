@@ -12,7 +12,8 @@ import pytest
 
 from stoker.core.errors import StokerError
 from stoker.store.paths import file_system_of as file_system
-from stoker.store.paths import find_paths
+from stoker.store.paths import find_paths, write_problem
+from support.disk import fill, small_disk
 from support.users import User, made_users, reachable_directory, run_as
 
 
@@ -206,3 +207,16 @@ class TestFileSystemOf:
         written = str(tmp_path / name).replace("\\", "\\134").replace(" ", "\\040")
         (tmp_path / "mounts").write_text(a_mount("/", "ext4") + a_mount(written, "nfs"))
         assert file_system(tmp_path / name, str(tmp_path / "mounts")) == "nfs"
+
+
+@pytest.mark.parametrize("options", ["size=1m", "nr_inodes=3"])
+def test_a_full_disk_is_named(tmp_path: Path, options: str) -> None:
+    """Whether bytes or inodes are used up; nothing is left of the probe."""
+    with small_disk(tmp_path / "disk", options) as disk:
+        assert write_problem(disk) == ""
+        assert list(disk.iterdir()) == []
+        (disk / "file").touch()
+        (disk / "last inode").touch()
+        if options.startswith("size"):
+            fill(disk)
+        assert write_problem(disk) == f"{disk} cannot be written to: No space left on device"

@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from stoker import __version__
 from stoker.queue.engine_status import EngineStatus
@@ -16,6 +18,7 @@ from stoker.store.engine_lock import QUEUE, engine_lives, lock_path
 from stoker.store.restart import read_restart
 from support.background import SIMULATED, Background
 from support.cli import PROGRAM, until
+from support.disk import fill, small_disk
 from support.terminal import open_terminal
 from support.wait import PATIENCE_SECONDS, wait_until
 
@@ -323,3 +326,34 @@ class TestRestart:
         assert "STOKER_DEVICES=1 stoker engine restart" in other.err
         assert background("engine", "restart", STOKER_DEVICES="1").code == 0
         assert background("submit", "--", "true", STOKER_DEVICES="1").err == ""
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    """An engine that cannot write its status is not said to hang."""
+    with small_disk(tmp_path / "disk", "size=16m") as disk, closing(Background(disk)) as background:
+        background.start_engine()
+        ballast = fill(disk)
+        shown = background("engine", "status")
+        ballast.unlink()
+        assert shown.code == 3
+        assert "cannot be written to: No space left on device" in shown.out
+        assert "--force" not in shown.out
+        wait_until(lambda: background("engine", "status").code == 0)
+
+
+@pytest.mark.parametrize("error", ["MemoryError()", "ImportError('libx.so: failed to map segment from shared object')"])
+def test_without_memory_there_is_a_sentence(error: str) -> None:
+    """No traceback, as under a small ulimit -v."""
+    program = f"""
+import sys
+from stoker.cli import main
+import stoker.cli.main
+def fail(): raise {error}
+sys.modules["stoker.cli.main"].main = fail
+main()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
+    assert (ended.returncode, ended.stderr.count("\n")) == (125, 1)
+    assert "not enough memory" in ended.stderr

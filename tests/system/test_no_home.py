@@ -35,8 +35,10 @@ def test_commands_and_older_tools_work(stranger: User, home: dict[str, str]) -> 
         ledger.chmod(0o1777)
         environment = {"PATH": f"{BIN}:{os.environ['PATH']}", "STOKER_LEDGER": str(ledger), **home}
 
+        prefix = typed_by(stranger)
+
         def typed(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-            command = typed_by(stranger, str(BIN / words[0]), *words[1:])
+            command = [*prefix, str(BIN / words[0]), *words[1:]]
             return subprocess.run(
                 command,
                 input=stdin,

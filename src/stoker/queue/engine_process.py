@@ -18,7 +18,7 @@ import msgspec
 from stoker.core.errors import Impossible, StokerError
 from stoker.core.text import printable
 from stoker.core.units import device_sizes, sim_text
-from stoker.store.engine_lock import QUEUE, engine_lives, process_of, signal_engine, wake
+from stoker.store.engine_lock import QUEUE, EngineRuns, engine_lives, process_of, signal_engine, wake
 from stoker.store.paths import Paths
 from stoker.store.restart import TRIES, read_restart, write_restart
 from stoker.store.status_file import Machine, read_machine, read_status
@@ -85,9 +85,21 @@ class EngineFailed(StokerError):
 
 
 def ensure_engine(paths: Paths, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Start the engine of the queue unless one runs; True where it was started."""
-    if engine_lives(paths, QUEUE):
-        return False
+    """Start the engine of the queue unless one runs; True where it was started.
+
+    One more try where another engine was faster, and was gone before it could be seen.
+    """
+    for _ in range(2):
+        if engine_lives(paths, QUEUE):
+            return False
+        try:
+            return _started(paths, arguments, environment)
+        except EngineRuns as error:
+            refused = error
+    raise EngineFailed(refused.message, refused.hint)
+
+
+def _started(paths: Paths, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
     read_end, write_end = os.pipe()
     try:
         process = _spawn(paths, [*arguments, "--ready-fd", str(write_end)], environment, write_end)
@@ -157,8 +169,8 @@ def _failure(paths: Paths, answer: bytes, process: subprocess.Popen[bytes], *, t
     except msgspec.DecodeError:
         how = "did not get ready in time" if there else f"ended with {process.returncode}"
         return EngineFailed(f"the engine {how}{last_words(paths)}", f"see {paths.log}; the queue is as it was")
-    kind = Impossible if body["code"] == Impossible.exit_code else EngineFailed
-    return kind(body["message"], body["hint"])
+    kinds = {Impossible.exit_code: Impossible, EngineRuns.exit_code: EngineRuns}
+    return kinds.get(body["code"], EngineFailed)(body["message"], body["hint"])
 
 
 def _still_there(process: subprocess.Popen[bytes]) -> bool:

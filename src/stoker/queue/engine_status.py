@@ -18,7 +18,7 @@ from stoker.queue.config import load_config
 from stoker.queue.engine_process import restart_killed
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, process_of, version_of, wake
-from stoker.store.paths import Paths
+from stoker.store.paths import Paths, write_problem
 from stoker.store.status_file import EngineStatus as PublishedStatus
 from stoker.store.status_file import read_status
 from stoker.store.writer import open_store
@@ -80,7 +80,7 @@ def engine_status(paths: Paths) -> EngineStatus:
         since=datetime.fromtimestamp(in_calendar(alive.since), UTC).isoformat(timespec="seconds") if alive else None,
         draining=alive.draining if alive else False,
         paused=settings.get(queries.paused_key(QUEUE), {}).get("note", ""),
-        trouble=alive.trouble if alive else "",
+        trouble=(alive.trouble if alive else "") if answers or pid is None else write_problem(paths.engines),
         devices=_devices(alive) if alive else [],
         devices_note=alive.note if alive else "",
         active=load.active if load else 0,

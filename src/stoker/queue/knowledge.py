@@ -37,7 +37,7 @@ from stoker.queue.view_model import JobWord, amount_now, amount_to_come
 from stoker.queue.view_text import clock_text, last_mishap, sparing_text
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, engine_lives, living_engines, wake
-from stoker.store.paths import Paths
+from stoker.store.paths import Paths, write_problem
 from stoker.store.queries import Load, Owned
 from stoker.store.reader import Reader
 from stoker.store.status_file import EngineStatus, read_status
@@ -67,7 +67,9 @@ class EngineStatuses(Struct, frozen=True):
     lives: bool
     runs: tuple[EngineStatus, ...] = ()
     silence: float = 0.0
-    """Seconds since the queue's engine wrote its status, if it does not answer; 0 if it does."""
+    """Seconds since the queue's engine wrote its status, if it does not answer; 0 if it does..."""
+    problem: str = ""
+    """... and why it cannot write it, as on a full disk; empty where that is unknown."""
 
     def __iter__(self) -> Iterator[EngineStatus]:
         """All of them, that of the queue first."""
@@ -111,7 +113,8 @@ def read_statuses(paths: Paths, now: float) -> EngineStatuses:
         silence = now - queue.at if queue and not answers else 0.0
     others = (read_status(paths.status_file(name)) for name in living_engines(paths) if name != QUEUE)
     runs = tuple(status for status in others if status is not None)
-    return EngineStatuses(queue, lives, runs, silence if silence > SILENT_SECONDS else 0.0)
+    silence = silence if silence > SILENT_SECONDS else 0.0
+    return EngineStatuses(queue, lives, runs, silence, write_problem(paths.engines) if silence else "")
 
 
 def _wait_until_newer(path: Path, written: int) -> bool:

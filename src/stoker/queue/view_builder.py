@@ -301,6 +301,8 @@ def _silence(statuses: EngineStatuses) -> str:
     if not statuses.silence:
         return ""
     old = duration_text(statuses.silence)
+    if statuses.problem:
+        return f"{statuses.problem}; what the engine showed is {old} old, and nothing starts until there is space"
     return f"the engine does not answer: what it showed is {old} old; see stoker engine status"
 
 

@@ -30,6 +30,9 @@ _HINTS = {
     sqlite3.SQLITE_PERM: _YOURS,
 }
 
+LARGEST_LOG = 64 * 2**20
+"""Bytes to which the write-ahead log is cut after it has grown."""
+
 
 class Database:
     """A connection and the lock of its writers. It must not be used after a fork."""
@@ -130,6 +133,7 @@ class Database:
             with self._write_lock.held():  # two processes that open a new file at once would block each other
                 self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute(f"PRAGMA journal_size_limit = {LARGEST_LOG}")  # else one huge submit leaves it huge
         if self._version() < VERSION:
             self._migrate()
 

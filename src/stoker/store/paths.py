@@ -110,6 +110,25 @@ def make_durable(folder: Path) -> None:
         os.close(descriptor)
 
 
+PROBE = 64 * 1024
+"""Bytes that an engine needs to write its status file."""
+
+
+def write_problem(folder: Path) -> str:
+    """Why a directory cannot be written to, as on a full disk; empty where it can."""
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, PROBE)
+        finally:
+            os.close(descriptor)
+            probe.unlink()
+    except OSError as error:
+        return f"{folder} cannot be written to: {error.strerror}"
+    return ""
+
+
 def find_paths(
     environment: Mapping[str, str],
     host: str,

@@ -52,6 +52,10 @@ def past_plain(jobs: Iterable[PastLine]) -> Iterator[str]:
     yield from (row(*_past_fields(job)) for job in jobs)
 
 
+FORMULA = ("=", "+", "-", "@")
+"""Beginnings of cells that spreadsheets execute; a ' before them prevents that."""
+
+
 def csv_lines(jobs: Iterable[PastLine]) -> Iterator[str]:
     """The same for spreadsheets: fields with commas or quotes are quoted, unknown ones are empty."""
     yield ",".join(PAST_COLUMNS)
@@ -127,6 +131,8 @@ def _speed(speed: float | None) -> str:
 
 def _quoted(field: object) -> str:
     text = "" if field is None or field == "" else _field(field)
+    if isinstance(field, str) and text.startswith(FORMULA):
+        text = f"'{text}"
     quoted = text.replace('"', '""')
     return f'"{quoted}"' if quoted != text or "," in text else text
 

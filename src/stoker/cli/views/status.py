@@ -262,7 +262,8 @@ def _note_lines(status: Status) -> list[Line]:
         lines.append((Span(NO_ENGINE, "odd"),))
     if seen is not None and status.devices and (status.at - seen).total_seconds() > OLD_SECONDS:
         when = ago_text(seen.timestamp(), status.at.timestamp())
-        why = "the engine does not answer; " if status.engine.running else ""
+        silent = status.engine.running and not status.engine.silence  # a note says that, and why
+        why = "the engine does not answer; " if silent else ""
         lines.append((Span(f"{why}the GPUs are shown as they were {when}", "odd"),))
     if status.engine.draining:
         lines.append((Span("the engine starts nothing more, and leaves when nothing runs", "odd"),))

@@ -15,7 +15,7 @@ from stoker.core.planner.forecast import Forecast
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import Reason
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
-from stoker.devices.declared import DeclaredDevices
+from stoker.devices.detect import DeclaredDevices
 from stoker.devices.interface import Devices
 from stoker.engine.job_table import Jobs
 from stoker.engine.loop import Engine

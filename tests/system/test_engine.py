@@ -13,7 +13,7 @@ from stoker.core.job import Assigned, Cancelled, Ended, Exited, Lost, Returned, 
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import Crowded, Leased
 from stoker.core.spec import Resources
-from stoker.devices.declared import DeclaredDevices
+from stoker.devices.detect import DeclaredDevices
 from stoker.devices.simulated import SimulatedDevices
 from stoker.ledger import Ledger
 from support.engines import Workshop

@@ -19,7 +19,7 @@ from stoker.core.planner.fairshare import YIELD_SECONDS
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import Leased, MaxUse, Occupied, Yields
 from stoker.core.spec import Resources
-from stoker.devices.declared import DeclaredDevices
+from stoker.devices.detect import DeclaredDevices
 from stoker.ledger import HeldLease, Ledger, prepare_ledger
 from stoker.queue.options import current_user
 from support.cli import PROGRAM, Stoker, stoker

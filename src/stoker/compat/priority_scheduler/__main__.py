@@ -29,7 +29,7 @@ from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.devices.detect import detect, simulate
 from stoker.devices.interface import Devices
-from stoker.devices.mps.control import PROGRAM as MPS_CONTROL
+from stoker.devices.mps.daemon import PROGRAM as MPS_CONTROL
 from stoker.engine.foreground import Foreground, Setup
 from stoker.ledger import find_ledger, prepare_ledger
 from stoker.queue.config import load_config

@@ -26,7 +26,7 @@ from stoker.core.planner.fairshare import (
     yield_devices,
     yield_reason,
 )
-from stoker.devices.declared import NO_GPU
+from stoker.devices.detect import NO_GPU
 from stoker.ledger import Ledger
 from stoker.ledger.demands import HeldDemand
 from stoker.ledger.files import owner_name

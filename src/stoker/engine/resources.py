@@ -21,8 +21,7 @@ from stoker.engine.loop import Engine
 from stoker.engine.recorder import FollowUp
 from stoker.engine.status_writer import StatusWriter
 from stoker.sites.interface import SiteConfig, SiteContext
-from stoker.store.engine_lock import EngineLock, WakeFifo
-from stoker.store.ownership import sweep_locks
+from stoker.store.engine_lock import EngineLock, WakeFifo, sweep_locks
 from stoker.store.paths import Paths
 from stoker.store.writer import Store, open_store
 

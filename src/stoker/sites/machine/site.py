@@ -35,8 +35,8 @@ from stoker.sites.machine.observation import LOOK_INTERVAL, Observation
 from stoker.sites.machine.ref import read_ref
 from stoker.sites.machine.telemetry import Telemetry
 from stoker.sites.machine.worker_events import WorkerEvents
+from stoker.store.engine_lock import leftover_workers
 from stoker.store.history import RunHistory
-from stoker.store.ownership import leftover_workers
 
 SOON = 0.01
 """Seconds after which to plan again when another engine claimed a device first."""

@@ -18,9 +18,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.device import Device, Reading, Snapshot
+from stoker.core.device import Device, Lease, Reading, Snapshot
 from stoker.core.errors import StokerError
-from stoker.core.lease import Lease
 from stoker.core.text import printable
 from stoker.devices.detect import DeclaredDevices, known_names
 from stoker.devices.interface import Devices

@@ -13,8 +13,7 @@ from msgspec import Struct
 from stoker.core.errors import StokerError
 from stoker.core.job import JobEvent
 from stoker.core.launch import log_pattern, on_finish_job
-from stoker.core.planner.policy import Policy
-from stoker.core.settings import EngineSettings
+from stoker.core.settings import EngineSettings, Policy
 from stoker.core.spec import shell_of
 from stoker.engine.job_table import Jobs
 from stoker.engine.loop import Engine

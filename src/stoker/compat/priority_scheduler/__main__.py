@@ -23,8 +23,7 @@ from stoker.compat.tool import Parser, announce, run_tool, say
 from stoker.core.device import resolve
 from stoker.core.errors import Impossible, UsageError
 from stoker.core.job import Ended, JobEvent
-from stoker.core.planner.policy import Policy
-from stoker.core.settings import EngineSettings, policy_of
+from stoker.core.settings import EngineSettings, Policy, policy_of
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.devices.detect import detect, simulate

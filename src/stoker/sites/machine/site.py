@@ -16,9 +16,9 @@ from stoker.core.job import Active, Job, Stopping, resources_of, slot_of
 from stoker.core.launch import attempt_key
 from stoker.core.planner.forecast import Forecast, Now, forecast
 from stoker.core.planner.plan import Plan, Start, plan
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import Shape, WaitingJobs
 from stoker.core.planner.reasons import Reason
+from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from stoker.devices.interface import Devices
 from stoker.ledger import Ledger

@@ -176,7 +176,7 @@ class Control:
         return [(server, pid) for server, pid in clients if pid in pids]
 
     def _terminated(self, server: int, client: int) -> bool:
-        """The last word of the output is 0 once the client's work has ended."""
+        # The last word of the output is 0 once the client's work has ended.
         words = (self._ask(f"terminate_client {server} {client}", self._patience.quit) or "").split()
         return words[-1:] == ["0"]
 

@@ -96,7 +96,6 @@ def value_of(call: Callable[..., Any], *arguments: Any) -> Any:
 _SECONDS_BETWEEN_MODES = 30.0
 _KEPT_SECONDS = 60.0
 """How long the account of a process is kept after its end: an engine may be late."""
-
 _UTILISATION_UNKNOWN = 0xFFFFFFFF
 
 

@@ -10,7 +10,6 @@ from stoker.devices.interface import command_of, user_name
 from stoker.devices.simulator import Holding, holdings, make_directory
 
 __all__ = ["SimulatedDevices", "parse_sim"]
-
 _IDLE_DEGREES = 34.0
 _DEGREES_PER_PERCENT = 0.44
 _IDLE_WATTS = 25.0

@@ -54,7 +54,8 @@ class Database:
         self._preserved = False
         if has_log_without_file(path):
             raise StokerError(f"{path} is damaged: {LOG_WITHOUT_FILE}", DAMAGED_HINT)
-        _create_private(path)
+        with contextlib.suppress(FileExistsError):  # private: SQLite gives its side files the same mode
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         with contextlib.ExitStack() as closing:
             lock = WriteLock(path.with_suffix(".lock"), patience)
             self._write_lock = closing.enter_context(contextlib.closing(lock))
@@ -69,7 +70,6 @@ class Database:
         self._closing.close()
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
         with self._explained("read"):
             return self._connection.execute(query, values).fetchall()
 
@@ -174,12 +174,6 @@ class Database:
     def _close_connection(self) -> None:
         with self._preserving:
             self._connection.close()
-
-
-def _create_private(path: Path) -> None:
-    """Create the main file private: SQLite gives its side files the same mode."""
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
 
 def _explanation(doing: str, path: Path, error: sqlite3.Error) -> StokerError:

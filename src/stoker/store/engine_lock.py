@@ -24,7 +24,6 @@ QUEUE = "queue"
 """Name of the background engine, which owns submitted jobs; at most one per state directory."""
 PROBE_SECONDS = 0.25
 """How long a lock may be held by processes that only probe it; after that an engine holds it."""
-
 _PAGE = 10_000
 UNFINISHED_SECONDS = 60.0
 """Age at which an unfinished file counts as abandoned."""
@@ -170,7 +169,6 @@ def signal_engine(paths: Paths, engine: str, number: signal.Signals) -> int | No
 
 
 def living_engines(paths: Paths) -> Iterator[str]:
-    """The living engines of this state directory."""
     for path in sorted(paths.engines.glob("*.lock")):
         if engine_lives(paths, path.stem):
             yield path.stem

@@ -19,7 +19,6 @@ from stoker.core.settings import Policy
 
 HORIZON = 64
 """Most jobs with a forecast: a screen shows no more, and every start costs a plan."""
-
 Expects = Callable[[Job], float | None]
 
 

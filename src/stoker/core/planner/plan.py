@@ -62,9 +62,7 @@ from stoker.core.spec import Resources, amount_on, load_on
 
 Estimate = Callable[[Shape], Resources]
 """The resources to reserve for jobs of a shape."""
-
 _NEVER_FREED: Mapping[str, float] = MappingProxyType({})
-
 NOTHING_LEARNT = Learnt()
 
 
@@ -374,7 +372,6 @@ class Prospects:
 
 Outside = Leased | Yields | Occupied | Drained | Unusable | Draining
 """Reasons of a device that remain when all our own jobs have ended."""
-
 _MOST_TELLING_FIRST = (Yields, Leased, Occupied, Drained, Unusable, Draining)
 
 

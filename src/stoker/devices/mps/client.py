@@ -17,7 +17,6 @@ PAUSE_SECONDS = 0.5
 """Between two attempts: a daemon that hangs is stopped meanwhile, if it has no other client."""
 SUPERVISOR_SECONDS = 60.0
 """For the supervisor, whose own deadlines are shorter, to end."""
-
 _KILLED = ["the MPS daemon cannot be made ready: the program that does that was killed", "see who did that"]
 _START = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "

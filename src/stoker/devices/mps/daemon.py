@@ -21,7 +21,6 @@ GIVEN = "STOKER_MPS_GIVEN"
 """The names of the variables that Stoker set, so that a job which submits others does not pass them on."""
 LOG_LIMIT = 1 << 20
 """Bytes after which a daemon that starts begins its log anew; every question asked of it takes five lines."""
-
 _SOCKET_LIMIT = 107
 """Bytes that the path of a socket may have."""
 _MIB = 2**20

@@ -22,11 +22,9 @@ from stoker.devices.mps.daemon import DaemonPaths, MpsTrouble, lock_supervisor, 
 
 TERMINATE_SECONDS = 5.0
 """A worker waits a little longer than that."""
-
 _PAUSE_SECONDS = 0.05
 _SMI = "nvidia-smi"
 _SMI_SECONDS = 10.0
-
 _PERCENTAGE = re.compile(r"\d+(\.\d+)?")
 _PID = re.compile(r"\d{1,10}")
 _FLOCK = "hhqqi4x"

@@ -16,7 +16,7 @@ from stoker.core.device import Snapshot, resolve
 from stoker.core.errors import Impossible
 from stoker.devices.detect import DeclaredDevices, NoDevices, Subset, known_names, simulate
 from support.build import simulated
-from support.nvml import DRIVER_NOT_LOADED, Bench, FakeGpu, FakeMachine, compiled
+from support.nvml import DRIVER_NOT_LOADED, Bench, FakeGpu, FakeMachine
 
 TWO = FakeMachine((FakeGpu("GPU-aaaa-1"), FakeGpu("GPU-aabb-2")))
 MACHINE = Snapshot(0.0, simulated(24, 24))
@@ -38,11 +38,10 @@ else:
 
 
 @pytest.fixture
-def bench(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Bench:
+def bench(bench: Bench) -> Bench:
     """A machine with two GPUs."""
-    made = Bench(compiled(tmp_path_factory.getbasetemp()), tmp_path / "state")
-    made.write(TWO)
-    return made
+    bench.write(TWO)
+    return bench
 
 
 @pytest.fixture

@@ -6,11 +6,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from support.nvml import DRIVER_NOT_LOADED, Bench, FakeGpu, FakeMachine, compiled
+from support.nvml import DRIVER_NOT_LOADED, Bench, FakeGpu, FakeMachine
 from support.wait import ending, line_from
 
 _LOOKER = """
@@ -31,11 +30,10 @@ TWO = FakeMachine((FakeGpu("GPU-aaaa-1"), FakeGpu("GPU-bbbb-2")))
 
 
 @pytest.fixture
-def bench(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Bench:
+def bench(bench: Bench) -> Bench:
     """A machine whose driver is not loaded yet."""
-    made = Bench(compiled(tmp_path_factory.getbasetemp()), tmp_path / "state")
-    made.write(FakeMachine(init=DRIVER_NOT_LOADED))
-    return made
+    bench.write(FakeMachine(init=DRIVER_NOT_LOADED))
+    return bench
 
 
 class Looker:

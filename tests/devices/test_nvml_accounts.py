@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import pynvml
 import pytest
@@ -22,23 +21,12 @@ from support.nvml import (
     FakeGpu,
     FakeMachine,
     FakeProcess,
-    compiled,
-    driver_of,
 )
 
 ME = os.getpid()
 GONE = 1_000_000_000
 """Larger than any PID that Linux gives out."""
 STATS = "nvmlDeviceGetAccountingStats"
-
-
-@pytest.fixture
-def driver(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Bench]:
-    bench = Bench(compiled(tmp_path_factory.getbasetemp()), tmp_path / "state")
-    with driver_of(bench, monkeypatch) as driver:
-        yield driver
 
 
 @pytest.fixture

@@ -38,11 +38,6 @@ NO_USER = 1_987_654_321
 SENSORS = ("UtilizationRates", "TemperatureV", "Temperature", "PowerUsage", "MemoryInfo_v2", "MemoryInfo")
 
 
-@pytest.fixture
-def bench(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Bench:
-    return Bench(compiled(tmp_path_factory.getbasetemp()), tmp_path / "state")
-
-
 def read(bench: Bench, machine: FakeMachine) -> Snapshot:
     """The first snapshot of the machine."""
     bench.write(machine)

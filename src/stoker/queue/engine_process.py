@@ -18,11 +18,11 @@ import msgspec
 from stoker.core.errors import Impossible, StokerError
 from stoker.core.text import printable
 from stoker.core.units import device_sizes, sim_text
+from stoker.store.database import WriteLock
 from stoker.store.engine_lock import QUEUE, EngineRuns, engine_lives, process_of, signal_engine, wake
 from stoker.store.paths import Paths
 from stoker.store.restart import TRIES, read_restart, write_restart
 from stoker.store.status_file import Machine, read_machine, read_status
-from stoker.store.write_lock import WriteLock
 
 if TYPE_CHECKING:
     import subprocess

@@ -250,8 +250,9 @@ def is_served(paths: Paths, engine: str) -> bool:
     """
     if engine == QUEUE:
         return True
+    background = process_of(paths, QUEUE)  # first: if it dies now, its second name counts as dead, too
     pid = process_of(paths, engine)
-    return pid is not None and pid != process_of(paths, QUEUE)
+    return pid is not None and pid != background
 
 
 class Orphan(NamedTuple):

@@ -30,6 +30,8 @@ from stoker.core.requests import Request
 from stoker.core.spec import JobSpec, NewJob
 
 VERSION = 5
+NO_ENGINE = "none"
+"""Owner of jobs that an engine gave up; no engine has this name."""
 
 _FIRST = """
 CREATE TABLE batches (
@@ -187,6 +189,8 @@ class Change(Struct, frozen=True):
     job: Job
     events: Sequence[tuple[int, Event]]
     """Each with the number of its attempt."""
+    released: bool = False
+    """Whether no engine owns the job from now on, so that another run can take it over."""
 
 
 class SubmitKey(NamedTuple):

@@ -26,6 +26,7 @@ from stoker.store.schema import (
     EDIT_JOB,
     JOBS_AT_ONCE,
     MEASURE,
+    NO_ENGINE,
     OPEN,
     UPDATE_JOB,
     Change,
@@ -155,8 +156,11 @@ class Store(Reader):
         events: list[tuple[Any, ...]] = []
         attempts: dict[str, list[tuple[Any, ...]]] = {}
         edited: list[Job] = []
+        released: list[tuple[str, int]] = []
         for change in changes:
             jobs.append(job_row(change.job))
+            if change.released:
+                released.append((NO_ENGINE, change.job.id))
             if edits(change):
                 edited.append(change.job)
             for number, event in change.events:
@@ -166,6 +170,7 @@ class Store(Reader):
         with self.writing() as connection:
             connection.executemany(UPDATE_JOB, jobs)
             connection.executemany("INSERT INTO events (job, at, body) VALUES (?, ?, ?)", events)
+            connection.executemany("UPDATE jobs SET engine = ? WHERE id = ?", released)
             for statement, rows in attempts.items():
                 connection.executemany(statement, rows)
             for job in edited:

@@ -68,7 +68,7 @@ THIRD_PARTY = {
     "platformdirs": "stoker.store.paths",
     "pynvml": "stoker.devices",
     "click": "stoker.cli",
-    "rich": "stoker.cli.views.run_live",
+    "rich": "stoker.cli.views.run",
     "cloudpickle": "stoker.python",
     "hydra": "stoker.python.hydra",
     "joblib": "stoker.python.joblib_backend",

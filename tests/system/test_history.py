@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.cli.views.history import render_history
+from stoker.cli.views.job import render_history
 from stoker.cli.views.text import line_cells
 from stoker.core.job import Assigned, Event, Exited, Started, advance
 from stoker.core.spec import Resources

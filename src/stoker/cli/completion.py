@@ -25,9 +25,7 @@ OPEN_ONLY = frozenset({"cancel", "kill", "pause", "hold", "resume", "release", "
 """Verbs for jobs that are not over."""
 ALL = frozenset({"status", "st", "ls", "logs", "follow", "wait", "retry"})
 """Verbs for any job."""
-
 _WORDS = ("last", "all")
-
 _PLAIN = re.compile(r"[\w.@%+/=-]+")
 """Names that need no quotes in a shell; others are not offered."""
 

@@ -61,9 +61,7 @@ from stoker.store.queries import Owned
 from stoker.store.writer import Store, open_store
 
 Items = Sequence[Listed | Unusable] | Lines
-
 ONE_COMMAND = "--"
-
 _ANY_LINE = Listed(Command(("true",)), COMMAND_LINE)
 """Stands for the lines of a stream, which all have the options of the batch."""
 
@@ -385,7 +383,6 @@ class Displayed:
         self._complaints = Complaints(display.say)
 
     def refresh(self, run: Foreground) -> None:
-        """Let the display read the run, if it wants to."""
         self._display.refresh(partial(self._reader.read, run))
         self._complaints.check(run)
 
@@ -521,7 +518,7 @@ def _can_draw(batch: Batch) -> bool:
 
 
 def _live_view(batch: Batch) -> View:
-    from stoker.cli.views.run_live import LiveView
+    from stoker.cli.views.run import LiveView
 
     expected = None if isinstance(batch.items, Lines) else len(batch.items)
     return Displayed(LiveView(), expected=expected, logs=batch.logs)

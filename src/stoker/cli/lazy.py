@@ -35,7 +35,6 @@ class LazyGroup(click.Group):
         self._modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All commands that help shows, in its order."""
         return list(self.sentences)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -60,7 +59,6 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands with their sentences."""
         with formatter.section("Verbs"):
             formatter.write_dl(list(self.sentences.items()))
 

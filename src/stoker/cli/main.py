@@ -65,7 +65,6 @@ def stoker() -> None:
 
 
 def main() -> None:
-    """The console script."""
     open_missing_streams()
     leave(run_cli(sys.argv[1:]))
 

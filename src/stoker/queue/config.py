@@ -161,7 +161,6 @@ def _user_name(uid: int) -> str:
 
 
 BUILT_IN: Mapping[str, object] = {option.name: option.built_in for option in OPTIONS if option.built_in is not None}
-
 _KINDS = {"str": "text", "int": "a whole number", "bool": "true or false", "object": "a table", "array": "a list"}
 
 
@@ -215,9 +214,7 @@ def _refuse(name: str, place: str) -> NoReturn:
 
 
 SYSTEM_FILE = Path("/etc/stoker/config.toml")
-
 _BUILT_IN = "built in"
-
 Name = tuple[str, ...]
 """Parts of a dotted key: ("reserve",), ("groups", "big"), ("defaults", "env", "SEED")."""
 

@@ -69,7 +69,6 @@ def _addressed(paths: Paths, store: Store, request: Request) -> list[tuple[str, 
 
 ANSWER_SECONDS = 2.0
 """How long a command waits for the engine's answer..."""
-
 ANSWERS_PER_SECOND = 2000
 """... and longer if it sends many requests at once."""
 
@@ -172,7 +171,6 @@ def spec_in_queue(control: Control, spec: JobSpec) -> JobSpec:
 
 
 def default_log(control: Control) -> str:
-    """The log file of a job without -o."""
     return log_pattern(control.paths.logs)
 
 

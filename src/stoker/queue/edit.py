@@ -21,11 +21,11 @@ from stoker.core.spec import Dependency, JobSpec, Name, Resources
 from stoker.core.text import shown_value, text_for_json
 from stoker.core.units import size_text
 from stoker.queue.control import Control, default_log, warn
-from stoker.queue.local_time import LocalZone
 from stoker.queue.options import JobOptions, Surroundings, check_mps, parse_vram, spec_of, vram_word
 from stoker.queue.preflight import Preflight
 from stoker.queue.select import resolve_after
 from stoker.queue.view_model import amount_now, resources_of_attempts
+from stoker.queue.view_text import LocalZone
 from stoker.store.engine_lock import QUEUE
 from stoker.store.reader import Reader
 from stoker.store.status_file import EngineStatus, read_status
@@ -97,7 +97,6 @@ def _grown(size: int, more: str) -> int:
 
 Changes = Mapping[str, Any]
 """Options with their new values; an empty text is the default, and None in a table removes a name."""
-
 _OF_THE_RESOURCES = {"gpus": "gpus", "vram": "memory", "on": "allowed", "prefer": "preferred", "gpu_type": "model"}
 
 _OF_THE_SPEC = {
@@ -202,7 +201,6 @@ def _table(job: Job, name: str, changed: Mapping[str, str | None]) -> tuple[tupl
 
 
 TABLES = ("env", "tag")
-
 _UNITS = ((2**40, "T"), (2**30, "G"), (2**20, "M"))
 
 _COMMENTS = {

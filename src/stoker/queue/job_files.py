@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 PLAIN = JobOptions()
 """Options of a job that has none of its own. Most jobs share this object, so `is` finds them."""
-
 COMMAND_LINE = "command line"
 
 
@@ -256,9 +255,7 @@ def _goes_on(line: bytes) -> bool:
 
 
 _READ_SIZE = 65_536
-
 Make = Callable[[Listed], NewJob]
-
 Refuse = Callable[[Unusable], None]
 
 

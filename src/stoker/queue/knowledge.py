@@ -43,16 +43,12 @@ from stoker.store.status_file import EngineStatus, read_status
 from stoker.store.writer import open_store
 
 NO_ENGINE = "no engine runs (stoker engine start)"
-
 OLD_SECONDS = 2.0
 """Age of a status file from which on its engine is asked for a new one..."""
-
 PATIENCE = 0.5
 """... and how many seconds it may take to write it."""
-
 SILENT_SECONDS = 3.0
 """Age from which on the status of an engine that does not answer is reported as old."""
-
 _STEP = 0.01
 
 
@@ -94,7 +90,6 @@ class EngineStatuses(Struct, frozen=True):
         return tuple(dict.fromkeys(lease for status in self.current for lease in status.leases))
 
     def reasons(self) -> dict[tuple[str, Shape], Reason]:
-        """Why jobs wait, by engine and shape."""
         return {(status.engine, wait.shape): wait.reason for status in self for wait in status.waits}
 
 
@@ -129,7 +124,6 @@ def _written(path: Path) -> int:
 # -- processes -----------------------------------------------------------------------------------
 
 MOST_ANCESTORS = 32
-
 _MARK = re.compile(rb"(?:\A|\0)STOKER_JOB_ID=(\d{1,18})\0")
 
 
@@ -263,18 +257,15 @@ class Knowledge:
 
     @cached_property
     def speeds(self) -> dict[int, float]:
-        """Speeds of jobs on shared GPUs, as parts of their speed alone."""
         return speeds_of((job for job, _ in self.active), self.devices, self.learnt)
 
     def clock(self, at: float) -> str:
         return clock_text(at, self.now)
 
     def labels(self, device_ids: Sequence[str]) -> list[str]:
-        """The labels of devices; the id of a device that is not known."""
         return [self.devices[one].label if one in self.devices else one for one in device_ids]
 
     def devices_of(self, device_ids: Sequence[str]) -> list[Device]:
-        """The devices with these ids, as far as they are known."""
         return [self.devices[one] for one in device_ids if one in self.devices]
 
     def used_by(self, job_id: int) -> int | None:
@@ -282,7 +273,6 @@ class Knowledge:
         return self._used.get(job_id)
 
     def live(self, job_id: int) -> Live | None:
-        """What a running job holds of its GPUs, as its engine measured it."""
         return next((status.uses[job_id] for status in self.statuses if job_id in status.uses), None)
 
     def learnt(self, kind: str) -> Learnt:

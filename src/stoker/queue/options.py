@@ -90,7 +90,6 @@ class Option(Struct, frozen=True):
 
     @property
     def variable(self) -> str | None:
-        """The variable that sets it; tables have none."""
         return None if self.kind == "table" else f"STOKER_{self.name.upper()}"
 
     def variable_in(self, environment: Mapping[str, str]) -> str | None:
@@ -319,7 +318,7 @@ def _checked_group(name: str) -> str:
 
 def _moment(text: str, now: float) -> float:
     from stoker.core.units import parse_moment
-    from stoker.queue.local_time import LocalZone
+    from stoker.queue.view_text import LocalZone
 
     return parse_moment(text, now, LocalZone())
 

@@ -96,9 +96,7 @@ class Preflight:
 
 GIT_TIMEOUT = 1.0
 """Seconds that Git may take; the commit is not worth a longer wait on a slow disk."""
-
 _SHORT = 7
-
 _GIT_QUESTION = ("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--ignore-submodules=dirty")
 
 
@@ -192,12 +190,9 @@ def _read(descriptor: int, deadline: float) -> bytes | None:
 
 ONE_STRING = 128 * 1024
 """Bytes of one word or one variable, with its final NUL."""
-
 _MOST = 6 * 2**20
 """Bytes of all of them together, however large the stack may be."""
-
 _POINTER = 8
-
 _OURS = 8 * 1024
 """Bytes reserved for the variables that Stoker gives a job."""
 

@@ -27,16 +27,11 @@ from stoker.store.status_file import EngineStatus
 from stoker.store.writer import Store
 
 KEPT_NOTICES = 20
-
 KEPT_SUCCESSES = 40
-
 LONGEST_NAME = 60
-
 LONGEST_NOTE = 200
-
 SETTLING_SECONDS = 2.0
 """After the end of a job a snapshot of the device may still show its process."""
-
 NO_JOB_WAITS = ("no job waits", "no job waits, more may come")
 
 
@@ -78,13 +73,11 @@ class Recent:
         return {device_id for device_id, freed in self._freed.items() if at <= freed + SETTLING_SECONDS}
 
     def notices(self) -> tuple[Notice, ...]:
-        """Oldest first."""
         while self._fresh:
             self._notices.append(self._notice(*self._fresh.popleft()))
         return tuple(self._notices)
 
     def successes(self) -> tuple[int, ...]:
-        """Ids of jobs, oldest first."""
         return tuple(self._successes)
 
     def short_name(self, job: Job) -> str:

@@ -60,7 +60,6 @@ TABLES = (".jsonl", ".ndjson", ".toml", ".csv")
 _HEAD = 4096
 _BOM = b"\xef\xbb\xbf"
 _ELF = b"\x7fELF"
-
 Kind = Literal["script", "shell script", "interpreted", "program", "dead program", "unclear", "list"]
 
 

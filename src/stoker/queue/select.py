@@ -17,7 +17,6 @@ from stoker.store.writer import Store
 
 Scope = Literal["open", "ended"]
 """Jobs that `all` and names mean; a job is found by its number in any state."""
-
 _STATUS = "stoker status shows what there is"
 
 
@@ -41,7 +40,6 @@ def find_last(store: Store) -> list[int]:
 
 
 def jobs_in_order(store: Store, ids: Sequence[int]) -> list[Job]:
-    """The jobs in the order of the ids."""
     found = {job.id: job for job in queries.jobs_of(store, ids)}
     return [found[job_id] for job_id in ids]
 

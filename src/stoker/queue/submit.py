@@ -137,7 +137,6 @@ class JobBuilder:
         return specs
 
     def make(self, item: Listed) -> NewJob:
-        """A job as it is submitted."""
         spec = self.preflight.settle_cap(item.command, self.spec(item))
         return NewJob(self._command or item.command, spec, self.options_of(item).name or "", item.task, item.array)
 

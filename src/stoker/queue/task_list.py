@@ -116,11 +116,8 @@ def _refuse_other_separators(names: Sequence[str], name: str) -> None:
 
 
 COLUMNS = ("Directory", "Executable", "Filename", "Epochs", "Priority")
-
 THIS_PYTHON = "-1"
-
 _WHOLE = re.compile(r"([-+]?\d+)(?:\.0*)?", re.ASCII)
-
 _OPTIONS = frozenset(BY_NAME) - {"priority", "chdir"}
 """Options that can be columns; priority and directory are columns of the tool itself."""
 

@@ -35,7 +35,6 @@ from stoker.store.engine_lock import QUEUE
 from stoker.store.queries import Load, Period, Tasks, drained_key, paused_key
 
 SCHEMA = "stoker.status/1"
-
 _PAGE = 256
 
 

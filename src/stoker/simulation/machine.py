@@ -61,7 +61,6 @@ class Run:
         return not self.left_when_ripe
 
     def proceed(self, now: float) -> None:
-        """Update the progress."""
         self.left -= (now - self.since) * self.speed
         self.since = now
 
@@ -71,23 +70,17 @@ class Run:
             self.speed = speed
 
     def ripen(self) -> None:
-        """Take all the memory that it needs."""
         self.held = self.wanted
         self.left_when_ripe = 0.0
 
 
 LEAST_SPEED = 0.01
 """However many jobs share a GPU, each makes some progress."""
-
 CLOSE = 1e-6
 """Seconds; what lies nearer together than this happens at the same time."""
-
 MODEL = "virtual"
-
 _COMMAND = Command(("train",))
-
 _NOTHING = Learnt()
-
 _NEVER_FREED: Mapping[str, float] = {}
 
 
@@ -101,7 +94,6 @@ def virtual_devices(sizes: Sequence[int]) -> list[Device]:
 
 
 def replay(works: Sequence[Work], devices: Sequence[Device], rules: Rules, speeds: Speeds) -> Outcome:
-    """Run the jobs on these devices by the rules."""
     return _Machine(works, devices, rules, speeds).play()
 
 

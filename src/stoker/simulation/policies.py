@@ -13,7 +13,6 @@ from stoker.simulation.report import Life, Outcome
 from stoker.simulation.workload import Work
 
 Pairs = Mapping[tuple[str, str], float]
-
 Speeds = Callable[[Work, Sequence[Work]], float]
 """The speed of a job on a GPU with these jobs, itself included, as a share of its speed alone."""
 

@@ -33,7 +33,6 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 NEEDED = ("arrival", "duration")
 GAVEL_GPU = "v100"
 _MODEL = re.compile(r"(\S+)(?: \(batch size (\d+)\))?")
-
 Value = TypeVar("Value")
 
 

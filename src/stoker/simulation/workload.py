@@ -45,9 +45,7 @@ class Work(Struct, frozen=True):
 
 
 RIPE_SECONDS = 180.0
-
 RIPE_SHARE = 0.1
-
 YOUNG_SHARE = 0.3
 """A job takes its memory some time after its start; until then it has this part of it."""
 
@@ -65,7 +63,6 @@ def extract(rows: Sequence[Row], first: int = 0, count: int | None = None) -> li
 
 
 def capped(rows: Sequence[Row], seconds: float) -> list[Row]:
-    """The jobs, none longer than this."""
     return [replace(row, seconds=min(row.seconds, seconds)) for row in rows]
 
 
@@ -106,7 +103,6 @@ class Models(Struct, frozen=True):
 
 
 def model(name: str, gigabytes: float, load: int) -> Model:
-    """A row of a table."""
     return Model(name, int(gigabytes * 1e9), load)
 
 
@@ -167,16 +163,11 @@ def family_model(name: str, batches: tuple[int, ...], batch: int) -> Model:
 
 REPEATS = 0.8
 """How likely a job is another run of a program that its user has run before on so many GPUs."""
-
 SPREAD = 1.0
 """Spread of the logarithms of durations within a kind: estimates err by about this factor of e."""
-
 PEAK_SPREAD = 0.02
-
 LOAD_SPREAD = 3.0
-
 SWELL_MEAN = 0.003
-
 SWELL_SPREAD = 0.137
 """Of each job: a pair of equal ones then takes from -15 to +17 % of its sum (5th and 95th percentile), as measured."""
 

@@ -118,7 +118,6 @@ SCRIPT: Sequence[Act] = (
 
 
 def demo_jobs() -> list[Listed | Unusable]:
-    """The script as a job list."""
     return [_listed(act) for act in SCRIPT]
 
 
@@ -138,7 +137,6 @@ class Demonstration:
         view.say(SENTENCE)
 
     def happened(self, job_event: JobEvent) -> None:
-        """Remember how each job ended."""
         if isinstance(job_event.job.state, Ended):
             self._ends[job_event.job.name] = job_event
         self._view.happened(job_event)

@@ -8,8 +8,8 @@ import sys
 import click
 
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
-from stoker.cli.views.gpus import render_gpus
-from stoker.cli.views.plain import devices_plain
+from stoker.cli.views.plain import DEVICE_COLUMNS, plain_lines
+from stoker.cli.views.status import render_gpus
 from stoker.cli.views.text import terminal_size, write_lines
 from stoker.core.errors import UsageError
 from stoker.core.spec import Resources
@@ -66,7 +66,7 @@ def _show(gpus: Gpus, screen: Screen) -> None:
     if screen.form == "json":
         write_json(gpus)
     elif screen.form == "plain":
-        write_plain(devices_plain(gpus.devices))
+        write_plain(plain_lines(gpus.devices, DEVICE_COLUMNS))
         for note in gpus.notes:
             print(f"stoker: {printable(note)}", file=sys.stderr)
     else:

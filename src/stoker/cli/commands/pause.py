@@ -22,9 +22,7 @@ from stoker.store.queries import drained_key, paused_key
 from stoker.store.status_file import EngineStatus, read_status
 
 HELD = "held by you"
-
 PAUSED = "paused by you"
-
 DRAINED = "drained by you"
 
 

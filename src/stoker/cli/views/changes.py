@@ -15,11 +15,8 @@ from stoker.core.text import text_for_json
 from stoker.queue.control import warn
 
 SCHEMA = "stoker.change/1"
-
 LINES_ON_A_TERMINAL = 40
-
 OVER: Collection[str] = get_args(Result)
-
 ACTIVE = ("starting", "running", "stopping")
 
 
@@ -116,7 +113,6 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
 
 
 def word(job: Job) -> str:
-    """The state as screens call it."""
     return "queued" if isinstance(job.state, Waiting) else state_word(job)
 
 

@@ -65,7 +65,6 @@ class Collapser:
 
 
 SCHEMA = "stoker.log/1"
-
 LONGEST = 2**20
 """Bytes of a line in one JSON value; the rest follows in others."""
 
@@ -252,7 +251,6 @@ class Follower:
         self._say(why_waits(self._control, job))
 
     def _say(self, text: str) -> None:
-        """Print a message once."""
         if text != self._said:
             self._said = text
             warn(printable(text))

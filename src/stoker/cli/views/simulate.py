@@ -26,7 +26,6 @@ _MARKS = (1.0, 10.0, 60.0, 600.0, 3600.0, 36000.0, 4 * 86400.0, 40 * 86400.0)
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _LEAST_SENTENCE = 20
 _WIDEST_PLOT = 72
-
 _WIDTH, _HEIGHT = 760, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 150, 40, 50
 _COLOURS = ("#0b6e4f", "#1f77b4", "#9467bd", "#ff7f0e", "#c62828", "#777777")

@@ -21,9 +21,7 @@ class Span(NamedTuple):
 
 
 Line = tuple[Span, ...]
-
 EMPTY: Line = ()
-
 LONGEST_TEXT = 2000
 
 
@@ -96,7 +94,6 @@ def one_line(text: str) -> str:
 
 
 def or_dash(value: object, form: str = "{}") -> str:
-    """The value in a format, or `-` for None."""
     return "-" if value is None else form.format(value)
 
 
@@ -162,7 +159,6 @@ def _cell(column: Column, cell: Span | Line, width: int) -> Line:
 
 
 GIB = 2**30
-
 HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
@@ -223,7 +219,6 @@ _CODES: dict[Look, str] = {
 """Only the terminal's own colours, and none that is hard to read on a light or a dark background."""
 
 _IN_ASCII = str.maketrans("█▒▓░·…×°≤▁▂▃▄▅▆▇→", "#=x.->x <__.-=+*>")
-
 _USUAL_SIZE = (80, 24)
 
 

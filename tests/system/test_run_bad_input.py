@@ -29,7 +29,7 @@ from support.wait import wait_until
         (["--devices", "0", "--mem", "3G"], 2, "did you mean --vram (GPU)"),
         (["--devicse", "0"], 2, "Did you mean '--devices'?"),
         (["--devices", "0", "-t", "soon"], 2, "'soon' is not a duration"),
-        (["--devices", "0", "-j", "0"], 2, "-j 0 lets nothing run"),
+        (["--devices", "0", "-j", "0"], 2, "0 is not in the range x>=1"),
         (["--devices", "0", "-G", "-1"], 2, "-G -1 is less than nothing"),
         (["--devices", "0", "--halt", "soon"], 2, "--halt 'soon' is not understood"),
         (["--devices", "0", "--env", "SEED"], 2, "--env 'SEED' is not of the form NAME=VALUE"),

@@ -154,10 +154,15 @@ class Demonstration:
     def close(self) -> None:
         self._view.close()
 
-    def differences(self) -> list[str]:
-        """A sentence for each job that did not end as the script says."""
+    def judge(self) -> int:
+        """Say which jobs did not end as the script says; returns the exit code."""
         found = [(act, difference(act, self._ends.get(act.name))) for act in self._script]
-        return [f"{act.name} {sentence}" for act, sentence in found if sentence]
+        differences = [f"{act.name} {sentence}" for act, sentence in found if sentence]
+        for sentence in differences:
+            self.say(f"not as the demonstration should go: {sentence}")
+        if not differences:
+            self.say("everything went as the demonstration should, failures included")
+        return 1 if differences else 0
 
 
 def difference(act: Act, end: JobEvent | None) -> str:

@@ -30,9 +30,9 @@ from stoker.runner.forkserver_client import Forkserver
 @click.option("-f", "--file", metavar="FILE", help="Read FILE as a job list, whatever it looks like; - is stdin.")
 @option("--devices", metavar="IDS", help="Use these devices only; names of your own where there is no driver.")
 @option("--sim", metavar="SPEC", help="Use simulated GPUs, for example 4x24G or 2x80G,4x24G.")
-@option("-j", "--jobs", type=int, metavar="N", help="Run at most N jobs at once.")
-@option("--max-use", type=int, metavar="N", help="Use at most N GPUs at once, your other runs counted.")
-@option("--min-free", type=int, metavar="N", help="Leave N of the free GPUs to others.")
+@option("-j", "--jobs", type=click.IntRange(1), metavar="N", help="Run at most N jobs at once.")
+@option("--max-use", type=click.IntRange(1), metavar="N", help="Use at most N GPUs at once, your other runs counted.")
+@option("--min-free", type=click.IntRange(0), metavar="N", help="Leave N of the free GPUs to others.")
 @option("--halt", metavar="WHEN", help="Stop early: soon,fail=1 lets running jobs end, now,fail=20% does not.")
 @click.option(
     "--resume",

@@ -40,6 +40,7 @@ PURE = {
     "bisect",
     "collections",
     "dataclasses",
+    "difflib",
     *("datetime.date", "datetime.datetime", "datetime.time", "datetime.timedelta", "datetime.tzinfo"),  # the calendar
     "enum",
     "fnmatch.fnmatchcase",

@@ -59,7 +59,7 @@ def test_a_mistake_gets_a_sentence(stoker: Stoker, arguments: list[str], code: i
         (["run", "--devices", "0", "--"], 2, "there is no command after --"),
         (["run", "--devices", "0", "--", ""], 2, "the command is empty"),
         (["run", "jobs.txt", "--devices", "0"], 2, "write the options before it"),
-        (["rn"], 2, "did you mean 'run'?"),
+        (["rn"], 2, "did you mean run?"),
         (["run", "--devices", "0", "--", "no-such-command"], 127, "no-such-command: command not found"),
         (["run", "--devices", "0", "--", "./jobs.txt"], 126, "./jobs.txt: Permission denied"),
         (["run", "--devices", "0", "--", "./jobs.txt/x"], 126, "./jobs.txt/x: Not a directory"),

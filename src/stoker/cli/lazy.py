@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.core.errors import did_you_mean
+
 if TYPE_CHECKING:  # only a shell that completes needs it
     from click.shell_completion import CompletionItem
 
@@ -51,10 +53,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Add a suggestion to click's error."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            import difflib
-
-            near = difflib.get_close_matches(args[0], [*self.sentences, *self.aliases], 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.sentences)}"
+            known = [*self.sentences, *self.aliases]
+            hint = did_you_mean(args[0], known, f"there are {', '.join(self.sentences)}")
             raise click.UsageError(f"no such verb: {args[0]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 

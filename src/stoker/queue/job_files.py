@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from stoker.core.errors import UsageError
+from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.spec import Command, NewJob, parse_array
 from stoker.queue.options import BY_NAME, JobOptions
 
@@ -213,10 +213,7 @@ def read_options(table: dict[str, Any], where: str) -> JobOptions:
 def _refuse_unknown(table: dict[str, Any], where: str) -> None:
     for key in table:
         if key not in BY_NAME:
-            import difflib
-
-            near = difflib.get_close_matches(key, ["command", *BY_NAME], 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(BY_NAME)}"
+            hint = did_you_mean(key, ["command", *BY_NAME], f"known are {', '.join(BY_NAME)}")
             raise UsageError(f"{where}: unknown key {key!r}", hint)
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from stoker.core.errors import NoSuchJob, UsageError
+from stoker.core.errors import NoSuchJob, UsageError, did_you_mean
 from stoker.core.job import Job, Queued
 from stoker.core.selectors import All, Last, Named, Numbers, Pick, Task, parse_selection, pick_text
 from stoker.core.spec import Dependency, parse_after
@@ -97,12 +97,9 @@ def _no_task(store: Store, pick: Task) -> list[int]:
 
 
 def _no_name(store: Store, pick: Named) -> list[int]:
-    import difflib
-
-    near = difflib.get_close_matches(pick.pattern, queries.names(store), 1)
     what = "no job has a name like" if pick.is_glob else "no job is named"
-    hint = f"did you mean {printable(near[0])}?" if near else _STATUS
-    raise NoSuchJob(f"{what} '{printable(pick.pattern)}'", hint)
+    hint = did_you_mean(pick.pattern, queries.names(store), _STATUS)
+    raise NoSuchJob(f"{what} '{printable(pick.pattern)}'", printable(hint))
 
 
 MOST = 10_000
@@ -141,7 +138,7 @@ def _refuse_open_ends(store: Store, word: str) -> None:
         if isinstance(pick, Numbers) and pick.first != pick.last:
             for end in (pick.first, pick.last):
                 if store.job(end) is None:
-                    raise NoSuchJob(f"there is no job {end}", "stoker status shows what there is")
+                    raise NoSuchJob(f"there is no job {end}", _STATUS)
 
 
 def _refuse_younger(dependency: Dependency, own: Job) -> None:

@@ -15,7 +15,7 @@ from stoker.cli.output_options import Screen, screen_options, write_json, write_
 from stoker.cli.views.job import render_history
 from stoker.cli.views.plain import PAST_COLUMNS, csv_lines, plain_lines
 from stoker.cli.views.text import terminal_size, write_lines
-from stoker.core.errors import UsageError
+from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.job import Result
 from stoker.core.units import parse_since
 from stoker.queue.history_view import History, PastLine, past_jobs, read_history
@@ -74,10 +74,7 @@ def parse_states(text: str | None) -> tuple[str, ...]:
     found = [letters.get(word.upper(), word.lower()) for word in words]
     for word in found:
         if word not in STATES:
-            import difflib
-
-            near = difflib.get_close_matches(word, STATES, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(STATES)}"
+            hint = did_you_mean(word, STATES, f"there are {', '.join(STATES)}")
             raise UsageError(f"{word!r} is not how a job ends", hint)
     return tuple(dict.fromkeys(found))
 

@@ -34,25 +34,20 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, screen:
     """
     if pick is None and (vram or gpu_type):
         raise UsageError("--vram and --gpu-type are for --pick", "write it as --pick 1 --vram 10G")
-    resources = _resources(pick, vram, gpu_type)
+    size = None if vram is None else _picked_size(vram)
     with known_devices(paths_here(screen.sim), simulated=screen.sim) as knowledge:
-        if resources is None:
+        if pick is None:
             _show(gpus_of(knowledge), screen)
             return 0
-        from stoker.queue.gpu_view import picked
+        from stoker.queue.dry_run import pick_devices
 
-        names = [device.visible for device in picked(knowledge, resources)]
+        resources = Resources(pick, size, model=(gpu_type or "").lower())
+        names = [device.visible for device in pick_devices(knowledge, resources)]
         if screen.form == "json":
             write_json(gpus_of(knowledge, names))
         else:
             print(",".join(names))
     return 0
-
-
-def _resources(pick: int | None, vram: str | None, gpu_type: str | None) -> Resources | None:
-    if pick is None:
-        return None
-    return Resources(pick, None if vram is None else _picked_size(vram), model=(gpu_type or "").lower())
 
 
 def _picked_size(vram: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Jobs of a trace, and the models from which missing facts are drawn."""
+"""Jobs of a trace, the models from which missing facts are drawn, and the course of the jobs in a replay."""
 
 from __future__ import annotations
 
@@ -42,6 +42,42 @@ class Work(Struct, frozen=True):
     load: int
     swell: float = 1.0
     """Its peak beside others as a share of that: allocators fragment, and algorithms depend on free memory."""
+
+
+class Life(Struct):
+    """The course of one job."""
+
+    job: int
+    arrival: float
+    gpus: int
+    start: float | None = None
+    """When its first attempt started."""
+    end: float | None = None
+    shared_failures: int = 0
+    """Attempts that ran out of memory."""
+
+
+class Stay(Struct, frozen=True):
+    """The time that one attempt had one device."""
+
+    device: str
+    job: int
+    start: float
+    end: float
+
+
+class Outcome(Struct, frozen=True):
+    """The outcome of all jobs, and the use of the GPUs."""
+
+    lives: Sequence[Life]
+    stays: Sequence[Stay]
+    gpus: int
+    busy: float
+    """GPU-seconds with a job on the GPU..."""
+    shared: float
+    """... and with more than one."""
+    plans: int = 0
+    """How often the planner ran."""
 
 
 RIPE_SECONDS = 180.0
@@ -203,7 +239,8 @@ class _Drawing:
         kind = row.kind or self._draw_kind(row)
         nature = self._natures.get(kind)
         if nature is None:
-            nature = self._natures[kind] = self._draw_nature(row)
+            drawn = self._named.get(row.kind) or self._random.choice(self._models)
+            nature = self._natures[kind] = _Nature(drawn.name, drawn.memory, drawn.load)
         gauss = self._random.gauss
         peak = row.memory if row.memory is not None else int(nature.peak * (1 + gauss(0.0, PEAK_SPREAD)))
         load = row.load if row.load is not None else nature.load + gauss(0.0, LOAD_SPREAD)
@@ -230,7 +267,3 @@ class _Drawing:
         kind = f"{row.user}/{row.gpus}/{len(known) + 1}"
         known.append((length, kind))
         return kind
-
-    def _draw_nature(self, row: Row) -> _Nature:
-        drawn: Model = self._named.get(row.kind) or self._random.choice(self._models)
-        return _Nature(drawn.name, drawn.memory, drawn.load)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stoker.cli.lazy import LazyGroup
+from stoker.cli.main import LazyGroup
 from stoker.core.errors import StokerError, UsageError
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from stoker.cli.output_options import controlling, wants_json, write_json
 from stoker.core.job import Ended, Job, id_text
 from stoker.core.text import outcome, printable, text_for_json, title
 from stoker.core.units import parse_duration
-from stoker.queue.control import Control, opened, warn
+from stoker.queue.control import Control, Watch, opened, warn
 from stoker.queue.select import find, find_last
-from stoker.queue.wait import Watch
 from stoker.store import queries
 
 TIMED_OUT = 124

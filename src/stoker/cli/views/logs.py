@@ -13,8 +13,7 @@ from msgspec import Struct
 from stoker.core.job import Active, Ended, Job
 from stoker.core.launch import INHERIT
 from stoker.core.text import printable
-from stoker.queue.control import Control, warn
-from stoker.queue.wait import WHY_DELAY, Watch, why_waits
+from stoker.queue.control import WHY_DELAY, Control, Watch, warn, why_waits
 from stoker.store.logs import Tail
 from stoker.store.schema import AttemptRow
 

@@ -100,19 +100,15 @@ def read_statuses(paths: Paths, now: float) -> EngineStatuses:
     written, queue = _written(path), read_status(path)
     silence = 0.0
     if lives and (queue is None or now - queue.at > OLD_SECONDS) and wake(paths, QUEUE):
-        answers = _wait_until_newer(path, written)
+        deadline = time.monotonic() + PATIENCE
+        while _written(path) == written and time.monotonic() < deadline:
+            time.sleep(_STEP)
+        answers = _written(path) != written
         queue = read_status(path) or queue
         silence = now - queue.at if queue and not answers else 0.0
     others = (read_status(paths.status_file(name)) for name in living_engines(paths) if name != QUEUE)
     runs = tuple(status for status in others if status is not None)
     return EngineStatuses(queue, lives, runs, silence if silence > SILENT_SECONDS else 0.0)
-
-
-def _wait_until_newer(path: Path, written: int) -> bool:
-    deadline = time.monotonic() + PATIENCE
-    while _written(path) == written and time.monotonic() < deadline:
-        time.sleep(_STEP)
-    return _written(path) != written
 
 
 def _written(path: Path) -> int:
@@ -165,41 +161,34 @@ MOST_LOGS = 64
 """Logs that are read for one screen: each takes about a millisecond."""
 
 
+def jobs_by_device(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+    """The active jobs on each device, by its id."""
+    on: dict[str, list[Job]] = {}
+    for job in jobs:
+        for device_id in job.state.devices if isinstance(job.state, Active) else ():
+            on.setdefault(device_id, []).append(job)
+    return on
+
+
 def speeds_of(jobs: Iterable[Job], devices: Mapping[str, Device], learnt: Callable[[str], Learnt]) -> dict[int, float]:
     """The speed of each running job on a shared GPU as a part of its speed alone, where both rates are known."""
-    exclusive = [(job, pace) for job in is_shared(jobs) if (pace := _pace_alone(job, devices, learnt))]
-    return _compared(exclusive[:MOST_LOGS]) if exclusive else {}
-
-
-def is_shared(jobs: Iterable[Job]) -> list[Job]:
-    """The running jobs that share a device with another of them."""
-    on: dict[str, list[Job]] = {}
-    running = [job for job in jobs if isinstance(job.state, Running)]
-    for job in running:
-        for device in _devices(job):
-            on.setdefault(device, []).append(job)
-    return [job for job in running if any(len(on[device]) > 1 for device in _devices(job))]
-
-
-def _devices(job: Job) -> tuple[str, ...]:
-    return job.state.devices if isinstance(job.state, Running) else ()
-
-
-def _pace_alone(job: Job, devices: Mapping[str, Device], learnt: Callable[[str], Learnt]) -> float | None:
-    models = {devices[device].model for device in _devices(job) if device in devices}
-    return usual_pace(learnt(job.kind), models.pop()) if job.kind and len(models) == 1 else None
-
-
-def _compared(exclusive: Sequence[tuple[Job, float]]) -> dict[int, float]:
+    running = jobs_by_device(job for job in jobs if isinstance(job.state, Running))
+    exclusive: list[tuple[int, str, float]] = []
+    for job in {job.id: job for sharing in running.values() if len(sharing) > 1 for job in sharing}.values():
+        assert isinstance(job.state, Running)
+        models = {devices[device].model for device in job.state.devices if device in devices}
+        pace = usual_pace(learnt(job.kind), models.pop()) if job.kind and len(models) == 1 else None
+        exclusive += [(job.id, job.state.log, pace)] if pace else []
+    if not exclusive:
+        return {}
     from stoker.core.logs.progress import read_pace  # most screens have no rates to compare
     from stoker.store.logs import read_tail
 
     speeds = {}
-    for job, pace in exclusive:
-        assert isinstance(job.state, Running)
-        now = read_pace(read_tail(job.state.log))
+    for job_id, log, pace in exclusive[:MOST_LOGS]:
+        now = read_pace(read_tail(log))
         if now is not None and now.per_second is not None:
-            speeds[job.id] = round(now.per_second / pace, 2)
+            speeds[job_id] = round(now.per_second / pace, 2)
     return speeds
 
 

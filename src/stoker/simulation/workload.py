@@ -208,14 +208,6 @@ SWELL_SPREAD = 0.137
 """Of each job: a pair of equal ones then takes from -15 to +17 % of its sum (5th and 95th percentile), as measured."""
 
 
-class _Nature(Struct, frozen=True):
-    """What all jobs of a kind have in common."""
-
-    model: str
-    peak: float
-    load: float
-
-
 def draw(rows: Sequence[Row], models: Models, largest: int, random: Random) -> list[Work]:
     """The jobs with all that is missing, numbered by arrival; none needs more memory than the largest GPU has."""
     return _Drawing(models, largest, random).works(rows)
@@ -230,7 +222,7 @@ class _Drawing:
         self._largest = largest
         self._random = random
         self._programs: dict[tuple[str, int], list[tuple[float, str]]] = {}
-        self._natures: dict[str, _Nature] = {}
+        self._natures: dict[str, Model] = {}
 
     def works(self, rows: Sequence[Row]) -> list[Work]:
         return [self._work(number, row) for number, row in enumerate(rows, 1)]
@@ -239,10 +231,9 @@ class _Drawing:
         kind = row.kind or self._draw_kind(row)
         nature = self._natures.get(kind)
         if nature is None:
-            drawn = self._named.get(row.kind) or self._random.choice(self._models)
-            nature = self._natures[kind] = _Nature(drawn.name, drawn.memory, drawn.load)
+            nature = self._natures[kind] = self._named.get(row.kind) or self._random.choice(self._models)
         gauss = self._random.gauss
-        peak = row.memory if row.memory is not None else int(nature.peak * (1 + gauss(0.0, PEAK_SPREAD)))
+        peak = row.memory if row.memory is not None else int(nature.memory * (1 + gauss(0.0, PEAK_SPREAD)))
         load = row.load if row.load is not None else nature.load + gauss(0.0, LOAD_SPREAD)
         return Work(
             id=number,
@@ -250,7 +241,7 @@ class _Drawing:
             seconds=row.seconds,
             gpus=row.gpus,
             kind=kind,
-            model=nature.model,
+            model=nature.name,
             peak=min(peak, self._largest),
             load=round(min(100.0, max(1.0, load))),
             swell=max(0.5, 1 + gauss(SWELL_MEAN, SWELL_SPREAD)),

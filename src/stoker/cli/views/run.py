@@ -105,7 +105,10 @@ def counts_line(status: RunStatus, width: int) -> Line:
     if line is None:
         return (Span(f" {counts.ended}/{counts.total}"),)
     space = min(LONGEST_BAR, room - line_cells(line) - 1)
-    return (Span(" "), *(_counts_bar(counts, space) if space >= SHORTEST_BAR else EMPTY), *line)
+    space = space if space >= SHORTEST_BAR else 0
+    good, over = (count * space // max(1, counts.total) for count in (counts.ok, counts.ended))
+    bar = Span("━" * good, "good"), Span("━" * (over - good), "bad"), Span("─" * (space - over), "faint")
+    return (Span(" "), *bar, *line)
 
 
 def _counts(counts: RunCounts, clock: str) -> Iterator[Line]:
@@ -116,13 +119,6 @@ def _counts(counts: RunCounts, clock: str) -> Iterator[Line]:
     yield Span(share), Span(f"{counts.ok} ok ", "good"), *failed, Span(rest), Span(clock, "faint")
     yield Span(share), Span(f"{counts.ok} ok ", "good"), *failed, Span(f" {clock}", "faint")
     yield Span(share), *failed
-
-
-def _counts_bar(counts: RunCounts, space: int) -> Line:
-    total = max(1, counts.total)
-    good = counts.ok * space // total
-    over = counts.ended * space // total
-    return Span("━" * good, "good"), Span("━" * (over - good), "bad"), Span("─" * (space - over), "faint")
 
 
 def rough_text(seconds: float | None) -> str:
@@ -171,16 +167,14 @@ def _columns(rows: Sequence[_Row], width: int) -> list[Column]:
     """Labels, and bars and amounts of memory if any is known."""
     devices = [row.device for row in rows if row.device is not None]
     known = [device.memory_bytes for device in devices if device.memory_bytes is not None]
-    columns = [Column("", [Span("CPU" if row.device is None else _label(row.device)) for row in rows], 9, gap=" ")]
+    names = ["CPU" if row.device is None else row.device.label for row in rows]
+    labels = [Span(f"GPU{name}" if name.isdecimal() else printable(name)) for name in names]
+    columns = [Column("", labels, 9, gap=" ")]
     if known:
         bar = 0 if width < 72 else 10 if width < 100 else 18
         memory = memory_cells(devices, bar, max(len(amount_text(total, total)) for total in known))
         columns.append(Column("", [*memory, (Span(""),)], 8, most=80, always=True))
     return columns
-
-
-def _label(device: DeviceLine) -> str:
-    return f"GPU{device.label}" if device.label.isdecimal() else printable(device.label)
 
 
 def _idle(device: DeviceLine, waits: str) -> str:
@@ -189,7 +183,7 @@ def _idle(device: DeviceLine, waits: str) -> str:
         return f"not usable: {printable(device.problem)}"
     if device.strangers:
         owners = sorted({one.owner for one in device.strangers if one.owner})
-        return f"not ours: {size_text(device.used_bytes)} in use by {printable(', '.join(owners)) or 'somebody'}"
+        return f"not ours: {size_text(device.used_bytes)} in use by {printable(', '.join(owners)) or '?'}"
     return f"idle: {waits}"
 
 

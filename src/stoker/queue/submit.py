@@ -49,7 +49,7 @@ def new_log_directory(parent: Path) -> Path:
     """A new directory named after the time, in a parent that is made if it is missing."""
     parent.mkdir(exist_ok=True)
     if parent.lstat().st_uid != os.getuid():
-        raise PermissionError(errno.EPERM, f"{parent} belongs to somebody else")
+        raise PermissionError(errno.EPERM, f"{parent} belongs to another user")
     return _new_directory(parent, time.strftime("%Y-%m-%d_%H-%M-%S"))
 
 
@@ -211,7 +211,7 @@ class QueueSubmission:
             self.needs_devices = self.needs_devices or spec.resources.gpus > 0
         for item in items:
             try:
-                self._limits.check(item.command, self._builder.options_of(item).env)
+                self._limits.check(item.command.words, self._builder.options_of(item).env)
             except UsageError as error:
                 raise _with_place(item, error) from None
 

@@ -131,7 +131,10 @@ def report(
     if wants_json(as_json):
         write_json(Report(SCHEMA, verb, dry_run, list(results), list(notes)))
     else:
-        _print([*notes, *_lines([one for one in results if not one.refused])])
+        lines = [*notes, *_lines([one for one in results if not one.refused])]
+        if sys.stdout.isatty() and (more := len(lines) - LINES_ON_A_TERMINAL) > 1:
+            lines[LINES_ON_A_TERMINAL:] = [f"… and {more} more"]
+        write_plain(lines)
         sys.stdout.flush()
         for one in results:
             if one.refused:
@@ -158,9 +161,3 @@ def _likeness(numbered: tuple[int, ChangeResult]) -> tuple[str, int, str]:
     position, one = numbered
     array, _, task = one.shown.partition(".")
     return array, int(task or 0) - position, one.said.replace(one.shown, "", 1)
-
-
-def _print(lines: Sequence[str]) -> None:
-    too_many = sys.stdout.isatty() and len(lines) > LINES_ON_A_TERMINAL + 1
-    shown = lines[:LINES_ON_A_TERMINAL] if too_many else lines
-    write_plain(shown if len(shown) == len(lines) else [*shown, f"… and {len(lines) - len(shown)} more"])

@@ -1,12 +1,10 @@
-"""The demonstration job on simulated GPUs, and the training job of the tests that extends it."""
+"""The demonstration job on simulated GPUs."""
 
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -15,7 +13,6 @@ import pytest
 
 import stoker
 from stoker.core.interference import slowdown
-from stoker.core.logs.oom import find_oom
 from stoker.devices.demo_job import (
     Bar,
     Options,
@@ -28,8 +25,7 @@ from stoker.devices.demo_job import (
 )
 from stoker.devices.simulator import SimulatedProcess
 from support.simulated_machine import GIB, SimulatedMachine, finish, simulated_machine, start_job
-from support.training_job import WORDS
-from support.wait import PATIENCE_SECONDS, ending, line_from, wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "CUDA_"))}
 CURVES = [("--curve", text) for text in ("", "1G", "0:1G,", "x:1G", "0:much", "0:1G,0:2G", "5:1G,0:2G", "nan:1G,1:2G")]
@@ -84,14 +80,6 @@ def test_of_two_that_do_not_fit_exactly_one_dies(machine: SimulatedMachine) -> N
     )
     assert alive.poll() is None
     assert machine.reading().used == 16 * GIB
-
-
-def test_many_at_once_never_overfill_a_device(machine: SimulatedMachine) -> None:
-    """Of six jobs of 10G on 24G exactly two get in, whatever the order of their starts."""
-    jobs = [machine.start("--memory", "10G", "--seconds", "60") for _ in range(6)]
-    wait_until(lambda: sum(job.poll() is not None for job in jobs) == 4)
-    assert machine.reading().used == 20 * GIB
-    assert [job.returncode for job in jobs if job.poll() is not None] == [1] * 4
 
 
 def test_on_two_gpus_it_needs_both(machine: SimulatedMachine) -> None:
@@ -198,17 +186,6 @@ def test_the_speed_is_that_of_the_law(tmp_path: Path) -> None:
         assert gpus.speed() == slowdown(60, 150, 2)
 
 
-def test_co_tenants_take_time(machine: SimulatedMachine) -> None:
-    """Beside a job that loads the GPU as much, two seconds of work take well over that."""
-    machine.start("--load", "100", "--seconds", "60")
-    machine.wait_used(GIB)
-    job = machine.start("--load", "100", "--seconds", "2")
-    line_from(job.stdout)
-    began = time.monotonic()
-    assert finish(job)[0] == 0
-    assert time.monotonic() - began > 2.1
-
-
 def test_a_bar_is_drawn_over_itself(capsys: pytest.CaptureFixture[str]) -> None:
     """Each step puts the bar in place of the one before, on standard error; the last one stays."""
     bar = Bar(4)
@@ -235,44 +212,3 @@ def test_bars_are_those_of_tqdm() -> None:
     """Percent, bar, steps, time gone, time left and rate are written as tqdm writes them."""
     assert bar_text(45, 100, 10.0, 4.5) == " 45%|████▌     | 45/100 [00:10<00:12,  4.50it/s]"
     assert bar_text(3, 4, 3700.0, 0.25) == " 75%|███████▌  | 3/4 [1:01:40<00:04,  4.00s/it]"
-
-
-class TestTrainingJob:
-    """What only the job of the tests can do."""
-
-    def test_last_words_can_come_in_pieces(self, machine: SimulatedMachine) -> None:
-        """With --split-oom the same text takes many small writes."""
-        whole = finish(machine.start("--memory", "30G", "--oom-text", "jax"))[2]
-        assert find_oom(whole) is not None
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [*WORDS, "--memory", "30G", "--oom-text", "jax", "--split-oom"]
-        with mine, theirs:
-            mine.settimeout(PATIENCE_SECONDS)
-            with ending(
-                subprocess.Popen(command, env=machine.environment, stdout=subprocess.DEVNULL, stderr=theirs.fileno())
-            ):
-                theirs.close()
-                pieces = list(iter(lambda: mine.recv(4096), b""))
-        assert b"".join(pieces).decode() == whole
-        assert max(map(len, pieces)) == 16
-
-    def test_a_limit_of_the_framework_is_kept(self, machine: SimulatedMachine) -> None:
-        """With --cap the limit of PyTorch is the end of a job, though the device is nearly empty."""
-        variables = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,per_process_memory_fraction:0.25"}
-        code, _, err = finish(machine.start("--memory", "7G", "--seconds", "0", "--cap", **variables))
-        assert code == 1
-        assert "of which 24.00 GiB is free. Allocation was preemptively rejected because it would exceed" in err
-        assert finish(machine.start("--memory", "6G", "--seconds", "0", "--cap", **variables))[0] == 0
-
-    def test_the_work_can_be_a_childs(self, machine: SimulatedMachine) -> None:
-        """With --child the memory belongs to a process in a session of its own, which ends with its launcher."""
-        job = machine.start("--child", "--memory", "3G", "--seconds", "60")
-        machine.wait_used(3 * GIB)
-        (process,) = machine.reading().processes
-        assert process.pid != job.pid
-        assert os.getsid(process.pid) == process.pid != os.getsid(job.pid)
-        job.terminate()
-        code, out, err = finish(job)
-        assert (code, err) == (143, "")
-        assert out.endswith("terminated, checkpoint saved\n")
-        assert machine.reading().processes == ()

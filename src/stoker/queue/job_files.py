@@ -74,8 +74,9 @@ class Lines:
         stripped = line.rstrip()
         if not self._gathered and (not stripped or stripped.lstrip().startswith(b"#")):
             return
-        if _goes_on(line.removesuffix(b"\r")):
-            self._gathered.append(line.removesuffix(b"\r"))
+        whole = line.removesuffix(b"\r")
+        if (len(whole) - len(whole.rstrip(b"\\"))) % 2:  # it ends in a backslash that is not escaped
+            self._gathered.append(whole)
             return
         self._gathered.append(stripped)
         yield from self._job()
@@ -98,14 +99,14 @@ def spread(items: Sequence[Listed | Unusable], batch: JobOptions) -> Sequence[Li
     """The list with every array replaced by its tasks."""
     if batch.array is None and all(item.options.array is None for item in items if isinstance(item, Listed)):
         return items
-    return [each for array, item in enumerate(items, 1) for each in _spread_one(item, batch, array)]
-
-
-def _spread_one(item: Listed | Unusable, batch: JobOptions, array: int) -> Iterable[Listed | Unusable]:
-    text = None if isinstance(item, Unusable) else item.options.array or batch.array
-    if isinstance(item, Unusable) or text is None:
-        return (item,)
-    return as_tasks(item, parse_array(text).indices, array)
+    spread_items: list[Listed | Unusable] = []
+    for array, item in enumerate(items, 1):
+        text = None if isinstance(item, Unusable) else item.options.array or batch.array
+        if isinstance(item, Unusable) or text is None:
+            spread_items.append(item)
+        else:
+            spread_items += as_tasks(item, parse_array(text).indices, array)
+    return spread_items
 
 
 def read_list(path: Path, shell: str) -> list[Listed | Unusable]:
@@ -244,11 +245,6 @@ def _command(words: str | list[str], where: str, shell: str) -> Command:
     if not parts or not parts[0].strip() or any("\0" in part for part in parts):
         raise UsageError(f"{where}: the command is empty or contains a NUL byte", "give it a command")
     return Command((words,), shell) if isinstance(words, str) else Command(tuple(words))
-
-
-def _goes_on(line: bytes) -> bool:
-    """Whether a line ends in a backslash that is not escaped."""
-    return (len(line) - len(line.rstrip(b"\\"))) % 2 == 1
 
 
 _READ_SIZE = 65_536

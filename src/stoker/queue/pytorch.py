@@ -46,12 +46,8 @@ def programs_of(command: Command) -> list[str]:
         return []
     programs = [program for words in parts if (program := _program(words))]
     if "cd" in programs:
-        programs = [program for program in programs if not _depends_on_place(program)]
+        programs = [program for program in programs if "/" not in program or program.startswith(("/", "~", "$"))]
     return [program for program in programs if is_python(program)][:1] or programs
-
-
-def _depends_on_place(program: str) -> bool:
-    return "/" in program and not program.startswith(("/", "~", "$"))
 
 
 def _program(words: Sequence[str]) -> str:

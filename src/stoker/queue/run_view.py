@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Waiting, result_of, state_word
+from stoker.core.launch import INHERIT
 from stoker.core.run_result import Tally
 from stoker.core.text import outcome, printable, shortened, text_for_json, title
 from stoker.core.units import duration_text
@@ -242,11 +243,8 @@ class RunResult(Struct, frozen=True):
 
 def newest_log(store: Store, job_id: int) -> str:
     """Path of the job's last log; empty if it wrote to a terminal or never ran."""
-    attempts = store.attempts(job_id)
-    if not attempts:
-        return ""
-    log = attempts[-1].errors or attempts[-1].log
-    return "" if log == "-" else log
+    log = next((one.errors or one.log for one in store.attempts(job_id)[-1:]), "")
+    return "" if log == INHERIT else log
 
 
 def run_result(run: FinishedRun, job_ids: list[int]) -> RunResult:
@@ -263,11 +261,14 @@ def run_result(run: FinishedRun, job_ids: list[int]) -> RunResult:
     )
 
 
+def _iso(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
 def _job_result(store: Store, job_id: int) -> JobResult:
     job = store.job(job_id)
     assert job is not None
-    attempts = store.attempts(job_id)
-    last = attempts[-1] if attempts else None
+    last = next(iter(store.attempts(job_id)[-1:]), None)
     ended = job.state if isinstance(job.state, Ended) else None
     started = last.started if last else None
     return JobResult(
@@ -284,9 +285,5 @@ def _job_result(store: Store, job_id: int) -> JobResult:
         ended=_iso(ended.at if ended else None),
         seconds=ended.at - started if ended and started is not None else None,
         peak_memory=last.peak_memory if last else None,
-        log=text_for_json(last.log) if last and last.log != "-" else None,
+        log=text_for_json(last.log) if last and last.log != INHERIT else None,
     )
-
-
-def _iso(at: float | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")

@@ -71,13 +71,9 @@ def _find_name(store: Store, pick: Named, scope: Scope) -> list[int]:
         if meant and (scope == "open" or glob):
             return meant
         if found := queries.ids_named(store, pick.pattern, "any", glob=glob):
-            return _with_its_array(store, found[-1])
+            job = store.job(found[-1])
+            return queries.ids_between(store, job.array, job.array) if job and job.array else [found[-1]]
     return []
-
-
-def _with_its_array(store: Store, job_id: int) -> list[int]:
-    job = store.job(job_id)
-    return queries.ids_between(store, job.array, job.array) if job is not None and job.array else [job_id]
 
 
 def _no_number(store: Store, pick: Numbers) -> list[int]:
@@ -116,9 +112,10 @@ def resolve_after(store: Store, text: str, own: Job | None = None) -> tuple[Depe
     ]
     if len(found) > MOST:
         raise UsageError(f"{text!r} waits for {len(found)} jobs", f"{MOST} are the most; submit them as an array")
-    if own is not None:
-        for dependency in found:
-            _refuse_younger(dependency, own)
+    for one in found:
+        if own and (one.target >= own.id or (one.array and one.target == own.array)):
+            message = f"job {own.id} cannot wait for {one.target}, which is itself or came later"
+            raise UsageError(message, "name jobs that were submitted before it")
     return tuple(dict.fromkeys(found))
 
 
@@ -139,11 +136,3 @@ def _refuse_open_ends(store: Store, word: str) -> None:
             for end in (pick.first, pick.last):
                 if store.job(end) is None:
                     raise NoSuchJob(f"there is no job {end}", _STATUS)
-
-
-def _refuse_younger(dependency: Dependency, own: Job) -> None:
-    if dependency.target >= own.id or (dependency.array and dependency.target == own.array):
-        raise UsageError(
-            f"job {own.id} cannot wait for {dependency.target}, which is itself or came later",
-            "name jobs that were submitted before it",
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -22,8 +23,8 @@ EARLY_SECONDS = 0.3
 class QueueStorm(Trial):
     """Gives jobs to the queue, and kills who works on them, by process number."""
 
-    def __init__(self, home: Path, weather: Weather) -> None:
-        super().__init__(home, weather.seed, sim=weather.sim)
+    def __init__(self, home: Path, weather: Weather, environment: Mapping[str, str] | None = None) -> None:
+        super().__init__(home, weather.seed, sim=weather.sim, environment=environment)
         self.weather = weather
 
     def rage(self) -> None:
@@ -32,13 +33,17 @@ class QueueStorm(Trial):
         for count, blow in enumerate(blows, 1):
             self.feed(self.weather.jobs * count // len(blows))
             self.doors.meddle()
-            wait_until(partial(self._try, blow))
+            self.strike(blow)
             self.doors.note_answers()
             self.note_overfull()
         self.feed(self.weather.jobs)
         self.finish()
 
     # -- blows -----------------------------------------------------------------------------------
+
+    def strike(self, blow: str) -> None:
+        """Do one of the things that a storm does, as soon as there is something to hit."""
+        wait_until(partial(self._try, blow))
 
     def _try(self, blow: str) -> bool:
         """Strike at a random moment; False where there was nothing to hit."""

@@ -13,6 +13,7 @@ from support.storm.stays import stays_of
 from support.storm.witness import DOUBLE, End, Line, end_of_run
 
 _NOBODY = (float("-inf"), (0, 0))
+KILLED = (137, 9)
 LOSSES_ALLOWED = 3
 """How often a job that loses its worker is promised to be queued again."""
 
@@ -31,6 +32,8 @@ class Evidence:
     """What jobs hold of their devices, where they do."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Bytes of each device, where devices have memory."""
+    struck: frozenset[tuple[int, int]] = frozenset()
+    """Runs whose own process was killed, so that they may end with that signal."""
 
     def counts(self) -> str:
         """What there was, in a few words."""
@@ -69,6 +72,8 @@ def _runs(evidence: Evidence) -> Iterator[str]:
             yield f"double run: the kernel saw attempt {attempt.key} beside another run of its job or on its devices"
             continue
         due = [end_of_run(evidence.codes(job), run), *([End(SHORT)] if job in evidence.memory else [])]
+        if (job, run) in evidence.struck and (attempt.code, attempt.signal) == KILLED:
+            continue
         yield from _faulty_end(attempt, start, end, due)
     yield from (f"{line} was written down, and the store does not know" for line in (*starts.values(), *ends.values()))
 

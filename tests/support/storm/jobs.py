@@ -43,6 +43,8 @@ class Work:
     """How many tasks of its array may run at the same time."""
     memory: Memory | None = None
     """What it does with the memory of its GPUs; None where it does not mind them."""
+    out: str = "/dev/null"
+    """Its log, as a path or below the directory of the jobs."""
 
     @property
     def endless(self) -> bool:

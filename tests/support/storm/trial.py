@@ -68,6 +68,10 @@ class Trial:
         self.wrapper: Sequence[str] = ()
         """Words before the command of each new engine, such as those of strace."""
         self.next_number = 0
+        self.struck: set[tuple[int, int]] = set()
+        """Jobs and runs whose own process was killed."""
+        self._first_number = 0
+        self._finished = False
 
     @cached_property
     def paths(self) -> Paths:
@@ -144,6 +148,20 @@ class Trial:
         arguments = ["--sim", self.sim] if self.sim else []
         return EngineProcess(arguments, self.environment, self.paths.log, self.wrapper)
 
+    @property
+    def engine_lives(self) -> bool:
+        """Whether the engine lives, without starting another."""
+        return self.engine is not None and self.engine.lives
+
+    def begin_again(self) -> None:
+        """Forget all jobs: the queue is gone, and the next one counts from 1."""
+        self.end_engine()
+        self.book.entries.clear()
+        self.book.wishes.clear()
+        self._first_number = self.next_number
+        for made in ("paths", "doors", "killer"):
+            self.__dict__.pop(made, None)
+
     def end_engine(self) -> None:
         """Kill the engine, if there is one."""
         if self.engine is not None:
@@ -164,6 +182,9 @@ class Trial:
 
     def finish(self) -> None:
         """Cancel what never ends, release what is held, and let an engine work undisturbed until it leaves."""
+        if self._finished:
+            return
+        self._finished = True
         self.wrapper = ()
         for job, entry in self.book.entries.items():
             if entry.work.endless and not self.book.of(job, CANCEL):
@@ -210,11 +231,12 @@ class Trial:
         works = {job: entry.work for job, entry in self.book.entries.items()}
         codes = {job: work.codes for job, work in works.items()}
         memory = {job: work.memory for job, work in works.items() if work.memory}
-        lines, record = read_witness(self.work), read_record(self.killer.state)
+        lines = [line for line in read_witness(self.work) if line.number >= self._first_number]
+        record = read_record(self.killer.state)
         kills = self.killer.kills if losses_known else None
-        return Evidence(lines, record, kills, codes.__getitem__, memory, self.sizes)
+        return Evidence(lines, record, kills, codes.__getitem__, memory, self.sizes, frozenset(self.struck))
 
-    def faults(self, *, losses_known: bool = True, noisy: bool = False) -> list[str]:
+    def faults(self, *, losses_known: bool = True, noisy: bool = False, timed: bool = True) -> list[str]:
         """Everything that is not as it should be, in words; an engine in a noisy trial may complain."""
         evidence = self.evidence(losses_known=losses_known)
         left = leftovers(self.killer, self.ledger, self.marker, allowed=["queue.view"])
@@ -222,7 +244,7 @@ class Trial:
         return [
             *self.broken,
             *faults_of_runs(evidence),
-            *faults_of_queue(evidence, self.book, CPU_JOBS),
+            *faults_of_queue(evidence, self.book, CPU_JOBS, timed=timed),
             *faults_of_sharing(evidence),
             *(f"an engine said: {line}" for line in log if "Error" in line),
             *left,

@@ -21,7 +21,7 @@ FEW_INODES = "nr_inodes=400"
 KEPT = "exit codes of running jobs are kept, nothing fails, and all goes on by itself when there is space again"
 
 
-@fault("full-state", KEPT, needs=("root",), noisy=True)
+@fault("full-state", KEPT, needs=("root",), devices="declared", noisy=True)
 def full_state(trial: QueueStorm) -> None:
     """No byte is free in the state directory."""
     disk = trial.closing.enter_context(small_disk(trial.home / "state", "size=24m,mode=700"))
@@ -32,7 +32,7 @@ def full_state(trial: QueueStorm) -> None:
     ballast.unlink()
 
 
-@fault("no-inodes-in-state", KEPT, needs=("root",), noisy=True)
+@fault("no-inodes-in-state", KEPT, needs=("root",), devices="declared", noisy=True)
 def no_inodes_in_state(trial: QueueStorm) -> None:
     """No file can be made in the state directory, such as those of a new worker."""
     disk = trial.closing.enter_context(small_disk(trial.home / "state", f"{FEW_INODES},mode=700"))

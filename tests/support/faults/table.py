@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.storm.background import QueueStorm
+from support.versions import missing_history
 from support.wait import PATIENCE_SECONDS
 
 FAKETIME = "libfaketime.so.1"
@@ -87,5 +88,6 @@ _NEEDS: Mapping[str, Callable[[], str]] = {
     "root": lambda: "" if os.geteuid() == 0 else "only root can do it",
     "strace": _no_strace,
     "faketime": lambda: "" if faketime_library() else "libfaketime is missing",
+    "history": missing_history,
     "cc": lambda: "" if shutil.which("cc") else "there is no C compiler",
 }

@@ -38,6 +38,8 @@ IDLE_EXIT_SECONDS = 1
 STUCK_SECONDS = 60.0
 """How long no job may come to its end although nobody disturbs the engine."""
 LEAVING_SECONDS = 20.0
+FOREIGN = 100_000
+"""Numbers beyond this are of jobs in another queue, which work in the same directory."""
 
 
 class Trial:
@@ -214,7 +216,7 @@ class Trial:
 
         def enough() -> bool:
             self.at_work()
-            lines = read_witness(self.work)
+            lines = [line for line in read_witness(self.work) if line.number < FOREIGN]
             running = {line.key for line in lines if line.word == "start"} - {
                 line.key for line in lines if line.word == "end"
             }
@@ -231,7 +233,7 @@ class Trial:
         works = {job: entry.work for job, entry in self.book.entries.items()}
         codes = {job: work.codes for job, work in works.items()}
         memory = {job: work.memory for job, work in works.items() if work.memory}
-        lines = [line for line in read_witness(self.work) if line.number >= self._first_number]
+        lines = [line for line in read_witness(self.work) if self._first_number <= line.number < FOREIGN]
         record = read_record(self.killer.state)
         kills = self.killer.kills if losses_known else None
         return Evidence(lines, record, kills, codes.__getitem__, memory, self.sizes, frozenset(self.struck))

@@ -75,7 +75,7 @@ class Campaign:
                     following = next(drawn, None)
                 if following is None:
                     return
-                done = run_round(*following)
+                done = run_round(*following, thorough=self.minutes is not None)
                 with turn:
                     self.done.append(done)
                     self.say(str(done))
@@ -144,12 +144,12 @@ def kind_of(finding: str) -> str:
     return next((kind for kind, parts in words.items() if any(part in finding for part in parts)), "other")
 
 
-def run_round(fault: Fault, seed: int) -> Round:
+def run_round(fault: Fault, seed: int, *, thorough: bool = False) -> Round:
     """One fault on one fresh queue."""
     home = Path(tempfile.mkdtemp(prefix="faults-"))
     began = time.monotonic()
     try:
-        jobs, attempts, blows, findings = _tried(fault, seed, home)
+        jobs, attempts, blows, findings = _tried(fault, seed, home, thorough=thorough)
     except Exception:
         jobs, attempts, blows, findings = 0, 0, Counter[str](), [f"the round broke off: {traceback.format_exc()}"]
     if not findings:
@@ -158,18 +158,18 @@ def run_round(fault: Fault, seed: int) -> Round:
     return Round(fault, seed, seconds, jobs, attempts, blows, tuple(findings), home if findings else None)
 
 
-def _tried(fault: Fault, seed: int, home: Path) -> tuple[int, int, Counter[str], list[str]]:
+def _tried(fault: Fault, seed: int, home: Path, *, thorough: bool) -> tuple[int, int, Counter[str], list[str]]:
     simulated = fault.devices == "simulated" or (fault.devices == "any" and seed % 2 == 0)
     weather = Weather(seed=seed, sim=SIMULATED if simulated else "", pause=0.2)
     environment = stand_in(home) if fault.devices == "nvml" else {}
     with contextlib.closing(QueueStorm(home, weather, environment)) as trial:
+        trial.thorough = thorough
         try:
             fault.inject(trial)
             trial.finish()
             findings = trial.faults(losses_known=fault.losses_known, noisy=fault.noisy, timed=fault.timed)
         except Exception:
             findings = [*trial.broken, f"the round broke off: {traceback.format_exc()}"]
-        trial.blows[f"rounds of {fault.name}"] += 0
         record = trial.evidence().record if trial.paths.database.exists() else None
         jobs = len(record.jobs) if record else 0
         attempts = sum(map(len, record.attempts.values())) if record else 0

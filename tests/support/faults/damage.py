@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import subprocess
 from pathlib import Path
 
-from support.cli import PROGRAM
 from support.faults.disks import expect_end
 from support.faults.table import fault
 from support.storm.background import QueueStorm
 from support.storm.jobs import Work
-from support.wait import PATIENCE_SECONDS
 
 PAGE = 4096
 CUT = 3000
@@ -35,7 +32,7 @@ def damaged_database(trial: QueueStorm) -> None:
     damaged = trial.dice.choice([trial.dice.randbytes(PAGE) + whole[PAGE:], whole[: PAGE * 2 + 100]])
     trial.paths.database.write_bytes(damaged)
     for words in (["submit", "true"], ["status"], ["engine", "start"]):
-        code, said = _typed(trial, *words)
+        code, said = trial.typed(*words)
         if code == 0 or "Traceback" in said:
             trial.broken.append(f"`stoker {' '.join(words)}` ended with {code} on a damaged database: {said}")
     if trial.paths.database.read_bytes() != damaged:
@@ -89,19 +86,3 @@ def damaged_journal(trial: QueueStorm) -> None:
         journal.write(garbage)
     trial.blows["journal damaged"] += 1
     expect_end(trial, trial.submit([Work(trial.next_number, gpus=0)]), "beside a damaged journal")
-
-
-def _typed(trial: QueueStorm, *words: str) -> tuple[int, str]:
-    devices = ["--sim", trial.sim] if trial.sim and words[0] == "submit" else []
-    environment = {**trial.environment, **({"STOKER_SIM": trial.sim} if trial.sim else {})}
-    run = subprocess.run(
-        [PROGRAM, *words[:1], *devices, *words[1:]],
-        env=environment,
-        cwd=trial.work,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_SECONDS,
-        stdin=subprocess.DEVNULL,
-    )
-    return run.returncode, run.stdout + run.stderr

@@ -91,7 +91,7 @@ def no_state(trial: QueueStorm) -> None:
     trial.at_work()
 
 
-def expect_end(trial: QueueStorm, jobs: list[int], when: str, seconds: float = 30.0) -> None:
+def expect_end(trial: QueueStorm, jobs: list[int], when: str, seconds: float = 60.0) -> None:
     """Jobs must end while the fault lasts."""
 
     def ended() -> bool:

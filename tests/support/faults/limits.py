@@ -25,7 +25,11 @@ def few_descriptors(trial: QueueStorm) -> None:
 
 
 @fault(
-    "clock-jumps", "no job starts early, times out or is lost because of the clock", needs=("faketime",), timed=False
+    "clock-jumps",
+    "no job starts early, times out or is lost because of the clock",
+    needs=("faketime",),
+    devices="declared",
+    timed=False,
 )
 def clock_jumps(trial: QueueStorm) -> None:
     """The engine's clock goes a day forwards, two days back, and right again; jobs have the true one."""

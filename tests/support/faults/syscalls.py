@@ -177,19 +177,24 @@ def _forkserver_and_workers(trial: QueueStorm) -> list[int]:
 
 
 def _injected_for(trial: QueueStorm, pids: Sequence[int], injection: str, seconds: float) -> None:
-    with traced(pids, injection):
+    with traced(pids, injection, follow=injection.startswith(FORKS)):
         trial.feed(trial.next_number + 6)
         time.sleep(seconds)
 
 
 @contextlib.contextmanager
-def traced(pids: Sequence[int], injection: str) -> Iterator[None]:
-    """Processes, and those that they start, under an injection during the block; those that are gone are left out."""
+def traced(pids: Sequence[int], injection: str, *, follow: bool = False) -> Iterator[None]:
+    """Processes under an injection during the block, and those that they start if they are to be followed."""
     alive = [pid for pid in dict.fromkeys(pids) if Path(f"/proc/{pid}").exists()]
     if not alive:
         yield
         return
-    words = ["strace", "-f", *_words(injection), *(word for pid in alive for word in ("-p", str(pid)))]
+    words = [
+        "strace",
+        *(["-f"] if follow else []),
+        *_words(injection),
+        *(word for pid in alive for word in ("-p", str(pid))),
+    ]
     tracer = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: all(_is_traced(pid) for pid in alive) or tracer.poll() is not None)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import socket
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -16,6 +17,7 @@ from pathlib import Path
 from stoker.core.errors import StokerError
 from stoker.store.paths import Paths, find_paths
 from support import training_job
+from support.cli import PROGRAM
 from support.storm.book import CANCEL, JobBook
 from support.storm.checker import Evidence, faults_of_runs
 from support.storm.claims import overfull
@@ -30,7 +32,7 @@ from support.storm.record import open_jobs, read_record
 from support.storm.sharing import faults_of_sharing
 from support.storm.stays import sizes_of
 from support.storm.witness import read_witness, write_script
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 DEVICES = "a,b,c,d"
 CPU_JOBS = 3
@@ -72,6 +74,8 @@ class Trial:
         self.next_number = 0
         self.struck: set[tuple[int, int]] = set()
         """Jobs and runs whose own process was killed."""
+        self.thorough = False
+        """Whether there is time for what takes long."""
         self._first_number = 0
         self._finished = False
 
@@ -125,6 +129,19 @@ class Trial:
         except StokerError:
             self.blows["submit refused"] += 1
             return []
+
+    def typed(self, *words: str) -> tuple[int, str]:
+        """The exit code of a command line, and all that it said."""
+        run = subprocess.run(
+            [PROGRAM, *words],
+            env={**self.environment, **({"STOKER_SIM": self.sim} if self.sim else {})},
+            cwd=self.work,
+            check=False,
+            capture_output=True,
+            timeout=2 * PATIENCE_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+        return run.returncode, (run.stdout + run.stderr).decode(errors="replace")
 
     def _chain(self, target: After) -> None:
         """Submit jobs that come after others, and some after these."""

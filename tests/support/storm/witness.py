@@ -13,7 +13,7 @@ WITNESS = "witness"
 LOCKS = "locks"
 DOUBLE = 97
 """The code of a run that found the lock of its job or of one of its GPUs held, which only another run can do."""
-LOCK_SECONDS = 2
+LOCK_SECONDS = 1
 """How long a run waits for its locks: the kernel closes the files of a killed process a moment after its memory."""
 
 _JOB = """\
@@ -52,11 +52,16 @@ case $kind in
   loud) head -c "${STORM_BYTES:-20000000}" /dev/urandom ;;
 esac
 if [ "$kind" = overwritten ]; then
-  "$STORM_PYTHON" -c "
+  # In place of the shell, in whose environment it would be found.
+  exec "$STORM_PYTHON" -c "
 import ctypes, sys, time
 first, last = map(int, open('/proc/self/stat').read().rpartition(')')[2].split()[47:49])
 ctypes.memset(first, 0, last - first)
-time.sleep(float(sys.argv[1]))" "$seconds"
+seconds, before, code, after = sys.argv[1:]
+time.sleep(float(seconds))
+open('witness', 'a').write(f'end {before} {time.time()} {code} {after}\\n')
+sys.exit(int(code))" \\
+    "$seconds" "$id $STOKER_JOB_ID $STOKER_ATTEMPT ${CUDA_VISIBLE_DEVICES:--}" "$code" "${STORM_WORD:--}"
 elif [ -z "$memory" ]; then
   sleep "$seconds"
 else

@@ -119,7 +119,8 @@ def _time_limits(case: Case) -> Iterator[str]:
 
 def _only_what_was_asked(case: Case) -> Iterator[str]:
     for event, kind in _ASKED.items():
-        moments, asked = case.moments(event), [wish.asked for wish in case.wishes(kind)]
+        moments = [at for at in case.moments(event) if at not in case.story.tried_again]
+        asked = [wish.asked for wish in case.wishes(kind)]
         if len(moments) > len(asked) or any(at < min(asked) - SLACK for at in moments):
             yield f"was {event} at {moments}, which was asked for at {asked}"
     if any(attempt.why == "stopped" for attempt in case.attempts) and not case.wishes(CANCEL):

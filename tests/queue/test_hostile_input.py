@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cli.views.gpus import render_gpus
-from stoker.cli.views.plain import devices_plain, jobs_plain
-from stoker.cli.views.status import render_status
+from stoker.cli.views.plain import DEVICE_COLUMNS, JOB_COLUMNS, plain_lines
+from stoker.cli.views.status import render_gpus, render_status
 from stoker.core.device import Process, Reading
 from stoker.core.errors import StokerError
 from stoker.core.job import Running
@@ -109,7 +108,7 @@ def test_a_status_file(paths: Paths, store: Store, data: bytes, lives: bool) -> 
     status, gpus = status_of(knowledge, "host", None), gpus_of(knowledge)
     for line in (*render_status(status, 80, 24), *render_gpus(gpus, 120)):
         assert all(printable(span.text) == span.text for span in line)
-    for text in (*jobs_plain(status.jobs), *devices_plain(gpus.devices)):
+    for text in (*plain_lines(status.jobs, JOB_COLUMNS), *plain_lines(gpus.devices, DEVICE_COLUMNS)):
         assert "\x1b" not in text
     msgspec.json.encode(status)
     msgspec.json.encode(gpus)

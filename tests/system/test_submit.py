@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
@@ -18,8 +17,6 @@ from stoker.core.spec import Dependency, Resources
 from support.background import Background
 from support.cli import until
 from support.wait import PATIENCE_SECONDS
-
-SCHEMAS = Path(__file__).parents[2] / "docs/schema"
 
 
 def submitted(queue: Background, *arguments: str, **environment: str) -> Job:
@@ -231,11 +228,6 @@ class TestOutput:
         assert (job.id, job.name, job.command, job.tasks) == (1, "n", "echo 'a b'", None)
         assert job.log == str(background.paths.logs / "1.log")
 
-    @pytest.mark.parametrize(("name", "kind"), [("submit-1", SubmitResult), ("submit-plan-1", SubmitPlan)])
-    def test_the_schemas_are_what_the_code_says(self, name: str, kind: type) -> None:
-        """The promised schema is the one msgspec makes of the code."""
-        assert json.loads((SCHEMAS / f"stoker.{name}.json").read_text()) == msgspec.json.schema(kind)
-
     def test_secrets_are_kept_and_not_printed(self, background: Background) -> None:
         """The job finds its token; nothing that we print does."""
         secret = "abcdefgh12345678"
@@ -351,8 +343,9 @@ class TestKey:
             assert (first.err, "was used before" in again.err) == ("", True)
         with background.open_store() as store:
             assert store.last_job() == 1 + 4 + 1 + 3
-        shown = json.loads(background("submit", "--key", "array", "--json", "-a", "0-3", "--", "true").out)
-        assert (shown["repeated"], shown["jobs"][0]["id"], shown["jobs"][0]["count"]) == (True, 2, 4)
+        said = background("submit", "--key", "array", "--json", "-a", "0-3", "--", "true").out
+        shown = msgspec.json.decode(said, type=SubmitResult)
+        assert (shown.repeated, shown.jobs[0].id, shown.jobs[0].count) == (True, 2, 4)
 
     def test_another_command_under_the_key_is_refused(self, background: Background) -> None:
         """The command, an option, or the directory differs."""

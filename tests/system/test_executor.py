@@ -14,14 +14,13 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 import stoker
 from stoker.core.errors import UsageError
-from stoker.python import connection
+from stoker.python.connection import LONGEST_PAUSE, SHORTEST_PAUSE, pause_after
 from support.disk import fill, small_disk
 from support.python_program import Programs, programs_in
 from support.wait import line_from, wait_until
@@ -617,11 +616,8 @@ def test_full_disk(tmp_path: Path) -> None:
             waits.result(60)
 
 
-def test_slow_results_are_seen_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_results_are_seen_soon() -> None:
     """The watcher looks again after a twentieth of the time since something happened, or half a second."""
-    moments = iter([100.0, 100.0, 100.0, 101.0, 104.0, 3700.0])
-    monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: next(moments)))
-    unused = cast(Any, None)
-    looking = connection._Round(unused, unused, unused)  # looks at the clock twice
-    pauses = [looking._pause() for _ in range(4)]
-    assert pauses == pytest.approx([connection.SHORTEST_PAUSE, 0.05, 0.2, connection.LONGEST_PAUSE])
+    pauses = [pause_after(idle, took=0.0) for idle in (0.0, 1.0, 4.0, 3600.0)]
+    assert pauses == pytest.approx([SHORTEST_PAUSE, 0.05, 0.2, LONGEST_PAUSE])
+    assert pause_after(0.0, took=1.0) == pytest.approx(10.0)

@@ -227,7 +227,7 @@ class TestContract:
         assert list(executor.map(pow, [], [])) == []
 
     def test_map_gives_up_in_time(self, queue: Programs, executor: stoker.Executor) -> None:
-        """After the time-out those that have not started are cancelled, as nobody will ask for them."""
+        """After the time-out those that have not started are cancelled."""
         closed = gate(queue, "map")
         results = stoker.Executor(gpus=1).map(lambda _: wait_for(closed)(), range(4), timeout=0.5)
         last = stoker.jobs()[-1]
@@ -296,7 +296,7 @@ class TestContract:
 
 
 class TestCancel:
-    """Jobs that nobody wants any more."""
+    """Cancelling jobs in every state."""
 
     def test_one_that_waits(self, queue: Programs, executor: stoker.Executor) -> None:
         """It is over at once, and says so in the words of futures."""
@@ -382,7 +382,7 @@ class TestLater:
         assert job.result(60) == "well"
 
     def test_dead_engine_is_started_again(self, queue: Programs, executor: stoker.Executor) -> None:
-        """Whoever waits sees to it that somebody works."""
+        """A program that waits starts a dead engine again."""
         job = executor.submit(wait_for(gate(queue, "engine")))
         wait_until(job.running)
         queue.kill_engine()
@@ -508,7 +508,7 @@ class TestBadInput:
             executor.submit(lambda: os.kill(os.getpid(), signal.SIGKILL)).result(60)
 
     def test_function_that_leaves(self, executor: stoker.Executor) -> None:
-        """sys.exit() ends the job, and not whoever asks for its result; os._exit() leaves no result."""
+        """sys.exit() ends the job, and not the program that asks for its result; os._exit() leaves no result."""
         job, hard = executor.submit(sys.exit, 3), executor.submit(os._exit, 0)
         with pytest.raises(stoker.JobFailed, match="raised SystemExit: 3"):
             job.result(60)

@@ -96,7 +96,7 @@ class TestReturned:
         assert values[0]["argv"] == [str(studio.folder / "train.py"), "rate=3"]
 
     def test_failures_are_returned_like_values(self, studio: Studio) -> None:
-        """An exception, a death, an exit or a value that cannot travel costs nobody else's result."""
+        """An exception, a death, an exit or a value that cannot travel does not affect other results."""
         acts = ("raise", "die", "leave", "keep", "return")
         told = studio.returned([[[f"act={act}", f"rate={rate}"] for rate, act in enumerate(acts)]], "text=why")
         assert [each["kind"] for each in told] == ["Trouble", "JobFailed", "JobFailed", "JobFailed", "NoneType"]

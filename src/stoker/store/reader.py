@@ -128,11 +128,9 @@ class Reader:
         return [(number, decode(requests(), body)) for number, body in rows]
 
     def settings(self) -> dict[str, Any]:
-        """Settings that users made for all engines of this queue."""
         return {key: json.loads(value) for key, value in self.rows("SELECT key, value FROM settings")}
 
     def has_learnt(self) -> bool:
-        """Whether anything was learnt from earlier runs."""
         return bool(self.rows("SELECT 1 FROM learnt LIMIT 1"))
 
     def learnt(self, signature: str) -> Learnt:

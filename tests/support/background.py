@@ -61,7 +61,7 @@ class Background(Stoker):
     ) -> list[int]:
         """Queue shell lines (a name each, if any), and start an engine where none lives unless that is not wanted.
 
-        `terms` are fields of Terms. The output goes to `<id>.log` in the working directory.
+        `spec` are fields of JobSpec. The output goes to `<id>.log` in the working directory.
         """
 
         def jobs(environment: str) -> list[NewJob]:

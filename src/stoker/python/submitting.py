@@ -138,7 +138,6 @@ def _with_commands(part: Part, commands: Sequence[Command]) -> Part:
 
 
 def check(link: Link, options: JobOptions) -> None:
-    """Refuse options that no job could have."""
     _submission(link, options).read([Listed(_PLACEHOLDER, COMMAND_LINE)])
 
 

@@ -88,7 +88,6 @@ class WakeFifo:
         return self._descriptor
 
     def silence(self) -> None:
-        """Discard the wake-ups so far."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._descriptor, 65_536)
 

@@ -139,7 +139,6 @@ class Reader:
         return SubmitKey(rows[0][0], [tuple(part) for part in json.loads(rows[0][1])]) if rows else None
 
     def has_learnt(self) -> bool:
-        """Whether anything was learnt from earlier runs."""
         return bool(self.rows("SELECT 1 FROM learnt LIMIT 1"))
 
     def learnt(self, signature: str) -> Learnt:

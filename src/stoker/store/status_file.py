@@ -66,7 +66,6 @@ class EngineStatus(Struct, frozen=True):
         return Snapshot(self.at, self.devices, self.readings, self.note)
 
     def reason(self, shape: Shape) -> Reason | None:
-        """Why jobs of a shape wait."""
         return next((wait.reason for wait in self.waits if wait.shape == shape), None)
 
 

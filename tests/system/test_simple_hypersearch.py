@@ -126,5 +126,30 @@ def test_module_runs_as_the_script() -> None:
 
 def test_start_is_light() -> None:
     """The tool starts without the libraries of the large command line."""
-    program = "import sys, simple_gpu_scheduler.hypersearch; print({'click', 'rich', 'msgspec'} & {*sys.modules})"
+    program = "import sys, stoker.compat.simple_hypersearch; print({'click', 'rich', 'msgspec'} & {*sys.modules})"
     assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60) == "set()\n"
+
+
+PRESSING = """\
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "stoker.core":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+"""
+"""Presses Ctrl-C in the middle of a program's imports."""
+
+
+@pytest.mark.parametrize(
+    "program", ["simple_hypersearch", "simple_gpu_scheduler", "schedule", "priority_scheduler", "stoker"]
+)
+def test_interrupt_during_the_imports(tmp_path: Path, program: str) -> None:
+    """Ctrl-C right after the start of any of the programs ends it by the signal, without a traceback."""
+    (tmp_path / "sitecustomize.py").write_text(PRESSING)
+    command = ["env", "--default-signal=INT", str(PROGRAMS / program), "-h"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")

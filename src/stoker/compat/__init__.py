@@ -1,1 +1,27 @@
-"""Compat."""
+"""The older tools: their commands, and the import names under which scripts know them."""
+
+from __future__ import annotations
+
+import signal
+from importlib import import_module
+
+
+def run_program(module: str, function: str = "main") -> int:
+    """Import a program and run it. Ctrl-C during the import ends the process by the signal, without a traceback."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    program = getattr(import_module(module), function)
+    signal.signal(signal.SIGINT, handler)
+    code: int = program()
+    return code
+
+
+def run_simple_gpu_scheduler() -> int:
+    """The console script simple_gpu_scheduler."""
+    return run_program("stoker.compat.simple_gpu_scheduler")
+
+
+def run_simple_hypersearch() -> int:
+    """The console script simple_hypersearch."""
+    return run_program("stoker.compat.simple_hypersearch", "generate_commands")

@@ -78,7 +78,7 @@ class Database:
         if self._connection.in_transaction:
             yield self._connection
             return
-        with self._explained("write"), self._write_lock.held():
+        with self._explained("write"), self._write_lock:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
@@ -117,8 +117,9 @@ class Database:
 
     def _roll_back(self) -> None:
         self.forget_specs()
-        if self._connection.in_transaction:  # SQLite may have rolled back itself, as on a full disk
-            self._connection.execute("ROLLBACK")
+        with contextlib.suppress(sqlite3.ProgrammingError):  # it was closed before the garbage collector came here
+            if self._connection.in_transaction:  # SQLite may have rolled back itself, as on a full disk
+                self._connection.execute("ROLLBACK")
 
     def _prepare(self) -> None:
         """Check the version, switch to WAL, migrate."""
@@ -127,7 +128,7 @@ class Database:
             newer = f"{self._path} was written by a newer Stoker (schema {found} instead of {VERSION})"
             raise StokerError(newer, NEWER_HINT)
         if self.rows("PRAGMA journal_mode") != [("wal",)]:
-            with self._write_lock.held():  # two processes that open a new file at once would block each other
+            with self._write_lock:  # two processes that open a new file at once would block each other
                 self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
         if self._version() < VERSION:

@@ -7,7 +7,6 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from stoker.core.errors import StokerError
@@ -25,21 +24,22 @@ class WriteLock:
         with contextlib.ExitStack() as closing:
             self._lock, self._next = (_opened(file, closing) for file in (path, path.with_suffix(".next")))
             self._closing = closing.pop_all()
+        self._is_open = True
 
     def close(self) -> None:
+        self._is_open = False
         self._closing.close()
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         deadline = time.monotonic() + self._patience
         self._take(self._next, deadline)
         try:
             self._take(self._lock, deadline)
         finally:
             fcntl.flock(self._next, fcntl.LOCK_UN)
-        try:
-            yield
-        finally:
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_open:  # Ctrl-C within a with statement can leave its end to the garbage collector, after close()
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _take(self, descriptor: int, deadline: float) -> None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.compat.foreground import ToolView, inherited_spec, tool_setup
-from stoker.compat.schedule_info import (
+from stoker.compat.schedule.info import (
     MOST_GPUS,
     Entry,
     InfoFile,

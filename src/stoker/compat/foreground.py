@@ -55,6 +55,7 @@ def tool_setup(devices: Devices, label: str, **site: Any) -> Setup:
 
 def withdraw(run: Foreground, note: str) -> None:
     """Cancel what has not started, so that neither the queue nor `stoker resume` keeps jobs of a run that is over."""
+    run.retire()  # another Ctrl-C must not change how the run ended
     for _ in range(_PASSES):
         run.engine.turn(0.0)  # reads the jobs that came last, and records those that were cancelled
         waiting = [job for job in run.store.open_jobs(run.engine.name, 0, _ALL) if isinstance(job.state, Queued)]

@@ -17,7 +17,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.compat.foreground import ToolView, inherited_spec, tool_setup
+from stoker.compat.foreground import ToolView, inherited_spec, tool_setup, withdraw
 from stoker.compat.schedule.info import (
     MOST_GPUS,
     Entry,
@@ -26,9 +26,7 @@ from stoker.compat.schedule.info import (
     NumberedDevices,
     clock_text,
     find_info,
-    initialised,
     number_devices,
-    released,
     status_text,
 )
 from stoker.compat.tool import Parser, announce, run_tool, say, whole_number
@@ -185,15 +183,17 @@ def _either(documented: Value | None, later: Value | None, name: str, later_name
 
 
 def _output(name: str, option: str) -> str:
-    """The absolute path. It must be writable now, since the task may have to wait for hours."""
-    if name == INHERIT:
-        return INHERIT
-    path = os.path.join(os.getcwd(), os.path.expanduser(name))
-    try:
-        os.close(os.open(path, _OPEN, 0o666))
-    except OSError as error:
-        raise UsageError(f"{option} {name} cannot be written: {error.strerror}", "name another file") from None
-    return path
+    """The name as given. It must be writable now, since the task may have to wait for hours."""
+    if name != INHERIT:
+        try:
+            os.close(os.open(_path(name), _OPEN, 0o666))
+        except OSError as error:
+            raise UsageError(f"{option} {name} cannot be written: {error.strerror}", "name another file") from None
+    return name
+
+
+def _path(name: str) -> str:
+    return name if name == INHERIT else os.path.join(os.getcwd(), os.path.expanduser(name))
 
 
 # -- actions ---------------------------------------------------------------------------------------
@@ -245,9 +245,7 @@ def _checked_init(numbers: Sequence[int]) -> int:
 
 def _prepare(options: argparse.Namespace, info: InfoFile) -> int:
     """Bring the file up to date and apply -i and -rg; returns 1 where one of them failed."""
-    info.sync()
-    if options.init:
-        info.sync(initialised(options.init[0], options.init[1:]))
+    info.sync(init=options.init or ())
     if info.trouble:
         _say(f"{'error' if options.init else 'warning'}: {info.trouble}")
     failed = bool(options.init and info.trouble)
@@ -257,7 +255,7 @@ def _prepare(options: argparse.Namespace, info: InfoFile) -> int:
 
 def _release(numbers: Sequence[int], info: InfoFile) -> bool:
     """Whether all of these GPUs are free now."""
-    info.sync(released(numbers))
+    info.sync(released=numbers)
     count = len(info.entries)
     for number in numbers:
         if number >= count:
@@ -284,10 +282,8 @@ def _run_task(request: Request, info: InfoFile, devices: NumberedDevices) -> int
         with contextlib.closing(Foreground(setup, view)) as run:
             view.run = run
             run.run(_source(request, resources, run))
-            if (left := run.engine.next_waiting) is not None:
-                run.engine.cancel(left.id, None, "its scheduler was stopped")
             code = _exit_code(run)
-            run.retire()  # another Ctrl-C while we leave must not change the exit code
+            withdraw(run, "its scheduler was stopped")
     finally:  # the lease is released only now, unless the task is still running
         info.own = {}
         info.sync()
@@ -317,8 +313,8 @@ def _source(request: Request, resources: Resources, run: Foreground) -> ListSour
         inherited_spec(run),
         resources=resources,
         requeue=False,
-        out=literal(request.out),
-        err=literal(request.err),
+        out=literal(_path(request.out)),
+        err=literal(_path(request.err)),
     )
     task = Listed(Command(request.words), "command line")
     return ListSource([task], lambda item: NewJob(item.command, spec), lambda item: None)
@@ -356,8 +352,8 @@ class TaskView(ToolView):
         event, state = job_event.event, job_event.job.state
         if isinstance(event, Assigned):
             self._assigned, self._devices = job_event.job, job_event.devices
-            for path in {self._request.out, self._request.err} - {INHERIT}:
-                os.close(os.open(path, _OPEN | os.O_TRUNC, 0o666))
+            for name in {self._request.out, self._request.err} - {INHERIT}:
+                os.close(os.open(_path(name), _OPEN | os.O_TRUNC, 0o666))
             self._enter(event.at)
         elif isinstance(event, Exited | Lost):
             self._started = job_event.started

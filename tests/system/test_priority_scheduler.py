@@ -305,6 +305,7 @@ def test_terminated_and_started_again(place: Place) -> None:
     assert scheduler.end()[0] == 128 + signal.SIGTERM
     wait_until(lambda: not place.job_processes())
     assert len(place.left()) == 2
+    assert len(place("status", "--plain", "--sim").out.splitlines()) == 1  # nothing is left in the queue
     (place.cwd / "gate").touch()
     assert place.schedule()[0] == 0
     assert place.left() == []

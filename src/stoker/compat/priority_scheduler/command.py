@@ -16,13 +16,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from stoker.compat.foreground import ToolView
+from stoker.compat.foreground import ToolView, withdraw
 from stoker.compat.priority_scheduler.stages import PROFILES, Batches, TaskJobs
 from stoker.compat.priority_scheduler.task_file import Rows, TaskFile, Tickets, find_counter
 from stoker.compat.tool import Parser, announce, run_tool, say
 from stoker.core.device import resolve
 from stoker.core.errors import Impossible, UsageError
-from stoker.core.job import Ended, JobEvent
+from stoker.core.job import Ended, JobEvent, Lost
 from stoker.core.planner.policy import Policy
 from stoker.core.settings import EngineSettings, policy_of
 from stoker.core.text import printable
@@ -78,7 +78,14 @@ def _parser() -> Parser:
     add, size_help = parser.add_argument, "tasks picked in a single go, 20 unless given"
     mps_help = "use Nvidia MPS (Multi-Process Service), yes unless given"
     add("-c", "--csv", default=DEFAULT_FILE, metavar="FILE", help=f"path to the CSV file, {DEFAULT_FILE} unless given")
-    add("-n", "--num", type=_size, default=DEFAULT_SIZE, metavar="N", help=size_help)
+    add(
+        "-n",
+        "--num",
+        type=partial(_whole, "a number of tasks", 1, LARGEST_SIZE),
+        default=DEFAULT_SIZE,
+        metavar="N",
+        help=size_help,
+    )
     add("--header", type=_header, default=0, metavar="ROW", help="row of the header, from 0; None if there is none")
     add("-m", "--mps", type=_decided, default=True, nargs="?", const=True, metavar="YES|NO", help=mps_help)
     add(
@@ -90,12 +97,6 @@ def _parser() -> Parser:
     )
     add("--keep", action="store_true", help="leave the file as it is, instead of removing each row that succeeded")
     return parser
-
-
-def _size(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text[:12]) <= LARGEST_SIZE:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tasks from 1 up")
-    return int(text)
 
 
 def _header(text: str) -> int | None:
@@ -114,10 +115,13 @@ def _decided(text: str) -> bool:
 
 
 def _percentage(text: str) -> int:
-    number = text.strip().removesuffix("%")
-    if not number.isdecimal() or not 1 <= int(number[:4]) <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 1 to 100")
-    return int(number)
+    return _whole("a percentage", 1, 100, text.strip().removesuffix("%"))
+
+
+def _whole(what: str, least: int, most: int, text: str) -> int:
+    if not text.isdecimal() or not least <= int(text[:12]) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what} from {least} to {most}")
+    return int(text)
 
 
 # -- the run ---------------------------------------------------------------------------------------
@@ -187,7 +191,9 @@ def _work(rows: Rows, setup: Setup, options: argparse.Namespace) -> int:
                 run.run(batches)
             finally:
                 rows.close(interrupted=run.stopped_by is not None or sys.exc_info()[0] is not None)
+            view.batches = None
         if run.stopped_by is not None:
+            withdraw(run, "not started; the next priority_scheduler goes on with its row")
             return 128 + run.stopped_by
         return 0 if rows.all_well else 1
 
@@ -232,10 +238,11 @@ class BatchView(ToolView):
         self._waiting_announced = False
 
     def happened(self, job_event: JobEvent) -> None:
-        """Only ends matter."""
-        state = job_event.job.state
+        job, state = job_event.job, job_event.job.state
         if self.batches is not None and isinstance(state, Ended):
-            self.batches.ended(job_event.job, state, job_event.started, job_event.log)
+            self.batches.ended(job, state, job_event.started, job_event.log)
+        elif isinstance(job_event.event, Lost):
+            _say(f"the worker of {job.name} was killed, so it runs again")
 
     def refresh(self, run: Foreground) -> None:
         """Print once for each batch that tasks wait."""

@@ -479,6 +479,15 @@ def test_ways_to_end(lab: Lab) -> None:
     assert (again.count("finishes"), lab.unfinished()) == (3, [])
 
 
+def test_worker_killed(lab: Lab) -> None:
+    """An instance whose worker was killed runs again, and that is said."""
+    kills = "import time\nif os.environ['STOKER_ATTEMPT'] == '1': os.kill(os.getppid(), 9); time.sleep(600)\n"
+    config = '"scheduler_config": {"gpu": ["0"]}, "test_config": [{"a": [1]}]'
+    errors = lab.run_tasks(f"{kills}print('ran')", config)
+    assert "gpu_task_scheduler: the worker of task a-1, was killed, so it runs again\n" in errors
+    assert lab.text("results/a-1,/worker.log.1") == "ran\n"
+
+
 def test_full_disk(lab: Lab) -> None:
     """An instance that cannot write its results fails, and is run again when there is space."""
     with small_disk(lab.directory / "disk", "size=1m") as disk:
@@ -574,29 +583,37 @@ def test_class_in_a_notebook_without_cloudpickle(lab: Lab) -> None:
     assert not (lab.directory / "results").exists()
 
 
-def test_class_in_a_package(lab: Lab) -> None:
-    """The file of a package may define the class, and import its other modules."""
-    package = lab.directory / "package"
-    package.mkdir()
-    (package / "value.py").write_text("number = 5\n")
-    task = "class Task(GPUTask):\n    def main(self): print(number, __package__, __path__)\n"
-    (package / "__init__.py").write_text(
-        "from gpu_task_scheduler.gpu_task import GPUTask\nfrom .value import number\n" + task
-    )
-    config = '"scheduler_config": {"gpu": ["0"]}, "test_config": [{"a": [1]}]'
-    lab.write(script=script(config).replace("from task", "from package"))
-    lab.python("script.py")
-    assert lab.text("results/a-1,/worker.log") == f"5 package {[str(package)]}\n"
+PACKAGE = """\
+from gpu_task_scheduler.gpu_task import GPUTask
+from .value import number
 
 
-def test_run_as_a_module(lab: Lab) -> None:
-    """`python -m package.script` works too, with relative imports in the script that defines the class."""
-    package = lab.directory / "package"
-    package.mkdir()
-    (package / "value.py").write_text("number = 5\n")
-    (package / "script.py").write_text("from .value import number\n" + IN_MAIN.format(guard=""))
-    assert lab.python("-m", "package.script")[0] == 0
-    assert lab.folders() == ["a-1,", "a-2,"]
+class Task(GPUTask):
+    def main(self):
+        print(number, __package__, __path__)
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "printed"),
+    [
+        # The file of a package may define the class, and import its other modules.
+        (
+            {"package/__init__": PACKAGE, "script": script(FOUR).replace("from task", "from package")},
+            ["script.py"],
+            "5 package ['{directory}/package']\n",
+        ),
+        # `python -m package.script` works too, with relative imports in the script that defines the class.
+        ({"package/script": "from .value import number\n" + IN_MAIN.format(guard="")}, ["-m", "package.script"], "1 0"),
+    ],
+    ids=["class in a package", "script in a package"],
+)
+def test_packages(lab: Lab, files: dict[str, str], words: list[str], printed: str) -> None:
+    (lab.directory / "package").mkdir()
+    lab.write(**files, **{"package/value": "number = 5\n"})
+    assert lab.python(*words)[0] == 0
+    log = lab.text(f"results/{lab.folders()[0]}/worker.log")
+    assert log.startswith(printed.format(directory=lab.directory))
 
 
 # -- bad input -------------------------------------------------------------------------------------

@@ -8,11 +8,12 @@ from importlib import import_module
 
 def run_program(module: str, function: str = "main") -> int:
     """Import a program and run it. Ctrl-C during the import ends the process by the signal, without a traceback."""
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeded:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     program = getattr(import_module(module), function)
-    signal.signal(signal.SIGINT, handler)
+    if heeded:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     code: int = program()
     return code
 

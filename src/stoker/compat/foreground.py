@@ -58,11 +58,12 @@ def withdraw(run: Foreground, note: str) -> None:
     run.retire()  # another Ctrl-C must not change how the run ended
     for _ in range(_PASSES):
         run.engine.turn(0.0)  # reads the jobs that came last, and records those that were cancelled
-        waiting = [job for job in run.store.open_jobs(run.engine.name, 0, _ALL) if isinstance(job.state, Queued)]
+        opened = run.store.open_jobs(run.engine.name, 0, _ALL)
+        waiting = [job.id for job in opened if isinstance(job.state, Queued) and job.batch == run.batch]
         if not waiting:
             return
-        for job in waiting:
-            run.engine.cancel(job.id, None, note)
+        for job_id in waiting:
+            run.engine.cancel(job_id, None, note)
 
 
 def inherited_spec(run: Foreground) -> JobSpec:

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from stoker.compat.tool import lock_within
 from stoker.core.errors import StokerError, UsageError
 from stoker.queue.task_list import COLUMNS, BadRow, Task, read_tasks, split_records, text_of
 
@@ -38,30 +39,18 @@ _MOST_DIGITS = 18
 
 def lock(path: Path, *, create: bool = False, patience: float = 0.0) -> io.FileIO:
     """The file that is at the path now, locked until it is closed; BlockingIOError where another program keeps it."""
-    deadline = time.monotonic() + patience
     flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY | os.O_NONBLOCK
     while True:
         file = io.FileIO(os.open(path, flags | os.O_CLOEXEC, 0o666), "r+" if create else "r")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(path, file):  # it was not replaced before we had the lock
-                return file
-            file.close()
-        except BlockingIOError:
-            file.close()
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(0.01)
+            lock_within(file.fileno(), fcntl.LOCK_EX, patience)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):  # not replaced before we had the lock
+                    return file
         except BaseException:
             file.close()
             raise
-
-
-def _is_at(path: Path, file: io.FileIO) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    except FileNotFoundError:
-        return False
+        file.close()
 
 
 def contents(file: io.FileIO, begin: int = 0) -> bytes:

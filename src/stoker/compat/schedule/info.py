@@ -18,6 +18,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.compat.tool import lock_within
 from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.errors import StokerError
 from stoker.core.lease import Lease
@@ -209,7 +210,7 @@ class InfoFile:
         try:
             with self._opened(os.O_RDONLY) as descriptor:
                 with contextlib.suppress(BlockingIOError):  # a lock held for long must not keep others from reading
-                    _lock(descriptor, fcntl.LOCK_SH, LOCK_PATIENCE / 10)
+                    lock_within(descriptor, fcntl.LOCK_SH, LOCK_PATIENCE / 10)
                 return self._parsed(descriptor)
         except FileNotFoundError:
             return None
@@ -277,7 +278,7 @@ class InfoFile:
         """Rewrite the file, or create it; a file that cannot be parsed counts as missing."""
         try:
             with self._opened(os.O_RDWR, create=True) as descriptor:
-                _lock(descriptor, fcntl.LOCK_EX, LOCK_PATIENCE)
+                lock_within(descriptor, fcntl.LOCK_EX, LOCK_PATIENCE)
                 before = None
                 with contextlib.suppress(InfoUnusable):
                     before = self._parsed(descriptor)
@@ -341,18 +342,6 @@ class InfoFile:
 def _initialised(count: int, unavailable: Collection[int], entries: Entries, leased: Collection[int]) -> Entries:
     kept = {number: entry for number, entry in enumerate(entries) if number in leased and not entry.is_mark}
     return tuple([MARKED if number in unavailable else kept.get(number, FREE) for number in range(count)])
-
-
-def _lock(descriptor: int, kind: int, patience: float) -> None:
-    """Take the lock; BlockingIOError when another process holds it for longer than the patience."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise
-        time.sleep(0.01)
 
 
 def _rewrite(descriptor: int, text: bytes) -> None:

@@ -171,12 +171,6 @@ def test_slot_freed_last_is_taken_first(shell: Shell) -> None:
     assert [slot for _, slot in announced(printed.splitlines())] == ["2", "1", "0", "2", "0", "1"]
 
 
-def test_order_of_slots_as_measured_with_the_original(shell: Shell) -> None:
-    """With commands of 1, .2 and .4 s on the slots 2, 1 and 0, the fourth and the fifth both go to 1."""
-    result = shell.typed("simple_gpu_scheduler --gpus 0 1 2", b"sleep 1\nsleep .2\nsleep .4\nsleep .1\nsleep .05\n")
-    assert [slot for _, slot in announced(result.stdout.decode().splitlines())] == ["2", "1", "0", "1", "1"]
-
-
 # -- announcements ---------------------------------------------------------------------------------
 
 

@@ -21,5 +21,8 @@ def main() -> None:
             return
     from stoker.cli.main import main as run
 
-    signal.signal(signal.SIGINT, impatient)
-    run()
+    try:
+        signal.signal(signal.SIGINT, impatient)
+        run()
+    except KeyboardInterrupt:  # outside of the part that handles it
+        os._exit(128 + signal.SIGINT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from importlib import import_module
 
 
 def run_program(module: str, function: str = "main") -> int:
@@ -11,10 +10,15 @@ def run_program(module: str, function: str = "main") -> int:
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeded:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from importlib import import_module
+
     program = getattr(import_module(module), function)
-    if heeded:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    code: int = program()
+    try:
+        if heeded:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        code: int = program()
+    except KeyboardInterrupt:  # outside of the part that handles it
+        code = 128 + signal.SIGINT
     return code
 
 

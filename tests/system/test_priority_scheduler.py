@@ -284,17 +284,6 @@ def test_the_file_vanishes(place: Place) -> None:
     assert "nothing more is taken from tasks.csv" in said
 
 
-def test_a_second_scheduler(place: Place) -> None:
-    """It is refused while the first works on the same file."""
-    place.tasks(".,sh,gated.sh a,5,1")
-    first = place.begin("-c", "tasks.csv", "-m", "no")
-    place.wait_lines("runs", 2)
-    code, _, said = place.schedule()
-    assert (code, said.count("another priority_scheduler works on tasks.csv")) == (2, 1)
-    (place.cwd / "gate").touch()
-    assert first.end()[0] == 0
-
-
 # -- interruptions ---------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from stoker.compat.gpu_task.process import SIGNALS, Failure, Instance, Message, 
 from stoker.core.errors import StokerError
 from stoker.core.job import Assigned, Ended, Exited, JobEvent, Lost, Started
 from stoker.core.launch import literal
-from stoker.core.planner.policy import Policy
+from stoker.core.settings import Policy
 from stoker.core.spec import Command, NewJob
 from stoker.core.text import outcome, printable
 from stoker.devices.detect import declare

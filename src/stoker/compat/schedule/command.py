@@ -141,6 +141,8 @@ class Request(Struct, frozen=True):
     """Whether it was typed in the way of the tool's later versions."""
     out: str = INHERIT
     err: str = INHERIT
+    given_names: tuple[str, str] = (INHERIT, INHERIT)
+    """Of the two files, for the summary."""
     verbose: bool = False
 
 
@@ -162,6 +164,7 @@ def _request(options: argparse.Namespace) -> Request | None:
         later=later,
         out=_output(options.out, "-o"),
         err=_output(options.err, "-e"),
+        given_names=(options.out, options.err),
         verbose=options.verbose,
     )
 
@@ -183,17 +186,15 @@ def _either(documented: Value | None, later: Value | None, name: str, later_name
 
 
 def _output(name: str, option: str) -> str:
-    """The name as given. It must be writable now, since the task may have to wait for hours."""
-    if name != INHERIT:
-        try:
-            os.close(os.open(_path(name), _OPEN, 0o666))
-        except OSError as error:
-            raise UsageError(f"{option} {name} cannot be written: {error.strerror}", "name another file") from None
-    return name
-
-
-def _path(name: str) -> str:
-    return name if name == INHERIT else os.path.join(os.getcwd(), os.path.expanduser(name))
+    """The absolute path. It must be writable now, since the task may have to wait for hours."""
+    if name == INHERIT:
+        return INHERIT
+    path = os.path.join(os.getcwd(), os.path.expanduser(name))
+    try:
+        os.close(os.open(path, _OPEN, 0o666))
+    except OSError as error:
+        raise UsageError(f"{option} {name} cannot be written: {error.strerror}", "name another file") from None
+    return path
 
 
 # -- actions ---------------------------------------------------------------------------------------
@@ -313,8 +314,8 @@ def _source(request: Request, resources: Resources, run: Foreground) -> ListSour
         inherited_spec(run),
         resources=resources,
         requeue=False,
-        out=literal(_path(request.out)),
-        err=literal(_path(request.err)),
+        out=literal(request.out),
+        err=literal(request.err),
     )
     task = Listed(Command(request.words), "command line")
     return ListSource([task], lambda item: NewJob(item.command, spec), lambda item: None)
@@ -336,10 +337,11 @@ class TaskView(ToolView):
         self._request = request
         self._info = info
         self._ids = ids
-        self._user = current_user()
         self._assigned: Job | None = None
         """The job as it was when it got its GPUs."""
         self._devices: tuple[Device, ...] = ()
+        self._gpu = ""
+        self._words = request.words
         self._process: int | None = None
         self._started: float | None = None
         self._waiting_announced = False
@@ -352,8 +354,10 @@ class TaskView(ToolView):
         event, state = job_event.event, job_event.job.state
         if isinstance(event, Assigned):
             self._assigned, self._devices = job_event.job, job_event.devices
-            for name in {self._request.out, self._request.err} - {INHERIT}:
-                os.close(os.open(_path(name), _OPEN | os.O_TRUNC, 0o666))
+            self._gpu = ",".join(dict(device.variables)["GPU"] for device in self._devices)
+            self._words = device_words(self._request.words, self._devices)
+            for path in {self._request.out, self._request.err} - {INHERIT}:
+                os.close(os.open(path, _OPEN | os.O_TRUNC, 0o666))
             self._enter(event.at)
         elif isinstance(event, Exited | Lost):
             self._started = job_event.started
@@ -380,14 +384,6 @@ class TaskView(ToolView):
         self._waiting_announced = True
         announce(f"Scheduler (PID: {os.getpid()}) is waiting for {self._request.forced_text}.\n")
 
-    @property
-    def _gpu(self) -> str:
-        return ",".join(dict(device.variables)["GPU"] for device in self._devices)
-
-    @property
-    def _words(self) -> tuple[str, ...]:
-        return device_words(self._request.words, self._devices)
-
     def _announce_start(self) -> None:
         """Once, when the pid of the task is known."""
         if self._process is not None or self.run is None or self._assigned is None:
@@ -401,7 +397,7 @@ class TaskView(ToolView):
             self._enter(time.time())
 
     def _enter(self, at: float) -> None:
-        entry = Entry(False, self._gpu, self._words, self._process, clock_text(at), self._user)
+        entry = Entry(False, self._gpu, self._words, self._process, clock_text(at), current_user())
         self._info.own = {self._ids.index(device.id): entry for device in self._devices}
         self._info.sync()
 
@@ -443,7 +439,7 @@ class TaskView(ToolView):
     def _summary(self, start: float, end: float) -> str:
         minutes, seconds = divmod(int(end) - int(start), 60)
         hours, minutes = divmod(minutes, 60)
-        out, err = self._request.out, self._request.err
+        out, err = self._request.given_names
         shown = f"stdout: {'<stdout>' if out == INHERIT else out}\nstderr: {'<stderr>' if err == INHERIT else err}\n"
         files = "" if self._request.later else shown
         return (

@@ -228,3 +228,14 @@ class TestTroubles:
         with closing(Store(path)) as store, pytest.raises(StokerError, match="no such table") as caught:
             store.last_job()
         assert "move the file aside" in caught.value.hint
+
+
+def test_transaction_that_is_never_left(tmp_path: Path) -> None:
+    """An interrupt can leave a transaction to the garbage collector, after the store was closed: that is silent."""
+    store = Store(tmp_path / "queue.db")
+    abandoned = store.writing()
+    abandoned.__enter__()
+    store.close()
+    del abandoned  # what it raised would fail this test, as an unraisable exception
+    with closing(Store(tmp_path / "queue.db")) as again, again.writing():
+        pass

@@ -27,6 +27,8 @@ def main() -> None:
 
         signal.signal(signal.SIGINT, impatient)
         run()
+    except KeyboardInterrupt:  # outside of the part that handles it
+        os._exit(128 + signal.SIGINT)
     except (MemoryError, ImportError) as error:
         if isinstance(error, ImportError) and not any(word in str(error) for word in NO_MEMORY):
             raise

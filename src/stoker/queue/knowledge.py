@@ -229,6 +229,7 @@ class Knowledge:
         self._outcomes: dict[Dependency, Outcome] = {}
         self._learnt: dict[str, Learnt] = {}
         self._to_come: dict[tuple[str, Shape], int | None] = {}
+        self._run_labels: dict[int, str] = {}
         self._living = {status.engine for status in statuses.runs} | ({QUEUE} if statuses.lives else set())
 
     def _used_by_jobs(self, processes: Iterable[Process]) -> dict[int, int]:
@@ -325,12 +326,18 @@ class Knowledge:
             )
         word, why = self._about_queued(job, engine)
         if self.is_abandoned(engine):
-            return word, f"left by a run that died; go on with it: stoker resume {id_text(job)}"
+            return word, f"left by {self._run_label(job.batch)}, now gone; go on with it: stoker resume {id_text(job)}"
         return word, why
 
     def _unseen(self, job: Job, engine: str) -> str:
         seen = self.last_seen(engine, started_at(job) or 0.0)
         return "" if seen is None else f"last seen {self.clock(seen)}" if seen else "not confirmed by an engine"
+
+    def _run_label(self, batch: int) -> str:
+        """What the user typed, as `simple_gpu_scheduler --gpus 0`."""
+        if batch not in self._run_labels:
+            self._run_labels[batch] = self.store.batch_label(batch) or "a run"
+        return self._run_labels[batch]
 
     def _about_active(self, job: Job, engine: str) -> str:
         if isinstance(job.state, Stopping) and job.state.note:

@@ -85,6 +85,11 @@ class Reader:
         order = "ORDER BY state = 'starting', json_extract(CAST(detail AS TEXT), '$.since'), id"
         return [found for (found,) in self.rows(f"SELECT id FROM jobs WHERE {ACTIVE} AND {same} {order}", job_id)]
 
+    def batch_label(self, batch: int) -> str:
+        """What submitted a batch, as users see it."""
+        rows = self.rows("SELECT label FROM batches WHERE id = ?", batch)
+        return str(rows[0][0]) if rows else ""
+
     def times_done(self, content: bytes) -> int:
         """How many jobs with this content have succeeded."""
         return int(self.rows("SELECT count(*) FROM jobs WHERE content = ? AND state = 'done'", content)[0][0])

@@ -31,9 +31,16 @@ from stoker.queue.options import BY_NAME
 from stoker.queue.submit import OF_THE_JOB_WE_ARE_IN
 from stoker.queue.systemd_unit import missing_program, unit_path
 from stoker.store import queries
-from stoker.store.damage import DAMAGED_HINT, NEWER_HINT, damage, has_log_without_file
-from stoker.store.engine_lock import QUEUE, living_engines, process_of, version_notice
-from stoker.store.ownership import held_orphans, leftover_workers, orphans
+from stoker.store.database import DAMAGED_HINT, NEWER_HINT, damage, has_log_without_file
+from stoker.store.engine_lock import (
+    QUEUE,
+    held_orphans,
+    leftover_workers,
+    living_engines,
+    orphans,
+    process_of,
+    version_notice,
+)
 from stoker.store.paths import NETWORK_FILE_SYSTEMS, Paths, file_system_of
 from stoker.store.status_file import read_status
 from stoker.store.writer import Store, open_store

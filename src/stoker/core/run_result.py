@@ -9,6 +9,8 @@ from msgspec import Struct, field
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Exited, Job, JobEvent, Lost, Result, Started
 
+KEPT_FAILURES = 1000
+
 
 class BusyTime:
     """Time in which devices were busy, counted once however many attempts shared one; takes events in their order."""
@@ -38,9 +40,6 @@ class BusyTime:
             self._jobs[device.id].discard(job_event.job.id)
             if not self._jobs[device.id]:
                 self.seconds += max(0.0, at - self._since.pop(device.id))
-
-
-KEPT_FAILURES = 1000
 
 
 class Tally(Struct):
@@ -91,13 +90,10 @@ class Tally(Struct):
             self.done_seconds += ran if isinstance(job.state, Ended) and job.state.result == "done" else 0.0
             self.retried += not isinstance(job.state, Ended)
         if isinstance(job.state, Ended):
-            self._note_end(job, job.state)
-
-    def _note_end(self, job: Job, state: Ended) -> None:
-        self.results[state.result] += 1
-        self.last_ended = job
-        if state.result != "done" and len(self.failures) < KEPT_FAILURES:
-            self.failures.append(job)
+            self.results[job.state.result] += 1
+            self.last_ended = job
+            if job.state.result != "done" and len(self.failures) < KEPT_FAILURES:
+                self.failures.append(job)
 
 
 class Halt(Struct, frozen=True):
@@ -123,11 +119,7 @@ def parse_halt(text: str) -> Halt | None:
     when, _, rest = text.partition(",")
     why, _, amount = rest.partition("=")
     number = amount.removesuffix("%")
-    if (
-        when not in ("now", "soon")
-        or why not in ("fail", "success", "done")
-        or not number.isdecimal()
-        or not int(number)
-    ):
+    known = when in ("now", "soon") and why in ("fail", "success", "done")
+    if not known or not number.isdecimal() or not int(number):
         raise UsageError(f"--halt {text!r} is not understood", "write it as soon,fail=1 or now,fail=20%")
     return Halt(when == "now", why, float(number), amount.endswith("%"))

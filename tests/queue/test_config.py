@@ -336,7 +336,7 @@ class TestTrust:
         """A file that everybody may write to is ignored, with a word why."""
         (tmp_path / "config.toml").write_text("not TOML")
         (tmp_path / "config.toml").chmod(0o666)
-        assert why_ignored(tmp_path / "config.toml") == "everybody may write to it (chmod o-w would help)"
+        assert why_ignored(tmp_path / "config.toml") == "every user may write to it (chmod o-w would help)"
 
     def test_somebody_elses(self, tmp_path: Path, user: User) -> None:
         """A file of another user is ignored, and the warning names him; so is one of nobody in particular."""

@@ -136,7 +136,7 @@ def _distrust(found: os.stat_result) -> str:
     if found.st_uid not in (0, os.geteuid()):
         return f"it belongs to user {user_name(found.st_uid)}, who could have your jobs run anything"
     if found.st_mode & stat.S_IWOTH:
-        return "everybody may write to it (chmod o-w would help)"
+        return "every user may write to it (chmod o-w would help)"
     return ""
 
 

@@ -26,9 +26,9 @@ from stoker.core.job import (
 )
 from stoker.core.launch import parse_key
 from stoker.core.learning import Learnt
+from stoker.core.planner.placement import waiting_since
 from stoker.core.planner.queue import NotEligible, WaitingJobs, is_gated, why_not_eligible
 from stoker.core.planner.reasons import Behind, NotBefore
-from stoker.core.planner.reservation import waiting_since
 from stoker.core.spec import Dependency, NeverSatisfied, Outcome, never_satisfied_text, target_text
 from stoker.engine.recorder import FollowUp, Recorder
 from stoker.store.schema import Measured
@@ -144,6 +144,9 @@ class JobTable:
         """Mark an active job as adopted."""
         self._adopted.add(job.id)
 
+    def is_adopted(self, job_id: int) -> bool:
+        return job_id in self._adopted
+
     def own(self, job_id: int, batch: int) -> bool:
         """Make an adopted job one of this engine's, in a batch of its; False where it is not active any more."""
         job = self._active.get(job_id)
@@ -253,6 +256,8 @@ class Jobs:
         place = event if isinstance(event, Assigned) else job.state
         devices = self.find_devices(place.devices) if isinstance(place, Assigned | Active) else ()
         after = self.recorder.add(job, event, devices)
+        if isinstance(after.state, Queued) and self.table.is_adopted(job.id):
+            self.recorder.release(job.id)
         self.settle(after)
         return after
 

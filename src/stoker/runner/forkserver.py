@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from stoker.runner.worker import Worker
 
 INHERITED_NUMBER = 60
 """The descriptor by which jobs inherit a lock: beyond those that scripts use, and in the kernel's smallest table."""
+IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 
 
 def main() -> None:
@@ -30,7 +32,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     os.chdir("/")
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # a worker that inherited a blocked SIGCHLD would miss ends
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+    for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     boot = processes.boot_id()
@@ -73,9 +75,13 @@ def _become_worker(folder: str, boot: str, listener: int, _lock: int, journal: i
         os.setsid()
         processes.become_subreaper()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for descriptor in inherited:
-            _pass_on(descriptor)
-        Worker(socket.socket(fileno=listener), journal, boot).serve()
+        passed = [_pass_on(descriptor) for descriptor in inherited]
+        worker = Worker(socket.socket(fileno=listener), journal, boot)
+        worker.serve()
+        if worker.lost_engine:
+            for number in passed:  # the engine would keep the lock
+                os.set_inheritable(number, False)
+            _restart_engine(os.path.dirname(os.path.dirname(folder)))
     except BaseException:
         import traceback  # seldom needed, and slow to import
 
@@ -86,11 +92,28 @@ def _become_worker(folder: str, boot: str, listener: int, _lock: int, journal: i
         os._exit(0)
 
 
-def _pass_on(descriptor: int) -> None:
+def _pass_on(descriptor: int) -> int:
     """Let jobs inherit a descriptor, under its high number if the limit on open files allows that."""
     try:
         os.dup2(descriptor, INHERITED_NUMBER, inheritable=True)
     except OSError:
         os.set_inheritable(descriptor, True)
-    else:
-        os.close(descriptor)
+        return descriptor
+    os.close(descriptor)
+    return INHERITED_NUMBER
+
+
+def _restart_engine(state: str) -> None:
+    """Become the command that starts the engine again, if that was killed: one that exits removes the file first.
+
+    It cannot be a child: the worker is the subreaper of all that descends from it.
+    """
+    try:
+        with open(f"{state}/engine.restart", "rb") as file:
+            record = json.load(file)
+        for number in IGNORED:
+            signal.signal(number, signal.SIG_DFL)
+        _leave_streams(share_input=False, share_output=False)
+        os.execve(record["command"][0], record["command"], record["environment"])  # noqa: S606
+    except (OSError, LookupError, TypeError, ValueError):
+        return  # there is none, or it is damaged; the next command that a user types starts the engine

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from stoker.devices.mps.client import Client, PendingClient
-from stoker.devices.mps.control import Control
 from stoker.devices.mps.daemon import DaemonPaths, MpsTrouble, lock_client, lock_supervisor, prepare, wait_last_client
+from stoker.devices.mps.supervisor import Control
 from support.mps import GPU, client_words, log_of, scripted, scripted_smi
 from support.users import reachable_directory
 from support.wait import PATIENCE_SECONDS, ending, wait_until
@@ -149,7 +149,7 @@ def test_exclusive(bench: Bench) -> None:
     assert all(line.startswith(f"-i {GPU} ") for line in asked)
 
 
-def test_exclusive_by_somebody_else(bench: Bench) -> None:
+def test_exclusive_already(bench: Bench) -> None:
     """A mode that was chosen before is left alone."""
     scripted_smi(bench.directory, "echo Exclusive_Process")
     client = bench.client(exclusive=True)

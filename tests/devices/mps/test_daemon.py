@@ -59,12 +59,12 @@ def test_file(tmp_path: Path) -> None:
         prepare(DaemonPaths(str(tmp_path / "m/gpu")))
 
 
-def test_of_somebody_else(tmp_path: Path) -> None:
+def test_directory_of_another_user(tmp_path: Path) -> None:
     """A directory that another user made is refused."""
     require_root()
     (tmp_path / "m").mkdir()
     os.chown(tmp_path / "m", 12345, 12345)
-    with pytest.raises(MpsTrouble, match="belongs to somebody else"):
+    with pytest.raises(MpsTrouble, match="belongs to another user"):
         prepare(DaemonPaths(str(tmp_path / "m/gpu")))
 
 
@@ -112,8 +112,8 @@ def test_a_part_of_it() -> None:
     }
 
 
-def test_own_wishes() -> None:
-    """What the user set himself holds, but for the daemon, which is ours."""
+def test_values_of_the_user() -> None:
+    """Values of the user win, except for the daemon, which is ours."""
     own = {
         "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
         "CUDA_MPS_LOG_DIRECTORY": "/tmp/log",

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from stoker.core.job import Active, Job, Returned, slot_of
 from stoker.core.launch import attempt_key
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import Short
+from stoker.core.settings import Policy
 from stoker.runner.interface import AttemptReturned, ProcessIds
 from stoker.runner.spawn import is_machine_wide
 from stoker.sites.interface import EngineJobs

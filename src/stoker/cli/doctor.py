@@ -273,7 +273,7 @@ _JOB_VARIABLES = frozenset(
     f"{_PREFIX}{name}"
     for name in (
         *("JOB_ID", "JOB_NAME", "ATTEMPT", "GPU_IDS", "GROUP", "VRAM", "ARRAY_ID", "ARRAY_INDEX"),
-        *("WORK_DIR", "REPORT", "PARAMS", "KEEPER"),
+        *("WORK_DIR", "REPORT", "PARAMS", "KEEPER", "ALLOCATION"),
     )
 )
 

@@ -97,7 +97,8 @@ def _capped(job: Job, devices: Sequence[Device], own: Mapping[str, str]) -> dict
 def _part(resources: Resources, device: Device) -> int:
     """The reserved part of a device in ten-thousandths; 0 where all of it is reserved."""
     amount = amount_on(resources, device)
-    return 0 if amount is None or not device.memory else max(1, amount * _PARTS // device.memory)
+    whole = device.whole or device.memory
+    return 0 if amount is None or not whole else max(1, amount * _PARTS // whole)
 
 
 def array_variables(job: Job) -> dict[str, str]:

@@ -167,7 +167,7 @@ def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge, *, s
         memory_bytes=device.memory,
         used_bytes=reading.used,
         ours_bytes=ours,
-        reserved_bytes=_reserved(device, jobs),
+        reserved_bytes=_reserved(device, [job for job in jobs if job.id not in knowledge.nested]),
         others_bytes=others,
         utilisation_percent=reading.utilisation,
         temperature_celsius=reading.temperature,

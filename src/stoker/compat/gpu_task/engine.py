@@ -20,11 +20,11 @@ from stoker.core.job import Assigned, Ended, Exited, JobEvent, Lost, Queued, Sta
 from stoker.core.launch import literal
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.core.text import outcome, printable
-from stoker.devices.detect import declare
 from stoker.devices.interface import Devices
 from stoker.engine.foreground import Foreground, Setup, by_stages
 from stoker.queue.job_files import Listed, ListSource
 from stoker.queue.options import LONGEST_NAME, check_name
+from stoker.queue.parent import declare_here
 from stoker.runner.forkserver_client import Forkserver
 from stoker.store.logs import last_line
 
@@ -69,7 +69,7 @@ def _message_writer() -> Send:
 def _run(request: RunRequest, forkserver: Forkserver, send: Send) -> RunResult:
     view = InstanceView(send)
     with (
-        contextlib.closing(declare(request.slots)) as devices,
+        contextlib.closing(declare_here(request.slots)) as devices,
         contextlib.closing(Foreground(_setup(request, devices, forkserver), view)) as run,
     ):
         _stop_with_script(run)

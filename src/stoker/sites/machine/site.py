@@ -32,7 +32,7 @@ from stoker.sites.machine.fairshare import Sharing, Usage
 from stoker.sites.machine.learning import Learning
 from stoker.sites.machine.mps import POLL_INTERVAL
 from stoker.sites.machine.observation import LOOK_INTERVAL, Observation
-from stoker.sites.machine.ref import read_ref
+from stoker.sites.machine.ref import adopted_lease, read_ref
 from stoker.sites.machine.telemetry import Telemetry
 from stoker.sites.machine.worker_events import WorkerEvents
 from stoker.store.history import RunHistory
@@ -55,6 +55,8 @@ class MachineConfig(Struct, frozen=True):
     share_output: bool = False
     """Whether jobs may write to the engine's own standard output."""
     share_input: bool = False
+    within: str = ""
+    """The worker of the parent job, where the engine runs inside a job and the ledger is that job's."""
     forkserver: Forkserver | None = None
     """One that was started early, while the caller had other things to do."""
 
@@ -102,7 +104,7 @@ class MachineSite:
             history=self._history,
             telemetry=self._telemetry,
         )
-        orders = OrderBuilder(context.store, config.devices, lambda job: str(context.paths.report(job)), config.user)
+        orders = OrderBuilder(context.store, config.devices, context.paths, config.user)
         self._dispatch = Dispatch(
             jobs,
             self._allocations,
@@ -110,7 +112,9 @@ class MachineSite:
             worker_events=self._worker_events,
             runner=runner,
             orders=orders,
+            within=config.within,
         )
+        self._within = config.within
         self._policy = Policy()
         self._draining = False
         self._trouble = ""
@@ -239,7 +243,8 @@ class MachineSite:
         now, devices = self._jobs.clock(), self._observation.devices(job.state.devices)
         worker, lease_name, _ = read_ref(job.state.ref)
         if worker not in self._allocations:
-            lease = str(self._ledger.path / lease_name) if lease_name else ""
+            name = adopted_lease(lease_name, self._within)
+            lease = str(self._ledger.path / name) if name else ""
             self._allocations.occupy(Allocation(worker, resources_of(job), devices, lease, adopted=True))
             if not self._runner.adopt(worker):
                 self._allocations[worker].take(job.id, now)

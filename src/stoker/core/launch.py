@@ -22,6 +22,8 @@ _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 _FRACTION = "per_process_memory_fraction"
 
+_FRACTION_SETTING = re.compile(rf"{_FRACTION}:[\d.]+,?")
+
 _PARTS = 10_000
 
 _PLACEHOLDER = re.compile("%([jAaxu%])")
@@ -88,6 +90,8 @@ def _capped(job: Job, devices: Sequence[Device], own: Mapping[str, str]) -> dict
     """Limit PyTorch to the reserved memory, in addition to the user's allocator settings."""
     parts = [_part(resources_of(job), device) for device in devices]
     settings = {name: own[name] for name in _ALLOCATOR if name in own} or {_ALLOCATOR[0]: ""}
+    if any(device.whole is not None for device in devices):  # a limit in them is that of the parent job
+        settings = {name: _FRACTION_SETTING.sub("", value) for name, value in settings.items()}
     if not parts or 0 in parts or any(_FRACTION in value for value in settings.values()):
         return {}
     cap = f"{_FRACTION}:{min(parts) / _PARTS:.4f}"

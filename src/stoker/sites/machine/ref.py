@@ -32,6 +32,11 @@ def read_ref(text: str) -> WorkerRef:
     return WorkerRef(worker, "" if lease == _NONE else lease, int(log_start))
 
 
+def is_nested(text: str) -> bool:
+    """Whether the attempt of a ref ran inside another job, whose GPU time includes its own."""
+    return "/" in read_ref(text).lease
+
+
 def lease_name(lease: str, within: str) -> str:
     """The name of a lease, given by its path, for a ref; `within` is the worker of the parent job, if there is one."""
     name = lease.rpartition("/")[2]

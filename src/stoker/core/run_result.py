@@ -14,6 +14,9 @@ KEPT = 500
 """Shared attempts that are kept to estimate how fast they were."""
 
 
+KEPT_FAILURES = 1000
+
+
 class Companion(NamedTuple):
     """An attempt that shared its devices."""
 
@@ -66,9 +69,6 @@ class BusyTime:
         self.companions.append(Companion(job_event.job.kind, models, seconds, job_event.log))
 
 
-KEPT_FAILURES = 1000
-
-
 class Tally(Struct):
     """Everything a summary needs; of the jobs only those that failed are kept."""
 
@@ -117,13 +117,10 @@ class Tally(Struct):
             self.done_seconds += ran if isinstance(job.state, Ended) and job.state.result == "done" else 0.0
             self.retried += not isinstance(job.state, Ended)
         if isinstance(job.state, Ended):
-            self._note_end(job, job.state)
-
-    def _note_end(self, job: Job, state: Ended) -> None:
-        self.results[state.result] += 1
-        self.last_ended = job
-        if state.result != "done" and len(self.failures) < KEPT_FAILURES:
-            self.failures.append(job)
+            self.results[job.state.result] += 1
+            self.last_ended = job
+            if job.state.result != "done" and len(self.failures) < KEPT_FAILURES:
+                self.failures.append(job)
 
 
 class Halt(Struct, frozen=True):
@@ -149,11 +146,7 @@ def parse_halt(text: str) -> Halt | None:
     when, _, rest = text.partition(",")
     why, _, amount = rest.partition("=")
     number = amount.removesuffix("%")
-    if (
-        when not in ("now", "soon")
-        or why not in ("fail", "success", "done")
-        or not number.isdecimal()
-        or not int(number)
-    ):
+    known = when in ("now", "soon") and why in ("fail", "success", "done")
+    if not known or not number.isdecimal() or not int(number):
         raise UsageError(f"--halt {text!r} is not understood", "write it as soon,fail=1 or now,fail=20%")
     return Halt(when == "now", why, float(number), amount.endswith("%"))

@@ -1,4 +1,4 @@
-"""The protocol of every kind of devices; the owner and the ancestors of a process."""
+"""The protocol of every kind of devices; the owner, the command and the ancestors of a process."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from stoker.core.device import Snapshot
 MOST_ANCESTORS = 128
 """Bounds the search in case processes come and go meanwhile; a job inside jobs may be deep down."""
 
+_LONGEST_COMMAND = 200
+
 
 class Devices(Protocol):
     """A kind of devices."""
@@ -24,7 +26,7 @@ class Devices(Protocol):
         """Readable when there is a new snapshot, or -1."""
 
     def close(self) -> None:
-        """Release what the kind holds."""
+        """Release processes and descriptors."""
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -70,6 +72,16 @@ def user_name(uid: int) -> str:
         return _account(uid)
     except KeyError:
         return str(uid)
+
+
+def command_of(pid: int) -> str:
+    """The beginning of a process's command line; empty for a process that is gone or hidden."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read(_LONGEST_COMMAND)
+    except OSError:
+        return ""
+    return words.replace(b"\0", b" ").decode(errors="replace").strip()
 
 
 @lru_cache

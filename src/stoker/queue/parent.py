@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from stoker.core.device import Device, Process, Reading, Snapshot
 from stoker.core.parent import VARIABLE, ParentAllocation, ParentGpu, part_of, part_of_reading, read_parent
 from stoker.core.settings import EngineSettings
-from stoker.devices.declared import DeclaredDevices
-from stoker.devices.detect import declare, found_by_driver
+from stoker.devices.detect import DeclaredDevices, declare, found_by_driver
 from stoker.devices.interface import Devices, ancestors, process_file
 from stoker.devices.simulated import SimulatedDevices
 from stoker.ledger import find_ledger, prepare_ledger

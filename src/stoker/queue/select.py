@@ -55,7 +55,7 @@ def find_queued(store: Store, words: Sequence[str]) -> list[Job]:
 def _find_pick(store: Store, pick: Pick, scope: Scope) -> list[int]:
     match pick:
         case All():
-            return queries.open_ids(store) if scope == "open" else queries.ended_ids(store)
+            return queries.all_ids(store, scope)
         case Last():
             return find_last(store)
         case Numbers(first, last):

@@ -37,6 +37,7 @@ FRONT_ENDS = {
     "stoker run": f"stoker run --devices 0 -- sh -c {shlex.quote(GOT)}",
     "simple_gpu_scheduler": f"echo {shlex.quote(GOT)} | simple_gpu_scheduler --gpus $CUDA_VISIBLE_DEVICES",
     "schedule": f"schedule -fg 0 -- sh -c {shlex.quote(GOT)}",
+    "schedule with a wish": f"schedule -pg 3 -- sh -c {shlex.quote(GOT)}",
     "GPUTaskScheduler": f"{shlex.quote(sys.executable)} script.py",
     "priority_scheduler": "priority_scheduler --csv tasks.csv --mps no",
 }

@@ -221,13 +221,22 @@ def _run_inside(parent: Parent, request: Request | None, options: argparse.Names
         hint = "leave -i out: the GPUs of the job are known"
         raise UsageError(f"this runs inside {parent.allocation.whose}, and -i is about the whole machine", hint)
     if request is not None:
-        request = replace(request, forced=parent.numbers(request.forced), preferred=parent.numbers(request.preferred))
+        request = replace(request, forced=parent.numbers(request.forced), preferred=_wishes(parent, request))
     info = InfoFile(parent.file("gpu_scheduler_info"), Ledger(parent.ledger))
     with contextlib.closing(parent.devices()) as source:
         devices = NumberedDevices(source, MOST_GPUS, visible=request is not None and request.later)
         if request is not None and not request.later:
             devices.variables = {**devices.variables, "CUDA_VISIBLE_DEVICES": parent.visible}
         return _act(options, request, info, devices)
+
+
+def _wishes(parent: Parent, request: Request) -> tuple[int, ...]:
+    """The preferred GPUs; any other will do where the job does not have them."""
+    try:
+        return parent.numbers(request.preferred)
+    except Impossible as error:
+        _say(f"warning: {error.message}")
+        return ()
 
 
 def _act(options: argparse.Namespace, request: Request | None, info: InfoFile, devices: NumberedDevices) -> int:

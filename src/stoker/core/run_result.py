@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
 
 from msgspec import Struct, field
 
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Exited, Job, JobEvent, Lost, Result, Started
 
-KEPT = 500
-"""Shared attempts that are kept to estimate how fast they were."""
-
-
 KEPT_FAILURES = 1000
-
-
-class Companion(NamedTuple):
-    """An attempt that shared its devices."""
-
-    kind: str
-    models: frozenset[str]
-    seconds: float
-    """Summed over its devices."""
-    log: str
 
 
 class BusyTime:
@@ -33,9 +18,6 @@ class BusyTime:
     def __init__(self) -> None:
         self.seconds = 0.0
         """Summed over all devices."""
-        self.companions: list[Companion] = []
-        self.forgotten = 0
-        """Shared attempts that were not kept."""
         self._since: dict[str, float] = {}
         self._jobs: dict[str, set[int]] = {}
 
@@ -47,8 +29,6 @@ class BusyTime:
             case Exited(at=at) | Lost(at=at) if job_event.started is not None:
                 self._begin(job_event, job_event.started)  # an adopted attempt has no event of its start
                 self._end(job_event, at)
-                if isinstance(job_event.event, Exited) and job_event.event.shared:
-                    self._keep(job_event, (at - job_event.started) * len(job_event.devices))
 
     def _begin(self, job_event: JobEvent, at: float) -> None:
         for device in job_event.devices:
@@ -60,13 +40,6 @@ class BusyTime:
             self._jobs[device.id].discard(job_event.job.id)
             if not self._jobs[device.id]:
                 self.seconds += max(0.0, at - self._since.pop(device.id))
-
-    def _keep(self, job_event: JobEvent, seconds: float) -> None:
-        if len(self.companions) >= KEPT:
-            self.forgotten += 1
-            return
-        models = frozenset(device.model for device in job_event.devices)
-        self.companions.append(Companion(job_event.job.kind, models, seconds, job_event.log))
 
 
 class Tally(Struct):

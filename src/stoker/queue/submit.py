@@ -138,7 +138,6 @@ class JobBuilder:
         return specs
 
     def make(self, item: Listed) -> NewJob:
-        """A job as it is submitted."""
         spec = self.preflight.settle_cap(item.command, self.spec(item))
         return NewJob(self._command or item.command, spec, self.options_of(item).name or "", item.task, item.array)
 
@@ -213,7 +212,7 @@ class QueueSubmission:
             self.needs_devices = self.needs_devices or spec.resources.gpus > 0
         for item in items:
             try:
-                self._limits.check(item.command, self._builder.options_of(item).env)
+                self._limits.check(item.command.words, self._builder.options_of(item).env)
             except UsageError as error:
                 raise _with_place(item, error) from None
 

@@ -9,7 +9,7 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,10 @@ _HINTS = {
 class Database:
     """A connection and the lock of its writers. It must not be used after a fork."""
 
-    def __init__(self, path: Path, patience: float) -> None:
+    def __init__(self, path: Path, patience: float, before_migration: Callable[[], None] = lambda: None) -> None:
         """`patience` is how many seconds a writer waits for its turn, and SQLite for its own locks."""
         self._path = path
+        self._before_migration = before_migration
         self._specs_by_id: dict[int, JobSpec] = {}
         self._ids_by_spec: dict[JobSpec, int] = {}
         self._preserving = contextlib.ExitStack()
@@ -145,6 +146,8 @@ class Database:
             self._migrate()
 
     def _migrate(self) -> None:
+        if self._version():
+            self._before_migration()
         with self.writing() as connection:
             for number in range(self._version(), VERSION):  # read again: another process may have migrated meanwhile
                 for statement in MIGRATIONS[number].split(";\n"):

@@ -24,6 +24,8 @@ QUEUE = "queue"
 """Name of the background engine, which owns submitted jobs; at most one per state directory."""
 PROBE_SECONDS = 0.25
 """How long a lock may be held by processes that only probe it; after that an engine holds it."""
+DYING_SECONDS = 10.0
+"""How long a killed engine may take to be gone."""
 _PAGE = 10_000
 UNFINISHED_SECONDS = 60.0
 """Age at which an unfinished file counts as abandoned."""
@@ -166,6 +168,20 @@ def signal_engine(paths: Paths, engine: str, number: signal.Signals) -> int | No
         finally:
             os.close(descriptor)
     return None
+
+
+def end_older_engine(paths: Paths) -> None:
+    """Kill the background engine before the tables change that it works on; jobs go on under their workers.
+
+    It would fail at its next query, after a submit had relied on it. One that was killed is started again.
+    """
+    pid = process_of(paths, QUEUE)
+    if pid is None or pid == os.getpid():
+        return
+    signal_engine(paths, QUEUE, signal.SIGKILL)
+    deadline = time.monotonic() + DYING_SECONDS
+    while process_of(paths, QUEUE) == pid and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def living_engines(paths: Paths) -> Iterator[str]:

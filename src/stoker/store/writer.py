@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +21,7 @@ from stoker.core.learning import Learnt
 from stoker.core.requests import Request
 from stoker.core.spec import NewJob, content_of, digest_of
 from stoker.store.database import Database
+from stoker.store.engine_lock import end_older_engine
 from stoker.store.paths import Paths
 from stoker.store.reader import Reader
 from stoker.store.schema import (
@@ -48,9 +50,9 @@ NOTHING: Mapping[str, Learnt] = MappingProxyType({})
 class Store(Reader):
     """One user's queue on one host. It must not be used after a fork."""
 
-    def __init__(self, path: Path, patience: float = 30.0) -> None:
+    def __init__(self, path: Path, patience: float = 30.0, before_migration: Callable[[], None] = lambda: None) -> None:
         """`patience` is how many seconds a writer waits for its turn."""
-        super().__init__(Database(path, patience))
+        super().__init__(Database(path, patience, before_migration))
 
     def close(self) -> None:
         self._database.close()
@@ -198,7 +200,7 @@ class Store(Reader):
 def open_store(paths: Paths) -> Store:
     """The queue of this user on this host, created where it is missing."""
     try:
-        return Store(paths.database)
+        return Store(paths.database, before_migration=partial(end_older_engine, paths))
     except OSError as error:
         raise StokerError(
             f"cannot open the queue {paths.database}: {error.strerror}",

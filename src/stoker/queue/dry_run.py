@@ -21,7 +21,7 @@ from stoker.core.planner.reasons import NeverFits, sentence
 from stoker.core.settings import Policy, policy_of
 from stoker.core.spec import Command, JobSpec, NeverSatisfied, NewJob, Resources, dependency_text, never_satisfied_text
 from stoker.core.text import text_for_json
-from stoker.core.units import size_text
+from stoker.core.units import in_calendar, size_text
 from stoker.queue.config import load_config
 from stoker.queue.knowledge import Knowledge
 from stoker.queue.submit import Part
@@ -134,7 +134,7 @@ def _planned(place: str, job: Job, outlook: _Outlook, why: str) -> PlannedJob:
         how=f"{job.command.shell} -c" if job.command.shell else "exec",
         need=_resources_text(job.spec.resources),
         devices=[labels[device] for device in chosen],
-        start=None if start is None else datetime.fromtimestamp(round(start), UTC),
+        start=None if start is None else datetime.fromtimestamp(round(in_calendar(start)), UTC),
         after=[dependency_text(dependency, outlook.store.shown_id) for dependency in job.spec.after],
         directory=text_for_json(job.spec.cwd),
         command=text_for_json(job.command.text),

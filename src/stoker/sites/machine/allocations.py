@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from stoker.core.device import Claim, Device, Lease
 from stoker.core.errors import StokerError
 from stoker.core.job import Job, Running, limit_of, started_at
-from stoker.core.planner.occupancy import Slot, claims_on
+from stoker.core.planner.occupancy import UNKNOWN_USER, Slot, claims_on
 from stoker.core.planner.queue import shape_of
 from stoker.core.spec import Resources
 from stoker.ledger import HeldLease, Ledger
@@ -335,16 +335,16 @@ class LeaseCheck:
         self._workers = workers
         self._ledger = ledger
         self._label = label
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._touch_at = 0.0
         self.trouble = ""
         """What was wrong at the last check, for the user."""
 
     def check(self, now: float) -> bool:
         """Check if it is time; return whether the trouble has changed."""
-        if now < self._look_at:
+        if now < self._check_at:
             return False
-        self._look_at = now + INTERVAL
+        self._check_at = now + INTERVAL
         self._freshen(now)
         before, self.trouble = self.trouble, "; ".join(self._regain(now))
         return self.trouble != before
@@ -359,7 +359,7 @@ class LeaseCheck:
         for allocation in self._leased():
             if self._ledger.is_gone(allocation.lease) and not self._workers.is_dead(allocation.worker):
                 labels = ", ".join(device.label for device in allocation.devices)
-                yield f"the lease on GPU {labels} was removed by somebody{self._claimed_anew(allocation, now)}"
+                yield f"the lease on GPU {labels} was removed{self._claimed_anew(allocation, now)}"
 
     def _claimed_anew(self, allocation: Allocation, now: float) -> str:
         """Claim a lease again and return how that went, as the end of a sentence.
@@ -380,7 +380,7 @@ class LeaseCheck:
     def _rival(self, allocation: Allocation) -> str:
         names = {claim.name for claim in allocation.claims}
         owners = [lease.owner for lease in self._ledger.live().leases.values() if _is_on(lease, names)]
-        return " or ".join(sorted(set(owners))) or "somebody"
+        return " or ".join(sorted(set(owners))) or UNKNOWN_USER
 
     def _leased(self) -> list[Allocation]:
         return [

@@ -75,6 +75,15 @@ def duration_text(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes:02}:{secs:02}"
 
 
+LAST_MOMENT = 253_370_764_800.0
+"""The year 9999 begins: no function of a calendar goes much further."""
+
+
+def shown_moment(at: float) -> float:
+    """The time as screens can show it: that of another user's lease may be any number."""
+    return min(LAST_MOMENT, max(0.0, at))
+
+
 def count_text(count: int, singular: str, plural: str = "") -> str:
     """`1 job`, `3 jobs`."""
     return f"{count} {singular if count == 1 else plural or singular + 's'}"

@@ -6,7 +6,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -324,4 +323,4 @@ def _job_result(store: Store, job_id: int) -> JobResult:
 
 
 def _iso(at: float | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+    return None if at is None else exactly(at).isoformat(timespec="milliseconds")

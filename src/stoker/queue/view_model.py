@@ -12,6 +12,7 @@ from stoker.core.device import Device
 from stoker.core.job import Assigned, Edited, Event
 from stoker.core.planner.placement import suits
 from stoker.core.spec import Resources, amount_on
+from stoker.core.units import shown_moment
 
 VramMode = Literal["none", "all", "auto", "size"]
 
@@ -293,4 +294,5 @@ def moment(at: float | None) -> datetime | None:
 
 
 def exactly(at: float) -> datetime:
-    return datetime.fromtimestamp(round(at, 3), UTC)
+    """A time as data for screens and JSON; all of them get theirs here."""
+    return datetime.fromtimestamp(round(shown_moment(at), 3), UTC)

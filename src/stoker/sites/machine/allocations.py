@@ -374,14 +374,15 @@ class LeaseCheck:
         except StokerError as error:
             return f" and cannot be claimed anew: {error.message}; {error.hint}"
         if held is None:
-            return f", and {self._rival(allocation)} has it now"
+            rival = self._rival(allocation)
+            return f", and {rival} has it now" if rival else " and is not claimed anew yet"
         self._workers.give_lease(allocation.worker, allocation.lease, held.fd)
         return "; it was claimed anew"
 
     def _rival(self, allocation: Allocation) -> str:
         names = {claim.name for claim in allocation.claims}
         owners = [lease.owner for lease in self._ledger.live().leases.values() if _is_on(lease, names)]
-        return " or ".join(sorted(set(owners))) or "somebody"
+        return " or ".join(sorted(set(owners)))
 
     def _leased(self) -> list[Allocation]:
         return [

@@ -32,9 +32,12 @@ def examples() -> int:
 
 
 hostile = settings(
-    max_examples=examples(), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(),
+    deadline=None,
+    derandomize="STOKER_EXAMPLES" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-"""The settings of such a test, as a decorator. A loaded machine is slow and that is no fault of the input."""
+"""The settings of such a test, as a decorator: the same inputs in every `make check`, new ones in `make faults`."""
 
 
 def mutated(valid: bytes) -> st.SearchStrategy[bytes]:

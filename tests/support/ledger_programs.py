@@ -118,12 +118,14 @@ def storm(path: str, witnesses: str, rounds: str, seed: str) -> None:
     while granted < int(rounds) and time.monotonic() < end:
         devices = choose.sample(["A", "B", "C"], choose.randint(1, 2))
         held = ledger.claim(tuple(map(Claim, devices)), "storm", 1.0)
-        if held:
-            granted += 1
-            doubled += sum(not _witnessed(Path(witnesses) / device) for device in devices)
-            for device in devices:
-                (Path(witnesses) / device).unlink(missing_ok=True)
-            ledger.release(held)
+        if not held:
+            time.sleep(choose.random() * 0.002)  # as an engine plans again a moment later
+            continue
+        granted += 1
+        doubled += sum(not _witnessed(Path(witnesses) / device) for device in devices)
+        for device in devices:
+            (Path(witnesses) / device).unlink(missing_ok=True)
+        ledger.release(held)
     print(json.dumps([granted, doubled]))
 
 
@@ -186,6 +188,7 @@ def claim_with_proof(path: str, proofs: str, rounds: str) -> None:
         device = random.choice("AB")
         held = ledger.claim((Claim(device),), "proof", time.time())
         if held is None:
+            time.sleep(random.random() * 0.002)
             continue
         granted += 1
         with (Path(proofs) / device).open("r+") as proof:

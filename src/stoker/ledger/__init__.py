@@ -31,6 +31,7 @@ __all__ = [
     "LedgerUnusable",
     "LedgerView",
     "find_ledger",
+    "ledger_path",
     "owner_name",
     "prepare_ledger",
 ]
@@ -77,17 +78,21 @@ class LedgerView(Struct, frozen=True):
 
 def find_ledger(environment: Mapping[str, str], paths: Iterable[Path] = PLACES) -> Path:
     """The directory that all users of the machine share, created where it is missing."""
+    return prepare_ledger(ledger_path(environment, paths))
+
+
+def ledger_path(environment: Mapping[str, str], paths: Iterable[Path] = PLACES) -> Path:
+    """Where that directory is or would be; whether it can be used is seen at a claim."""
     chosen = environment.get("STOKER_LEDGER", "")
     if chosen:
         if not chosen.startswith("/"):
             raise UsageError(f"STOKER_LEDGER is {chosen!r}, which is not a full path", _SHARED_HINT)
-        return prepare_ledger(Path(chosen))
+        return Path(chosen)
     # Prefer an existing directory: else users who may not write to the first parent would use different ones.
     ordered = sorted(paths, key=lambda place: not os.path.lexists(place))
-    for place in ordered:
-        if os.path.lexists(place) or os.access(place.parent, os.W_OK | os.X_OK):
-            return prepare_ledger(place)
-    raise LedgerUnusable(f"no ledger can be made in {' or '.join(map(str, ordered))}", _SHARED_HINT)
+    return next(
+        (place for place in ordered if os.path.lexists(place) or os.access(place.parent, os.W_OK | os.X_OK)), ordered[0]
+    )
 
 
 def prepare_ledger(path: Path) -> Path:

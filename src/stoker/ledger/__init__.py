@@ -266,7 +266,8 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        place = path / error.filename if isinstance(error.filename, str) else path
+        named = isinstance(error.filename, str) and not error.filename.endswith(".new")
+        place = path / error.filename if named else path
         hint = _HINTS.get(error.errno or 0, f"make it usable for you, or {_SHARED_HINT}")
         raise LedgerUnusable(f"the ledger cannot be used: {place}: {error.strerror}", hint) from error
 

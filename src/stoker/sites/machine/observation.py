@@ -19,7 +19,7 @@ SHORTEST_INTERVAL = 0.05
 """The same while this engine waits for others and attempts follow each other fast..."""
 _LONG_READ = 0.025
 """CPU seconds that no read of the ledger takes, unless a user has filled it with files..."""
-_REST = 10.0
+_REST = 20.0
 """... and after how many times as long it is read again."""
 _PART_OF_THE_WAIT = 0.05
 """... and the part of the time since our last attempt that a late observation may cost."""

@@ -199,3 +199,12 @@ def claim_with_proof(path: str, proofs: str, rounds: str) -> None:
             time.sleep(random.random() * 0.002)
         ledger.release(held)
     print(json.dumps([granted, doubled]))
+
+
+def enter(path: str) -> None:
+    """Try to open a file or directory, and print the error."""
+    try:
+        os.close(os.open(path, os.O_RDONLY))
+        print("opened")
+    except OSError as error:
+        print(type(error).__name__)

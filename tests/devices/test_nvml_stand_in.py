@@ -26,7 +26,6 @@ from support.nvml import (
     FakeSlice,
     Kind,
     compiled,
-    driver_of,
 )
 from support.wait import ending
 
@@ -36,18 +35,6 @@ SLICES = (
     FakeSlice("MIG-aaaaaaaa-2222-3333-4444-000000000000"),
     FakeSlice("MIG-aaaaaaaa-2222-3333-4444-000000000001"),
 )
-
-
-@pytest.fixture
-def bench(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Bench:
-    return Bench(compiled(tmp_path_factory.getbasetemp()), tmp_path / "state")
-
-
-@pytest.fixture
-def driver(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """The stand-in, loaded and initialised by nvidia-ml-py in this process."""
-    with driver_of(bench, monkeypatch) as driver:
-        yield driver
 
 
 def handle(index: int = 0) -> object:

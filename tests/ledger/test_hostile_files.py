@@ -13,15 +13,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stoker.cli.views.gpus import render_gpus
-from stoker.cli.views.plain import devices_plain
-from stoker.cli.views.status import render_status
-from stoker.core.device import Device
-from stoker.core.lease import Claim, Lease
+from stoker.cli.views.plain import DEVICE_COLUMNS, plain_lines
+from stoker.cli.views.status import render_gpus, render_status
+from stoker.core.device import Claim, Device, Lease
 from stoker.core.planner.fairshare import Demand, demands_ahead, yield_devices, yield_reason
 from stoker.core.planner.plan import plan
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import sentence
+from stoker.core.settings import Policy
 from stoker.ledger import HeldLease, Ledger, prepare_ledger
 from stoker.ledger.leases import fits
 from stoker.queue.gpu_view import _status, gpus_of
@@ -109,7 +107,7 @@ def shown(ground: Ground, leases: tuple[Lease, ...]) -> str:
         gpus, status = gpus_of(knowledge), status_of(knowledge, "lab7", 10)
         screens = texts([*render_gpus(gpus, 100), *render_status(status, 100, 40)])
         data = [msgspec.json.encode(each).decode() for each in (gpus, status)]
-        return "".join([*screens, *devices_plain(gpus.devices), *data]).replace("\t", "")
+        return "".join([*screens, *plain_lines(gpus.devices, DEVICE_COLUMNS), *data]).replace("\t", "")
 
 
 @hostile

@@ -342,7 +342,7 @@ class TestTrust:
         """A file of another user is ignored, and the warning names him; so is one of nobody in particular."""
         (tmp_path / "config.toml").write_text(DEFAULTS)
         os.chown(tmp_path / "config.toml", user.uid, user.gid)
-        assert why_ignored(tmp_path / "config.toml").startswith(f"it belongs to {user.name}")
+        assert why_ignored(tmp_path / "config.toml").startswith(f"it belongs to user {user.name}")
         os.chown(tmp_path / "config.toml", 54321, 54321)
         assert why_ignored(tmp_path / "config.toml").startswith("it belongs to user 54321")
 

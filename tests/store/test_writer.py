@@ -23,7 +23,7 @@ from stoker.core.job import (
 )
 from stoker.core.learning import kind_of
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
-from stoker.store.schema import AttemptRow, FollowUps
+from stoker.store.schema import JOBS_AT_ONCE, AttemptRow, FollowUps
 from stoker.store.writer import Store
 from support.store import EVENTS, TRUE, added, after, wanted
 
@@ -101,10 +101,11 @@ class TestJobs:
             assert wanted(other, job.id).spec.cwd == "/here"
 
     def test_many_at_once(self, store: Store) -> None:
-        """A hundred thousand jobs are submitted in one call."""
-        jobs = [NewJob(Command((f"python train.py --seed {seed}",), "/bin/sh"), JobSpec()) for seed in range(100_000)]
+        """Many more jobs than one statement inserts are submitted in one call."""
+        count = 20 * JOBS_AT_ONCE + 1
+        jobs = [NewJob(Command((f"python train.py --seed {seed}",), "/bin/sh"), JobSpec()) for seed in range(count)]
         ids = store.add_jobs(1, "e1", jobs, 1.0)
-        assert len(ids) == 100_000
+        assert len(ids) == count
         assert wanted(store, ids[-1]).command == jobs[-1].command
 
     def test_several_arrays_at_once(self, store: Store) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
@@ -18,8 +17,6 @@ from stoker.core.spec import Dependency, Resources
 from support.background import Background
 from support.cli import until
 from support.wait import PATIENCE_SECONDS
-
-SCHEMAS = Path(__file__).parents[2] / "docs/schema"
 
 
 def submitted(queue: Background, *arguments: str, **environment: str) -> Job:
@@ -230,11 +227,6 @@ class TestOutput:
         assert (result.schema, result.held, result.problem) == ("stoker.submit/1", True, None)
         assert (job.id, job.name, job.command, job.tasks) == (1, "n", "echo 'a b'", None)
         assert job.log == str(background.paths.logs / "1.log")
-
-    @pytest.mark.parametrize(("name", "kind"), [("submit-1", SubmitResult), ("submit-plan-1", SubmitPlan)])
-    def test_the_schemas_are_what_the_code_says(self, name: str, kind: type) -> None:
-        """The promised schema is the one msgspec makes of the code."""
-        assert json.loads((SCHEMAS / f"stoker.{name}.json").read_text()) == msgspec.json.schema(kind)
 
     def test_secrets_are_kept_and_not_printed(self, background: Background) -> None:
         """The job finds its token; nothing that we print does."""

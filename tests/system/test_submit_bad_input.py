@@ -82,7 +82,7 @@ def test_a_bad_line_keeps_the_whole_list_out(background: Background) -> None:
     background.write("jobs.jsonl", '{"command": "true"}', '{"command": "true", "time": "never"}')
     assert_refused(background("submit", "-f", "jobs.jsonl"), 2, "jobs.jsonl line 2", "not a duration")
     background.write("jobs.jsonl", '{"command": "true"}', '{"command": "true", "gpu_typ": "a100"}')
-    assert_refused(background("submit", "-f", "jobs.jsonl"), 2, "jobs.jsonl line 2", "did you mean 'gpu_type'?")
+    assert_refused(background("submit", "-f", "jobs.jsonl"), 2, "jobs.jsonl line 2", "did you mean gpu_type?")
     assert jobs(background) == 0
 
 
@@ -199,7 +199,7 @@ class TestState:
     def test_a_state_directory_of_somebody_else(self, background: Background) -> None:
         """What is in it could be anything."""
         os.chown(background.paths.state, 12345, 12345)
-        assert_refused(background("submit", "-G", "0", "true"), 125, "belongs to somebody else")
+        assert_refused(background("submit", "-G", "0", "true"), 125, "belongs to another user")
 
     def test_a_directory_that_is_gone(self, background: Background) -> None:
         """Who submits from nowhere is told so."""

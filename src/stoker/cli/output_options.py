@@ -26,7 +26,6 @@ def controlling(function: Function) -> Function:
 
 
 def wants_json(as_json: bool) -> bool:
-    """Whether to print JSON, by the option or by STOKER_OUTPUT."""
     return as_json or json_is_default()
 
 

@@ -13,19 +13,13 @@ from stoker.core.job import Ended, Job, id_text, resources_of
 from stoker.core.spec import Command, JobSpec, NewJob, Resources, amount_on
 
 INHERIT = "-"
-
 _NO_PREALLOCATION = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """Keeps TensorFlow and JAX from allocating most of the GPU at start."""
-
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Both names of PyTorch's variable. Which one has precedence depends on the version."""
-
 _FRACTION = "per_process_memory_fraction"
-
 _PARTS = 10_000
-
 _PLACEHOLDER = re.compile("%([jAaxu%])")
-
 ON_FINISH_LIMIT = 600.0
 """Seconds; an on-finish job that hangs must not keep the engine alive for ever."""
 
@@ -101,7 +95,6 @@ def _part(resources: Resources, device: Device) -> int:
 
 
 def array_variables(job: Job) -> dict[str, str]:
-    """The variables of a task of an array."""
     return {} if job.task is None else {"STOKER_ARRAY_ID": str(job.array), "STOKER_ARRAY_INDEX": str(job.task)}
 
 
@@ -205,19 +198,14 @@ def on_finish_job(job: Job, log: str, line: str, shell: str, out: str) -> NewJob
         f"STOKER_LOG={log}",
         *(f"{name}={value}" for name, value in array_variables(job).items()),
     )
-    return NewJob(
-        Command(("/usr/bin/env", *assignments, shell, "-c", line)), _spec(job.spec, out), f"on_finish {id_text(job)}"
-    )
-
-
-def _spec(ended: JobSpec, out: str) -> JobSpec:
-    return JobSpec(
+    spec = JobSpec(
         resources=Resources(gpus=0),
-        cwd=ended.cwd,
-        environment=ended.environment,
-        extra_env=ended.extra_env,
-        umask=ended.umask,
+        cwd=job.spec.cwd,
+        environment=job.spec.environment,
+        extra_env=job.spec.extra_env,
+        umask=job.spec.umask,
         limit=ON_FINISH_LIMIT,
         out=out,
         role="hook",
     )
+    return NewJob(Command(("/usr/bin/env", *assignments, shell, "-c", line)), spec, f"on_finish {id_text(job)}")

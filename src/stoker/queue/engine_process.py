@@ -58,7 +58,6 @@ def _keep_old(path: Path) -> None:
 
 READY_SECONDS = 60.0
 """How long an engine may take to start; a driver may need 20 s for its first answer."""
-
 READY = b"ready\n"
 
 

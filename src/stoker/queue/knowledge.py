@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from stoker.core.device import Device, Process, Reading
+from stoker.core.device import Device, Lease, Process, Reading
 from stoker.core.job import (
     Active,
     Ended,
@@ -26,10 +26,9 @@ from stoker.core.job import (
     resources_of,
 )
 from stoker.core.learning import Learnt, Live, usual_pace
-from stoker.core.lease import Lease
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import NotEligible, Shape, is_gated, resolved, shape_of, why_not_eligible
 from stoker.core.planner.reasons import Behind, NotBefore, Reason, sentence
+from stoker.core.settings import Policy
 from stoker.core.spec import Dependency, NeverSatisfied, Outcome, never_satisfied_text
 from stoker.devices.interface import user_name
 from stoker.queue.view_model import JobWord, amount_now, amount_to_come
@@ -43,16 +42,12 @@ from stoker.store.status_file import EngineStatus, read_status
 from stoker.store.writer import open_store
 
 NO_ENGINE = "no engine runs (stoker engine start)"
-
 OLD_SECONDS = 2.0
 """Age of a status file from which on its engine is asked for a new one..."""
-
 PATIENCE = 0.5
 """... and how many seconds it may take to write it."""
-
 SILENT_SECONDS = 3.0
 """Age from which on the status of an engine that does not answer is reported as old."""
-
 _STEP = 0.01
 
 
@@ -94,7 +89,6 @@ class EngineStatuses(Struct, frozen=True):
         return tuple(dict.fromkeys(lease for status in self.current for lease in status.leases))
 
     def reasons(self) -> dict[tuple[str, Shape], Reason]:
-        """Why jobs wait, by engine and shape."""
         return {(status.engine, wait.shape): wait.reason for status in self for wait in status.waits}
 
 
@@ -105,19 +99,15 @@ def read_statuses(paths: Paths, now: float) -> EngineStatuses:
     written, queue = _written(path), read_status(path)
     silence = 0.0
     if lives and (queue is None or now - queue.at > OLD_SECONDS) and wake(paths, QUEUE):
-        answers = _wait_until_newer(path, written)
+        deadline = time.monotonic() + PATIENCE
+        while _written(path) == written and time.monotonic() < deadline:
+            time.sleep(_STEP)
+        answers = _written(path) != written
         queue = read_status(path) or queue
         silence = now - queue.at if queue and not answers else 0.0
     others = (read_status(paths.status_file(name)) for name in living_engines(paths) if name != QUEUE)
     runs = tuple(status for status in others if status is not None)
     return EngineStatuses(queue, lives, runs, silence if silence > SILENT_SECONDS else 0.0)
-
-
-def _wait_until_newer(path: Path, written: int) -> bool:
-    deadline = time.monotonic() + PATIENCE
-    while _written(path) == written and time.monotonic() < deadline:
-        time.sleep(_STEP)
-    return _written(path) != written
 
 
 def _written(path: Path) -> int:
@@ -129,7 +119,6 @@ def _written(path: Path) -> int:
 # -- processes -----------------------------------------------------------------------------------
 
 MOST_ANCESTORS = 32
-
 _MARK = re.compile(rb"(?:\A|\0)STOKER_JOB_ID=(\d{1,18})\0")
 
 
@@ -171,41 +160,34 @@ MOST_LOGS = 64
 """Logs that are read for one screen: each takes about a millisecond."""
 
 
+def jobs_by_device(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+    """The active jobs on each device, by its id."""
+    on: dict[str, list[Job]] = {}
+    for job in jobs:
+        for device_id in job.state.devices if isinstance(job.state, Active) else ():
+            on.setdefault(device_id, []).append(job)
+    return on
+
+
 def speeds_of(jobs: Iterable[Job], devices: Mapping[str, Device], learnt: Callable[[str], Learnt]) -> dict[int, float]:
     """The speed of each running job on a shared GPU as a part of its speed alone, where both rates are known."""
-    exclusive = [(job, pace) for job in is_shared(jobs) if (pace := _pace_alone(job, devices, learnt))]
-    return _compared(exclusive[:MOST_LOGS]) if exclusive else {}
-
-
-def is_shared(jobs: Iterable[Job]) -> list[Job]:
-    """The running jobs that share a device with another of them."""
-    on: dict[str, list[Job]] = {}
-    running = [job for job in jobs if isinstance(job.state, Running)]
-    for job in running:
-        for device in _devices(job):
-            on.setdefault(device, []).append(job)
-    return [job for job in running if any(len(on[device]) > 1 for device in _devices(job))]
-
-
-def _devices(job: Job) -> tuple[str, ...]:
-    return job.state.devices if isinstance(job.state, Running) else ()
-
-
-def _pace_alone(job: Job, devices: Mapping[str, Device], learnt: Callable[[str], Learnt]) -> float | None:
-    models = {devices[device].model for device in _devices(job) if device in devices}
-    return usual_pace(learnt(job.kind), models.pop()) if job.kind and len(models) == 1 else None
-
-
-def _compared(exclusive: Sequence[tuple[Job, float]]) -> dict[int, float]:
+    running = jobs_by_device(job for job in jobs if isinstance(job.state, Running))
+    exclusive: list[tuple[int, str, float]] = []
+    for job in {job.id: job for sharing in running.values() if len(sharing) > 1 for job in sharing}.values():
+        assert isinstance(job.state, Running)
+        models = {devices[device].model for device in job.state.devices if device in devices}
+        pace = usual_pace(learnt(job.kind), models.pop()) if job.kind and len(models) == 1 else None
+        exclusive += [(job.id, job.state.log, pace)] if pace else []
+    if not exclusive:
+        return {}
     from stoker.core.logs.progress import read_pace  # most screens have no rates to compare
     from stoker.store.logs import read_tail
 
     speeds = {}
-    for job, pace in exclusive:
-        assert isinstance(job.state, Running)
-        now = read_pace(read_tail(job.state.log))
+    for job_id, log, pace in exclusive[:MOST_LOGS]:
+        now = read_pace(read_tail(log))
         if now is not None and now.per_second is not None:
-            speeds[job.id] = round(now.per_second / pace, 2)
+            speeds[job_id] = round(now.per_second / pace, 2)
     return speeds
 
 
@@ -263,18 +245,15 @@ class Knowledge:
 
     @cached_property
     def speeds(self) -> dict[int, float]:
-        """Speeds of jobs on shared GPUs, as parts of their speed alone."""
         return speeds_of((job for job, _ in self.active), self.devices, self.learnt)
 
     def clock(self, at: float) -> str:
         return clock_text(at, self.now)
 
     def labels(self, device_ids: Sequence[str]) -> list[str]:
-        """The labels of devices; the id of a device that is not known."""
         return [self.devices[one].label if one in self.devices else one for one in device_ids]
 
     def devices_of(self, device_ids: Sequence[str]) -> list[Device]:
-        """The devices with these ids, as far as they are known."""
         return [self.devices[one] for one in device_ids if one in self.devices]
 
     def used_by(self, job_id: int) -> int | None:
@@ -282,7 +261,6 @@ class Knowledge:
         return self._used.get(job_id)
 
     def live(self, job_id: int) -> Live | None:
-        """What a running job holds of its GPUs, as its engine measured it."""
         return next((status.uses[job_id] for status in self.statuses if job_id in status.uses), None)
 
     def learnt(self, kind: str) -> Learnt:

@@ -7,7 +7,8 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -89,16 +90,14 @@ class Preflight:
             return "it needs NVIDIA GPUs, and these devices are only names"
         from shutil import which
 
-        from stoker.devices.mps.control import PROGRAM
+        from stoker.devices.mps.daemon import PROGRAM
 
         return "" if which(PROGRAM, path=self._environment.get("PATH")) else f"{PROGRAM} is not on the PATH"
 
 
 GIT_TIMEOUT = 1.0
 """Seconds that Git may take; the commit is not worth a longer wait on a slow disk."""
-
 _SHORT = 7
-
 _GIT_QUESTION = ("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--ignore-submodules=dirty")
 
 
@@ -126,13 +125,8 @@ class Checkouts:
 
 def _root_above(directory: str) -> str:
     """The nearest directory with a repository; empty where there is none."""
-    path = os.path.abspath(directory)
-    while not os.path.lexists(os.path.join(path, ".git")):
-        above = os.path.dirname(path)
-        if above == path:
-            return ""
-        path = above
-    return path
+    start = Path(os.path.abspath(directory))
+    return next((str(above) for above in (start, *start.parents) if os.path.lexists(above / ".git")), "")
 
 
 def _commit_in(answer: bytes) -> str:
@@ -192,65 +186,36 @@ def _read(descriptor: int, deadline: float) -> bytes | None:
 
 ONE_STRING = 128 * 1024
 """Bytes of one word or one variable, with its final NUL."""
-
 _MOST = 6 * 2**20
 """Bytes of all of them together, however large the stack may be."""
-
 _POINTER = 8
-
 _OURS = 8 * 1024
 """Bytes reserved for the variables that Stoker gives a job."""
 
 
 class KernelLimits:
-    """How many bytes the environment leaves for the words and the own variables of a job."""
+    """Refuses commands that the kernel would not start with this environment."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        _refuse_large_variables(environment)
         self._limit = min(_MOST, max(0, os.sysconf("SC_ARG_MAX")) or _MOST)
-        self._environment = _size(_assignments(environment))
-        self._usual = self._limit - self._environment - _OURS
-        self._refuse_more_than(self._usual, 0)
+        self._used = _OURS
+        self._used += self.check((), environment)
 
-    def check(self, command: Command, extra: Mapping[str, str]) -> None:
-        """Refuse a command that no program could be started with in this environment."""
-        if extra:
-            _refuse_large_variables(extra)
-        elif sum(map(len, command.words)) < ONE_STRING // 4 - len(command.words):  # four bytes a character at most
-            return
-        for word in command.words:
-            if (size := _bytes(word) + 1) > ONE_STRING:
-                raise UsageError(
-                    f"a word of the command has {size_text(size)}; the kernel takes {size_text(ONE_STRING)}",
-                    "put it into a script or a file",
-                )
-        self._refuse_more_than(self._usual, _size(command.words) + _size(_assignments(extra)))
-
-    def _refuse_more_than(self, room: int, size: int) -> None:
-        if size > room:
-            together = size_text(size + self._environment)
+    def check(self, words: Sequence[str], variables: Mapping[str, str]) -> int:
+        """Bytes that the kernel needs for them; refuses what is too much, alone or together with the environment."""
+        strings = [*(("a word of the command", word) for word in words)]
+        strings += [(f"the variable {name}", f"{name}={value}") for name, value in variables.items()]
+        total = 0
+        for what, string in strings:
+            size = len(string.encode(errors="surrogateescape")) + 1
+            if size > ONE_STRING:
+                message = f"{what} has {size_text(size)}; the kernel takes {size_text(ONE_STRING)}"
+                raise UsageError(message, "put it into a script or a file")
+            total += size + _POINTER
+        if total + self._used > self._limit:
             raise UsageError(
-                f"command and environment have {together} together; the kernel takes {size_text(self._limit)}",
+                f"command and environment have {size_text(total + self._used)} together; "
+                f"the kernel takes {size_text(self._limit)}",
                 "put what is large into files, or unset some variables",
             )
-
-
-def _refuse_large_variables(variables: Mapping[str, str]) -> None:
-    for name, value in variables.items():
-        if len(value) > ONE_STRING // 8 and (size := _bytes(name) + _bytes(value) + 2) > ONE_STRING:
-            raise UsageError(
-                f"the variable {name} has {size_text(size)}; the kernel takes {size_text(ONE_STRING)}",
-                "put its value into a file, or unset it",
-            )
-
-
-def _assignments(variables: Mapping[str, str]) -> Iterable[str]:
-    return (f"{name}={value}" for name, value in variables.items())
-
-
-def _size(strings: Iterable[str]) -> int:
-    return sum(_bytes(string) + 1 + _POINTER for string in strings)
-
-
-def _bytes(text: str) -> int:
-    return len(text.encode(errors="surrogateescape"))
+        return total

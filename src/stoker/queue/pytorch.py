@@ -13,7 +13,6 @@ from typing import NamedTuple
 from stoker.core.spec import Command
 
 _PYTHON = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)*t?)?", re.DOTALL)
-
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 
 _WRAPPERS = frozenset(
@@ -47,12 +46,8 @@ def programs_of(command: Command) -> list[str]:
         return []
     programs = [program for words in parts if (program := _program(words))]
     if "cd" in programs:
-        programs = [program for program in programs if not _depends_on_place(program)]
+        programs = [program for program in programs if "/" not in program or program.startswith(("/", "~", "$"))]
     return [program for program in programs if is_python(program)][:1] or programs
-
-
-def _depends_on_place(program: str) -> bool:
-    return "/" in program and not program.startswith(("/", "~", "$"))
 
 
 def _program(words: Sequence[str]) -> str:
@@ -85,11 +80,8 @@ def _simple_commands(line: str) -> Iterator[list[str]]:
 
 INTERPRETER_TIMEOUT = 5.0
 """Seconds that an interpreter may take; a cold network disk is slow."""
-
 _SECONDS_TO_DIE = 1.0
-
 _FIRST_LINE = 1024
-
 _MARK = "stoker-torch"
 
 _TORCH_QUESTION = f"""
@@ -176,9 +168,7 @@ def _of_script(path: str, environment: Mapping[str, str], cwd: str) -> str | Non
 
 SINCE = (2, 10)
 """The first PyTorch that reads the cap from its environment; pre-releases of 2.10.0 may not."""
-
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.\d+)*(.*)", re.DOTALL)
-
 _EARLY = re.compile(r"[._-]?(?:a|b|c|rc|dev|alpha|beta|pre)", re.IGNORECASE)
 
 

@@ -42,7 +42,6 @@ WantedBy=default.target
 
 
 def unit_path(environment: Mapping[str, str]) -> Path:
-    """Where systemd finds units of this user."""
     home = environment.get("XDG_CONFIG_HOME", "")
     configured = Path(home) if home.startswith("/") else Path.home() / ".config"
     return configured / "systemd/user" / NAME

@@ -15,7 +15,7 @@ from stoker.core.job import Active, Job, id_text, resources_of, started_at
 from stoker.core.spec import amount_on
 from stoker.core.text import text_for_json
 from stoker.core.units import duration_text
-from stoker.queue.knowledge import EngineStatuses, Knowledge
+from stoker.queue.knowledge import EngineStatuses, Knowledge, jobs_by_device
 from stoker.queue.view_model import (
     Counts,
     DeviceLine,
@@ -35,7 +35,6 @@ from stoker.store.engine_lock import QUEUE
 from stoker.store.queries import Load, Period, Tasks, drained_key, paused_key
 
 SCHEMA = "stoker.status/1"
-
 _PAGE = 256
 
 
@@ -132,20 +131,11 @@ class Holders(NamedTuple):
 
 def device_lines(knowledge: Knowledge, settling: Collection[str] = ()) -> list[DeviceLine]:
     """Every device that an engine knows; on `settling` ones the driver may still show a job that has just ended."""
-    on = jobs_by_device([job for job, _ in knowledge.active])
+    on = jobs_by_device(job for job, _ in knowledge.active)
     return [
         _device_line(device, on.get(device.id, []), knowledge, settling=device.id in settling)
         for device in knowledge.devices.values()
     ]
-
-
-def jobs_by_device(jobs: Sequence[Job]) -> dict[str, list[Job]]:
-    """The jobs on each device, by its id."""
-    on: dict[str, list[Job]] = {}
-    for job in jobs:
-        for device_id in job.state.devices if isinstance(job.state, Active) else ():
-            on.setdefault(device_id, []).append(job)
-    return on
 
 
 def mark_of(value: Any) -> Mark | None:
@@ -159,6 +149,8 @@ def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge, *, s
     reading = knowledge.readings[device.id]
     holders = _holders(device, reading, jobs, knowledge)
     ours, others = memory_split(device, reading, holders, knowledge.tolerance(device.id), settling=settling)
+    whole = device.memory or 0
+    reserved = [amount_on(resources_of(job), device) for job in jobs]
     return DeviceLine(
         id=text_for_json(device.id),
         label=text_for_json(device.label),
@@ -167,7 +159,7 @@ def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge, *, s
         memory_bytes=device.memory,
         used_bytes=reading.used,
         ours_bytes=ours,
-        reserved_bytes=_reserved(device, jobs),
+        reserved_bytes=min(whole, sum(whole if amount is None else amount for amount in reserved)),
         others_bytes=others,
         utilisation_percent=reading.utilisation,
         temperature_celsius=reading.temperature,
@@ -176,8 +168,11 @@ def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge, *, s
         drained=mark_of(knowledge.settings.get(drained_key(device.id))),
         jobs=[id_text(job) for job in jobs],
         leases=list(holders.leases),
-        strangers=[_foreign_process(process) for process in holders.strangers],
-        combined_speed=_together(holders, knowledge),
+        strangers=[
+            ForeignProcess(one.pid, text_for_json(one.owner), text_for_json(one.command), one.memory, one.graphics)
+            for one in holders.strangers
+        ],
+        combined_speed=together(holders, knowledge.speeds) if len(jobs) > 1 else None,
     )
 
 
@@ -222,28 +217,12 @@ def memory_split(
     return ours, max(theirs, min(claimed, whole))
 
 
-def _reserved(device: Device, jobs: Sequence[Job]) -> int:
-    whole = device.memory or 0
-    amounts = [amount_on(resources_of(job), device) for job in jobs]
-    return min(whole, sum(whole if amount is None else amount for amount in amounts))
-
-
-def _together(holders: Holders, knowledge: Knowledge) -> float | None:
+def together(holders: Holders, speeds: Mapping[int, float]) -> float | None:
     """The combined speed of our jobs on a device; None if others compute there too, or not all speeds are known."""
     if holders.leases or not all(process.graphics for process in holders.strangers):
         return None
-    return together(holders.jobs, knowledge.speeds) if len(holders.jobs) > 1 else None
-
-
-def together(jobs: Sequence[Job], speeds: Mapping[int, float]) -> float | None:
-    """The sum of the speeds of all jobs on a device; None unless all are known."""
-    known = [speeds[job.id] for job in jobs if job.id in speeds]
-    return round(sum(known), 2) if len(known) == len(jobs) > 1 else None
-
-
-def _foreign_process(process: Process) -> ForeignProcess:
-    owner, command = text_for_json(process.owner), text_for_json(process.command)
-    return ForeignProcess(process.pid, owner, command, process.memory, process.graphics)
+    known = [speeds[job.id] for job in holders.jobs if job.id in speeds]
+    return round(sum(known), 2) if len(known) == len(holders.jobs) > 1 else None
 
 
 # -- the queue -----------------------------------------------------------------------------------

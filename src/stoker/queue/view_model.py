@@ -93,7 +93,7 @@ LETTERS: dict[JobWord, str] = {
 
 
 class Mark(Struct, frozen=True):
-    """Something that somebody set, since when."""
+    """Something that a user set, since when."""
 
     note: str
     since: datetime | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from stoker.core.device import Device
 from stoker.core.job import Active, Event, Exited, Job, needs_exclusive
@@ -12,7 +13,6 @@ from stoker.core.units import shown_moment, size_text
 from stoker.queue.view_model import VramMode
 
 DAY = 86400.0
-
 _SPANS = (("d", DAY), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
 
 
@@ -116,3 +116,31 @@ def _what_follows(job: Job, event: Exited) -> str:
     if not event.floor:
         return f"{again} with as much set aside as before"
     return f"{again} with {size_text(max(job.floor, job.spec.resources.memory or 0))} set aside"
+
+
+class LocalZone(tzinfo):
+    """The zone of the C library: TZ, or that of the system.
+
+    datetime.astimezone() gives the offset of one moment, which is an hour off for half of the year.
+    """
+
+    def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        """Offset from UTC at a local time."""
+        if moment is None:
+            return None
+        naive = moment.replace(tzinfo=None)
+        return naive - datetime.fromtimestamp(naive.timestamp(), UTC).replace(tzinfo=None)
+
+    def fromutc(self, moment: datetime) -> datetime:
+        """The local time of a moment in UTC."""
+        seconds = moment.replace(tzinfo=UTC).timestamp()
+        return datetime.fromtimestamp(seconds).replace(tzinfo=self)
+
+    def dst(self, moment: datetime | None) -> timedelta | None:
+        """Unknown: only the whole offset is used."""
+        del moment
+        return None
+
+    def tzname(self, moment: datetime | None) -> str | None:
+        """The abbreviation at a local time: CET, EDT."""
+        return None if moment is None else moment.replace(tzinfo=None).astimezone().tzname()

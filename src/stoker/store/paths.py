@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 import stat
@@ -98,6 +100,14 @@ def make_durable(folder: Path) -> None:
         os.close(descriptor)
 
 
+def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
+    """Take a lock unless another process holds it."""
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        return True
+    return False
+
+
 def find_paths(
     environment: Mapping[str, str],
     host: str,
@@ -112,7 +122,9 @@ def find_paths(
         state = Path(chosen).absolute() / leaf
         _make_private(state)
         return Paths(state)
-    state = _home_of_state() / leaf
+    from platformdirs import user_state_path  # slow to import
+
+    state = user_state_path("stoker", appauthor=False) / leaf
     kind = file_system_of(state, mountinfo)
     if kind not in NETWORK_FILE_SYSTEMS:
         _make_private(state)
@@ -123,12 +135,6 @@ def find_paths(
     return Paths(local, f"{state} is on {kind}, where a queue is not safe; the queue is in {local}")
 
 
-def _home_of_state() -> Path:
-    from platformdirs import user_state_path
-
-    return user_state_path("stoker", appauthor=False)
-
-
 def file_system_of(path: Path, mountinfo: str = "/proc/self/mountinfo") -> str:
     """The type of the file system that holds the path, or would hold it once it exists."""
     wanted = _existing(path).resolve()
@@ -136,7 +142,8 @@ def file_system_of(path: Path, mountinfo: str = "/proc/self/mountinfo") -> str:
     with open(mountinfo, encoding="utf-8", errors="surrogateescape") as mounts:
         for line in mounts:
             before, _, after = line.partition(" - ")
-            mount_point = Path(_unescape(before.split(" ")[4]))
+            # The kernel writes blanks and backslashes as octal escapes.
+            mount_point = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split(" ")[4]))
             if wanted.is_relative_to(mount_point) and len(mount_point.parts) >= best:
                 best, kind = len(mount_point.parts), after.split()[0]
     return kind
@@ -146,11 +153,6 @@ def _existing(path: Path) -> Path:
     while not os.path.exists(path) and path != path.parent:
         path = path.parent
     return path
-
-
-def _unescape(text: str) -> str:
-    """Decode the octal escapes that the kernel writes for blanks and backslashes."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _make_private(state: Path) -> None:
@@ -165,7 +167,7 @@ def _make_private(state: Path) -> None:
         ) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise StokerError(
-            f"{state} belongs to somebody else, or is not a directory",
+            f"{state} belongs to another user, or is not a directory",
             "set STOKER_STATE to a directory of yours",
         )
     if stat.S_IMODE(found.st_mode) & 0o077:

@@ -38,7 +38,6 @@ class Reader:
         self._database = database
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
         return self._database.rows(query, *values)
 
     def reading(self) -> contextlib.AbstractContextManager[None]:
@@ -55,7 +54,6 @@ class Reader:
         return f"{rows[0][0]}.{rows[0][1]}" if rows else str(job_id)
 
     def last_job(self) -> int | None:
-        """The id of the newest job."""
         ((last,),) = self.rows("SELECT max(id) FROM jobs")
         return None if last is None else int(last)
 
@@ -87,9 +85,7 @@ class Reader:
 
     def times_done(self, content: bytes) -> int:
         """How many jobs with this content have succeeded."""
-        query = "SELECT count(*) FROM jobs WHERE content = ? AND state = 'done'"
-        ((count,),) = self.rows(query, content)
-        return int(count)
+        return int(self.rows("SELECT count(*) FROM jobs WHERE content = ? AND state = 'done'", content)[0][0])
 
     def times_open(self, content: bytes, engine: str) -> int:
         """How many open jobs with this content other engines own."""
@@ -97,15 +93,13 @@ class Reader:
         return int(self.rows(query, content, engine)[0][0])
 
     def environment(self, digest: str) -> dict[str, str]:
-        """The variables stored under a digest."""
         ((body,),) = self.rows("SELECT variables FROM environments WHERE digest = ?", digest)
         variables: dict[str, str] = json.loads(body)
         return variables
 
     def attempts(self, job_id: int) -> list[AttemptRow]:
         """The attempts of a job, oldest first."""
-        rows = self.rows("SELECT * FROM attempts WHERE job = ? ORDER BY number", job_id)
-        return [attempt_of(row) for row in rows]
+        return [attempt_of(row) for row in self.rows("SELECT * FROM attempts WHERE job = ? ORDER BY number", job_id)]
 
     def uses(self, job_id: int) -> dict[int, Use]:
         """The measured GPU use of a job's attempts, by attempt number."""
@@ -152,7 +146,6 @@ class Reader:
         return int(number)
 
     def owner(self, job_id: int) -> str:
-        """The engine that owns a job."""
         ((engine,),) = self.rows("SELECT engine FROM jobs WHERE id = ?", job_id)
         return str(engine)
 

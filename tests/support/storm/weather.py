@@ -64,4 +64,4 @@ SHARED = Weather(
 LONG = Weather(
     jobs=5000, engine_kills=220, forkserver_kills=40, worker_kills=40, rivals=6, farewells=20, typed=12, pause=0.5
 )
-"""... and what `make storm` does with each seed."""
+"""... and what the fault `storm-long` does."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stoker.cli.lazy import LazyGroup
+from stoker.cli.main import LazyGroup
 from stoker.core.errors import StokerError, UsageError
 
 if TYPE_CHECKING:
@@ -212,10 +212,7 @@ def status(sim: bool, as_json: bool) -> int:
 @click.pass_context
 def check(context: click.Context, sim: bool, as_json: bool) -> int:
     """Tell what is wrong with this machine, and what to do about it. Exit code 1 where there is a problem."""
-    import time
-
-    from stoker.cli.doctor import known_variables, report
-    from stoker.cli.doctor_machine import Subject
+    from stoker.cli.doctor import Subject, known_variables, report
     from stoker.cli.output_options import wants_json
     from stoker.queue.engine_status import engine_answers
     from stoker.store.paths import paths_for
@@ -225,9 +222,8 @@ def check(context: click.Context, sim: bool, as_json: bool) -> int:
         paths=paths,
         environment=dict(os.environ),
         simulated=sim or bool(os.environ.get("STOKER_SIM")),
-        now=time.time(),
         answers=engine_answers(paths),
-        known_variables=frozenset(known_variables(context.find_root())),
+        known_variables=frozenset(known_variables(context.find_root().command, context)),
     )
     return 1 if report(subject, as_json=wants_json(as_json)) else 0
 

@@ -12,15 +12,15 @@ import click
 import msgspec
 
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
-from stoker.cli.views.history import render_history
-from stoker.cli.views.plain import csv_lines, past_plain
+from stoker.cli.views.job import render_history
+from stoker.cli.views.plain import PAST_COLUMNS, csv_lines, plain_lines
 from stoker.cli.views.text import terminal_size, write_lines
-from stoker.core.errors import UsageError
+from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.job import Result
 from stoker.core.units import parse_since
 from stoker.queue.history_view import History, PastLine, past_jobs, read_history
-from stoker.queue.local_time import LocalZone
 from stoker.queue.view_model import LETTERS
+from stoker.queue.view_text import LocalZone
 from stoker.store.paths import Paths, paths_here
 from stoker.store.queries import Period
 
@@ -74,10 +74,7 @@ def parse_states(text: str | None) -> tuple[str, ...]:
     found = [letters.get(word.upper(), word.lower()) for word in words]
     for word in found:
         if word not in STATES:
-            import difflib
-
-            near = difflib.get_close_matches(word, STATES, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(STATES)}"
+            hint = did_you_mean(word, STATES, f"there are {', '.join(STATES)}")
             raise UsageError(f"{word!r} is not how a job ends", hint)
     return tuple(dict.fromkeys(found))
 
@@ -90,7 +87,7 @@ def _show(history: History, screen: Screen) -> None:
     if screen.form == "json":
         write_json(history)
     elif screen.form == "plain":
-        write_plain(past_plain(history.jobs))
+        write_plain(plain_lines(history.jobs, PAST_COLUMNS))
         if history.hidden:
             print(f"stoker: {history.hidden} older (stoker history{screen.typed} -a)", file=sys.stderr)
     else:

@@ -30,8 +30,8 @@ from stoker.queue.control import (
     warn,
 )
 from stoker.queue.edit import Rewriter, changed_resources, last_attempt
-from stoker.queue.local_time import LocalZone
 from stoker.queue.select import find, jobs_in_order
+from stoker.queue.view_text import LocalZone
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
 

@@ -63,9 +63,9 @@ def _show_queue(paths: Paths, screen: Screen, *, everything: bool, on_finish_job
 
 def _write_plain(status: Status, screen: Screen) -> None:
     """The lines are for a program, so notes on them go to standard error."""
-    from stoker.cli.views.plain import jobs_plain
+    from stoker.cli.views.plain import JOB_COLUMNS, plain_lines
 
-    write_plain(jobs_plain(status.jobs))
+    write_plain(plain_lines(status.jobs, JOB_COLUMNS))
     if hidden := status.hidden.waiting + status.hidden.held:
         print(f"stoker: {hidden} more waiting (stoker status{screen.typed} -a)", file=sys.stderr)
     if status.engine.silence:
@@ -79,9 +79,9 @@ def _show_jobs(paths: Paths, words: Sequence[str], screen: Screen, *, everything
     if screen.form == "json":
         write_json(chosen)
     elif screen.form == "plain":
-        from stoker.cli.views.plain import jobs_plain
+        from stoker.cli.views.plain import JOB_COLUMNS, plain_lines
 
-        write_plain(jobs_plain(chosen.jobs))
+        write_plain(plain_lines(chosen.jobs, JOB_COLUMNS))
     else:
         from stoker.cli.views.job import render_jobs
         from stoker.cli.views.text import terminal_size, write_lines

@@ -110,7 +110,6 @@ def _jobs(one: Entered) -> Iterator[SubmittedJob]:
 
 
 NOT_SERVED = 3
-
 HELD = "held at submit"
 
 

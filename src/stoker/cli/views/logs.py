@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -13,8 +13,7 @@ from msgspec import Struct
 from stoker.core.job import Active, Ended, Job
 from stoker.core.launch import INHERIT
 from stoker.core.text import printable
-from stoker.queue.control import Control, warn
-from stoker.queue.wait import WHY_DELAY, Watch, why_waits
+from stoker.queue.control import WHY_DELAY, Control, Watch, warn, why_waits
 from stoker.store.logs import Tail
 from stoker.store.schema import AttemptRow
 
@@ -65,7 +64,6 @@ class Collapser:
 
 
 SCHEMA = "stoker.log/1"
-
 LONGEST = 2**20
 """Bytes of a line in one JSON value; the rest follows in others."""
 
@@ -89,16 +87,6 @@ class LogLine(Struct, frozen=True):
     run: int
     stream: str
     text: str
-
-
-class Output(Protocol):
-    """Shows the output of a job."""
-
-    def show(self, source: Source, block: bytes) -> None:
-        """Show some bytes; their last line may go on in the next ones."""
-
-    def end(self) -> None:
-        """Show what was held back."""
 
 
 class Bytes:
@@ -128,7 +116,7 @@ class JsonLines:
     def show(self, source: Source, block: bytes) -> None:
         """Show complete lines, and the last ones of earlier runs."""
         for earlier in [known for known in self._rests if known.run < source.run]:
-            self._finish(earlier)
+            self._write(earlier, self._rests.pop(earlier))
         *lines, rest = (self._rests.pop(source, b"") + block).split(b"\n")
         for line in lines:
             self._write(source, line)
@@ -140,16 +128,16 @@ class JsonLines:
 
     def end(self) -> None:
         for source in list(self._rests):
-            self._finish(source)
+            self._write(source, self._rests.pop(source))
         sys.stdout.buffer.flush()
-
-    def _finish(self, source: Source) -> None:
-        self._write(source, self._rests.pop(source))
 
     def _write(self, source: Source, line: bytes) -> None:
         text = line.decode(errors="backslashreplace")
         value = LogLine(SCHEMA, self._id, self._shown, source.run, source.stream, text)
         sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+
+
+Output = Bytes | JsonLines
 
 
 def output_for(job_id: int, shown: str, *, as_json: bool, follows: bool) -> Output:
@@ -193,7 +181,8 @@ class Follower:
         watch = Watch(self._control, [self._id])
         while True:
             watch.look()
-            job = self._job()
+            job = self._control.store.job(self._id)
+            assert job is not None
             runs = runs_of(self._control.store.attempts(self._id))  # read before the files, so that none is missed
             if self._catch_up(runs):
                 watch.hurry()
@@ -201,14 +190,10 @@ class Follower:
                 self._close()
                 self._output.end()
                 return job
-            if not isinstance(job.state, Active):
-                self._say_why(job)
+            if not isinstance(job.state, Active) and time.monotonic() >= self._why_at:
+                self._why_at = time.monotonic() + WHY_INTERVAL
+                self._say(why_waits(self._control, job))
             watch.sleep()
-
-    def _job(self) -> Job:
-        job = self._control.store.job(self._id)
-        assert job is not None
-        return job
 
     def _catch_up(self, runs: Sequence[AttemptRow]) -> bool:
         """Show new output of the runs; whether there was any."""
@@ -222,13 +207,10 @@ class Follower:
             came = self._drain() or came
             if self._run == len(runs):
                 break
-            self._next_run()
+            self._close()
+            self._run += 1
+            self._say(f"{self._run}. run")
         return came
-
-    def _next_run(self) -> None:
-        self._close()
-        self._run += 1
-        self._say(f"{self._run}. run")
 
     def _drain(self) -> bool:
         came = False
@@ -244,15 +226,7 @@ class Follower:
             tail.close()
         self._tails = {}
 
-    def _say_why(self, job: Job) -> None:
-        now = time.monotonic()
-        if now < self._why_at:
-            return
-        self._why_at = now + WHY_INTERVAL
-        self._say(why_waits(self._control, job))
-
     def _say(self, text: str) -> None:
-        """Print a message once."""
         if text != self._said:
             self._said = text
             warn(printable(text))

@@ -8,28 +8,22 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from stoker.core.device import Device
+from stoker.core.device import Device, Lease
 from stoker.core.job import Job
-from stoker.core.lease import Lease
 from stoker.core.planner.occupancy import Occupancy
-from stoker.core.planner.placement import suits
-from stoker.core.planner.policy import Policy
+from stoker.core.planner.placement import suits, waiting_since
 from stoker.core.planner.reasons import Crowded, Draining, Leased, MaxUse, MinFree, Reason, Unclaimable, Yields
-from stoker.core.planner.reservation import waiting_since
+from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 
 HALF_LIFE = 3600.0
 """Seconds after which usage counts half."""
-
 GRAIN = 1.0
 """GPU-seconds by which two users must differ to count as unequal; less would make short jobs alternate."""
-
 YIELD_SECONDS = 5.0
 """How long a device is left free for a demand that goes first; a live engine takes it in a fraction of that."""
-
 GATHER_SECONDS = 120.0
 """The same for a demand for several devices at once, which has to wait until enough are free."""
-
 REOFFER_SECONDS = 60.0
 """How long a device that was not taken is not offered to the same demand again."""
 
@@ -56,7 +50,6 @@ class Demand(Struct, frozen=True):
 
 Offers = Mapping[tuple[str, str], float]
 """Demand name and device -> since when the device is left free for that demand."""
-
 NO_OFFERS: Offers = MappingProxyType({})
 
 
@@ -107,7 +100,9 @@ def yield_devices(ahead: Sequence[tuple[str, Demand]], free: Sequence[str], offe
     for name, demand in ahead:
         since = {device: offers.get((name, device), now) for device in free}
         missed = {device for device in free if now - since[device] > _patience(demand)}
-        suited = [device for device in reversed(free) if device not in left and _would_take(demand, device)]
+        suited = [
+            device for device in reversed(free) if device not in left and (not demand.claims or device in demand.claims)
+        ]
         chosen = [device for device in suited if device not in missed][: demand.gpus]
         left.update(dict.fromkeys(chosen, demand))
         remembered.update(((name, device), since[device]) for device in chosen)
@@ -125,10 +120,6 @@ def _decayed_seconds(age_at_start: float, age_at_end: float, half_life: float) -
     age_at_end = max(0.0, age_at_end)
     age_at_start = max(age_at_end, age_at_start)
     return half_life / log(2) * (exp2(-age_at_end / half_life) - exp2(-age_at_start / half_life))
-
-
-def _would_take(demand: Demand, device: str) -> bool:
-    return not demand.claims or device in demand.claims
 
 
 def _patience(demand: Demand) -> float:

@@ -42,7 +42,6 @@ class Shape(NamedTuple):
 
 
 CPU_JOBS = Cap("CPU jobs")
-
 ON_FINISH_JOBS = Cap("hooks", 4)
 """On-finish jobs are short and have a cap of their own, so that they do not queue behind long jobs."""
 

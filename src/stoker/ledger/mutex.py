@@ -1,4 +1,4 @@
-"""The mutex file: it saves work where claims meet, and keeps engines of version 0.1 apart from ours."""
+"""The mutex file: it saves work where claims meet, and keeps older engines apart from ours."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Turn(Struct, frozen=True):
 class Mutex:
     """Tried once per claim. It gives no right: a claim is safe without it.
 
-    An engine of version 0.1 looks at the leases only before it publishes, so ours must not publish at the same time. It
-    holds the mutex for about a millisecond. A process that holds it longer than `patience` is ignored, and so is a
-    mutex that cannot be opened.
+    An older engine reads the leases only before it publishes, so ours must not publish at the same time. It holds the
+    mutex for about a millisecond. A process that holds it longer than `patience` is ignored, and so is a mutex that
+    cannot be opened.
     """
 
     def __init__(self, patience: float) -> None:

@@ -44,7 +44,7 @@ def test_several_devices() -> None:
 
 
 def test_a_job_that_was_taken_over() -> None:
-    """Its start was told to somebody else; its end says when that was."""
+    """Another engine saw its start; its end says when that was."""
     busy = BusyTime()
     tell(busy, 1, Started(1, 5.0), DEVICES[:1])
     tell(busy, 2, Lost(1, 8.0), DEVICES[:1], 1.0)

@@ -315,7 +315,7 @@ def test_utilisation_may_be_unknown(driver: Bench, book: AccountBook) -> None:
     assert accounts(book, running=(os.getpid(), 1)) == (Account(os.getpid(), GIB, None, True),)
 
 
-def test_nobody_asks_for_the_long_gone(driver: Bench, book: AccountBook) -> None:
+def test_long_gone_processes_are_not_asked_for(driver: Bench, book: AccountBook) -> None:
     """Of thousands of old processes none is asked for, neither at the first reading nor later."""
     old = tuple(FakeAccount(GONE + index, GIB) for index in range(4000))
     driver.write(machine(*old, faults={STATS: UNKNOWN}))

@@ -23,8 +23,8 @@ from stoker.core.job import (
 )
 from stoker.core.learning import kind_of
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
-from stoker.store.schema import JOBS_AT_ONCE, AttemptRow, FollowUps
-from stoker.store.writer import Store
+from stoker.store.schema import JOBS_AT_ONCE, AttemptRow, FollowUps, SubmitKey
+from stoker.store.writer import Position, Store, prune
 from support.store import EVENTS, TRUE, added, after, wanted
 
 ODD = os.fsdecode(b"caf\xe9 \xff")
@@ -175,3 +175,16 @@ class TestRecord:
         with pytest.raises(StokerError, match="UNIQUE"):
             store.record([after(one, EVENTS), after(other, EVENTS)], follow_ups=FollowUps("e2", [TRUE], 5.0))
         assert len(store.open_jobs("e2", 0, 10)) == 1
+
+
+def test_a_key_is_forgotten_with_its_job(store: Store) -> None:
+    """Until then it is unique."""
+    (job,) = added(store)
+    submitted = SubmitKey("digest", [(job.id, 1, "")])
+    store.add_key("k", submitted)
+    assert store.submit_key("k") == submitted
+    with pytest.raises(StokerError):
+        store.add_key("k", submitted)
+    store.record([after(job, EVENTS)])
+    prune(store, 10.0, Position(), set(), 10)
+    assert store.submit_key("k") is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from support.faults.campaign import Campaign, is_gap
@@ -12,10 +14,10 @@ pytestmark = pytest.mark.timeout(1500)
 SEED = 1
 
 
-def test_no_fault_breaks_a_promise() -> None:
+def test_no_fault_breaks_a_promise(tmp_path: Path) -> None:
     """Jobs run once, keep their exit codes and end, whatever happens to engine, workers, disks, files and driver."""
     names = [fault.name for fault in TABLE.values() if fault.usual and not fault.name.startswith("storm")]
-    campaign = Campaign(SEED, names)
+    campaign = Campaign(SEED, names, directory=tmp_path)
     campaign.run()
     assert campaign.findings() == [], campaign.summary()
     assert len(campaign.done) + len(campaign.skipped) == len(names)

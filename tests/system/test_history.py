@@ -101,7 +101,7 @@ def test_for_a_spreadsheet(background: Background) -> None:
     write_past(background, 1, ended=time.time(), name='a,"b"\n=c')
     write_past(background, 1, ended=time.time(), name="=1+1")
     rows = list(csv.DictReader(io.StringIO(background("history", "--csv").out)))
-    assert [row["NAME"] for row in rows] == ['a,"b"\\n=c', "=1+1"]
+    assert [row["NAME"] for row in rows] == ['a,"b"\\n=c', "'=1+1"]
     assert [row["GPU_HOURS"] for row in rows] == ["1.0000", "1.0000"]
 
 

@@ -28,7 +28,7 @@ def test_a_storm_over_the_queue_does_no_harm(tmp_path: Path) -> None:
     with contextlib.closing(QueueStorm(tmp_path, CHECK)) as storm:
         storm.rage()
         assert storm.faults() == [], "once more: make faults FAULTS='--only storm --rounds 1'"
-        assert (storm.blows["engine"], storm.blows["forkserver"], storm.blows["worker"]) == (70, 14, 14)
+        assert (storm.blows["engine"], storm.blows["forkserver"], storm.blows["worker"]) == (35, 7, 7)
 
 
 def test_a_storm_over_shared_gpus_does_no_harm(tmp_path: Path) -> None:

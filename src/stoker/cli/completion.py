@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stoker.core.errors import StokerError
 from stoker.core.text import printable
 from stoker.store.hints import hints, names
-from stoker.store.paths import Paths, find_paths
+from stoker.store.paths import Paths, find_paths, user_home
 
 if TYPE_CHECKING:
     import click
@@ -128,7 +128,7 @@ def script(program: click.Command, shell: str) -> str:
 
 
 def install_script(shell: str, text: str) -> None:
-    """Write the script where the shell looks for it, and say what is left to type."""
+    """Write the script where the shell looks for it, and say what to type next."""
     path = script_path(shell, os.environ)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -146,9 +146,9 @@ _NEXT = {
 
 def script_path(shell: str, environment: Mapping[str, str]) -> Path:
     """Where a shell looks for completions of one user."""
-    data = Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+    data = Path(environment.get("XDG_DATA_HOME") or user_home() / ".local/share")
     bash = Path(environment.get("BASH_COMPLETION_USER_DIR") or data / "bash-completion")
-    config = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    config = Path(environment.get("XDG_CONFIG_HOME") or user_home() / ".config")
     return {
         "bash": bash / "completions/stoker",
         "zsh": data / "zsh/site-functions/_stoker",

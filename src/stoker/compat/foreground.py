@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from stoker.core.job import JobEvent
+from stoker.core.job import JobEvent, Queued
 from stoker.core.settings import Policy
 from stoker.core.spec import JobSpec
 from stoker.devices.interface import Devices
@@ -16,6 +16,11 @@ from stoker.ledger import find_ledger
 from stoker.queue.options import current_umask, current_user
 from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import find_paths
+
+_ALL = 1_000_000_000
+
+_PASSES = 20
+"""An engine reads new jobs in portions. Where the store cannot be written, jobs are left as they are."""
 
 
 class ToolView:
@@ -46,6 +51,19 @@ def tool_setup(devices: Devices, label: str, **site: Any) -> Setup:
         policy=Policy(),
         label=label,
     )
+
+
+def withdraw(run: Foreground, note: str) -> None:
+    """Cancel what has not started, so that neither the queue nor `stoker resume` keeps jobs of a run that is over."""
+    run.retire()  # another Ctrl-C must not change how the run ended
+    for _ in range(_PASSES):
+        run.engine.turn(0.0)  # reads the jobs that came last, and records those that were cancelled
+        opened = run.store.open_jobs(run.engine.name, 0, _ALL)
+        waiting = [job.id for job in opened if isinstance(job.state, Queued) and job.batch == run.batch]
+        if not waiting:
+            return
+        for job_id in waiting:
+            run.engine.cancel(job_id, None, note)
 
 
 def inherited_spec(run: Foreground) -> JobSpec:

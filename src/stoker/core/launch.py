@@ -48,7 +48,6 @@ def attempt_key(job_id: int, number: int) -> str:
 
 
 def parse_key(key: str) -> tuple[int, int]:
-    """Job id and attempt number of a key."""
     job, _, number = key.partition(".")
     return int(job), int(number)
 

@@ -123,8 +123,11 @@ class Command(Struct, frozen=True):
         return shlex.join([*map(_typed, self.words[:2]), *self.words[2:]])
 
 
+PLAIN_SHELL = "/bin/sh"
+
+
 def shell_of(environment: Mapping[str, str]) -> str:
-    return environment.get("SHELL") or "/bin/sh"
+    return environment.get("SHELL") or PLAIN_SHELL
 
 
 def _typed(word: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime, time, timedelta, tzinfo
 
 from stoker.core.errors import UsageError
@@ -71,15 +72,6 @@ def duration_text(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes:02}:{secs:02}"
 
 
-LAST_MOMENT = 253_370_764_800.0
-"""The year 9999 begins: no function of a calendar goes much further."""
-
-
-def shown_moment(at: float) -> float:
-    """The time as screens can show it: that of another user's lease may be any number."""
-    return min(LAST_MOMENT, max(0.0, at))
-
-
 def count_text(count: int, singular: str, plural: str = "") -> str:
     """`1 job`, `3 jobs`."""
     return f"{count} {singular if count == 1 else plural or singular + 's'}"
@@ -89,8 +81,15 @@ _BEGIN_HINT = "write it as now+1hour, 22:00, tomorrow or 2026-11-15T22:00"
 _SINCE_HINT = "write it as 2h, 1d, 08:00, yesterday or 2026-11-15"
 _YEARS = range(1970, 9987)
 """Outside of these, datetime fails for some time zones."""
-_LATEST = 253_000_000_000.0
+
+LATEST = 253_000_000_000.0
 """A time late in those years; later ones are not a date in every time zone."""
+
+
+def in_calendar(at: float) -> float:
+    """The nearest time that is a date: files may contain any number."""
+    return at if 0 <= at <= LATEST else LATEST if at > LATEST else 0.0
+
 
 _RELATIVE_UNIT_SECONDS = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
@@ -133,7 +132,7 @@ def parse_since(text: str, now: float, zone: tzinfo) -> float:
 def _checked(moment: float | None, text: str, hint: str) -> float:
     if moment is None:
         raise UsageError(f"{text[:60]!r} is not a time", hint)
-    if not 0 <= moment <= _LATEST:
+    if not 0 <= moment <= LATEST:
         raise UsageError(f"{text[:60]!r} is too far away", hint)
     return moment
 
@@ -231,6 +230,12 @@ def parse_sim(spec: str) -> list[tuple[int, int]]:
 def device_sizes(spec: str) -> list[int]:
     """Bytes of each simulated device, by its index."""
     return [size for count, size in parse_sim(spec) for _ in range(count)]
+
+
+def sim_text(sizes: Iterable[int]) -> str:
+    """The shortest text that describes such devices: `4x24G`."""
+    groups = Counter(size_text(size).replace(".0", "") for size in sizes)
+    return ",".join(f"{count}x{size}" for size, count in groups.items()) or "no GPU"
 
 
 def _group(text: str) -> tuple[int, int]:

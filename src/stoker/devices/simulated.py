@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stoker.core.device import Device, Process, Reading, Snapshot
-from stoker.core.units import device_sizes, parse_sim, size_text
+from stoker.core.units import device_sizes, size_text
 from stoker.devices.interface import command_of, user_name
 from stoker.devices.simulator import Holding, holdings, make_directory
 
-__all__ = ["SimulatedDevices", "parse_sim"]
 _IDLE_DEGREES = 34.0
 _DEGREES_PER_PERCENT = 0.44
 _IDLE_WATTS = 25.0

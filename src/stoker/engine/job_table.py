@@ -131,6 +131,9 @@ class JobTable:
         """Mark an active job as adopted."""
         self._adopted.add(job.id)
 
+    def is_adopted(self, job_id: int) -> bool:
+        return job_id in self._adopted
+
     def own(self, job_id: int, batch: int) -> bool:
         """Make an adopted job one of this engine's, in a batch of its; False where it is not active any more."""
         job = self._active.get(job_id)
@@ -231,6 +234,8 @@ class Jobs:
         place = event if isinstance(event, Assigned) else job.state
         devices = self.find_devices(place.devices) if isinstance(place, Assigned | Active) else ()
         after = self.recorder.add(job, event, devices)
+        if isinstance(after.state, Queued) and self.table.is_adopted(job.id):
+            self.recorder.release(job.id)
         self.settle(after)
         return after
 

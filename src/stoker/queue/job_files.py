@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,15 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import UsageError, did_you_mean
-from stoker.core.spec import Command, NewJob, parse_array
+from stoker.core.spec import PLAIN_SHELL, Command, NewJob, parse_array, shell_of
 from stoker.queue.options import BY_NAME, JobOptions
 
 if TYPE_CHECKING:
     from stoker.queue.task_list import BadRow, Record, Sheet, Task
 
+
+NO_SHELLS = ("nologin", "false")
+"""Names of programs that accounts have as SHELL so that nobody can log in."""
 
 PLAIN = JobOptions()
 """Options of a job that has none of its own. Most jobs share this object, so `is` finds them."""
@@ -42,6 +46,15 @@ class Unusable(Struct, frozen=True):
 
     where: str
     sentence: str
+
+
+def usable_shell(environment: Mapping[str, str], say: Callable[[str], None]) -> str:
+    """The shell that reads the user's command lines; /bin/sh where SHELL, as of a service account, is none."""
+    shell = shell_of(environment)
+    if os.path.basename(shell) not in NO_SHELLS and shutil.which(shell):
+        return shell
+    say(f"warning: SHELL is {shell}, which cannot run commands; using {PLAIN_SHELL}")
+    return PLAIN_SHELL
 
 
 class Lines:

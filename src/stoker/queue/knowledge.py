@@ -24,6 +24,7 @@ from stoker.core.job import (
     Stopping,
     id_text,
     resources_of,
+    started_at,
 )
 from stoker.core.learning import Learnt, Live, usual_pace
 from stoker.core.planner.queue import NotEligible, Shape, is_gated, resolved, shape_of, why_not_eligible
@@ -35,7 +36,7 @@ from stoker.queue.view_model import JobWord, amount_now, amount_to_come
 from stoker.queue.view_text import clock_text, last_mishap, sparing_text
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, engine_lives, living_engines, wake
-from stoker.store.paths import Paths
+from stoker.store.paths import Paths, write_problem
 from stoker.store.queries import Load, Owned
 from stoker.store.reader import Reader
 from stoker.store.status_file import EngineStatus, read_status
@@ -61,7 +62,9 @@ class EngineStatuses(Struct, frozen=True):
     lives: bool
     runs: tuple[EngineStatus, ...] = ()
     silence: float = 0.0
-    """Seconds since the queue's engine wrote its status, if it does not answer; 0 if it does."""
+    """Seconds since the queue's engine wrote its status, if it does not answer; 0 if it does..."""
+    problem: str = ""
+    """... and why it cannot write it, as on a full disk; empty where that is unknown."""
 
     def __iter__(self) -> Iterator[EngineStatus]:
         """All of them, that of the queue first."""
@@ -107,7 +110,8 @@ def read_statuses(paths: Paths, now: float) -> EngineStatuses:
         silence = now - queue.at if queue and not answers else 0.0
     others = (read_status(paths.status_file(name)) for name in living_engines(paths) if name != QUEUE)
     runs = tuple(status for status in others if status is not None)
-    return EngineStatuses(queue, lives, runs, silence if silence > SILENT_SECONDS else 0.0)
+    silence = silence if silence > SILENT_SECONDS else 0.0
+    return EngineStatuses(queue, lives, runs, silence, write_problem(paths.engines) if silence else "")
 
 
 def _written(path: Path) -> int:
@@ -225,6 +229,7 @@ class Knowledge:
         self._outcomes: dict[Dependency, Outcome] = {}
         self._learnt: dict[str, Learnt] = {}
         self._to_come: dict[tuple[str, Shape], int | None] = {}
+        self._run_labels: dict[int, str] = {}
         self._living = {status.engine for status in statuses.runs} | ({QUEUE} if statuses.lives else set())
 
     def _used_by_jobs(self, processes: Iterable[Process]) -> dict[int, int]:
@@ -296,6 +301,16 @@ class Knowledge:
         """Whether an engine is a foreground run that died."""
         return engine != QUEUE and engine not in self._living
 
+    def last_seen(self, engine: str, started: float) -> float | None:
+        """When an engine last confirmed that a job runs, if none confirms it now; None if one does.
+
+        The background engine also watches jobs of dead runs.
+        """
+        status = self.statuses.of(engine)
+        if (engine in self._living or self.statuses.lives) and not (engine == QUEUE and self.statuses.silence):
+            return None
+        return max(started, status.at) if status else started
+
     def reason(self, job: Job, engine: str) -> str:
         """Why a job waits for devices, as its engine's last plan says; empty if it is about to start."""
         reason = self._reasons.get((engine, shape_of(job)))
@@ -306,17 +321,29 @@ class Knowledge:
         if isinstance(job.state, Ended):
             return job.state.result, job.state.note
         if isinstance(job.state, Active):
-            return _active_word(job), self._about_active(job, engine)
+            return _active_word(job), "; ".join(
+                filter(None, (self._unseen(job, engine), self._about_active(job, engine)))
+            )
         word, why = self._about_queued(job, engine)
         if self.is_abandoned(engine):
-            return word, f"left by a run that died; go on with it: stoker resume {id_text(job)}"
+            return word, f"left by {self._run_label(job.batch)}, now gone; go on with it: stoker resume {id_text(job)}"
         return word, why
+
+    def _unseen(self, job: Job, engine: str) -> str:
+        seen = self.last_seen(engine, started_at(job) or 0.0)
+        return "" if seen is None else f"last seen {self.clock(seen)}" if seen else "not confirmed by an engine"
+
+    def _run_label(self, batch: int) -> str:
+        """What the user typed, as `simple_gpu_scheduler --gpus 0`."""
+        if batch not in self._run_labels:
+            self._run_labels[batch] = self.store.batch_label(batch) or "a run"
+        return self._run_labels[batch]
 
     def _about_active(self, job: Job, engine: str) -> str:
         if isinstance(job.state, Stopping) and job.state.note:
             return job.state.note
         if self.is_abandoned(engine):
-            return "its run died; it goes on by itself"
+            return "its run died" if self._unseen(job, engine) else "its run died; it goes on by itself"
         if isinstance(job.state, Starting) and resources_of(job).mps is not None:
             return "waits for the MPS daemon of its GPU"
         return self._mishap(job)

@@ -76,14 +76,15 @@ def text_of(data: bytes, name: str) -> str:
 def split_records(text: str, name: str) -> Iterator[Record]:
     """All records, also blank ones; joined they are the text."""
     lines = list(io.StringIO(text, newline=""))
-    reader = csv.reader(lines, skipinitialspace=True)
+    reader = csv.reader([*lines, ""], skipinitialspace=True)  # an open quote takes the line after the last one along
     begin = 0
     try:
         for fields in reader:
-            record = Record(begin + 1, "".join(lines[begin : reader.line_num]), tuple(fields))
-            if reader.line_num == len(lines) > begin + 1 and record.written.count('"') % 2:
+            if begin == len(lines):
+                return
+            if reader.line_num > len(lines):
                 raise UsageError(f"{name} has a quote in line {begin + 1} that nothing closes", "close it there")
-            yield record
+            yield Record(begin + 1, "".join(lines[begin : reader.line_num]), tuple(fields))
             begin = reader.line_num
     except csv.Error as error:
         raise UsageError(f"{name} cannot be read from line {begin + 1} on: {error}", "see to its quotes") from None
@@ -170,6 +171,8 @@ def options_of(cells: Mapping[str, str]) -> JobOptions:
         return msgspec.convert(given, JobOptions, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(str(error), "see stoker run --help for what each option takes") from None
+    except UnicodeEncodeError:
+        raise UsageError("a number is not written in UTF-8", "save the file as UTF-8") from None
 
 
 def split_words(text: str, what: str) -> list[str]:

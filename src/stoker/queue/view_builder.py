@@ -84,6 +84,8 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
     status = knowledge.statuses.of(engine)
     devices = job.state.devices if isinstance(job.state, Active) else ()
     live = knowledge.live(job.id) if devices else None
+    seen = None if started is None else knowledge.last_seen(engine, started)
+    forecast = status if status and knowledge.last_seen(engine, 0.0) is None else None
     return JobLine(
         id=job.id,
         label=id_text(job),
@@ -99,10 +101,10 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
         used_bytes=knowledge.used_by(job.id),
         submitted=exactly(job.submitted),
         started=moment(started),
-        seconds=None if started is None else round(max(0.0, knowledge.now - started), 3),
+        seconds=None if started is None else round(max(0.0, (seen or knowledge.now) - started), 3),
         limit_seconds=spec.limit,
-        expected_start=moment(status.starts.get(job.id)) if status else None,
-        expected_end=moment(status.ends.get(job.id)) if status else None,
+        expected_start=moment(forecast.starts.get(job.id)) if forecast else None,
+        expected_end=moment(forecast.ends.get(job.id)) if forecast else None,
         why=text_for_json(why),
         run="" if engine == QUEUE else text_for_json(status.label if status else engine),
         hook=spec.role == "hook",
@@ -112,6 +114,7 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
         peak_vram_bytes=live.peak if live else None,
         utilisation_percent=live.utilisation if live else None,
         speed=knowledge.speeds.get(job.id) if devices else None,
+        last_seen=moment(seen),
     )
 
 
@@ -277,6 +280,8 @@ def _silence(statuses: EngineStatuses) -> str:
     if not statuses.silence:
         return ""
     old = duration_text(statuses.silence)
+    if statuses.problem:
+        return f"{statuses.problem}; what the engine showed is {old} old, and nothing starts until there is space"
     return f"the engine does not answer: what it showed is {old} old; see stoker engine status"
 
 

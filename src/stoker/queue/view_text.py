@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from stoker.core.device import Device
 from stoker.core.job import Active, Event, Exited, Job, needs_exclusive
 from stoker.core.planner.placement import suits
-from stoker.core.units import shown_moment, size_text
+from stoker.core.units import in_calendar, size_text
 from stoker.queue.view_model import VramMode
 
 DAY = 86400.0
@@ -18,7 +18,7 @@ _SPANS = (("d", DAY), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
 
 def clock_text(at: float, now: float) -> str:
     """`14:32` today, `Fri 12:00` within six days, else a date."""
-    then, today = time.localtime(shown_moment(at)), time.localtime(now)
+    then, today = time.localtime(in_calendar(at)), time.localtime(now)
     if then[:3] == today[:3]:
         return time.strftime("%H:%M", then)
     if abs(at - now) < 6 * DAY:
@@ -28,7 +28,7 @@ def clock_text(at: float, now: float) -> str:
 
 def stamp(at: float) -> str:
     """`2026-11-15 22:14:03`, local time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(shown_moment(at)))
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(in_calendar(at)))
 
 
 def span_text(seconds: float) -> str:

@@ -8,6 +8,7 @@ of its socket closes; workers live on.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import socket
@@ -15,6 +16,8 @@ import sys
 
 from stoker.runner import processes
 from stoker.runner.worker import Worker
+
+IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 
 
 def main() -> None:
@@ -25,7 +28,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     os.chdir("/")
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # a worker that inherited a blocked SIGCHLD would miss ends
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+    for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()  # else a worker's first collection would copy every shared page
@@ -58,7 +61,10 @@ def _become_worker(folder: str, listener: int, _lock: int, journal: int) -> None
         os.setsid()
         processes.become_subreaper()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        Worker(socket.socket(fileno=listener), journal).serve()
+        worker = Worker(socket.socket(fileno=listener), journal)
+        worker.serve()
+        if worker.lost_engine:
+            _restart_engine(os.path.dirname(os.path.dirname(folder)))
     except BaseException:
         import traceback  # seldom needed, and slow to import
 
@@ -67,3 +73,19 @@ def _become_worker(folder: str, listener: int, _lock: int, journal: int) -> None
         raise
     finally:
         os._exit(0)
+
+
+def _restart_engine(state: str) -> None:
+    """Become the command that starts the engine again, if that was killed: one that exits removes the file first.
+
+    It cannot be a child: the worker is the subreaper of all that descends from it.
+    """
+    try:
+        with open(f"{state}/engine.restart", "rb") as file:
+            record = json.load(file)
+        for number in IGNORED:
+            signal.signal(number, signal.SIG_DFL)
+        _leave_streams(share_input=False, share_output=False)
+        os.execve(record["command"][0], record["command"], record["environment"])  # noqa: S606
+    except (OSError, LookupError, TypeError, ValueError):
+        return  # there is none, or it is damaged; the next command that a user types starts the engine

@@ -108,6 +108,11 @@ class Worker:
             self._hint_overdue()
         self._release_leases()
 
+    @property
+    def lost_engine(self) -> bool:
+        """Whether the engine hung up, or died."""
+        return self._engine is None
+
     def _is_needed(self) -> bool:
         busy = self._current is not None or bool(self._queue)
         return busy or (self._engine is not None and not self._leaving)

@@ -41,6 +41,9 @@ _HINTS = {
     sqlite3.SQLITE_PERM: _YOURS,
 }
 
+LARGEST_LOG = 64 * 2**20
+"""Bytes to which the write-ahead log is cut after it has grown."""
+
 
 class Database:
     """A connection and the lock of its writers. It must not be used after a fork."""
@@ -90,7 +93,7 @@ class Database:
         if self._connection.in_transaction:
             yield self._connection
             return
-        with self._explained("write"), self._write_lock.held():
+        with self._explained("write"), self._write_lock:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
@@ -129,8 +132,9 @@ class Database:
 
     def _roll_back(self) -> None:
         self.forget_specs()
-        if self._connection.in_transaction:  # SQLite may have rolled back itself, as on a full disk
-            self._connection.execute("ROLLBACK")
+        with contextlib.suppress(sqlite3.ProgrammingError):  # it was closed before the garbage collector came here
+            if self._connection.in_transaction:  # SQLite may have rolled back itself, as on a full disk
+                self._connection.execute("ROLLBACK")
 
     def _prepare(self) -> None:
         """Check the version, switch to WAL, migrate."""
@@ -139,9 +143,10 @@ class Database:
             newer = f"{self._path} was written by a newer Stoker (schema {found} instead of {VERSION})"
             raise StokerError(newer, NEWER_HINT)
         if self.rows("PRAGMA journal_mode") != [("wal",)]:
-            with self._write_lock.held():  # two processes that open a new file at once would block each other
+            with self._write_lock:  # two processes that open a new file at once would block each other
                 self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute(f"PRAGMA journal_size_limit = {LARGEST_LOG}")  # else one huge submit leaves it huge
         if self._version() < VERSION:
             self._migrate()
 
@@ -249,21 +254,22 @@ class WriteLock:
         with contextlib.ExitStack() as closing:
             self._lock, self._next = (_opened(file, closing) for file in (path, path.with_suffix(".next")))
             self._closing = closing.pop_all()
+        self._is_open = True
 
     def close(self) -> None:
+        self._is_open = False
         self._closing.close()
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         deadline = time.monotonic() + self._patience
         self._take(self._next, deadline)
         try:
             self._take(self._lock, deadline)
         finally:
             fcntl.flock(self._next, fcntl.LOCK_UN)
-        try:
-            yield
-        finally:
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_open:  # Ctrl-C within a with statement can leave its end to the garbage collector, after close()
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _take(self, descriptor: int, deadline: float) -> None:

@@ -88,7 +88,6 @@ class WakeFifo:
         return self._descriptor
 
     def silence(self) -> None:
-        """Discard the wake-ups so far."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._descriptor, 65_536)
 
@@ -146,8 +145,7 @@ def version_notice(paths: Paths) -> str:
     if version in ("", __version__):
         return ""
     return (
-        f"the engine runs {version}, this is {__version__}; "
-        "restart it when you like: stoker engine stop && stoker engine start; jobs go on"
+        f"the engine runs {version}, this is {__version__}; restart it when you like: stoker engine restart; jobs go on"
     )
 
 
@@ -267,8 +265,9 @@ def is_served(paths: Paths, engine: str) -> bool:
     """
     if engine == QUEUE:
         return True
+    background = process_of(paths, QUEUE)  # first: if it dies now, its second name counts as dead, too
     pid = process_of(paths, engine)
-    return pid is not None and pid != process_of(paths, QUEUE)
+    return pid is not None and pid != background
 
 
 class Orphan(NamedTuple):

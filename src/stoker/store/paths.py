@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -10,6 +11,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import StokerError
@@ -17,6 +19,11 @@ from stoker.core.errors import StokerError
 NETWORK_FILE_SYSTEMS = frozenset(
     "nfs nfs4 cifs smb3 smbfs lustre gpfs beegfs ceph glusterfs fuse.glusterfs fuse.sshfs afs 9p pvfs2".split()  # noqa: SIM905
 )
+
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+
+UNREADABLE = (OSError, ValueError, RecursionError, msgspec.MsgspecError)
+"""What reading and decoding a damaged file can raise; bytes that are not UTF-8 are a ValueError."""
 
 UNFINISHED = ".new-"
 """Prefix of a folder in `functions` whose job is not in the queue yet."""
@@ -50,6 +57,11 @@ class Paths(Struct, frozen=True):
     def log(self) -> Path:
         """Log of the background engine."""
         return self.state / "engine.log"
+
+    @property
+    def restart(self) -> Path:
+        """How to start the background engine again after it was killed; workers read it too."""
+        return self.state / "engine.restart"
 
     @property
     def logs(self) -> Path:
@@ -100,6 +112,25 @@ def make_durable(folder: Path) -> None:
         os.close(descriptor)
 
 
+PROBE = 64 * 1024
+"""Bytes that an engine needs to write its status file."""
+
+
+def write_problem(folder: Path) -> str:
+    """Why a directory cannot be written to, as on a full disk; empty where it can."""
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, PROBE)
+        finally:
+            os.close(descriptor)
+            probe.unlink()
+    except OSError as error:
+        return f"{folder} cannot be written to: {error.strerror}"
+    return ""
+
+
 def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     """Take a lock unless another process holds it."""
     with contextlib.suppress(BlockingIOError):
@@ -116,23 +147,56 @@ def find_paths(
     mountinfo: str = "/proc/self/mountinfo",
     spare: Path = Path("/var/tmp"),
 ) -> Paths:
-    """The state directory, created private. Simulated GPUs have a separate one."""
+    """The state directory, created private. Simulated GPUs have a separate one.
+
+    Without a home that is local and can be written to, it is in `spare`, which outlives a reboot.
+    """
     leaf = f"{host}-simulated" if simulated else host
     if chosen := environment.get("STOKER_STATE"):
         state = Path(chosen).absolute() / leaf
         _make_private(state)
         return Paths(state)
-    from platformdirs import user_state_path  # slow to import
+    if problem := _unsuitable(home := _home_of_state(), leaf, mountinfo):
+        local = spare / f"stoker-{os.getuid()}" / leaf
+        _make_private(local.parent)  # another user could have created it
+        _make_private(local)
+        return Paths(local, f"{problem}; the queue is in {local}")
+    assert home is not None
+    return Paths(home / leaf)
 
-    state = user_state_path("stoker", appauthor=False) / leaf
-    kind = file_system_of(state, mountinfo)
-    if kind not in NETWORK_FILE_SYSTEMS:
+
+def user_home() -> Path:
+    """The home of this user, for files that belong nowhere else."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise StokerError("there is no home directory", "set HOME") from None
+
+
+def _home_of_state() -> Path | None:
+    """Where the state of this user belongs; None without a home, as for a user id that has no entry."""
+    from platformdirs import user_state_path
+
+    try:
+        return user_state_path("stoker", appauthor=False)
+    except RuntimeError:
+        return None
+
+
+def _unsuitable(home: Path | None, leaf: str, mountinfo: str) -> str:
+    """Why the queue cannot be in the home; empty after its directory was made there."""
+    if home is None:
+        return "there is no home directory"
+    state = home / leaf
+    if (kind := file_system_of(state, mountinfo)) in NETWORK_FILE_SYSTEMS:
+        return f"{state} is on {kind}, where a queue is not safe"
+    try:
         _make_private(state)
-        return Paths(state)
-    local = spare / f"stoker-{os.getuid()}" / leaf
-    _make_private(local.parent)  # another user could have created it
-    _make_private(local)
-    return Paths(local, f"{state} is on {kind}, where a queue is not safe; the queue is in {local}")
+    except StokerError as error:
+        if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in _NOT_WRITABLE:
+            raise
+        return f"{state} cannot be made ({error.__cause__.strerror})"
+    return "" if os.access(state, os.W_OK) else f"{state} cannot be written to"
 
 
 def file_system_of(path: Path, mountinfo: str = "/proc/self/mountinfo") -> str:

@@ -229,7 +229,6 @@ def ids_between(reader: Reader, first: int, last: int) -> list[int]:
 
 
 def ids_of_tasks(reader: Reader, array: int, first: int, last: int) -> list[int]:
-    """Tasks of an array by index, in the order of their ids."""
     query = "SELECT id FROM jobs WHERE array = ? AND array != 0 AND task BETWEEN ? AND ? ORDER BY id"
     return _ids(reader, query, array, first, last)
 
@@ -264,7 +263,6 @@ def names(reader: Reader, limit: int = 2000) -> list[str]:
 
 
 def failed_among(reader: Reader, ids: Sequence[int]) -> list[int]:
-    """The jobs among these that did not succeed."""
     query = f"SELECT id FROM jobs WHERE {_AMONG} AND {_FAILED} ORDER BY id"
     return _ids(reader, query, json.dumps(list(ids)))
 
@@ -290,7 +288,6 @@ def jobs_of(reader: Reader, ids: Sequence[int]) -> Iterator[Job]:
 
 
 def open_among(reader: Reader, ids: Sequence[int]) -> list[int]:
-    """The jobs among these that have not ended."""
     return _ids(reader, f"SELECT id FROM jobs WHERE {_AMONG} AND {OPEN} ORDER BY id", json.dumps(list(ids)))
 
 

@@ -19,12 +19,14 @@ from stoker.store.schema import (
     JOB,
     OPEN,
     AttemptRow,
+    SubmitKey,
     attempt_of,
     decode,
     events,
     requests,
     split,
     states,
+    text_of,
 )
 
 _REF = "json_extract(CAST(detail AS TEXT), '$.ref')"
@@ -83,6 +85,11 @@ class Reader:
         order = "ORDER BY state = 'starting', json_extract(CAST(detail AS TEXT), '$.since'), id"
         return [found for (found,) in self.rows(f"SELECT id FROM jobs WHERE {ACTIVE} AND {same} {order}", job_id)]
 
+    def batch_label(self, batch: int) -> str:
+        """What submitted a batch, as users see it."""
+        rows = self.rows("SELECT label FROM batches WHERE id = ?", batch)
+        return str(rows[0][0]) if rows else ""
+
     def times_done(self, content: bytes) -> int:
         """How many jobs with this content have succeeded."""
         return int(self.rows("SELECT count(*) FROM jobs WHERE content = ? AND state = 'done'", content)[0][0])
@@ -128,11 +135,15 @@ class Reader:
         return [(number, decode(requests(), body)) for number, body in rows]
 
     def settings(self) -> dict[str, Any]:
-        """Settings that users made for all engines of this queue."""
-        return {key: json.loads(value) for key, value in self.rows("SELECT key, value FROM settings")}
+        """Settings that users made for all engines of this queue; each has a note."""
+        return {key: _setting(value) for key, value in self.rows("SELECT key, value FROM settings")}
+
+    def submit_key(self, key: str) -> SubmitKey | None:
+        """What was submitted under a key; None where it is new."""
+        rows = self.rows("SELECT content, parts FROM keys WHERE key = ?", text_of(key))
+        return SubmitKey(rows[0][0], [tuple(part) for part in json.loads(rows[0][1])]) if rows else None
 
     def has_learnt(self) -> bool:
-        """Whether anything was learnt from earlier runs."""
         return bool(self.rows("SELECT 1 FROM learnt LIMIT 1"))
 
     def learnt(self, signature: str) -> Learnt:
@@ -194,3 +205,12 @@ class Reader:
                 *[dependency.target] * 3,
             )
         )
+
+
+def _setting(body: Any) -> dict[str, Any]:
+    """An unreadable pause or drain stays in force: the user can end it, and nothing starts against his will."""
+    with contextlib.suppress(ValueError, TypeError, RecursionError):
+        value = json.loads(body)
+        if isinstance(value, dict) and isinstance(value.get("note", ""), str):
+            return value
+    return {"note": "stopped by a setting that cannot be read"}

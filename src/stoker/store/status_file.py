@@ -14,6 +14,7 @@ from stoker.core.learning import Live
 from stoker.core.planner.queue import Shape
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import EngineSettings
+from stoker.store.paths import UNREADABLE
 
 
 class Wait(NamedTuple):
@@ -65,13 +66,12 @@ class EngineStatus(Struct, frozen=True):
         return Snapshot(self.at, self.devices, self.readings, self.note)
 
     def reason(self, shape: Shape) -> Reason | None:
-        """Why jobs of a shape wait."""
         return next((wait.reason for wait in self.waits if wait.shape == shape), None)
 
 
 def read_status(path: Path) -> EngineStatus | None:
     """The latest status of an engine; None where there is none that this version can read."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
+    with contextlib.suppress(*UNREADABLE):
         return msgspec.json.decode(path.read_bytes(), type=EngineStatus)
     return None
 
@@ -92,6 +92,6 @@ class Machine(Struct, frozen=True):
 
 def read_machine(path: Path) -> Machine | None:
     """The devices in a status file; None where there is none that this version can read."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
+    with contextlib.suppress(*UNREADABLE):
         return msgspec.json.decode(path.read_bytes(), type=Machine)
     return None

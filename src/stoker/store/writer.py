@@ -28,11 +28,13 @@ from stoker.store.schema import (
     EDIT_JOB,
     JOBS_AT_ONCE,
     MEASURE,
+    NO_ENGINE,
     OPEN,
     UPDATE_JOB,
     Change,
     FollowUps,
     Measured,
+    SubmitKey,
     TakeOver,
     attempt_row,
     edits,
@@ -116,6 +118,12 @@ class Store(Reader):
                 connection.execute(insert_jobs(len(some)), list(chain.from_iterable(some)))
         return ids
 
+    def add_key(self, key: str, submitted: SubmitKey) -> None:
+        """Remember what was submitted under a new key; it is pruned with its first job."""
+        with self.writing() as connection:
+            row = (text_of(key), submitted.parts[0][0], submitted.content, json.dumps(submitted.parts))
+            connection.execute("INSERT INTO keys (key, job, content, parts) VALUES (?, ?, ?, ?)", row)
+
     def ask(self, requests: Sequence[tuple[str, Request]], now: float) -> list[int]:
         """Insert requests to the engines that own the jobs, and return their numbers."""
         with self.writing() as connection:
@@ -150,8 +158,11 @@ class Store(Reader):
         events: list[tuple[Any, ...]] = []
         attempts: dict[str, list[tuple[Any, ...]]] = {}
         edited: list[Job] = []
+        released: list[tuple[str, int]] = []
         for change in changes:
             jobs.append(job_row(change.job))
+            if change.released:
+                released.append((NO_ENGINE, change.job.id))
             if edits(change):
                 edited.append(change.job)
             for number, event in change.events:
@@ -161,6 +172,7 @@ class Store(Reader):
         with self.writing() as connection:
             connection.executemany(UPDATE_JOB, jobs)
             connection.executemany("INSERT INTO events (job, at, body) VALUES (?, ?, ?)", events)
+            connection.executemany("UPDATE jobs SET engine = ? WHERE id = ?", released)
             for statement, rows in attempts.items():
                 connection.executemany(statement, rows)
             for job in edited:
@@ -288,5 +300,6 @@ def _logs(connection: sqlite3.Connection, ids: Sequence[int]) -> list[str]:
 
 def _delete(connection: sqlite3.Connection, ids: Sequence[int]) -> None:
     keys = [(job,) for job in ids]
-    for table, column in (("attempts", "job"), ("measures", "job"), ("events", "job"), ("jobs", "id")):
+    tables = ("attempts", "job"), ("measures", "job"), ("events", "job"), ("keys", "job"), ("jobs", "id")
+    for table, column in tables:
         connection.executemany(f"DELETE FROM {table} WHERE {column} = ?", keys)

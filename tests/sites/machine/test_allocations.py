@@ -264,7 +264,7 @@ class TestLeaseCheck:
         Path(allocation.lease).unlink()
         assert not check.check(START + 1), "it is checked once per interval"
         assert check.check(START + INTERVAL)
-        assert check.trouble == "the lease on GPU 0 was removed by somebody; it was claimed anew"
+        assert check.trouble == "the lease on GPU 0 was removed; it was claimed anew"
         assert yard.leased == ["0"]
         assert len(yard.runner.called("give_lease")) == 2
         assert check.check(START + 2 * INTERVAL)
@@ -277,7 +277,7 @@ class TestLeaseCheck:
         held = yard.ledger.claim((Claim("0"),), "other", START)
         assert held is not None
         assert check.check(START)
-        assert check.trouble.startswith("the lease on GPU 0 was removed by somebody, and ")
+        assert check.trouble.startswith("the lease on GPU 0 was removed, and ")
         assert check.trouble.endswith(" has it now")
         yard.ledger.release(held)
 

@@ -19,7 +19,7 @@ from stoker.ledger import LedgerUnusable
 from stoker.runner.interface import AttemptStarted
 from stoker.sites.interface import RETRY_INTERVAL
 from stoker.sites.machine.allocations import OVERDUE
-from stoker.sites.machine.observation import LOOK_INTERVAL
+from stoker.sites.machine.observation import REFRESH_INTERVAL
 from stoker.sites.machine.ref import WorkerRef, read_ref
 from stoker.sites.machine.site import PREFETCHED_INTERVAL, SOON
 from stoker.store.schema import Change
@@ -404,7 +404,7 @@ class TestAdopting:
         assert world.site.devices(["0"]) == ()
         gpus = simulated(24)
         devices.shown = Snapshot(0.0, gpus, {"0": Reading(used=0)})
-        world.clock.pass_seconds(LOOK_INTERVAL)
+        world.clock.pass_seconds(REFRESH_INTERVAL)
         world.turn()
         (allocation,) = world.site._allocations
         assert allocation.devices == gpus
@@ -483,7 +483,7 @@ class TestDue:
         """Leases may change without a call."""
         (job,) = world.add()
         world.run(job)
-        assert world.site.due_in(world.clock(), placing=True) == pytest.approx(LOOK_INTERVAL)
+        assert world.site.due_in(world.clock(), placing=True) == pytest.approx(REFRESH_INTERVAL)
 
     def test_for_a_worker_to_be_cleaned_up(self, world: EngineOnFakeRunner) -> None:
         """No event tells that its processes are gone."""

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"{'':24} not here: {why}")
         return 0
     campaign = Campaign(
-        options.seed, options.only, options.rounds, options.minutes, options.lanes, partial(print, flush=True)
+        options.seed, options.only, options.rounds, options.minutes, options.lanes, say=partial(print, flush=True)
     )
     campaign.run()
     print(campaign.summary())

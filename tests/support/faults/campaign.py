@@ -61,6 +61,8 @@ class Campaign:
     minutes: float | None = None
     """Draw again and again until so much time is over."""
     lanes: int = LANES
+    directory: Path | None = None
+    """Where the queues are; None is the directory for temporary files."""
     say: Callable[[str], None] = print
     done: list[Round] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class Campaign:
                     following = next(drawn, None)
                 if following is None:
                     return
-                done = run_round(*following, thorough=self.minutes is not None)
+                done = run_round(*following, self.directory, thorough=self.minutes is not None)
                 with turn:
                     self.done.append(done)
                     self.say(str(done))
@@ -144,9 +146,9 @@ def kind_of(finding: str) -> str:
     return next((kind for kind, parts in words.items() if any(part in finding for part in parts)), "other")
 
 
-def run_round(fault: Fault, seed: int, *, thorough: bool = False) -> Round:
-    """One fault on one fresh queue."""
-    home = Path(tempfile.mkdtemp(prefix="faults-"))
+def run_round(fault: Fault, seed: int, directory: Path | None = None, *, thorough: bool = False) -> Round:
+    """One fault on one fresh queue, below the directory for temporary files or another one."""
+    home = Path(tempfile.mkdtemp(prefix="faults-", dir=directory))
     began = time.monotonic()
     try:
         jobs, attempts, blows, findings = _tried(fault, seed, home, thorough=thorough)

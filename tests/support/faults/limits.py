@@ -24,6 +24,18 @@ def few_descriptors(trial: QueueStorm) -> None:
     time.sleep(2.0)
 
 
+@fault("little-memory", ONCE, devices="declared", noisy=True)
+def little_memory(trial: QueueStorm) -> None:
+    """An engine and all that it starts may have only so much memory as it needs to start, or less."""
+    size = trial.dice.choice([30, 33, 36, 40]) * 10**6
+    trial.wrapper = ("prlimit", f"--as={size}:{size}")
+    trial.feed(20)
+    trial.at_work().wait_ready()
+    trial.blows["little memory"] += 1
+    time.sleep(2.0)
+    trial.end_engine()
+
+
 @fault(
     "clock-jumps",
     "no job starts early, times out or is lost because of the clock",

@@ -16,7 +16,7 @@ from support.storm.weather import CHECK, LONG, SHARED, Weather
 @fault("storm", AGAIN, devices="declared")
 def storm(trial: QueueStorm) -> None:
     """On devices without memory."""
-    _rage(trial, replace(CHECK, jobs=450, engine_kills=30, forkserver_kills=6, worker_kills=6))
+    _rage(trial, CHECK)
 
 
 @fault("storm-shared", AGAIN, devices="simulated")

@@ -10,6 +10,8 @@ import click
 
 from stoker.cli.completion import complete_jobs
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.core.text import printable
+from stoker.queue.engine_status import revive
 from stoker.queue.knowledge import known
 from stoker.queue.view_builder import status_of
 from stoker.queue.view_model import Status
@@ -35,8 +37,8 @@ def command(ids: tuple[str, ...], everything: bool, on_finish_jobs: bool, enviro
       stoker status --json   for programs
     """
     paths = paths_here(screen.sim)
-    if notice := version_notice(paths):
-        print(f"stoker: {notice}", file=sys.stderr)
+    for notice in filter(None, (revive(paths), version_notice(paths))):
+        print(f"stoker: {printable(notice)}", file=sys.stderr)
     if ids:
         _show_jobs(paths, ids, screen, everything=everything, environment=environment)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -63,6 +64,41 @@ class Collapser:
         self._returned = False
 
 
+LONGEST_ESCAPE = 4096
+"""Bytes after which an escape sequence that does not end counts as text."""
+_ESCAPE = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-OQ-WYZ\\`-~])"
+_CONTROL = rb"\xc2[\x80-\x9f]|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f]"
+_UNFINISHED = rb"(?:\x1b(?:\[[0-?]*[ -/]*|[]PX^_][^\x07\x1b]*\x1b?|[ -/]*)|\xc2)\Z"
+
+
+class Colours:
+    """Lets text and colours through to a terminal, and no other sequence: a log could move the cursor, or worse."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._coloured = False
+        self._unsafe = re.compile(_ESCAPE + rb"|" + _CONTROL)
+        self._colour = re.compile(rb"\x1b\[[0-9;:]*m")
+        self._unfinished = re.compile(_UNFINISHED)
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes for the terminal; a sequence that may go on is held back."""
+        data = self._rest + data
+        found = self._unfinished.search(data, max(0, len(data) - LONGEST_ESCAPE))
+        self._rest = found[0] if found else b""
+        return self._unsafe.sub(self._shown, data[: len(data) - len(self._rest)])
+
+    def end(self) -> bytes:
+        """The colours of the terminal are restored."""
+        return b"\x1b[0m" if self._coloured else b""
+
+    def _shown(self, match: re.Match[bytes]) -> bytes:
+        if not self._colour.fullmatch(match[0]):
+            return b""
+        self._coloured = True
+        return match[0]
+
+
 SCHEMA = "stoker.log/1"
 LONGEST = 2**20
 """Bytes of a line in one JSON value; the rest follows in others."""
@@ -90,18 +126,21 @@ class LogLine(Struct, frozen=True):
 
 
 class Bytes:
-    """The bytes as they are, or with progress bars in their last state."""
+    """The bytes as they are; on a terminal text and colours, with old progress bars in their last state."""
 
-    def __init__(self, *, collapse: bool) -> None:
-        self._collapser = Collapser() if collapse else None
+    def __init__(self, *, terminal: bool, follows: bool) -> None:
+        self._filters: list[Colours | Collapser] = [Colours()] if terminal else []
+        if terminal and not follows:  # a terminal draws live progress bars itself
+            self._filters.append(Collapser())
 
     def show(self, source: Source, block: bytes) -> None:
         del source
-        sys.stdout.buffer.write(self._collapser.feed(block) if self._collapser else block)
+        for one in self._filters:
+            block = one.feed(block)
+        sys.stdout.buffer.write(block)
 
     def end(self) -> None:
-        if self._collapser:
-            sys.stdout.buffer.write(self._collapser.end())
+        sys.stdout.buffer.write(b"".join(one.end() for one in reversed(self._filters)))
         sys.stdout.buffer.flush()
 
 
@@ -141,10 +180,10 @@ Output = Bytes | JsonLines
 
 
 def output_for(job_id: int, shown: str, *, as_json: bool, follows: bool) -> Output:
-    """The right form: JSON, collapsed for a terminal, or raw; a terminal draws live progress bars itself."""
+    """The right form: JSON, safe for a terminal, or raw."""
     if as_json:
         return JsonLines(job_id, shown)
-    return Bytes(collapse=sys.stdout.isatty() and not follows)
+    return Bytes(terminal=sys.stdout.isatty(), follows=follows)
 
 
 WHY_INTERVAL = 2.0

@@ -13,6 +13,8 @@ from stoker.queue.view_model import LETTERS, DeviceLine, JobLine
 if TYPE_CHECKING:
     from stoker.queue.history_view import PastLine
 
+FORMULA = ("=", "+", "-", "@")
+"""Beginnings of cells that spreadsheets execute; a ' before them prevents that. No number is negative."""
 Columns = Mapping[str, str | Callable[[Any], object]]
 """Titles, and the field of a line or the function that gives its value."""
 
@@ -118,7 +120,8 @@ def csv_lines(jobs: Iterable[PastLine]) -> Iterator[str]:
     """The same for spreadsheets: fields with commas or quotes are quoted, unknown ones are empty."""
     yield ",".join(PAST_COLUMNS)
     for fields in _fields(jobs, PAST_COLUMNS):
-        quoted = (field.replace('"', '""') for field in fields)
+        safe = (f"'{field}" if field.startswith(FORMULA) else field for field in fields)
+        quoted = (field.replace('"', '""') for field in safe)
         yield ",".join(f'"{field}"' if '"' in field or "," in field else field for field in quoted)
 
 

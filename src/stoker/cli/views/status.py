@@ -115,14 +115,12 @@ def memory_cells(devices: Sequence[DeviceLine], bar: int, least: int = 0) -> lis
     wide = max([least, *map(len, amounts)])
     if not bar:
         return [(Span(amount.rjust(wide)),) for amount in amounts]
-    return [
-        (*_bar(device, bar), Span(" " + amount.rjust(wide))) for device, amount in zip(devices, amounts, strict=True)
-    ]
-
-
-def _bar(device: DeviceLine, columns: int) -> Line:
-    total = None if device.used_bytes is None else device.memory_bytes
-    return memory_bar(columns, total, device.ours_bytes, device.reserved_bytes, device.others_bytes)
+    cells_of: list[Line] = []
+    for device, amount in zip(devices, amounts, strict=True):
+        total = None if device.used_bytes is None else device.memory_bytes
+        spans = memory_bar(bar, total, device.ours_bytes, device.reserved_bytes, device.others_bytes)
+        cells_of.append((*spans, Span(" " + amount.rjust(wide))))
+    return cells_of
 
 
 def _amount(device: DeviceLine) -> str:
@@ -209,6 +207,8 @@ def _memory(job: JobLine) -> Span:
 def _left(job: JobLine, now: float) -> str:
     """How long it will run, or when it will start: `~` is an estimate, `≤` a limit, `?` unknown."""
     if job.state in ACTIVE:
+        if job.last_seen is not None:
+            return "?"
         if job.expected_end is not None:
             return f"~{left_text(job.expected_end.timestamp() - now)}"
         if job.limit_seconds is not None:
@@ -247,7 +247,8 @@ def _note_lines(status: Status) -> list[Line]:
         lines.append((Span(NO_ENGINE, "odd"),))
     if seen is not None and status.devices and (status.at - seen).total_seconds() > OLD_SECONDS:
         when = ago_text(seen.timestamp(), status.at.timestamp())
-        why = "the engine does not answer; " if status.engine.running else ""
+        silent = status.engine.running and not status.engine.silence  # a note says that, and why
+        why = "the engine does not answer; " if silent else ""
         lines.append((Span(f"{why}the GPUs are shown as they were {when}", "odd"),))
     if status.engine.draining:
         lines.append((Span("the engine starts nothing more, and leaves when nothing runs", "odd"),))

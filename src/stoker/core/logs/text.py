@@ -50,7 +50,6 @@ def read_log_text(text: str) -> LogText:
 
 
 def without_colours(text: str) -> str:
-    """The text without escape sequences."""
     return pattern(_COLOUR).sub("", text) if "\x1b" in text else text
 
 

@@ -110,7 +110,6 @@ def yield_devices(ahead: Sequence[tuple[str, Demand]], free: Sequence[str], offe
 
 
 def yield_reason(to: Demand, mine: Demand) -> Yields:
-    """Why a device is left to a demand."""
     if to.uid == mine.uid:
         return Yields("", "waited longer")
     return Yields(to.owner, "used less" if to.usage // GRAIN < mine.usage // GRAIN else "waited longer")

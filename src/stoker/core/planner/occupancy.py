@@ -25,6 +25,7 @@ ANY_NUMBER = 2**20
 """The share of a claim that reserves memory: memory limits the co-tenants, not their number."""
 WHOLE_CARD = 2**62
 """The fit of a whole device: looser than any part of one."""
+UNKNOWN_USER = "an unknown user"
 NOTHING_LEFT: Mapping[str, Yields] = MappingProxyType({})
 
 
@@ -80,7 +81,7 @@ class View(Struct):
     """Why no job may use it."""
     gone: int = 0
     """Bytes in use beyond what is reserved."""
-    who: str = "somebody"
+    who: str = UNKNOWN_USER
     """Owner of those bytes, where known."""
     open_whole: dict[float, bool] = field(default_factory=dict)
     """Cache: moment -> whether an exclusive job could have it then. Cleared when a claim is added."""
@@ -270,7 +271,7 @@ class Occupancy:
         device = view.device
         reading = snapshot.readings.get(device.id)
         if reading is None:
-            view.closed = Unusable(device.label, "nobody could read its state")
+            view.closed = Unusable(device.label, "its state could not be read")
         elif reading.problem:
             view.closed = Unusable(device.label, reading.problem)
         elif snapshot.at <= freed.get(device.id, -inf):
@@ -352,7 +353,7 @@ def _foreign_process(
 
 
 def _owners(reading: Reading) -> str:
-    return ", ".join(sorted({process.owner for process in reading.processes if process.owner})) or "somebody"
+    return ", ".join(sorted({process.owner for process in reading.processes if process.owner})) or UNKNOWN_USER
 
 
 def _remains(device: Device, reading: Reading, *, expected: bool) -> Draining | Unusable:

@@ -160,7 +160,7 @@ def _lock(path: str, kind: int) -> int | None:
 
 
 def client_variables(paths: DaemonPaths, percentage: int, amount: int | None, own: Mapping[str, str]) -> dict[str, str]:
-    """How a client finds its daemon, and its limits; values that the user set himself win, except for the daemon.
+    """How a client finds its daemon, and its limits; values of the user win, except for the daemon.
 
     The amount is in bytes, None where nothing is reserved. It holds for each process, which can get no more.
     """

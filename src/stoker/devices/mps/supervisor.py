@@ -112,7 +112,6 @@ class Control:
         self._environment = {**kept, "CUDA_MPS_PIPE_DIRECTORY": paths.pipe, "CUDA_MPS_LOG_DIRECTORY": paths.log}
 
     def alive(self) -> bool:
-        """Whether the daemon answers a question."""
         answer = self._ask("get_default_active_thread_percentage")
         return answer is not None and bool(_PERCENTAGE.fullmatch(answer.strip()))
 

@@ -335,16 +335,16 @@ class LeaseCheck:
         self._workers = workers
         self._ledger = ledger
         self._label = label
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._touch_at = 0.0
         self.trouble = ""
         """What was wrong at the last check, for the user."""
 
     def check(self, now: float) -> bool:
         """Check if it is time; return whether the trouble has changed."""
-        if now < self._look_at:
+        if now < self._check_at:
             return False
-        self._look_at = now + INTERVAL
+        self._check_at = now + INTERVAL
         self._freshen(now)
         before, self.trouble = self.trouble, "; ".join(self._regain(now))
         return self.trouble != before
@@ -359,7 +359,7 @@ class LeaseCheck:
         for allocation in self._leased():
             if self._ledger.is_gone(allocation.lease) and not self._workers.is_dead(allocation.worker):
                 labels = ", ".join(device.label for device in allocation.devices)
-                yield f"the lease on GPU {labels} was removed by somebody{self._claimed_anew(allocation, now)}"
+                yield f"the lease on GPU {labels} was removed{self._claimed_anew(allocation, now)}"
 
     def _claimed_anew(self, allocation: Allocation, now: float) -> str:
         """Claim a lease again and return how that went, as the end of a sentence.
@@ -373,8 +373,10 @@ class LeaseCheck:
         except StokerError as error:
             return f" and cannot be claimed anew: {error.message}; {error.hint}"
         if held is None:
-            rival = self._rival(allocation)
-            return f", and {rival} has it now" if rival else " and is not claimed anew yet"
+            if rival := self._rival(allocation):
+                return f", and {rival} has it now"
+            self._check_at = now  # another process claims at this moment
+            return " and is not claimed anew yet"
         self._workers.give_lease(allocation.worker, allocation.lease, held.fd)
         return "; it was claimed anew"
 

@@ -10,7 +10,7 @@ from stoker.core.planner.fairshare import Demand
 from stoker.devices.interface import Devices
 from stoker.ledger import Ledger
 
-LOOK_INTERVAL = 1.0
+REFRESH_INTERVAL = 1.0
 """Seconds between two observations when nothing calls for one."""
 LEASE_INTERVAL = 0.25
 """Seconds for which the leases of others count as current; a claim reads the ledger itself."""
@@ -43,7 +43,7 @@ class Observation:
         self.snapshot = Snapshot(0.0, ())
         self._see(devices.snapshot(now))
 
-    def due_in(self, now: float, interval: float = LOOK_INTERVAL) -> float:
+    def due_in(self, now: float, interval: float = REFRESH_INTERVAL) -> float:
         """Seconds until the next observation is due; 0 or less when it is."""
         return max(self._read_at + interval, self._rest_until) - now
 
@@ -56,7 +56,7 @@ class Observation:
         """Something has changed: observe again at the next occasion."""
         self._read_at = 0.0
 
-    def look(
+    def refresh(
         self, now: float, ours: Iterable[str], *, waiting: bool, interval: float = LEASE_INTERVAL, young: float = 0.0
     ) -> None:
         """Look at the devices and, when they are older than the interval, at the leases that are not ours.

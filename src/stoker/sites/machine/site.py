@@ -32,7 +32,7 @@ from stoker.sites.machine.dispatch import Dispatch, OrderBuilder
 from stoker.sites.machine.fairshare import Sharing, Usage
 from stoker.sites.machine.learning import Learning
 from stoker.sites.machine.mps import POLL_INTERVAL
-from stoker.sites.machine.observation import LOOK_INTERVAL, Observation
+from stoker.sites.machine.observation import REFRESH_INTERVAL, Observation
 from stoker.sites.machine.ref import read_ref
 from stoker.sites.machine.telemetry import Telemetry
 from stoker.sites.machine.worker_events import WorkerEvents
@@ -142,11 +142,11 @@ class MachineSite:
         if (cleanup := self._runner.next_cleanup) is not None:
             moments.append(cleanup)
         if self._jobs.waiting or self._allocations.any_busy or self._telemetry.waits:
-            moments.append(self._observation.due_in(now, self._look_interval(now)))
+            moments.append(self._observation.due_in(now, self._refresh_interval(now)))
         return min(moments, default=None)
 
-    def _look_interval(self, now: float) -> float:
-        usual = self._observation.hurried_interval(now) if self._sharing.waits else LOOK_INTERVAL
+    def _refresh_interval(self, now: float) -> float:
+        usual = self._observation.hurried_interval(now) if self._sharing.waits else REFRESH_INTERVAL
         return self._telemetry.interval(now, usual)
 
     # -- the turn ---------------------------------------------------------------------------------
@@ -169,17 +169,17 @@ class MachineSite:
 
     def _observe(self, now: float) -> None:
         """Look at devices and ledger, when a plan needs it or when it is time."""
-        interval = self._look_interval(now)
+        interval = self._refresh_interval(now)
         due = self._observation.due_in(now, interval) <= 0
         if self._jobs.plan_due or due:
-            young = now - interval if interval < LOOK_INTERVAL else 0.0
+            young = now - interval if interval < REFRESH_INTERVAL else 0.0
             waiting = bool(self._jobs.waiting)
-            self._observation.look(now, self._allocations.leases, waiting=waiting, interval=interval, young=young)
+            self._observation.refresh(now, self._allocations.leases, waiting=waiting, interval=interval, young=young)
             self._recognise_devices()
             self._jobs.plan_due = True
         if due:
             self._allocations.note_sharing(self._observation.leases)
-        self._telemetry.look(self._observation.snapshot, now)
+        self._telemetry.refresh(self._observation.snapshot, now)
         self._learning.learn(self._observation.snapshot, now)
         if self._lease_check.check(now):
             self._trouble = self._lease_check.trouble

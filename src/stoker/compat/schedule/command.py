@@ -17,8 +17,8 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.compat.foreground import ToolView, inherited_spec, tool_setup
-from stoker.compat.schedule_info import (
+from stoker.compat.foreground import ToolView, inherited_spec, tool_setup, withdraw
+from stoker.compat.schedule.info import (
     MOST_GPUS,
     Entry,
     InfoFile,
@@ -26,9 +26,7 @@ from stoker.compat.schedule_info import (
     NumberedDevices,
     clock_text,
     find_info,
-    initialised,
     number_devices,
-    released,
     status_text,
 )
 from stoker.compat.tool import Parser, announce, run_tool, say, whole_number
@@ -143,6 +141,8 @@ class Request(Struct, frozen=True):
     """Whether it was typed in the way of the tool's later versions."""
     out: str = INHERIT
     err: str = INHERIT
+    given_names: tuple[str, str] = (INHERIT, INHERIT)
+    """Of the two files, for the summary."""
     verbose: bool = False
 
 
@@ -164,6 +164,7 @@ def _request(options: argparse.Namespace) -> Request | None:
         later=later,
         out=_output(options.out, "-o"),
         err=_output(options.err, "-e"),
+        given_names=(options.out, options.err),
         verbose=options.verbose,
     )
 
@@ -245,9 +246,7 @@ def _checked_init(numbers: Sequence[int]) -> int:
 
 def _prepare(options: argparse.Namespace, info: InfoFile) -> int:
     """Bring the file up to date and apply -i and -rg; returns 1 where one of them failed."""
-    info.sync()
-    if options.init:
-        info.sync(initialised(options.init[0], options.init[1:]))
+    info.sync(init=options.init or ())
     if info.trouble:
         _say(f"{'error' if options.init else 'warning'}: {info.trouble}")
     failed = bool(options.init and info.trouble)
@@ -257,7 +256,7 @@ def _prepare(options: argparse.Namespace, info: InfoFile) -> int:
 
 def _release(numbers: Sequence[int], info: InfoFile) -> bool:
     """Whether all of these GPUs are free now."""
-    info.sync(released(numbers))
+    info.sync(released=numbers)
     count = len(info.entries)
     for number in numbers:
         if number >= count:
@@ -284,10 +283,8 @@ def _run_task(request: Request, info: InfoFile, devices: NumberedDevices) -> int
         with contextlib.closing(Foreground(setup, view)) as run:
             view.run = run
             run.run(_source(request, resources, run))
-            if (left := run.engine.next_waiting) is not None:
-                run.engine.cancel(left.id, None, "its scheduler was stopped")
             code = _exit_code(run)
-            run.retire()  # another Ctrl-C while we leave must not change the exit code
+            withdraw(run, "its scheduler was stopped")
     finally:  # the lease is released only now, unless the task is still running
         info.own = {}
         info.sync()
@@ -340,10 +337,11 @@ class TaskView(ToolView):
         self._request = request
         self._info = info
         self._ids = ids
-        self._user = current_user()
         self._assigned: Job | None = None
         """The job as it was when it got its GPUs."""
         self._devices: tuple[Device, ...] = ()
+        self._gpu = ""
+        self._words = request.words
         self._process: int | None = None
         self._started: float | None = None
         self._waiting_announced = False
@@ -356,6 +354,8 @@ class TaskView(ToolView):
         event, state = job_event.event, job_event.job.state
         if isinstance(event, Assigned):
             self._assigned, self._devices = job_event.job, job_event.devices
+            self._gpu = ",".join(dict(device.variables)["GPU"] for device in self._devices)
+            self._words = device_words(self._request.words, self._devices)
             for path in {self._request.out, self._request.err} - {INHERIT}:
                 os.close(os.open(path, _OPEN | os.O_TRUNC, 0o666))
             self._enter(event.at)
@@ -384,14 +384,6 @@ class TaskView(ToolView):
         self._waiting_announced = True
         announce(f"Scheduler (PID: {os.getpid()}) is waiting for {self._request.forced_text}.\n")
 
-    @property
-    def _gpu(self) -> str:
-        return ",".join(dict(device.variables)["GPU"] for device in self._devices)
-
-    @property
-    def _words(self) -> tuple[str, ...]:
-        return device_words(self._request.words, self._devices)
-
     def _announce_start(self) -> None:
         """Once, when the pid of the task is known."""
         if self._process is not None or self.run is None or self._assigned is None:
@@ -405,7 +397,7 @@ class TaskView(ToolView):
             self._enter(time.time())
 
     def _enter(self, at: float) -> None:
-        entry = Entry(False, self._gpu, self._words, self._process, clock_text(at), self._user)
+        entry = Entry(False, self._gpu, self._words, self._process, clock_text(at), current_user())
         self._info.own = {self._ids.index(device.id): entry for device in self._devices}
         self._info.sync()
 
@@ -447,7 +439,7 @@ class TaskView(ToolView):
     def _summary(self, start: float, end: float) -> str:
         minutes, seconds = divmod(int(end) - int(start), 60)
         hours, minutes = divmod(minutes, 60)
-        out, err = self._request.out, self._request.err
+        out, err = self._request.given_names
         shown = f"stdout: {'<stdout>' if out == INHERIT else out}\nstderr: {'<stderr>' if err == INHERIT else err}\n"
         files = "" if self._request.later else shown
         return (

@@ -18,6 +18,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.compat.tool import lock_within
 from stoker.core.device import Device, Lease, Reading, Snapshot
 from stoker.core.errors import StokerError
 from stoker.core.text import printable
@@ -77,9 +78,6 @@ FREE = Entry()
 MARKED = Entry(avail=False)
 Entries = tuple[Entry, ...]
 
-Change = Callable[[Entries, Collection[int]], Entries]
-"""From the entries of the file, and the numbers of the leased GPUs, to the new entries."""
-
 
 def text_of(entries: Sequence[Entry]) -> str:
     """The content of the file, in the layout that other scripts read."""
@@ -123,27 +121,6 @@ def _entry(table: Mapping[str, Any], index: int) -> Entry:
     )
 
 
-def initialised(count: int, unavailable: Sequence[int]) -> Change:
-    """A new table. Only tasks that the ledger knows are kept."""
-
-    def change(entries: Entries, leased: Collection[int]) -> Entries:
-        kept = {number: entry for number, entry in enumerate(entries) if number in leased and not entry.is_mark}
-        return tuple([MARKED if number in unavailable else kept.get(number, FREE) for number in range(count)])
-
-    return change
-
-
-def released(numbers: Sequence[int]) -> Change:
-    """Remove marks and stale entries; a living task keeps its GPU."""
-
-    def change(entries: Entries, _: Collection[int]) -> Entries:
-        return tuple(
-            [FREE if number in numbers and not entry.is_running else entry for number, entry in enumerate(entries)]
-        )
-
-    return change
-
-
 def status_text(entries: Entries) -> str:
     """The used GPUs with their users, and the free ones."""
     used = [
@@ -168,37 +145,32 @@ def clock_text(moment: float) -> str | None:
 
 
 def _lives(pid: int, start: str | None) -> bool:
-    """Whether the process with this pid began before the task started."""
+    """Whether the process with this pid lives, and began before the task started: pids are used again."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, *rest = file.read().rpartition(b")")[2].split()
+    except FileNotFoundError:
+        return _exists(pid)  # /proc may hide the processes of other users
+    except OSError:
+        return True
+    running = time.clock_gettime(time.CLOCK_BOOTTIME) - int(rest[18]) / _TICKS
+    try:
+        local = datetime.strptime(start or "", CLOCK)
+        # An hour comes twice when daylight saving time ends.
+        latest = max(local.replace(fold=fold).timestamp() for fold in (0, 1)) + SLACK
+    except (ValueError, OverflowError):
+        latest = math.inf
+    return state not in (b"Z", b"X") and time.time() - running <= latest
+
+
+def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         pass
-    began = _began(pid)
-    return began is not None and began <= _latest_moment(start) + SLACK
-
-
-def _began(pid: int) -> float | None:
-    """When a process began, in seconds since the epoch; 0 where /proc hides it, None for a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            state, *rest = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return 0.0
-    if state in (b"Z", b"X"):
-        return None
-    running = time.clock_gettime(time.CLOCK_BOOTTIME) - int(rest[18]) / _TICKS
-    return time.time() - running
-
-
-def _latest_moment(start: str | None) -> float:
-    """The last moment that a local time may mean: an hour comes twice when daylight saving time ends."""
-    try:
-        local = datetime.strptime(start or "", CLOCK)
-        return max(local.replace(fold=fold).timestamp() for fold in (0, 1))
-    except (ValueError, OverflowError):
-        return math.inf
+    return True
 
 
 # -- the file --------------------------------------------------------------------------------------
@@ -230,37 +202,46 @@ class InfoFile:
         """The names of each GPU in the ledger, by number."""
         self._path = path
         self._ledger = ledger
-        self._stamp: tuple[int, ...] = ()
 
     def read(self) -> Entries | None:
         """What the file says; None where it is missing or still empty."""
         try:
             with self._opened(os.O_RDONLY) as descriptor:
                 with contextlib.suppress(BlockingIOError):  # a lock held for long must not keep others from reading
-                    _lock(descriptor, fcntl.LOCK_SH, LOCK_PATIENCE / 10)
+                    lock_within(descriptor, fcntl.LOCK_SH, LOCK_PATIENCE / 10)
                 return self._parsed(descriptor)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise self._unusable("read", error) from error
 
-    def sync(self, change: Change = lambda entries, _: entries) -> None:
-        """Bring the file up to date; where that is impossible, know at least what it would say."""
+    def sync(self, init: Sequence[int] = (), released: Collection[int] = ()) -> None:
+        """Bring the file up to date; where that is impossible, know at least what it would say.
+
+        `init` are the arguments of -i: a new table, in which only tasks that the ledger knows are kept. `released` are
+        the numbers of -rg: marks and stale entries go, a living task keeps its GPU.
+        """
 
         def settled(found: Entries | None) -> Entries:
             leases = self._leases()  # read under the lock: a task gets its lease before its entry
-            entries = change(found or self.entries or (FREE,) * len(self.claims), leases)
-            return tuple([self._settled(number, entry, leases.get(number)) for number, entry in enumerate(entries)])
+            entries = found or self.entries or (FREE,) * len(self.claims)
+            if init:
+                entries = _initialised(init[0], init[1:], entries, leases)
+            return tuple(
+                [
+                    self._settled(number, FREE if number in released and not entry.is_running else entry, leases)
+                    for number, entry in enumerate(entries)
+                ]
+            )
 
         try:
             self.entries, self.trouble = self._update(settled), ""
         except InfoUnusable as unusable:
             self.entries, self.trouble = settled(self._readable()), f"{unusable.message}; {unusable.hint}"
-        self._stamp = self._current_stamp()
 
     def repair(self) -> None:
         """Sync again if another process changed the file, even while we wrote it."""
-        if self._current_stamp() != self._stamp or self._readable() != self.entries:
+        if self._readable() != self.entries:
             self.sync()
 
     def closed(self) -> set[int]:
@@ -273,13 +254,13 @@ class InfoFile:
 
     # -- entries and leases ----------------------------------------------------------------------
 
-    def _settled(self, number: int, entry: Entry, lease: Lease | None) -> Entry:
+    def _settled(self, number: int, entry: Entry, leases: Mapping[int, Lease]) -> Entry:
         """The true entry of a GPU: an entry whose task has ended frees itself."""
         if number in self.own:
             return self.own[number]
         if entry.is_mark or entry.is_running:
             return entry
-        if lease is None:
+        if (lease := leases.get(number)) is None:
             return FREE
         # Without a pid, so that the entry goes with the lease even if its owner runs other tasks.
         return Entry(False, f"cuda{number}", (lease.what,), None, clock_text(lease.since), lease.owner)
@@ -295,7 +276,7 @@ class InfoFile:
         """Rewrite the file, or create it; a file that cannot be parsed counts as missing."""
         try:
             with self._opened(os.O_RDWR, create=True) as descriptor:
-                _lock(descriptor, fcntl.LOCK_EX, LOCK_PATIENCE)
+                lock_within(descriptor, fcntl.LOCK_EX, LOCK_PATIENCE)
                 before = None
                 with contextlib.suppress(InfoUnusable):
                     before = self._parsed(descriptor)
@@ -323,13 +304,6 @@ class InfoFile:
             reason = str(error) or "not JSON"
             what = f"{self._path} cannot be understood ({reason})"
             raise InfoUnusable(what, "schedule -i N makes it anew") from error
-
-    def _current_stamp(self) -> tuple[int, ...]:
-        try:
-            status = os.lstat(self._path)
-        except OSError:
-            return ()
-        return status.st_ino, status.st_mtime_ns, status.st_size
 
     @contextlib.contextmanager
     def _opened(self, mode: int, *, create: bool = False) -> Iterator[int]:
@@ -363,16 +337,9 @@ class InfoFile:
         return InfoUnusable(f"{self._path} cannot be {verb}: {reason}", "the GPUs are shared all the same")
 
 
-def _lock(descriptor: int, kind: int, patience: float) -> None:
-    """Take the lock; BlockingIOError when another process holds it for longer than the patience."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise
-        time.sleep(0.01)
+def _initialised(count: int, unavailable: Collection[int], entries: Entries, leased: Collection[int]) -> Entries:
+    kept = {number: entry for number, entry in enumerate(entries) if number in leased and not entry.is_mark}
+    return tuple([MARKED if number in unavailable else kept.get(number, FREE) for number in range(count)])
 
 
 def _rewrite(descriptor: int, text: bytes) -> None:

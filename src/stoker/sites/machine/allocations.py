@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from stoker.core.device import Claim, Device, Lease
 from stoker.core.errors import StokerError
 from stoker.core.job import Job, Running, limit_of, started_at
-from stoker.core.planner.occupancy import UNKNOWN_USER, Slot, claims_on
+from stoker.core.planner.occupancy import Slot, claims_on
 from stoker.core.planner.queue import shape_of
 from stoker.core.spec import Resources
 from stoker.ledger import HeldLease, Ledger
@@ -373,14 +373,17 @@ class LeaseCheck:
         except StokerError as error:
             return f" and cannot be claimed anew: {error.message}; {error.hint}"
         if held is None:
-            return f", and {self._rival(allocation)} has it now"
+            if rival := self._rival(allocation):
+                return f", and {rival} has it now"
+            self._check_at = now  # another process claims at this moment
+            return " and is not claimed anew yet"
         self._workers.give_lease(allocation.worker, allocation.lease, held.fd)
         return "; it was claimed anew"
 
     def _rival(self, allocation: Allocation) -> str:
         names = {claim.name for claim in allocation.claims}
         owners = [lease.owner for lease in self._ledger.live().leases.values() if _is_on(lease, names)]
-        return " or ".join(sorted(set(owners))) or UNKNOWN_USER
+        return " or ".join(sorted(set(owners)))
 
     def _leased(self) -> list[Allocation]:
         return [

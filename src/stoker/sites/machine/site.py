@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.errors import StokerError
@@ -17,11 +18,11 @@ from stoker.core.launch import attempt_key
 from stoker.core.planner.forecast import Forecast, Now, forecast
 from stoker.core.planner.plan import Plan, Start, plan
 from stoker.core.planner.queue import Shape, WaitingJobs
-from stoker.core.planner.reasons import Reason
+from stoker.core.planner.reasons import Reason, Unclaimable
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from stoker.devices.interface import Devices
-from stoker.ledger import Ledger
+from stoker.ledger import Ledger, LedgerUnusable
 from stoker.runner.forkserver_client import Forkserver
 from stoker.runner.interface import AttemptExited, AttemptReturned, AttemptStarted, WorkerLost, WorkerRunner
 from stoker.runner.local import LocalRunner
@@ -120,6 +121,9 @@ class MachineSite:
         self._trouble = ""
         self._last_plan: Plan | None = None
         self._plan_after = 0.0
+        self._refusal: LedgerUnusable | None = None
+        """Why the last claim failed; no other is made before `_claim_after`."""
+        self._claim_after = 0.0
         self._lost_workers: list[str] = []
         """Workers whose folders are removed once their events are recorded."""
 
@@ -191,19 +195,34 @@ class MachineSite:
         self._jobs.plan_due = False
         if not self._jobs.waiting:
             return
-        self._trouble = self._lease_check.trouble
+        if now >= self._claim_after:
+            self._refusal = None
+        self._trouble = _told(self._refusal) if self._refusal else self._lease_check.trouble
+        try:
+            self._carry_out_plan(now)
+        except StokerError as error:  # the disk, not the job: it waits until that works again
+            self._trouble = _told(error)
+            self._plan_after = now + RETRY_INTERVAL
+
+    def _carry_out_plan(self, now: float) -> None:
         self._last_plan = self._plan(now)
         try:
             for start in self._last_plan.starts:
                 self._assign(start)
+        except LedgerUnusable as error:  # plan again without claims: jobs that need no GPU do not depend on the ledger
+            self._refusal, self._claim_after, self._trouble = error, now + RETRY_INTERVAL, _told(error)
+            self._carry_out_plan(now)
+            return
+        try:
             self._sharing.publish(self._last_plan.own_demand, self._allocations, now)
-        except StokerError as error:  # the ledger or the disk, not the job: it waits until they work again
-            self._trouble = f"{error.message}; {error.hint}"
-            self._plan_after = now + RETRY_INTERVAL
+        except LedgerUnusable as error:
+            self._trouble = _told(error)
 
     def _plan(self, now: float) -> Plan:
         jobs, observation = self._jobs, self._observation
         fair_share = self._sharing.consider(observation, self._allocations, lambda: jobs.waiting_since, now)
+        if self._refusal:
+            fair_share = replace(fair_share, unclaimable=Unclaimable(self._refusal.message))
         slots = self._allocations.slots(jobs.active, self._policy.ahead, now, self._sharing.is_promised)
         return plan(
             jobs.waiting,
@@ -343,3 +362,7 @@ class MachineSite:
                 if leaving:
                     cleanup = self._runner.next_cleanup
                     selector.select(SOON if cleanup is None else min(SOON, cleanup))
+
+
+def _told(error: StokerError) -> str:
+    return f"{error.message}; {error.hint}"

@@ -128,7 +128,7 @@ def script(program: click.Command, shell: str) -> str:
 
 
 def install_script(shell: str, text: str) -> None:
-    """Write the script where the shell looks for it, and say what is left to type."""
+    """Write the script where the shell looks for it, and say what to type next."""
     path = script_path(shell, os.environ)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

@@ -30,17 +30,9 @@ from stoker.queue.config import load_config
 from stoker.queue.options import BY_NAME
 from stoker.queue.submit import OF_THE_JOB_WE_ARE_IN
 from stoker.queue.systemd_unit import missing_program, unit_path
-from stoker.store import queries
+from stoker.store import engine_lock, queries
 from stoker.store.database import DAMAGED_HINT, NEWER_HINT, damage, has_log_without_file
-from stoker.store.engine_lock import (
-    QUEUE,
-    held_orphans,
-    leftover_workers,
-    living_engines,
-    orphans,
-    process_of,
-    version_notice,
-)
+from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import NETWORK_FILE_SYSTEMS, Paths, file_system_of
 from stoker.store.status_file import read_status
 from stoker.store.writer import Store, open_store
@@ -192,7 +184,7 @@ def check_queue(subject: Subject) -> Iterator[Verdict]:
 def check_engine(subject: Subject) -> Iterator[Verdict]:
     """Whether an engine serves the queue."""
     paths = subject.paths
-    pid = process_of(paths, QUEUE)
+    pid = engine_lock.process_of(paths, QUEUE)
     if pid is None:
         with _store(subject) as store:
             load = queries.loads(store).get(QUEUE) if store else None
@@ -205,7 +197,7 @@ def check_engine(subject: Subject) -> Iterator[Verdict]:
         yield problem(f"the engine (process {pid}) does not answer", f"see {paths.log}; then: {RESTART}")
         return
     status = read_status(paths.status_file(QUEUE))
-    if notice := version_notice(paths):
+    if notice := engine_lock.version_notice(paths):
         yield note(notice.partition(";")[0], RESTART)
     if status is not None and status.trouble:
         yield problem(f"the engine cannot work as it should: {status.trouble}", f"see {paths.log}")
@@ -222,23 +214,24 @@ def check_leftovers(subject: Subject) -> Iterator[Verdict]:
 
 def _jobs_left(subject: Subject, store: Store) -> Iterator[Verdict]:
     paths = subject.paths
-    held = [orphan for orphan in held_orphans(paths, store) if orphan.engine != QUEUE]
+    held = [orphan for orphan in engine_lock.held_orphans(paths, store) if orphan.engine != QUEUE]
     if held:
         text = f"{count_text(len(held), 'job')} of a run that died, still in the hands of workers"
         yield note(text, "the engine records how they end: stoker engine start")
-    waiting = sum(not isinstance(each.job.state, Active) for each in orphans(paths, store) if each.engine != QUEUE)
+    left = [one.job for one in engine_lock.orphans(paths, store) if one.engine != QUEUE]
+    waiting = sum(not isinstance(job.state, Active) for job in left)
     if waiting:
         text = f"{count_text(waiting, 'job')} of a run that died, left waiting"
         yield note(text, "go on with them (stoker run --resume, stoker resume), or cancel them")
     with contextlib.suppress(FileNotFoundError):
-        if names := leftover_workers(paths, store):
+        if names := engine_lock.leftover_workers(paths, store):
             text = f"{count_text(len(names), 'folder')} of workers that are not needed any more"
             yield note(text, "the next engine removes them: stoker engine start")
 
 
 def _leases_left(subject: Subject, store: Store) -> Iterator[Verdict]:
     """Leases of this user that no job of this queue has; a living engine may hold some in reserve."""
-    if any(True for _ in living_engines(subject.paths)):
+    if any(True for _ in engine_lock.living_engines(subject.paths)):
         return
     with contextlib.suppress(StokerError):
         view = Ledger(find_ledger(subject.environment)).live()

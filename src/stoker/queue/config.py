@@ -136,7 +136,7 @@ def _distrust(found: os.stat_result) -> str:
     if found.st_uid not in (0, os.geteuid()):
         return f"it belongs to user {user_name(found.st_uid)}, who could have your jobs run anything"
     if found.st_mode & stat.S_IWOTH:
-        return "everybody may write to it (chmod o-w would help)"
+        return "every user may write to it (chmod o-w would help)"
     return ""
 
 
@@ -249,7 +249,8 @@ def load_config(
     found = list(_found(environment, cwd, system))
     files = [each for each in found if isinstance(each, Settings)]
     written = _overlaid([_flat({name: key.built_in for name, key in KEYS.items()}, _BUILT_IN), *map(_of_file, files)])
-    values = _overlaid([written, _of_environment(environment), _of_flags(flags or {})])
+    typed = {name: f"--{name.replace('_', '-')}" for name in flags or ()}
+    values = _overlaid([written, _of_environment(environment), _given(flags or {}, typed)])
     table = _nested(values)
     return Config(
         engine=EngineSettings(**{name: read_setting(name, table.get(name, {}), name) for name in KEYS}),
@@ -302,31 +303,22 @@ def _of_file(settings: Settings) -> dict[Name, Value]:
 
 def _of_environment(environment: Mapping[str, str]) -> dict[Name, Value]:
     """STOKER_<KEY> of every setting and job option; empty counts as not set."""
-    found: dict[Name, Value] = {}
-    for name in KEYS:
-        variable = f"STOKER_{name.upper()}"
-        if raw := environment.get(variable):
-            found |= _flat({name: _plain(name, raw, variable)}, variable)
+    variables = {name: f"STOKER_{name.upper()}" for name in KEYS}
+    found = _given({name: environment.get(variable) or None for name, variable in variables.items()}, variables)
     for option in OPTIONS:
         if option.variable and (raw := environment.get(option.variable)):
             found[("defaults", option.name)] = Value(raw, option.variable)
     return found
 
 
-def _of_flags(flags: Mapping[str, object]) -> dict[Name, Value]:
-    """Settings of the command line; None is not given."""
+def _given(settings: Mapping[str, object], places: Mapping[str, str]) -> dict[Name, Value]:
+    """Settings of variables or flags, checked; None is not given. Each entry of a table can be overridden alone."""
     found: dict[Name, Value] = {}
-    for name, raw in flags.items():
+    for name, raw in settings.items():
         if raw is not None:
-            flag = f"--{name.replace('_', '-')}"
-            found |= _flat({name: _plain(name, raw, flag)}, flag)
+            value = read_setting(name, raw, places[name])
+            found |= _flat({name: value if isinstance(value, dict) else raw}, places[name])
     return found
-
-
-def _plain(name: str, raw: object, place: str) -> object:
-    """The checked text; a table as its entries, so that each can be overridden alone."""
-    value = read_setting(name, raw, place)
-    return value if isinstance(value, dict) else raw
 
 
 def _flat(table: Mapping[str, Any], origin: str) -> dict[Name, Value]:

@@ -1,4 +1,4 @@
-"""Send requests about jobs to engines, and wait for the answers."""
+"""Send requests about jobs to engines, wait for the answers, and wait until jobs are over."""
 
 from __future__ import annotations
 
@@ -255,8 +255,7 @@ class Watch:
 
     def _say_why(self) -> None:
         """Say what the first job waits for, if none of them runs."""
-        jobs = list(queries.jobs_of(self._control.store, self.left[:LOOKED_AT]))
-        left = abandoned(self._control, jobs)
+        jobs, left = self._jobs(LOOKED_AT)
         if jobs and not any(isinstance(job.state, Active | Ended) or _stuck(job, left) for job in jobs):
             warn(printable(why_waits(self._control, jobs[0])))
 
@@ -268,24 +267,23 @@ class Watch:
         self._engine_at = now + ENGINE_INTERVAL
         if not self._warned:
             self._warned = True
-            self._warn_of_stuck()
+            jobs, left = self._jobs()
+            stuck = [words for job in jobs if (words := _stuck(job, left))]
+            more = [f"and {len(stuck) - WARNINGS} more like that"] if len(stuck) > WARNINGS else []
+            for words in (*stuck[:WARNINGS], *more):
+                warn(words)
         if not engine_lives(self._control.paths, QUEUE) and self._need_engine():
             start_for(self._control, "the jobs are safe in the queue")
 
+    def _jobs(self, most: int | None = None) -> tuple[list[Job], set[int]]:
+        """Jobs that are not over, and which of them were left by dead runs."""
+        jobs = list(queries.jobs_of(self._control.store, self.left[:most]))
+        return jobs, abandoned(self._control, jobs)
+
     def _need_engine(self) -> bool:
         """Whether the engine of the queue must run some of them, or record their ends."""
-        jobs = list(queries.jobs_of(self._control.store, self.left))
-        left = abandoned(self._control, jobs)
+        jobs, left = self._jobs()
         return any(job.id not in left or isinstance(job.state, Active) for job in jobs)
-
-    def _warn_of_stuck(self) -> None:
-        jobs = list(queries.jobs_of(self._control.store, self.left))
-        left = abandoned(self._control, jobs)
-        stuck = [words for job in jobs if (words := _stuck(job, left))]
-        for words in stuck[:WARNINGS]:
-            warn(words)
-        if len(stuck) > WARNINGS:
-            warn(f"and {len(stuck) - WARNINGS} more like that")
 
 
 def why_waits(control: Control, job: Job) -> str:

@@ -284,7 +284,7 @@ def restart_killed(paths: Paths) -> bool:
     """
     if not paths.restart.exists() or engine_lives(paths, QUEUE):
         return False
-    with contextlib.closing(WriteLock(paths.restart.with_suffix(".starting"), READY_SECONDS)) as lock, lock.held():
+    with contextlib.closing(WriteLock(paths.restart.with_suffix(".starting"), READY_SECONDS)) as lock, lock:
         return _restart_recorded(paths)
 
 

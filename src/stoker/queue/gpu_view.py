@@ -66,27 +66,19 @@ def gpus_of(knowledge: Knowledge, picked: Sequence[str] = ()) -> Gpus:
 
 def _without_engine(paths: Paths, before: EngineStatuses, now: float, *, simulated: bool) -> EngineStatus | None:
     """What an engine would see if it started now; what the last one saw if that cannot be found out."""
+    from stoker.devices.detect import detect, simulate
+
     try:
-        snapshot = _simulated(paths, now) if simulated else _from_driver(now)
+        if simulated:
+            spec = os.environ.get("STOKER_SIM")  # without it, it is not known how many there are
+            snapshot = simulate(spec, str(paths.simulator), [], now).snapshot(now) if spec else None
+        else:
+            named = load_config(os.environ, None).engine.devices
+            with contextlib.closing(detect(named.split(",") if named else [], now)) as devices:
+                snapshot = devices.snapshot(now)
     except Impossible as error:
         return _status(Snapshot(now, (), note=error.message), (), now)
     return before.queue if snapshot is None else _status(snapshot, _leases(paths, simulated=simulated), now)
-
-
-def _from_driver(now: float) -> Snapshot:
-    from stoker.devices.detect import detect
-
-    named = load_config(os.environ, None).engine.devices
-    with contextlib.closing(detect(named.split(",") if named else [], now)) as devices:
-        return devices.snapshot(now)
-
-
-def _simulated(paths: Paths, now: float) -> Snapshot | None:
-    """None if STOKER_SIM does not tell how many there are."""
-    from stoker.devices.detect import simulate
-
-    spec = os.environ.get("STOKER_SIM")
-    return simulate(spec, str(paths.simulator), [], now).snapshot(now) if spec else None
 
 
 def _leases(paths: Paths, *, simulated: bool) -> tuple[Lease, ...]:

@@ -39,7 +39,7 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim:
 
     The command stays; to change that, cancel the job and submit another one.
     An empty value is the default: --time '' takes the limit away. A job can only be put behind jobs that were
-    submitted before it. `all` is all that waits.
+    submitted before it. `all` means every waiting job.
 
     \b
       stoker edit 12 --priority 5 --time 2h

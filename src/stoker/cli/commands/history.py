@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable
 from typing import get_args
 
 import click
@@ -18,10 +17,10 @@ from stoker.cli.views.text import terminal_size, write_lines
 from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.job import Result
 from stoker.core.units import parse_since
-from stoker.queue.history_view import History, PastLine, past_jobs, read_history
+from stoker.queue.history_view import History, past_jobs, read_history
 from stoker.queue.view_model import LETTERS
 from stoker.queue.view_text import LocalZone
-from stoker.store.paths import Paths, paths_here
+from stoker.store.paths import paths_here
 from stoker.store.queries import Period
 
 MOST_LINES = 200
@@ -60,9 +59,12 @@ def command(
     period = Period(parse_since(since, now, LocalZone()) if since else 0.0, parse_states(states), on_finish_jobs)
     paths = paths_here(screen.sim)
     if stream:
-        _write_stream(paths, period, limit or EVERYTHING, stream)
+        with past_jobs(paths, period, limit or EVERYTHING) as jobs:
+            json_lines = (msgspec.json.encode(job).decode() for job in jobs)
+            write_plain(csv_lines(jobs) if stream == "csv" else json_lines)
         return 0
-    most = EVERYTHING if everything else limit or _fitting(screen)
+    fitting = max(1, terminal_size(os.environ)[1] - 4) if screen.form == "screen" else MOST_LINES
+    most = EVERYTHING if everything else limit or fitting
     _show(read_history(paths, period, most, now, simulated=screen.sim), screen)
     return 0
 
@@ -79,10 +81,6 @@ def parse_states(text: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _fitting(screen: Screen) -> int:
-    return max(1, terminal_size(os.environ)[1] - 4) if screen.form == "screen" else MOST_LINES
-
-
 def _show(history: History, screen: Screen) -> None:
     if screen.form == "json":
         write_json(history)
@@ -92,13 +90,3 @@ def _show(history: History, screen: Screen) -> None:
             print(f"stoker: {history.hidden} older (stoker history{screen.typed} -a)", file=sys.stderr)
     else:
         write_lines(render_history(history, terminal_size(os.environ)[0], screen.typed), screen.color)
-
-
-def _write_stream(paths: Paths, period: Period, limit: int, form: str) -> None:
-    with past_jobs(paths, period, limit) as jobs:
-        write_plain(csv_lines(jobs) if form == "csv" else _json_lines(jobs))
-
-
-def _json_lines(jobs: Iterable[PastLine]) -> Iterable[str]:
-    encoder = msgspec.json.Encoder()
-    return (encoder.encode(job).decode() for job in jobs)

@@ -34,7 +34,7 @@ DRAINED = "drained by you"
 def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool, sim: bool) -> int:
     """Keep jobs from starting, or the whole queue, or drain GPUs; what runs goes on.
 
-    It holds until `stoker resume`, whatever happens to the engine. `all` is all that waits.
+    It holds until `stoker resume`, whatever happens to the engine. `all` means every waiting job.
 
     \b
       stoker pause 12 vit-*   hold jobs

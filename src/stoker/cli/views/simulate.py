@@ -37,12 +37,10 @@ _POINTS = 200
 def plain_lines(report: Report) -> list[str]:
     """TAB separated, seconds and shares as numbers."""
     policies = report.figures.policies
-    rows = [[one.policy, *(_number(getattr(one.figures, name)) for name in PLAIN_COLUMNS[1:])] for one in policies]
+    values = [[getattr(one.figures, name) for name in PLAIN_COLUMNS[1:]] for one in policies]
+    texts = [[str(value) if isinstance(value, int) else f"{value:.4f}" for value in row] for row in values]
+    rows = [[one.policy, *row] for one, row in zip(policies, texts, strict=True)]
     return ["\t".join(row) for row in (PLAIN_COLUMNS, *rows)]
-
-
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.4f}"
 
 
 def text_lines(report: Report, width: int) -> list[Line]:

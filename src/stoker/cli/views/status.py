@@ -115,14 +115,12 @@ def memory_cells(devices: Sequence[DeviceLine], bar: int, least: int = 0) -> lis
     wide = max([least, *map(len, amounts)])
     if not bar:
         return [(Span(amount.rjust(wide)),) for amount in amounts]
-    return [
-        (*_bar(device, bar), Span(" " + amount.rjust(wide))) for device, amount in zip(devices, amounts, strict=True)
-    ]
-
-
-def _bar(device: DeviceLine, columns: int) -> Line:
-    total = None if device.used_bytes is None else device.memory_bytes
-    return memory_bar(columns, total, device.ours_bytes, device.reserved_bytes, device.others_bytes)
+    cells_of: list[Line] = []
+    for device, amount in zip(devices, amounts, strict=True):
+        total = None if device.used_bytes is None else device.memory_bytes
+        spans = memory_bar(bar, total, device.ours_bytes, device.reserved_bytes, device.others_bytes)
+        cells_of.append((*spans, Span(" " + amount.rjust(wide))))
+    return cells_of
 
 
 def _amount(device: DeviceLine) -> str:

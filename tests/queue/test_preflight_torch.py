@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.spec import Command
-from stoker.queue import pytorch
-from stoker.queue.pytorch import Torch, ask_torch, find_python, is_python, knows_cap, programs_of
+from stoker.queue import preflight
+from stoker.queue.preflight import find_python, is_python, knows_cap, programs_of, torch_version
 from support.torch import with_torch
 
 
@@ -120,46 +120,44 @@ class TestFindPython:
             assert find_python(Command((word,)), {"PATH": f"{tmp_path}/bin"}, "/") is None
 
 
-class TestAskTorch:
+class TestTorchVersion:
     """What a real Python answers."""
 
     def test_a_version(self, tmp_path: Path) -> None:
         """It is what is installed for the job's environment."""
         environment = with_torch(tmp_path, "2.10.0+cu128")
-        assert ask_torch(sys.executable, environment, "/") == Torch(sys.executable, "2.10.0+cu128")
+        assert torch_version(sys.executable, environment, "/") == "2.10.0+cu128"
 
     def test_none(self) -> None:
         """No PyTorch is an answer, too."""
-        assert ask_torch(sys.executable, os.environ, "/").version == ""
+        assert torch_version(sys.executable, os.environ, "/") == ""
 
     def test_nothing_of_the_directory_runs(self, tmp_path: Path) -> None:
         """A program that is called like a part of the standard library is not run at submit."""
         (tmp_path / "csv.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-        assert ask_torch(sys.executable, os.environ, str(tmp_path)).version == ""
+        assert torch_version(sys.executable, os.environ, str(tmp_path)) == ""
         assert not (tmp_path / "ran").exists()
 
     def test_a_talkative_one(self, tmp_path: Path) -> None:
         """Whatever start-up files print is not taken for the answer."""
         environment = with_torch(tmp_path, "2.11.0")
         Path(environment["PYTHONPATH"], "sitecustomize.py").write_text("print('hello')")
-        assert ask_torch(sys.executable, environment, "/").version == "2.11.0"
+        assert torch_version(sys.executable, environment, "/") == "2.11.0"
 
     @pytest.mark.parametrize("line", ["exit 1", "echo something", "kill -9 $$"])
     def test_no_answer(self, tmp_path: Path, line: str) -> None:
         """One that is broken tells nothing, and that is no error."""
-        assert ask_torch(str(program(tmp_path / "python", "#!/bin/sh", line)), os.environ, "/").version is None
+        assert torch_version(str(program(tmp_path / "python", "#!/bin/sh", line)), os.environ, "/") is None
 
     def test_not_to_be_executed(self, tmp_path: Path) -> None:
         """Neither is one that cannot even start."""
-        assert ask_torch(str(tmp_path / "python"), os.environ, "/missing").version is None
+        assert torch_version(str(tmp_path / "python"), os.environ, "/missing") is None
 
     def test_one_that_hangs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It is not waited for any longer than a person would."""
-        monkeypatch.setattr(pytorch, "INTERPRETER_TIMEOUT", 0.1)
+        monkeypatch.setattr(preflight, "INTERPRETER_TIMEOUT", 0.1)
         began = time.monotonic()
-        assert (
-            ask_torch(str(program(tmp_path / "python", "#!/bin/sh", "exec sleep 60")), os.environ, "/").version is None
-        )
+        assert torch_version(str(program(tmp_path / "python", "#!/bin/sh", "exec sleep 60")), os.environ, "/") is None
         assert time.monotonic() - began < 50
 
 

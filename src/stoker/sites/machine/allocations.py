@@ -72,6 +72,11 @@ class Allocation(Struct):
         """Whether the driver shows if the memory of the last attempt has really been freed."""
         return any(device.measured for device in self.devices)
 
+    @property
+    def recognised(self) -> bool:
+        """Whether all its devices are known: an engine may adopt an attempt before the driver shows them."""
+        return len(self.devices) >= self.resources.gpus
+
     def recognise(self, devices: tuple[Device, ...]) -> None:
         """Set the devices of an attempt that another engine began; it may have shared them before."""
         self.devices = devices
@@ -103,7 +108,9 @@ class Allocation(Struct):
 
     def room(self, pace: float | None, short: float, now: float) -> int:
         """How many more attempts may be prefetched: none if they take more seconds (`pace`) than `short`."""
-        if pace is None or pace > short or self.measured or now - self.head_since > OVERDUE:
+        if pace is None or pace > short or now - self.head_since > OVERDUE:
+            return 0
+        if self.measured or not self.recognised:  # it would run without the devices that it asked for
             return 0
         depth = min(AHEAD_LIMIT, max(1, int(AHEAD_SECONDS / max(pace, 1e-6))))
         return max(0, depth - (len(self.jobs) - 1))

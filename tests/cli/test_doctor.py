@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import resource
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from stoker.cli.doctor import (
     check_config,
     check_disk,
     check_engine,
+    check_install,
     check_ledger,
     check_leftovers,
     check_limits,
@@ -397,3 +399,35 @@ class TestGpus:
         (tmp_path / "d").mkdir()
         assert nvidia_cards(tmp_path) == 1
         assert nvidia_cards(tmp_path / "none") == 0
+
+
+class TestInstallation:
+    """Packages of older tools that install the same import names."""
+
+    def install(self, site: Path, name: str, *files: str) -> None:
+        """Put a package there, as pip does it."""
+        info = site / f"{name.replace('-', '_')}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        for file in files:
+            (site / file).parent.mkdir(parents=True, exist_ok=True)
+            (site / file).touch()
+        (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+
+    def found(self, site: Path) -> list[Verdict]:
+        return list(check_install(Subject(Paths(site), {}, simulated=False), [str(site)]))
+
+    def test_before_and_after(self, tmp_path: Path) -> None:
+        """Alone all is well; a package with our import name is reported, and so is what its removal took along."""
+        ours = ("simple_gpu_scheduler/scheduler.py", "stoker/__init__.py")
+        self.install(tmp_path, "stoker", *ours)
+        self.install(tmp_path, "simple-hypersearch", "simple_hypersearch/__init__.py")
+        assert [verdict.level for verdict in self.found(tmp_path)] == ["ok"]
+        self.install(tmp_path, "simple-gpu-scheduler", ours[0])
+        (verdict,) = self.found(tmp_path)
+        assert verdict.level == "problem"
+        assert verdict.text.startswith("the package simple-gpu-scheduler has the same import names")
+        shutil.rmtree(tmp_path / "simple_gpu_scheduler")
+        shutil.rmtree(tmp_path / "simple_gpu_scheduler-1.0.dist-info")
+        (verdict,) = self.found(tmp_path)
+        assert (verdict.level, verdict.text) == ("problem", "missing of what Stoker installed: scheduler.py")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,8 +20,10 @@ from support.nvml import (
     FakeMachine,
     FakeProcess,
     compiled,
+    needed,
 )
-from support.wait import ending
+from support.terminal import open_terminal
+from support.wait import PATIENCE_SECONDS, ending
 
 A100 = FakeGpu("GPU-11111111-2222-3333-4444-000000000000", utilisation=87, celsius=61, power_milliwatts=243_000)
 RTX = FakeGpu("GPU-11111111-2222-3333-4444-000000000001", name="NVIDIA GeForce RTX 4090", total=24 * GIB)
@@ -123,3 +126,58 @@ def test_nvitop_shows_the_machine(bench: Bench, busy: int) -> None:
     line_with(lines, "61C", "6144MiB / 40.00GiB", "87%")
     line_with(lines, "GeForce RTX 4090", "00000000:08:00.0")
     line_with(lines, f" {busy} C", "6144MiB", " 43 ", "sleep 300")
+
+
+def test_nvtop_shows_the_machine(bench: Bench, busy: int, tmp_path: Path) -> None:
+    """Nvtop, unmodified, draws names, temperature, memory and the process with its utilisation."""
+    program = needed("nvtop")
+    driver = {name: bench.environment[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE")}
+    with open_terminal(tmp_path, HOME=str(tmp_path), **driver) as terminal:
+        terminal.start([program, "--no-plot", "--no-color"], 140, 30)
+        lines = terminal.wait_for("6.500Gi/40.000Gi", "0.500Gi/24.000Gi", f" {busy} ", "43%").splitlines()
+    line_with(lines, "Device 0", A100.name)
+    line_with(lines, "61°C", "56 / 400 W")
+    line_with(lines, "Device 1", RTX.name)
+    line_with(lines, str(busy), "6144MiB")
+
+
+def test_slurmd_finds_the_gpus(bench: Bench, busy: int, tmp_path: Path) -> None:
+    """Slurm's AutoDetect=nvml, unmodified, finds type, device file and cores of each GPU."""
+    assert busy
+    program, plugin = needed("slurmd"), needed("gpu_nvml.so", slurm_plugins())
+    plugins = [*Path("/usr/lib").glob("*/slurm-wlm"), Path(plugin).parent]
+    settings = {
+        "ClusterName": "test",
+        "SlurmctldHost": "localhost",
+        "AuthType": "auth/none",
+        "CredType": "cred/none",
+        "ProctrackType": "proctrack/pgid",
+        "PluginDir": ":".join(map(str, plugins)),
+        "GresTypes": "gpu",
+        "SlurmdSpoolDir": tmp_path,
+        "SlurmdLogFile": tmp_path / "log",
+        "SlurmdPidFile": tmp_path / "pid",
+        "NodeName": f"{socket.gethostname().partition('.')[0]} CPUs={os.cpu_count()} Gres=gpu:a100:1,gpu:rtx_4090:1",
+        "PartitionName": "all Nodes=ALL",
+    }
+    (tmp_path / "slurm.conf").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    (tmp_path / "gres.conf").write_text("AutoDetect=nvml\n")
+    done = subprocess.run(
+        [program, "-G", "-f", tmp_path / "slurm.conf"],
+        env=bench.environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = (done.stdout + done.stderr).splitlines()
+    line_with(lines, "2 GPU system device(s) detected")
+    line_with(lines, "Name=gpu Type=a100 Count=1", "File=/dev/nvidia0 Cores=0")
+    line_with(lines, "Name=gpu Type=rtx_4090 Count=1", "File=/dev/nvidia1 Cores=0")
+
+
+def slurm_plugins() -> str:
+    """Where .ci/fetch_gpu_tools puts Slurm's plugin."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return os.environ.get("STOKER_SLURM_NVML") or str(Path(cache, "stoker-slurm-nvml"))

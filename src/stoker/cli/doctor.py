@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -317,6 +318,33 @@ def check_variables(subject: Subject) -> Iterator[Verdict]:
         yield ok(f"set are {', '.join(given)}" if given else "none is set")
 
 
+# -- the installation
+
+_SHARED_NAMES = frozenset({"simple_gpu_scheduler", "gpu_task_scheduler"})
+"""Import names of ours that packages of older tools have too."""
+
+_REPAIR = "pip install --force-reinstall --no-deps stoker"
+
+
+def check_install(_subject: Subject, path: Sequence[str] | None = None) -> Iterator[Verdict]:
+    """Packages that install files of the same names over ours, or took ours along when they were removed."""
+    found = {dist.name: dist for dist in metadata.distributions(path=list(sys.path if path is None else path))}
+    ours = found.pop("stoker", None)
+    others = sorted(name for name, dist in found.items() if any(_is_shared(file) for file in dist.files or ()))
+    for name in others:
+        text = f"the package {name} has the same import names and commands, and may have replaced those of Stoker"
+        yield problem(text, f"pip uninstall {name}, which removes files of both, and then: {_REPAIR}")
+    gone = [file for file in (ours.files or () if ours else ()) if not os.path.exists(file.locate())]
+    if gone and not others:
+        yield problem(f"missing of what Stoker installed: {', '.join(file.name for file in gone[:3])}", _REPAIR)
+    if not gone and not others:
+        yield ok("no other package has installed files over ours")
+
+
+def _is_shared(file: metadata.PackagePath) -> bool:
+    return file.parts[0] in _SHARED_NAMES
+
+
 # -- the machine ---------------------------------------------------------------------------------
 
 PCI = Path("/sys/bus/pci/devices")
@@ -447,4 +475,5 @@ CHECKS: Mapping[str, Callable[[Subject], Iterable[Verdict]]] = {
     "unit": check_unit,
     "logout": check_logout,
     "limits": check_limits,
+    "install": check_install,
 }

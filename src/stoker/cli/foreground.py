@@ -37,7 +37,7 @@ from stoker.devices.mps.daemon import without_given
 from stoker.engine.adoption import Supply
 from stoker.engine.foreground import Complaints, Foreground, Setup, Source, View
 from stoker.engine.status_writer import engine_status
-from stoker.ledger import find_ledger, prepare_ledger
+from stoker.ledger import prepare_ledger
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, ListSource, StreamSource, Unusable
 from stoker.queue.knowledge import EngineStatuses, Knowledge, jobs_of_processes
 from stoker.queue.options import (
@@ -49,6 +49,7 @@ from stoker.queue.options import (
     spec_of,
     working_directory,
 )
+from stoker.queue.parent import Parent, find_parent, ledger_here
 from stoker.queue.preflight import Checkouts
 from stoker.queue.run_view import FinishedRun, Recent, run_result, run_status
 from stoker.queue.script import Script
@@ -102,14 +103,24 @@ class Request(Struct, frozen=True):
 class Batch:
     """The jobs of one run, and where their output goes."""
 
-    def __init__(self, request: Request, label: str, items: Items, devices: Devices, paths: Paths) -> None:
+    def __init__(
+        self,
+        request: Request,
+        label: str,
+        items: Items,
+        devices: Devices,
+        paths: Paths,
+        *,
+        nested: bool = False,
+    ) -> None:
         self.request = request
         self.label = label
         self.items = items
         self.one_command = label == ONE_COMMAND
         self.policy = _policy(request)
         self.logs = ""
-        self.environment = without_given(os.environ)
+        # Inside a job that is a client of MPS, its children are clients of the same server.
+        self.environment = dict(os.environ) if nested else without_given(os.environ)
         snapshot = devices.snapshot(time.time())
         around = Surroundings(
             cwd=working_directory(),
@@ -124,6 +135,12 @@ class Batch:
         command = request.script.copied(paths) if request.script else None
         self.builder = JobBuilder(request.options, around, self.environment, say, policy=self.policy, command=command)
         self.builder.snapshot = snapshot
+
+    @property
+    def what(self) -> str:
+        """What runs, as other users see it in the ledger."""
+        words = [item.command.text for item in self.listed] if self.one_command else []
+        return " ".join(["stoker run", self.label, *words])
 
     @property
     def listed(self) -> list[Listed]:
@@ -252,13 +269,16 @@ class JobLog:
 def run(request: Request, label: str, items: Items, forkserver: Forkserver | None = None) -> int:
     """Run the jobs and return the exit code."""
     paths = find_paths(os.environ, socket.gethostname(), simulated=bool(request.simulation))
-    devices = _find_devices(request, items, paths)
+    parent = find_parent(os.environ, simulated=bool(request.simulation)) if not request.demo else None
+    if parent:
+        request = msgspec.structs.replace(request, settings=parent.restrict(request.settings))
+    devices = _find_devices(request, items, paths, parent)
     with contextlib.closing(devices):
-        batch = Batch(request, label, items, devices, paths)
+        batch = Batch(request, label, items, devices, paths, nested=parent is not None)
         batch.check()
         if request.dry_run:
             return _show_plan(batch, paths, devices)
-        return _run_batch(batch, paths, devices, forkserver)
+        return _run_batch(batch, paths, devices, parent, forkserver)
 
 
 def _show_plan(batch: Batch, paths: Paths, devices: Devices) -> int:
@@ -271,22 +291,25 @@ def _show_plan(batch: Batch, paths: Paths, devices: Devices) -> int:
         return show_run_plan(planned, as_json=batch.request.as_json)
 
 
-def _run_batch(batch: Batch, paths: Paths, devices: Devices, forkserver: Forkserver | None) -> int:
+def _run_batch(
+    batch: Batch, paths: Paths, devices: Devices, parent: Parent | None, forkserver: Forkserver | None
+) -> int:
     request = batch.request
     batch.make_log_directory(paths)
     # Simulated GPUs are private, unless STOKER_LEDGER names a ledger to share them.
-    private = request.simulation and not os.environ.get("STOKER_LEDGER")
+    private = request.simulation and not parent and not os.environ.get("STOKER_LEDGER")
     setup = Setup(
         paths=paths,
         site=MachineConfig(
-            ledger=prepare_ledger(paths.state / "ledger") if private else find_ledger(os.environ),
+            ledger=prepare_ledger(paths.state / "ledger") if private else ledger_here(parent),
             devices=devices,
             user=current_user(),
+            within=parent.worker if parent else "",
             share_output=batch.shares_output(),
             forkserver=forkserver,
         ),
         policy=batch.policy,
-        label=f"stoker run {batch.label}",
+        label=batch.what,
         halt=parse_halt(request.halt) if request.halt else None,
         resume=request.resume,
     )
@@ -304,7 +327,7 @@ def _run_batch(batch: Batch, paths: Paths, devices: Devices, forkserver: Forkser
         return exit_code(foreground, one_command=batch.one_command)
 
 
-def _find_devices(request: Request, items: Items, paths: Paths) -> Devices:
+def _find_devices(request: Request, items: Items, paths: Paths, parent: Parent | None) -> Devices:
     now = time.time()
     pool = "" if request.simulation else request.settings.devices
     named = request.devices.split(",") if request.devices is not None else pool.split(",") if pool else []
@@ -312,13 +335,13 @@ def _find_devices(request: Request, items: Items, paths: Paths) -> Devices:
         raise UsageError(f"--devices {request.devices!r} has an empty name in it", "write it as --devices 0,1")
     if not all(word.isprintable() for word in named):
         raise UsageError(f"--devices {request.devices!r} has a name that cannot be shown", "use plainer names")
-    if request.simulation:
+    if request.simulation and not parent:
         return simulate(request.simulation, str(paths.simulator), named, now)
     own = [item.options.gpus for item in items if isinstance(item, Listed)] if not isinstance(items, Lines) else []
     wanted = [request.options.gpus if gpus is None else gpus for gpus in own] or [request.options.gpus]
     if not named and all(gpus == 0 for gpus in wanted):
         return NoDevices()
-    return detect(named, now)
+    return parent.devices(named) if parent else detect(named, now)
 
 
 class RunView:

@@ -12,8 +12,8 @@ from stoker.core.settings import Policy
 from stoker.core.spec import JobSpec
 from stoker.devices.interface import Devices
 from stoker.engine.foreground import Complaints, Foreground, Setup
-from stoker.ledger import find_ledger
 from stoker.queue.options import current_umask, current_user
+from stoker.queue.parent import find_parent, ledger_here
 from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import find_paths
 
@@ -44,10 +44,20 @@ class ToolView:
 
 
 def tool_setup(devices: Devices, label: str, **site: Any) -> Setup:
-    """Jobs run on these devices, with the queue and the ledger of the user; `site` are more fields of MachineConfig."""
+    """Jobs run on these devices, with the queue of the user and the ledger of the machine or the parent job.
+
+    `site` are more fields of MachineConfig.
+    """
+    parent = find_parent(os.environ)
     return Setup(
         paths=find_paths(os.environ, socket.gethostname(), simulated=False),
-        site=MachineConfig(ledger=find_ledger(os.environ), devices=devices, user=current_user(), **site),
+        site=MachineConfig(
+            ledger=ledger_here(parent),
+            devices=devices,
+            user=current_user(),
+            within=parent.worker if parent else "",
+            **site,
+        ),
         policy=Policy(),
         label=label,
     )

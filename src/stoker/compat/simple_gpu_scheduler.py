@@ -18,10 +18,10 @@ from stoker.core.settings import Policy
 from stoker.core.spec import NewJob
 from stoker.core.text import outcome
 from stoker.core.units import count_text
-from stoker.devices.detect import declare
 from stoker.devices.interface import Devices
 from stoker.engine.foreground import Foreground, Setup
 from stoker.queue.job_files import Lines, StreamSource, Unusable, usable_shell
+from stoker.queue.parent import declare_here
 
 PROGRAM = "simple_gpu_scheduler"
 
@@ -71,7 +71,7 @@ def _parser() -> Parser:
 def _run(slots: Sequence[str]) -> int:
     _warn_of_odd_slots(slots)
     with (
-        contextlib.closing(declare(slots)) as devices,
+        contextlib.closing(declare_here(slots)) as devices,
         contextlib.closing(Foreground(_setup(slots, devices), Announcements())) as run,
     ):
         run.run(_commands(run))

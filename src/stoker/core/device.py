@@ -35,6 +35,8 @@ class Device(Struct, frozen=True):
     """Set in place of CUDA_VISIBLE_DEVICES; the values of several devices are joined by commas."""
     words: tuple[tuple[str, str], ...] = ()
     """Words of a command that are replaced, and their values; those of the first device count."""
+    whole: int | None = None
+    """Total bytes of the GPU where `memory` is the part of it that a parent job has; None outside of jobs."""
 
     @property
     def measured(self) -> bool:

@@ -18,6 +18,7 @@ _NO_PREALLOCATION = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PRE
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Both names of PyTorch's variable. Which one has precedence depends on the version."""
 _FRACTION = "per_process_memory_fraction"
+_FRACTION_SETTING = re.compile(rf"{_FRACTION}:[\d.]+,?")
 _PARTS = 10_000
 _PLACEHOLDER = re.compile("%([jAaxu%])")
 ON_FINISH_LIMIT = 600.0
@@ -81,6 +82,8 @@ def _capped(job: Job, devices: Sequence[Device], own: Mapping[str, str]) -> dict
     """Limit PyTorch to the reserved memory, in addition to the user's allocator settings."""
     parts = [_part(resources_of(job), device) for device in devices]
     settings = {name: own[name] for name in _ALLOCATOR if name in own} or {_ALLOCATOR[0]: ""}
+    if any(device.whole is not None for device in devices):  # a limit in them is that of the parent job
+        settings = {name: _FRACTION_SETTING.sub("", value) for name, value in settings.items()}
     if not parts or 0 in parts or any(_FRACTION in value for value in settings.values()):
         return {}
     cap = f"{_FRACTION}:{min(parts) / _PARTS:.4f}"
@@ -90,7 +93,8 @@ def _capped(job: Job, devices: Sequence[Device], own: Mapping[str, str]) -> dict
 def _part(resources: Resources, device: Device) -> int:
     """The reserved part of a device in ten-thousandths; 0 where all of it is reserved."""
     amount = amount_on(resources, device)
-    return 0 if amount is None or not device.memory else max(1, amount * _PARTS // device.memory)
+    whole = device.whole or device.memory
+    return 0 if amount is None or not whole else max(1, amount * _PARTS // whole)
 
 
 def array_variables(job: Job) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 
 from msgspec import Struct
@@ -21,10 +21,11 @@ from stoker.core.planner.reasons import NeverFits, sentence
 from stoker.core.settings import Policy, policy_of
 from stoker.core.spec import Command, JobSpec, NeverSatisfied, NewJob, Resources, dependency_text, never_satisfied_text
 from stoker.core.text import text_for_json
-from stoker.core.units import in_calendar, size_text
+from stoker.core.units import size_text
 from stoker.queue.config import load_config
 from stoker.queue.knowledge import Knowledge
 from stoker.queue.submit import Part
+from stoker.queue.view_model import exactly
 from stoker.queue.view_text import clock_text
 from stoker.store.engine_lock import QUEUE
 from stoker.store.history import RunHistory
@@ -134,7 +135,7 @@ def _planned(place: str, job: Job, outlook: _Outlook, why: str) -> PlannedJob:
         how=f"{job.command.shell} -c" if job.command.shell else "exec",
         need=_resources_text(job.spec.resources),
         devices=[labels[device] for device in chosen],
-        start=None if start is None else datetime.fromtimestamp(round(in_calendar(start)), UTC),
+        start=None if start is None else exactly(round(start)),
         after=[dependency_text(dependency, outlook.store.shown_id) for dependency in job.spec.after],
         directory=text_for_json(job.spec.cwd),
         command=text_for_json(job.command.text),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec import Struct
@@ -13,9 +12,9 @@ from msgspec import Struct
 from stoker.core.errors import StokerError
 from stoker.core.settings import KEYS, EngineSettings
 from stoker.core.text import text_for_json
-from stoker.core.units import in_calendar
 from stoker.queue.config import load_config
 from stoker.queue.engine_process import restart_killed
+from stoker.queue.view_model import exactly
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, process_of, version_of, wake
 from stoker.store.paths import Paths, write_problem
@@ -77,7 +76,7 @@ def engine_status(paths: Paths) -> EngineStatus:
         answers=answers,
         pid=pid,
         version=version_of(paths, QUEUE),
-        since=datetime.fromtimestamp(in_calendar(alive.since), UTC).isoformat(timespec="seconds") if alive else None,
+        since=exactly(alive.since).isoformat(timespec="seconds") if alive else None,
         draining=alive.draining if alive else False,
         paused=settings.get(queries.paused_key(QUEUE), {}).get("note", ""),
         trouble=(alive.trouble if alive else "") if answers or pid is None else write_problem(paths.engines),

@@ -82,11 +82,11 @@ def _without_engine(paths: Paths, before: EngineStatuses, now: float, *, simulat
 
 
 def _leases(paths: Paths, *, simulated: bool) -> tuple[Lease, ...]:
-    from stoker.ledger import Ledger, find_ledger
+    from stoker.ledger import Ledger, ledger_path
 
     own = simulated and not os.environ.get("STOKER_LEDGER")
-    path = paths.state / "ledger" if own else find_ledger(os.environ)
-    return tuple(Ledger(path).live().leases.values()) if path.exists() else ()
+    path = paths.state / "ledger" if own else ledger_path(os.environ)
+    return tuple(Ledger(path).live().leases.values())
 
 
 def _status(snapshot: Snapshot, leases: tuple[Lease, ...], now: float) -> EngineStatus:

@@ -31,7 +31,7 @@ from stoker.core.planner.queue import NotEligible, Shape, is_gated, resolved, sh
 from stoker.core.planner.reasons import Behind, NotBefore, Reason, Short, sentence
 from stoker.core.settings import Policy
 from stoker.core.spec import Dependency, NeverSatisfied, Outcome, never_satisfied_text
-from stoker.devices.interface import user_name
+from stoker.devices.interface import ancestors, parent_of, process_file, user_name
 from stoker.queue.view_model import JobWord, amount_now, amount_to_come
 from stoker.queue.view_text import clock_text, last_mishap, sparing_text
 from stoker.store import queries
@@ -81,10 +81,14 @@ class EngineStatuses(Struct, frozen=True):
 
     @property
     def devices(self) -> dict[str, Device]:
-        return {device.id: device for status in self.current for device in status.devices}
+        found: dict[str, Device] = {}
+        for device in (device for status in self.current for device in status.devices):
+            if device.id not in found or device.whole is None:  # the whole GPU rather than a parent job's part of it
+                found[device.id] = device
+        return found
 
     def reading(self, device_id: str) -> Reading:
-        newest = sorted(self.current, key=lambda status: -status.at)
+        newest = sorted(self.current, key=lambda status: (status.nested, -status.at))
         return next((status.readings[device_id] for status in newest if device_id in status.readings), Reading())
 
     @property
@@ -122,40 +126,19 @@ def _written(path: Path) -> int:
 
 # -- processes -----------------------------------------------------------------------------------
 
-MOST_ANCESTORS = 32
 _MARK = re.compile(rb"(?:\A|\0)STOKER_JOB_ID=(\d{1,18})\0")
 
 
 def jobs_of_processes(pids: Iterable[int]) -> dict[int, int | None]:
     """The job of each living process; None for a process that belongs to none of ours."""
     found = {pid: _job_of(pid) for pid in set(pids)}
-    return {pid: job for pid, job in found.items() if job is not None or _parent(pid) is not None}
+    return {pid: job for pid, job in found.items() if job is not None or parent_of(pid) is not None}
 
 
 def _job_of(pid: int) -> int | None:
     """The job id in the environment of the process, or of its nearest ancestor that has one."""
-    above: int | None = pid
-    for _ in range(MOST_ANCESTORS):
-        if above is None or above <= 1:
-            return None
-        match = _MARK.search(_content(above, "environ"))
-        if match:
-            return int(match[1])
-        above = _parent(above)
-    return None
-
-
-def _parent(pid: int) -> int | None:
-    fields = _content(pid, "stat").rpartition(b")")[2].split()
-    return int(fields[1]) if len(fields) > 1 else None
-
-
-def _content(pid: int, name: str) -> bytes:
-    try:
-        with open(f"/proc/{pid}/{name}", "rb") as file:
-            return file.read()
-    except OSError:  # it is gone, or another user's
-        return b""
+    marks = (_MARK.search(process_file(above, "environ")) for above in ancestors(pid))
+    return next((int(mark[1]) for mark in marks if mark), None)
 
 
 # -- speeds --------------------------------------------------------------------------------------
@@ -247,6 +230,12 @@ class Knowledge:
     @cached_property
     def _reasons(self) -> dict[tuple[str, Shape], Reason]:
         return self.statuses.reasons()
+
+    @cached_property
+    def nested(self) -> set[int]:
+        """Jobs that run inside other jobs, on what is reserved for those."""
+        engines = {status.engine for status in self.statuses if status.nested}
+        return {job.id for job, engine in self.active if engine in engines}
 
     @cached_property
     def speeds(self) -> dict[int, float]:

@@ -6,7 +6,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -262,7 +261,7 @@ def run_result(run: FinishedRun, job_ids: list[int]) -> RunResult:
 
 
 def _iso(at: float | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+    return None if at is None else exactly(at).isoformat(timespec="milliseconds")
 
 
 def _job_result(store: Store, job_id: int) -> JobResult:

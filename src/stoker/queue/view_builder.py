@@ -153,7 +153,7 @@ def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge, *, s
     holders = _holders(device, reading, jobs, knowledge)
     ours, others = memory_split(device, reading, holders, knowledge.tolerance(device.id), settling=settling)
     whole = device.memory or 0
-    reserved = [amount_on(resources_of(job), device) for job in jobs]
+    reserved = [amount_on(resources_of(job), device) for job in jobs if job.id not in knowledge.nested]
     return DeviceLine(
         id=text_for_json(device.id),
         label=text_for_json(device.label),

@@ -296,4 +296,5 @@ def moment(at: float | None) -> datetime | None:
 
 
 def exactly(at: float) -> datetime:
+    """A time as data for screens and JSON."""
     return datetime.fromtimestamp(round(in_calendar(at), 3), UTC)

@@ -113,16 +113,16 @@ class Reader:
         rows = self.rows("SELECT number, body FROM measures WHERE job = ?", job_id)
         return {number: msgspec.json.decode(body, type=Use) for number, body in rows}
 
-    def spent(self, after: float, engine: str, limit: int) -> list[tuple[str, float, float]]:
-        """Devices (as JSON), start and end of attempts whose jobs ended after a moment, without one engine's."""
+    def spent(self, after: float, engine: str, limit: int) -> list[tuple[str, str, float, float]]:
+        """Ref, devices (as JSON), start and end of attempts whose jobs ended after a moment, without one engine's."""
         # By way of the jobs, whose ends have an index; an index on attempts would slow down every end of a job.
         rows = self.rows(
-            "SELECT devices, started, attempts.ended FROM jobs JOIN attempts ON attempts.job = jobs.id"
+            "SELECT ref, devices, started, attempts.ended FROM jobs JOIN attempts ON attempts.job = jobs.id"
             " WHERE jobs.ended > ? AND engine != ? AND started IS NOT NULL AND attempts.ended IS NOT NULL"
             " ORDER BY jobs.ended DESC LIMIT ?",
             *(after, engine, limit),
         )
-        return [(devices, began, ended) for devices, began, ended in rows]
+        return [(ref, devices, began, ended) for ref, devices, began, ended in rows]
 
     def events(self, job_id: int) -> list[Event]:
         """The events of a job, oldest first."""

@@ -67,6 +67,11 @@ class EngineStatus(Struct, frozen=True):
         """The devices and readings of this moment."""
         return Snapshot(self.at, self.devices, self.readings, self.note)
 
+    @property
+    def nested(self) -> bool:
+        """Whether the engine runs inside a job, so that it knows only that job's part of the GPUs."""
+        return any(device.whole is not None for device in self.devices)
+
     def reason(self, shape: Shape) -> Reason | None:
         return next((wait.reason for wait in self.waits if wait.shape == shape), None)
 

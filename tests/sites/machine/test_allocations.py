@@ -168,7 +168,7 @@ class TestPrefetch:
     """Attempts behind a running one."""
 
     def slot_room(self, yard: Yard, pace: float | None, now: float = START, devices: tuple[Device, ...] = NAMED) -> int:
-        yard.busy(devices[0])
+        yard.busy(*devices[:1])
         if pace is not None:
             yard.allocations.learn(ONE, pace)
         (slot,) = yard.allocations.slots(yard.jobs.get, 0.25, now)
@@ -188,6 +188,10 @@ class TestPrefetch:
     def test_none_where_memory_must_be_seen_to_be_free(self, yard: Yard) -> None:
         """On measured devices the driver is asked first."""
         assert self.slot_room(yard, 0.01, devices=GPUS) == 0
+
+    def test_none_where_the_devices_are_not_known_yet(self, yard: Yard) -> None:
+        """An engine that starts before the driver adopts an attempt, and the next one would run without a device."""
+        assert self.slot_room(yard, 0.01, devices=()) == 0
 
     def test_none_where_another_engine_goes_first(self, yard: Yard) -> None:
         """Its devices are promised."""

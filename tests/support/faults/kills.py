@@ -14,9 +14,9 @@ from support.storm.background import QueueStorm
 from support.storm.book import Entry
 from support.storm.jobs import Work
 from support.storm.processes import children, is_forked, kill_and_wait, marked, variables_of
-from support.storm.record import read_record
+from support.storm.record import open_jobs, read_record
 from support.storm.typed import start_submit
-from support.wait import PATIENCE_SECONDS
+from support.wait import PATIENCE_SECONDS, wait_until
 
 ONCE = "each job runs once to its end, and its exit code is recorded"
 AGAIN = "only what a killed worker ran is lost; it runs again when nothing of it is left"
@@ -27,6 +27,28 @@ MOST_STOPPED_SECONDS = 1.5
 def kill_engine(trial: QueueStorm) -> None:
     """Early, late, and right after a submit."""
     strike(trial, "engine", 5)
+
+
+@fault("engine-restarts", "an engine that was killed is started again when a job ends, and nobody has to look")
+def engine_restarts(trial: QueueStorm) -> None:
+    """The engine of a user, which is not ours to start again."""
+    trial.submit([Work(trial.next_number + at, seconds=0.6) for at in range(8)])
+    code, said = trial.typed("engine", "start")
+    assert code == 0, said
+
+    def is_back() -> bool:
+        if not trial.engine_lives:
+            trial.find_engine()
+        return (trial.engine_lives and trial.running() > 0) or not open_jobs(trial.killer.state)
+
+    try:
+        for _ in range(2):
+            wait_until(is_back)
+            if trial.engine is not None and trial.running():
+                trial.blows["engine"] += trial.engine.kill()
+        wait_until(lambda: not open_jobs(trial.killer.state))
+    except AssertionError:
+        trial.broken.append(f"stuck: no engine came back for jobs {open_jobs(trial.killer.state)}")
 
 
 @fault("kill-forkserver", ONCE)

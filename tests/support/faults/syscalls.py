@@ -58,6 +58,7 @@ def error_at_syscall(trial: QueueStorm) -> None:
         error = trial.dice.choice(ERRORS[name])
         _meet(trial, name, f"error={error}")
         trial.blows[f"{error} injected"] += 1
+    trial.end_engine()  # a file that could not be removed goes with the start of the next engine
 
 
 def _meet(trial: QueueStorm, name: str, harm: str) -> bool:

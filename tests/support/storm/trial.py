@@ -233,13 +233,15 @@ class Trial:
 
         def enough() -> bool:
             self.at_work()
-            lines = [line for line in read_witness(self.work) if line.number < FOREIGN]
-            running = {line.key for line in lines if line.word == "start"} - {
-                line.key for line in lines if line.word == "end"
-            }
-            return len(running) >= count or not open_jobs(self.killer.state)
+            return self.running() >= count or not open_jobs(self.killer.state)
 
         wait_until(enough)
+
+    def running(self) -> int:
+        """How many runs have begun and not ended by their own word."""
+        lines = [line for line in read_witness(self.work) if line.number < FOREIGN]
+        ended = {line.key for line in lines if line.word == "end"}
+        return len({line.key for line in lines if line.word == "start"} - ended)
 
     def note_overfull(self) -> None:
         """Look into the ledger at this moment."""

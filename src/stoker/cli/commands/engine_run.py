@@ -16,7 +16,7 @@ from stoker.core.settings import EngineSettings, policy_of
 from stoker.devices.detect import LateDevices, detect, simulate
 from stoker.devices.interface import Devices
 from stoker.engine.background import ServiceConfig, serve
-from stoker.ledger import find_ledger, prepare_ledger
+from stoker.ledger import ledger_path
 from stoker.queue.config import Config, Rereading, load_config
 from stoker.queue.engine_process import log, tell_failure, tell_ready
 from stoker.queue.options import current_user
@@ -73,7 +73,8 @@ def _service_config(paths: Paths, config: Config, devices: Devices, sim: str | N
     return ServiceConfig(
         paths=paths,
         site=MachineConfig(
-            ledger=find_ledger(os.environ) if shared else prepare_ledger(paths.state / "ledger"),
+            # One that cannot be used keeps only jobs with GPUs waiting.
+            ledger=ledger_path(os.environ) if shared else paths.state / "ledger",
             devices=devices,
             user=current_user(),
         ),

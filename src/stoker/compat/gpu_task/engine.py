@@ -22,11 +22,11 @@ from stoker.core.launch import literal
 from stoker.core.settings import Policy
 from stoker.core.spec import Command, NewJob
 from stoker.core.text import outcome, printable
-from stoker.devices.detect import declare
 from stoker.devices.interface import Devices
 from stoker.engine.foreground import Foreground, Setup, by_stages
 from stoker.queue.job_files import Listed, ListSource
 from stoker.queue.options import LONGEST_NAME, check_name
+from stoker.queue.parent import declare_here
 from stoker.runner.forkserver_client import Forkserver
 from stoker.store.logs import last_line
 
@@ -70,7 +70,7 @@ def _run(request: RunRequest, forkserver: Forkserver, send: Send) -> RunResult:
     view = InstanceView(request.instances, send)
     shared = _shared_folders(request.instances)
     with (
-        contextlib.closing(declare(request.slots)) as devices,
+        contextlib.closing(declare_here(request.slots)) as devices,
         contextlib.closing(Foreground(_setup(request.label, devices, forkserver, shared), view)) as run,
     ):
         _stop_with_script(run)

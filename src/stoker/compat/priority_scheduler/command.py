@@ -30,9 +30,10 @@ from stoker.devices.detect import detect, simulate
 from stoker.devices.interface import Devices
 from stoker.devices.mps.daemon import PROGRAM as MPS_CONTROL
 from stoker.engine.foreground import Foreground, Setup
-from stoker.ledger import find_ledger, prepare_ledger
+from stoker.ledger import prepare_ledger
 from stoker.queue.config import load_config
 from stoker.queue.options import Surroundings, current_umask, current_user, working_directory
+from stoker.queue.parent import Parent, find_parent, ledger_here
 from stoker.queue.submit import RUNS, new_log_directory
 from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import Paths, find_paths
@@ -136,19 +137,23 @@ def _run(options: argparse.Namespace) -> int:
     simulation = os.environ.get("STOKER_SIM", "")
     paths = find_paths(os.environ, socket.gethostname(), simulated=bool(simulation))
     kept = paths.tasklist(hashlib.sha256(os.fsencode(file.path)).hexdigest()[:16])
+    parent = find_parent(os.environ, simulated=bool(simulation))
     settings = load_config(os.environ, None).engine
+    settings = parent.restrict(settings) if parent else settings
     with contextlib.ExitStack() as closing:
         tickets = closing.enter_context(contextlib.closing(Tickets(kept.with_suffix(".tickets"), file.path)))
-        devices = closing.enter_context(contextlib.closing(_find_devices(simulation, settings, paths)))
+        devices = closing.enter_context(contextlib.closing(_find_devices(simulation, settings, paths, parent)))
         counter = find_counter(Path(working_directory()), file.path, kept.with_suffix(".counter"))
         rows = Rows(file, tickets, counter, size=options.num, keep=options.keep)
         label = f"{PROGRAM} --csv {options.csv}"
-        code = _work(rows, _setup(paths, devices, settings, label, resume=bool(tickets)), options)
+        code = _work(rows, _setup(paths, devices, settings, label, parent, resume=bool(tickets)), options)
         _sum_up(rows, file, interrupted=code > 128)
         return code
 
 
-def _find_devices(simulation: str, settings: EngineSettings, paths: Paths) -> Devices:
+def _find_devices(simulation: str, settings: EngineSettings, paths: Paths, parent: Parent | None) -> Devices:
+    if parent:
+        return parent.devices()
     if simulation:
         return simulate(simulation, str(paths.simulator), (), time.time())
     try:
@@ -158,14 +163,17 @@ def _find_devices(simulation: str, settings: EngineSettings, paths: Paths) -> De
         raise Impossible(error.message, hint) from None
 
 
-def _setup(paths: Paths, devices: Devices, settings: EngineSettings, label: str, *, resume: bool) -> Setup:
-    private = os.environ.get("STOKER_SIM") and not os.environ.get("STOKER_LEDGER")
+def _setup(
+    paths: Paths, devices: Devices, settings: EngineSettings, label: str, parent: Parent | None, *, resume: bool
+) -> Setup:
+    private = os.environ.get("STOKER_SIM") and not os.environ.get("STOKER_LEDGER") and not parent
     return Setup(
         paths=paths,
         site=MachineConfig(
-            ledger=prepare_ledger(paths.state / "ledger") if private else find_ledger(os.environ),
+            ledger=prepare_ledger(paths.state / "ledger") if private else ledger_here(parent),
             devices=devices,
             user=current_user(),
+            within=parent.worker if parent else "",
         ),
         policy=_policy(settings),
         label=label,

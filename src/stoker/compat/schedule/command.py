@@ -42,6 +42,7 @@ from stoker.engine.foreground import Foreground
 from stoker.ledger import Ledger, find_ledger
 from stoker.queue.job_files import Listed, ListSource
 from stoker.queue.options import current_user
+from stoker.queue.parent import Parent, find_parent
 
 PROGRAM = "schedule"
 
@@ -203,6 +204,8 @@ def _output(name: str, option: str) -> str:
 def _run(options: argparse.Namespace) -> int:
     """In the documented order: initialize, release, show the status, run the task."""
     request = _request(options)
+    if (parent := find_parent(os.environ)) is not None:
+        return _run_inside(parent, request, options)
     info = InfoFile(find_info(os.environ), Ledger(find_ledger(os.environ)))
     with contextlib.ExitStack() as closing:
         driver = found_by_driver()
@@ -210,13 +213,41 @@ def _run(options: argparse.Namespace) -> int:
             closing.callback(driver.close)
         count = _gpu_count(options, info, driver)
         devices = number_devices(driver, count, visible=request is not None and request.later)
-        info.claims = devices.claims
-        devices.closed = info.closed
-        code = _prepare(options, info)
-        if options.status:
-            announce(status_text(info.entries))
-        if request is not None:
-            return _run_task(request, info, devices)
+        return _act(options, request, info, devices)
+
+
+def _run_inside(parent: Parent, request: Request | None, options: argparse.Namespace) -> int:
+    """Inside a job, its GPUs are all there are, numbered as the job sees them, with an info file of their own."""
+    if options.init:
+        hint = "leave -i out: the GPUs of the job are known"
+        raise UsageError(f"this runs inside {parent.allocation.whose}, and -i is about the whole machine", hint)
+    if request is not None:
+        request = replace(request, forced=parent.numbers(request.forced), preferred=_wishes(parent, request))
+    info = InfoFile(parent.file("gpu_scheduler_info"), Ledger(parent.ledger))
+    with contextlib.closing(parent.devices()) as source:
+        devices = NumberedDevices(source, MOST_GPUS, visible=request is not None and request.later)
+        if request is not None and not request.later:
+            devices.variables = {**devices.variables, "CUDA_VISIBLE_DEVICES": parent.visible}
+        return _act(options, request, info, devices)
+
+
+def _wishes(parent: Parent, request: Request) -> tuple[int, ...]:
+    """The preferred GPUs; any other will do where the job does not have them."""
+    try:
+        return parent.numbers(request.preferred)
+    except Impossible as error:
+        _say(f"warning: {error.message}")
+        return ()
+
+
+def _act(options: argparse.Namespace, request: Request | None, info: InfoFile, devices: NumberedDevices) -> int:
+    info.claims = devices.claims
+    devices.closed = info.closed
+    code = _prepare(options, info)
+    if options.status:
+        announce(status_text(info.entries))
+    if request is not None:
+        return _run_task(request, info, devices)
     if not (options.init or options.release_gpu or options.release or options.status):
         _say('there is no task; write it as schedule "train.py foo --bar 5", or see schedule -h')
     return code

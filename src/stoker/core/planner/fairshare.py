@@ -12,7 +12,7 @@ from stoker.core.device import Device, Lease
 from stoker.core.job import Job
 from stoker.core.planner.occupancy import Occupancy
 from stoker.core.planner.placement import suits, waiting_since
-from stoker.core.planner.reasons import Crowded, Draining, Leased, MaxUse, MinFree, Reason, Yields
+from stoker.core.planner.reasons import Crowded, Draining, Leased, MaxUse, MinFree, Reason, Unclaimable, Yields
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 
@@ -148,6 +148,8 @@ class FairShare(Struct, frozen=True):
     """Ledger names of devices that other engines of this user hold."""
     shared: bool = False
     """Whether other engines exist that should learn of our demand."""
+    unclaimable: Unclaimable | None = None
+    """Why no device can be claimed at the moment."""
 
 
 NO_OTHER_ENGINES = FairShare()

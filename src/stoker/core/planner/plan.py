@@ -189,6 +189,8 @@ class _Planner:
         if resources.gpus == 0:
             self._count(head.shape)
             return Start(job, (), resources=resources)
+        if unclaimable := self._fair_share.unclaimable:
+            return self._prospects.never(resources) or unclaimable
         if self._stopped_by is not None:
             return self._prospects.never(resources) or self._stopped_by
         offers = self._prospects.offers(resources)

@@ -89,6 +89,12 @@ class Yields(Struct, frozen=True, tag="gives_way"):
     why: Literal["used less", "waited longer"] = "used less"
 
 
+class Unclaimable(Struct, frozen=True, tag="unclaimable"):
+    """Devices may be free, but the ledger cannot be used, so none can be claimed."""
+
+    problem: str
+
+
 class MaxUse(Struct, frozen=True, tag="max_use"):
     """The user's limit --max-use is reached."""
 
@@ -168,6 +174,7 @@ Reason = (
     | Drained
     | Unusable
     | Yields
+    | Unclaimable
     | MaxUse
     | MinFree
     | AtLimit
@@ -195,7 +202,7 @@ def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = 
         case KeptFree(job, gpus):
             needs = f", which needs {gpus} GPUs" if gpus > 1 else ""
             return f"what is free is kept for #{name(job)}{needs}"
-        case NeverFits(text):
+        case NeverFits(text) | Unclaimable(text):
             return text
         case Leased() | Occupied() | Draining() | Drained() | Unusable() | Yields():
             return _of_a_device(reason)

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from stoker.core.device import Claim, Device, Lease
 from stoker.core.errors import StokerError
 from stoker.core.job import Job, Running, limit_of, started_at
-from stoker.core.planner.occupancy import UNKNOWN_USER, Slot, claims_on
+from stoker.core.planner.occupancy import Slot, claims_on
 from stoker.core.planner.queue import shape_of
 from stoker.core.spec import Resources
 from stoker.ledger import HeldLease, Ledger
@@ -72,6 +72,11 @@ class Allocation(Struct):
         """Whether the driver shows if the memory of the last attempt has really been freed."""
         return any(device.measured for device in self.devices)
 
+    @property
+    def recognised(self) -> bool:
+        """Whether all its devices are known: an engine may adopt an attempt before the driver shows them."""
+        return len(self.devices) >= self.resources.gpus
+
     def recognise(self, devices: tuple[Device, ...]) -> None:
         """Set the devices of an attempt that another engine began; it may have shared them before."""
         self.devices = devices
@@ -103,7 +108,9 @@ class Allocation(Struct):
 
     def room(self, pace: float | None, short: float, now: float) -> int:
         """How many more attempts may be prefetched: none if they take more seconds (`pace`) than `short`."""
-        if pace is None or pace > short or self.measured or now - self.head_since > OVERDUE:
+        if pace is None or pace > short or now - self.head_since > OVERDUE:
+            return 0
+        if self.measured or not self.recognised:  # it would run without the devices that it asked for
             return 0
         depth = min(AHEAD_LIMIT, max(1, int(AHEAD_SECONDS / max(pace, 1e-6))))
         return max(0, depth - (len(self.jobs) - 1))
@@ -373,14 +380,17 @@ class LeaseCheck:
         except StokerError as error:
             return f" and cannot be claimed anew: {error.message}; {error.hint}"
         if held is None:
-            return f", and {self._rival(allocation)} has it now"
+            if rival := self._rival(allocation):
+                return f", and {rival} has it now"
+            self._check_at = now  # another process claims at this moment
+            return " and is not claimed anew yet"
         self._workers.give_lease(allocation.worker, allocation.lease, held.fd)
         return "; it was claimed anew"
 
     def _rival(self, allocation: Allocation) -> str:
         names = {claim.name for claim in allocation.claims}
         owners = [lease.owner for lease in self._ledger.live().leases.values() if _is_on(lease, names)]
-        return " or ".join(sorted(set(owners))) or UNKNOWN_USER
+        return " or ".join(sorted(set(owners)))
 
     def _leased(self) -> list[Allocation]:
         return [

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.errors import StokerError
@@ -18,11 +19,11 @@ from stoker.core.launch import attempt_key
 from stoker.core.planner.forecast import Forecast, Now, forecast
 from stoker.core.planner.plan import Plan, Start, plan
 from stoker.core.planner.queue import Shape, WaitingJobs
-from stoker.core.planner.reasons import Reason
+from stoker.core.planner.reasons import Reason, Unclaimable
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from stoker.devices.interface import Devices
-from stoker.ledger import Ledger
+from stoker.ledger import Ledger, LedgerUnusable
 from stoker.runner.forkserver_client import Forkserver
 from stoker.runner.interface import (
     AttemptExited,
@@ -40,7 +41,7 @@ from stoker.sites.machine.fairshare import Sharing, Usage
 from stoker.sites.machine.learning import Learning
 from stoker.sites.machine.mps import POLL_INTERVAL
 from stoker.sites.machine.observation import REFRESH_INTERVAL, Observation
-from stoker.sites.machine.ref import read_ref
+from stoker.sites.machine.ref import adopted_lease, read_ref
 from stoker.sites.machine.shortages import Shortages
 from stoker.sites.machine.telemetry import Telemetry
 from stoker.sites.machine.worker_events import WorkerEvents
@@ -64,6 +65,8 @@ class MachineConfig(Struct, frozen=True):
     share_output: bool = False
     """Whether jobs may write to the engine's own standard output."""
     share_input: bool = False
+    within: str = ""
+    """The worker of the parent job, where the engine runs inside a job and the ledger is that job's."""
     forkserver: Forkserver | None = None
     """One that was started early, while the caller had other things to do."""
 
@@ -114,7 +117,7 @@ class MachineSite:
             telemetry=self._telemetry,
             shortages=self._shortages,
         )
-        orders = OrderBuilder(context.store, config.devices, lambda job: str(context.paths.report(job)), config.user)
+        orders = OrderBuilder(context.store, config.devices, context.paths, config.user)
         self._dispatch = Dispatch(
             jobs,
             self._allocations,
@@ -122,12 +125,17 @@ class MachineSite:
             worker_events=self._worker_events,
             runner=runner,
             orders=orders,
+            within=config.within,
         )
+        self._within = config.within
         self._policy = Policy()
         self._draining = False
         self._trouble = ""
         self._last_plan: Plan | None = None
         self._plan_after = 0.0
+        self._refusal: LedgerUnusable | None = None
+        """Why the last claim failed; no other is made before `_claim_after`."""
+        self._claim_after = 0.0
         self._lost_workers: list[str] = []
         """Workers whose folders are removed once their events are recorded."""
 
@@ -202,22 +210,37 @@ class MachineSite:
         self._jobs.plan_due = False
         if not self._jobs.waiting:
             return
-        self._trouble = self._lease_check.trouble
+        if now >= self._claim_after:
+            self._refusal = None
+        self._trouble = _told(self._refusal) if self._refusal else self._lease_check.trouble
+        try:
+            self._carry_out_plan(now)
+        except ShortOfResources as error:
+            self._shortages.no_worker(_told(error))
+            self._last_plan = self._plan(now)  # which says why nothing starts
+        except StokerError as error:  # the disk, not the job: it waits until that works again
+            self._trouble = _told(error)
+            self._plan_after = now + RETRY_INTERVAL
+
+    def _carry_out_plan(self, now: float) -> None:
         self._last_plan = self._plan(now)
         try:
             for start in self._last_plan.starts:
                 self._assign(start)
+        except LedgerUnusable as error:  # plan again without claims: jobs that need no GPU do not depend on the ledger
+            self._refusal, self._claim_after, self._trouble = error, now + RETRY_INTERVAL, _told(error)
+            self._carry_out_plan(now)
+            return
+        try:
             self._sharing.publish(self._last_plan.own_demand, self._allocations, now)
-        except ShortOfResources as error:
-            self._shortages.no_worker(f"{error.message}; {error.hint}")
-            self._last_plan = self._plan(now)  # which says why nothing starts
-        except StokerError as error:  # the ledger or the disk, not the job: it waits until they work again
-            self._trouble = f"{error.message}; {error.hint}"
-            self._plan_after = now + RETRY_INTERVAL
+        except LedgerUnusable as error:
+            self._trouble = _told(error)
 
     def _plan(self, now: float) -> Plan:
         jobs, observation = self._jobs, self._observation
         fair_share = self._sharing.consider(observation, self._allocations, lambda: jobs.waiting_since, now)
+        if self._refusal:
+            fair_share = replace(fair_share, unclaimable=Unclaimable(self._refusal.message))
         slots = self._allocations.slots(jobs.active, self._policy.ahead, now, self._sharing.is_promised)
         return plan(
             jobs.waiting,
@@ -259,7 +282,8 @@ class MachineSite:
         now, devices = self._jobs.clock(), self._observation.devices(job.state.devices)
         worker, lease_name, _ = read_ref(job.state.ref)
         if worker not in self._allocations:
-            lease = str(self._ledger.path / lease_name) if lease_name else ""
+            name = adopted_lease(lease_name, self._within)
+            lease = str(self._ledger.path / name) if name else ""
             self._allocations.occupy(Allocation(worker, resources_of(job), devices, lease, adopted=True))
             if not self._runner.adopt(worker):
                 self._allocations[worker].take(job.id, now)
@@ -363,3 +387,7 @@ class MachineSite:
                 if leaving:
                     cleanup = self._runner.next_cleanup
                     selector.select(SOON if cleanup is None else min(SOON, cleanup))
+
+
+def _told(error: StokerError) -> str:
+    return f"{error.message}; {error.hint}"

@@ -157,16 +157,17 @@ class Background(Stoker):
         wait_until(self._no_worker_left)
 
     def _no_worker_left(self) -> bool:
-        workers = [int(name) for name in os.listdir("/proc") if name.isdecimal() and self._has_keepers_files(int(name))]
+        workers = [int(name) for name in os.listdir("/proc") if name.isdecimal() and self._is_worker(int(name))]
         for pid in workers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return not workers
 
-    def _has_keepers_files(self, pid: int) -> bool:
+    def _is_worker(self, pid: int) -> bool:
+        """Whether a process has the lock of a worker open. Jobs inherit another one."""
         with contextlib.suppress(OSError):
             links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-            return any(link.startswith(f"{self.paths.workers}/") for link in links)
+            return any(link.startswith(f"{self.paths.workers}/") and link.endswith("/lock") for link in links)
         return False
 
 

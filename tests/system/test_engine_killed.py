@@ -9,7 +9,7 @@ import time
 
 import msgspec
 
-from stoker.runner.worker_link import locked
+from stoker.runner.worker_link import lives as worker_lives
 from stoker.store.engine_lock import QUEUE, engine_lives
 from stoker.store.restart import TRIES, read_restart, restart_record, write_restart
 from support.background import Background
@@ -58,7 +58,7 @@ def test_status_starts_the_engine_again(background: Background) -> None:
 
 def worker_gone(background: Background) -> bool:
     """Whether no process holds a worker's files any more."""
-    return not any(locked(folder) for folder in background.paths.workers.iterdir())
+    return not any(worker_lives(folder) for folder in background.paths.workers.iterdir())
 
 
 def test_one_that_was_stopped_stays_away(background: Background) -> None:

@@ -10,7 +10,20 @@ from typing import Any
 import msgspec
 
 from stoker.core.device import Device
-from stoker.core.job import Active, Assigned, Ended, Event, Job, JobEvent, Queued, Skipped, Starting, Waiting, slot_of
+from stoker.core.job import (
+    Active,
+    Assigned,
+    Ended,
+    Event,
+    Job,
+    JobEvent,
+    Queued,
+    Resumed,
+    Skipped,
+    Starting,
+    Waiting,
+    slot_of,
+)
 from stoker.core.launch import parse_key
 from stoker.core.learning import Learnt
 from stoker.core.planner.placement import waiting_since
@@ -189,6 +202,10 @@ def order_of_running(job: Job) -> tuple[bool, float, int]:
     return isinstance(job.state, Starting), job.state.since, job.id
 
 
+def _is_short(job: Job) -> bool:
+    return isinstance(job.state, Waiting) and bool(job.state.short)
+
+
 _SO = "; so "
 
 
@@ -229,6 +246,11 @@ class Jobs:
     def measure(self, measured: Measured) -> None:
         self.recorder.measure(measured)
 
+    def resume(self, job_id: int) -> None:
+        job = self.table.blocked.get(job_id)
+        if job is not None and _is_short(job):
+            self.apply(job, Resumed(self.clock()))
+
     def apply(self, job: Job, event: Event) -> Job:
         """Record an event, and move the job to where it now belongs."""
         place = event if isinstance(event, Assigned) else job.state
@@ -240,6 +262,13 @@ class Jobs:
         return after
 
     # -- what the engine uses ---------------------------------------------------------------------
+
+    def admit(self, job: Job) -> None:
+        """Take a job from the store. What an earlier engine's machine was short of says nothing now."""
+        if _is_short(job):
+            self.apply(job, Resumed(self.clock()))
+        else:
+            self.settle(job)
 
     def settle(self, job: Job) -> None:
         """Move a job to where it belongs: active, waiting, blocked, or forgotten."""

@@ -166,7 +166,7 @@ def _detail(event: Event, after: Job | None, needs: Iterator[Resources | None], 
         case Cancelled() | Paused() | Skipped():
             return event.note
         case Returned():
-            return "before it started"
+            return event.short or "before it started"
         case Lost():
             return "its worker was killed, or the machine went down"
         case _:

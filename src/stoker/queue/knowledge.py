@@ -29,7 +29,7 @@ from stoker.core.job import (
 from stoker.core.learning import Learnt, Live, usual_pace
 from stoker.core.lease import Lease
 from stoker.core.planner.queue import NotEligible, Shape, is_gated, resolved, shape_of, why_not_eligible
-from stoker.core.planner.reasons import Behind, NotBefore, Reason, sentence
+from stoker.core.planner.reasons import Behind, NotBefore, Reason, Short, sentence
 from stoker.core.settings import Policy
 from stoker.core.spec import Dependency, NeverSatisfied, Outcome, never_satisfied_text
 from stoker.devices.interface import ancestors, parent_of, process_file, user_name
@@ -330,6 +330,8 @@ class Knowledge:
         return self._run_labels[batch]
 
     def _about_active(self, job: Job, engine: str) -> str:
+        if survivors := next((status.survivors[job.id] for status in self.statuses if job.id in status.survivors), ""):
+            return survivors
         if isinstance(job.state, Stopping) and job.state.note:
             return job.state.note
         if self.is_abandoned(engine):
@@ -378,6 +380,8 @@ def _queued_word(job: Job, why: NotEligible | NeverSatisfied) -> JobWord:
         return "held"
     if isinstance(why, NotBefore):
         return "scheduled"
+    if isinstance(why, Short):
+        return "queued"
     return "blocked" if isinstance(why, Behind | NeverSatisfied) else "held"
 
 

@@ -46,6 +46,11 @@ class Paths(Struct, frozen=True):
         return self.state / "keepers"  # the old name, so that engines find workers that an older version started
 
     @property
+    def damaged_journals(self) -> Path:
+        """Copies of workers' journals that could not be read."""
+        return self.state / "damaged"
+
+    @property
     def engines(self) -> Path:
         """Locks, wake FIFOs and status files of engines."""
         return self.state / "engines"

@@ -58,6 +58,8 @@ class EngineStatus(Struct, frozen=True):
     """When the queue is expected to be empty."""
     uses: dict[int, Live] = {}
     """GPU use of running jobs."""
+    survivors: dict[int, str] = {}
+    """Active jobs that cannot end, because processes of theirs outlive their worker, each with the reason."""
     settings: EngineSettings | None = None
     """Its settings; None for an engine without a configuration."""
 

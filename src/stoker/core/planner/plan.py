@@ -54,6 +54,7 @@ from stoker.core.planner.reasons import (
     Occupied,
     QueuePaused,
     Reason,
+    Short,
     TooBusy,
     Unusable,
     Yields,
@@ -120,7 +121,7 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     occupancy = Occupancy(slots, snapshot, leases, policy=policy, now=now, freed=freed, left=fair_share.left)
     planner = _Planner(occupancy, slots, snapshot, policy, fair_share=fair_share, expects=expects)
     planner.serve(_heads(waiting, estimate, planner.due), planner.start_now)
-    if planner.blocked and any(slot.room > 0 for slot in slots):
+    if planner.blocked and policy.short is None and any(slot.room > 0 for slot in slots):
         planner.prefetch(Prefetch(slots, occupancy))
     waits = {head.shape: reason for head, reason in planner.blocked}
     return Plan(tuple(planner.starts), waits, planner.standing_reservation(), planner.own_demand(waiting))
@@ -237,11 +238,13 @@ class _Planner:
             return None
         return reservation
 
-    def _barrier(self, shape: Shape) -> AtLimit | CapFull | QueuePaused | None:
+    def _barrier(self, shape: Shape) -> AtLimit | CapFull | QueuePaused | Short | None:
         """Limits that block a job whatever devices are free."""
         policy = self._policy
         if policy.paused:
             return QueuePaused(policy.paused)
+        if policy.short is not None and (self.starts or not policy.probe):
+            return policy.short
         if policy.max_running is not None and self._running + len(self.starts) >= policy.max_running:
             return AtLimit(policy.max_running)
         for cap in shape.caps:

@@ -151,6 +151,12 @@ class Behind(Struct, frozen=True, tag="behind"):
     dependencies: tuple[Dependency, ...]
 
 
+class Short(Struct, frozen=True, tag="short"):
+    """The machine is short of something without which no process can be started, or a disk does not work."""
+
+    problem: str
+
+
 class NeverFits(Struct, frozen=True, tag="never_fits"):
     """The machine does not have what the job asks for."""
 
@@ -177,6 +183,7 @@ Reason = (
     | HeldBack
     | NotBefore
     | Behind
+    | Short
     | NeverFits
 )
 
@@ -222,7 +229,7 @@ def _of_a_device(reason: Leased | Occupied | Draining | Drained | Unusable | Yie
 
 
 def _of_the_queue(
-    reason: MaxUse | MinFree | AtLimit | CapFull | QueuePaused | HeldBack | NotBefore | Behind,
+    reason: MaxUse | MinFree | AtLimit | CapFull | QueuePaused | HeldBack | NotBefore | Behind | Short,
     moment: Callable[[float], str],
     name: Name,
 ) -> str:
@@ -241,6 +248,8 @@ def _of_the_queue(
             return note or "held"
         case NotBefore(at):
             return f"begins {moment(at)}"
+        case Short(problem):
+            return f"{problem}; it is tried again soon"
         case Behind(dependencies):
             return "after " + ", ".join(dependency_text(one, name) for one in dependencies)
 

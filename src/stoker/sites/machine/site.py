@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +25,14 @@ from stoker.core.spec import Resources
 from stoker.devices.interface import Devices
 from stoker.ledger import Ledger, LedgerUnusable
 from stoker.runner.forkserver_client import Forkserver
-from stoker.runner.interface import AttemptExited, AttemptReturned, AttemptStarted, WorkerLost, WorkerRunner
+from stoker.runner.interface import (
+    AttemptExited,
+    AttemptReturned,
+    AttemptStarted,
+    ShortOfResources,
+    WorkerLost,
+    WorkerRunner,
+)
 from stoker.runner.local import LocalRunner
 from stoker.sites.interface import RETRY_INTERVAL, SiteContext, SiteStatus
 from stoker.sites.machine.allocations import Allocation, Allocations, LeaseCheck
@@ -34,6 +42,7 @@ from stoker.sites.machine.learning import Learning
 from stoker.sites.machine.mps import POLL_INTERVAL
 from stoker.sites.machine.observation import REFRESH_INTERVAL, Observation
 from stoker.sites.machine.ref import adopted_lease, read_ref
+from stoker.sites.machine.shortages import Shortages
 from stoker.sites.machine.telemetry import Telemetry
 from stoker.sites.machine.worker_events import WorkerEvents
 from stoker.store.engine_lock import leftover_workers
@@ -70,6 +79,7 @@ class MachineConfig(Struct, frozen=True):
             share_output=self.share_output,
             share_input=self.share_input,
             forkserver=self.forkserver,
+            copies=paths.damaged_journals,
         )
         try:
             for worker in leftover_workers(paths, context.store):
@@ -97,6 +107,7 @@ class MachineSite:
         self._sharing = Sharing(ledger, self._usage, context.label)
         self._telemetry = Telemetry(self._allocations, runner, jobs.active, context.store.uses)
         self._learning = Learning(self._telemetry, self._history, jobs)
+        self._shortages = Shortages(jobs, runner, str(context.paths.state))
         self._worker_events = WorkerEvents(
             jobs,
             self._allocations,
@@ -104,6 +115,7 @@ class MachineSite:
             usage=self._usage,
             history=self._history,
             telemetry=self._telemetry,
+            shortages=self._shortages,
         )
         orders = OrderBuilder(context.store, config.devices, context.paths, config.user)
         self._dispatch = Dispatch(
@@ -139,6 +151,8 @@ class MachineSite:
         moments = []
         if placing and self._jobs.plan_due and self._jobs.waiting:
             moments.append(self._plan_after - now)
+        if placing and (next_try := self._shortages.due_in(now)) is not None:
+            moments.append(next_try)
         if self._allocations.any_prefetched:
             moments.append(PREFETCHED_INTERVAL)
         if self._dispatch.waits:
@@ -157,13 +171,14 @@ class MachineSite:
 
     def poll(self) -> None:
         self._read_events()
+        self._shortages.check(self._jobs.clock())
         self._observe(self._jobs.clock())  # later than the events: a device counts as free once it was seen after them
 
     def _read_events(self) -> None:
         for worker, event in self._runner.poll():
             match event:
                 case WorkerLost():
-                    self._worker_lost(worker)
+                    self._worker_lost(worker, event)
                 case AttemptStarted():
                     self._worker_events.on_started(worker, event)
                 case AttemptExited():
@@ -200,6 +215,9 @@ class MachineSite:
         self._trouble = _told(self._refusal) if self._refusal else self._lease_check.trouble
         try:
             self._carry_out_plan(now)
+        except ShortOfResources as error:
+            self._shortages.no_worker(_told(error))
+            self._last_plan = self._plan(now)  # which says why nothing starts
         except StokerError as error:  # the disk, not the job: it waits until that works again
             self._trouble = _told(error)
             self._plan_after = now + RETRY_INTERVAL
@@ -229,7 +247,7 @@ class MachineSite:
             slots,
             observation.snapshot,
             observation.leases,
-            self._policy,
+            self._shortages.governed(self._policy, now),
             now,
             observation.freed,
             fair_share,
@@ -242,6 +260,8 @@ class MachineSite:
         if not self._dispatch.assign(start, now):  # another engine was faster: read the ledger again and plan with that
             self._observation.expire()
             self._jobs.plan_due, self._plan_after = True, now + SOON
+        elif (job := self._jobs.active(start.job.id)) is not None:
+            self._shortages.assigned(job)
 
     def dispatch(self, *, recorded: bool) -> None:
         if recorded:
@@ -267,7 +287,7 @@ class MachineSite:
             self._allocations.occupy(Allocation(worker, resources_of(job), devices, lease, adopted=True))
             if not self._runner.adopt(worker):
                 self._allocations[worker].take(job.id, now)
-                self._worker_lost(worker)
+                self._worker_lost(worker, WorkerLost())
                 return
         self._allocations[worker].take(job.id, now)
         self._allocations[worker].recognise(devices)
@@ -289,9 +309,12 @@ class MachineSite:
             return None
         return self._runner.process_of(slot_of(job.state.ref), attempt_key(job.id, job.state.attempt))
 
-    def _worker_lost(self, worker: str) -> None:
+    def _worker_lost(self, worker: str, event: WorkerLost) -> None:
         self._lost_workers.append(worker)
-        if self._worker_events.on_worker_lost(worker):
+        never_started = self._worker_events.on_worker_lost(worker, damaged=event.damaged)
+        if event.errno:
+            self._shortages.no_worker(f"cannot start a worker: {os.strerror(event.errno)}")
+        elif never_started:
             self._trouble = "a worker died before it could start anything; trying again"
             self._plan_after = self._jobs.clock() + RETRY_INTERVAL
 
@@ -318,8 +341,10 @@ class MachineSite:
             last.waits if last else {},
             last.reserved.job if last and last.reserved else None,
             self._telemetry.live(),
-            self._trouble or self._dispatch.trouble,
+            "; ".join(filter(None, (self._shortages.trouble or self._trouble, self._runner.trouble)))
+            or self._dispatch.trouble,
             observation.warnings,
+            self._runner.survivors,
         )
 
     def forecast(self, typical: float | None = None) -> Forecast:

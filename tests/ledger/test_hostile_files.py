@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from stoker.cli.views.plain import DEVICE_COLUMNS, plain_lines
 from stoker.cli.views.status import render_gpus, render_status
-from stoker.core.device import Claim, Device, Lease
+from stoker.core.device import Device
+from stoker.core.lease import Claim, Lease
 from stoker.core.planner.fairshare import Demand, demands_ahead, yield_devices, yield_reason
 from stoker.core.planner.plan import plan
 from stoker.core.planner.reasons import sentence

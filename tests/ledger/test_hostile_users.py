@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import stoker.ledger
-from stoker.core.device import Claim, Lease
+from stoker.core.lease import Claim, Lease
 from stoker.ledger import Ledger, LedgerUnusable, leases, prepare_ledger
 from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES
 from support import ledger_programs as programs

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from stoker.core.device import Claim
+from stoker.core.lease import Claim
 from stoker.core.planner.fairshare import Demand
 from stoker.ledger import Ledger, find_ledger
 from support.users import User, run_as

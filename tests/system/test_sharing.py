@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from stoker.core.device import Claim
 from stoker.core.job import Ended
+from stoker.core.lease import Claim
 from stoker.core.planner.fairshare import YIELD_SECONDS
 from stoker.core.planner.reasons import Leased, MaxUse, Occupied, Yields
 from stoker.core.settings import Policy

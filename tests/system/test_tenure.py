@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.device import Claim
 from stoker.core.job import Running
+from stoker.core.lease import Claim
 from stoker.devices.detect import DeclaredDevices
 from stoker.ledger import Ledger
 from stoker.ledger.files import owner_name

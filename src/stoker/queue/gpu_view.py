@@ -11,8 +11,9 @@ from datetime import datetime
 from msgspec import Struct
 
 from stoker import __version__
-from stoker.core.device import Lease, Snapshot
+from stoker.core.device import Snapshot
 from stoker.core.errors import Impossible
+from stoker.core.lease import Lease
 from stoker.core.text import text_for_json
 from stoker.queue.config import load_config
 from stoker.queue.knowledge import EngineStatuses, Knowledge, known, read_statuses

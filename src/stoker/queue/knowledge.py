@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from stoker.core.device import Device, Lease, Process, Reading
+from stoker.core.device import Device, Process, Reading
 from stoker.core.job import (
     Active,
     Ended,
@@ -27,6 +27,7 @@ from stoker.core.job import (
     started_at,
 )
 from stoker.core.learning import Learnt, Live, usual_pace
+from stoker.core.lease import Lease
 from stoker.core.planner.queue import NotEligible, Shape, is_gated, resolved, shape_of, why_not_eligible
 from stoker.core.planner.reasons import Behind, NotBefore, Reason, Short, sentence
 from stoker.core.settings import Policy

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from stoker.core.device import Claim, Snapshot
+from stoker.core.device import Snapshot
+from stoker.core.lease import Claim
 from stoker.core.planner.occupancy import ANY_NUMBER, NOW, Occupancy, Slot, claims_on
 from stoker.core.planner.plan import Plan, plan
 from stoker.core.planner.reasons import Draining, Occupied, Reason, Unusable

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.device import Claim, Snapshot
+from stoker.core.device import Snapshot
+from stoker.core.lease import Claim
 from stoker.ledger import Ledger, prepare_ledger
 from stoker.sites.machine.observation import LEASE_INTERVAL, REFRESH_INTERVAL, SHORTEST_INTERVAL, Observation
 from support.build import declared

@@ -19,8 +19,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.compat.tool import lock_within
-from stoker.core.device import Device, Lease, Reading, Snapshot
+from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.errors import StokerError
+from stoker.core.lease import Lease
 from stoker.core.text import printable
 from stoker.devices.detect import DeclaredDevices, known_names
 from stoker.devices.interface import Devices

@@ -8,8 +8,9 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from stoker.core.device import Device, Lease
+from stoker.core.device import Device
 from stoker.core.job import Job
+from stoker.core.lease import Lease
 from stoker.core.planner.occupancy import Occupancy
 from stoker.core.planner.placement import suits, waiting_since
 from stoker.core.planner.reasons import Crowded, Draining, Leased, MaxUse, MinFree, Reason, Unclaimable, Yields

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from stoker.core.device import OURS, Claim, Device, Lease, Reading, Snapshot, compatible
+from stoker.core.device import Device, Reading, Snapshot
+from stoker.core.lease import OURS, Claim, Lease, compatible
 from stoker.core.planner.queue import Cap
 from stoker.core.planner.reasons import Drained, Draining, Occupied, Unusable, Yields
 from stoker.core.settings import Policy

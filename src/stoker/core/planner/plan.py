@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from msgspec import Struct, structs
 
-from stoker.core.device import Device, Lease, Snapshot
+from stoker.core.device import Device, Snapshot
 from stoker.core.job import Job, limit_of
 from stoker.core.learning import Learnt
+from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import (
     NO_OTHER_ENGINES,
     FairShare,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from stoker.core.device import Lease
+from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import (
     GRAIN,
     HALF_LIFE,

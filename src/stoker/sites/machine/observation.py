@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from stoker.core.device import Device, Lease, Snapshot
+from stoker.core.device import Device, Snapshot
+from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import Demand
 from stoker.devices.interface import Devices
 from stoker.ledger import Ledger

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -10,6 +11,7 @@ import stat
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -19,6 +21,7 @@ from stoker.core.job import (
     Waiting,
 )
 from stoker.core.spec import Command, JobSpec, NewJob
+from stoker.store.database import WriteLock
 from stoker.store.schema import VERSION
 from stoker.store.writer import Store
 from support.disk import fill, small_disk
@@ -228,6 +231,16 @@ class TestTroubles:
         with closing(Store(path)) as store, pytest.raises(StokerError, match="no such table") as caught:
             store.last_job()
         assert "move the file aside" in caught.value.hint
+
+
+def test_a_lock_that_cannot_be_released(tmp_path: Path) -> None:
+    """The block has done its work, so no error is raised; the next writer gets the lock."""
+    with closing(WriteLock(tmp_path / "x.lock", 1.0)) as lock, closing(WriteLock(tmp_path / "x.lock", 1.0)) as other:
+        with mock.patch("stoker.store.database.fcntl.flock", wraps=fcntl.flock) as flock, lock:
+            flock.side_effect = OSError(errno.ENOLCK, "No locks available")
+        for one in (other, lock):
+            with one:
+                pass
 
 
 def test_transaction_that_is_never_left(tmp_path: Path) -> None:

@@ -251,10 +251,19 @@ class WriteLock:
     def __init__(self, path: Path, patience: float) -> None:
         self._path = path
         self._patience = patience
+        self._open()
+
+    def _open(self) -> None:
         with contextlib.ExitStack() as closing:
-            self._lock, self._next = (_opened(file, closing) for file in (path, path.with_suffix(".next")))
+            files = self._path, self._path.with_suffix(".next")
+            self._lock, self._next = (_opened(file, closing) for file in files)
             self._closing = closing.pop_all()
         self._is_open = True
+
+    def _reopen(self) -> None:
+        """Release the lock by closing its file."""
+        self.close()
+        self._open()
 
     def close(self) -> None:
         self._is_open = False
@@ -270,7 +279,10 @@ class WriteLock:
 
     def __exit__(self, *_: object) -> None:
         if self._is_open:  # Ctrl-C within a with statement can leave its end to the garbage collector, after close()
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
+            except OSError:  # the transaction is over: an error here would make the caller repeat it
+                self._reopen()
 
     def _take(self, descriptor: int, deadline: float) -> None:
         pause = 0.001

@@ -118,7 +118,8 @@ class QueueStorm(Trial):
         if self.dice.random() < 0.5:
             self.feed(self.next_number + 1)
         if asked == signal.SIGTERM and self.dice.random() < 0.5:
-            if engine.wait_end(LEAVING_SECONDS) != 0:
+            # Its code is not 0 where the signal came before its handler, or where another engine was faster.
+            if engine.wait_end(LEAVING_SECONDS) is None:
                 self.broken.append(f"an engine that was told to leave did not in {LEAVING_SECONDS:g} s")
             return True
         time.sleep(self.dice.uniform(0.0, self.weather.pause))

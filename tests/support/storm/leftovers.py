@@ -20,7 +20,8 @@ def leftovers(killer: Killer, ledger: Path, marker: str, allowed: Iterable[str] 
     def left() -> list[str]:
         state = killer.state
         files = [*(state / "keepers").iterdir(), *(state / "engines").iterdir(), *ledger.iterdir()]
-        wrong = [path for path in files if path.name not in ("mutex", *allowed)]
+        # An unfinished file of a killed process is removed by the first claim after a minute.
+        wrong = [path for path in files if path.name not in ("mutex", *allowed) and path.suffix != ".new"]
         found = {*marked(marker), *(pid for _, pid in killer.holders())}
         locks = [f"lock of {path}" for path in locked_files(state, ledger)]
         return [*map(str, wrong), *(f"process {pid}" for pid in sorted(found)), *locks]

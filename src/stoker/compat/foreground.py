@@ -43,7 +43,7 @@ def tool_setup(devices: Devices, label: str, **site: Any) -> Setup:
     return Setup(
         paths=find_paths(os.environ, socket.gethostname(), simulated=False),
         site=MachineConfig(ledger=find_ledger(os.environ), devices=devices, user=current_user(), **site),
-        policy=Policy(),
+        policy=Policy(order="age"),
         label=label,
     )
 

@@ -185,6 +185,5 @@ def _slot(job: Job, now: float) -> Slot:
     limit = limit_of(job)
     since = started_at(job)
     until = None if limit is None else (since or now) + limit
-    return Slot(
-        slot_of(job.state.ref), job.id, resources_of(job), job.state.devices, until, caps=caps_of(job), since=since
-    )
+    worker, resources = slot_of(job.state.ref), resources_of(job)
+    return Slot(worker, job.id, resources, job.state.devices, until, caps=caps_of(job), since=since, kind=job.kind)

@@ -157,7 +157,7 @@ class _Machine:
         spec = self._spec.get(work.gpus)
         if spec is None:
             spec = self._spec[work.gpus] = JobSpec(resources=Resources(work.gpus, auto=packing))
-        kind = work.kind if packing else ""
+        kind = work.kind
         return Job(work.id, 1, _COMMAND, spec, Waiting(work.arrival), work.arrival, kind=kind)
 
     # -- growth and ends
@@ -227,7 +227,7 @@ class _Machine:
         self._blocked = set(decided.waits)
 
     def _slot(self, run: Run) -> Slot:
-        return Slot("", run.work.id, run.resources, run.devices, run.until, since=run.started)
+        return Slot("", run.work.id, run.resources, run.devices, run.until, since=run.started, kind=run.job.kind)
 
     def _snapshot(self) -> Snapshot:
         readings = {device_id: Reading(used=sum([run.held for run in runs])) for device_id, runs in self._on.items()}

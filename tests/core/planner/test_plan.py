@@ -130,7 +130,7 @@ def test_where_there_is_no_device_the_reason_is_why() -> None:
 def test_allowed_devices_are_the_only_ones() -> None:
     """A job starts only on its allowed devices."""
     queue = a_queue(a_job(1, a_need(2, allowed=["1", "3"])), a_job(2, a_need(allowed=["3"])))
-    assert where(plan(queue, [], FOUR, [], Policy(), 0.0)) == {1: "1 3"}
+    assert where(plan(queue, [], FOUR, [], Policy(order="age"), 0.0)) == {1: "1 3"}
 
 
 def test_required_devices_are_waited_for_and_the_others_are_any() -> None:
@@ -185,11 +185,11 @@ def test_a_slot_without_gpus_takes_one_job() -> None:
 # -- packing -----------------------------------------------------------------------------------------
 
 
-def test_sharing_jobs_go_where_they_fit_tightest() -> None:
-    """The smallest sufficient gap is filled first."""
+def test_sharing_jobs_go_to_empty_devices_first_and_then_where_they_fit_tightest() -> None:
+    """The smallest sufficient device that is empty, and then the smallest sufficient gap."""
     snapshot = a_snapshot(simulated(24, 16, 10))
-    queue = a_queue(a_job(1, a_need(gib=9)), a_job(2, a_need(gib=6)), a_job(3, a_need(gib=9)))
-    assert where(plan(queue, [], snapshot, [], Policy(), 0.0)) == {1: "2", 2: "1", 3: "1"}
+    jobs = [a_job(1, a_need(gib=9)), a_job(2, a_need(gib=6)), a_job(3, a_need(gib=12)), a_job(4, a_need(gib=5))]
+    assert where(plan(a_queue(*jobs), [], snapshot, [], Policy(), 0.0)) == {1: "2", 2: "1", 3: "0", 4: "1"}
 
 
 def test_sharing_keeps_the_reserve_free() -> None:
@@ -237,7 +237,8 @@ def test_memory_on_a_device_of_unknown_size_means_all_of_it() -> None:
 def test_a_wide_sharing_job_gets_its_part_on_each_device() -> None:
     """A job may use a part of several GPUs."""
     queue = a_queue(a_job(1, a_need(2, gib=10)), a_job(2, a_need(2, gib=10)), a_job(3, a_need(gib=10)))
-    assert where(plan(queue, [], a_snapshot(simulated(24, 24)), [], Policy(), 0.0)) == {1: "0 1", 2: "0 1"}
+    decided = plan(queue, [], a_snapshot(simulated(24, 24)), [], Policy(order="age"), 0.0)
+    assert where(decided) == {1: "0 1", 2: "0 1"}
 
 
 def test_memory_beyond_the_reservations_counts_as_used() -> None:

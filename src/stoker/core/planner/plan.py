@@ -25,6 +25,7 @@ from stoker.core.planner.fairshare import (
     own_demand,
 )
 from stoker.core.planner.occupancy import FOREVER, Occupancy, Room, Slot, View
+from stoker.core.planner.order import Order
 from stoker.core.planner.placement import Offer, Prefetch, choose, most_at_once, never_fits, preference, suits
 from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import Shape, WaitingJobs, resolved, shape_of
@@ -102,7 +103,7 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     expects: Callable[[Job], float | None] = limit_of,
     estimate: Estimate = nothing_learnt,
 ) -> Plan:
-    """Decide for every waiting job, by priority and then by age or by expected work.
+    """Decide for every waiting job, by priority and then in the order of the policy.
 
     `leases` are those of other engines. `freed` is when our last attempt on each device ended. `expects` gives the
     seconds that a job takes, where a limit or history tells; `estimate` the resources to reserve. Only the head of each
@@ -110,7 +111,7 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     """
     occupancy = Occupancy(slots, snapshot, leases, policy=policy, now=now, freed=freed, left=fair_share.left)
     planner = _Planner(occupancy, slots, snapshot, policy, fair_share=fair_share, expects=expects)
-    planner.serve(_heads(waiting, estimate, planner.due), planner.start_now)
+    planner.serve(_heads(waiting, estimate, planner.order), planner.start_now)
     if planner.blocked and any(slot.room > 0 for slot in slots):
         planner.prefetch(Prefetch(slots, occupancy))
     waits = {head.shape: reason for head, reason in planner.blocked}
@@ -139,6 +140,7 @@ class _Planner:
         self._expects = expects
         self._is_limited = policy.max_use is not None or policy.min_free > 0
         self._excess: MaxUse | MinFree | None = None
+        self.order = Order(policy, occupancy.now, expects, [slot.kind for slot in slots])
         self._running = len(slots)
         self._counts = Counter(cap.name for slot in slots for cap in slot.caps)
         self._prospects = Prospects(occupancy, snapshot, policy)
@@ -146,29 +148,24 @@ class _Planner:
         self._stopped_by: KeptFree | None = None
         """The first blocked job, where the policy lets no job pass it."""
 
-    def due(self, job: Job) -> float:
-        """The sort key within a priority, before age.
-
-        It does not change while a job waits, so only jobs submitted soon after it can ever go before it.
-        """
-        if self._policy.order == "age":
-            return 0.0
-        seconds = self._expects(job)
-        return job.submitted + (self._policy.unknown if seconds is None else seconds) * max(1, job.spec.resources.gpus)
-
     def serve(self, heads: list[_Head], attempt: Callable[[_Head], Start | Reason]) -> None:
         """Try the jobs in order until each group is empty or blocked."""
         heapify(heads)
         self.blocked = []
         while heads:
             head = heads[0]
+            key = self.order.key(head.job)
+            if key > head.key:  # a job of the same kind has started meanwhile
+                heapreplace(heads, head._replace(key=key))
+                continue
             outcome = attempt(head)
             if not isinstance(outcome, Start):
                 self.blocked.append((heappop(heads), outcome))
                 continue
             self.starts.append(outcome)
+            self.order.started(head.job)
             if job := next(head.later, None):
-                heapreplace(heads, head._replace(due=self.due(job), job_id=job.id, job=job))
+                heapreplace(heads, head._replace(key=self.order.key(job), job_id=job.id, job=job))
             else:
                 heappop(heads)
 
@@ -183,11 +180,14 @@ class _Planner:
         if self._stopped_by is not None:
             return self._prospects.never(resources) or self._stopped_by
         offers = self._prospects.offers(resources)
-        devices = choose(self._unreserved(offers, job, resources), resources.gpus, resources.required)
+        unreserved = self._unreserved(offers, job, resources)
+        devices = choose(unreserved, resources.gpus, resources.required)
         if devices is None:
             return self._prospects.never(resources) or self._block(job, resources, offers)
         if self._is_limited and (excess := self._too_many(resources, devices)):
-            return excess
+            devices = choose(self._in_use(unreserved), resources.gpus, resources.required)
+            if devices is None:
+                return excess
         device_ids = tuple([device.id for device in devices])
         self._count(head.shape)
         seconds = self._expects(job)
@@ -266,6 +266,11 @@ class _Planner:
             self._excess = excess
         return self._excess
 
+    def _in_use(self, offers: list[Offer]) -> list[Offer]:
+        """The offers of devices that our attempts hold already: more jobs on them exceed no limit."""
+        names = self._occupancy.names_in_use
+        return [offer for offer in offers if names.issuperset(offer.device.claims)]
+
     def _block(self, job: Job, resources: Resources, offers: list[Offer]) -> Reason:
         if self._policy.passing == "never":
             self._stopped_by = KeptFree(job.id, resources.gpus)
@@ -277,10 +282,10 @@ class _Planner:
 
 
 class _Head(NamedTuple):
-    """The next job of a group; sorts by priority, due, then age. Ids are unique."""
+    """The next job of a group; sorts by priority, key, then age. Ids are unique."""
 
     precedence: int
-    due: float
+    key: float
     job_id: int
     job: Job
     later: Iterator[Job]
@@ -288,13 +293,13 @@ class _Head(NamedTuple):
     resources: Resources
 
 
-def _heads(waiting: WaitingJobs, estimate: Estimate, due: Callable[[Job], float]) -> list[_Head]:
+def _heads(waiting: WaitingJobs, estimate: Estimate, order: Order) -> list[_Head]:
     heads = []
     for group in waiting.groups():
         jobs = iter(group)
         job = next(jobs)
         shape = group.shape
-        heads.append(_Head(-shape.priority, due(job), job.id, job, jobs, shape, estimate(shape)))
+        heads.append(_Head(-shape.priority, order.key(job), job.id, job, jobs, shape, estimate(shape)))
     return heads
 
 
@@ -358,7 +363,8 @@ class Prospects:
         offers = []
         for view in self._occupancy.views:
             if suits(view.device, resources) and (fit := self._occupancy.fit(view, resources)) is not None:
-                offers.append(Offer((preference(view.device, resources), fit), view.order, view.device))
+                rank = preference(view.device, resources), *self._occupancy.crowding(view, resources), fit
+                offers.append(Offer(rank, view.order, view.device))
         return offers
 
 

@@ -24,8 +24,11 @@ class Policy(Struct, frozen=True):
     """Why no job may start; empty when jobs may."""
     closed: Mapping[str, str] = {}
     """Ids of drained devices, each with a note."""
-    order: Literal["age", "shortest"] = "age"
-    """The order within a priority: by age, or by the sum of submission time and expected GPU-seconds."""
+    order: Literal["fair", "age", "shortest"] = "fair"
+    """The order within a priority: by waiting time relative to the expected work, by age, or by the sum of submission
+    time and expected GPU-seconds."""
+    overdue: float = 28 * 86400.0
+    """Seconds; in the fair order a job that has waited this long goes before all others."""
     passing: Literal["freely", "reserved", "never"] = "reserved"
     """Which jobs may pass a blocked one: all, those that do not delay it, or none."""
     patience: float = 60.0
@@ -42,7 +45,7 @@ class Policy(Struct, frozen=True):
     """Bytes of each device that sharing jobs leave free; an exclusive job may use them."""
     margin: int = 15
     """Percent that is reserved on top of the largest learnt peak."""
-    busy: int = 120
+    busy: int = 150
     """Percent: jobs do not share a device if their known loads together exceed this."""
     tolerance: int = 300 * MIB
     """Bytes that an idle device may show as used."""

@@ -39,6 +39,8 @@ class Shape(NamedTuple):
     """Bytes that it needs at least, as an earlier attempt showed."""
     exclusive: bool = False
     """Whether it may not share any more, after failures with co-tenants."""
+    limit: float | None = None
+    """Its time limit, which tells how much work it is."""
 
 
 CPU_JOBS = Cap("CPU jobs")
@@ -51,8 +53,9 @@ def shape_of(job: Job) -> Shape:
     """The shape of a job, which is the key of its group."""
     spec = job.spec
     if spec.group or spec.at_once is not None or not spec.resources.gpus or job.kind:
-        return Shape(spec.resources, spec.priority, caps_of(job), job.kind, job.floor, needs_exclusive(job))
-    return Shape(spec.resources, spec.priority)
+        caps, exclusive = caps_of(job), needs_exclusive(job)
+        return Shape(spec.resources, spec.priority, caps, job.kind, job.floor, exclusive, spec.limit)
+    return Shape(spec.resources, spec.priority, limit=spec.limit)
 
 
 def caps_of(job: Job) -> tuple[Cap, ...]:

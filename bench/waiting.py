@@ -20,8 +20,8 @@ from stoker.core.device import Device, Snapshot
 from stoker.core.job import Job, Waiting
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import plan
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import WaitingJobs
+from stoker.core.settings import Policy
 from stoker.core.spec import Command, JobSpec, Resources
 from stoker.core.units import count_text
 from stoker.store.engine_lock import QUEUE, process_of

@@ -39,7 +39,7 @@ from stoker.cli.doctor_machine import (
     kills_user_processes,
     nvidia_cards,
 )
-from stoker.core.lease import Claim
+from stoker.core.device import Claim
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.ledger import Ledger, prepare_ledger
 from stoker.queue.systemd_unit import unit_path, unit_text, write_unit

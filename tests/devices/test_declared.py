@@ -6,7 +6,7 @@ import pytest
 
 from stoker.core.device import Device
 from stoker.core.errors import UsageError
-from stoker.devices.declared import DeclaredDevices
+from stoker.devices.detect import DeclaredDevices
 
 UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 

@@ -14,8 +14,7 @@ import pytest
 
 from stoker.core.device import Snapshot, resolve
 from stoker.core.errors import Impossible
-from stoker.devices.declared import DeclaredDevices
-from stoker.devices.detect import NoDevices, Subset, known_names, simulate
+from stoker.devices.detect import DeclaredDevices, NoDevices, Subset, known_names, simulate
 from support.build import simulated
 from support.nvml import DRIVER_NOT_LOADED, Bench, FakeGpu, FakeMachine, compiled
 

@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from stoker.core.device import Account
-from stoker.devices.nvml_reading import AccountBook
+from stoker.devices.nvml_probe import AccountBook
 from support.nvml import (
     GIB,
     GPU_IS_LOST,

@@ -11,7 +11,7 @@ from stoker.core.job import Assigned, Event, Exited, Started, Waiting, advance
 from stoker.core.run_result import Tally
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.engine.adoption import Resumer, Supply, adopt_all, adopt_gone
-from stoker.store.ownership import held_orphans
+from stoker.store.engine_lock import held_orphans
 from stoker.store.schema import Change
 from support.fakes import START, EngineAtFakeSite
 

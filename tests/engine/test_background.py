@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from stoker.core.job import Assigned, Started, advance, state_word
-from stoker.core.planner.policy import Policy
+from stoker.core.settings import Policy
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.engine.background import Service, ServiceConfig, serve
 from stoker.store.engine_lock import QUEUE, living_engines

@@ -12,8 +12,8 @@ import pytest
 
 from stoker.core.device import Snapshot
 from stoker.core.job import Active, JobEvent, Running, Starting, Stopping
-from stoker.core.planner.policy import Policy
 from stoker.core.run_result import parse_halt
+from stoker.core.settings import Policy
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.engine import foreground
 from stoker.engine.foreground import Complaints, Foreground, Setup

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from stoker.core.job import Assigned, Exited, JobEvent, Running, Starting, Waiting
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import shape_of
 from stoker.core.planner.reasons import Crowded, NotBefore
 from stoker.core.requests import Cancel
+from stoker.core.settings import Policy
 from stoker.core.spec import Dependency
 from stoker.engine.loop import OTHERS_INTERVAL
 from stoker.sites.interface import RETRY_INTERVAL, SiteStatus

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from stoker.core.job import Active, OnHold, Waiting
-from stoker.core.planner.policy import Policy
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
+from stoker.core.settings import Policy
 from stoker.engine.requests import INTERVAL, RequestReader
 from stoker.store.queries import DRAINED, paused_key
 from stoker.store.writer import Store

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.errors import StokerError
-from stoker.core.planner.policy import Policy
+from stoker.core.settings import Policy
 from stoker.engine.resources import EngineConfig, EngineRuntime, steady_clock
 from stoker.store.engine_lock import QUEUE, EngineRuns, living_engines, wake
 from stoker.store.paths import Paths

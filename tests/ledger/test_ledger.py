@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stoker.core.device import Claim
 from stoker.core.errors import UsageError
-from stoker.core.lease import Claim
 from stoker.ledger import HeldLease, Ledger, LedgerUnusable, find_ledger, prepare_ledger
 from stoker.ledger.files import SIZE_LIMIT
 from support import ledger_programs as programs

@@ -9,7 +9,7 @@ import pytest
 
 from stoker.core.device import Device, Snapshot
 from stoker.core.errors import Impossible, UsageError
-from stoker.core.planner.policy import Policy
+from stoker.core.settings import Policy
 from stoker.core.spec import Command
 from stoker.queue.job_files import COMMAND_LINE, Listed
 from stoker.queue.options import JobOptions, Surroundings

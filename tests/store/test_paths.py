@@ -97,7 +97,7 @@ class TestFindPaths:
         """A directory of another user is refused."""
         (tmp_path / "host").mkdir()
         os.chown(tmp_path / "host", user.uid, user.gid)
-        with pytest.raises(StokerError, match="somebody else"):
+        with pytest.raises(StokerError, match="another user"):
             find_paths({"STOKER_STATE": str(tmp_path)}, "host", simulated=False)
 
 
@@ -130,7 +130,7 @@ class TestNetworkHome:
         planted.mkdir()
         planted.chmod(0o777)
         os.chown(planted, user.uid, user.gid)
-        with pytest.raises(StokerError, match="somebody else"):
+        with pytest.raises(StokerError, match="another user"):
             find_paths({}, "host", simulated=False, mountinfo=mounts, spare=tmp_path)
 
 

@@ -10,7 +10,7 @@ import msgspec
 from stoker import __version__
 from stoker.core.planner.queue import shape_of
 from stoker.core.planner.reasons import Crowded
-from stoker.devices.declared import DeclaredDevices
+from stoker.devices.detect import DeclaredDevices
 from stoker.engine.status_writer import INTERVAL, StatusWriter
 from stoker.store.status_file import read_status
 from support.engines import Workshop

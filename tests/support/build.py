@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stoker.core.device import Device, Process, Reading, Snapshot
+from stoker.core.device import Claim, Device, Lease, Process, Reading, Snapshot
 from stoker.core.job import Job, State, Waiting
-from stoker.core.lease import Claim, Lease
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Plan
 from stoker.core.planner.queue import WaitingJobs

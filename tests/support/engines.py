@@ -12,9 +12,9 @@ from types import TracebackType
 from uuid import uuid4
 
 from stoker.core.job import Ended, Job, JobEvent
-from stoker.core.planner.policy import Policy
+from stoker.core.settings import Policy
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
-from stoker.devices.declared import DeclaredDevices
+from stoker.devices.detect import DeclaredDevices
 from stoker.devices.interface import Devices
 from stoker.engine.job_table import Jobs
 from stoker.engine.loop import Engine

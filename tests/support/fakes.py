@@ -12,10 +12,10 @@ from stoker.core.device import Device, Snapshot
 from stoker.core.job import Active, Assigned, Ended, Exited, Job, JobEvent, Returned, Started, Stopping
 from stoker.core.launch import Order, attempt_key
 from stoker.core.planner.forecast import Forecast
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import Reason
+from stoker.core.settings import Policy
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
-from stoker.devices.declared import DeclaredDevices
+from stoker.devices.detect import DeclaredDevices
 from stoker.devices.interface import Devices
 from stoker.engine.job_table import Jobs
 from stoker.engine.loop import Engine

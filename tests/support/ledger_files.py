@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from stoker.core.lease import Claim
+from stoker.core.device import Claim
 from stoker.ledger import HeldLease, Ledger
 from stoker.ledger.files import SIZE_LIMIT
 

@@ -11,7 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
-from stoker.core.lease import Claim
+from stoker.core.device import Claim
 from stoker.core.planner.fairshare import Demand
 from stoker.ledger import Ledger, find_ledger
 from support.users import User, run_as

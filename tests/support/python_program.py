@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.python.watcher import leave_all
+from stoker.python.connection import leave_all
 from support.background import Background
 from support.wait import PATIENCE_SECONDS
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from stoker.core.job import Assigned, Cancelled, Ended, Exited, Lost, Returned, Running, Started, Stopping, Waiting
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import Crowded, Leased
+from stoker.core.settings import Policy
 from stoker.core.spec import Resources
-from stoker.devices.declared import DeclaredDevices
+from stoker.devices.detect import DeclaredDevices
 from stoker.devices.simulated import SimulatedDevices
 from stoker.ledger import Ledger
 from support.engines import Workshop
@@ -165,7 +165,7 @@ def test_devices_leased_by_another_engine_are_waited_for(tmp_path: Path) -> None
     with Workshop(tmp_path, devices=DeclaredDevices(["0"])) as shop:
         ledger = Ledger(tmp_path / "ledger")
         device = shop.engine.snapshot.devices[0]
-        from stoker.core.lease import Claim
+        from stoker.core.device import Claim
 
         held = ledger.claim((Claim(device.claims[0]),), "somebody's work", 0.0)
         assert held is not None

@@ -21,7 +21,7 @@ import pytest
 
 import stoker
 from stoker.core.errors import UsageError
-from stoker.python import watcher
+from stoker.python import connection
 from support.disk import fill, small_disk
 from support.python_program import Programs, programs_in
 from support.wait import line_from, wait_until
@@ -408,7 +408,7 @@ class TestLater:
         """What the watcher does with SQLite just then never leaves a lock shut in the child."""
         said = queue.run_script("""
             import os, signal, time, stoker
-            from stoker.python.watcher import leave_all
+            from stoker.python.connection import leave_all
             waits = stoker.Executor(vram="1G").submit(time.sleep, 60)
 
             def fork(pause):
@@ -618,10 +618,10 @@ def test_full_disk(tmp_path: Path) -> None:
 
 
 def test_slow_results_are_seen_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits looks again after a twentieth of the time since something happened, or half a second."""
+    """The watcher looks again after a twentieth of the time since something happened, or half a second."""
     moments = iter([100.0, 100.0, 100.0, 101.0, 104.0, 3700.0])
-    monkeypatch.setattr(watcher, "time", SimpleNamespace(monotonic=lambda: next(moments)))
-    nobody = cast(Any, None)
-    looking = watcher._Round(nobody, nobody, nobody)  # looks at the clock twice
+    monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    unused = cast(Any, None)
+    looking = connection._Round(unused, unused, unused)  # looks at the clock twice
     pauses = [looking._pause() for _ in range(4)]
-    assert pauses == pytest.approx([watcher.SHORTEST_PAUSE, 0.05, 0.2, watcher.LONGEST_PAUSE])
+    assert pauses == pytest.approx([connection.SHORTEST_PAUSE, 0.05, 0.2, connection.LONGEST_PAUSE])

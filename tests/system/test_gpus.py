@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.core.lease import Claim
+from stoker.core.device import Claim
 from stoker.core.spec import Resources
 from stoker.ledger import Ledger, prepare_ledger
 from stoker.queue.gpu_view import Gpus

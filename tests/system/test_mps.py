@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from stoker.core.job import Ended
-from stoker.devices.mps.control import Control
 from stoker.devices.mps.daemon import daemon_paths
+from stoker.devices.mps.supervisor import Control
 from support.background import Background
 from support.cli import PROGRAM, Stoker, until
 from support.mps import NAME, client_words, log_of, real, scripted, scripted_smi

@@ -10,7 +10,7 @@ from pathlib import Path
 from stoker.core.job import Cancelled, Exited, Retried, Running, Skipped, Started, Stopping
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
 from stoker.core.spec import Dependency
-from stoker.devices.declared import DeclaredDevices
+from stoker.devices.detect import DeclaredDevices
 from support.engines import Workshop
 
 WAIT = "while [ ! -e go ]; do sleep 0.02; done"

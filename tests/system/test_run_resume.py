@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from stoker.core.job import Assigned, advance
-from stoker.devices.declared import DeclaredDevices
+from stoker.devices.detect import DeclaredDevices
 from stoker.store.schema import Change
 from support.cli import Stoker, until
 from support.engines import Workshop

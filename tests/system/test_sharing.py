@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
+from stoker.core.device import Claim
 from stoker.core.job import Ended
-from stoker.core.lease import Claim
 from stoker.core.planner.fairshare import YIELD_SECONDS
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import Leased, MaxUse, Occupied, Yields
+from stoker.core.settings import Policy
 from stoker.core.spec import Resources
-from stoker.devices.declared import DeclaredDevices
+from stoker.devices.detect import DeclaredDevices
 from stoker.ledger import HeldLease, Ledger, prepare_ledger
 from stoker.queue.options import current_user
 from support.cli import PROGRAM, Stoker, stoker

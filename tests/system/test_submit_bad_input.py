@@ -199,7 +199,7 @@ class TestState:
     def test_a_state_directory_of_somebody_else(self, background: Background) -> None:
         """What is in it could be anything."""
         os.chown(background.paths.state, 12345, 12345)
-        assert_refused(background("submit", "-G", "0", "true"), 125, "belongs to somebody else")
+        assert_refused(background("submit", "-G", "0", "true"), 125, "belongs to another user")
 
     def test_a_directory_that_is_gone(self, background: Background) -> None:
         """Who submits from nowhere is told so."""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from stoker.core.device import Claim
 from stoker.core.job import Running
-from stoker.core.lease import Claim
-from stoker.devices.declared import DeclaredDevices
+from stoker.devices.detect import DeclaredDevices
 from stoker.ledger import Ledger
 from stoker.ledger.files import owner_name
 from stoker.sites.machine import allocations

@@ -37,9 +37,16 @@ from stoker.ledger.files import owner_name
 from stoker.queue.config import load_config
 from stoker.queue.options import BY_NAME
 from stoker.store import queries
-from stoker.store.damage import DAMAGED_HINT, NEWER_HINT, damage, has_log_without_file
-from stoker.store.engine_lock import QUEUE, living_engines, process_of, version_notice
-from stoker.store.ownership import held_orphans, leftover_workers, orphans
+from stoker.store.database import DAMAGED_HINT, NEWER_HINT, damage, has_log_without_file
+from stoker.store.engine_lock import (
+    QUEUE,
+    held_orphans,
+    leftover_workers,
+    living_engines,
+    orphans,
+    process_of,
+    version_notice,
+)
 from stoker.store.paths import NETWORK_FILE_SYSTEMS, file_system_of
 from stoker.store.status_file import read_status
 from stoker.store.writer import Store, open_store

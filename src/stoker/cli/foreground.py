@@ -25,10 +25,9 @@ from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Exited, JobEvent, Lost
 from stoker.core.launch import INHERIT, log_pattern
 from stoker.core.planner.forecast import Forecast
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import CPU_JOBS
 from stoker.core.run_result import parse_halt
-from stoker.core.settings import EngineSettings, policy_of
+from stoker.core.settings import EngineSettings, Policy, policy_of
 from stoker.core.spec import Command, Dependency, NewJob, digest_of
 from stoker.core.text import printable
 from stoker.devices.detect import NoDevices, detect, simulate

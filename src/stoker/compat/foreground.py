@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stoker.core.job import JobEvent
-from stoker.core.planner.policy import Policy
+from stoker.core.settings import Policy
 from stoker.core.spec import JobSpec
 from stoker.devices.interface import Devices
 from stoker.engine.foreground import Complaints, Foreground, Setup

@@ -18,12 +18,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.device import Device, Reading, Snapshot
+from stoker.core.device import Device, Lease, Reading, Snapshot
 from stoker.core.errors import StokerError
-from stoker.core.lease import Lease
 from stoker.core.text import printable
-from stoker.devices.declared import DeclaredDevices
-from stoker.devices.detect import known_names
+from stoker.devices.detect import DeclaredDevices, known_names
 from stoker.devices.interface import Devices
 from stoker.devices.nvidia import NvidiaDevices
 from stoker.ledger import Ledger

@@ -13,7 +13,7 @@ from stoker.compat.foreground import ToolView, inherited_spec, tool_setup
 from stoker.compat.tool import STANDARD_INPUT, Parser, announce, run_tool, say
 from stoker.core.job import Assigned, Ended, Job, JobEvent, Lost
 from stoker.core.launch import INHERIT
-from stoker.core.planner.policy import Policy
+from stoker.core.settings import Policy
 from stoker.core.spec import NewJob, shell_of
 from stoker.core.text import outcome
 from stoker.core.units import count_text

@@ -1,4 +1,4 @@
-"""Settings of the engine: every key, its values and its default."""
+"""Settings of the engine (every key, its values and its default) and the policy of the plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from stoker.core.errors import UsageError
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import CPU_JOBS
 from stoker.core.text import PATTERNS
 from stoker.core.units import parse_duration, parse_size
@@ -17,15 +16,13 @@ from stoker.core.units import parse_duration, parse_size
 MIB = 2**20
 
 
-class EngineSettings(Struct, frozen=True):
-    """The settings of a user's engine, for jobs of all projects."""
+class PlanSettings(Struct, frozen=True):
+    """Settings of the plan that users choose."""
 
-    devices: str = ""
-    """The pool; empty is all devices of the machine."""
     strangers: Literal["avoid", "count"] = "avoid"
     """Avoid devices with foreign processes, or count their memory as used."""
     reserve: int = 512 * MIB
-    """Bytes of each device that sharing jobs leave free."""
+    """Bytes of each device that sharing jobs leave free; an exclusive job may use them."""
     margin: int = 15
     """Percent that is reserved on top of the largest learnt peak."""
     busy: int = 150
@@ -37,11 +34,44 @@ class EngineSettings(Struct, frozen=True):
     patience: float = 60.0
     """Seconds a blocked job lets jobs of unknown duration pass."""
     quarantine: float = 60.0
-    """Seconds in which the driver is expected to free memory after a job."""
+    """Seconds in which the driver is expected to free memory after a job of ours."""
     min_free: int = 0
-    """GPUs left free for others."""
+    """Free GPUs that are left to others."""
     max_use: int | None = None
-    """Most GPUs in use at once; None is all."""
+    """Most GPUs in use at once by this user, in all engines together; None is all."""
+    mps_exclusive: bool = False
+    """Whether a GPU is in exclusive compute mode while it has an MPS daemon, where that is permitted."""
+
+
+class Policy(PlanSettings, frozen=True):
+    """All that a plan depends on besides jobs and devices."""
+
+    max_running: int | None = None
+    limits: Mapping[str, int] = {}
+    """How many jobs may run at once, by name of a cap."""
+    paused: str = ""
+    """Why no job may start; empty when jobs may."""
+    closed: Mapping[str, str] = {}
+    """Ids of drained devices, each with a note."""
+    passing: Literal["freely", "reserved", "never"] = "reserved"
+    """Which jobs may pass a blocked one: all, those that do not delay it, or none."""
+    lenience: float = 86400.0
+    """Seconds, per GPU it needs, that a blocked job lets jobs pass that will probably not delay it."""
+    overdue: float = 28 * 86400.0
+    """Seconds; in the fair order a job that has waited this long goes before all others."""
+    unknown: float = 1800.0
+    """Assumed seconds of a job without limit and history."""
+    ahead: float = 0.25
+    """Seconds; where attempts take less than this on average, the next ones are prefetched."""
+    newest_first: bool = False
+    """Use the device freed last first, and among equals the last listed: simple_gpu_scheduler's order."""
+
+
+class EngineSettings(PlanSettings, frozen=True):
+    """The settings of a user's engine, for jobs of all projects."""
+
+    devices: str = ""
+    """The pool; empty is all devices of the machine."""
     idle_exit: float | None = 600.0
     """Seconds without work after which the engine exits; None is never."""
     keep: float | None = 90 * 86400.0
@@ -54,27 +84,13 @@ class EngineSettings(Struct, frozen=True):
     """Name patterns of variables whose values are never shown."""
     groups: Mapping[str, int] = {}
     """How many jobs of a group may run at once."""
-    mps_exclusive: bool = False
-    """Whether a GPU is in exclusive compute mode while it has an MPS daemon, where that is permitted."""
 
 
 def policy_of(settings: EngineSettings, cores: int) -> Policy:
     """The policy of the plan on a machine with this many cores."""
     groups = {f"group {name}": limit for name, limit in settings.groups.items()}
-    return Policy(
-        max_use=settings.max_use,
-        min_free=settings.min_free,
-        limits={**groups, CPU_JOBS.name: settings.cpu_jobs or cores},
-        order=settings.order,
-        patience=settings.patience,
-        reserve=settings.reserve,
-        margin=settings.margin,
-        busy=settings.busy,
-        tolerance=settings.tolerance,
-        quarantine=settings.quarantine,
-        strangers=settings.strangers,
-        mps_exclusive=settings.mps_exclusive,
-    )
+    chosen = {name: getattr(settings, name) for name in PlanSettings.__struct_fields__}
+    return Policy(**chosen, limits={**groups, CPU_JOBS.name: settings.cpu_jobs or cores})
 
 
 class Key(Struct, frozen=True):
@@ -94,7 +110,8 @@ def read_setting(name: str, raw: object, place: str) -> Any:
     try:
         return key.read(raw)
     except (ValueError, TypeError, UsageError):
-        raise UsageError(f"{place} is {setting_text(raw)!r}, not {key.expected}", _hint(key)) from None
+        hint = f"for example {setting_text(key.example)}"
+        raise UsageError(f"{place} is {setting_text(raw)!r}, not {key.expected}", hint) from None
 
 
 def setting_text(raw: object) -> str:
@@ -104,10 +121,6 @@ def setting_text(raw: object) -> str:
     if isinstance(raw, Mapping):
         return ",".join(f"{name}={setting_text(value)}" for name, value in raw.items())
     return str(raw).lower() if isinstance(raw, bool) else str(raw)
-
-
-def _hint(key: Key) -> str:
-    return f"for example {setting_text(key.example)}"
 
 
 def _text(raw: object) -> str:
@@ -126,7 +139,6 @@ def _one_of(*words: str) -> Callable[[object], str]:
 
 
 def _size(raw: object) -> int:
-    """Text with a unit, or bytes."""
     return parse_size(str(raw) if _is_whole(raw) else _text(raw))
 
 
@@ -147,20 +159,10 @@ def _unless(word: str, read: Callable[[object], Any]) -> Callable[[object], Any]
     return lambda raw: None if raw == word else read(raw)
 
 
-def _at_least(least: int) -> Callable[[object], int]:
+def _whole(least: int, most: int = 999_999_999, unit: str = "") -> Callable[[object], int]:
     def read(raw: object) -> int:
-        text = str(raw) if _is_whole(raw) else _text(raw).strip()
-        if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or int(text) < least:
-            raise ValueError(raw)
-        return int(text)
-
-    return read
-
-
-def _percent(most: int) -> Callable[[object], int]:
-    def read(raw: object) -> int:
-        text = (str(raw) if _is_whole(raw) else _text(raw)).strip().removesuffix("%")
-        if not re.fullmatch(r"\d{1,6}", text, re.ASCII) or int(text) > most:
+        text = (str(raw) if _is_whole(raw) else _text(raw)).strip().removesuffix(unit)
+        if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not least <= int(text) <= most:
             raise ValueError(raw)
         return int(text)
 
@@ -181,7 +183,7 @@ def _limits(raw: object) -> dict[str, int]:
         raw = {name.strip(): limit for name, limit in pairs}
     if not isinstance(raw, Mapping) or not all(raw):
         raise TypeError(raw)
-    return {_text(name): _at_least(1)(limit) for name, limit in raw.items()}
+    return {_text(name): _whole(1)(limit) for name, limit in raw.items()}
 
 
 def _flag(raw: object) -> bool:
@@ -198,17 +200,17 @@ KEYS: Mapping[str, Key] = {
     "devices": Key("", "a list of devices", "0,1", _text),
     "strangers": Key("avoid", "avoid or count", "count", _one_of("avoid", "count")),
     "reserve": Key("512M", "a size", "512M", _size),
-    "margin": Key("15%", "a part in percent", "20%", _percent(1000)),
-    "busy": Key("150%", "a load in percent", "120%", _percent(10_000)),
+    "margin": Key("15%", "a part in percent", "20%", _whole(0, 1000, "%")),
+    "busy": Key("150%", "a load in percent", "120%", _whole(0, 10_000, "%")),
     "tolerance": Key("300M", "a size", "300M", _size),
     "order": Key("fair", "fair, age or shortest", "age", _one_of("fair", "age", "shortest")),
     "patience": Key("60s", "a duration with a unit", "60s", _duration_or_nothing),
     "quarantine": Key("60s", "a duration with a unit", "60s", _duration_or_nothing),
-    "min_free": Key(0, "a number of GPUs", 1, _at_least(0)),
-    "max_use": Key("none", "a number of GPUs or none", 2, _unless("none", _at_least(0))),
+    "min_free": Key(0, "a number of GPUs", 1, _whole(0)),
+    "max_use": Key("none", "a number of GPUs or none", 2, _unless("none", _whole(0))),
     "idle_exit": Key("10m", "a duration with a unit or never", "10m", _unless("never", _duration_or_nothing)),
     "keep": Key("90d", "a duration with a unit or forever", "90d", _unless("forever", _duration)),
-    "cpu_jobs": Key("cores", "a number of jobs or cores", 8, _unless("cores", _at_least(1))),
+    "cpu_jobs": Key("cores", "a number of jobs or cores", 8, _unless("cores", _whole(1))),
     "on_finish": Key("", "a command", "notify-send $STOKER_JOB_ID", _text),
     "secrets": Key(PATTERNS, "a list of patterns", ["*TOKEN*", "*SECRET*"], _patterns),
     "groups": Key({}, "a table of groups, each with a limit of 1 or more", {"big": 2}, _limits),

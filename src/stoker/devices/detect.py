@@ -1,22 +1,77 @@
-"""Choose the devices of an engine: declared, simulated, NVIDIA, or none yet."""
+"""Choose the devices of an engine: declared by name, simulated, NVIDIA, or none yet."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from stoker.core.device import Snapshot, resolve
-from stoker.core.errors import Impossible
-from stoker.devices.declared import DeclaredDevices
+from stoker.core.device import Device, Snapshot, resolve
+from stoker.core.errors import Impossible, UsageError
 from stoker.devices.interface import Devices
 from stoker.devices.nvidia import NvidiaAbsent, NvidiaDevices
 from stoker.devices.simulated import SimulatedDevices
 
 FIRST_ANSWER_SECONDS = 20.0
 """A driver that was just loaded may take this long to answer for the first time."""
+
+SOONEST = 2.0
+"""Seconds between two searches for a driver right after the start..."""
+
+LATEST = 30.0
+"""... and in the end; in between, a quarter of the time since the start."""
+
+NO_GPU = "none"
+"""Id of the slot whose word is empty: its jobs see no GPU."""
+
+
+class DeclaredDevices:
+    """One device per listed slot word, in the listed order, for as long as the engine runs."""
+
+    variables: Mapping[str, str] = {}
+
+    def __init__(self, words: Sequence[str], known: Mapping[str, str] | None = None) -> None:
+        """`known` maps an index, a UUID or a prefix of one to the UUID, where a driver knows it."""
+        if not words:
+            raise UsageError("no devices are named", "name at least one, for example 0 or 0,1")
+        self._devices = tuple(_devices(words, known or {}))
+
+    def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
+        return Snapshot(now, self._devices)
+
+    def fileno(self) -> int:
+        return -1
+
+    def close(self) -> None:
+        pass
+
+
+def _devices(words: Sequence[str], known: Mapping[str, str]) -> Iterator[Device]:
+    claims = [_claims(word, known) for word in words]
+    for word, device_id, own in zip(words, _unique_ids(words), claims, strict=True):
+        listed = [sum(claim in other for other in claims) for claim in own]
+        share = max(listed, default=1)
+        yield Device(device_id, label=word, visible=word, claims=own, kind="declared", share=share)
+
+
+def _claims(word: str, known: Mapping[str, str]) -> tuple[str, ...]:
+    parts = [part.strip() for part in word.split(",")]
+    names = [known.get(part, f"name:{part}") for part in parts if part]
+    return tuple(dict.fromkeys(names))
+
+
+def _unique_ids(words: Sequence[str]) -> list[str]:
+    # A word such as "0#2" may be the user's own, so counted ids keep clear of all words.
+    ids: list[str] = []
+    for word in words:
+        name, candidate, count = word or NO_GPU, word or NO_GPU, 1
+        while candidate in ids or (count > 1 and candidate in words):
+            count += 1
+            candidate = f"{name}#{count}"
+        ids.append(candidate)
+    return ids
 
 
 class NoDevices:
@@ -43,10 +98,7 @@ class Subset:
         self.variables = devices.variables
 
     def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
-        snapshot = self._devices.snapshot(now, newer_than)
-        known = {device.id: device for device in snapshot.devices}
-        chosen = tuple(known[device_id] for device_id in self._ids if device_id in known)
-        return msgspec.structs.replace(snapshot, devices=chosen)
+        return _only(self._devices.snapshot(now, newer_than), self._ids)
 
     def fileno(self) -> int:
         return self._devices.fileno()
@@ -57,25 +109,21 @@ class Subset:
 
 def detect(named: Sequence[str], now: float) -> Devices:
     """The driver's devices, the named ones of them, or only names where there is no driver."""
+    if len(set(named)) < len(named):
+        return declare(named)
     if named and not driver_library_loads():
         return DeclaredDevices(named)
     devices = NvidiaDevices()
     try:
         snapshot = devices.first(FIRST_ANSWER_SECONDS)
+        return Subset(devices, [resolve(snapshot, word) for word in named]) if named else devices
     except NvidiaAbsent as absent:
-        devices.close()
         if named:
             return DeclaredDevices(named)
         raise no_gpu(str(absent)) from None
     except BaseException:
         devices.close()
         raise
-    if not named:
-        return devices
-    if len(set(named)) == len(named):
-        return Subset(devices, [resolve(snapshot, word) for word in named])
-    devices.close()
-    return DeclaredDevices(named, known_names(snapshot))
 
 
 def simulate(spec: str, directory: str, named: Sequence[str], now: float) -> Devices:
@@ -89,15 +137,11 @@ def simulate(spec: str, directory: str, named: Sequence[str], now: float) -> Dev
 
 def declare(words: Sequence[str]) -> DeclaredDevices:
     """Devices as the user named them; where a driver answers, they claim the GPUs that the names mean."""
-    if not driver_library_loads():
+    driver = found_by_driver()
+    if driver is None:
         return DeclaredDevices(words)
-    devices = NvidiaDevices()
-    try:
-        return DeclaredDevices(words, known_names(devices.first(FIRST_ANSWER_SECONDS)))
-    except NvidiaAbsent:
-        return DeclaredDevices(words)
-    finally:
-        devices.close()
+    driver.close()
+    return DeclaredDevices(words, known_names(driver.seen))
 
 
 def found_by_driver() -> NvidiaDevices | None:
@@ -141,13 +185,6 @@ def driver_library_loads() -> bool:
     except OSError:
         return False
     return True
-
-
-SOONEST = 2.0
-"""Seconds between two searches for a driver right after the start..."""
-
-LATEST = 30.0
-"""... and in the end; in between, a quarter of the time since the start."""
 
 
 class LateDevices:
@@ -200,5 +237,10 @@ class LateDevices:
             ids = [resolve(snapshot, word) for word in self._named]
         except Impossible as error:
             return Snapshot(snapshot.at, (), note=f"{error.message}; {error.hint}")
-        known = {device.id: device for device in snapshot.devices}
-        return msgspec.structs.replace(snapshot, devices=tuple(known[device_id] for device_id in ids))
+        return _only(snapshot, ids)
+
+
+def _only(snapshot: Snapshot, ids: Sequence[str]) -> Snapshot:
+    known = {device.id: device for device in snapshot.devices}
+    chosen = tuple(known[device_id] for device_id in ids if device_id in known)
+    return msgspec.structs.replace(snapshot, devices=chosen)

@@ -1,4 +1,4 @@
-"""The protocol of every kind of devices, and the owner of a process."""
+"""The protocol of every kind of devices, and the owner and the command of a process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from functools import lru_cache
 from typing import Protocol
 
 from stoker.core.device import Snapshot
+
+_LONGEST_COMMAND = 200
 
 
 class Devices(Protocol):
@@ -21,7 +23,7 @@ class Devices(Protocol):
         """Readable when there is a new snapshot, or -1."""
 
     def close(self) -> None:
-        """Release what the kind holds."""
+        """Release processes and descriptors."""
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -42,6 +44,16 @@ def user_name(uid: int) -> str:
         return _account(uid)
     except KeyError:
         return str(uid)
+
+
+def command_of(pid: int) -> str:
+    """The beginning of a process's command line; empty for a process that is gone or hidden."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read(_LONGEST_COMMAND)
+    except OSError:
+        return ""
+    return words.replace(b"\0", b" ").decode(errors="replace").strip()
 
 
 @lru_cache

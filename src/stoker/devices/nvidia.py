@@ -23,8 +23,6 @@ _SILENT = "the NVIDIA driver does not answer"
 """Without the seconds: a text that changes with every snapshot would be reported again each time."""
 DEADLINES_TO_LIVE = 12
 """Deadlines after which a probe without an answer is killed: what hangs may be the probe and not the driver."""
-
-
 _NAMELESS = "nvidia:"
 
 
@@ -63,7 +61,8 @@ class NvidiaDevices:
         self.restart_after = restart_after
         """Seconds between two starts of a probe that keeps ending."""
         self._probe = _Probe(environment)
-        self._seen = Snapshot(0.0, ())
+        self.seen = Snapshot(0.0, ())
+        """The newest answer, as it was when it came."""
         self._started: float | None = None
         self._asked: float | None = None
         self._silent_since: float | None = None
@@ -80,8 +79,8 @@ class NvidiaDevices:
         if answer.snapshot is None:
             self.close()
             raise NvidiaAbsent(answer.absent)
-        self._seen = answer.snapshot
-        return self._seen
+        self.seen = answer.snapshot
+        return self.seen
 
     def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
         """The newest snapshot, without waiting; all devices have a problem while the driver is silent.
@@ -95,7 +94,7 @@ class NvidiaDevices:
         if ended:
             self._revive(now)
         elif self._silent_since is None:
-            if self._seen.at <= newer_than or _passed(self._asked, now, self._interval):
+            if self.seen.at <= newer_than or _passed(self._asked, now, self._interval):
                 self._ask(now)
         elif _passed(self._silent_since, now, self._deadline * DEADLINES_TO_LIVE):
             # A probe that sleeps in the driver may not die; until it has, no other is started.
@@ -107,7 +106,6 @@ class NvidiaDevices:
         return self._probe.fileno()
 
     def close(self) -> None:
-        """End the probe."""
         self._probe.close()
 
     def _accept(self, answer: Answer) -> None:
@@ -115,7 +113,7 @@ class NvidiaDevices:
         self._absent = answer.absent
         if answer.snapshot is not None:
             self._trusted = True
-            self._seen = _recalled(structs.replace(answer.snapshot, at=self._asked or 0.0), self._seen)
+            self.seen = _recalled(structs.replace(answer.snapshot, at=self._asked or 0.0), self.seen)
 
     def _revive(self, now: float) -> None:
         self._trusted = False
@@ -131,11 +129,11 @@ class NvidiaDevices:
 
     def _judged(self, now: float) -> Snapshot:
         if self._absent:
-            return _unknown(self._seen, self._absent)
+            return _unknown(self.seen, self._absent)
         silence = 0.0 if self._silent_since is None else abs(now - self._silent_since)
         if self._trusted and silence <= self._deadline:
-            return self._seen
-        return _unknown(self._seen, _SILENT)
+            return self.seen
+        return _unknown(self.seen, _SILENT)
 
 
 class _Probe:
@@ -163,7 +161,6 @@ class _Probe:
         )
 
     def ended(self) -> bool:
-        """Whether there is no process to ask."""
         return self._process is None or self._process.poll() is not None
 
     def ask(self) -> None:
@@ -173,7 +170,6 @@ class _Probe:
                 self._process.stdin.write(b"?")
 
     def kill(self) -> None:
-        """Kill the process without waiting for its end."""
         if self._process:
             self._process.kill()
 

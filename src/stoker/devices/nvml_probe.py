@@ -1,4 +1,4 @@
-"""The program that asks the NVIDIA driver, so that a driver that hangs does not hang the engine."""
+"""The program that asks the NVIDIA driver through NVML, so that a driver that hangs does not hang the engine."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Callable, Iterable, MutableMapping, Set
+from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 import pynvml
+from msgspec import structs
 
-from stoker.devices.nvidia import Answer
-from stoker.devices.nvml_reading import AccountBook, Driver
+from stoker.core.device import Account, Device, Process, Reading, Snapshot
+from stoker.devices.interface import command_of, owner_name
+from stoker.devices.nvidia import Answer, nameless
 
 _LIBRARY = "libnvidia-ml.so.1"
 _MISMATCH = f"the NVIDIA driver and {_LIBRARY} are of different versions; a restart of the machine mends that"
@@ -25,15 +30,10 @@ _ABSENCES = {
 
 
 def main(words: list[str]) -> None:
-    """With the word `persistence`, print GPUs without persistence mode; otherwise serve snapshots."""
-    if words == ["persistence"]:
-        _print_not_persistent()
-    else:
+    """Serve snapshots; with the word `persistence`, print the index of every GPU whose persistence mode is off."""
+    if words != ["persistence"]:
         _serve()
-
-
-def _print_not_persistent() -> None:
-    """Print the index of every GPU whose persistence mode is off, for `stoker engine check`."""
+        return
     pynvml.nvmlInit()
     for index in range(pynvml.nvmlDeviceGetCount()):
         with contextlib.suppress(pynvml.NVMLError):
@@ -73,6 +73,268 @@ def _ask(driver: Driver | None, books: dict[str, AccountBook]) -> tuple[Driver |
 def _absence(error: Exception) -> str:
     code = getattr(error, "value", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
     return _ABSENCES.get(code, f"the NVIDIA driver cannot be asked ({error})")
+
+
+# -- one reading of all GPUs
+
+# A call that fails in one of these ways gives no value, and the rest of the device is fine.
+_NO_VALUE = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_NOT_FOUND,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+}
+
+
+def value_of(call: Callable[..., Any], *arguments: Any) -> Any:
+    """The driver's answer, None where it has none."""
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in _NO_VALUE:
+            return None
+        raise
+
+
+_SECONDS_BETWEEN_MODES = 30.0
+_KEPT_SECONDS = 60.0
+"""How long the account of a process is kept after its end: an engine may be late."""
+
+_UTILISATION_UNKNOWN = 0xFFFFFFFF
+
+
+class AccountBook:
+    """The accounts of one GPU, from one reading to the next.
+
+    The driver keeps thousands of processes, most of them long gone. Only those are asked for that run, that
+    ran at the last reading, or that appeared since.
+    """
+
+    def __init__(self) -> None:
+        self._mode_asked: float | None = None
+        self._on = False
+        self._listed: Set[int] | None = None
+        """Processes that the driver knew at the last reading; None before the first one."""
+        self._ran: Set[int] = frozenset()
+        self._ended: dict[int, tuple[float, Account]] = {}
+
+    def read(self, handle: Any, running: Iterable[int], now: float) -> tuple[Account, ...] | None:
+        """The accounts of processes that run or ended lately, by number; None where accounting is off."""
+        listed = value_of(pynvml.nvmlDeviceGetAccountingPids, handle) if self._is_on(handle, now) else None
+        if listed is None:
+            self._listed, self._ran, self._ended = None, frozenset(), {}
+            return None
+        asked = [_account(handle, pid) for pid in sorted(self._wanted(frozenset(listed), frozenset(running)))]
+        found = [account for account in asked if account]
+        self._listed = frozenset(listed)
+        return self._kept(found, now)
+
+    def _is_on(self, handle: Any, now: float) -> bool:
+        if self._mode_asked is None or abs(now - self._mode_asked) >= _SECONDS_BETWEEN_MODES:
+            self._mode_asked = now
+            self._on = value_of(pynvml.nvmlDeviceGetAccountingMode, handle) == pynvml.NVML_FEATURE_ENABLED
+        return self._on
+
+    def _wanted(self, listed: Set[int], running: Set[int]) -> Set[int]:
+        new = frozenset() if self._listed is None else listed - self._listed
+        return new | (listed & (running | self._ran))
+
+    def _kept(self, found: Iterable[Account], now: float) -> tuple[Account, ...]:
+        live = {account.pid: account for account in found if account.running}
+        self._ran = frozenset(live)
+        self._ended |= {account.pid: (now, account) for account in found if not account.running}
+        self._ended = {
+            pid: (at, account)
+            for pid, (at, account) in self._ended.items()
+            if abs(now - at) <= _KEPT_SECONDS and pid not in live  # a number that came again is a new process
+        }
+        ended = {pid: account for pid, (_, account) in self._ended.items()}
+        return tuple(account for _, account in sorted((ended | live).items()))
+
+
+def _account(handle: Any, pid: int) -> Account | None:
+    try:
+        stats = value_of(pynvml.nvmlDeviceGetAccountingStats, handle, pid)
+    except TypeError:  # nvidia-ml-py fails so where the driver does not know the peak
+        return None
+    if stats is None:
+        return None
+    utilisation = None if stats.gpuUtilization == _UTILISATION_UNKNOWN else stats.gpuUtilization
+    return Account(pid, stats.maxMemoryUsage, utilisation, bool(stats.isRunning))
+
+
+_PROBLEMS = {
+    pynvml.NVML_ERROR_GPU_IS_LOST: "lost: it has fallen off the bus and needs a reset or a reboot",
+    pynvml.NVML_ERROR_RESET_REQUIRED: "it must be reset before it can be used again",
+    pynvml.NVML_ERROR_NO_PERMISSION: "this user may not use it",
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """One device with its reading."""
+
+    device: Device
+    reading: Reading
+    handle: Any = None
+    """For topology and accounts; only a whole GPU that answers has one."""
+    tells_processes: bool = True
+
+
+class Driver:
+    """The driver's library while it is open; keeps the topology, which is slow to ask and does not change."""
+
+    def __init__(self, books: MutableMapping[str, AccountBook]) -> None:
+        pynvml.nvmlInit()
+        self._books = books
+        """By the UUID of the GPU; they outlive the library, which is closed whenever a GPU has a problem."""
+        self._near: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {}
+
+    def read(self, now: float) -> Snapshot:
+        """All GPUs, and MIG slices in place of the GPUs that are divided into them."""
+        found = [card for index in range(pynvml.nvmlDeviceGetCount()) for card in _cards(index)]
+        cards = [self._with_accounts(card, now) for card in found]
+        near = self._topology([card for card in cards if card.handle is not None])
+        devices = (structs.replace(card.device, near=near.get(card.device.id, ())) for card in cards)
+        readings = {card.device.id: card.reading for card in cards}
+        return Snapshot(now, tuple(devices), readings, _note(cards))
+
+    def close(self) -> None:
+        """Close the library, so that a GPU with a problem can be reset."""
+        pynvml.nvmlShutdown()
+
+    def _with_accounts(self, card: Card, now: float) -> Card:
+        if card.handle is None:
+            return card
+        book = self._books.setdefault(card.device.id, AccountBook())
+        try:
+            accounts = book.read(card.handle, [process.pid for process in card.reading.processes], now)
+        except pynvml.NVMLError as error:
+            return Card(card.device, Reading(problem=_problem(error)))
+        return replace(card, reading=structs.replace(card.reading, accounts=accounts))
+
+    def _topology(self, gpus: list[Card]) -> dict[str, tuple[str, ...]]:
+        ids = tuple(card.device.id for card in gpus)
+        if ids not in self._near:
+            self._near = {ids: {card.device.id: _near(card, gpus) for card in gpus}}
+        return self._near[ids]
+
+
+def _cards(index: int) -> list[Card]:
+    try:
+        board = pynvml.nvmlDeviceGetHandleByIndex(index)
+        if not _divided(board):
+            return [_card(board, board, str(index))]
+        return [_card(part, board, f"{index}:{place}") for place, part in _slices(board)]
+    except pynvml.NVMLError as error:
+        return [Card(nameless(index), Reading(problem=_problem(error)))]
+
+
+def _divided(board: Any) -> bool:
+    modes = value_of(pynvml.nvmlDeviceGetMigMode, board)
+    return bool(modes and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _slices(board: Any) -> list[tuple[int, Any]]:
+    paths = range(value_of(pynvml.nvmlDeviceGetMaxMigDeviceCount, board) or 0)
+    found = [(place, value_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, board, place)) for place in paths]
+    return [(place, part) for place, part in found if part is not None]
+
+
+def _card(handle: Any, board: Any, label: str) -> Card:
+    uuid = pynvml.nvmlDeviceGetUUID(handle)
+    model = value_of(pynvml.nvmlDeviceGetName, handle) or ""
+    device = Device(id=uuid, label=label, visible=uuid, claims=(uuid,), kind="nvidia", model=model)
+    try:
+        memory, used = _memory(handle)
+        processes = _processes(handle)
+        reading = Reading(used, _utilisation(handle), _temperature(board), _power(board), processes or ())
+    except pynvml.NVMLError as error:
+        return Card(device, Reading(problem=_problem(error)))
+    device = structs.replace(device, memory=memory)
+    return Card(device, reading, handle if handle is board else None, processes is not None)
+
+
+def _memory(handle: Any) -> tuple[int | None, int | None]:
+    """Bytes that jobs can get, and bytes that they have: without what the driver keeps for itself."""
+    if newer := value_of(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2):
+        return newer.total - newer.reserved, newer.used
+    if older := value_of(pynvml.nvmlDeviceGetMemoryInfo, handle):
+        return older.total, older.used
+    return None, None
+
+
+def _utilisation(handle: Any) -> int | None:
+    rates = value_of(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    return rates.gpu if rates else None
+
+
+def _temperature(board: Any) -> int | None:
+    for call in (pynvml.nvmlDeviceGetTemperatureV, pynvml.nvmlDeviceGetTemperature):
+        celsius: int | None = value_of(call, board, pynvml.NVML_TEMPERATURE_GPU)
+        if celsius is not None:
+            return celsius
+    return None
+
+
+def _power(board: Any) -> float | None:
+    milliwatts = value_of(pynvml.nvmlDeviceGetPowerUsage, board)
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _processes(handle: Any) -> tuple[Process, ...] | None:
+    """Processes on the device, each once; None where the driver does not list them."""
+    lists = [_listed(kind, handle) for kind in ("Compute", "Graphics", "MPSCompute")]
+    if lists[0] is None:
+        return None
+    found: dict[int, int | None] = {}
+    for entry in (entry for entries in lists for entry in entries or []):
+        found[entry.pid] = _larger(found.get(entry.pid), entry.usedGpuMemory)
+    computing = {entry.pid for entries in (lists[0], lists[2]) for entry in entries or []}
+    return tuple(
+        Process(pid, memory, owner_name(pid), command_of(pid), graphics=pid not in computing)
+        for pid, memory in sorted(found.items())
+    )
+
+
+def _listed(kind: str, handle: Any) -> list[Any] | None:
+    # The names with a version: the others raise NVMLLibraryMismatchError, which is no NVMLError.
+    for version in ("v3", "v2"):
+        entries: list[Any] | None = value_of(getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses_{version}"), handle)
+        if entries is not None:
+            return entries
+    return None
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    return max((size for size in (one, other) if size is not None), default=None)
+
+
+def _near(card: Card, gpus: list[Card]) -> tuple[str, ...]:
+    others = [other for other in gpus if other is not card]
+    distances = [(_distance(card.handle, other.handle), other.device.id) for other in others]
+    known = [(distance, name) for distance, name in distances if distance is not None]
+    return tuple(name for _, name in sorted(known, key=lambda pair: pair[0]))
+
+
+def _distance(one: Any, other: Any) -> tuple[bool, int] | None:
+    """Smaller is nearer: first what NVLink joins, then by the common ancestor on the PCI tree."""
+    try:
+        level = pynvml.nvmlDeviceGetTopologyCommonAncestor(one, other)
+        link = value_of(pynvml.nvmlDeviceGetP2PStatus, one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    except pynvml.NVMLError:
+        return None
+    return link != pynvml.NVML_P2P_STATUS_OK, level
+
+
+def _problem(error: pynvml.NVMLError) -> str:
+    return _PROBLEMS.get(error.value, f"the driver reports an error ({error})")
+
+
+def _note(cards: list[Card]) -> str:
+    silent = ", ".join(card.device.label for card in cards if not card.tells_processes)
+    return f"the driver does not list the processes of GPU {silent}" if silent else ""
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from stoker.core.device import Device, Process, Reading, Snapshot
 from stoker.core.units import device_sizes, parse_sim, size_text
-from stoker.devices.interface import user_name
+from stoker.devices.interface import command_of, user_name
 from stoker.devices.simulator import Holding, holdings, make_directory
 
 __all__ = ["SimulatedDevices", "parse_sim"]
@@ -17,7 +17,6 @@ _DEGREES_PER_PERCENT = 0.44
 _SETTLING_SECONDS = 20.0
 _IDLE_WATTS = 25.0
 _WATTS_PER_PERCENT = 2.75
-_LONGEST_COMMAND = 4096
 
 
 class SimulatedDevices:
@@ -82,13 +81,4 @@ def _settled(degrees: float, utilisation: int, elapsed: float) -> float:
 
 
 def _process(holding: Holding, index: int) -> Process:
-    return Process(holding.pid, holding.memory[index], user_name(holding.owner), _command(holding.pid))
-
-
-def _command(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read(_LONGEST_COMMAND)
-    except OSError:
-        return ""
-    return words.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+    return Process(holding.pid, holding.memory[index], user_name(holding.owner), command_of(holding.pid))

@@ -12,7 +12,7 @@ from stoker.core.run_result import Tally
 from stoker.core.spec import NewJob, content_of
 from stoker.engine.job_table import order_of_running
 from stoker.engine.loop import Engine
-from stoker.store.ownership import Orphan, held_orphans, orphans
+from stoker.store.engine_lock import Orphan, held_orphans, orphans
 from stoker.store.paths import Paths
 from stoker.store.schema import TakeOver
 from stoker.store.writer import Store

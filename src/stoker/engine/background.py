@@ -21,8 +21,7 @@ from stoker.engine.resources import EngineConfig, EngineRuntime
 from stoker.engine.signals import SignalSocket
 from stoker.store.engine_lock import QUEUE, engine_lives, living_engines
 from stoker.store.paths import UNFINISHED, Paths
-from stoker.store.prune import Position, needed_jobs, prune, prune_unused, unused_scripts
-from stoker.store.writer import Store, open_store
+from stoker.store.writer import Position, Store, needed_jobs, open_store, prune, prune_unused, unused_scripts
 
 INTERVAL = 86_400.0
 """Seconds between two rounds of pruning."""

@@ -13,9 +13,9 @@ from stoker.core.device import Device
 from stoker.core.job import Active, Assigned, Ended, Event, Job, JobEvent, Queued, Skipped, Starting, Waiting, slot_of
 from stoker.core.launch import parse_key
 from stoker.core.learning import Learnt
+from stoker.core.planner.placement import waiting_since
 from stoker.core.planner.queue import NotEligible, WaitingJobs, is_gated, why_not_eligible
 from stoker.core.planner.reasons import Behind, NotBefore
-from stoker.core.planner.reservation import waiting_since
 from stoker.core.spec import Dependency, NeverSatisfied, Outcome, never_satisfied_text, target_text
 from stoker.engine.recorder import FollowUp, Recorder
 from stoker.store.schema import Measured

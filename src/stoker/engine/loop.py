@@ -11,8 +11,8 @@ from stoker.core.device import Snapshot
 from stoker.core.errors import StokerError
 from stoker.core.job import Active, Cancelled, Job, JobEvent, Queued, Running, Stopping
 from stoker.core.learning import Live
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import Reason
+from stoker.core.settings import Policy
 from stoker.engine.job_table import Jobs
 from stoker.engine.recorder import FollowUp
 from stoker.engine.requests import RequestReader, handle

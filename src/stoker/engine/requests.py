@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from stoker.core.job import Edited, Ended, Job, OnHold, Paused, Queued, Resumed, Retried, Waiting
-from stoker.core.planner.policy import Policy
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
+from stoker.core.settings import Policy
 from stoker.engine.job_table import Jobs
 from stoker.store.queries import with_user_settings
 from stoker.store.writer import Store

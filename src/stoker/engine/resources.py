@@ -13,16 +13,14 @@ from msgspec import Struct
 from stoker.core.errors import StokerError
 from stoker.core.job import JobEvent
 from stoker.core.launch import log_pattern, on_finish_job
-from stoker.core.planner.policy import Policy
-from stoker.core.settings import EngineSettings
+from stoker.core.settings import EngineSettings, Policy
 from stoker.core.spec import shell_of
 from stoker.engine.job_table import Jobs
 from stoker.engine.loop import Engine
 from stoker.engine.recorder import FollowUp
 from stoker.engine.status_writer import StatusWriter
 from stoker.sites.interface import SiteConfig, SiteContext
-from stoker.store.engine_lock import EngineLock, WakeFifo
-from stoker.store.ownership import sweep_locks
+from stoker.store.engine_lock import EngineLock, WakeFifo, sweep_locks
 from stoker.store.paths import Paths
 from stoker.store.writer import Store, open_store
 

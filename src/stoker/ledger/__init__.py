@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from stoker.core.device import Claim, Lease
 from stoker.core.errors import StokerError, UsageError
-from stoker.core.lease import Claim, Lease
 from stoker.core.planner.fairshare import Demand
 from stoker.ledger import demands, leases
 from stoker.ledger.demands import HeldDemand

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from stoker.core.device import OURS, Claim, Lease, compatible
 from stoker.core.errors import UsageError
-from stoker.core.lease import OURS, Claim, Lease, compatible
 from stoker.ledger.files import InvalidFile, owner_name, purpose, within_limit
 
 KIND = "lease"

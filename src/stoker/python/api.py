@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from stoker.core.errors import NoSuchJob, UsageError
 from stoker.python.connection import find_link
 from stoker.python.job import Job, handles_of
-from stoker.python.keywords import read_keywords
-from stoker.python.submitting import submit_command
+from stoker.python.submitting import read_keywords, submit_command
 from stoker.queue.select import find
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from stoker.python.keywords import Keywords
+    from stoker.python.submitting import Keywords
 
     Meant = Job | int | str
 

@@ -43,7 +43,6 @@ def command_of(paths: Paths, function: Callable[..., Any], call: Call) -> Comman
 
 
 def is_function(command: Command) -> bool:
-    """Whether a job runs a function."""
     return not command.shell and len(command.words) > 3 and command.words[2].endswith("/python/function_child.py")
 
 
@@ -126,17 +125,14 @@ def _blame(
     cloudpickle: ModuleType, function: Callable[..., Any], call: Call | None, error: Exception
 ) -> tuple[str, str]:
     """What cannot be pickled, by its name, and what to do about it."""
-    what = f"the function {name_of(function)}"
     if call is not None:
         things: Iterator[tuple[str, Any]] = iter(_named(function, call))
-        what, hint = (
-            f"an argument of {name_of(function)}",
-            "pass something that can be made anew from it, such as a path",
-        )
-        kind = "argument"
+        what, kind = f"an argument of {name_of(function)}", "argument"
+        hint = "pass something that can be made anew from it, such as a path"
     else:
         things = _reached(function)
-        kind, hint = "variable", "make it inside the function, or pass what it is made from"
+        what, kind = f"the function {name_of(function)}", "variable"
+        hint = "make it inside the function, or pass what it is made from"
     for name, value in things:
         with contextlib.suppress(Exception):
             cloudpickle.dumps(value)

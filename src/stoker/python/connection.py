@@ -1,14 +1,19 @@
-"""Where the queue is; it is opened for each operation, so that threads and forks share no connection."""
+"""The queue of a Python program, opened for each operation, and one thread per queue that reads the ends of jobs."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
-from collections.abc import Iterator
-from typing import NamedTuple
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
-from stoker.core.errors import NoSuchJob
+from stoker.core.errors import NoSuchJob, StokerError
 from stoker.core.job import Job
+from stoker.store import queries
+from stoker.store.engine_lock import QUEUE, engine_lives
 from stoker.store.paths import Paths, find_paths
 from stoker.store.writer import Store, open_store
 
@@ -41,3 +46,204 @@ def known(job: Job | None, job_id: int) -> Job:
     if job is None:
         raise NoSuchJob(f"there is no job {job_id}", "stoker status and stoker history show what there is")
     return job
+
+
+SHORTEST_PAUSE = 0.004
+LONGEST_PAUSE = 0.5
+LATENESS = 0.05
+"""Most delay of an end, as a fraction of the time since the last end."""
+SHARE = 0.1
+"""Most time for queries, as a fraction of all time."""
+ENGINE_INTERVAL = 1.0
+"""Seconds between two checks whether the engine lives."""
+TROUBLE_SECONDS = 60.0
+"""How long an unreadable queue is tried again before the handles fail."""
+
+
+class Watched(Protocol):
+    """A handle that waits for the end of a job."""
+
+    @property
+    def id(self) -> int:
+        """The job's number."""
+
+    def mark_ended(self, job: Job | None) -> None:
+        """The job has ended; None where it is not in the queue any more."""
+
+    def mark_unreadable(self, error: StokerError) -> None:
+        """The end of the job cannot be read."""
+
+
+class Watcher:
+    """The handles of open jobs. The thread lives as long as there are any."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._lock = threading.Lock()
+        self._waiting: dict[int, list[Watched]] = {}
+        self._news = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._leaving = False
+        self._read_at = 0.0
+        """When the queue was read last."""
+
+    def watch(self, handles: Sequence[Watched]) -> None:
+        """Call the handles once when their jobs have ended."""
+        with self._lock:
+            for handle in handles:
+                self._waiting.setdefault(handle.id, []).append(handle)
+            if self._thread is None and self._waiting:
+                self._thread = threading.Thread(target=self._run, name="stoker-watcher", daemon=True)
+                self._thread.start()
+            self._news.set()
+
+    def leave(self) -> None:
+        """End the thread. The jobs continue."""
+        self._leaving = True
+        self._news.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(2.0)
+
+    def _run(self) -> None:
+        self._read_at = time.monotonic()
+        while True:
+            try:
+                with _opened(self._link) as store:
+                    return _Round(self._link, store, self).run()
+            except StokerError as error:
+                if self._leaving or time.monotonic() > self._read_at + TROUBLE_SECONDS:
+                    return self._give_up(error)
+            except Exception as error:  # a bug, which must not let handles wait for ever
+                self._give_up(StokerError(f"the watcher of the jobs has failed: {error!r}", "report this"))
+                raise
+            time.sleep(LONGEST_PAUSE)
+
+    def _give_up(self, error: StokerError) -> None:
+        with self._lock:
+            handles = [handle for some in self._waiting.values() for handle in some]
+            self._waiting.clear()
+            self._thread = None
+        for handle in handles:
+            handle.mark_unreadable(error)
+
+    # -- called by the round -----------------------------------------------------------------------
+
+    def ids(self) -> tuple[list[int], bool]:
+        """The awaited jobs, and whether some are new. Without any, the thread must end."""
+        with self._lock:
+            self._read_at = time.monotonic()
+            news = self._news.is_set()
+            self._news.clear()
+            if not self._waiting or self._leaving:
+                self._thread = None
+                return [], news
+            return list(self._waiting), news
+
+    def notify(self, ended: Sequence[int], store: Store) -> None:
+        with _no_fork:
+            jobs = {job.id: job for job in queries.jobs_of(store, ended)}
+        for job_id in ended:
+            with self._lock:
+                handles = self._waiting.pop(job_id, [])
+            for handle in handles:
+                handle.mark_ended(jobs.get(job_id))
+
+    def sleep(self, seconds: float) -> None:
+        """Wait; shorter when handles are added or the watcher is to end."""
+        self._news.wait(seconds)
+
+
+class _Round:
+    """Queries one open store until no handle waits."""
+
+    def __init__(self, link: Link, store: Store, watcher: Watcher) -> None:
+        self._link = link
+        self._store = store
+        self._watcher = watcher
+        self._happened = time.monotonic()
+        self._version = -1
+        self._engine_at = time.monotonic() + ENGINE_INTERVAL
+        self._took = 0.0
+
+    def run(self) -> None:
+        """Query only when the data version has changed, and rarely while no job ends."""
+        while True:
+            ids, news = self._watcher.ids()
+            if not ids:
+                return
+            if news:
+                self._version = -1
+            if self._check(ids) or news:
+                self._happened = time.monotonic()
+            self._keep_engine_alive()
+            self._watcher.sleep(self._pause())
+
+    def _pause(self) -> float:
+        idle = LATENESS * (time.monotonic() - self._happened)
+        return max(min(max(idle, SHORTEST_PAUSE), LONGEST_PAUSE), self._took / SHARE)
+
+    def _check(self, ids: Sequence[int]) -> bool:
+        version, began = self._version, time.monotonic()
+        with _no_fork:
+            self._version = self._store.version_of_data()
+            if version == self._version:
+                return False
+            unfinished = set(queries.open_among(self._store, ids))
+        ended = [job_id for job_id in ids if job_id not in unfinished]
+        self._watcher.notify(ended, self._store)
+        self._took = time.monotonic() - began
+        return bool(ended)
+
+    def _keep_engine_alive(self) -> None:
+        """Start a dead engine again. Where that fails, the jobs are safe, and it is tried again later."""
+        now = time.monotonic()
+        if now < self._engine_at:
+            return
+        self._engine_at = now + ENGINE_INTERVAL
+        if engine_lives(self._link.paths, QUEUE):
+            return
+        from stoker.queue.engine_process import start_engine
+
+        with contextlib.suppress(StokerError, OSError):
+            start_engine(self._link.paths, self._link.sim)
+        self._engine_at = time.monotonic() + 10 * ENGINE_INTERVAL
+
+
+_no_fork = threading.Lock()
+"""Held by a watcher that uses SQLite, and by a thread that forks: else a lock of SQLite stays taken in the child."""
+_watchers: dict[Link, Watcher] = {}
+_of_parent: list[object] = []
+"""Watchers of the parent process after a fork; kept, because only the parent may close their stores."""
+
+
+def watch(link: Link, handles: Sequence[Watched]) -> None:
+    """Call the handles once when their jobs have ended."""
+    _watchers.setdefault(link, Watcher(link)).watch(handles)
+
+
+def leave_all() -> None:
+    """End all watchers. The jobs continue."""
+    while _watchers:
+        _watchers.popitem()[1].leave()
+
+
+@contextlib.contextmanager
+def _opened(link: Link) -> Iterator[Store]:
+    """The store of a watcher, opened and closed while no thread forks."""
+    with _no_fork:
+        store = open_store(link.paths)
+    try:
+        yield store
+    finally:
+        with _no_fork:
+            store.close()
+
+
+def _forget_all() -> None:
+    _no_fork.release()
+    _of_parent.append(dict(_watchers))
+    _watchers.clear()
+
+
+atexit.register(leave_all)
+os.register_at_fork(before=_no_fork.acquire, after_in_parent=_no_fork.release, after_in_child=_forget_all)

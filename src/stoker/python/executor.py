@@ -16,12 +16,12 @@ from stoker.python.calls import Call
 from stoker.python.connection import find_link
 from stoker.python.function_child import run_chunk
 from stoker.python.job import Job, cancel_all, handles_of
-from stoker.python.keywords import read_keywords
+from stoker.python.submitting import read_keywords
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from stoker.python.keywords import Keywords
+    from stoker.python.submitting import Keywords
 
 Value = TypeVar("Value")
 

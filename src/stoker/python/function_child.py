@@ -26,8 +26,6 @@ LENGTH = 8
 RAISED = 1
 UNWRITTEN = 74
 """Exit code where the result could not be written, as on a full disk."""
-
-
 _CALL = "STOKER_FUNCTION_CALL"
 """Variable that names the call to processes that the function spawns."""
 _MAKERS = ("_make_function", "_make_skeleton_class", "_make_skeleton_enum")
@@ -261,9 +259,8 @@ def _dump(value: Any, file: BinaryIO) -> None:
 
 
 def _name(kind: type) -> str:
-    return (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+    return f"{module}{kind.__qualname__}"
 
 
 def _message(error: BaseException) -> str:

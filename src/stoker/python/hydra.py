@@ -29,15 +29,17 @@ from stoker.python import submitting
 from stoker.python.calls import Call
 from stoker.python.connection import Link, find_link
 from stoker.python.job import Job, cancel_all, handles_of
-from stoker.python.keywords import read_keywords
+from stoker.python.submitting import read_keywords
 from stoker.queue.options import JobOptions, working_directory
 
 if TYPE_CHECKING:
     from hydra.types import HydraContext, TaskFunction
 
 
+log = logging.getLogger(__name__)
+
+
 def set_id(config: DictConfig, shown_id: str) -> None:
-    """Set the id of the queue as Hydra's job id."""
     with read_write(config.hydra.job):
         config.hydra.job.id = shown_id
 
@@ -77,10 +79,8 @@ class Task:
         """Run the function in the job. `_shown` are overrides that only name the call."""
         Singleton.set_state(self._state)
         setup_globals()
-        sys.argv = [
-            self._program,
-            *config.hydra.overrides.task,
-        ]  # as without a launcher; some programs start themselves again
+        # As without a launcher: some programs start themselves again.
+        sys.argv = [self._program, *config.hydra.overrides.task]
         set_id(config, f"{os.environ['STOKER_ARRAY_ID']}.{os.environ['STOKER_ARRAY_INDEX']}")
         returned = run_job(self._function, config, "hydra.sweep.dir", "hydra.sweep.subdir", self._context)
         _ = returned.return_value  # raises an exception of the function, so that the queue sees the failure and retries
@@ -90,9 +90,12 @@ class Task:
 def failure_of(config: DictConfig, shown_id: str, error: Exception) -> JobReturn:
     """The JobReturn of a failed job; reading its value raises the error."""
     set_id(config, shown_id)
+    own = copy.deepcopy(config)
+    with read_write(own), open_dict(own):
+        del own["hydra"]
     failure = JobReturn(
         overrides=list(config.hydra.overrides.task),
-        cfg=_without_hydra(config),
+        cfg=own,
         working_dir=_settle_directory(config),
         hydra_cfg=OmegaConf.masked_copy(config, "hydra"),
         task_name=config.hydra.job.name,
@@ -100,13 +103,6 @@ def failure_of(config: DictConfig, shown_id: str, error: Exception) -> JobReturn
     )
     failure.return_value = error.with_traceback(None)  # the traceback of this process is of no use
     return failure
-
-
-def _without_hydra(config: DictConfig) -> DictConfig:
-    own = copy.deepcopy(config)
-    with read_write(own), open_dict(own):
-        del own["hydra"]
-    return own
 
 
 def _settle_directory(config: DictConfig) -> str | None:
@@ -120,9 +116,6 @@ def _settle_directory(config: DictConfig) -> str | None:
         config.hydra.runtime.output_dir = os.path.abspath(folder)
     is_moved = config.hydra.job.chdir
     return folder if is_moved or (is_moved is None and not version.base_at_least("1.2")) else os.getcwd()
-
-
-log = logging.getLogger(__name__)
 
 
 class Run(NamedTuple):
@@ -142,7 +135,6 @@ class Batch(NamedTuple):
 
     @property
     def array(self) -> str:
-        """The array as a user would type it."""
         return f"0-{len(self.runs) - 1}" + ("" if self.at_once is None else f"%{self.at_once}")
 
 
@@ -209,7 +201,8 @@ def _read(words: dict[str, Any]) -> tuple[JobOptions, int | None]:
 def _submit(link: Link, sweep: Sweep, batch: Batch) -> dict[Job, Run]:
     calls = [Call((run.config,), _shown(run)) for run in batch.runs]
     jobs = handles_of(link, submitting.submit_calls(link, Task(sweep), calls, batch.options, batch.array))
-    log.info(f"Launching {_count(jobs)} in Stoker's queue; stoker logs -f {jobs[0].shown_id} shows what one writes")
+    follow = f"stoker logs -f {jobs[0].shown_id} shows what one writes"
+    log.info(f"Launching {count_text(len(jobs), 'job')} in Stoker's queue; {follow}")
     for job, run in zip(jobs, batch.runs, strict=True):
         log.info(f"\t#{run.number} (job {job.shown_id}) : {' '.join(run.overrides)}")
     return dict(zip(jobs, batch.runs, strict=True))
@@ -253,10 +246,6 @@ def _stop(link: Link, jobs: Sequence[Job]) -> None:
     """Cancel the jobs and wait for their end; a second Ctrl-C ends the waiting."""
     open_jobs = [job for job in jobs if not job.done()]
     if open_jobs:
-        log.warning(f"Stopping {_count(open_jobs)}; Ctrl-C again leaves before that is over")
+        log.warning(f"Stopping {count_text(len(open_jobs), 'job')}; Ctrl-C again leaves before that is over")
         cancel_all(link, open_jobs)
         concurrent.futures.wait(open_jobs)
-
-
-def _count(jobs: Sequence[Job]) -> str:
-    return count_text(len(jobs), "job")

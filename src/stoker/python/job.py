@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
+import signal
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from stoker.core.errors import NoSuchJob, StokerError
+from stoker.core.errors import JobFailed, NoSuchJob, StokerError
 from stoker.core.job import Active, Ended, Queued, Waiting, id_text, state_word
 from stoker.core.job import Job as Record
+from stoker.core.launch import INHERIT
 from stoker.core.requests import Cancel
-from stoker.python.connection import Link, find_link, known
-from stoker.python.result import Outcome, log_of, outcome_of
-from stoker.python.watcher import watch
+from stoker.core.text import title
+from stoker.core.units import duration_text
+from stoker.python.calls import is_function
+from stoker.python.connection import Link, find_link, known, watch
+from stoker.python.function_child import UNWRITTEN, result_path
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
+from stoker.store.logs import last_line
+from stoker.store.paths import Paths
 from stoker.store.schema import AttemptRow
 from stoker.store.status_file import read_machine
 
@@ -240,3 +248,154 @@ def _text(path: str) -> str:
     with contextlib.suppress(OSError):
         return Path(path).read_text(errors="replace") if path else ""
     return ""
+
+
+class Outcome(NamedTuple):
+    """A value or an error."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception in the job, as text; set as the cause of that exception."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+def outcome_of(job: Record, attempts: list[AttemptRow], paths: Paths) -> Outcome:
+    """The value or error of an ended job."""
+    assert isinstance(job.state, Ended)
+    if job.state.result == "cancelled":
+        return Outcome(error=CancelledError(f"job {id_text(job)} was {job.state.note or 'cancelled'}"))
+    failure = _Failure(job, log_of(attempts))
+    if not is_function(job.command):
+        return Outcome(0) if job.state.result == "done" else failure.outcome(_how(job))
+    path = result_path(str(paths.function(job.array or job.id)), job.task or 0)
+    return _read(job, Path(path), failure)
+
+
+def log_of(attempts: list[AttemptRow], *, errors: bool = True) -> str:
+    """The file of standard error, or output, of the last attempt; empty where there is none."""
+    if not attempts:
+        return ""
+    path = (attempts[-1].errors if errors else "") or attempts[-1].log
+    return "" if path == INHERIT else path
+
+
+class _Failure(NamedTuple):
+    """A job and its log, which every error names."""
+
+    job: Record
+    log: str
+
+    def outcome(self, what: str, cause: BaseException | None = None) -> Outcome:
+        """An error that says what happened and names the log."""
+        last = last_line(self.log) if self.log else ""
+        where = f"; its log is {self.log}" + (f", which ends with: {last}" if last else "") if self.log else ""
+        shown = id_text(self.job)
+        error = JobFailed(
+            f"job {shown} ({title(self.job)}) {what}{where}", f"stoker logs {shown}", self.job.id, self.log
+        )
+        error.__cause__ = cause
+        return Outcome(error=error)
+
+
+def _read(job: Record, path: Path, failure: _Failure) -> Outcome:
+    """The result of the job's last attempt."""
+    try:
+        with path.open("rb") as file:
+            header = pickle.load(file)
+            if header["attempt"] < job.tries:  # of an earlier attempt; the last one wrote none
+                return failure.outcome(_how(job))
+            return _unpacked(header, file, failure)
+    except FileNotFoundError:
+        return _missing(job, path, failure)
+    except Exception as error:
+        return failure.outcome(f"has a result that cannot be read ({path}): {error}", error)
+
+
+def _unpacked(header: dict[str, Any], file: Any, failure: _Failure) -> Outcome:
+    kind, message = header["type"], header.get("message", "")
+    cause = RemoteTraceback(header["traceback"]) if "traceback" in header else None
+    match header["outcome"]:
+        case "returned":
+            return _loaded(header, file, failure)
+        case "unpicklable":
+            return failure.outcome(f"returned a {kind}, which cannot be sent back: {message}")
+        case "unreadable":
+            return failure.outcome(f"could not be begun: {kind}: {message}", cause)
+    error = _exception(file)
+    if error is None:
+        return failure.outcome(f"raised {kind}: {message}" if message else f"raised {kind}", cause)
+    error.__cause__ = cause
+    return Outcome(error=error)
+
+
+def _loaded(header: dict[str, Any], file: Any, failure: _Failure) -> Outcome:
+    try:
+        return Outcome(pickle.load(file))
+    except Exception as error:
+        wrote, reads = ("{}.{}".format(*each) for each in (header["python"], sys.version_info[:2]))
+        version = "" if wrote == reads else f" (it was written by Python {wrote}, and this is {reads})"
+        what = f"returned a {header['type']} that cannot be read here{version}: {type(error).__name__}: {error}"
+        return failure.outcome(what, error)
+
+
+def _exception(file: Any) -> BaseException | None:
+    """The exception object, where it can be unpickled here."""
+    try:
+        error = pickle.load(file)
+        if isinstance(error, tuple):
+            error = _assembled(*error)
+    except Exception:
+        return None
+    return error if isinstance(error, BaseException) else None
+
+
+def _assembled(kind: type[BaseException], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+    """An exception rebuilt without its constructor."""
+    error = kind.__new__(kind, *arguments)
+    vars(error).update(attributes)
+    return error
+
+
+def _missing(job: Record, path: Path, failure: _Failure) -> Outcome:
+    state = job.state
+    assert isinstance(state, Ended)
+    if not path.parent.is_dir() and (state.result == "done" or state.code == UNWRITTEN):
+        return failure.outcome(f"has no result: its folder is gone ({path.parent})")
+    if state.result == "done":
+        return failure.outcome(f"succeeded without a result: it left by os._exit(), or {path} was removed")
+    return failure.outcome(_how(job))
+
+
+def _how(job: Record) -> str:
+    """How a job without a result ended."""
+    state = job.state
+    assert isinstance(state, Ended)
+    note = f" ({state.note})" if state.note else ""
+    match state.result:
+        case "timeout":
+            limit = "" if job.spec.limit is None else f" of {duration_text(job.spec.limit)}"
+            return f"reached its time limit{limit}"
+        case "oom":
+            return f"ran out of GPU memory{note}"
+        case "skipped" | "lost":
+            return f"was {state.result}{note}"
+    if state.signal:
+        return f"{_killed(state.signal)}{note}"
+    if state.code == UNWRITTEN and is_function(job.command):
+        return f"could not write its result; is the disk full?{note}"
+    return f"ended with exit code {state.code}{note}"
+
+
+def _killed(number: int) -> str:
+    known = {each.value: each.name for each in signal.Signals}
+    guess = ", as the kernel does when memory runs out" if number == signal.SIGKILL else ""
+    return f"was killed by signal {number} ({known.get(number, 'a real-time one')}){guess}"

@@ -18,8 +18,7 @@ from stoker.core.requests import Release, Request
 from stoker.core.spec import Dependency, JobSpec, NeverSatisfied, NewJob, Outcome, judge
 from stoker.queue.select import jobs_in_order
 from stoker.store import queries
-from stoker.store.engine_lock import QUEUE, engine_lives, wake
-from stoker.store.ownership import is_served
+from stoker.store.engine_lock import QUEUE, engine_lives, is_served, wake
 from stoker.store.paths import Paths
 from stoker.store.schema import TakeOver
 from stoker.store.writer import Store, open_store

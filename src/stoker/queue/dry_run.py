@@ -14,10 +14,9 @@ from stoker.core.job import Active, Job, Waiting, limit_of, resources_of, slot_o
 from stoker.core.planner.forecast import Now, forecast
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Plan, plan
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import WaitingJobs, caps_of, why_not_eligible
 from stoker.core.planner.reasons import sentence
-from stoker.core.settings import policy_of
+from stoker.core.settings import Policy, policy_of
 from stoker.core.spec import NeverSatisfied, NewJob, Resources, dependency_text, never_satisfied_text
 from stoker.core.text import text_for_json
 from stoker.core.units import size_text

@@ -12,16 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker import __version__
-from stoker.core.device import Device, Snapshot
+from stoker.core.device import Device, Lease, Snapshot
 from stoker.core.errors import Impossible, StokerError
 from stoker.core.job import Active, Job, Waiting, resources_of, slot_of
-from stoker.core.lease import Lease
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import plan
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import WaitingJobs, caps_of
 from stoker.core.planner.reasons import NeverFits, sentence
-from stoker.core.settings import policy_of
+from stoker.core.settings import Policy, policy_of
 from stoker.core.spec import Command, JobSpec, Resources
 from stoker.core.text import text_for_json
 from stoker.queue.config import load_config

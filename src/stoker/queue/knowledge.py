@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from stoker.core.device import Device, Process, Reading
+from stoker.core.device import Device, Lease, Process, Reading
 from stoker.core.job import (
     Active,
     Ended,
@@ -26,10 +26,9 @@ from stoker.core.job import (
     resources_of,
 )
 from stoker.core.learning import Learnt, Live, usual_pace
-from stoker.core.lease import Lease
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import NotEligible, Shape, is_gated, resolved, shape_of, why_not_eligible
 from stoker.core.planner.reasons import Behind, NotBefore, Reason, sentence
+from stoker.core.settings import Policy
 from stoker.core.spec import Dependency, NeverSatisfied, Outcome, never_satisfied_text
 from stoker.devices.interface import user_name
 from stoker.queue.view_model import JobWord, amount_now, amount_to_come

@@ -89,7 +89,7 @@ class Preflight:
             return "it needs NVIDIA GPUs, and these devices are only names"
         from shutil import which
 
-        from stoker.devices.mps.control import PROGRAM
+        from stoker.devices.mps.daemon import PROGRAM
 
         return "" if which(PROGRAM, path=self._environment.get("PATH")) else f"{PROGRAM} is not on the PATH"
 

@@ -20,7 +20,7 @@ from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.launch import INHERIT, literal, log_pattern
 from stoker.core.planner.fairshare import never_within_limits
 from stoker.core.planner.placement import never_fits
-from stoker.core.planner.policy import Policy
+from stoker.core.settings import Policy
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, digest_of, parse_after, parse_array
 from stoker.core.units import size_text
 from stoker.devices.mps.daemon import without_given
@@ -49,7 +49,7 @@ def new_log_directory(parent: Path) -> Path:
     """A new directory named after the time, in a parent that is made if it is missing."""
     parent.mkdir(exist_ok=True)
     if parent.lstat().st_uid != os.getuid():
-        raise PermissionError(errno.EPERM, f"{parent} belongs to somebody else")
+        raise PermissionError(errno.EPERM, f"{parent} belongs to another user")
     return _new_directory(parent, time.strftime("%Y-%m-%d_%H-%M-%S"))
 
 

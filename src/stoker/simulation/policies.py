@@ -8,7 +8,7 @@ from math import inf
 from msgspec import Struct
 
 from stoker.core.interference import slowdown
-from stoker.core.planner.policy import Policy
+from stoker.core.settings import Policy
 from stoker.simulation.report import Life, Outcome
 from stoker.simulation.workload import Work
 

@@ -7,14 +7,13 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from stoker.core.device import Device, Snapshot
+from stoker.core.device import Device, Lease, Snapshot
 from stoker.core.job import Event, Job
 from stoker.core.learning import Learnt, Live
-from stoker.core.lease import Lease
 from stoker.core.planner.forecast import Forecast
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import Shape, WaitingJobs
 from stoker.core.planner.reasons import Reason
+from stoker.core.settings import Policy
 from stoker.store.paths import Paths
 from stoker.store.schema import Measured
 from stoker.store.writer import Store

@@ -1,11 +1,14 @@
-"""The SQLite file of a queue: open and migrate it, run transactions, explain errors."""
+"""The SQLite file of a queue: open and migrate it, let writers take turns, explain errors, preserve damaged files."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import re
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +17,18 @@ import msgspec
 
 from stoker.core.errors import StokerError
 from stoker.core.spec import JobSpec
-from stoker.store.damage import DAMAGED_HINT, LOG_WITHOUT_FILE, NEWER_HINT, has_log_without_file, is_damage, preserve
+from stoker.store.paths import try_lock
 from stoker.store.schema import MIGRATIONS, VERSION
-from stoker.store.write_lock import WriteLock
 
+DAMAGED_HINT = (
+    "stop the engine, then move queue.db and the files beside it (queue.db-wal, queue.db-shm) aside together, and"
+    " Stoker makes a new one; it never overwrites what it cannot read"
+)
+NEWER_HINT = "upgrade Stoker; the queue was left as it is"
+LOG_WITHOUT_FILE = "it is gone or empty, but its log (queue.db-wal) is not"
+_FINDINGS = 5
+"""Most problems that are listed."""
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _ANOTHER_PROGRAM = "another program keeps it locked: end that one; nothing was written"
 _YOURS = "see whether the file and its directory are yours to write"
 _HINTS = {
@@ -150,7 +161,7 @@ class Database:
         try:
             yield
         except sqlite3.Error as error:
-            if is_damage(_kind(error)):
+            if _kind(error) in _DAMAGE:
                 self._preserve()
             raise _explanation(doing, self._path, error) from error
 
@@ -173,7 +184,7 @@ def _create_private(path: Path) -> None:
 
 def _explanation(doing: str, path: Path, error: sqlite3.Error) -> StokerError:
     kind = _kind(error)
-    if is_damage(kind):
+    if kind in _DAMAGE:
         return StokerError(f"{path} is damaged, or not a queue of Stoker: {error}", DAMAGED_HINT)
     hint = _HINTS.get(kind, "try again; if it stays so, move the file aside and report this")
     return StokerError(f"cannot {doing} {path}: {error}", hint)
@@ -182,3 +193,109 @@ def _explanation(doing: str, path: Path, error: sqlite3.Error) -> StokerError:
 def _kind(error: sqlite3.Error) -> int:
     """The primary result code: the lower byte. Errors of the sqlite3 module itself have no code."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def preserve(database: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+    """Stop the connection from moving the log (WAL) into the file. Close the returned connection after it.
+
+    On close SQLite checkpoints only when no other connection has the file open, and a read-only one never does. The
+    switch for it (SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE) needs Python 3.12.
+    """
+    witness = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    with contextlib.suppress(sqlite3.Error):  # reading takes and keeps the lock, even where it fails
+        witness.execute("PRAGMA user_version").fetchall()
+    with contextlib.suppress(sqlite3.Error):
+        database.execute("PRAGMA wal_autocheckpoint = 0")
+    return witness
+
+
+def has_log_without_file(path: Path) -> bool:
+    """Whether the WAL exists but its file is empty or missing: SQLite would delete the WAL, even when it only reads.
+
+    A healthy queue never looks like this, since its file gets a first page before the WAL exists. The order of the two
+    checks matters: the WAL first.
+    """
+    return _size(path.with_name(f"{path.name}-wal")) > 0 and _size(path) == 0
+
+
+def _size(path: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
+
+
+def damage(path: Path) -> str:
+    """What is wrong with the file; empty where it is intact. Only reads."""
+    if has_log_without_file(path):
+        return LOG_WITHOUT_FILE
+    try:
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as database:
+            ((version,),) = database.execute("PRAGMA user_version").fetchall()
+            if version > VERSION:
+                return f"it was written by a newer Stoker (schema {version} instead of {VERSION})"
+            found = [text for (text,) in database.execute(f"PRAGMA quick_check({_FINDINGS})")]
+            return "" if found == ["ok"] else "; ".join(found)
+    except sqlite3.Error as error:
+        return str(error)
+
+
+class WriteLock:
+    """A lock for one writer at a time. Waiting has a time limit, since the holder may be a stopped process.
+
+    The next writer in line holds a second lock, so that a busy writer cannot overtake it again and again.
+    """
+
+    def __init__(self, path: Path, patience: float) -> None:
+        self._path = path
+        self._patience = patience
+        with contextlib.ExitStack() as closing:
+            self._lock, self._next = (_opened(file, closing) for file in (path, path.with_suffix(".next")))
+            self._closing = closing.pop_all()
+
+    def close(self) -> None:
+        self._closing.close()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        deadline = time.monotonic() + self._patience
+        self._take(self._next, deadline)
+        try:
+            self._take(self._lock, deadline)
+        finally:
+            fcntl.flock(self._next, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def _take(self, descriptor: int, deadline: float) -> None:
+        pause = 0.001
+        while not try_lock(descriptor):
+            if time.monotonic() >= deadline:
+                raise self._timed_out()
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.01)
+
+    def _timed_out(self) -> StokerError:
+        message = f"{self._path} has been locked for {self._patience:g} s"
+        holder = _holder(self._lock) or _holder(self._next)
+        if holder is None:
+            return StokerError(message, "end the Stoker that holds it; nothing was written")
+        hint = f"let it go on (kill -CONT {holder}) or end it (kill -KILL {holder}); nothing was written"
+        return StokerError(f"{message} by process {holder}", hint)
+
+
+def _opened(path: Path, closing: contextlib.ExitStack) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    closing.callback(os.close, descriptor)
+    return descriptor
+
+
+def _holder(descriptor: int) -> int | None:
+    """The process that holds the lock of a file, where /proc/locks shows it."""
+    with contextlib.suppress(OSError):
+        inode = os.fstat(descriptor).st_ino
+        found = re.search(rf" FLOCK .* WRITE (\d+) \S+:{inode} ", Path("/proc/locks").read_text())
+        return int(found[1]) if found else None
+    return None

@@ -1,4 +1,4 @@
-"""Which engines are alive (one lock file each), and the FIFO by which front ends wake one."""
+"""Which engines are alive (one lock file each), which jobs they own, and the FIFO by which front ends wake one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from stoker import __version__
 from stoker.core.errors import StokerError
-from stoker.store.paths import Paths
-from stoker.store.write_lock import try_lock
+from stoker.store.paths import Paths, try_lock
+
+if TYPE_CHECKING:
+    from stoker.core.job import Job
+    from stoker.store.reader import Reader
 
 QUEUE = "queue"
 """Name of the background engine, which owns submitted jobs; at most one per state directory."""
 PROBE_SECONDS = 0.25
 """How long a lock may be held by processes that only probe it; after that an engine holds it."""
 
+_PAGE = 10_000
 UNFINISHED_SECONDS = 60.0
 """Age at which an unfinished file counts as abandoned."""
 
@@ -188,7 +193,6 @@ def sweep_unfinished(paths: Paths) -> None:
 
 
 def lock_path(paths: Paths, engine: str) -> Path:
-    """The lock file of an engine."""
     return paths.engines / f"{engine}.lock"
 
 
@@ -240,3 +244,54 @@ def _make_locked(path: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def is_served(paths: Paths, engine: str) -> bool:
+    """Whether an engine handles requests for these jobs, now or when it starts again.
+
+    The background engine owns adopted jobs under a second name; of those it only records the end.
+    """
+    if engine == QUEUE:
+        return True
+    pid = process_of(paths, engine)
+    return pid is not None and pid != process_of(paths, QUEUE)
+
+
+class Orphan(NamedTuple):
+    """An open job and the dead engine that owns it."""
+
+    job: Job
+    engine: str
+
+
+def orphans(paths: Paths, store: Reader) -> Iterator[Orphan]:
+    """Open jobs of dead foreground runs. Submitted jobs are none: they wait for the next background engine."""
+    for engine in [engine for engine in store.engines_with_open_jobs() if not is_served(paths, engine)]:
+        last = 0
+        while jobs := store.open_jobs(engine, last, _PAGE):
+            yield from (Orphan(job, engine) for job in jobs)
+            last = jobs[-1].id
+
+
+def held_orphans(paths: Paths, store: Reader) -> list[Orphan]:
+    """Jobs of dead foreground runs that workers still hold; waiting jobs are not read."""
+    engines = store.engines_with_active_jobs()
+    dead = [engine for engine in engines if engine != QUEUE and not engine_lives(paths, engine)]
+    return [Orphan(job, engine) for engine in dead for job in store.active_jobs(engine)]
+
+
+def sweep_locks(paths: Paths, store: Reader) -> None:
+    """Remove the locks of dead engines that own no open job, and unfinished files."""
+    owners = {QUEUE, *store.engines_with_open_jobs()}
+    for path in paths.engines.glob("*.lock"):
+        if path.stem not in owners and not engine_lives(paths, path.stem):
+            sweep_engine(paths, path.stem)
+    sweep_unfinished(paths)
+
+
+def leftover_workers(paths: Paths, store: Reader) -> list[str]:
+    """Folders of workers whose engine is dead and that hold no open job."""
+    names = [folder.name for folder in paths.workers.iterdir()]
+    dead = [name for name in names if not engine_lives(paths, name.rpartition("-")[0])]
+    needed = store.slots() if dead else set()
+    return [name for name in dead if name not in needed]

@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stoker.store.damage import has_log_without_file
+from stoker.store.database import has_log_without_file
 from stoker.store.schema import OPEN
 
 LIMIT = 60

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 import stat
@@ -98,6 +100,14 @@ def make_durable(folder: Path) -> None:
         os.close(descriptor)
 
 
+def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
+    """Take a lock unless another process holds it."""
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        return True
+    return False
+
+
 def find_paths(
     environment: Mapping[str, str],
     host: str,
@@ -165,7 +175,7 @@ def _make_private(state: Path) -> None:
         ) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise StokerError(
-            f"{state} belongs to somebody else, or is not a directory",
+            f"{state} belongs to another user, or is not a directory",
             "set STOKER_STATE to a directory of yours",
         )
     if stat.S_IMODE(found.st_mode) & 0o077:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from stoker.core.job import Job
-from stoker.core.planner.policy import Policy
+from stoker.core.settings import Policy
 from stoker.store.reader import Reader
 from stoker.store.schema import (
     ACTIVE,

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from stoker.core.device import Device, Reading, Snapshot
+from stoker.core.device import Device, Lease, Reading, Snapshot
 from stoker.core.learning import Live
-from stoker.core.lease import Lease
 from stoker.core.planner.queue import Shape
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import EngineSettings

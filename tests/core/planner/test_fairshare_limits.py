@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.lease import Lease
+from stoker.core.device import Lease
 from stoker.core.planner.fairshare import Demand, FairShare, OwnDemand, held_elsewhere, yield_reason
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Plan, plan
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import Leased, MaxUse, MinFree, NeverFits, Yields
+from stoker.core.settings import Policy
 from support.build import a_job, a_lease, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot, where
 
 GPUS = declared("0", "1", "2", "3")

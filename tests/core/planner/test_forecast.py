@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stoker.core.job import Job, limit_of
 from stoker.core.planner.forecast import Forecast, Now, forecast
 from stoker.core.planner.occupancy import Slot
-from stoker.core.planner.policy import Policy
+from stoker.core.settings import Policy
 from support.build import GIB, a_job, a_lease, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot
 
 TWO = a_snapshot(declared("0", "1"))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from math import inf
 
-from stoker.core.device import Snapshot
-from stoker.core.lease import Claim
+from stoker.core.device import Claim, Snapshot
 from stoker.core.planner.occupancy import ANY_NUMBER, NOW, Occupancy, Slot, claims_on
 from stoker.core.planner.plan import Plan, plan
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import Draining, Occupied, Reason, Unusable
+from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from support.build import GIB, a_job, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot, where
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stoker.core.job import Job
 from stoker.core.planner.order import HEAD_START, LEAST_WORK, MOST_WORK, Order, rounded_work
 from stoker.core.planner.plan import plan
-from stoker.core.planner.policy import Policy
+from stoker.core.settings import Policy
 from support.build import a_job, a_need, a_queue, a_snapshot, declared, slot, where
 
 ONE = a_snapshot(declared("0"))

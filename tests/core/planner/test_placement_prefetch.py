@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stoker.core.planner.plan import Start, plan
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import Crowded
+from stoker.core.settings import Policy
 from support.build import a_job, a_need, a_queue, a_reading, a_snapshot, behind, declared, simulated, slot, where
 
 TWO = a_snapshot(declared("0", "1"))

@@ -7,9 +7,9 @@ import pytest
 
 from stoker.core.job import Job
 from stoker.core.planner.plan import Start, plan
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import WaitingJobs, shape_of
 from stoker.core.planner.reasons import AtLimit, Crowded, Leased, NeverFits
+from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from support.build import GIB, a_job, a_lease, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot, where
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stoker.core.device import Snapshot
-from stoker.core.lease import Lease
+from stoker.core.device import Lease, Snapshot
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import plan
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import Crowded, Leased, MemoryShort, Occupied, Reason
+from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from support.build import GIB, a_job, a_lease, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot
 

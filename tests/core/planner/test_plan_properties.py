@@ -7,13 +7,12 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.device import Device
+from stoker.core.device import Device, Lease
 from stoker.core.job import Job
-from stoker.core.lease import Lease
 from stoker.core.planner.placement import never_fits
 from stoker.core.planner.plan import Plan
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import shape_of
+from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from support.build import a_lease, a_need, a_queue, declared, simulated
 from support.world import World

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.device import Device, Snapshot
-from stoker.core.lease import Lease
+from stoker.core.device import Device, Lease, Snapshot
 from stoker.core.planner.occupancy import NOW, Occupancy, View
-from stoker.core.planner.placement import never_fits
+from stoker.core.planner.placement import never_fits, reserve
 from stoker.core.planner.plan import Prospects, why_blocked
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import NeverFits
-from stoker.core.planner.reservation import reserve
+from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from support.build import a_job, a_lease, a_need, a_snapshot, declared, simulated, slot
 

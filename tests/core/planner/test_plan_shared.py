@@ -7,15 +7,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stoker.core.device import Reading, Snapshot
+from stoker.core.device import OURS, Claim, Lease, Reading, Snapshot, compatible
 from stoker.core.job import Assigned, Ended, Exited, Job, Started, Waiting, advance, needs_exclusive
 from stoker.core.learning import Learnt, observe_use
-from stoker.core.lease import OURS, Claim, Lease, compatible
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Plan, plan
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import Shape, resolved, shape_of
 from stoker.core.planner.reasons import Crowded, MemoryShort, TooBusy
+from stoker.core.settings import Policy
 from stoker.core.spec import Resources, amount_on
 from support.build import GIB, a_job, a_queue, simulated
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from stoker.devices.mps.client import Client, PendingClient
-from stoker.devices.mps.control import Control
 from stoker.devices.mps.daemon import DaemonPaths, MpsTrouble, lock_client, lock_supervisor, prepare, wait_last_client
+from stoker.devices.mps.supervisor import Control
 from support.mps import GPU, client_words, log_of, scripted, scripted_smi
 from support.users import reachable_directory
 from support.wait import PATIENCE_SECONDS, ending, wait_until

@@ -59,12 +59,12 @@ def test_file(tmp_path: Path) -> None:
         prepare(DaemonPaths(str(tmp_path / "m/gpu")))
 
 
-def test_of_somebody_else(tmp_path: Path) -> None:
+def test_directory_of_another_user(tmp_path: Path) -> None:
     """A directory that another user made is refused."""
     require_root()
     (tmp_path / "m").mkdir()
     os.chown(tmp_path / "m", 12345, 12345)
-    with pytest.raises(MpsTrouble, match="belongs to somebody else"):
+    with pytest.raises(MpsTrouble, match="belongs to another user"):
         prepare(DaemonPaths(str(tmp_path / "m/gpu")))
 
 

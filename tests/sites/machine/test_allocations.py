@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.device import Device
+from stoker.core.device import Claim, Device
 from stoker.core.errors import StokerError
 from stoker.core.job import Job, Running
-from stoker.core.lease import Claim
 from stoker.core.spec import Resources
 from stoker.ledger import Ledger, prepare_ledger
 from stoker.sites.machine.allocations import (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from stoker.core.device import Claim
 from stoker.core.job import Assigned, Event, Exited, Job, Started, advance
-from stoker.core.lease import Claim
 from stoker.core.planner.fairshare import HALF_LIFE, YIELD_SECONDS
 from stoker.core.planner.reasons import Leased, Yields
 from stoker.core.spec import Command, JobSpec, NewJob

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.device import Snapshot
-from stoker.core.lease import Claim
+from stoker.core.device import Claim, Snapshot
 from stoker.ledger import Ledger, prepare_ledger
 from stoker.sites.machine.observation import LEASE_INTERVAL, LOOK_INTERVAL, SHORTEST_INTERVAL, Observation
 from support.build import declared

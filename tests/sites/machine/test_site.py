@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.device import Reading, Snapshot
+from stoker.core.device import Claim, Reading, Snapshot
 from stoker.core.errors import StokerError
 from stoker.core.job import Active, Assigned, Running, Starting, Stopping, Waiting, advance
-from stoker.core.lease import Claim
 from stoker.core.planner.reasons import Crowded, Leased
 from stoker.core.spec import Resources
 from stoker.runner.interface import AttemptStarted

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.devices.mps.control import Control, Patience
 from stoker.devices.mps.daemon import DaemonPaths, MpsTrouble, lock_client, prepare
+from stoker.devices.mps.supervisor import Control, Patience
 from stoker.devices.mps.supervisor import main as supervisor
 from support.mps import GPU, log_of
 from support.wait import PATIENCE_SECONDS, wait_until

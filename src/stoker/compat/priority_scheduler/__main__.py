@@ -23,13 +23,12 @@ from stoker.compat.tool import Parser, announce, run_tool, say
 from stoker.core.device import resolve
 from stoker.core.errors import Impossible, UsageError
 from stoker.core.job import Ended, JobEvent
-from stoker.core.planner.policy import Policy
-from stoker.core.settings import EngineSettings, policy_of
+from stoker.core.settings import EngineSettings, Policy, policy_of
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.devices.detect import detect, simulate
 from stoker.devices.interface import Devices
-from stoker.devices.mps.control import PROGRAM as MPS_CONTROL
+from stoker.devices.mps.daemon import PROGRAM as MPS_CONTROL
 from stoker.engine.foreground import Foreground, Setup
 from stoker.ledger import find_ledger, prepare_ledger
 from stoker.queue.config import load_config

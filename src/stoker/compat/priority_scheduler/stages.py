@@ -18,7 +18,7 @@ from stoker.core.job import Ended, Job
 from stoker.core.launch import INHERIT, literal
 from stoker.core.planner.fairshare import never_within_limits
 from stoker.core.planner.placement import never_fits
-from stoker.core.planner.policy import Policy
+from stoker.core.settings import Policy
 from stoker.core.spec import Command, JobSpec, NewJob, Resources, content_of
 from stoker.core.text import outcome
 from stoker.engine.foreground import Foreground

@@ -8,14 +8,12 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from stoker.core.device import Device
+from stoker.core.device import Device, Lease
 from stoker.core.job import Job
-from stoker.core.lease import Lease
 from stoker.core.planner.occupancy import Occupancy
-from stoker.core.planner.placement import suits
-from stoker.core.planner.policy import Policy
+from stoker.core.planner.placement import suits, waiting_since
 from stoker.core.planner.reasons import Crowded, Draining, Leased, MaxUse, MinFree, Reason, Yields
-from stoker.core.planner.reservation import waiting_since
+from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 
 HALF_LIFE = 3600.0

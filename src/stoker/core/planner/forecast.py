@@ -10,13 +10,12 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.device import Reading, Snapshot
+from stoker.core.device import Lease, Reading, Snapshot
 from stoker.core.job import Job
-from stoker.core.lease import Lease
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Estimate, Plan, Start, nothing_learnt, plan
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import WaitingJobs, caps_of
+from stoker.core.settings import Policy
 
 HORIZON = 64
 """Most jobs with a forecast: a screen shows no more, and every start costs a plan."""

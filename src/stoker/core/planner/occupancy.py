@@ -10,11 +10,10 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from stoker.core.device import Device, Reading, Snapshot
-from stoker.core.lease import OURS, Claim, Lease, compatible
-from stoker.core.planner.policy import Policy
+from stoker.core.device import OURS, Claim, Device, Lease, Reading, Snapshot, compatible
 from stoker.core.planner.queue import Cap
 from stoker.core.planner.reasons import Drained, Draining, Occupied, Unusable, Yields
+from stoker.core.settings import Policy
 from stoker.core.spec import Resources, amount_on, load_on
 from stoker.core.units import size_text
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from math import ceil, inf, log2
 
 from stoker.core.job import Job
-from stoker.core.planner.policy import Policy
+from stoker.core.settings import Policy
 
 LEAST_WORK = 60.0
 """GPU-seconds; a job that takes less counts as this."""

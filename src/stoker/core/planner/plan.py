@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from msgspec import Struct, structs
 
-from stoker.core.device import Device, Snapshot
+from stoker.core.device import Device, Lease, Snapshot
 from stoker.core.job import Job, limit_of
 from stoker.core.learning import Learnt
-from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import (
     NO_OTHER_ENGINES,
     FairShare,
@@ -26,8 +25,19 @@ from stoker.core.planner.fairshare import (
 )
 from stoker.core.planner.occupancy import FOREVER, Occupancy, Room, Slot, View
 from stoker.core.planner.order import Order
-from stoker.core.planner.placement import Offer, Prefetch, choose, most_at_once, never_fits, preference, suits
-from stoker.core.planner.policy import Policy
+from stoker.core.planner.placement import (
+    Offer,
+    Prefetch,
+    Reservation,
+    choose,
+    leaves_room,
+    may_pass,
+    most_at_once,
+    never_fits,
+    preference,
+    reserve,
+    suits,
+)
 from stoker.core.planner.queue import Shape, WaitingJobs, resolved, shape_of
 from stoker.core.planner.reasons import (
     AtLimit,
@@ -48,7 +58,7 @@ from stoker.core.planner.reasons import (
     Unusable,
     Yields,
 )
-from stoker.core.planner.reservation import Reservation, leaves_room, may_pass, reserve
+from stoker.core.settings import Policy
 from stoker.core.spec import Resources, amount_on, load_on
 
 Estimate = Callable[[Shape], Resources]

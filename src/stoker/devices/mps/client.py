@@ -7,10 +7,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
+import stoker
 from stoker.devices.mps.daemon import DaemonPaths, MpsTrouble, lock_client, prepare
 
 ATTEMPTS = 3
@@ -23,7 +22,6 @@ _START = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from stoker.devices.mps.supervisor import main; main(sys.argv[1:])"
 )
-_PARENT = str(Path(__file__).resolve().parents[3])
 
 
 class Client(NamedTuple):
@@ -47,8 +45,9 @@ class PendingClient:
         """`visible` is the GPU's name in CUDA_VISIBLE_DEVICES; a daemon starts in this environment."""
         prepare(paths)
         self._paths = paths
-        self._words = partial(supervisor_words, program, paths, visible, exclusive=exclusive)
-        self._mps_terminate = terminate_words(program, paths)
+        self._program = program
+        self._visible = visible
+        self._mode = "exclusive" if exclusive else ""
         self._environment = environment
         self._lock: int | None = None
         self._supervisor: subprocess.Popen[str] | None = None
@@ -85,7 +84,7 @@ class PendingClient:
             return
         self._since = now
         self._supervisor = subprocess.Popen(
-            self._words(self._lock),
+            [*self._words("supervise"), self._visible, str(self._lock), self._mode],
             pass_fds=[self._lock],
             env=self._environment,
             cwd="/",
@@ -103,7 +102,7 @@ class PendingClient:
         if ["ready"] in lines and self._lock is not None:
             lock, self._lock = self._lock, None
             note = next((line[1] for line in lines if line[0] == "note"), "")
-            return Client(self._paths, lock, self._mps_terminate, note)
+            return Client(self._paths, lock, self._words("terminate"), note)
         self._unlock()  # so that a daemon that hangs can be stopped
         self._attempts += 1
         self._again_at = now + PAUSE_SECONDS
@@ -111,6 +110,11 @@ class PendingClient:
         if self._attempts >= ATTEMPTS:
             raise self.trouble
         return None
+
+    def _words(self, task: str) -> tuple[str, ...]:
+        """The command of the supervisor's program; what the task needs follows."""
+        source = os.path.dirname(os.path.dirname(os.path.abspath(stoker.__file__)))
+        return (sys.executable, "-I", "-S", "-c", _START, source, task, self._program, self._paths.root)
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -124,20 +128,3 @@ def _trouble(lines: list[list[str]]) -> MpsTrouble:
         if line[0] == "failed":
             return MpsTrouble(*line[1:3])
     return MpsTrouble("the MPS daemon cannot be made ready: the program that does that was killed", "see who did that")
-
-
-def supervisor_words(
-    program: str, paths: DaemonPaths, visible: str, client_lock: int, *, exclusive: bool
-) -> tuple[str, ...]:
-    """The command that makes a daemon ready; it must inherit the descriptor of the client's lock."""
-    mode = "exclusive" if exclusive else ""
-    return (*_words("supervise"), program, paths.root, visible, str(client_lock), mode)
-
-
-def terminate_words(program: str, paths: DaemonPaths) -> tuple[str, ...]:
-    """The command that ends the GPU work of clients; the numbers of their processes follow."""
-    return (*_words("terminate"), program, paths.root)
-
-
-def _words(task: str) -> tuple[str, ...]:
-    return (sys.executable, "-I", "-S", "-c", _START, _PARENT, task)

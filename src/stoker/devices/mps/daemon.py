@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from stoker.core.errors import StokerError
 
+PROGRAM = "nvidia-cuda-mps-control"
 VARIABLE = "STOKER_MPS_DIR"
 GIVEN = "STOKER_MPS_GIVEN"
 """The names of the variables that Stoker set, so that a job which submits others does not pass them on."""
@@ -33,8 +34,6 @@ class MpsTrouble(StokerError):
 
 
 class DaemonPaths(NamedTuple):
-    """All paths of one daemon."""
-
     root: str
 
     @property
@@ -105,7 +104,7 @@ def _problem(status: os.stat_result) -> str:
     if not stat.S_ISDIR(status.st_mode):
         return "is a file or a symbolic link, not a directory"
     if status.st_uid != os.geteuid():
-        return "belongs to somebody else"
+        return "belongs to another user"
     if stat.S_IMODE(status.st_mode) & 0o022:
         return f"has mode {stat.S_IMODE(status.st_mode):o}: others could put a daemon of theirs into it"
     return ""

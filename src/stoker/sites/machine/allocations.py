@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 
-from stoker.core.device import Device
+from stoker.core.device import Claim, Device, Lease
 from stoker.core.errors import StokerError
 from stoker.core.job import Job, Running, limit_of, started_at
-from stoker.core.lease import Claim, Lease
 from stoker.core.planner.occupancy import Slot, claims_on
 from stoker.core.planner.queue import shape_of
 from stoker.core.spec import Resources

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from stoker.core.lease import Lease
+from stoker.core.device import Lease
 from stoker.core.planner.fairshare import (
     GRAIN,
     HALF_LIFE,
@@ -26,7 +26,7 @@ from stoker.core.planner.fairshare import (
     yield_devices,
     yield_reason,
 )
-from stoker.devices.declared import NO_GPU
+from stoker.devices.detect import NO_GPU
 from stoker.ledger import Ledger
 from stoker.ledger.demands import HeldDemand
 from stoker.ledger.files import owner_name

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from stoker.core.device import Device, Snapshot
-from stoker.core.lease import Lease
+from stoker.core.device import Device, Lease, Snapshot
 from stoker.core.planner.fairshare import Demand
 from stoker.devices.interface import Devices
 from stoker.ledger import Ledger

@@ -16,9 +16,9 @@ from stoker.core.job import Active, Job, Stopping, resources_of, slot_of
 from stoker.core.launch import attempt_key
 from stoker.core.planner.forecast import Forecast, Now, forecast
 from stoker.core.planner.plan import Plan, Start, plan
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.queue import Shape, WaitingJobs
 from stoker.core.planner.reasons import Reason
+from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from stoker.devices.interface import Devices
 from stoker.ledger import Ledger
@@ -35,8 +35,8 @@ from stoker.sites.machine.observation import LOOK_INTERVAL, Observation
 from stoker.sites.machine.ref import read_ref
 from stoker.sites.machine.telemetry import Telemetry
 from stoker.sites.machine.worker_events import WorkerEvents
+from stoker.store.engine_lock import leftover_workers
 from stoker.store.history import RunHistory
-from stoker.store.ownership import leftover_workers
 
 SOON = 0.01
 """Seconds after which to plan again when another engine claimed a device first."""

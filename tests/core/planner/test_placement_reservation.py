@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stoker.core.planner.plan import plan
-from stoker.core.planner.policy import Policy
 from stoker.core.planner.reasons import Crowded, KeptFree, NeverFits
+from stoker.core.settings import Policy
 from support.build import a_job, a_lease, a_need, a_queue, a_snapshot, declared, simulated, slot, where
 
 FOUR = a_snapshot(declared("0", "1", "2", "3"))

@@ -13,8 +13,7 @@ import pytest
 from stoker.core.errors import StokerError
 from stoker.core.job import Assigned, Job, advance
 from stoker.core.spec import Command, JobSpec, NewJob
-from stoker.store.engine_lock import QUEUE, EngineLock, engine_lives
-from stoker.store.ownership import Orphan, held_orphans, orphans, sweep_locks
+from stoker.store.engine_lock import QUEUE, EngineLock, Orphan, engine_lives, held_orphans, orphans, sweep_locks
 from stoker.store.paths import Paths
 from stoker.store.schema import Change
 from stoker.store.writer import Store, open_store
@@ -29,7 +28,7 @@ from pathlib import Path
 from stoker.store.paths import Paths
 from stoker.store.engine_lock import EngineLock, engine_lives
 from stoker.store.writer import open_store
-from stoker.store.ownership import sweep_locks
+from stoker.store.engine_lock import sweep_locks
 paths = Paths(Path(sys.argv[1]))
 store = open_store(paths)
 for _ in range(300):

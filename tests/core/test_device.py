@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.lease import Claim, compatible
+from stoker.core.device import Claim, compatible
 
 MANY = 99
 

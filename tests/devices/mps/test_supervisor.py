@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.devices.mps.control import Control, Patience
 from stoker.devices.mps.daemon import DaemonPaths, MpsTrouble, prepare
+from stoker.devices.mps.supervisor import Control, Patience
 from support.mps import GPU, client_words, log_of, perform, real, scripted
 from support.mps.dialogues import DIALOGUES, SHORT
 from support.users import made_users, reachable_directory, run_as

@@ -13,7 +13,7 @@ import pytest
 
 from stoker.core.errors import StokerError
 from stoker.core.spec import Command, JobSpec, NewJob
-from stoker.store.damage import damage
+from stoker.store.database import damage
 from stoker.store.hints import hints
 from stoker.store.schema import VERSION
 from stoker.store.writer import Store

@@ -50,9 +50,9 @@ class Rules(Struct, frozen=True):
 RULES: Mapping[str, Rules] = {
     "stoker": Rules(),
     "shortest": Rules(Policy(order="shortest")),
-    "packing": Rules(Policy(passing="freely")),
-    "first-fit": Rules(Policy(passing="freely"), packing=False),
-    "fifo": Rules(Policy(passing="never"), packing=False),
+    "packing": Rules(Policy(order="age", passing="freely")),
+    "first-fit": Rules(Policy(order="age", passing="freely"), packing=False),
+    "fifo": Rules(Policy(order="age", passing="never"), packing=False),
 }
 
 BOUND = "bound"

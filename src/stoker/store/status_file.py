@@ -11,15 +11,15 @@ from msgspec import Struct
 
 from stoker.core.device import Device, Lease, Reading, Snapshot
 from stoker.core.learning import Live
-from stoker.core.planner.queue import Shape
+from stoker.core.planner.queue import Wants
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import EngineSettings
 
 
 class Wait(NamedTuple):
-    """Why the waiting jobs of one shape wait."""
+    """Why the jobs wait that want the same."""
 
-    shape: Shape
+    wants: Wants
     reason: Reason
 
 
@@ -63,10 +63,6 @@ class EngineStatus(Struct, frozen=True):
     def snapshot(self) -> Snapshot:
         """The devices and readings of this moment."""
         return Snapshot(self.at, self.devices, self.readings, self.note)
-
-    def reason(self, shape: Shape) -> Reason | None:
-        """Why jobs of a shape wait."""
-        return next((wait.reason for wait in self.waits if wait.shape == shape), None)
 
 
 def read_status(path: Path) -> EngineStatus | None:

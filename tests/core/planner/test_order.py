@@ -118,5 +118,5 @@ def test_a_retry_keeps_its_place() -> None:
     policy, order = Policy(), {}
     for since in (0.0, HOUR):
         job = submitted(a_job(1, since=since), 0.0)
-        order[since] = Order(policy, 2 * HOUR, lambda job: None, []).key(job)
+        order[since] = Order(policy, 2 * HOUR, lambda job: None, {}).key(job)
     assert order[0.0] == order[HOUR]

@@ -33,7 +33,7 @@ def test_a_prefetched_job_gets_the_devices_of_its_slot() -> None:
         a_queue(a_job(1, resources)), [slot(9, "1", "0", resources=resources, room=1)], TWO, [], Policy(), 0.0
     )
     assert decided.starts == (Start(a_job(1, resources), ("1", "0"), "k9", resources),)
-    assert decided.waits == {}
+    assert not decided.waits
 
 
 def test_only_the_same_resources_may_follow() -> None:

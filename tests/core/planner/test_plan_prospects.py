@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stoker.core.device import Device, Lease, Snapshot
 from stoker.core.planner.occupancy import NOW, Occupancy, View
 from stoker.core.planner.placement import never_fits, reserve
-from stoker.core.planner.plan import Prospects, why_blocked
+from stoker.core.planner.prospects import Prospects, why_blocked
 from stoker.core.planner.reasons import NeverFits
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources

@@ -391,7 +391,7 @@ class TestStatus:
         assert [device.label for device in status.snapshot.devices] == ["0", "1"]
         assert len(status.leases) == 1
         assert isinstance(world.engine.reason(world.job(job)), Leased)
-        assert list(status.waits.values()) == [world.engine.reason(world.job(job))]
+        assert [reason for _, reason in status.waits] == [world.engine.reason(world.job(job))]
         world.ledger.release(held)
 
     def test_a_forecast_has_the_ends_of_running_jobs(self, world: EngineOnFakeRunner) -> None:

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from stoker.core.device import Lease, Reading, Snapshot
 from stoker.core.job import Job
+from stoker.core.planner.lanes import Estimate
 from stoker.core.planner.occupancy import Slot
-from stoker.core.planner.plan import Estimate, Plan, Start, nothing_learnt, plan
+from stoker.core.planner.plan import Plan, Start, nothing_learnt, plan
 from stoker.core.planner.queue import WaitingJobs, caps_of
 from stoker.core.settings import Policy
 

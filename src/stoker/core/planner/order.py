@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from math import ceil, inf, log2
 
 from stoker.core.job import Job
@@ -21,12 +21,12 @@ class Order:
     """The keys of one plan. The starts of the plan count, since they change the share of their batch."""
 
     def __init__(
-        self, policy: Policy, now: float, expects: Callable[[Job], float | None], running: Iterable[str]
+        self, policy: Policy, now: float, expects: Callable[[Job], float | None], running: Mapping[str, int]
     ) -> None:
-        """`expects` gives the seconds that a job takes, where known; `running` the kinds of all running jobs."""
+        """`expects` gives the seconds that a job takes, where known; `running` how many jobs of each kind run."""
         self._policy = policy
         self._now = now
-        self._expects = expects
+        self.expects = expects
         self._running = Counter(running)
 
     def key(self, job: Job) -> float:
@@ -35,26 +35,31 @@ class Order:
             case "age":
                 return 0.0
             case "shortest":
-                return job.submitted + self._seconds(job) * max(1, job.spec.resources.gpus)
+                return job.submitted + self.work(job)
             case "fair":
                 waited = self._now - job.submitted
                 return -inf if waited >= self._policy.overdue else -(waited + HEAD_START) / self.work(job)
 
     def work(self, job: Job) -> float:
-        """What a job takes in GPU-seconds, times the number of jobs of its batch that would run with it.
+        """The GPU-seconds by which the order ranks a job.
 
-        It is rounded up to a power of two: jobs that take about the same go by age.
+        In the fair order they are multiplied by the number of jobs of its batch that would run with it, and rounded up
+        to a power of two: jobs that take about the same go by age.
         """
-        seconds = self._seconds(job) * max(1, job.spec.resources.gpus)
-        batch = 1 + self._running[job.kind] if job.kind else 1
-        return rounded_work(seconds * batch)
+        if self._policy.order == "age":
+            return 0.0
+        known = self.expects(job)
+        seconds = (self._policy.unknown if known is None else known) * max(1, job.spec.resources.gpus)
+        if self._policy.order == "shortest":
+            return seconds
+        return rounded_work(seconds * (1 + self._running[job.kind] if job.kind else 1))
+
+    def running(self) -> dict[str, int]:
+        """How many jobs of each kind run, without the starts to come."""
+        return dict(self._running)
 
     def started(self, job: Job) -> None:
         self._running[job.kind] += 1
-
-    def _seconds(self, job: Job) -> float:
-        seconds = self._expects(job)
-        return self._policy.unknown if seconds is None else seconds
 
 
 def rounded_work(seconds: float) -> float:

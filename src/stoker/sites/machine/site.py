@@ -15,6 +15,7 @@ from stoker.core.errors import StokerError
 from stoker.core.job import Active, Job, Stopping, resources_of, slot_of
 from stoker.core.launch import attempt_key
 from stoker.core.planner.forecast import Forecast, Now, forecast
+from stoker.core.planner.lanes import Lanes
 from stoker.core.planner.plan import Plan, Start, plan
 from stoker.core.planner.queue import Shape, WaitingJobs
 from stoker.core.planner.reasons import Reason
@@ -112,6 +113,7 @@ class MachineSite:
             orders=orders,
         )
         self._policy = Policy()
+        self._lanes = self._new_lanes()
         self._draining = False
         self._trouble = ""
         self._last_plan: Plan | None = None
@@ -181,7 +183,8 @@ class MachineSite:
             self._trouble = self._lease_check.trouble
 
     def place(self, now: float, policy: Policy) -> None:
-        self._policy = policy
+        if policy != self._policy:
+            self._policy, self._lanes = policy, self._new_lanes()
         if not self._jobs.plan_due or now < self._plan_after:
             return
         self._jobs.plan_due = False
@@ -199,6 +202,8 @@ class MachineSite:
 
     def _plan(self, now: float) -> Plan:
         jobs, observation = self._jobs, self._observation
+        for kind in self._history.take_learnt():
+            self._lanes.learnt(kind)
         fair_share = self._sharing.consider(observation, self._allocations, lambda: jobs.waiting_since, now)
         slots = self._allocations.slots(jobs.active, self._policy.ahead, now, self._sharing.is_promised)
         return plan(
@@ -212,7 +217,13 @@ class MachineSite:
             fair_share,
             self._history.expected,
             self._estimate,
+            self._lanes,
         )
+
+    def _new_lanes(self) -> Lanes:
+        """Lanes of all waiting jobs, for a new policy."""
+        self._jobs.waiting.touch_all()
+        return Lanes(self._jobs.waiting, self._estimate)
 
     def _assign(self, start: Start) -> None:
         now = self._jobs.clock()
@@ -291,7 +302,7 @@ class MachineSite:
         return SiteStatus(
             observation.snapshot,
             observation.leases,
-            last.waits if last else {},
+            tuple(last.waits.items()) if last else (),
             last.reserved.job if last and last.reserved else None,
             self._telemetry.live(),
             self._trouble or self._dispatch.trouble,

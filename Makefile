@@ -5,13 +5,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help schema demo test check storm format bench picture clean
+.PHONY: help schema demo test check faults format bench picture clean
 
 help:
 	@echo "make demo    run the demonstration on four simulated GPUs (about 20 s)"
 	@echo "make test    run the tests"
 	@echo "make check   format check, lint, types, tests: what CI runs"
-	@echo "make storm   kill engines, workers and forkservers at random, ten times; SEED=7 SEEDS=1 for one storm"
+	@echo "make faults  ten minutes of injected faults: kills, full disks, failing system calls, damaged files and more"
 	@echo "make format  let ruff mend layout and imports"
 	@echo "make bench   side-by-side measurements against other programs"
 	@echo "make schema  write docs/schema from the code"
@@ -38,12 +38,12 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# STORM takes more options, for example STORM=--check for one as large as that of make check.
+# FAULTS takes more options: --list shows the faults, '--only kill-engine --rounds 5' does one of them.
 SEED ?= 1
-SEEDS ?= 10
-storm: $(STAMP)
+FAULTS_MINUTES ?= 10
+faults: $(STAMP)
 	$(BIN)/python -m compileall -q src
-	PYTHONPATH=tests $(BIN)/python -m support.storm --seed $(SEED) --seeds $(SEEDS) $(STORM)
+	PYTHONPATH=tests $(BIN)/python -m support.faults --seed $(SEED) --minutes $(FAULTS_MINUTES) $(FAULTS)
 
 format: $(STAMP)
 	$(BIN)/ruff format .

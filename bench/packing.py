@@ -16,7 +16,7 @@ from stoker.core.errors import UsageError
 from stoker.core.units import device_sizes
 from stoker.simulation.machine import replay, virtual_devices
 from stoker.simulation.policies import BOUND, RULES, SENTENCES, best_possible, by_pairs
-from stoker.simulation.report import Figures, figures
+from stoker.simulation.replay import Figures, figures
 from stoker.simulation.trace import read_models, read_trace
 from stoker.simulation.workload import Models, Row, Work, capped, draw, extract, paced
 

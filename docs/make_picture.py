@@ -14,8 +14,7 @@ from rich.console import Console
 
 from stoker.cli.commands.demo import Demonstration, demo_jobs
 from stoker.cli.foreground import Batch, Request, RunReader
-from stoker.cli.views.run import render_run
-from stoker.cli.views.run_live import drawing
+from stoker.cli.views.run import drawing, render_run
 from stoker.cli.views.text import Line
 from stoker.core.job import JobEvent
 from stoker.devices.detect import simulate

@@ -6,7 +6,7 @@ import pytest
 
 from support.signals import reset_for_children
 
-_FIRST = ("system/test_storm", "system/", "devices/", "runner/")
+_FIRST = ("system/test_storm", "system/test_faults", "system/", "devices/", "runner/")
 
 
 def pytest_configure() -> None:

@@ -40,6 +40,7 @@ PURE = {
     "bisect",
     "collections",
     "dataclasses",
+    "difflib",
     *("datetime.date", "datetime.datetime", "datetime.time", "datetime.timedelta", "datetime.tzinfo"),  # the calendar
     "enum",
     "fnmatch.fnmatchcase",
@@ -68,7 +69,7 @@ THIRD_PARTY = {
     "platformdirs": "stoker.store.paths",
     "pynvml": "stoker.devices",
     "click": "stoker.cli",
-    "rich": "stoker.cli.views.run_live",
+    "rich": "stoker.cli.views.run",
     "cloudpickle": "stoker.python",
     "hydra": "stoker.python.hydra",
     "joblib": "stoker.python.joblib_backend",

@@ -1,5 +1,5 @@
 """The older library's class that test code inherits from."""
 
-from stoker.compat.gpu_task.task import GPUTask
+from stoker.compat.gpu_task.instance import GPUTask
 
 __all__ = ["GPUTask"]

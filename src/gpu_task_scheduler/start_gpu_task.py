@@ -1,12 +1,8 @@
-"""The program that runs one instance; also started by its path."""
+"""The program that runs one instance."""
 
-import os
 import sys
 
-if __name__ == "__main__":  # started with -P: make the stoker package importable
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-from stoker.compat.gpu_task.child import main
+from stoker.compat.gpu_task.instance import main
 
 __all__ = ["main"]
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from stoker.compat.simple_gpu_scheduler import main
+from stoker.compat import run_simple_gpu_scheduler as main
 
 __all__ = ["main"]
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import resource
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -17,29 +18,26 @@ import msgspec
 import pytest
 
 from stoker.cli.doctor import (
+    Subject,
+    Verdict,
     check_config,
     check_disk,
     check_engine,
+    check_install,
     check_ledger,
     check_leftovers,
+    check_limits,
+    check_logout,
     check_queue,
     check_state,
+    check_unit,
     check_variables,
     diagnose,
-)
-from stoker.cli.doctor_machine import (
-    Subject,
-    Verdict,
-    check_clock,
-    check_logout,
-    check_unit,
     judge_absence,
-    judge_files,
     judge_processes,
-    kills_user_processes,
     nvidia_cards,
 )
-from stoker.core.device import Claim
+from stoker.core.lease import Claim
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.ledger import Ledger, prepare_ledger
 from stoker.queue.systemd_unit import unit_path, unit_text, write_unit
@@ -51,11 +49,11 @@ from stoker.store.writer import Store
 from support.nvml import DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH, Bench, FakeGpu, FakeMachine, compiled
 
 _CHECK_GPUS = """
-import json, pathlib, time
+import pathlib
 import msgspec
-from stoker.cli.doctor_machine import Subject, check_gpus
+from stoker.cli.doctor import Subject, check_gpus
 from stoker.store.paths import Paths
-subject = Subject(Paths(pathlib.Path("/")), {}, simulated=False, now=time.time())
+subject = Subject(Paths(pathlib.Path("/")), {}, simulated=False)
 print(msgspec.json.encode(list(check_gpus(subject))).decode())
 """
 
@@ -67,9 +65,7 @@ def subject(tmp_path: Path) -> Subject:
     state.mkdir()
     (state / "engines").mkdir()
     environment = {"STOKER_LEDGER": str(tmp_path / "ledger"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
-    return Subject(
-        Paths(state), environment, simulated=False, now=time.time(), known_variables=frozenset({"STOKER_GPUS"})
-    )
+    return Subject(Paths(state), environment, simulated=False, known_variables=frozenset({"STOKER_GPUS"}))
 
 
 @contextlib.contextmanager
@@ -192,7 +188,7 @@ class TestEngine:
         ledger = Ledger(prepare_ledger(Path(subject.environment["STOKER_LEDGER"])))
         with queue_of(subject):
             assert levels(check_leftovers(subject)) == ["ok"]
-        held = ledger.claim((Claim("GPU-1"),), "test", subject.now)
+        held = ledger.claim((Claim("GPU-1"),), "test", time.time())
         assert held is not None
         with queue_of(subject, engine="4711-dead"):
             texts = [verdict.text for verdict in check_leftovers(subject)]
@@ -256,7 +252,7 @@ class TestLedger:
         """Their leases are not seen by us, nor ours by them."""
         other = Ledger(prepare_ledger(tmp_path / "other"))
         assert levels(check_ledger(subject, [other.path])) == ["ok"]
-        held = other.claim((Claim("GPU-1"),), "test", subject.now)
+        held = other.claim((Claim("GPU-1"),), "test", time.time())
         assert held is not None
         assert levels(check_ledger(subject, [other.path])) == ["ok", "problem"]
         other.release(held)
@@ -295,49 +291,40 @@ class TestSettings:
 class TestSession:
     """What happens at logout."""
 
-    @pytest.mark.parametrize(
-        ("texts", "expected"),
-        [
-            ([], None),
-            (["[Login]\n#KillUserProcesses=yes\n"], None),
-            (["[Login]\nKillUserProcesses=yes\n"], True),
-            (["[Login]\nKillUserProcesses=yes\n", "[Login]\nKillUserProcesses=no\n"], False),
-            (["[Login]\nKillUserProcesses=no\n", "[Login]\nNAutoVTs=6\n"], False),
-            (["nonsense", "[Login]\nKillUserProcesses=1\n"], True),
-        ],
-    )
-    def test_files_of_the_login_manager(self, texts: list[str], expected: bool | None) -> None:
-        """The last one that says something counts; what cannot be read says nothing."""
-        assert kills_user_processes(texts) == expected
-
     def test_without_systemd(self, subject: Subject, tmp_path: Path) -> None:
         """Without systemd no process ends at logout."""
         assert only(check_logout(subject, tmp_path)).level == "ok"
 
-    def test_what_to_type(self, subject: Subject, tmp_path: Path) -> None:
-        """By what the login manager does, whether the user lingers, and whether there is a unit."""
+    @pytest.mark.parametrize(
+        ("answer", "lingers", "unit", "expected"),
+        [
+            ("b true\n", False, False, ("problem", "loginctl enable-linger && stoker engine install")),
+            ("b true\n", True, False, ("problem", "stoker engine install")),
+            ("b true\n", True, True, ("ok", "")),
+            ("b false\n", False, True, ("problem", "loginctl enable-linger")),
+            ("b false\n", False, False, ("note", "if that matters: stoker engine install, and loginctl enable-linger")),
+            (None, False, False, ("note", "if that matters: stoker engine install, and loginctl enable-linger")),
+        ],
+    )
+    def test_what_to_type(
+        self,
+        subject: Subject,
+        tmp_path: Path,
+        *,
+        answer: str | None,
+        lingers: bool,
+        unit: bool,
+        expected: tuple[str, str],
+    ) -> None:
+        """By what the login manager answers, whether the user lingers, and whether there is a unit."""
         (tmp_path / "run/systemd/system").mkdir(parents=True)
-        (tmp_path / "var/lib/systemd/linger").mkdir(parents=True)
-        spans = tmp_path / "etc/systemd/logind.conf.d"
-        spans.mkdir(parents=True)
         linger = tmp_path / "var/lib/systemd/linger" / pwd.getpwuid(os.getuid()).pw_name
-        unit = Path(subject.environment["XDG_CONFIG_HOME"]) / "systemd/user/stoker.service"
-        unit.parent.mkdir(parents=True)
-
-        def judged() -> tuple[str, str]:
-            verdict = only(check_logout(subject, tmp_path))
-            return verdict.level, verdict.advice
-
-        assert judged()[0] == "note"
-        (spans / "kill.conf").write_text("[Login]\nKillUserProcesses=yes\n")
-        assert judged() == ("problem", "loginctl enable-linger && stoker engine install")
-        linger.touch()
-        assert judged() == ("problem", "stoker engine install")
-        unit.touch()
-        assert judged() == ("ok", "")
-        linger.unlink()
-        (spans / "kill.conf").unlink()
-        assert judged() == ("problem", "loginctl enable-linger")
+        for path, exists in ((linger, lingers), (unit_path(subject.environment), unit)):
+            path.parent.mkdir(parents=True)
+            if exists:
+                path.touch()
+        verdict = only(check_logout(subject, tmp_path, lambda _command: answer))
+        assert (verdict.level, verdict.advice) == expected
 
     def test_a_unit_whose_program_is_gone(self, subject: Subject, tmp_path: Path) -> None:
         """It is to be written again; without a unit there is nothing to say."""
@@ -350,36 +337,16 @@ class TestSession:
         assert (verdict.level, verdict.advice) == ("problem", "stoker engine install")
 
 
-class TestClock:
-    """The date."""
-
-    def test_a_clock_that_was_never_set(self, subject: Subject) -> None:
-        """As after a boot without a battery."""
-        assert only(check_clock(msgspec.structs.replace(subject, now=1000.0))).level == "problem"
-
-    def test_a_clock_that_was_set_while_the_engine_ran(self, subject: Subject) -> None:
-        """What the engine calls now is not what the machine calls so."""
-        with contextlib.closing(EngineLock(subject.paths, QUEUE)):
-            show(subject, at=time.time() - 3600)
-            found = list(check_clock(subject))
-        assert "set forward by 1:00:00" in found[0].text
-        assert levels(check_clock(subject))[0] in ("ok", "note")
+@pytest.mark.parametrize(("limit", "running", "level"), [(10_000, 100, "ok"), (300, 290, "problem")])
+def test_limit_of_processes(limit: int, running: int, level: str) -> None:
+    """What counts is how many more there may be."""
+    assert judge_processes(limit, running).level == level
 
 
-class TestLimits:
-    """`ulimit`."""
-
-    def test_files(self) -> None:
-        """Few are a problem."""
-        assert judge_files(1024).level == "ok"
-        assert judge_files(resource.RLIM_INFINITY).level == "ok"
-        assert judge_files(64).level == "problem"
-
-    def test_processes(self) -> None:
-        """What counts is how many more there may be; root has no limit."""
-        rooms = [(10_000, 100), (300, 150), (300, 290), (resource.RLIM_INFINITY, 10**6)]
-        assert levels(judge_processes(*room, uid=1000) for room in rooms) == ["ok", "note", "problem", "ok"]
-        assert judge_processes(10, 9, uid=0).level == "ok"
+def test_limit_of_files(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few are a problem."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _limit: (64, 64))
+    assert "only 64 files" in next(iter(check_limits(subject))).text
 
 
 class TestGpus:
@@ -432,3 +399,35 @@ class TestGpus:
         (tmp_path / "d").mkdir()
         assert nvidia_cards(tmp_path) == 1
         assert nvidia_cards(tmp_path / "none") == 0
+
+
+class TestInstallation:
+    """Packages of older tools that install the same import names."""
+
+    def install(self, site: Path, name: str, *files: str) -> None:
+        """Put a package there, as pip does it."""
+        info = site / f"{name.replace('-', '_')}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        for file in files:
+            (site / file).parent.mkdir(parents=True, exist_ok=True)
+            (site / file).touch()
+        (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+
+    def found(self, site: Path) -> list[Verdict]:
+        return list(check_install(Subject(Paths(site), {}, simulated=False), [str(site)]))
+
+    def test_before_and_after(self, tmp_path: Path) -> None:
+        """Alone all is well; a package with our import name is reported, and so is what its removal took along."""
+        ours = ("simple_gpu_scheduler/scheduler.py", "stoker/__init__.py")
+        self.install(tmp_path, "stoker", *ours)
+        self.install(tmp_path, "simple-hypersearch", "simple_hypersearch/__init__.py")
+        assert [verdict.level for verdict in self.found(tmp_path)] == ["ok"]
+        self.install(tmp_path, "simple-gpu-scheduler", ours[0])
+        (verdict,) = self.found(tmp_path)
+        assert verdict.level == "problem"
+        assert verdict.text.startswith("the package simple-gpu-scheduler has the same import names")
+        shutil.rmtree(tmp_path / "simple_gpu_scheduler")
+        shutil.rmtree(tmp_path / "simple_gpu_scheduler-1.0.dist-info")
+        (verdict,) = self.found(tmp_path)
+        assert (verdict.level, verdict.text) == ("problem", "missing of what Stoker installed: scheduler.py")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli.views.plain import DEVICE_COLUMNS, JOB_COLUMNS, PAST_COLUMNS, devices_plain, jobs_plain
+from stoker.cli.views.plain import DEVICE_COLUMNS, JOB_COLUMNS, PAST_COLUMNS, Columns, plain_lines
 from stoker.queue.view_model import JobLine
 from support.views import GIB, a_device, a_line, a_running_line
 
@@ -17,16 +17,16 @@ TEXT = (Path(__file__).parents[2] / "docs/output.md").read_text()
 @pytest.mark.parametrize(
     ("verb", "columns"), [("status", JOB_COLUMNS), ("history", PAST_COLUMNS), ("gpus", DEVICE_COLUMNS)]
 )
-def test_every_column_is_in_the_documents(verb: str, columns: tuple[str, ...]) -> None:
+def test_every_column_is_in_the_documents(verb: str, columns: Columns) -> None:
     """In the order in which they are printed."""
     _, section = TEXT.split(f"## `stoker {verb} --plain`", 1)
     named = re.findall(r"^\| ([A-Z_]+) \|", section.split("\n## ")[0], re.MULTILINE)
-    assert tuple(named) == columns
+    assert named == list(columns)
 
 
 def fields(job: JobLine) -> dict[str, str]:
     """A job's fields by the names of their columns."""
-    header, line = jobs_plain([job])
+    header, line = plain_lines([job], JOB_COLUMNS)
     return dict(zip(header.split("\t"), line.split("\t"), strict=True))
 
 
@@ -50,6 +50,6 @@ def test_memory_of_jobs(job: JobLine, expected: tuple[str, ...]) -> None:
 
 def test_speeds_of_devices() -> None:
     """Only where they are known."""
-    header, *lines = devices_plain([a_device(combined_speed=1.7), a_device()])
+    header, *lines = plain_lines([a_device(combined_speed=1.7), a_device()], DEVICE_COLUMNS)
     place = header.split("\t").index("SPEED")
     assert [line.split("\t")[place] for line in lines] == ["1.70", "-"]

@@ -140,29 +140,33 @@ def test_all_is_shown_where_it_is_wanted() -> None:
     assert len(shown(many, height=None).splitlines()) > 500
 
 
-def test_something_that_waits_is_always_seen() -> None:
-    """However much runs."""
-    many = a_status([*(a_running_line(n) for n in range(1, 90)), a_line(99, why="needs 4 GPUs")])
-    assert "needs 4 GPUs" in shown(many, height=16)
+MANY_RUN = a_status([*(a_running_line(n) for n in range(1, 90)), a_line(99, why="needs 4 GPUs")])
+MANY_GPUS = a_status([a_line(why="needs 1 GPU")], [a_device(str(n)) for n in range(16)])
+GONE = EngineLine(running=False, seen=exactly(NOW) - timedelta(hours=2))
+PAUSED = EngineLine(running=True, paused=Mark("paused by you", exactly(NOW - 300)))
 
 
-def test_an_empty_queue_says_what_to_type() -> None:
-    """One line and the next command."""
-    assert "the queue is empty; put something into it: stoker submit" in shown(a_status([], [BUSY]))
-
-
-def test_without_an_engine_the_numbers_are_old() -> None:
-    """It says so, and how an engine is started."""
-    gone = EngineLine(running=False, seen=exactly(NOW) - timedelta(hours=2))
-    screen = shown(a_status([a_line()], [BUSY], engine=gone))
-    assert "no engine runs; it starts with the next submit, or: stoker engine start" in screen
-    assert "the GPUs are shown as they were 2h ago" in screen
-
-
-def test_a_paused_queue_is_told_first() -> None:
-    """In the heading, with since when."""
-    paused = EngineLine(running=True, paused=Mark("paused by you", exactly(NOW - 300)))
-    assert shown(a_status([], engine=paused)).startswith("stoker on lab7 · the queue is paused by you, 5m ago")
+@pytest.mark.parametrize(
+    ("status", "height", "words"),
+    [
+        (MANY_RUN, 16, "needs 4 GPUs"),  # something that waits is always seen
+        (MANY_GPUS, 12, "more GPUs, 0 with jobs (stoker gpus)"),
+        (MANY_GPUS, 12, "needs 1 GPU"),
+        (a_status([a_line(9, label="9.[0-99]", tasks=100)], counts=Counts(0, 150, 0)), 40, "… 50 more waiting"),
+        (a_status([], [BUSY]), 40, "the queue is empty; put something into it: stoker submit"),
+        (
+            a_status([a_line()], engine=GONE),
+            40,
+            "no engine runs; it starts with the next submit, or: stoker engine start",
+        ),
+        (a_status([a_line()], [BUSY], engine=GONE), 40, "the GPUs are shown as they were 2h ago"),
+        (a_status([], engine=PAUSED), 40, "stoker on lab7 · the queue is paused by you, 5m ago"),
+        (a_status([], notes=["the disk is full"]), 40, "the disk is full"),
+    ],
+)
+def test_what_is_told(status: Status, height: int, words: str) -> None:
+    """Whatever keeps jobs from running, and what is hidden, is in words on the screen."""
+    assert words in shown(status, height=height)
 
 
 def test_simulated_devices_are_told() -> None:
@@ -183,22 +187,3 @@ def test_what_could_move_the_cursor_is_escaped() -> None:
     )
     for width in (60, 120):
         assert shown(status, width).replace("\n", "").isprintable()
-
-
-def test_notes_are_shown() -> None:
-    """What keeps the engine from working is told."""
-    assert "the disk is full" in shown(a_status([], notes=["the disk is full"]))
-
-
-def test_many_devices_leave_room_for_jobs() -> None:
-    """Some are told of in one line."""
-    status = a_status([a_line(why="needs 1 GPU")], [a_device(str(n)) for n in range(16)])
-    screen = shown(status, height=12)
-    assert "more GPUs, 0 with jobs (stoker gpus)" in screen
-    assert "needs 1 GPU" in screen
-
-
-def test_hidden_tasks_are_counted() -> None:
-    """A line of an array stands for all its tasks."""
-    status = a_status([a_line(9, label="9.[0-99]", tasks=100)], counts=Counts(0, 150, 0))
-    assert "… 50 more waiting" in shown(status)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.compat.gpu_task.folder import MARKER, begin, finish, folder_state, mark, occupy
+from stoker.compat.gpu_task.instance import MARKER, begin, finish, folder_state, mark, occupy
 from support.disk import fill, small_disk
 
 

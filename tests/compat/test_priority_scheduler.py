@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.compat.priority_scheduler.__main__ import main
+from stoker.compat.priority_scheduler.command import main
 
 HEADER = "Directory,Executable,Filename,Epochs,Priority\n"
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from stoker.compat.schedule import main
-from stoker.compat.schedule_info import find_info
+from stoker.compat.schedule.command import main
+from stoker.compat.schedule.info import find_info
 
 FOUR_FREE = "Free GPU:\n---------\nGPU 0\nGPU 1\nGPU 2\nGPU 3\n"
 

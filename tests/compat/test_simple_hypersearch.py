@@ -76,6 +76,9 @@ def test_printed_commands(typed: str, expected: str, capfd: pytest.CaptureFixtur
         (["a}", "-p", "a", "1"], "write {{ and }} for plain braces"),
         (["{a:.3f}", "-p", "a", "1"], "cannot be filled with a=1: Unknown format code 'f'"),
         (["{a[9]}", "-p", "a", "1"], "cannot be filled with a=1: string index out of range"),
+        # Nothing is printed, not even the commands before the one that cannot be.
+        (["{a[1]}", "-p", "a", "xy", "z", *GRID.split()], "cannot be filled with a=z: string index out of range"),
+        (["{a:{b}}", "-p", "a", "x", "-p", "b", "5", "d", *GRID.split()], "cannot be filled with a=x, b=d"),
         (["{a.b}", "-p", "a", "1"], "cannot be filled with a=1: 'str' object has no attribute 'b'"),
         ([], "put it before the first -p, or after a --"),
         (["-p", "a", "1", "2", "x {a}"], "put it before the first -p, or after a --"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.device import Claim, compatible
+from stoker.core.lease import Claim, compatible
 
 MANY = 99
 
@@ -26,7 +26,7 @@ claims = st.builds(Claim, st.just("A"), st.none() | st.integers(0, 10), st.integ
         pytest.param(Claim("A", share=9), [Claim("A", share=9), Claim("A", share=2)], None, False, id="least patient"),
         pytest.param(Claim("A", 4, MANY), [Claim("A", 6, MANY)], 10, True, id="memory that just fits"),
         pytest.param(Claim("A", 5, MANY), [Claim("A", 6, MANY)], 10, False, id="memory that does not"),
-        pytest.param(Claim("A", 5, MANY), [Claim("A", 6, MANY)], None, True, id="memory that nobody knows"),
+        pytest.param(Claim("A", 5, MANY), [Claim("A", 6, MANY)], None, True, id="unknown memory"),
         pytest.param(Claim("A", None, 2), [Claim("A", None, 2)], 10, True, id="shared without any reservation"),
     ],
 )

@@ -17,6 +17,7 @@ from stoker.core.job import (
     InvalidTransition,
     Job,
     Lost,
+    Resumed,
     Returned,
     Running,
     Started,
@@ -37,10 +38,13 @@ DONE = Exited(1, code=0, signal=0, at=9.0)
 FAILED = Exited(1, code=3, signal=0, at=9.0)
 TIMEOUT = Exited(1, code=0, signal=15, at=9.0, why="timeout")
 RETURNED = Returned(1, at=3.0)
+SHORT = Returned(1, at=3.0, short="no process")
+RESUMED = Resumed(5.0)
 LOST = Lost(1, at=3.0)
 CANCELLED = Cancelled(at=4.0, note="by you")
 
 WAITING = Waiting(0.0)
+PARKED = Waiting(0.0, "no process")
 STARTING = Starting(1, "k1", ("0",), 1.0, "1.log")
 RUNNING = Running(1, "k1", ("0",), 2.0, "1.log")
 STOPPING = Stopping(1, "k1", ("0",), 4.0, "1.log", note="by you")
@@ -52,6 +56,9 @@ LEGAL: list[tuple[State, Event, State]] = [
     (WAITING, CANCELLED, Ended("cancelled", 4.0, note="by you")),
     (STARTING, STARTED, RUNNING),
     (STARTING, RETURNED, Waiting(0.0)),
+    (STARTING, SHORT, PARKED),
+    (RUNNING, SHORT, PARKED),
+    (PARKED, RESUMED, WAITING),
     (STARTING, LOST, Waiting(3.0)),
     (STARTING, CANCELLED, STOPPING),
     (RUNNING, DONE, Ended("done", 9.0, 0)),
@@ -66,10 +73,11 @@ LEGAL: list[tuple[State, Event, State]] = [
     (STOPPING, FAILED, Ended("cancelled", 9.0, 3, note="by you")),
     (STOPPING, TIMEOUT, Ended("cancelled", 9.0, 0, 15, "by you")),
     (STOPPING, RETURNED, Ended("cancelled", 3.0, note="cancelled before it started")),
+    (STOPPING, SHORT, Ended("cancelled", 3.0, note="cancelled before it started")),
     (STOPPING, LOST, Ended("cancelled", 3.0, note="its worker died while it was being stopped")),
 ]
 
-EVENTS: list[Event] = [ASSIGNED, STARTED, DONE, FAILED, TIMEOUT, RETURNED, LOST, CANCELLED]
+EVENTS: list[Event] = [ASSIGNED, STARTED, DONE, FAILED, TIMEOUT, RETURNED, SHORT, LOST, CANCELLED, RESUMED]
 STATES: list[State] = [WAITING, STARTING, RUNNING, STOPPING, OVER]
 ILLEGAL = [
     (state, event)
@@ -167,3 +175,10 @@ def test_a_command_is_shown_as_a_user_would_type_it() -> None:
     """Words are quoted where the shell would need it; a line for the shell is left as it is."""
     assert Command(("echo", "a b")).text == "echo 'a b'"
     assert Command(("echo a b | wc",), shell="/bin/sh").text == "echo a b | wc"
+
+
+def test_a_start_that_was_not_possible_is_no_try() -> None:
+    """It counts neither as a failure nor as a loss, and the next attempt has another number."""
+    job = after(in_state(RUNNING), SHORT)
+    assert (job.tries, job.failures, job.losses, job.attempts) == (0, 0, 0, 1)
+    assert after(job, RESUMED, ASSIGNED).attempts == 2

@@ -76,7 +76,7 @@ def test_halting(text: str, done: int, failed: int, reached: bool) -> None:
 
 
 def test_a_percentage_of_an_unknown_number_is_never_reached() -> None:
-    """While lines still arrive nobody can tell how many there will be."""
+    """While lines still arrive, their number is unknown."""
     tally = Tally(given=1)
     end(tally, 1, "failed")
     halt = parse_halt("now,fail=20%")

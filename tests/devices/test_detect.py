@@ -6,19 +6,21 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from stoker.core.device import Snapshot, resolve
-from stoker.core.errors import Impossible
+from stoker.core.errors import Impossible, UsageError
 from stoker.devices.detect import DeclaredDevices, NoDevices, Subset, known_names, simulate
 from support.build import simulated
-from support.nvml import DRIVER_NOT_LOADED, Bench, FakeGpu, FakeMachine, compiled
+from support.nvml import DRIVER_NOT_LOADED, Bench, FakeGpu, FakeMachine
+from support.wait import ending, line_from
 
 TWO = FakeMachine((FakeGpu("GPU-aaaa-1"), FakeGpu("GPU-aabb-2")))
+UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 MACHINE = Snapshot(0.0, simulated(24, 24))
 
 PROGRAM = """
@@ -38,11 +40,10 @@ else:
 
 
 @pytest.fixture
-def bench(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Bench:
+def bench(bench: Bench) -> Bench:
     """A machine with two GPUs."""
-    made = Bench(compiled(tmp_path_factory.getbasetemp()), tmp_path / "state")
-    made.write(TWO)
-    return made
+    bench.write(TWO)
+    return bench
 
 
 @pytest.fixture
@@ -132,6 +133,55 @@ class TestNoDriver:
         assert ask(bench.environment, "detect")[0] == "Impossible"
 
 
+class TestDeclared:
+    """Devices that are only names given by the user."""
+
+    @pytest.mark.parametrize(
+        ("words", "ids", "claims", "share"),
+        [
+            (["2", "0", UUID], ["2", "0", UUID], ["name:2", "name:0", f"name:{UUID}"], [1, 1, 1]),
+            # A word that is listed again is a further slot with an id of its own, and shares the claim.
+            (["0", "0", "1", "0"], ["0", "0#2", "1", "0#3"], ["name:0", "name:0", "name:1", "name:0"], [3, 3, 1, 3]),
+            (["0", "0", "0#2"], ["0", "0#3", "0#2"], ["name:0", "name:0", "name:0#2"], [2, 2, 1]),
+            # A slot of several GPUs claims each of them once, and may be held as often as its most listed GPU.
+            (["0,1"], ["0,1"], ["name:0 name:1"], [1]),
+            (["0,0, 0", "1,"], ["0,0, 0", "1,"], ["name:0", "name:1"], [1, 1]),
+            (["0", "0,1", "1"], ["0", "0,1", "1"], ["name:0", "name:0 name:1", "name:1"], [2, 2, 2]),
+            # Blanks are seen by the job, but not by the ledger.
+            (["1", " 1"], ["1", " 1"], ["name:1", "name:1"], [2, 2]),
+            # The empty word claims nothing, may be listed often, and has an id that can be typed.
+            (["", ""], ["none", "none#2"], ["", ""], [1, 1]),
+        ],
+    )
+    def test_slots(self, words: list[str], ids: list[str], claims: list[str], share: list[int]) -> None:
+        """There is one device per word in the listed order, and a job sees the word exactly as it was given."""
+        devices = DeclaredDevices(words).snapshot(0.0).devices
+        assert [device.visible for device in devices] == [device.label for device in devices] == words
+        assert [device.id for device in devices] == ids
+        assert [" ".join(device.claims) for device in devices] == claims
+        assert [device.share for device in devices] == share
+
+    def test_known_words_are_claimed_by_uuid(self) -> None:
+        """Index and prefix of one GPU share its claim; a word that the driver does not know keeps its name."""
+        words = ["0", "GPU-8932f937", UUID, "7"]
+        devices = DeclaredDevices(words, dict.fromkeys(words[:3], UUID)).snapshot(0.0).devices
+        assert [device.claims for device in devices] == [(UUID,), (UUID,), (UUID,), ("name:7",)]
+        assert [device.share for device in devices] == [3, 3, 3, 1]
+
+    def test_nothing_is_measured(self) -> None:
+        """A declared device has no memory and no reading, so nothing is packed on it."""
+        snapshot = DeclaredDevices(["0"]).snapshot(12.5)
+        assert (snapshot.at, snapshot.readings) == (12.5, {})
+        assert not snapshot.devices[0].measured
+        assert snapshot.devices[0].memory is None
+
+    def test_no_words_at_all_are_refused(self) -> None:
+        """A run without any device is a mistake in the command."""
+        with pytest.raises(UsageError) as caught:
+            DeclaredDevices([])
+        assert "for example" in caught.value.hint
+
+
 class TestSimulated:
     """Simulated devices."""
 
@@ -184,3 +234,79 @@ def test_device_that_vanishes() -> None:
     with closing(Subset(DeclaredDevices(["a", "b"]), ["b", "gone"])) as devices:
         assert [device.id for device in devices.snapshot(0.0).devices] == ["b"]
         assert devices.fileno() == -1
+
+
+_LOOKER = """
+import json, sys, time
+from stoker.devices.detect import LateDevices
+devices = LateDevices(sys.argv[1:], "no GPU found: at first", soonest=0.1)
+for line in sys.stdin:
+    deadline = time.monotonic() + 30
+    while True:
+        seen = devices.snapshot(time.time())
+        if line.strip() in (seen.note, str(len(seen.devices))) or time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    print(json.dumps([[each.id for each in seen.devices], seen.note]), flush=True)
+devices.close()
+"""
+
+
+@pytest.fixture
+def unloaded(bench: Bench) -> Bench:
+    """A machine whose driver is not loaded yet."""
+    bench.write(FakeMachine(init=DRIVER_NOT_LOADED))
+    return bench
+
+
+class Looker:
+    """A process that polls until it sees the expected devices."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def look_for(self, wanted: str) -> tuple[list[str], str]:
+        """Wait for a note, or for a number of devices."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(wanted + "\n")
+        self._process.stdin.flush()
+        ids, note = json.loads(line_from(self._process.stdout))
+        return ids, note
+
+
+@pytest.fixture
+def looker(unloaded: Bench, request: pytest.FixtureRequest) -> Iterator[Looker]:
+    """A process beside the stand-in driver; the parameters are the devices that the user named."""
+    command = [sys.executable, "-c", _LOOKER, *getattr(request, "param", [])]
+    process = subprocess.Popen(
+        command, env=unloaded.environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with ending(process):
+        yield Looker(process)
+
+
+def test_a_driver_that_comes_late_is_found(unloaded: Bench, looker: Looker) -> None:
+    """Until then the reason is the real one, and it changes with what is found."""
+    not_loaded = "no GPU found: libnvidia-ml.so.1 is there, but the NVIDIA driver is not loaded"
+    assert looker.look_for(not_loaded) == ([], not_loaded)
+    unloaded.write(FakeMachine())
+    nothing = "no GPU found: the NVIDIA driver is loaded, but shows no GPU that jobs could use"
+    assert looker.look_for(nothing) == ([], nothing)
+    unloaded.write(TWO)
+    assert looker.look_for("2") == (["GPU-aaaa-1", "GPU-aabb-2"], "")
+
+
+@pytest.mark.parametrize("looker", [["1"]], indirect=True)
+def test_of_late_devices_only_the_named_are_used(unloaded: Bench, looker: Looker) -> None:
+    """As if they had been there from the start."""
+    unloaded.write(TWO)
+    assert looker.look_for("1") == (["GPU-aabb-2"], "")
+
+
+@pytest.mark.parametrize("looker", [["7"]], indirect=True)
+def test_late_devices_without_the_named_are_none(unloaded: Bench, looker: Looker) -> None:
+    """And the reason says which there are."""
+    unloaded.write(TWO)
+    wanted = "no device '7' on this machine; there are 0, 1"
+    assert looker.look_for(wanted) == ([], wanted)

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import psutil
 import pytest
@@ -26,7 +25,6 @@ from support.nvml import (
     FakeMachine,
     FakeProcess,
     FakeSlice,
-    compiled,
 )
 from support.wait import PATIENCE_SECONDS, ending, line_from
 
@@ -39,10 +37,9 @@ PATIENCE = PATIENCE_SECONDS
 
 
 @pytest.fixture
-def bench(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Bench:
-    made = Bench(compiled(tmp_path_factory.getbasetemp()), tmp_path / "state")
-    made.write(TWO)
-    return made
+def bench(bench: Bench) -> Bench:
+    bench.write(TWO)
+    return bench
 
 
 @pytest.fixture

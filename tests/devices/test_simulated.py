@@ -81,26 +81,14 @@ def test_a_killed_job_is_gone_at_the_next_look(machine: SimulatedMachine, tmp_pa
     assert list((tmp_path / "sim").iterdir()) == []
 
 
-def test_temperature_follows_the_load_slowly(machine: SimulatedMachine) -> None:
-    """A busy device warms up over a minute and cools down again; power follows at once."""
-    idle = machine.reading(now=0.0)
-    job = machine.start("--seconds", "60", "--load", "100")
+def test_temperature_and_power_follow_the_load(machine: SimulatedMachine) -> None:
+    """A busy device is warmer and takes more power."""
+    idle = machine.reading()
+    machine.start("--seconds", "60", "--load", "100")
     machine.wait_used(GIB)
-    warming = [machine.reading(now=seconds).temperature or 0 for seconds in (0.0, 5.0, 20.0, 120.0)]
-    assert warming == sorted(set(warming))
-    assert warming[0] == idle.temperature
-    assert 70 <= warming[-1] <= 90
-    assert (machine.reading(now=120.0).power or 0) > (idle.power or 0)
-    job.kill()
-    job.wait(PATIENCE_SECONDS)
-    assert machine.reading(now=120.0).power == idle.power
-    assert machine.reading(now=600.0).temperature == idle.temperature
-
-
-def test_a_clock_set_back_changes_no_temperature(machine: SimulatedMachine) -> None:
-    """A snapshot at an earlier time than the last one is harmless."""
-    later, earlier = machine.reading(now=1000.0), machine.reading(now=10.0)
-    assert later == earlier
+    busy = machine.reading()
+    assert (busy.temperature or 0) > (idle.temperature or 99)
+    assert (busy.power or 0) > (idle.power or 999)
 
 
 def test_a_vanished_directory_is_unknown_and_never_free(machine: SimulatedMachine, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from stoker.core.device import OURS, Claim, Lease
+from stoker.core.lease import OURS, Claim, Lease
 from stoker.ledger.files import owner_name
 from stoker.ledger.leases import KIND, decoded, encoded
 

@@ -145,20 +145,24 @@ class TestPrecedence:
 class TestMistakes:
     """What cannot be understood is said in one sentence that names the file."""
 
-    def test_unknown_key(self, files: Files) -> None:
-        """It is an error that names the nearest known one."""
-        files.write(files.user, "min_fre = 1")
-        assert files.complaint() == (f"{files.user}: unknown key 'min_fre'", "did you mean min_free?")
-        files.write(files.user, "qqq = 1")
-        assert files.complaint()[1].startswith("known are devices, strangers")
-
-    def test_option_outside_of_its_table(self, files: Files) -> None:
-        """A job option at the top is told where it belongs."""
-        files.write(files.user, 'vram = "8G"')
-        assert files.complaint()[1] == "vram is a job option: put it under [defaults]"
-        files.write(files.user, "")
-        files.write(files.project.with_name("pyproject.toml"), "[tool.stoker]\ngpus = 1")
-        assert files.complaint()[1] == "gpus is a job option: put it under [tool.stoker.defaults]"
+    @pytest.mark.parametrize(
+        ("name", "text", "message", "hint"),
+        [
+            ("user", "min_fre = 1", ": unknown key 'min_fre'", "did you mean min_free?"),
+            ("user", "qqq = 1", ": unknown key 'qqq'", "known are devices, strangers"),
+            ("user", 'vram = "8G"', ": unknown key 'vram'", "vram is a job option: put it under [defaults]"),
+            ("user", "strangers: count", " is not TOML", "write lines such as"),
+            ("project", 'defaults.gpus = "two"', ": gpus under [defaults] is 'two', not a whole number", "see stoker"),
+            ("pyproject", "[tool.stoker]\ngpus = 1", ": unknown key 'gpus'", "put it under [tool.stoker.defaults]"),
+        ],
+    )
+    def test_a_file(self, files: Files, name: str, text: str, message: str, hint: str) -> None:
+        """It names the file, and the nearest known key or where it belongs."""
+        path = files.project.with_name("pyproject.toml") if name == "pyproject" else getattr(files, name)
+        files.write(path, text)
+        complaint = files.complaint()
+        assert complaint[0].startswith(f"{path}{message}")
+        assert hint in complaint[1]
 
     def test_wrong_value(self, files: Files) -> None:
         """File, key, value and what would be right; also where a stronger file sets another."""
@@ -166,11 +170,6 @@ class TestMistakes:
         files.write(files.user, 'patience = "2m"')
         expected = f"{files.system}: patience is 'long', not a duration with a unit"
         assert files.complaint() == (expected, "for example 60s")
-
-    def test_wrong_default(self, files: Files) -> None:
-        """The same for a job option."""
-        files.write(files.project, 'defaults.gpus = "two"')
-        assert files.complaint()[0] == f"{files.project}: gpus under [defaults] is 'two', not a whole number"
 
     def test_wrong_variable(self, files: Files) -> None:
         """A variable is named like a file."""
@@ -181,11 +180,6 @@ class TestMistakes:
         """And so is a flag."""
         with pytest.raises(UsageError, match="--min-free is 'x', not a number of GPUs"):
             files.load(min_free="x")
-
-    def test_not_toml(self, files: Files) -> None:
-        """A file that is not TOML says so."""
-        files.write(files.user, "strangers: count")
-        assert files.complaint()[0].startswith(f"{files.user} is not TOML")
 
     @pytest.mark.parametrize("key", KEYS)
     def test_engine_keys_in_a_project(self, files: Files, key: str) -> None:
@@ -198,7 +192,7 @@ class TestMistakes:
 
 
 def test_untrusted_project_file(files: Files) -> None:
-    """A file that everybody may write to sets nothing, and the warning names it."""
+    """A file that every user may write to sets nothing, and the warning names it."""
     files.write(files.project, "[defaults]\nenv = {LD_PRELOAD = 'evil.so'}")
     files.project.chmod(0o666)
     config = files.load()
@@ -333,16 +327,16 @@ class TestTrust:
         assert list(read_settings(tmp_path / "file/config.toml")) == []
 
     def test_world_writable(self, tmp_path: Path) -> None:
-        """A file that everybody may write to is ignored, with a word why."""
+        """A file that every user may write to is ignored, with a word why."""
         (tmp_path / "config.toml").write_text("not TOML")
         (tmp_path / "config.toml").chmod(0o666)
-        assert why_ignored(tmp_path / "config.toml") == "everybody may write to it (chmod o-w would help)"
+        assert why_ignored(tmp_path / "config.toml") == "every user may write to it (chmod o-w would help)"
 
     def test_somebody_elses(self, tmp_path: Path, user: User) -> None:
         """A file of another user is ignored, and the warning names him; so is one of nobody in particular."""
         (tmp_path / "config.toml").write_text(DEFAULTS)
         os.chown(tmp_path / "config.toml", user.uid, user.gid)
-        assert why_ignored(tmp_path / "config.toml").startswith(f"it belongs to {user.name}")
+        assert why_ignored(tmp_path / "config.toml").startswith(f"it belongs to user {user.name}")
         os.chown(tmp_path / "config.toml", 54321, 54321)
         assert why_ignored(tmp_path / "config.toml").startswith("it belongs to user 54321")
 

@@ -11,10 +11,20 @@ from pathlib import Path
 import pytest
 
 from stoker.core.errors import Impossible, StokerError, UsageError
-from stoker.queue.engine_process import LIMIT, READY, EngineFailed, ensure_engine, open_log, tell_failure, tell_ready
-from stoker.store.engine_lock import QUEUE, EngineLock, lock_path
+from stoker.queue.engine_process import (
+    LIMIT,
+    READY,
+    Background,
+    EngineFailed,
+    died_again,
+    ensure_engine,
+    open_log,
+    tell_failure,
+    tell_ready,
+)
+from stoker.store.engine_lock import QUEUE, EngineLock, engine_lives, lock_path
 from stoker.store.paths import Paths
-from support.wait import PATIENCE_SECONDS
+from support.wait import PATIENCE_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -55,11 +65,11 @@ def test_an_engine_that_says_why_it_cannot(paths: Paths, tmp_path: Path) -> None
 
 
 def test_an_engine_that_dies_without_a_word(paths: Paths, tmp_path: Path) -> None:
-    """Its exit code is told, and where its last words are."""
+    """Its exit code and the last line of its log are told, and where the log is."""
     environment = in_place_of_stoker(tmp_path, "import sys; print('alas', file=sys.stderr); sys.exit(9)")
     with pytest.raises(EngineFailed) as caught:
         ensure_engine(paths, [], environment)
-    assert caught.value.message == "the engine ended with 9"
+    assert caught.value.message == "the engine ended with 9: alas"
     assert str(paths.log) in caught.value.hint
     assert paths.log.read_text() == "alas\n"
 
@@ -92,6 +102,45 @@ os.close(int(sys.argv[-1]))
 time.sleep(2)
 """
     assert ensure_engine(paths, [], in_place_of_stoker(tmp_path, program))
+
+
+def test_one_more_try_where_another_was_faster_and_is_gone(paths: Paths, tmp_path: Path) -> None:
+    """An engine that was killed between its lock and our look does not fail the start; twice in a row it does."""
+    program = f"""
+import os, pathlib, sys
+marker = pathlib.Path({str(tmp_path)!r}, "tried")
+runs = b'{{"message": "an engine is already at work here", "hint": "", "code": 3}}'
+first = not marker.exists()
+marker.touch()
+os.write(int(sys.argv[-1]), runs if first else {READY!r})
+"""
+    environment = in_place_of_stoker(tmp_path, program)
+    assert ensure_engine(paths, [], environment)
+    (tmp_path / "instead/stoker.py").write_text(program.replace("if first else", "if True else"))
+    with pytest.raises(EngineFailed, match="already at work"):
+        ensure_engine(paths, [], environment)
+
+
+def test_an_engine_that_dies_right_after_its_start(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last line of its log is told; the restart record tells a death from an exit."""
+    program = f"""
+import os, sys
+open({str(paths.restart)!r}, "w").close()
+print("alas", file=sys.stderr, flush=True)
+os.write(int(sys.argv[-1]), {READY!r})
+"""
+    monkeypatch.setenv("PYTHONPATH", in_place_of_stoker(tmp_path, program)["PYTHONPATH"])
+    engine = Background(paths, None)
+    engine.wake()
+    wait_until(lambda: not engine_lives(paths, QUEUE))
+    engine.wake()
+    assert engine.failure is not None
+    assert engine.failure.exit_code == 3
+    assert "died: alas" in engine.failure.message
+    paths.restart.unlink()
+    assert died_again(paths) is None
 
 
 @pytest.mark.parametrize("error", [UsageError("what", "hint"), StokerError("what")])

@@ -10,8 +10,8 @@ import pytest
 from stoker.core.job import Job, Running, Starting
 from stoker.core.learning import Learnt, Runs, observe_use, usual_pace
 from stoker.core.spec import Resources
-from stoker.queue.knowledge import is_shared, speeds_of
-from stoker.queue.view_builder import together
+from stoker.queue.knowledge import speeds_of
+from stoker.queue.view_builder import Holders, together
 from support.build import GIB, a_job, simulated
 
 DEVICES = {device.id: device for device in simulated(24, 24)}
@@ -23,6 +23,10 @@ def running(job_id: int, *devices: str, log: str = "", kind: str = "vit") -> Job
     """A job on some devices."""
     state = Running(1, f"k{job_id}", devices or ("0",), 0.0, log)
     return msgspec.structs.replace(a_job(job_id, Resources(memory=GIB), state=state), kind=kind)
+
+
+def on_a_device(jobs: list[Job]) -> Holders:
+    return Holders(jobs, [], [], [], measured=True)
 
 
 @pytest.fixture
@@ -38,7 +42,7 @@ def test_against_alone(log: str) -> None:
     jobs = [running(1, log=log), running(2, log=log)]
     speeds = speeds_of(jobs, DEVICES, lambda kind: KNOWN)
     assert speeds == {1: 0.75, 2: 0.75}
-    assert together(jobs, speeds) == 1.5
+    assert together(on_a_device(jobs), speeds) == 1.5
 
 
 def test_nothing_is_made_up(log: str) -> None:
@@ -46,18 +50,18 @@ def test_nothing_is_made_up(log: str) -> None:
     assert speeds_of([running(1, log=log), running(2, "1", log=log)], DEVICES, lambda kind: KNOWN) == {}
     jobs = [running(1, log=log), running(2)]
     assert speeds_of(jobs, DEVICES, lambda kind: KNOWN) == {1: 0.75}
-    assert together(jobs, {1: 0.75}) is None
+    assert together(on_a_device(jobs), {1: 0.75}) is None
     assert speeds_of(jobs, DEVICES, lambda kind: Learnt()) == {}
     assert speeds_of([running(1, log=log, kind=""), running(2)], DEVICES, lambda kind: KNOWN) == {}
-    assert together([running(1)], {1: 0.75}) is None
+    assert together(on_a_device([running(1)]), {1: 0.75}) is None
 
 
-def test_company() -> None:
+def test_company(log: str) -> None:
     """Jobs share a GPU if one of their devices is the same; what only starts is no company yet."""
-    jobs = [running(1, "0", "1"), running(2, "1"), running(3, "2")]
-    assert [job.id for job in is_shared(jobs)] == [1, 2]
+    jobs = [running(1, "0", "1", log=log), running(2, "1", log=log), running(3, "2", log=log)]
+    assert speeds_of(jobs, DEVICES, lambda kind: KNOWN) == {1: 0.75, 2: 0.75}
     starting = msgspec.structs.replace(running(2), state=Starting(1, "k", ("0",), 0.0))
-    assert is_shared([running(1), starting]) == []
+    assert speeds_of([running(1, log=log), starting], DEVICES, lambda kind: KNOWN) == {}
 
 
 def test_the_usual_pace() -> None:

@@ -201,7 +201,7 @@ def starts(words: list[str], environment: dict[str, str]) -> bool:
 def has_room(*words: str) -> bool:
     """Whether we let a command pass."""
     try:
-        KernelLimits({}).check(Command(words), {})
+        KernelLimits({}).check(words, {})
     except UsageError:
         return False
     return True
@@ -213,10 +213,10 @@ def test_a_word_of_just_the_largest_size(letter: str) -> None:
     size = len(letter.encode(errors="surrogateescape"))
     fits = letter * ((ONE_STRING - 1) // size)
     assert starts([TRUE, fits], {})
-    KernelLimits({}).check(Command((TRUE, fits)), {})
+    KernelLimits({}).check((TRUE, fits), {})
     assert not starts([TRUE, fits + letter], {})
     with pytest.raises(UsageError):
-        KernelLimits({}).check(Command((TRUE, fits + letter)), {})
+        KernelLimits({}).check((TRUE, fits + letter), {})
 
 
 def test_a_variable_of_just_the_largest_size() -> None:
@@ -228,7 +228,7 @@ def test_a_variable_of_just_the_largest_size() -> None:
     with pytest.raises(UsageError, match="variable A"):
         KernelLimits({"A": fits + "x"})
     with pytest.raises(UsageError, match="variable A"):
-        KernelLimits({}).check(Command((TRUE,)), {"A": fits + "x"})
+        KernelLimits({}).check((TRUE,), {"A": fits + "x"})
 
 
 def test_all_together() -> None:

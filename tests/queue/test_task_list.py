@@ -162,6 +162,7 @@ def test_a_row_that_means_nothing(row: str, sentence: str) -> None:
         (HEADER.replace(",", "\t").encode(), 0, "separated by tabs", "commas"),
         (HEADER.encode("utf-16"), 0, "written in UTF-16", "UTF-8"),
         ((HEADER + 'models,"python3,train.py,5,1\n' + ROW).encode(), 0, "a quote in line 2 that nothing", "close it"),
+        ((HEADER + ROW + 'models,"python3,train.py,5,1\n').encode(), 0, "a quote in line 3 that nothing", "close it"),
         (HEADER.encode() + b"x" * 200_000, 0, "from line 2 on: field larger", "quotes"),
     ],
 )

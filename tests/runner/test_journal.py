@@ -26,19 +26,22 @@ from stoker.runner.journal import (
 )
 from support.disk import fill, small_disk
 
-keys = st.builds("{}.{}".format, st.integers(1), st.integers(1))
-moments = st.integers(0, 2**33).map(float)
+keys = st.builds("{}.{}".format, st.integers(1, 10**18 - 1), st.integers(1, 10**9 - 1))
+moments = st.integers(0, 2**33 - 1).map(float)
 words = st.sampled_from(["exited", "timeout", "stopped", "refused"])
-numbers = st.integers(0, 2**40)
+bytes_ = st.integers(0, 255)
+numbers = st.integers(0, 2**31 - 1)
 notes = st.text(st.characters(), max_size=NOTE_LIMIT)
 """Any characters, also halves of surrogate pairs, as undecodable names have them."""
 records = st.one_of(
     st.builds(AttemptStarted, keys, moments),
-    st.builds(Born, keys, numbers),
-    st.builds(AttemptReturned, keys, moments),
-    st.builds(AttemptExited, keys, moments, numbers, numbers, words, numbers, notes),
+    st.builds(Born, keys, numbers, numbers, st.integers(0, 2**63 - 1), st.uuids().map(str)),
+    st.builds(AttemptReturned, keys, moments, st.just(0), st.just("")),
+    st.builds(AttemptReturned, keys, moments, st.integers(1, 4095), notes),
+    st.builds(AttemptExited, keys, moments, bytes_, bytes_, words, st.integers(0, 2**62), notes),
 )
 
+STARTED = AttemptStarted("1.1", 1.0)
 ENDED = AttemptExited("1.1", 2.0, 0, 0, "exited", 0, "")
 
 
@@ -110,13 +113,13 @@ def test_full_disk(tmp_path: Path) -> None:
         reading(disk / "journal") as reader,
     ):
         fill(disk)
-        os.pwrite(journal, line_of(ENDED), 0)
-        assert reader.news() == [ENDED]
+        os.pwrite(journal, line_of(STARTED) + line_of(ENDED), 0)
+        assert reader.news() == [STARTED, ENDED]
 
 
 def test_news_come_once(tmp_path: Path) -> None:
     """Each reading tells what was written since the one before."""
-    first, second = AttemptStarted("1.1", 1.0), ENDED
+    first, second = STARTED, ENDED
     with writing(tmp_path / "journal") as journal, reading(tmp_path / "journal") as reader:
         assert reader.news() == []
         os.pwrite(journal, line_of(first), 0)
@@ -129,18 +132,19 @@ def test_news_come_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", range(len(line_of(ENDED))))
 def test_unfinished_line_waits(tmp_path: Path, cut: int) -> None:
     """A line that is not yet whole is told when it is, wherever it was cut."""
-    begun = line_of(AttemptStarted("1.1", 1.0))
+    begun = line_of(STARTED)
     whole = begun + line_of(ENDED)
     with writing(tmp_path / "journal") as journal, reading(tmp_path / "journal") as reader:
         os.pwrite(journal, whole[: len(begun) + cut], 0)
-        assert reader.news() == [AttemptStarted("1.1", 1.0)]
+        assert reader.news() == [STARTED]
         os.pwrite(journal, whole, 0)
         assert reader.news() == [ENDED]
 
 
 def test_more_than_one_reading(tmp_path: Path) -> None:
     """All that is there is told at once, however much it is and even beyond the space set aside."""
-    every = [AttemptExited(f"{number}.1", 1.0, 0, 0, "refused", 0, "ü" * NOTE_LIMIT) for number in range(400)]
+    end = AttemptExited("1.1", 1.0, 0, 0, "refused", 0, "ü" * NOTE_LIMIT)
+    every = [record for _ in range(400) for record in (STARTED, end)]
     with writing(tmp_path / "journal") as journal, reading(tmp_path / "journal") as reader:
         os.pwrite(journal, b"".join(map(line_of, every)), 0)
         assert reader.news() == every
@@ -149,7 +153,7 @@ def test_more_than_one_reading(tmp_path: Path) -> None:
 
 def test_nearly_full(tmp_path: Path) -> None:
     """A journal says that it is nearly full while there is still room for what is under way."""
-    line = line_of(ENDED)
+    line = line_of(STARTED) + line_of(ENDED)
     with writing(tmp_path / "journal") as journal, reading(tmp_path / "journal") as reader:
         os.pwrite(journal, line * (SIZE // 2 // len(line)), 0)
         reader.news()

@@ -22,7 +22,20 @@ WRITTEN_BY_0_1: list[tuple[bytes, Record]] = [
 """Lines that version 0.1.0 wrote before the modules were moved, and what they mean."""
 
 
-@pytest.mark.parametrize(("line", "record"), WRITTEN_BY_0_1)
+SINCE_0_2: list[tuple[bytes, Record]] = [
+    (
+        b"P 12.1 4711 4700 123456 5d4b5f0e-0000-4000-8000-000000000000\n",
+        Born("12.1", 4711, 4700, 123456, "5d4b5f0e-0000-4000-8000-000000000000"),
+    ),
+    (
+        b'E 12.1 1700000001.500000 126 0 refused -11 "cannot start a process"\n',
+        AttemptReturned("12.1", 1700000001.5, 11, "cannot start a process"),
+    ),
+]
+"""An older engine reads the first without its last two fields, and the second as a refused start."""
+
+
+@pytest.mark.parametrize(("line", "record"), WRITTEN_BY_0_1 + SINCE_0_2)
 def test_format(line: bytes, record: Record) -> None:
     """A record is written byte for byte as before, and an older one is read."""
     assert line_of(record) == line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
@@ -14,7 +15,7 @@ import pytest
 
 from stoker.core.errors import StokerError
 from stoker.runner.interface import WorkerLost
-from stoker.runner.journal import SIZE, AttemptExited, AttemptStarted
+from stoker.runner.journal import SIZE, AttemptExited, AttemptReturned, AttemptStarted
 from support.disk import fill, small_disk
 from support.local import Yard, end, engine_process, holders, lives, wait_pid, yard
 from support.wait import PATIENCE_SECONDS, line_from, wait_until
@@ -307,6 +308,7 @@ class TestTroubles:
         assert folder.stat().st_mode & 0o777 == 0o700
         assert {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir() if path.name != "socket"} == {
             "lock": 0o600,
+            "jobs": 0o600,
             "journal": 0o600,
         }
 
@@ -320,7 +322,7 @@ class TestTroubles:
             assert works.wait_over("1.1").code == 7
             assert works.wait_over("2.1").code == 3
 
-    @pytest.mark.parametrize("options", ["size=64k", *(f"size=8m,nr_inodes={count}" for count in (2, 3, 4, 5))])
+    @pytest.mark.parametrize("options", ["size=64k", *(f"size=8m,nr_inodes={count}" for count in (2, 3, 4, 5, 6))])
     def test_no_room_for_a_worker(self, tmp_path: Path, options: str) -> None:
         """Where there is no space or no file left, hiring fails with advice and leaves nothing behind."""
         with small_disk(tmp_path / "disk", options) as disk, yard(disk) as works:
@@ -332,10 +334,12 @@ class TestTroubles:
             assert os.listdir("/proc/self/fd") == before
 
     def test_log_on_a_read_only_disk(self, works: Yard) -> None:
-        """A log that cannot be written makes the attempt fail with a note, and nothing runs."""
+        """A log that cannot be written for now gives the attempt back with a note, and nothing runs."""
         with small_disk(works.directory / "disk", "ro") as disk:
-            over = works.run("touch", "ran", out=str(disk / "log"))
-        assert (over.code, over.note) == (126, f"cannot write its output to {disk}/log: Read-only file system")
+            works.begin("touch", "ran", out=str(disk / "log"))
+            works.wait_back("1.1")
+        (back,) = works.records(AttemptReturned)
+        assert back[2:] == (errno.EROFS, f"cannot write its output to {disk}/log: Read-only file system")
         assert not (works.directory / "ran").exists()
 
     def test_journal_wears_out(self, works: Yard) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -299,3 +301,21 @@ def takes_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def test_no_descriptors(works: Yard) -> None:
+    """A worker without descriptors gives attempts back, with all behind them, and starts others when it has some."""
+    worker = works.runner.start_worker()
+    process = works.process_of(worker)
+    before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (process.num_fds() - 1, before[1]))
+    works.start(worker, "1.1", "true")
+    works.start(worker, "2.1", "true")
+    works.wait_back("1.1")
+    works.wait_back("2.1")
+    (back,) = works.records(AttemptReturned, "1.1")
+    assert isinstance(back, AttemptReturned)
+    assert (back.errno, "Too many open files" in back.note) == (errno.EMFILE, True)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, before)
+    works.start(worker, "1.2", "true")
+    assert works.wait_over("1.2").code == 0

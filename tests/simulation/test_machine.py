@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from stoker.simulation.machine import replay, virtual_devices
 from stoker.simulation.policies import BOUND, RULES, SENTENCES, Rules, best_possible, by_pairs, scaled_name
-from stoker.simulation.report import Outcome, figures
+from stoker.simulation.replay import figures
 from stoker.simulation.workload import (
     BUILT_IN,
     FAMILIES,
     Model,
     Models,
+    Outcome,
     Row,
     Work,
     capped,

@@ -87,7 +87,7 @@ def test_another_version_gives_a_notice(paths: Paths) -> None:
     assert version_notice(paths) == ""
     lock_path(paths, QUEUE).write_text(f"{os.getpid()}\n0.0.7\n")
     assert version_notice(paths).startswith("the engine runs 0.0.7")
-    assert "stoker engine stop && stoker engine start; jobs go on" in version_notice(paths)
+    assert "stoker engine restart; jobs go on" in version_notice(paths)
     engine_lock.close()
 
 
@@ -118,7 +118,8 @@ def test_wake_ups_are_received_once(paths: Paths) -> None:
     paths.engines.mkdir()
     assert not wake(paths, QUEUE)
     wake_fifo = WakeFifo(paths, QUEUE)
-    for _ in range(70_000):  # more than there is room for
+    capacity = fcntl.fcntl(wake_fifo.fileno(), fcntl.F_SETPIPE_SZ, 4096)
+    for _ in range(capacity + 1):  # more than there is room for
         assert wake(paths, QUEUE)
     wake_fifo.silence()
     wake_fifo.silence()

@@ -26,9 +26,8 @@ RACER = """
 import sys
 from pathlib import Path
 from stoker.store.paths import Paths
-from stoker.store.engine_lock import EngineLock, engine_lives
+from stoker.store.engine_lock import EngineLock, engine_lives, sweep_locks
 from stoker.store.writer import open_store
-from stoker.store.engine_lock import sweep_locks
 paths = Paths(Path(sys.argv[1]))
 store = open_store(paths)
 for _ in range(300):
@@ -74,7 +73,7 @@ class TestPresence:
     def test_no_living_engine_is_swept(self, paths: Paths, store: Store) -> None:
         """Engines that start while others sweep are seen alive."""
         with ExitStack() as stack:
-            racers = [stack.enter_context(engine_process(RACER, paths.state)) for _ in range(6)]
+            racers = [stack.enter_context(engine_process(RACER, paths.state)) for _ in range(3)]
             for racer in racers:
                 finish(racer)
         assert list(paths.engines.iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ import pytest
 
 from stoker.core.errors import StokerError
 from stoker.store.paths import file_system_of as file_system
-from stoker.store.paths import find_paths
-from support.users import User, made_users
+from stoker.store.paths import find_paths, write_problem
+from support.disk import fill, small_disk
+from support.users import User, made_users, reachable_directory, run_as
 
 
 @pytest.fixture(scope="session")
@@ -134,6 +136,44 @@ class TestNetworkHome:
             find_paths({}, "host", simulated=False, mountinfo=mounts, spare=tmp_path)
 
 
+class TestNoUsableHome:
+    """Homes that do not exist or cannot be written to, as in containers."""
+
+    @pytest.mark.parametrize("kind", ["missing", "file", "read-only"])
+    def test_local_directory(self, user: User, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+        """The state is in a private local directory instead, with a notice."""
+        with reachable_directory() as place:
+            (place / "spare").mkdir(mode=0o1777)
+            (place / "spare").chmod(0o1777)
+            home = place / "home"
+            if kind == "file":
+                home.write_text("")
+            elif kind == "read-only":
+                (home / "stoker/host").mkdir(parents=True)
+                os.chown(home / "stoker/host", user.uid, user.gid)
+                (home / "stoker/host").chmod(0o500)
+            said = run_as(user, print_paths, home, place / "spare").splitlines()
+            assert said[0] == str(place / "spare" / f"stoker-{user.uid}" / "host")
+            assert str(home) in said[1]
+
+    def test_a_full_disk_is_no_reason(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The queue is not split over two places."""
+
+        def full(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(Path, "mkdir", full)
+        with pytest.raises(StokerError, match="No space left"):
+            find_paths({}, "host", simulated=False)
+
+
+def print_paths(home: str, spare: str) -> None:
+    """The state directory and its notice, for a user with this XDG_STATE_HOME."""
+    os.environ["XDG_STATE_HOME"] = home
+    paths = find_paths({}, "host", simulated=False, spare=Path(spare))
+    print(paths.state, paths.note, sep="\n")
+
+
 class TestFileSystemOf:
     """The type of a file system, from the kernel's list."""
 
@@ -167,3 +207,16 @@ class TestFileSystemOf:
         written = str(tmp_path / name).replace("\\", "\\134").replace(" ", "\\040")
         (tmp_path / "mounts").write_text(a_mount("/", "ext4") + a_mount(written, "nfs"))
         assert file_system(tmp_path / name, str(tmp_path / "mounts")) == "nfs"
+
+
+@pytest.mark.parametrize("options", ["size=1m", "nr_inodes=3"])
+def test_a_full_disk_is_named(tmp_path: Path, options: str) -> None:
+    """Whether bytes or inodes are used up; nothing is left of the probe."""
+    with small_disk(tmp_path / "disk", options) as disk:
+        assert write_problem(disk) == ""
+        assert list(disk.iterdir()) == []
+        (disk / "file").touch()
+        (disk / "last inode").touch()
+        if options.startswith("size"):
+            fill(disk)
+        assert write_problem(disk) == f"{disk} cannot be written to: No space left on device"

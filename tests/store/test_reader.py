@@ -152,3 +152,14 @@ class TestContent:
         store.record([after(one, succeeded), after(other, succeeded), after(third, EVENTS)])
         assert store.times_done(content_of(TRUE.command, TRUE.spec)) == 2
         assert store.times_done(content_of(self.COMMAND, self.SPEC)) == 0
+
+
+def test_a_setting_that_cannot_be_read_stays_in_force(store: Store) -> None:
+    """A pause or drain is not lifted because its note is damaged; other settings are not affected."""
+    store.put_setting("paused:queue", {"note": "paused by you", "at": 1.0})
+    with store.writing() as connection:
+        for key, body in (("drained:0", "{"), ("drained:1", "[1]"), ("drained:2", '{"note": 3}'), ("drained:3", "")):
+            connection.execute("INSERT INTO settings VALUES (?, ?)", (key, body))
+    settings = store.settings()
+    assert settings["paused:queue"]["note"] == "paused by you"
+    assert all("cannot be read" in settings[f"drained:{number}"]["note"] for number in range(4))

@@ -23,8 +23,8 @@ from stoker.core.job import (
 )
 from stoker.core.learning import kind_of
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
-from stoker.store.schema import AttemptRow, FollowUps
-from stoker.store.writer import Store
+from stoker.store.schema import JOBS_AT_ONCE, AttemptRow, FollowUps, SubmitKey
+from stoker.store.writer import Position, Store, prune
 from support.store import EVENTS, TRUE, added, after, wanted
 
 ODD = os.fsdecode(b"caf\xe9 \xff")
@@ -101,10 +101,11 @@ class TestJobs:
             assert wanted(other, job.id).spec.cwd == "/here"
 
     def test_many_at_once(self, store: Store) -> None:
-        """A hundred thousand jobs are submitted in one call."""
-        jobs = [NewJob(Command((f"python train.py --seed {seed}",), "/bin/sh"), JobSpec()) for seed in range(100_000)]
+        """Many more jobs than one statement inserts are submitted in one call."""
+        count = 20 * JOBS_AT_ONCE + 1
+        jobs = [NewJob(Command((f"python train.py --seed {seed}",), "/bin/sh"), JobSpec()) for seed in range(count)]
         ids = store.add_jobs(1, "e1", jobs, 1.0)
-        assert len(ids) == 100_000
+        assert len(ids) == count
         assert wanted(store, ids[-1]).command == jobs[-1].command
 
     def test_several_arrays_at_once(self, store: Store) -> None:
@@ -174,3 +175,16 @@ class TestRecord:
         with pytest.raises(StokerError, match="UNIQUE"):
             store.record([after(one, EVENTS), after(other, EVENTS)], follow_ups=FollowUps("e2", [TRUE], 5.0))
         assert len(store.open_jobs("e2", 0, 10)) == 1
+
+
+def test_a_key_is_forgotten_with_its_job(store: Store) -> None:
+    """Until then it is unique."""
+    (job,) = added(store)
+    submitted = SubmitKey("digest", [(job.id, 1, "")])
+    store.add_key("k", submitted)
+    assert store.submit_key("k") == submitted
+    with pytest.raises(StokerError):
+        store.add_key("k", submitted)
+    store.record([after(job, EVENTS)])
+    prune(store, 10.0, Position(), set(), 10)
+    assert store.submit_key("k") is None

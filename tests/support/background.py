@@ -32,6 +32,7 @@ from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.queue.control import Submission, submit
 from stoker.store.engine_lock import QUEUE, engine_lives, process_of, wake
 from stoker.store.paths import find_paths
+from stoker.store.restart import remove_restart
 from stoker.store.writer import Store, open_store
 from support.cli import Stoker
 from support.wait import wait_until
@@ -60,7 +61,7 @@ class Background(Stoker):
     ) -> list[int]:
         """Queue shell lines (a name each, if any), and start an engine where none lives unless that is not wanted.
 
-        `terms` are fields of Terms. The output goes to `<id>.log` in the working directory.
+        `spec` are fields of JobSpec. The output goes to `<id>.log` in the working directory.
         """
 
         def jobs(environment: str) -> list[NewJob]:
@@ -131,9 +132,10 @@ class Background(Stoker):
         assert outcome.code == 0, outcome.err
 
     def kill_engine(self) -> None:
-        """End the engine as a crash would; what runs goes on under its workers."""
+        """End the engine as a crash would, and let no worker start it again; what runs goes on under its workers."""
         pid = self.engine_process
         assert pid is not None, "no engine lives"
+        remove_restart(self.paths, pid)
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not engine_lives(self.paths, QUEUE))
 
@@ -155,16 +157,17 @@ class Background(Stoker):
         wait_until(self._no_worker_left)
 
     def _no_worker_left(self) -> bool:
-        workers = [int(name) for name in os.listdir("/proc") if name.isdecimal() and self._has_keepers_files(int(name))]
+        workers = [int(name) for name in os.listdir("/proc") if name.isdecimal() and self._is_worker(int(name))]
         for pid in workers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return not workers
 
-    def _has_keepers_files(self, pid: int) -> bool:
+    def _is_worker(self, pid: int) -> bool:
+        """Whether a process has the lock of a worker open. Jobs inherit another one."""
         with contextlib.suppress(OSError):
             links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-            return any(link.startswith(f"{self.paths.workers}/") for link in links)
+            return any(link.startswith(f"{self.paths.workers}/") and link.endswith("/lock") for link in links)
         return False
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stoker.core.device import Claim, Device, Lease, Process, Reading, Snapshot
+from stoker.core.device import Device, Process, Reading, Snapshot
 from stoker.core.job import Job, State, Waiting
+from stoker.core.lease import Claim, Lease
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Plan
 from stoker.core.planner.queue import WaitingJobs
@@ -93,7 +94,7 @@ def a_reading(gib: float = 0.0, *owners: str, problem: str = "") -> Reading:
 
 
 def a_lease(*names: str, gib: float | None = None, owner: str = "alice", share: int = 1) -> Lease:
-    """Somebody else's lease on the named devices."""
+    """A lease of another user on the named devices."""
     memory = None if gib is None else int(gib * GIB)
     claims = tuple(Claim(name, memory, share if gib is None else 2**20) for name in names)
     return Lease(claims, owner, 4242, "train.py", 0.0)

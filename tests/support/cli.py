@@ -124,6 +124,8 @@ class Stoker:
             process.communicate(timeout=PATIENCE_SECONDS)
 
     def _nothing_left(self) -> bool:
+        for record in self.home.glob("state/*/engine.restart"):
+            record.unlink(missing_ok=True)  # else a worker would start the engine again
         left = self.job_processes()
         for pid in left:
             with contextlib.suppress(ProcessLookupError):

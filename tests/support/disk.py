@@ -1,4 +1,4 @@
-"""File systems that are full, or that nobody can write to."""
+"""File systems that are full, or read-only."""
 
 from __future__ import annotations
 

@@ -78,6 +78,8 @@ class FakeRunner:
         self.pids: dict[str, int] = {}
         self.roots: dict[str, int] = {}
         self.next_cleanup: float | None = None
+        self.survivors: dict[int, str] = {}
+        self.trouble = ""
         self.fails: Exception | None = None
         """Raised at the start of a worker."""
         self._clock = clock
@@ -98,12 +100,12 @@ class FakeRunner:
     def exited(self, attempt: str, code: int = 0, why: str = "exited") -> None:
         self.report(self.workers[attempt], AttemptExited(attempt, self._clock(), code, 0, why, 1, ""))
 
-    def returned(self, attempt: str) -> None:
-        self.report(self.workers[attempt], AttemptReturned(attempt, self._clock()))
+    def returned(self, attempt: str, errno: int = 0, note: str = "") -> None:
+        self.report(self.workers[attempt], AttemptReturned(attempt, self._clock(), errno, note))
 
-    def lost(self, worker: str) -> None:
+    def lost(self, worker: str, errno: int = 0, damaged: bool = False) -> None:
         self.release(worker)
-        self.report(worker, WorkerLost())
+        self.report(worker, WorkerLost(errno, damaged))
 
     def called(self, name: str) -> list[list[Any]]:
         """The arguments of all calls with this name."""
@@ -327,8 +329,8 @@ class _EngineTest:
     def add(self, count: int = 1, *, engine: str = "", resources: Resources | None = None, **spec: object) -> list[int]:
         """Put jobs into the store and return their ids."""
         digest = self.store.add_environment({"PATH": "/bin"})
-        out = str(self.directory / "%j.log")
-        shared = JobSpec(resources=resources or Resources(), environment=digest, out=out, **spec)  # type: ignore[arg-type]
+        spec = {"out": str(self.directory / "%j.log"), **spec}
+        shared = JobSpec(resources=resources or Resources(), environment=digest, **spec)  # type: ignore[arg-type]
         jobs = [NewJob(Command(("true",)), shared)] * count
         batch = self.store.add_batch("test", self.clock())
         ids = list(self.store.add_jobs(batch, engine or self.name, jobs, self.clock()))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from stoker.core.job import Assigned, Job
+from stoker.core.job import Job
 from stoker.store import queries
 from support.python_program import TIMEOUT_SECONDS, Programs
 from support.wait import PATIENCE_SECONDS
@@ -61,8 +61,6 @@ def train(config):
         sys.exit(3)
     while sum(name.startswith("began") for name in os.listdir(here)) < config.together:
         time.sleep(0.01)
-    if config.act == "use":
-        os.execv(sys.executable, [sys.executable, "-m", "stoker.devices.demo_job", "--memory", "2G", "--seconds", "1"])
     if config.act == "keep":
         return threading.Lock()
     return {
@@ -186,11 +184,6 @@ class Studio:
         """All jobs that were submitted here."""
         with self.queue.open_store() as store:
             return list(queries.jobs_of(store, range(self._last + 1, (store.last_job() or 0) + 1)))
-
-    def assigned(self, job: Job) -> Assigned:
-        """How a job got its GPUs."""
-        with self.queue.open_store() as store:
-            return next(event for event in store.events(job.id) if isinstance(event, Assigned))
 
     def began(self) -> int:
         """How many jobs have begun."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from stoker.core.device import Claim
+from stoker.core.lease import Claim
 from stoker.ledger import HeldLease, Ledger
 from stoker.ledger.files import SIZE_LIMIT
 
@@ -29,6 +29,12 @@ BAD = {
     "unknown field": GOOD.replace('"pid":1', '"pid":1,"owner":"root"'),
     "huge number": GOOD.replace('"pid":1', f'"pid":{"9" * 5000}'),
     "infinite": GOOD.replace('"since":1.0', '"since":1e999'),
+    "far date": GOOD.replace('"since":1.0', '"since":1e300'),
+    "year 10000": GOOD.replace('"since":1.0', '"since":253402300900'),
+    "before 1970": GOOD.replace('"since":1.0', '"since":-1.0'),
+    "no process": GOOD.replace('"pid":1', '"pid":4194305'),
+    "endless memory": GOOD.replace('{"name":"A"}', '{"name":"A","memory":9223372036854775808}'),
+    "too many claims": GOOD.replace('{"name":"A"}', ",".join(['{"name":"A"}'] * 4097)),
     "negative memory": GOOD.replace('{"name":"A"}', '{"name":"A","memory":-5}'),
     "no share": GOOD.replace('{"name":"A"}', '{"name":"A","share":0}'),
     "claim without fields": GOOD.replace('{"name":"A"}', '"A"'),

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
 import random
 import resource
+import select
 import socket
 import sys
+import time
 from pathlib import Path
 
-from stoker.core.device import Claim
+from stoker.core.lease import Claim
 from stoker.core.planner.fairshare import Demand
 from stoker.ledger import Ledger, find_ledger
 from support.users import User, run_as
+
+_LONGEST = 20.0
+"""Seconds after which a storm ends even if it had few grants."""
 
 
 def find(path: str) -> None:
@@ -101,22 +107,25 @@ def plant(path: str, name: str, contents: str) -> None:
 
 
 def storm(path: str, witnesses: str, rounds: str, seed: str) -> None:
-    """Claim and release one or two of three devices over and over; tell grants and double grants.
+    """Claim and release one or two of three devices until so many claims were granted; tell grants and double grants.
 
     The witness of a grant is a file per device that must not exist yet, made without the ledger.
     """
     ledger, choose = Ledger(Path(path)), random.Random(int(seed))
     granted = doubled = 0
     sys.stdin.readline()
-    for _ in range(int(rounds)):
+    end = time.monotonic() + _LONGEST
+    while granted < int(rounds) and time.monotonic() < end:
         devices = choose.sample(["A", "B", "C"], choose.randint(1, 2))
         held = ledger.claim(tuple(map(Claim, devices)), "storm", 1.0)
-        if held:
-            granted += 1
-            doubled += sum(not _witnessed(Path(witnesses) / device) for device in devices)
-            for device in devices:
-                (Path(witnesses) / device).unlink(missing_ok=True)
-            ledger.release(held)
+        if not held:
+            time.sleep(choose.random() * 0.002)  # as an engine plans again a moment later
+            continue
+        granted += 1
+        doubled += sum(not _witnessed(Path(witnesses) / device) for device in devices)
+        for device in devices:
+            (Path(witnesses) / device).unlink(missing_ok=True)
+        ledger.release(held)
     print(json.dumps([granted, doubled]))
 
 
@@ -126,3 +135,76 @@ def _witnessed(path: Path) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def try_to_hold(path: str, device: str) -> None:
+    """Tell the name of a lease that was granted at once, or nothing."""
+    held = Ledger(Path(path)).claim((Claim(device),), "tried by a test", 2.0)
+    print(held.name if held else "")
+
+
+def litter(path: str, uid: str, count: str, contents: str = "") -> None:
+    """Leave many files that are named like leases of a user."""
+    for number in range(int(count)):
+        (Path(path) / f"{uid}.{number:016x}.lease").write_text(contents)
+
+
+def plant_mutex(path: str, kind: str) -> None:
+    """Be the first to make the mutex, as a file or as something else."""
+    mutex = Path(path) / "mutex"
+    if kind == "link":
+        mutex.symlink_to(Path(path).parent / "target")
+    elif kind == "pipe":
+        os.mkfifo(mutex, 0o600)
+    elif kind == "folder":
+        mutex.mkdir(0o700)
+    else:
+        mutex.touch()
+        mutex.chmod(0o600 if kind == "secret" else 0o444)
+
+
+def swap_mutex(path: str) -> None:
+    """Exchange the mutex with another file until the end of standard input, and tell how often."""
+    spare = Path(path) / f"{os.geteuid()}.spare"
+    spare.touch()
+    spare.chmod(0o444)
+    exchange, libc = 2, ctypes.CDLL(None, use_errno=True)
+    mutex, other = str(Path(path) / "mutex").encode(), str(spare).encode()
+    print("swaps", flush=True)
+    swaps = 0
+    while not select.select([sys.stdin], [], [], random.random() * 0.0006)[0]:
+        assert libc.renameat2(-100, mutex, -100, other, exchange) == 0
+        swaps += 1
+    print(swaps, flush=True)
+
+
+def claim_with_proof(path: str, proofs: str, rounds: str) -> None:
+    """Claim one of two devices until so many claims were granted; tell grants and double grants.
+
+    The proof of a grant is a lock on a file per device, which the kernel gives to one process at a time.
+    """
+    ledger, granted, doubled, end = Ledger(Path(path)), 0, 0, time.monotonic() + _LONGEST
+    while granted < int(rounds) and time.monotonic() < end:
+        device = random.choice("AB")
+        held = ledger.claim((Claim(device),), "proof", time.time())
+        if held is None:
+            time.sleep(random.random() * 0.002)
+            continue
+        granted += 1
+        with (Path(proofs) / device).open("r+") as proof:
+            try:
+                fcntl.flock(proof, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                doubled += 1
+            time.sleep(random.random() * 0.002)
+        ledger.release(held)
+    print(json.dumps([granted, doubled]))
+
+
+def enter(path: str) -> None:
+    """Try to open a file or directory, and print the error."""
+    try:
+        os.close(os.open(path, os.O_RDONLY))
+        print("opened")
+    except OSError as error:
+        print(type(error).__name__)

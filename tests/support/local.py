@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -109,6 +110,15 @@ class Yard:
 
         wait_until(gone)
 
+    def wait_lost(self, worker: str) -> None:
+        """Wait until the worker is dead and nothing of it is left, whatever its journal was like."""
+
+        def lost() -> bool:
+            self.listen()
+            return WorkerLost in map(type, self.said[worker])
+
+        wait_until(lost)
+
     def process_of(self, worker: str) -> psutil.Process:
         """The worker's own process, as soon as the forkserver has let go of its lock."""
         found: list[psutil.Process] = []
@@ -119,6 +129,28 @@ class Yard:
 
         wait_until(exclusive)
         return found[0]
+
+    def sleepers(self) -> list[psutil.Process]:
+        """The living processes that work in the yard's directory."""
+        return [process for process in psutil.process_iter() if _works_in(process, self.directory)]
+
+    @contextmanager
+    def inherited_lock(self, worker: str) -> Iterator[None]:
+        """Hold the lock that jobs of the worker inherit, as a process of theirs would that cannot be found."""
+        held = os.pidfd_open(self.process_of(worker).pid)
+        number = next(
+            int(entry.name)
+            for entry in Path(f"/proc/{self.process_of(worker).pid}/fd").iterdir()
+            if os.readlink(entry).endswith("/jobs")
+        )
+        try:
+            descriptor = _pidfd_getfd(held, number)
+        finally:
+            os.close(held)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
 
     def close(self) -> None:
         """Close the backend, and end every worker that is left with all it started."""
@@ -152,6 +184,19 @@ def engine_process(program: str, *arguments: object) -> Iterator[subprocess.Pope
             yield process
         finally:
             process.kill()
+
+
+def _works_in(process: psutil.Process, directory: Path) -> bool:
+    with suppress(psutil.Error):
+        return process.cwd() == str(directory)
+    return False
+
+
+def _pidfd_getfd(pidfd: int, number: int) -> int:
+    """A descriptor of another process, as a copy of our own."""
+    descriptor: int = ctypes.CDLL(None, use_errno=True).syscall(438, pidfd, number, 0)
+    assert descriptor >= 0, os.strerror(ctypes.get_errno())
+    return descriptor
 
 
 def holders(path: Path) -> list[psutil.Process]:

@@ -14,7 +14,7 @@ from support.storm.jobs import FIRST_EDITION, After, Work
 from support.storm.killer import KeeperKill, open_attempts
 from support.storm.promises import faults_of_queue
 from support.storm.record import AttemptRow, JobRow, Record
-from support.storm.witness import Line
+from support.storm.witness import DOUBLE, Line
 
 PLAIN, LOST, LATER, HELD = 1, 2, 3, 4
 """A job that failed, one that lost its worker once, one that came after this one, and one that was held."""
@@ -108,15 +108,21 @@ def record_a_signal(evidence: Evidence, book: JobBook) -> None:
     evidence.record.attempts[PLAIN] = [attempt(PLAIN, 1, "a", 1.0, code=5, signal=9)]
 
 
+def find_a_lock_held(evidence: Evidence, book: JobBook) -> None:
+    evidence.record.attempts[PLAIN] = [attempt(PLAIN, 1, "a", 1.0, code=DOUBLE)]
+
+
 def share_a_device(evidence: Evidence, book: JobBook) -> None:
     evidence.lines.append(line("after", PLAIN, 1, "a", 10.5))
 
 
 def lose_without_a_kill(evidence: Evidence, book: JobBook) -> None:
+    assert evidence.kills is not None
     evidence.kills.clear()
 
 
 def hide_a_loss(evidence: Evidence, book: JobBook) -> None:
+    assert evidence.kills is not None
     evidence.kills.append(KeeperKill("k2", (f"{PLAIN}.1",)))
 
 
@@ -186,6 +192,7 @@ def damage_the_store(evidence: Evidence, book: JobBook) -> None:
         forget_an_end,
         record_another_code,
         record_a_signal,
+        find_a_lock_held,
         share_a_device,
         lose_without_a_kill,
         hide_a_loss,

@@ -1,16 +1,19 @@
-"""The shipped demonstration job with more ways to end: other words, a limit of PyTorch, a child that works."""
+"""The shipped demonstration job with a memory curve, a progress bar, and more ways to end."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from stoker.devices.demo_job import Died, Options, VisibleGpus, argument_parser, run, torch_oom_text
+from stoker.core.units import parse_size
+from stoker.devices.demo_job import Died, Options, Steps, VisibleGpus, argument_parser, run, torch_oom_text
 from stoker.devices.simulator import OutOfMemory
 
 if TYPE_CHECKING:
@@ -29,10 +32,40 @@ _SECONDS_BETWEEN_PIECES = 0.001
 class TrainingOptions(Options):
     """The command line."""
 
+    curve: str = ""
+    tqdm: bool = False
     cap: bool = False
     child: bool = False
     oom_text: str = "torch"
     split_oom: bool = False
+
+    def memory_at(self, second: float) -> int:
+        """Between two points of a curve such as `0:1G,2:1G,3:40G` the memory changes linearly."""
+        if not self.curve:
+            return super().memory_at(second)
+        points = [
+            (float(at), parse_size(size)) for at, _, size in (part.partition(":") for part in self.curve.split(","))
+        ]
+        for (before, low), (after, high) in pairwise(points):
+            if second < after:
+                return int(low + (high - low) * max(0.0, second - before) / (after - before))
+        return points[-1][1]
+
+    def gpus(self, environment: Mapping[str, str]) -> VisibleGpus:
+        return TrainingGpus(environment, self.load, self)
+
+    def progress(self) -> Steps:
+        return (Bar if self.tqdm else Steps)(self.steps)
+
+
+class Bar(Steps):
+    """Writes each step over the one before, as tqdm does."""
+
+    def print(self, step: int, elapsed: float) -> None:
+        """With the mean rate so far."""
+        rate = step / elapsed if elapsed else 0.0
+        sys.stderr.write(f"\r{step / self.count:4.0%}|{'█' * 10}| {step}/{self.count} [00:00<00:00, {rate:5.2f}it/s]")
+        sys.stderr.flush()
 
 
 class TrainingGpus(VisibleGpus):
@@ -101,17 +134,24 @@ def launch(work: Callable[[], int]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job and return its exit code."""
+def training_parser() -> argparse.ArgumentParser:
     parser = argument_parser()
+    parser.add_argument("--curve", metavar="SECOND:SIZE,...", help="memory as it changes over time")
+    parser.add_argument("--tqdm", action="store_true", help="print a progress bar instead of steps")
+    parser.add_argument("--fail", dest="exit_code", type=int, metavar="CODE", help="exit with this code at the end")
     parser.add_argument("--cap", action="store_true", help="keep to the limit of PyTorch in the environment")
     parser.add_argument("--child", action="store_true", help="let a child do the work")
     parser.add_argument("--oom-text", choices=("torch", "jax"), default="torch", help="whose words to die with")
     parser.add_argument("--split-oom", action="store_true", help="write these words in many small pieces")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job and return its exit code."""
     options = TrainingOptions()
 
     def work() -> int:
-        return run(arguments, parser, options, lambda variables, load: TrainingGpus(variables, load, options))
+        return run(arguments, training_parser(), options)
 
     given = sys.argv[1:] if arguments is None else arguments
     return launch(work) if "--child" in given else work()

@@ -37,7 +37,7 @@ def made_users(count: int) -> Iterator[tuple[User, ...]]:
 
 
 def require_root() -> None:
-    """Skip the test for those who cannot make users; on CI, where nobody would notice, fail."""
+    """Skip the test for those who cannot make users; on CI, where a skip goes unnoticed, fail."""
     if os.geteuid() == 0:
         return
     if os.environ.get("CI") == "true":
@@ -105,7 +105,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 def typed_by(user: User, *words: str) -> list[str]:
-    """The words of a command that the user types himself, with everything that it starts in turn.
+    """The words of a command as the user types it, with everything that it starts in turn.
 
     Where the interpreter lies in a place that only root can enter, the user may read everything, and no more than that.
     """

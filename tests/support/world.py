@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stoker.core.device import Claim, Device, Lease
+from stoker.core.device import Device
 from stoker.core.job import Job
+from stoker.core.lease import Claim, Lease
 from stoker.core.planner.occupancy import Slot, claims_on
 from stoker.core.planner.plan import Plan, Start, plan
 from stoker.core.planner.queue import WaitingJobs

@@ -37,7 +37,7 @@ class TestDoors:
     """The same word everywhere."""
 
     def test_submit(self, background: Background) -> None:
-        """The job's environment has it, beside what the user said himself."""
+        """The job's environment has it, beside the settings of the user."""
         install(background, "2.10.0")
         own = ("--env", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
         answer = background("submit", "--parsable", "--vram", "2G", "--cap", *own, "--", sys.executable, "-c", SHOW)

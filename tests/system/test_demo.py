@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from stoker.cli.commands.demo import SCRIPT, Act, Demonstration, demo_jobs, difference
-from stoker.cli.foreground import Displayed
+from stoker.cli.foreground import RunView
 from stoker.cli.views.run_lines import LineView
 from stoker.core.job import Ended, Exited, JobEvent, Result
 from support.build import a_job
@@ -69,6 +69,7 @@ def test_what_differs_from_the_script_is_told(act: Act, end: JobEvent | None, se
 def test_a_demonstration_that_went_wrong_names_the_job() -> None:
     """Every job that did not become what it should is in the list."""
     said: list[str] = []
-    demonstration = Demonstration(Displayed(LineView(said.append)), [DONE, Act("b", "true")])
+    demonstration = Demonstration(RunView(LineView(said.append)), [DONE, Act("b", "true")])
     demonstration.happened(an_end("failed", failures=1))
-    assert demonstration.differences() == ["a is failed, not done", "b never ended"]
+    assert demonstration.judge() == 1
+    assert [line.rpartition(": ")[2] for line in said[-2:]] == ["a is failed, not done\n", "b never ended\n"]

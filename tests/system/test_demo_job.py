@@ -1,12 +1,10 @@
-"""The demonstration job on simulated GPUs, and the training job of the tests that extends it."""
+"""The demonstration job on simulated GPUs."""
 
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -15,24 +13,12 @@ import pytest
 
 import stoker
 from stoker.core.interference import slowdown
-from stoker.core.logs.oom import find_oom
-from stoker.devices.demo_job import (
-    Bar,
-    Options,
-    Point,
-    VisibleGpus,
-    argument_parser,
-    bar_text,
-    memory_at,
-    visible_devices,
-)
+from stoker.devices.demo_job import Options, VisibleGpus, argument_parser, visible_devices
 from stoker.devices.simulator import SimulatedProcess
 from support.simulated_machine import GIB, SimulatedMachine, finish, simulated_machine, start_job
-from support.training_job import WORDS
-from support.wait import PATIENCE_SECONDS, ending, line_from, wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "CUDA_"))}
-CURVES = [("--curve", text) for text in ("", "1G", "0:1G,", "x:1G", "0:much", "0:1G,0:2G", "5:1G,0:2G", "nan:1G,1:2G")]
 
 
 @pytest.fixture
@@ -43,11 +29,11 @@ def machine(tmp_path: Path) -> Iterator[SimulatedMachine]:
 
 def test_it_prints_its_steps_and_leaves_nothing(machine: SimulatedMachine, tmp_path: Path) -> None:
     """Each step is a line with a falling loss; at the end the memory is given back."""
-    job = machine.start("--memory", "6G", "--seconds", "0.2", "--steps", "4", "--name", "mnist")
+    job = machine.start("--memory", "6G", "--seconds", "0.2", "--steps", "4")
     code, out, err = finish(job)
     assert (code, err) == (0, "")
     title, *steps = out.splitlines()
-    assert title == "mnist: 6.0G on GPU 0"
+    assert title == "demo_job: 6.0G on GPU 0"
     assert [line.split(" loss ")[0] for line in steps] == ["step 1/4", "step 2/4", "step 3/4", "step 4/4"]
     losses = [float(line.split(" loss ")[1]) for line in steps]
     assert losses == sorted(losses, reverse=True)
@@ -86,14 +72,6 @@ def test_of_two_that_do_not_fit_exactly_one_dies(machine: SimulatedMachine) -> N
     assert machine.reading().used == 16 * GIB
 
 
-def test_many_at_once_never_overfill_a_device(machine: SimulatedMachine) -> None:
-    """Of six jobs of 10G on 24G exactly two get in, whatever the order of their starts."""
-    jobs = [machine.start("--memory", "10G", "--seconds", "60") for _ in range(6)]
-    wait_until(lambda: sum(job.poll() is not None for job in jobs) == 4)
-    assert machine.reading().used == 20 * GIB
-    assert [job.returncode for job in jobs if job.poll() is not None] == [1] * 4
-
-
 def test_on_two_gpus_it_needs_both(machine: SimulatedMachine) -> None:
     """A job whose second GPU is full dies, names it by its number within the process, and holds neither."""
     machine.start("--memory", "20G", "--seconds", "60", gpus="0")
@@ -108,30 +86,8 @@ def test_ramp_takes_memory_bit_by_bit(machine: SimulatedMachine) -> None:
     """With a ramp the job holds only a part at first, and gets to all of it in the end."""
     machine.start("--memory", "8G", "--ramp", "1000", "--seconds", "60")
     wait_until(lambda: 0 < (machine.reading().used or 0) < 8 * GIB)
-    ramp = argument_parser().parse_args(["--memory", "8G", "--ramp", "4"], Options()).memory
-    assert [memory_at(ramp, second) for second in (0, 1, 4, 9)] == [0, 2 * GIB, 8 * GIB, 8 * GIB]
-
-
-def test_a_curve_goes_straight_from_point_to_point() -> None:
-    """Before its first point and after its last one the memory stays as it is there."""
-    points = (Point(2, GIB), Point(4, 5 * GIB), Point(8, GIB))
-    assert [memory_at(points, second) / GIB for second in (0, 2, 3, 4, 6, 8, 99)] == [1, 1, 3, 5, 3, 1, 1]
-
-
-def test_a_spike_that_does_not_fit_kills(machine: SimulatedMachine) -> None:
-    """A job can run well for a while and die of its spike; the message counts what it had."""
-    code, out, err = finish(machine.start("--curve", "0:2G,0.3:2G,0.3001:30G", "--seconds", "60"))
-    assert code == 1
-    assert out.startswith("demo_job: 30.0G on GPU 0\n")
-    assert "Tried to allocate 28.00 GiB." in err
-    assert "this process has 2.00 GiB memory in use." in err
-
-
-def test_fail_is_the_exit_code() -> None:
-    """A job asked to fail runs to its end first."""
-    code, out, _ = finish(start_job("--seconds", "0", "--steps", "2", "--fail", "7", environment=PLAIN))
-    assert code == 7
-    assert "step 2/2" in out
+    options = argument_parser().parse_args(["--memory", "8G", "--ramp", "4"], Options())
+    assert [options.memory_at(second) for second in (0, 1, 4, 9)] == [0, 2 * GIB, 8 * GIB, 8 * GIB]
 
 
 def test_term_saves_and_ends(machine: SimulatedMachine, tmp_path: Path) -> None:
@@ -145,10 +101,7 @@ def test_term_saves_and_ends(machine: SimulatedMachine, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "options",
-    [("--memory", "much"), ("--load", "101"), ("--load", "-1"), *CURVES],
-)
+@pytest.mark.parametrize("options", [("--memory", "much"), ("--load", "101"), ("--load", "-1")])
 def test_a_wrong_option_is_told_in_one_line(options: tuple[str, str]) -> None:
     """The message names the word and shows how to write it."""
     code, out, err = finish(start_job(*options, environment=PLAIN))
@@ -196,83 +149,3 @@ def test_the_speed_is_that_of_the_law(tmp_path: Path) -> None:
             other = stack.enter_context(closing(SimulatedProcess(str(tmp_path), [24 * GIB] * 2)))
             other.hold({device: GIB}, {device: load})
         assert gpus.speed() == slowdown(60, 150, 2)
-
-
-def test_co_tenants_take_time(machine: SimulatedMachine) -> None:
-    """Beside a job that loads the GPU as much, two seconds of work take well over that."""
-    machine.start("--load", "100", "--seconds", "60")
-    machine.wait_used(GIB)
-    job = machine.start("--load", "100", "--seconds", "2")
-    line_from(job.stdout)
-    began = time.monotonic()
-    assert finish(job)[0] == 0
-    assert time.monotonic() - began > 2.1
-
-
-def test_a_bar_is_drawn_over_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each step puts the bar in place of the one before, on standard error; the last one stays."""
-    bar = Bar(4)
-    for done, elapsed in ((0.0, 0.0), (0.1, 0.1), (0.5, 1.0), (1.0, 2.0)):
-        bar.show(done, elapsed)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.splitlines(keepends=True) == [
-        "\r",
-        "  0%|          | 0/4 [00:00<?, ?it/s]\r",
-        " 50%|█████     | 2/4 [00:01<00:01,  2.00it/s]\r",
-        "100%|██████████| 4/4 [00:02<00:00,  2.00it/s]\n",
-    ]
-
-
-def test_a_job_can_show_a_bar(machine: SimulatedMachine) -> None:
-    """With --tqdm there are no lines for steps, and the bar gets to its end."""
-    code, out, err = finish(machine.start("--tqdm", "--steps", "5", "--seconds", "0.1"))
-    assert (code, out) == (0, "demo_job: 1.0G on GPU 0\n")
-    assert "| 5/5 [00:00<00:00, " in err.splitlines()[-1]
-
-
-def test_bars_are_those_of_tqdm() -> None:
-    """Percent, bar, steps, time gone, time left and rate are written as tqdm writes them."""
-    assert bar_text(45, 100, 10.0, 4.5) == " 45%|████▌     | 45/100 [00:10<00:12,  4.50it/s]"
-    assert bar_text(3, 4, 3700.0, 0.25) == " 75%|███████▌  | 3/4 [1:01:40<00:04,  4.00s/it]"
-
-
-class TestTrainingJob:
-    """What only the job of the tests can do."""
-
-    def test_last_words_can_come_in_pieces(self, machine: SimulatedMachine) -> None:
-        """With --split-oom the same text takes many small writes."""
-        whole = finish(machine.start("--memory", "30G", "--oom-text", "jax"))[2]
-        assert find_oom(whole) is not None
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [*WORDS, "--memory", "30G", "--oom-text", "jax", "--split-oom"]
-        with mine, theirs:
-            mine.settimeout(PATIENCE_SECONDS)
-            with ending(
-                subprocess.Popen(command, env=machine.environment, stdout=subprocess.DEVNULL, stderr=theirs.fileno())
-            ):
-                theirs.close()
-                pieces = list(iter(lambda: mine.recv(4096), b""))
-        assert b"".join(pieces).decode() == whole
-        assert max(map(len, pieces)) == 16
-
-    def test_a_limit_of_the_framework_is_kept(self, machine: SimulatedMachine) -> None:
-        """With --cap the limit of PyTorch is the end of a job, though the device is nearly empty."""
-        variables = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,per_process_memory_fraction:0.25"}
-        code, _, err = finish(machine.start("--memory", "7G", "--seconds", "0", "--cap", **variables))
-        assert code == 1
-        assert "of which 24.00 GiB is free. Allocation was preemptively rejected because it would exceed" in err
-        assert finish(machine.start("--memory", "6G", "--seconds", "0", "--cap", **variables))[0] == 0
-
-    def test_the_work_can_be_a_childs(self, machine: SimulatedMachine) -> None:
-        """With --child the memory belongs to a process in a session of its own, which ends with its launcher."""
-        job = machine.start("--child", "--memory", "3G", "--seconds", "60")
-        machine.wait_used(3 * GIB)
-        (process,) = machine.reading().processes
-        assert process.pid != job.pid
-        assert os.getsid(process.pid) == process.pid != os.getsid(job.pid)
-        job.terminate()
-        code, out, err = finish(job)
-        assert (code, err) == (143, "")
-        assert out.endswith("terminated, checkpoint saved\n")
-        assert machine.reading().processes == ()

@@ -165,7 +165,7 @@ def test_devices_leased_by_another_engine_are_waited_for(tmp_path: Path) -> None
     with Workshop(tmp_path, devices=DeclaredDevices(["0"])) as shop:
         ledger = Ledger(tmp_path / "ledger")
         device = shop.engine.snapshot.devices[0]
-        from stoker.core.device import Claim
+        from stoker.core.lease import Claim
 
         held = ledger.claim((Claim(device.claims[0]),), "somebody's work", 0.0)
         assert held is not None

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from stoker import __version__
 from stoker.queue.engine_status import EngineStatus
 from stoker.store.engine_lock import QUEUE, engine_lives, lock_path
-from support.background import Background
+from stoker.store.restart import read_restart
+from support.background import SIMULATED, Background
 from support.cli import PROGRAM, until
+from support.disk import fill, small_disk
 from support.terminal import open_terminal
 from support.wait import PATIENCE_SECONDS, wait_until
-
-SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.engine-status-1.json"
 
 _BURDENED = """
 import fcntl, os, subprocess, sys
@@ -38,10 +39,6 @@ def status(background: Background) -> EngineStatus:
 
 class TestStatus:
     """`stoker engine status`."""
-
-    def test_the_schema_is_what_the_code_says(self) -> None:
-        """The promised schema is the one msgspec makes of the code; only additions may change it within a version."""
-        assert json.loads(SCHEMA.read_text()) == msgspec.json.schema(EngineStatus)
 
     def test_without_an_engine(self, background: Background) -> None:
         """It says so and what to type, with exit code 3; what waits is counted from the store."""
@@ -97,7 +94,7 @@ class TestStatus:
             outcome = background(*words)
             assert outcome.err.count("\n") == 1
             assert "the engine runs 0.0.1" in outcome.err
-            assert "stoker engine stop && stoker engine start; jobs go on" in outcome.err
+            assert "stoker engine restart; jobs go on" in outcome.err
 
 
 class TestStop:
@@ -275,3 +272,81 @@ def _assert_apart(pid: int, log: Path) -> None:
     opened = [os.readlink(path) for path in (process / "fd").iterdir()]
     outside = [path for path in opened if path.startswith("/") and not path.startswith(str(log.parent))]
     assert set(outside) <= {"/dev/null"}
+
+
+class TestRestart:
+    """`stoker engine restart`, and engines that have other devices than the user wants."""
+
+    def test_a_new_engine_takes_over_the_running_jobs(self, background: Background) -> None:
+        """Options of the old one stay unless they are given again; the exit code of the job is recorded."""
+        assert background("engine", "start", "--max-use", "1", "--stay").code == 0
+        (job,) = background.submit(f"{until('gate')}; exit 7")
+        background.wait_word("running", job)
+        before = background.engine_process
+        assert background("engine", "restart", "--max-use", "2").code == 0
+        assert background.engine_process not in (None, before)
+        record = read_restart(background.paths)
+        assert record is not None
+        assert sorted(record.arguments) == sorted(["--sim", SIMULATED, "--stay", "--max-use", "2"])
+        background.open_gate("gate")
+        background.wait_over(job)
+        assert background.ended(job).code == 7
+
+    def test_without_an_engine_it_starts_one(self, background: Background) -> None:
+        """As `engine start` does."""
+        assert background("engine", "restart").code == 0
+        assert background.engine_process is not None
+
+    def test_other_simulated_gpus(self, background: Background) -> None:
+        """The command that fixes it is named, whether the job can run or not, and it fixes it."""
+        background.start_engine()
+        wide = background("submit", "--sim", "4x80G", "-G", "4", "--", "true")
+        assert wide.code == 5
+        assert "has 2x24G, not 4x80G" in wide.err
+        assert "stoker engine restart --sim 4x80G" in wide.err
+        assert "stoker engine restart --sim 4x80G" in background("submit", "--sim", "4x80G", "--", "true").err
+        assert background("engine", "restart", "--sim", "4x80G").code == 0
+        done = background("submit", "--sim", "4x80G", "-G", "4", "--", "true")
+        assert (done.code, done.err) == (0, "")
+
+    def test_other_named_devices(self, background: Background) -> None:
+        """STOKER_DEVICES is for the engine, which reads it when it starts."""
+        background.start_engine()
+        same = background("submit", "--", "true")
+        assert same.err == ""
+        other = background("submit", "--", "true", STOKER_DEVICES="1")
+        assert "has 0,1, not 1" in other.err
+        assert "STOKER_DEVICES=1 stoker engine restart" in other.err
+        assert background("engine", "restart", STOKER_DEVICES="1").code == 0
+        assert background("submit", "--", "true", STOKER_DEVICES="1").err == ""
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    """An engine that cannot write its status is not said to hang."""
+    with small_disk(tmp_path / "disk", "size=16m") as disk, closing(Background(disk)) as background:
+        background.start_engine()
+        ballast = fill(disk)
+        shown = background("engine", "status")
+        ballast.unlink()
+        assert shown.code == 3
+        assert "cannot be written to: No space left on device" in shown.out
+        assert "--force" not in shown.out
+        wait_until(lambda: background("engine", "status").code == 0)
+
+
+@pytest.mark.parametrize("error", ["MemoryError()", "ImportError('libx.so: failed to map segment from shared object')"])
+def test_without_memory_there_is_a_sentence(error: str) -> None:
+    """No traceback, as under a small ulimit -v."""
+    program = f"""
+import sys
+from stoker.cli import main
+import stoker.cli.main
+def fail(): raise {error}
+sys.modules["stoker.cli.main"].main = fail
+main()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
+    assert (ended.returncode, ended.stderr.count("\n")) == (125, 1)
+    assert "not enough memory" in ended.stderr

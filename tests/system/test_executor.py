@@ -14,14 +14,13 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 import stoker
 from stoker.core.errors import UsageError
-from stoker.python import connection
+from stoker.python.connection import LONGEST_PAUSE, SHORTEST_PAUSE, pause_after
 from support.disk import fill, small_disk
 from support.python_program import Programs, programs_in
 from support.wait import line_from, wait_until
@@ -228,7 +227,7 @@ class TestContract:
         assert list(executor.map(pow, [], [])) == []
 
     def test_map_gives_up_in_time(self, queue: Programs, executor: stoker.Executor) -> None:
-        """After the time-out those that have not started are cancelled, as nobody will ask for them."""
+        """After the time-out those that have not started are cancelled."""
         closed = gate(queue, "map")
         results = stoker.Executor(gpus=1).map(lambda _: wait_for(closed)(), range(4), timeout=0.5)
         last = stoker.jobs()[-1]
@@ -297,7 +296,7 @@ class TestContract:
 
 
 class TestCancel:
-    """Jobs that nobody wants any more."""
+    """Cancelling jobs in every state."""
 
     def test_one_that_waits(self, queue: Programs, executor: stoker.Executor) -> None:
         """It is over at once, and says so in the words of futures."""
@@ -383,7 +382,7 @@ class TestLater:
         assert job.result(60) == "well"
 
     def test_dead_engine_is_started_again(self, queue: Programs, executor: stoker.Executor) -> None:
-        """Whoever waits sees to it that somebody works."""
+        """A program that waits starts a dead engine again."""
         job = executor.submit(wait_for(gate(queue, "engine")))
         wait_until(job.running)
         queue.kill_engine()
@@ -509,7 +508,7 @@ class TestBadInput:
             executor.submit(lambda: os.kill(os.getpid(), signal.SIGKILL)).result(60)
 
     def test_function_that_leaves(self, executor: stoker.Executor) -> None:
-        """sys.exit() ends the job, and not whoever asks for its result; os._exit() leaves no result."""
+        """sys.exit() ends the job, and not the program that asks for its result; os._exit() leaves no result."""
         job, hard = executor.submit(sys.exit, 3), executor.submit(os._exit, 0)
         with pytest.raises(stoker.JobFailed, match="raised SystemExit: 3"):
             job.result(60)
@@ -617,11 +616,8 @@ def test_full_disk(tmp_path: Path) -> None:
             waits.result(60)
 
 
-def test_slow_results_are_seen_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_results_are_seen_soon() -> None:
     """The watcher looks again after a twentieth of the time since something happened, or half a second."""
-    moments = iter([100.0, 100.0, 100.0, 101.0, 104.0, 3700.0])
-    monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: next(moments)))
-    unused = cast(Any, None)
-    looking = connection._Round(unused, unused, unused)  # looks at the clock twice
-    pauses = [looking._pause() for _ in range(4)]
-    assert pauses == pytest.approx([connection.SHORTEST_PAUSE, 0.05, 0.2, connection.LONGEST_PAUSE])
+    pauses = [pause_after(idle, took=0.0) for idle in (0.0, 1.0, 4.0, 3600.0)]
+    assert pauses == pytest.approx([SHORTEST_PAUSE, 0.05, 0.2, LONGEST_PAUSE])
+    assert pause_after(0.0, took=1.0) == pytest.approx(10.0)

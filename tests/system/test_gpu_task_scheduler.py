@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.compat.gpu_task.folder import MARKER
+from stoker.compat.gpu_task import instance
+from stoker.compat.gpu_task.instance import MARKER
 from support.disk import fill, small_disk
 from support.gpu_tasks import Lab, script
 
@@ -239,11 +241,13 @@ class Task(GPUTask):
         self.asked = os.environ["CUDA_VISIBLE_DEVICES"]
         if self._config["lock"]:
             self.lock = open(os.devnull)
-        return {"OMP_NUM_THREADS": 4, "PYTHONHASHSEED": "7"} if self._config["needs"] else {}
+        needed = {"OMP_NUM_THREADS": 4, "PYTHONHASHSEED": "7", "MPLBACKEND": "svg"}
+        return needed if self._config["needs"] else {}
 
     def main(self):
         seed = hash("x") if self._config["needs"] else 0
-        print(os.environ.get("OMP_NUM_THREADS"), getattr(self, "asked", "anew"), seed, "STOKER_GPU_TASK" in os.environ)
+        print(os.environ.get("OMP_NUM_THREADS"), os.environ["MPLBACKEND"], getattr(self, "asked", "anew"), seed,
+              "STOKER_GPU_TASK" in os.environ)
 """
 
 
@@ -255,9 +259,9 @@ def test_required_env(lab: Lab) -> None:
     seed = subprocess.check_output(
         [sys.executable, "-c", "print(hash('x'))"], env={"PYTHONHASHSEED": "7"}, text=True, timeout=60
     )
-    assert lab.text("results/lock-0,needs-1,/worker.log") == f"4 5 {seed.strip()} False\n"
-    assert lab.text("results/lock-1,needs-1,/worker.log") == f"4 anew {seed.strip()} False\n"
-    assert lab.text("results/lock-0,needs-0,/worker.log") == "None 5 0 False\n"
+    assert lab.text("results/lock-0,needs-1,/worker.log") == f"4 svg 5 {seed.strip()} False\n"
+    assert lab.text("results/lock-1,needs-1,/worker.log") == f"4 svg anew {seed.strip()} False\n"
+    assert lab.text("results/lock-0,needs-0,/worker.log") == "None Agg 5 0 False\n"
     assert lab.text("imports").splitlines() == ["none", "5", "5", "5", "5", "5"]
     assert list((lab.directory / "temp").iterdir()) == []
 
@@ -276,6 +280,66 @@ def test_scheduler_is_light() -> None:
         "import sys, gpu_task_scheduler.gpu_task_scheduler; print({'msgspec', 'sqlite3', 'pynvml'} & {*sys.modules})"
     )
     assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60) == "set()\n"
+
+
+# -- another Python --------------------------------------------------------------------------------
+
+OTHER_TASK = """\
+import helper
+import os
+import sys
+from gpu_task_scheduler.gpu_task import GPUTask
+
+
+class Task(GPUTask):
+    def required_env(self):
+        return {"OMP_NUM_THREADS": "4"}
+
+    def main(self):
+        try:
+            import msgspec
+        except ImportError:
+            print(sys.prefix, os.environ["OMP_NUM_THREADS"], helper.value, self._config, "stoker" in sys.modules)
+"""
+OTHER_CONFIG = '"scheduler_config": {"gpu": ["0"], "python": "../other/bin/python"}, "test_config": [{"a": [1]}]'
+
+
+def test_instances_under_another_python(lab: Lab) -> None:
+    """The key `python` names the interpreter of the instances, which needs neither Stoker nor its libraries."""
+    other = lab.directory.parent / "other"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", other], timeout=60, check=True)
+    lab.write(helper="value = 5\n", task=OTHER_TASK, script=script(OTHER_CONFIG))
+    assert lab.python("script.py")[0] == 0
+    expected = f"{other} 4 5 {{'a': 1}} False\n"
+    assert lab.text("results/a-1,/worker.log") == expected
+    guarded = script(OTHER_CONFIG, "start(raise_on_failure=True)").replace("from task import Task\n", "")
+    lab.write(script=OTHER_TASK + guarded.replace('"gpu"', '"force_rerun": True, "gpu"'))
+    assert lab.python("script.py")[0] == 0
+    assert lab.text("results/a-1,/worker.log") == expected
+
+
+def test_another_python_may_be_old() -> None:
+    """The file that runs instances is one that Python 3.6 can read, and needs only modules that it has."""
+    tree = ast.parse(Path(instance.__file__).read_text(), feature_version=(3, 6))
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    imported = {name.name for node in statements if isinstance(node, ast.Import) for name in node.names}
+    imported |= {node.module or "" for node in statements if isinstance(node, ast.ImportFrom)}
+    assert imported == {"fcntl", "importlib.machinery", "os", "sys", "time", "types", "_pickle", "pickle", "typing"}
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ('"no-such-python"', "there is no program 'no-such-python', which scheduler_config names as python"),
+        ("sys.executable", "define class and parameters at the top of a file that is imported: another Python can"),
+    ],
+)
+def test_another_python_that_cannot_be_used(lab: Lab, key: str, said: str) -> None:
+    """An interpreter that is not there, and values that only this Python can read, are refused at the start."""
+    config = f'"scheduler_config": {{"gpu": ["0"], "python": {key}}}, "test_config": [{{"a": [lambda: 1]}}]'
+    lab.write(task=OTHER_TASK, helper="value = 5\n", script="import sys\n" + script(config))
+    code, _, errors = lab.python("script.py")
+    assert (code, said in errors) == (1, True), errors
 
 
 # -- GPUs ------------------------------------------------------------------------------------------
@@ -415,6 +479,15 @@ def test_ways_to_end(lab: Lab) -> None:
     assert (again.count("finishes"), lab.unfinished()) == (3, [])
 
 
+def test_worker_killed(lab: Lab) -> None:
+    """An instance whose worker was killed runs again, and that is said."""
+    kills = "import time\nif os.environ['STOKER_ATTEMPT'] == '1': os.kill(os.getppid(), 9); time.sleep(600)\n"
+    config = '"scheduler_config": {"gpu": ["0"]}, "test_config": [{"a": [1]}]'
+    errors = lab.run_tasks(f"{kills}print('ran')", config)
+    assert "gpu_task_scheduler: the worker of task a-1, was killed, so it runs again\n" in errors
+    assert lab.text("results/a-1,/worker.log.1") == "ran\n"
+
+
 def test_full_disk(lab: Lab) -> None:
     """An instance that cannot write its results fails, and is run again when there is space."""
     with small_disk(lab.directory / "disk", "size=1m") as disk:
@@ -510,29 +583,37 @@ def test_class_in_a_notebook_without_cloudpickle(lab: Lab) -> None:
     assert not (lab.directory / "results").exists()
 
 
-def test_class_in_a_package(lab: Lab) -> None:
-    """The file of a package may define the class, and import its other modules."""
-    package = lab.directory / "package"
-    package.mkdir()
-    (package / "value.py").write_text("number = 5\n")
-    task = "class Task(GPUTask):\n    def main(self): print(number, __package__, __path__)\n"
-    (package / "__init__.py").write_text(
-        "from gpu_task_scheduler.gpu_task import GPUTask\nfrom .value import number\n" + task
-    )
-    config = '"scheduler_config": {"gpu": ["0"]}, "test_config": [{"a": [1]}]'
-    lab.write(script=script(config).replace("from task", "from package"))
-    lab.python("script.py")
-    assert lab.text("results/a-1,/worker.log") == f"5 package {[str(package)]}\n"
+PACKAGE = """\
+from gpu_task_scheduler.gpu_task import GPUTask
+from .value import number
 
 
-def test_run_as_a_module(lab: Lab) -> None:
-    """`python -m package.script` works too, with relative imports in the script that defines the class."""
-    package = lab.directory / "package"
-    package.mkdir()
-    (package / "value.py").write_text("number = 5\n")
-    (package / "script.py").write_text("from .value import number\n" + IN_MAIN.format(guard=""))
-    assert lab.python("-m", "package.script")[0] == 0
-    assert lab.folders() == ["a-1,", "a-2,"]
+class Task(GPUTask):
+    def main(self):
+        print(number, __package__, __path__)
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "printed"),
+    [
+        # The file of a package may define the class, and import its other modules.
+        (
+            {"package/__init__": PACKAGE, "script": script(FOUR).replace("from task", "from package")},
+            ["script.py"],
+            "5 package ['{directory}/package']\n",
+        ),
+        # `python -m package.script` works too, with relative imports in the script that defines the class.
+        ({"package/script": "from .value import number\n" + IN_MAIN.format(guard="")}, ["-m", "package.script"], "1 0"),
+    ],
+    ids=["class in a package", "script in a package"],
+)
+def test_packages(lab: Lab, files: dict[str, str], words: list[str], printed: str) -> None:
+    (lab.directory / "package").mkdir()
+    lab.write(**files, **{"package/value": "number = 5\n"})
+    assert lab.python(*words)[0] == 0
+    log = lab.text(f"results/{lab.folders()[0]}/worker.log")
+    assert log.startswith(printed.format(directory=lab.directory))
 
 
 # -- bad input -------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from omegaconf import OmegaConf
 import stoker
 from stoker.core.job import state_word
 from stoker.queue.options import JobOptions
-from support.build import GIB
 from support.hydra_program import Studio
 from support.python_program import Programs, programs_in
 from support.wait import wait_until
@@ -74,16 +73,6 @@ class TestMultirun:
         assert "Stopping 3 jobs" in out
         assert [state_word(job) for job in studio.jobs()] == ["cancelled"] * 3
 
-    def test_small_jobs_share_a_gpu(self, studio: Studio) -> None:
-        """With `vram=auto` the first ones are measured, each alone on its GPU, and the others run together."""
-        studio.run("act=use", "rate=0,1,2,3", "hydra.launcher.vram=auto")
-        jobs = studio.jobs()
-        assert [state_word(job) for job in jobs] == ["done"] * 4
-        started = {job.task: studio.assigned(job) for job in jobs}
-        assert started[0].resources is None
-        assert started[3].resources is not None
-        assert 2 * GIB < started[3].resources.predicted[0][1] < 3 * GIB
-
 
 class TestReturned:
     """What sweepers get, batch by batch."""
@@ -107,7 +96,7 @@ class TestReturned:
         assert values[0]["argv"] == [str(studio.folder / "train.py"), "rate=3"]
 
     def test_failures_are_returned_like_values(self, studio: Studio) -> None:
-        """An exception, a death, an exit or a value that cannot travel costs nobody else's result."""
+        """An exception, a death, an exit or a value that cannot travel does not affect other results."""
         acts = ("raise", "die", "leave", "keep", "return")
         told = studio.returned([[[f"act={act}", f"rate={rate}"] for rate, act in enumerate(acts)]], "text=why")
         assert [each["kind"] for each in told] == ["Trouble", "JobFailed", "JobFailed", "JobFailed", "NoneType"]
@@ -137,7 +126,9 @@ class TestOptions:
             "hydra.launcher.prefer=[1]",
             "+hydra.launcher.env.COLOUR=red",
             "hydra.launcher.time=30",
+            "hydra.launcher.vram=auto",
         )
+        assert all(job.spec.resources.auto for job in studio.jobs())
         assert [len(each["value"]["gpus"]) for each in told] == [1, 2]
         assert {each["value"]["colour"] for each in told} == {"red"}
         assert [(job.name, job.spec.limit) for job in studio.jobs()] == [("try-1", 1800), ("try-2", 1800)]

@@ -81,7 +81,7 @@ def test_failure_is_raised_and_ends_the_rest(queue: Programs) -> None:
 
 
 def test_what_cannot_be_sent_is_told(queue: Programs) -> None:
-    """Nobody waits for what was never submitted."""
+    """A call that was never submitted is not waited for."""
     with Path(os.devnull).open("wb") as file, pytest.raises(NotPicklable, match="BufferedWriter"):
         Parallel(n_jobs=2)(delayed(print)(each) for each in (file, 1))
 

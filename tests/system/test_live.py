@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from stoker.cli.views.run_live import LiveView
+from stoker.cli.views.run import LiveView
 from stoker.queue.view_model import RunCounts, RunStatus
 from support.cli import until
 from support.terminal import Terminal, open_terminal

@@ -93,4 +93,4 @@ def test_a_mistyped_verb_of_the_machine_room(stoker: Stoker) -> None:
     """It is answered with a near one."""
     outcome = stoker("engine", "chek")
     assert outcome.code == 2
-    assert "did you mean 'check'?" in outcome.err
+    assert "did you mean check?" in outcome.err

@@ -54,7 +54,7 @@ def test_another_amount(resources: Resources, text: str, before: LastAttempt, af
     ("resources", "text", "before", "words"),
     [
         (WHOLE, "+20%", LastAttempt(None, 20 * GIB), "whole GPUs already"),
-        (AUTO, "+20%", LastAttempt(), "nobody knows how much memory it took"),
+        (AUTO, "+20%", LastAttempt(), "it is not known how much memory it took"),
         (SIZED, "+lots%", LastAttempt(), "is not understood"),
         (SIZED, "+inf%", LastAttempt(), "is not understood"),
         (SIZED, "+2", LastAttempt(), "no unit"),

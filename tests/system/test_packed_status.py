@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import msgspec
 
 from stoker.core.spec import Resources
@@ -14,10 +12,11 @@ from stoker.queue.job_view import JobDetails, SelectedJobs
 from stoker.queue.view_model import JobLine, Status
 from support.background import Background
 from support.terminal import open_terminal
+from support.training_job import TRAIN
 from support.wait import wait_until
 
 GIB = 2**30
-SIMJOB = f"exec {sys.executable} -m stoker.devices.demo_job"
+SIMJOB = f"exec {TRAIN}"
 AUTO = Resources(auto=True, allowed=("SIM-0",))
 PREDICTED = 4.625 * GIB
 """What is set aside for work that held 4G: 15 % more, in steps of 64M."""

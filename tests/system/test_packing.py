@@ -64,7 +64,7 @@ class TestLearning:
         assert all(6 * GIB < resources.predicted[0][1] < 8 * GIB for resources in needs)
 
     def test_the_unknown_is_alone(self, background: Background) -> None:
-        """Nobody joins a job of which nobody knows what it takes, and it joins nobody."""
+        """A job of unknown memory does not share a GPU."""
         unknown = submit(background, "auto", "--memory 1G --seconds 30", "--on", "0")
         background.wait_word("running", unknown)
         small = submit(background, "1G", "--memory 512M --seconds 30", "--on", "0")
@@ -122,7 +122,7 @@ class TestShortage:
         greedy = submit(background, "4G", "--memory 20G --seconds 4", "--on", "0")
         background.wait_word("running", greedy)
         wait_until(lambda: any(live > 15 * GIB for live in held(background)))
-        # The engine keeps others off now; whoever was assigned just before would meet a full GPU.
+        # The engine keeps others off now; a job assigned just before would meet a full GPU.
         honest = submit(background, "6G", "--memory 6G --seconds 1", "--on", "0")
         background.wait_over(greedy, honest)
         assert background.word(honest) == "done"
@@ -146,7 +146,7 @@ class TestShortage:
         assert len(attempts(background, job)) == 1
 
     def test_alone_though_its_engine_died(self, background: Background) -> None:
-        """Nobody can have joined a job on a whole card while no engine looked: it is over at once all the same."""
+        """A job with a whole GPU had no co-tenant while no engine was there: it ends as oom at once."""
         job = submit(background, "auto", "--curve 0:1G,2:1G,3:40G --seconds 4")
         background.wait_word("running", job)
         background.kill_engine()
@@ -197,7 +197,7 @@ class TestBounds:
         wait_until(lambda: "% busy" in told(background, other)["why"])
 
     def test_grab_all_frameworks_are_told_to_be_modest(self, background: Background) -> None:
-        """Unless the user has said something else himself."""
+        """Unless the user has set something else."""
         script = 'echo "$TF_FORCE_GPU_ALLOW_GROWTH $XLA_PYTHON_CLIENT_PREALLOCATE $STOKER_VRAM"'
         shared = background("submit", "--parsable", "--vram", "2G", "--env", "TF_FORCE_GPU_ALLOW_GROWTH=no", script)
         whole = background("submit", "--parsable", script)

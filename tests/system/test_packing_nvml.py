@@ -63,7 +63,7 @@ class TestPeaks:
         assert queue.learnt(job).models[A100].peaks == (peak * GIB,)
 
     def test_the_last_moment(self, machine: Machine) -> None:
-        """The account has the last word, also on a job that nobody saw, though the engine has nothing else to do."""
+        """The account has the last word, also for a job that no reading shows, in an idle engine."""
         queue = machine(ACCOUNTED)
         unseen, seen = queue.hand_in(holds(5 * GIB)), queue.hand_in(holds(GIB), SEEN, holds(5 * GIB))
         queue.wait_over(unseen, seen)

@@ -162,15 +162,25 @@ def test_document_memory_decides(place: Place) -> None:
     assert "Waiting..." in printed
 
 
-def test_no_header(place: Place) -> None:
-    """`--header None`: the columns are in the documented order. `--header 1`: what stands above it stays."""
-    place.csv.write_text(".,sh,task.sh a,5,1\n")
-    assert place.schedule("--header", "None")[0] == 0
-    assert place.csv.read_text() == ""
-    place.csv.write_text(f"exported yesterday\n{HEADER}\n.,sh,task.sh b,5,1\n")
-    assert place.schedule("--header", "1")[0] == 0
-    assert place.csv.read_text() == f"exported yesterday\n{HEADER}\n"
-    assert [line.split()[0] for line in place.lines("runs")] == ["a", "a", "b", "b"]
+TASK_A = ".,sh,task.sh a,5,1\n"
+ABOVE = f"exported yesterday\n{HEADER}\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "words", "after", "runs"),
+    [
+        # Without a header the columns are in the documented order; what stands above a header stays.
+        (TASK_A, ["--header", "None"], "", 2),
+        (ABOVE + TASK_A, ["--header", "1"], ABOVE, 2),
+        (f"{HEADER}\n{TASK_A}{TASK_A}", ["--keep"], f"{HEADER}\n{TASK_A}{TASK_A}", 4),
+    ],
+    ids=["no header", "header below", "kept"],
+)
+def test_what_becomes_of_the_file(place: Place, before: str, words: list[str], after: str, runs: int) -> None:
+    """Rows that succeeded are gone, and all else stays; with --keep everything does."""
+    place.csv.write_text(before)
+    assert place.schedule(*words)[0] == 0
+    assert (place.csv.read_text(), len(place.lines("runs"))) == (after, runs)
 
 
 def test_document_mps(place: Place) -> None:
@@ -260,14 +270,6 @@ def test_rows_are_appended_meanwhile(place: Place) -> None:
     assert place.left() == []
 
 
-def test_the_file_is_kept(place: Place) -> None:
-    """With --keep it stays as it is."""
-    place.tasks(".,sh,task.sh a,5,1", ".,sh,task.sh a,5,1")
-    assert place.schedule("--keep")[0] == 0
-    assert len(place.left()) == 2
-    assert len(place.lines("runs")) == 4
-
-
 def test_the_file_vanishes(place: Place) -> None:
     """What runs goes on; nothing more is taken; both are said, and the exit code tells."""
     place.tasks(".,sh,gated.sh a,5,1", ".,sh,task.sh b,5,1")
@@ -282,17 +284,6 @@ def test_the_file_vanishes(place: Place) -> None:
     assert "nothing more is taken from tasks.csv" in said
 
 
-def test_a_second_scheduler(place: Place) -> None:
-    """It is refused while the first works on the same file."""
-    place.tasks(".,sh,gated.sh a,5,1")
-    first = place.begin("-c", "tasks.csv", "-m", "no")
-    place.wait_lines("runs", 2)
-    code, _, said = place.schedule()
-    assert (code, said.count("another priority_scheduler works on tasks.csv")) == (2, 1)
-    (place.cwd / "gate").touch()
-    assert first.end()[0] == 0
-
-
 # -- interruptions ---------------------------------------------------------------------------------
 
 
@@ -305,6 +296,7 @@ def test_terminated_and_started_again(place: Place) -> None:
     assert scheduler.end()[0] == 128 + signal.SIGTERM
     wait_until(lambda: not place.job_processes())
     assert len(place.left()) == 2
+    assert len(place("status", "--plain", "--sim").out.splitlines()) == 1  # nothing is left in the queue
     (place.cwd / "gate").touch()
     assert place.schedule()[0] == 0
     assert place.left() == []

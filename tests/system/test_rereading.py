@@ -63,7 +63,7 @@ def test_what_the_engine_was_started_with_goes_before_the_files(background: Back
     file.write_text("max_use = 2\nreserve = '1G'\n")
     first, second = background.submit(until("go"), until("go"))
     background.wait_word("running", first)
-    sentence = "the engine was started with other settings: max_use takes effect after stoker engine stop"
+    sentence = "the engine was started with other settings: max_use takes effect after stoker engine restart"
     assert sentence in background("engine", "status").out
     assert sentence in background("engine", "config").err
     assert not isinstance(background.job(second).state, Active)
@@ -75,4 +75,4 @@ def test_devices_stay_as_they_are(background: Background, file: Path) -> None:
     assert background("engine", "config").err == ""
     file.write_text("devices = '0'\n")
     for outcome in (background("engine", "config").err, background("engine", "status").out):
-        assert "devices takes effect after stoker engine stop" in outcome
+        assert "devices takes effect after stoker engine restart" in outcome

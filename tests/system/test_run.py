@@ -369,3 +369,9 @@ def test_the_start_is_light(stoker: Stoker) -> None:
         loaded = set(re.findall(r"\| +([\w.]+)$", told.stderr, re.MULTILINE))
         assert "stoker.cli.foreground" in loaded
         assert not loaded & {"rich", "psutil", "pynvml", "asyncio", "textual", "numpy"}
+
+
+def test_the_lease_names_the_command(stoker: Stoker) -> None:
+    """Other users read what holds a GPU, not only that it is one command."""
+    result = stoker("run", "--devices", "0", "--", "sh", "-c", 'cat "$STOKER_LEDGER"/*.lease')
+    assert '"what":"stoker run -- sh -c ' in result.out

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import signal
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -181,3 +185,68 @@ def test_a_run_that_is_over_leaves_nothing_beside_its_jobs(stoker: Stoker) -> No
     assert stoker("run", "--devices", "0", "--", "true").code == 0
     (state,) = Path(stoker.environment["STOKER_STATE"]).iterdir()
     assert [*(state / "engines").iterdir(), *(state / "keepers").iterdir()] == []
+
+
+def kill_all(stoker: Stoker, run: subprocess.Popen[bytes]) -> None:
+    """As a crash of the machine does: the run, its workers and its jobs."""
+    workers = [pid for pid in processes_below(run.pid) if pid != run.pid]
+    run.kill()
+    stoker.finish(run)
+    for pid in [*workers, *stoker.job_processes()]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not stoker.job_processes() and not any(Path(f"/proc/{pid}").exists() for pid in workers))
+
+
+def processes_below(pid: int) -> list[int]:
+    """A process, its children and theirs."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(below for child in children for below in processes_below(int(child)))]
+
+
+def test_a_job_that_another_run_found_lost_is_resumed(stoker: Stoker) -> None:
+    """A run records the losses of all dead runs, but their lists have to be resumed: it does not keep their jobs."""
+    stoker.write("ours.txt", f"echo up >> ran; [ -e again ] || {until('never')}; echo done >> ran")
+    run = stoker.start("run", "--devices", "0", "ours.txt")
+    stoker.wait_lines("ran", 1)
+    kill_all(stoker, run)
+    stoker.write("theirs.txt", f"echo other >> other; {until('go')}")
+    other = stoker.start("run", "--devices", "1", "theirs.txt")
+    stoker.wait_lines("other", 1)
+    (stoker.cwd / "again").touch()
+    resumed = stoker("run", "--devices", "0", "--resume", "ours.txt")
+    (stoker.cwd / "go").touch()
+    assert stoker.finish(other).code == 0
+    assert (resumed.code, stoker.lines("ran")) == (0, ["up", "up", "done"]), resumed.err
+
+
+def test_a_stream_takes_up_a_lost_job(stoker: Stoker) -> None:
+    """Though the loss is recorded before the line with the job arrives, it is the old job that goes on."""
+    line = f"echo up >> ran; [ -e again ] || {until('never')}; echo done >> ran"
+    stoker.write("jobs.txt", line)
+    run = stoker.start("run", "--devices", "0", "jobs.txt")
+    stoker.wait_lines("ran", 1)
+    kill_all(stoker, run)
+    (stoker.cwd / "again").touch()
+    resumed = stoker.start("run", "--devices", "0", "--resume", "-")
+    wait_until(lambda: '"state":"queued"' in stoker("status", "--json").out)
+    result = stoker.finish(resumed, line + "\n")
+    assert (result.code, stoker.lines("ran")) == (0, ["up", "up", "done"]), result.err
+    assert json.loads(stoker("status", "--json").out)["counts"] == {"active": 0, "waiting": 0, "held": 0}
+
+
+def test_what_another_run_had_in_hand_is_taken_up_when_it_dies(stoker: Stoker) -> None:
+    """A resumed run does not end while a job of its list waits that no living run has."""
+    stoker.write("both.txt", f"echo first >> ran; {until('go')}", "echo second >> ran")
+    first = stoker.start("run", "--devices", "0", "both.txt")
+    stoker.wait_lines("ran", 1)
+    stoker.write(
+        "more.txt", "echo first >> ran; " + until("go"), "echo second >> ran", f"echo own >> own; {until('go')}"
+    )
+    resumed = stoker.start("run", "--devices", "1", "--resume", "more.txt")
+    stoker.wait_lines("own", 1)
+    first.kill()
+    stoker.finish(first)
+    (stoker.cwd / "go").touch()
+    result = stoker.finish(resumed)
+    assert (result.code, stoker.lines("ran")) == (0, ["first", "second"]), result.err

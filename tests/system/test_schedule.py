@@ -91,53 +91,73 @@ def test_document_gpu_is_blocked_until_the_task_finishes(machine: ScheduleMachin
     assert machine.schedule("-s") == (0, FOUR_FREE, "")
 
 
-def test_marked_gpus_are_not_used(machine: ScheduleMachine) -> None:
-    """A task gets neither of the GPUs 3 and 4 after -i 5 3 4, and leaves their marks alone."""
-    machine.schedule("-i", "5", "3", "4")
-    assert gpu_of(machine.schedule("true", "-pg", "3")[1]) == "cuda0"
-    assert gpu_of(machine.schedule("true", "-gc", "3")[1]) == "cuda0,cuda1,cuda2"
-    assert machine.info()["avail"] == [True, True, True, False, False]
+SHOW = "sh -c 'echo cvd ${CUDA_VISIBLE_DEVICES-unset} $CUDA_DEVICE_ORDER'"
+SHOW_WORDS = ["--", "sh", "-c", "echo cvd $CUDA_VISIBLE_DEVICES"]
 
 
-def test_verbose(machine: ScheduleMachine) -> None:
-    """The summary comes only with the option, also beside -o without a name."""
-    assert "total time" not in machine.schedule("true")[1]
-    code, out, _ = machine.schedule("true", "-v", "-o")
-    assert code == 0
-    assert re.search(r"\ntask: \['true'\]\nstdout: <stdout>\nstderr: <stderr>\nstart: ", out)
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        ([SAY_GPU, "-fg", "1"], "I have cuda1\n"),
+        ([SAY_GPU, "-pg", "3"], "I have cuda3\n"),
+        ([SAY_GPU, "-pg", "77"], "I have cuda0\n"),
+        ([SAY_GPU, "-gc", "2"], "I have cuda0,cuda1\n"),
+        ([SAY_GPU, "-n", "2"], "I have cuda0,cuda1\n"),
+        ([SAY_GPU, "-gc", "2", "-fg", "2"], "I have cuda2,cuda0\n"),
+        # GPUs that -i marks are not used, and keep their marks.
+        ([SAY_GPU, "-i", "5", "3", "4", "-pg", "3"], "I have cuda0\n"),
+        ([SAY_GPU, "-i", "5", "0", "4", "-gc", "3"], "I have cuda1,cuda2,cuda3\n"),
+        # cuda2 is the third GPU that the task sees, so nothing is hidden from it.
+        ([SHOW, "-fg", "2"], "cvd unset PCI_BUS_ID\n"),
+        # The tool's later versions take lists, and give the task its GPUs in CUDA_VISIBLE_DEVICES in their order.
+        (["-n", "3", "-p", "[3,2]", *SHOW_WORDS], "cvd 3,2,0\n"),
+        (["-f", "[1,3]", *SHOW_WORDS], "cvd 1,3\n"),
+        (["--force", "2", *SHOW_WORDS], "cvd 2\n"),
+        (["--prefer", "2", *SHOW_WORDS], "cvd 2\n"),
+        # A word __num__ stands for a port of the GPU's own, and nothing else does.
+        (["echo --port __num__ x__num__", "-fg", "3"], "--port 3900 x__num__\n"),
+        # One word is taken apart as a shell does, without one; several are the task as they are.
+        (["show 'a b'\n\\$HOME # c", "-v"], "<a b>\n<$HOME>\n<#>\n<c>\n"),
+        (["--", "show", "a b", "-v"], "<a b>\n<-v>\n"),
+        (["show", "a b", "-fg", "1", "c"], "<a b>\n<c>\n"),
+        # The summary comes with the option, also beside -o without a name.
+        (["true", "-v", "-o"], "\ntask: ['true']\nstdout: <stdout>\nstderr: <stderr>\nstart: "),
+        (["echo __num__", "-v"], "\ntask: ['echo', '3600']\n"),
+    ],
+)
+def test_options(machine: ScheduleMachine, words: list[str], printed: str) -> None:
+    """Each option does what its document says, without a word on standard error."""
+    machine.program("show", 'for word; do echo "<$word>"; done')
+    code, out, err = machine.schedule(*words)
+    assert (code, err.replace("schedule: warning: a preferred GPU is not there; they are 0 to 3\n", "")) == (0, "")
+    assert printed in out
+    assert "waiting" not in out
+    assert ("total time" in out) == ("-v" in words and "--" not in words)
 
 
 def test_output_files(machine: ScheduleMachine) -> None:
     """Each stream goes to its file, relative to the directory and emptied before; announcements do not."""
     (machine.directory / "o%j").write_text("a long text from the last time")
-    code, printed, said = machine.schedule("sh -c 'echo yes; echo no >&2'", "-o", "o%j", "-e", "err", "-v")
+    both = "sh -c 'echo yes; echo no >&2'"
+    code, printed, said = machine.schedule(both, "-o", "o%j", "-e", "err", "-v")
     assert (code, said, machine.text("o%j"), machine.text("err")) == (0, "", "yes\n", "no\n")
-    assert f"\nstdout: {machine.directory}/o%j\nstderr: {machine.directory}/err\n" in printed
+    assert "\nstdout: o%j\nstderr: err\n" in printed
     assert gpu_of(printed) == "cuda0"
-
-
-def test_output_in_one_file_only(machine: ScheduleMachine) -> None:
-    """The other stream stays the caller's; both may go to the same file."""
-    _, printed, said = machine.schedule("sh -c 'echo yes; echo no >&2'", "-o", "file")
-    assert (machine.text("file"), said) == ("yes\n", "no\n")
-    assert "yes" not in printed
-    machine.schedule("sh -c 'echo yes; echo no >&2'", "-o", "file", "-e", "file")
+    _, printed, said = machine.schedule(both, "-o", "file")
+    assert (machine.text("file"), said, "yes" in printed) == ("yes\n", "no\n", False)
+    machine.schedule(both, "-o", "file", "-e", "file")
     assert machine.text("file") == "yes\nno\n"
 
 
-def test_preferred(machine: ScheduleMachine) -> None:
-    """The preferred GPU is taken if it is free, otherwise another."""
-    assert gpu_of(machine.schedule("true", "-pg", "3")[1]) == "cuda3"
-    machine.hold("-fg", "3")
-    assert gpu_of(machine.schedule("true", "-pg", "3")[1]) == "cuda0"
-    assert gpu_of(machine.schedule("true", "-pg", "77")[1]) == "cuda0"
-
-
-def test_forced(machine: ScheduleMachine) -> None:
-    """A forced GPU that is free is taken without a word."""
-    code, out, err = machine.schedule("true", "-fg", "1")
-    assert (code, gpu_of(out), err) == (0, "cuda1", "")
-    assert "waiting" not in out
+def test_used_gpus(machine: ScheduleMachine) -> None:
+    """A preferred GPU in use is passed over, forced ones are waited for; each GPU of a task shows it."""
+    machine.hold("-gc", "2", "-fg", "3")
+    wait_until(lambda: machine.info()["gpu_name"] == ["cuda3,cuda0", None, None, "cuda3,cuda0"])
+    assert gpu_of(machine.schedule("true", "-pg", "3")[1]) == "cuda1"
+    task = machine.begin("-f", "[1,3]", *SHOW_WORDS)
+    task.wait_printed(f"Scheduler (PID: {task.process.pid}) is waiting for GPU(s) [1, 3].\n")
+    machine.open_gate("gate")
+    assert "cvd 1,3\n" in task.end()[1]
 
 
 def test_status(machine: ScheduleMachine) -> None:
@@ -160,20 +180,8 @@ def test_all_in_one_call(machine: ScheduleMachine) -> None:
     assert out.index("Free GPU:\n---------\nGPU 1\n") < out.index("I have cuda1")
 
 
-# -- several GPUs ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("option", ["-gc", "-n"])
-def test_gpu_count(machine: ScheduleMachine, option: str) -> None:
-    """Several GPUs are a list with commas, and each of them shows the task."""
-    assert "I have cuda0,cuda1\n" in machine.schedule(SAY_GPU, option, "2")[1]
-    machine.hold(option, "3")
-    wait_until(lambda: machine.info()["gpu_name"] == ["cuda0,cuda1,cuda2"] * 3 + [None])
-
-
 def test_gpu_count_with_forced(machine: ScheduleMachine) -> None:
     """The forced one is among them, and is waited for though others are free."""
-    assert "I have cuda2,cuda0\n" in machine.schedule(SAY_GPU, "-gc", "2", "-fg", "2")[1]
     machine.hold("-fg", "2")
     task = machine.begin(SAY_GPU, "-gc", "2", "-fg", "2")
     task.wait_printed("is waiting for GPU 2.")
@@ -182,46 +190,6 @@ def test_gpu_count_with_forced(machine: ScheduleMachine) -> None:
 
 
 # -- the task --------------------------------------------------------------------------------------
-
-
-def test_task_is_a_line_or_words(machine: ScheduleMachine) -> None:
-    """One word is taken apart as a shell does, without one; several are the task as they are."""
-    machine.program("show", 'for word; do echo "<$word>"; done')
-    shown = machine.schedule("show 'a b'\n\\$HOME # c", "-v")[1]
-    assert "<a b>\n<$HOME>\n<#>\n<c>\n" in shown
-    assert "<a b>\n<-v>\n" in machine.schedule("--", "show", "a b", "-v")[1]
-    assert "<a b>\n<c>\n" in machine.schedule("show", "a b", "-fg", "1", "c")[1]
-
-
-def test_num(machine: ScheduleMachine) -> None:
-    """A word __num__ stands for a port of the GPU's own, and nothing else does."""
-    out = machine.schedule("echo --port __num__ x__num__", "-fg", "3", "-v")[1]
-    assert "--port 3900 x__num__\n" in out
-    assert "task: ['echo', '--port', '3900', 'x__num__']\n" in out
-
-
-def test_visible_devices_are_left_alone(machine: ScheduleMachine) -> None:
-    """cuda2 is the third GPU that the task sees, so nothing is hidden from it."""
-    show = "sh -c 'echo cvd ${CUDA_VISIBLE_DEVICES-unset} $CUDA_DEVICE_ORDER'"
-    assert "cvd unset PCI_BUS_ID\n" in machine.schedule(show, "-fg", "2")[1]
-
-
-def test_later_options(machine: ScheduleMachine) -> None:
-    """The tool's later versions take lists, and give the task its GPUs in CUDA_VISIBLE_DEVICES in their order."""
-    show = ["--", "sh", "-c", "echo cvd $CUDA_VISIBLE_DEVICES"]
-    assert "cvd 3,2,0\n" in machine.schedule("-n", "3", "-p", "[3,2]", *show)[1]
-    assert "cvd 1,3\n" in machine.schedule("-f", "[1,3]", *show)[1]
-    assert "cvd 2\n" in machine.schedule("--force", "2", *show)[1]
-    assert "cvd 2\n" in machine.schedule("--prefer", "2", *show)[1]
-    machine.schedule("-i", "4", "1")
-    machine.schedule("-r", "1")
-    assert all(machine.info()["avail"])
-    holder = machine.hold("-fg", "3")
-    task = machine.begin("-f", "[1,3]", *show)
-    task.wait_printed(f"Scheduler (PID: {task.process.pid}) is waiting for GPU(s) [1, 3].\n")
-    machine.open_gate("gate")
-    holder.end()
-    assert "cvd 1,3\n" in task.end()[1]
 
 
 def test_standard_input_is_the_callers(machine: ScheduleMachine) -> None:
@@ -518,5 +486,7 @@ def test_several_users() -> None:
 
 def test_starts_light(machine: ScheduleMachine) -> None:
     """Neither the command line of stoker nor the driver is loaded for it."""
-    program = "import sys, stoker.compat.schedule; print({'click', 'rich', 'psutil', 'pynvml'} & {*sys.modules})"
+    program = (
+        "import sys, stoker.compat.schedule.command; print({'click', 'rich', 'psutil', 'pynvml'} & {*sys.modules})"
+    )
     assert machine.typed(f'{sys.executable} -c "{program}"').stdout == b"set()\n"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from stoker.core.device import Claim
 from stoker.core.job import Ended
+from stoker.core.lease import Claim
 from stoker.core.planner.fairshare import YIELD_SECONDS
 from stoker.core.planner.reasons import Leased, MaxUse, Occupied, Yields
 from stoker.core.settings import Policy
@@ -274,8 +274,8 @@ def test_run_keeps_within_the_limit(stoker: Stoker, limit: tuple[str, str]) -> N
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (("--max-use", "0"), 2, "--max-use 0 lets nothing run"),
-        (("--min-free", "-1"), 2, "--min-free -1 is less than none"),
+        (("--max-use", "0"), 2, "0 is not in the range x>=1"),
+        (("--min-free", "-1"), 2, "-1 is not in the range x>=0"),
         (("--max-use", "1", "-G", "2"), 5, "needs 2 GPUs; --max-use allows 1"),
         (("--min-free", "2", "-G", "2"), 5, "needs 2 of 3 GPUs; --min-free keeps 2 free"),
     ],

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stoker.compat.simple_gpu_scheduler import _newer_spelling
 from support.shell import Shell
 from support.wait import ending, wait_until
 
@@ -170,12 +171,6 @@ def test_slot_freed_last_is_taken_first(shell: Shell) -> None:
     assert [slot for _, slot in announced(printed.splitlines())] == ["2", "1", "0", "2", "0", "1"]
 
 
-def test_order_of_slots_as_measured_with_the_original(shell: Shell) -> None:
-    """With commands of 1, .2 and .4 s on the slots 2, 1 and 0, the fourth and the fifth both go to 1."""
-    result = shell.typed("simple_gpu_scheduler --gpus 0 1 2", b"sleep 1\nsleep .2\nsleep .4\nsleep .1\nsleep .05\n")
-    assert [slot for _, slot in announced(result.stdout.decode().splitlines())] == ["2", "1", "0", "1", "1"]
-
-
 # -- announcements ---------------------------------------------------------------------------------
 
 
@@ -235,11 +230,27 @@ def test_shell_magic(shell: Shell) -> None:
     assert (shell.text("where"), shell.text("sorted")) == ("gpu 7\n", "a\nb\n")
 
 
-def test_without_a_shell_of_the_users(shell: Shell) -> None:
-    """Where SHELL is not set, /bin/sh reads the lines."""
-    del shell.environment["SHELL"]
-    assert shell.run("readlink /proc/$$/exe > shell")[0] == 0
-    assert shell.text("shell").strip() == os.path.realpath("/bin/sh")
+@pytest.mark.parametrize("user_shell", ["", "/usr/sbin/nologin", "/bin/false", "/no/such/shell"])
+def test_without_a_shell_of_the_users(shell: Shell, user_shell: str) -> None:
+    """Where SHELL is not set, or is none as for a service account, /bin/sh reads the lines, with a warning."""
+    shell.environment["SHELL"] = user_shell
+    code, _, errors = shell.run("readlink /proc/$$/exe > shell")
+    assert (code, shell.text("shell").strip()) == (0, os.path.realpath("/bin/sh"))
+    warning = f"simple_gpu_scheduler: warning: SHELL is {user_shell}, which cannot run commands; using /bin/sh\n"
+    assert errors == (warning if user_shell else "")
+
+
+@pytest.mark.parametrize(
+    ("slots", "words"),
+    [
+        (["0", "1"], "--devices 0,1"),
+        (["0,1", "2,3"], "-G 2 --devices 0,1,2,3"),
+        (["GPU-1", " 1"], "--devices 'GPU-1, 1'"),
+    ],
+)
+def test_hint_for_the_rest(slots: list[str], words: str) -> None:
+    """The command that runs the rest of a list names the same GPUs."""
+    assert _newer_spelling(slots) == words
 
 
 def test_command_cannot_eat_the_queue(shell: Shell) -> None:
@@ -295,6 +306,7 @@ def test_lost_command_runs_again(shell: Shell) -> None:
     assert code == 1
     assert (shell.directory / "2").exists()
     assert len(announced(lines)) == 6
+    assert errors.count("the worker of gpu 0 was killed, so this command runs again: `") == 4
     assert "lost on gpu 0: `kill -9 $PPID` (its worker was killed" in errors
     assert errors.endswith("simple_gpu_scheduler: 1 of 2 commands failed\n")
 
@@ -325,8 +337,11 @@ def test_sigterm_leaves_nothing_running(shell: Shell) -> None:
     code, _, errors = scheduler.end()
     assert code == 128 + signal.SIGTERM
     assert "cancelled on gpu 0: `sleep 1000" in errors
-    assert "1 command not started" in errors
     assert not any(psutil.pid_exists(int(pid)) for pid in shell.text("pids").split())
+    again = "stoker run --resume -o - --devices 0 with the same list, here, runs what is missing"
+    assert f"1 command not started and taken out of the queue; {again}" in errors
+    assert "`echo" not in errors
+    assert shell.typed("stoker status --plain").stdout.count(b"\n") == 1  # nothing is left that `resume` could run
     assert shell.typed("stoker run --resume -o - --devices 0 -", b"echo $CUDA_VISIBLE_DEVICES > rest\n").returncode == 0
     assert shell.text("rest") == "0\n"
 
@@ -343,6 +358,7 @@ def test_running_commands_may_finish(shell: Shell, number: signal.Signals) -> No
     code, _, errors = scheduler.end()
     assert code == 128 + number
     assert "1 command not started" in errors
+    assert "failed" not in errors
     assert (shell.directory / "finished").exists()
     assert not (shell.directory / "too_late").exists()
 
@@ -365,7 +381,7 @@ def test_two_schedulers_take_turns(shell: Shell) -> None:
 def test_start_is_light(shell: Shell) -> None:
     """The tool starts without the libraries of the large command line."""
     program = (
-        "import sys, simple_gpu_scheduler.scheduler; print({'click', 'rich', 'psutil', 'pynvml'} & {*sys.modules})"
+        "import sys, stoker.compat.simple_gpu_scheduler; print({'click', 'rich', 'psutil', 'pynvml'} & {*sys.modules})"
     )
     result = subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60)
     assert result == "set()\n"

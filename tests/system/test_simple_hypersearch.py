@@ -15,43 +15,17 @@ from support.wait import PATIENCE_SECONDS, ending, line_from
 
 PROGRAMS = Path(sys.executable).parent
 HYPERSEARCH = str(PROGRAMS / "simple_hypersearch")
-PATTERN = "python3 train_dnn.py --lr {lr} --batch_size {bs}"
-RATES = ["0.001", "0.0005", "0.0001"]
-SIZES = ["32", "64", "128"]
-ALL_COMMANDS = {PATTERN.format(lr=rate, bs=size) for rate in RATES for size in SIZES}
 ENDLESS = ["{a}{b}{c}{d}{e}{f}", *(word for name in "abcdef" for word in ("-p", name, *map(str, range(200))))]
 
 
-def typed(line: str, directory: Path, programs: Path = PROGRAMS) -> str:
+def typed(line: str, directory: Path) -> str:
     """What a line typed into bash prints."""
-    path = f"{programs}:{PROGRAMS}:{os.environ['PATH']}"
+    path = f"{PROGRAMS}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
     command = ["bash", "-c", line]
     result = subprocess.run(command, cwd=directory, env=environment, capture_output=True, timeout=60, check=False)
     assert (result.returncode, result.stderr) == (0, b"")
     return result.stdout.decode()
-
-
-@pytest.fixture
-def listening_scheduler(tmp_path: Path) -> Path:
-    """A directory with a simple_gpu_scheduler that shows what it is told: pipes can be typed unchanged."""
-    script = tmp_path / "programs" / "simple_gpu_scheduler"
-    script.parent.mkdir()
-    script.write_text('#!/bin/sh\n[ "$*" = "--gpus 0,1,2" ] && exec cat\n')
-    script.chmod(0o755)
-    return script.parent
-
-
-@pytest.mark.parametrize(("option", "count"), [("", 9), (" --n-samples 5", 5)])
-def test_document_examples(tmp_path: Path, listening_scheduler: Path, option: str, count: int) -> None:
-    """The first example of the document pipes each of the nine commands once, the second five different ones."""
-    line = (
-        f'simple_hypersearch "python3 train_dnn.py --lr {{lr}} --batch_size {{bs}}"{option}'
-        " -p lr 0.001 0.0005 0.0001 -p bs 32 64 128 | simple_gpu_scheduler --gpus 0,1,2"
-    )
-    printed = typed(line, tmp_path, listening_scheduler).splitlines()
-    assert len(printed) == len(set(printed)) == count
-    assert set(printed) <= ALL_COMMANDS
 
 
 def test_document_example_help(tmp_path: Path) -> None:
@@ -126,5 +100,30 @@ def test_module_runs_as_the_script() -> None:
 
 def test_start_is_light() -> None:
     """The tool starts without the libraries of the large command line."""
-    program = "import sys, simple_gpu_scheduler.hypersearch; print({'click', 'rich', 'msgspec'} & {*sys.modules})"
+    program = "import sys, stoker.compat.simple_hypersearch; print({'click', 'rich', 'msgspec'} & {*sys.modules})"
     assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60) == "set()\n"
+
+
+PRESSING = """\
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "stoker.core":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+"""
+"""Presses Ctrl-C in the middle of a program's imports."""
+
+
+@pytest.mark.parametrize(
+    "program", ["simple_hypersearch", "simple_gpu_scheduler", "schedule", "priority_scheduler", "stoker"]
+)
+def test_interrupt_during_the_imports(tmp_path: Path, program: str) -> None:
+    """Ctrl-C right after the start of any of the programs ends it by the signal, without a traceback."""
+    (tmp_path / "sitecustomize.py").write_text(PRESSING)
+    command = ["env", "--default-signal=INT", str(PROGRAMS / program), "-h"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")

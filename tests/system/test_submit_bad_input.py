@@ -82,7 +82,7 @@ def test_a_bad_line_keeps_the_whole_list_out(background: Background) -> None:
     background.write("jobs.jsonl", '{"command": "true"}', '{"command": "true", "time": "never"}')
     assert_refused(background("submit", "-f", "jobs.jsonl"), 2, "jobs.jsonl line 2", "not a duration")
     background.write("jobs.jsonl", '{"command": "true"}', '{"command": "true", "gpu_typ": "a100"}')
-    assert_refused(background("submit", "-f", "jobs.jsonl"), 2, "jobs.jsonl line 2", "did you mean 'gpu_type'?")
+    assert_refused(background("submit", "-f", "jobs.jsonl"), 2, "jobs.jsonl line 2", "did you mean gpu_type?")
     assert jobs(background) == 0
 
 

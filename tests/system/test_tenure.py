@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.device import Claim
 from stoker.core.job import Running
+from stoker.core.lease import Claim
 from stoker.devices.detect import DeclaredDevices
 from stoker.ledger import Ledger
 from stoker.ledger.files import owner_name
@@ -61,7 +61,7 @@ class TestRemovedLease:
         path.unlink()
         shop.work_until(path.exists)
         assert ledger_of(shop).claim(CLAIM, "another", 0.0) is None
-        assert shop.engine.trouble == "the lease on GPU 0 was removed by somebody; it was claimed anew"
+        assert shop.engine.trouble == "the lease on GPU 0 was removed; it was claimed anew"
         shop.work_until(lambda: not shop.engine.trouble)
         (shop.directory / "go").touch()
         shop.finish()
@@ -82,7 +82,7 @@ class TestRemovedLease:
         assert rival is not None
         shop.work_until(lambda: bool(shop.engine.trouble))
         name = owner_name(os.geteuid())
-        assert shop.engine.trouble == f"the lease on GPU 0 was removed by somebody, and {name} has it now"
+        assert shop.engine.trouble == f"the lease on GPU 0 was removed, and {name} has it now"
         ledger_of(shop).release(rival)
         shop.work_until(path.exists)
 

@@ -6,18 +6,14 @@ import json
 import signal
 import subprocess
 import time
-from pathlib import Path
 
-import msgspec
 import pytest
 
-from stoker.cli.commands.wait import Waited
 from stoker.core.spec import Resources
 from support.background import Background
 from support.cli import until
 from support.wait import line_from, wait_until
 
-SCHEMA = Path(__file__).parents[2] / "docs/schema/stoker.wait-1.json"
 CPU = Resources(gpus=0)
 
 
@@ -109,11 +105,6 @@ def test_without_an_engine(background: Background) -> None:
     background.kill_engine()
     background.open_gate("gate")
     assert background.finish(process).code == 0
-
-
-def test_the_schema_is_what_the_code_says() -> None:
-    """The promised schema is the one msgspec makes of the code; only additions may change it within a version."""
-    assert json.loads(SCHEMA.read_text()) == msgspec.json.schema(Waited)
 
 
 def test_json(background: Background) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stoker.core.errors import StokerError
 from stoker.core.text import printable
 from stoker.store.hints import hints, names
-from stoker.store.paths import Paths, find_paths
+from stoker.store.paths import Paths, find_paths, user_home
 
 if TYPE_CHECKING:
     import click
@@ -25,9 +25,7 @@ OPEN_ONLY = frozenset({"cancel", "kill", "pause", "hold", "resume", "release", "
 """Verbs for jobs that are not over."""
 ALL = frozenset({"status", "st", "ls", "logs", "follow", "wait", "retry"})
 """Verbs for any job."""
-
 _WORDS = ("last", "all")
-
 _PLAIN = re.compile(r"[\w.@%+/=-]+")
 """Names that need no quotes in a shell; others are not offered."""
 
@@ -49,8 +47,9 @@ def complete_jobs(context: click.Context, _parameter: click.Parameter, incomplet
 
 def offers(incomplete: str, *, simulated: bool, ended: bool) -> list[Offer]:
     """Ids, names and words that begin so; of a list with commas, for its last part."""
-    paths = _paths(simulated=simulated)
-    if paths is None:
+    try:
+        paths = find_paths(os.environ, os.uname().nodename, simulated=simulated or bool(os.environ.get("STOKER_SIM")))
+    except (StokerError, OSError):
         return []
     before, comma, part = incomplete.rpartition(",")
     return [Offer(before + comma + word, meaning) for word, meaning in _found(paths, part, ended=ended)]
@@ -64,14 +63,6 @@ def _found(paths: Paths, part: str, *, ended: bool) -> Iterator[Offer]:
             if _PLAIN.fullmatch(name):
                 yield Offer(name, "")
         yield from (Offer(word, "") for word in _WORDS if word.startswith(part))
-
-
-def _paths(*, simulated: bool) -> Paths | None:
-    try:
-        is_simulated = simulated or bool(os.environ.get("STOKER_SIM"))
-        return find_paths(os.environ, os.uname().nodename, simulated=is_simulated)
-    except (StokerError, OSError):
-        return None
 
 
 class Line(NamedTuple):
@@ -137,36 +128,29 @@ def script(program: click.Command, shell: str) -> str:
 
 
 def install_script(shell: str, text: str) -> None:
-    """Write the script where the shell looks for it, and say what is left to type."""
+    """Write the script where the shell looks for it, and say what to type next."""
     path = script_path(shell, os.environ)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     print(f"wrote {printable(str(path))}", file=sys.stderr)
-    print(_what_next(shell, path), file=sys.stderr)
+    print(_NEXT[shell].format(path=path), file=sys.stderr)
+
+
+_NEXT = {
+    "bash": "for this shell type: source {path}\n"
+    "new ones have it by themselves where the package bash-completion is; else put that line in ~/.bashrc",
+    "zsh": "put this in ~/.zshrc before compinit: fpath+=({path.parent})",
+    "fish": "new shells have it by themselves",
+}
 
 
 def script_path(shell: str, environment: Mapping[str, str]) -> Path:
     """Where a shell looks for completions of one user."""
-    data = Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local/share")
-    match shell:
-        case "bash":
-            chosen = environment.get("BASH_COMPLETION_USER_DIR")
-            return Path(chosen or data / "bash-completion") / "completions/stoker"
-        case "zsh":
-            return data / "zsh/site-functions/_stoker"
-        case _:
-            configuration = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-            return configuration / "fish/completions/stoker.fish"
-
-
-def _what_next(shell: str, path: Path) -> str:
-    match shell:
-        case "bash":
-            return (
-                f"for this shell type: source {path}\n"
-                "new ones have it by themselves where the package bash-completion is; else put that line in ~/.bashrc"
-            )
-        case "zsh":
-            return f"put this in ~/.zshrc before compinit: fpath+=({path.parent})"
-        case _:
-            return "new shells have it by themselves"
+    data = Path(environment.get("XDG_DATA_HOME") or user_home() / ".local/share")
+    bash = Path(environment.get("BASH_COMPLETION_USER_DIR") or data / "bash-completion")
+    config = Path(environment.get("XDG_CONFIG_HOME") or user_home() / ".config")
+    return {
+        "bash": bash / "completions/stoker",
+        "zsh": data / "zsh/site-functions/_stoker",
+        "fish": config / "fish/completions/stoker.fish",
+    }[shell]

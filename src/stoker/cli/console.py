@@ -20,7 +20,6 @@ def open_missing_streams() -> None:
 
 
 def json_is_default() -> bool:
-    """Whether STOKER_OUTPUT asks every command for JSON."""
     return os.environ.get("STOKER_OUTPUT") == "json"
 
 
@@ -46,7 +45,6 @@ def to_stderr(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """One sentence to the user, on standard error."""
     from stoker.core.text import printable  # help needs neither this nor all that it brings along
 
     to_stderr(f"stoker: {printable(text)}\n")

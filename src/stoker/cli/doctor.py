@@ -1,55 +1,56 @@
-"""`stoker engine check`: the table of all checks, their report, and the checks of the queue."""
+"""`stoker engine check`: what is wrong with this machine, and what to do about it."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
 import os
+import resource
 import stat
+import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
 import click
 from msgspec import Struct, structs
 
-from stoker.cli.doctor_machine import (
-    RESTART,
-    Subject,
-    Verdict,
-    check_clock,
-    check_gpus,
-    check_limits,
-    check_logout,
-    check_unit,
-    note,
-    ok,
-    problem,
-)
 from stoker.cli.output_options import write_json
 from stoker.core.errors import StokerError
 from stoker.core.job import Active
 from stoker.core.settings import KEYS
 from stoker.core.text import printable, text_for_json
 from stoker.core.units import count_text, size_text
-from stoker.ledger import PLACES, Ledger, LedgerView, find_ledger
+from stoker.devices.detect import FIRST_ANSWER_SECONDS
+from stoker.devices.nvidia import NvidiaAbsent, NvidiaDevices
+from stoker.ledger import PLACES, Ledger, find_ledger
 from stoker.ledger.files import owner_name
 from stoker.queue.config import load_config
 from stoker.queue.options import BY_NAME
-from stoker.store import queries
+from stoker.queue.submit import OF_THE_JOB_WE_ARE_IN
+from stoker.queue.systemd_unit import missing_program, unit_path
+from stoker.store import engine_lock, queries
 from stoker.store.database import DAMAGED_HINT, NEWER_HINT, damage, has_log_without_file
-from stoker.store.engine_lock import (
-    QUEUE,
-    held_orphans,
-    leftover_workers,
-    living_engines,
-    orphans,
-    process_of,
-    version_notice,
-)
-from stoker.store.paths import NETWORK_FILE_SYSTEMS, file_system_of
+from stoker.store.engine_lock import QUEUE
+from stoker.store.paths import NETWORK_FILE_SYSTEMS, Paths, file_system_of
 from stoker.store.status_file import read_status
 from stoker.store.writer import Store, open_store
+
+COMMAND_SECONDS = 5.0
+"""How long a program of the system may take to answer."""
+RESTART = "stoker engine restart; jobs go on"
+
+
+class Verdict(Struct, frozen=True):
+    """One matter: well, worth knowing, or to be mended."""
+
+    topic: str
+    level: Literal["ok", "note", "problem"]
+    text: str
+    advice: str = ""
+    """What to type, or to do, where something is not well."""
 
 
 class Check(Struct, frozen=True):
@@ -58,6 +59,30 @@ class Check(Struct, frozen=True):
     schema: str
     problems: int
     findings: list[Verdict]
+
+
+class Subject(Struct, frozen=True):
+    """The machine, user and queue to check."""
+
+    paths: Paths
+    environment: Mapping[str, str]
+    simulated: bool
+    answers: bool = False
+    """Whether the engine, where one lives, reacted when it was asked."""
+    known_variables: frozenset[str] = frozenset()
+    """Names of STOKER_* variables that set an option of a command."""
+
+
+def ok(text: str) -> Verdict:
+    return Verdict("", "ok", text)
+
+
+def note(text: str, advice: str = "") -> Verdict:
+    return Verdict("", "note", text, advice)
+
+
+def problem(text: str, advice: str) -> Verdict:
+    return Verdict("", "problem", text, advice)
 
 
 def diagnose(subject: Subject) -> Iterator[Verdict]:
@@ -74,40 +99,42 @@ def report(subject: Subject, *, as_json: bool) -> int:
     """Print all findings, each as soon as it is known: a driver may take its time. Returns the number of problems."""
     found = []
     for verdict in diagnose(subject):
-        found.append(verdict)
+        text, advice = text_for_json(verdict.text), text_for_json(verdict.advice)
+        found.append(structs.replace(verdict, text=text, advice=advice))
         if not as_json:
             print(f"{verdict.level:8} {verdict.topic:10} {printable(verdict.text)}", flush=True)
         if not as_json and verdict.advice:
             print(f"{'':19} → {printable(verdict.advice)}", flush=True)
     problems = sum(verdict.level == "problem" for verdict in found)
     if as_json:
-        write_json(Check("stoker.engine-check/1", problems, [_for_json(verdict) for verdict in found]))
+        write_json(Check("stoker.engine-check/1", problems, found))
     elif problems:
         print(f"{count_text(problems, 'problem')} found", file=sys.stderr)
     return problems
 
 
-def _for_json(verdict: Verdict) -> Verdict:
-    return structs.replace(verdict, text=text_for_json(verdict.text), advice=text_for_json(verdict.advice))
-
-
-def known_variables(context: click.Context) -> Iterator[str]:
-    """All STOKER_* variables that set settings, job options and options of commands."""
-    yield from (f"STOKER_{name.upper()}" for name in (*KEYS, *BY_NAME))
-    yield from _variables_of(context.command, context)
-
-
-def _variables_of(command: click.Command, context: click.Context) -> Iterator[str]:
+def known_variables(command: click.Command, context: click.Context) -> Iterator[str]:
+    """The variables that set options of a command or of those below it."""
     for parameter in command.params:
         yield from filter(None, [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or ())
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
-            inner = command.get_command(context, name)
-            if inner is not None:
-                yield from _variables_of(inner, context)
+            if inner := command.get_command(context, name):
+                yield from known_variables(inner, context)
 
 
-# -- the state directory
+def output_of(command: Sequence[str], seconds: float = COMMAND_SECONDS) -> str | None:
+    """The output of a program; None where it is missing, fails, or takes too long."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+# -- the state directory -------------------------------------------------------------------------
 
 SCARCE = 2**30
 """Bytes of free space below which a full disk is near..."""
@@ -117,16 +144,13 @@ GONE = 64 * 2**20
 
 def check_state(subject: Subject, mountinfo: str = "/proc/self/mountinfo") -> Iterator[Verdict]:
     """The file system of the queue."""
-    paths = subject.paths
-    if paths.note:
-        yield note(paths.note, "nothing has to be done; STOKER_STATE chooses another local directory")
-        return
-    kind = file_system_of(paths.state, mountinfo)
-    if kind in NETWORK_FILE_SYSTEMS:
-        text = f"{paths.state} is on {kind}, where a queue is not safe"
-        yield problem(text, "set STOKER_STATE to a directory on a local disk")
+    state = subject.paths.state
+    if subject.paths.note:
+        yield note(subject.paths.note, "nothing has to be done; STOKER_STATE chooses another local directory")
+    elif (kind := file_system_of(state, mountinfo)) in NETWORK_FILE_SYSTEMS:
+        yield problem(f"{state} is on {kind}, where a queue is not safe", "set STOKER_STATE to a local directory")
     else:
-        yield ok(f"{paths.state} is on {kind}")
+        yield ok(f"{state} is on {kind}")
 
 
 def check_disk(subject: Subject) -> Iterator[Verdict]:
@@ -155,67 +179,60 @@ def check_queue(subject: Subject) -> Iterator[Verdict]:
         yield ok(f"{path} is whole")
 
 
-# -- the engine
+# -- the engine ----------------------------------------------------------------------------------
 
 
 def check_engine(subject: Subject) -> Iterator[Verdict]:
     """Whether an engine serves the queue."""
     paths = subject.paths
-    pid = process_of(paths, QUEUE)
+    pid = engine_lock.process_of(paths, QUEUE)
     if pid is None:
-        yield _without_engine(subject)
+        with _store(subject) as store:
+            load = queries.loads(store).get(QUEUE) if store else None
+        if load is not None and load.open:
+            yield problem(f"{count_text(load.open, 'job')} in the queue, and no engine runs", "stoker engine start")
+        else:
+            yield ok("none runs, and none is needed; it starts with the next submit")
         return
     if not subject.answers:
         yield problem(f"the engine (process {pid}) does not answer", f"see {paths.log}; then: {RESTART}")
         return
-    view = read_status(paths.status_file(QUEUE))
-    if notice := version_notice(paths):
+    status = read_status(paths.status_file(QUEUE))
+    if notice := engine_lock.version_notice(paths):
         yield note(notice.partition(";")[0], RESTART)
-    if view is not None and view.trouble:
-        yield problem(f"the engine cannot work as it should: {view.trouble}", f"see {paths.log}")
+    if status is not None and status.trouble:
+        yield problem(f"the engine cannot work as it should: {status.trouble}", f"see {paths.log}")
     else:
         yield ok(f"it runs (process {pid}) and answers")
-
-
-def _without_engine(subject: Subject) -> Verdict:
-    with _store(subject) as store:
-        load = queries.loads(store).get(QUEUE) if store else None
-    if load is not None and load.open:
-        return problem(f"{count_text(load.open, 'job')} in the queue, and no engine runs", "stoker engine start")
-    return ok("none runs, and none is needed; it starts with the next submit")
 
 
 def check_leftovers(subject: Subject) -> Iterator[Verdict]:
     """Jobs, workers and leases that dead engines left."""
     with _store(subject) as store:
-        if store is None:
-            return
-        left = [*_jobs(subject, store), *_workers(subject, store), *_leases(subject, store)]
-    yield from left or [ok("none")]
+        if store is not None:
+            yield from [*_jobs_left(subject, store), *_leases_left(subject, store)] or [ok("none")]
 
 
-def _jobs(subject: Subject, store: Store) -> Iterator[Verdict]:
+def _jobs_left(subject: Subject, store: Store) -> Iterator[Verdict]:
     paths = subject.paths
-    held = [orphan for orphan in held_orphans(paths, store) if orphan.engine != QUEUE]
+    held = [orphan for orphan in engine_lock.held_orphans(paths, store) if orphan.engine != QUEUE]
     if held:
         text = f"{count_text(len(held), 'job')} of a run that died, still in the hands of workers"
         yield note(text, "the engine records how they end: stoker engine start")
-    waiting = sum(not isinstance(each.job.state, Active) for each in orphans(paths, store) if each.engine != QUEUE)
+    left = [one.job for one in engine_lock.orphans(paths, store) if one.engine != QUEUE]
+    waiting = sum(not isinstance(job.state, Active) for job in left)
     if waiting:
         text = f"{count_text(waiting, 'job')} of a run that died, left waiting"
         yield note(text, "go on with them (stoker run --resume, stoker resume), or cancel them")
-
-
-def _workers(subject: Subject, store: Store) -> Iterator[Verdict]:
     with contextlib.suppress(FileNotFoundError):
-        if names := leftover_workers(subject.paths, store):
-            text = f"{count_text(len(names), 'folder')} of workers that nobody needs any more"
+        if names := engine_lock.leftover_workers(paths, store):
+            text = f"{count_text(len(names), 'folder')} of workers that are not needed any more"
             yield note(text, "the next engine removes them: stoker engine start")
 
 
-def _leases(subject: Subject, store: Store) -> Iterator[Verdict]:
+def _leases_left(subject: Subject, store: Store) -> Iterator[Verdict]:
     """Leases of this user that no job of this queue has; a living engine may hold some in reserve."""
-    if any(True for _ in living_engines(subject.paths)):
+    if any(True for _ in engine_lock.living_engines(subject.paths)):
         return
     with contextlib.suppress(StokerError):
         view = Ledger(find_ledger(subject.environment)).live()
@@ -231,23 +248,21 @@ def _leases(subject: Subject, store: Store) -> Iterator[Verdict]:
 @contextlib.contextmanager
 def _store(subject: Subject) -> Iterator[Store | None]:
     """The store, where there is one that can be opened."""
-    store: Store | None = None
-    with contextlib.suppress(StokerError):
-        store = open_store(subject.paths) if subject.paths.database.exists() else None
-    try:
+    with contextlib.ExitStack() as closing:
+        store: Store | None = None
+        with contextlib.suppress(StokerError):
+            if subject.paths.database.exists():
+                store = closing.enter_context(contextlib.closing(open_store(subject.paths)))
         yield store
-    finally:
-        if store is not None:
-            store.close()
 
 
-# -- other users
+# -- other users ---------------------------------------------------------------------------------
 
 
 def check_ledger(subject: Subject, paths: Iterable[Path] = PLACES) -> Iterator[Verdict]:
     """The directory of leases: whether it can be used, is open to all, and is the one that all users have."""
     if subject.simulated and not subject.environment.get("STOKER_LEDGER"):
-        yield ok("simulated GPUs are shared with nobody")
+        yield ok("simulated GPUs are shared with no other user")
         return
     try:
         path = find_ledger(subject.environment, paths)
@@ -262,27 +277,18 @@ def check_ledger(subject: Subject, paths: Iterable[Path] = PLACES) -> Iterator[V
         yield problem(f"{path} has mode {mode:o}: other users cannot tell there what they use", advice)
     yield from (note(warning) for warning in Ledger(path).live().warnings)
     for other in paths:
-        if other != path and os.path.isdir(other) and (names := _users(Ledger(other).live())):
-            text = f"{names} use {other}, you use {path}: you may get each other's GPUs"
-            yield problem(text, "let all set the same STOKER_LEDGER, or nobody any")
+        if other == path or not os.path.isdir(other):
+            continue
+        view = Ledger(other).live()
+        if users := {one.owner for one in view.leases.values()} | {one.owner for one in view.demands.values()}:
+            text = f"{', '.join(sorted(users))} use {other}, you use {path}: you may get each other's GPUs"
+            yield problem(text, "let all users set the same STOKER_LEDGER, or none")
 
 
-def _users(view: LedgerView) -> str:
-    owners = {lease.owner for lease in view.leases.values()} | {demand.owner for demand in view.demands.values()}
-    return ", ".join(sorted(owners))
+# -- configuration -------------------------------------------------------------------------------
 
-
-# -- configuration
-
-_PREFIX = "STOKER_"
 _PROGRAM_VARIABLES = frozenset({"STOKER_STATE", "STOKER_LEDGER", "STOKER_SIM", "STOKER_OUTPUT"})
-_JOB_VARIABLES = frozenset(
-    f"{_PREFIX}{name}"
-    for name in (
-        *("JOB_ID", "JOB_NAME", "ATTEMPT", "GPU_IDS", "GROUP", "VRAM", "ARRAY_ID", "ARRAY_INDEX"),
-        *("WORK_DIR", "REPORT", "PARAMS", "KEEPER"),
-    )
-)
+_JOB_VARIABLES = OF_THE_JOB_WE_ARE_IN | {"STOKER_GROUP", "STOKER_VRAM", "STOKER_KEEPER"}
 
 
 def check_config(subject: Subject) -> Iterator[Verdict]:
@@ -299,17 +305,161 @@ def check_config(subject: Subject) -> Iterator[Verdict]:
 
 def check_variables(subject: Subject) -> Iterator[Verdict]:
     """STOKER_* variables without a meaning, and those of a job."""
-    given = sorted(name for name in subject.environment if name.startswith(_PREFIX))
+    given = sorted(name for name in subject.environment if name.startswith("STOKER_"))
     if "STOKER_JOB_ID" in given:
         yield note(f"this runs inside job {subject.environment['STOKER_JOB_ID']}")
         given = [name for name in given if name not in _JOB_VARIABLES]
-    known = subject.known_variables | _PROGRAM_VARIABLES
+    known = subject.known_variables | _PROGRAM_VARIABLES | {f"STOKER_{name.upper()}" for name in (*KEYS, *BY_NAME)}
     unknown = [name for name in given if name not in known]
     for name in unknown:
         near = difflib.get_close_matches(name, known, 1, 0.75)
         yield note(f"{name} means nothing to Stoker", f"did you mean {near[0]}?" if near else "")
     if not unknown:
         yield ok(f"set are {', '.join(given)}" if given else "none is set")
+
+
+# -- the installation
+
+_SHARED_NAMES = frozenset({"simple_gpu_scheduler", "gpu_task_scheduler"})
+"""Import names of ours that packages of older tools have too."""
+
+_REPAIR = "pip install --force-reinstall --no-deps stoker"
+
+
+def check_install(_subject: Subject, path: Sequence[str] | None = None) -> Iterator[Verdict]:
+    """Packages that install files of the same names over ours, or took ours along when they were removed."""
+    found = {dist.name: dist for dist in metadata.distributions(path=list(sys.path if path is None else path))}
+    ours = found.pop("stoker", None)
+    others = sorted(name for name, dist in found.items() if any(_is_shared(file) for file in dist.files or ()))
+    for name in others:
+        text = f"the package {name} has the same import names and commands, and may have replaced those of Stoker"
+        yield problem(text, f"pip uninstall {name}, which removes files of both, and then: {_REPAIR}")
+    gone = [file for file in (ours.files or () if ours else ()) if not os.path.exists(file.locate())]
+    if gone and not others:
+        yield problem(f"missing of what Stoker installed: {', '.join(file.name for file in gone[:3])}", _REPAIR)
+    if not gone and not others:
+        yield ok("no other package has installed files over ours")
+
+
+def _is_shared(file: metadata.PackagePath) -> bool:
+    return file.parts[0] in _SHARED_NAMES
+
+
+# -- the machine ---------------------------------------------------------------------------------
+
+PCI = Path("/sys/bus/pci/devices")
+ROOT = Path("/")
+FEW_FILES = 256
+FEW_PROCESSES = 200
+"""Room for so many more processes is little: a data loader alone has dozens."""
+_KILLS_PROCESSES = (
+    "busctl --timeout=3 get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager "
+    "KillUserProcesses"
+)
+_LINGER = "loginctl enable-linger"
+
+
+def check_gpus(subject: Subject) -> Iterator[Verdict]:
+    """Every GPU that the driver shows; where it shows none, why."""
+    if subject.simulated:
+        yield ok("simulated ones need no driver")
+        return
+    with contextlib.closing(NvidiaDevices()) as devices:
+        try:
+            snapshot = devices.first(FIRST_ANSWER_SECONDS)
+        except NvidiaAbsent as absent:
+            yield judge_absence(absent.message, nvidia_cards())
+            return
+    yield ok(f"the NVIDIA driver shows {count_text(len(snapshot.devices), 'GPU')}")
+    for device in snapshot.devices:
+        if trouble := snapshot.reading(device.id).problem:
+            advice = "see nvidia-smi and dmesg; a lost GPU comes back with a reset or a restart of the machine"
+            yield problem(f"GPU {device.label}: {trouble}", advice)
+    # Without persistence the driver forgets an idle GPU, and the next job waits until it is ready again.
+    said = output_of([sys.executable, "-P", "-m", "stoker.devices.nvml_probe", "persistence"], FIRST_ANSWER_SECONDS)
+    if said and (off := said.split()):
+        text = f"persistence mode is off on GPU {', '.join(off)}: a job on an idle GPU starts seconds later"
+        yield note(text, "let root run: systemctl enable --now nvidia-persistenced")
+
+
+def judge_absence(reason: str, cards: int) -> Verdict:
+    """Why there is no GPU, which is fine on a machine without a card."""
+    if "not found" not in reason:
+        return problem(reason, "see what nvidia-smi says; a restart of the machine mends most of it")
+    if cards:
+        return problem(f"{count_text(cards, 'NVIDIA card')} in this machine, but {reason}", "install the NVIDIA driver")
+    advice = "name devices yourself (--devices), try simulated ones (--sim 4x24G), or run jobs without GPU (-G 0)"
+    return note(f"no GPU in this machine: {reason}", advice)
+
+
+def nvidia_cards(pci: Path = PCI) -> int:
+    """The number of NVIDIA graphics cards, with or without a driver."""
+    found = 0
+    for device in pci.glob("*"):
+        with contextlib.suppress(OSError):
+            vendor, kind = ((device / name).read_text().strip() for name in ("vendor", "class"))
+            found += vendor == "0x10de" and kind.startswith("0x03")  # NVIDIA, display controller
+    return found
+
+
+def check_unit(subject: Subject) -> Iterator[Verdict]:
+    """Whether the program of the unit exists."""
+    path = unit_path(subject.environment)
+    if program := missing_program(path):
+        yield problem(f"{path} starts {program}, which is not there any more", "stoker engine install")
+    elif path.exists():
+        yield ok(f"systemd starts the engine by {path}")
+
+
+def check_logout(
+    subject: Subject, root: Path = ROOT, ask: Callable[[Sequence[str]], str | None] = output_of
+) -> Iterator[Verdict]:
+    """What systemd does to processes at the end of the user's last session, as the login manager answers."""
+    if not (root / "run/systemd/system").is_dir():
+        yield ok("no systemd runs here that could end jobs at logout")
+        return
+    kills = (ask(_KILLS_PROCESSES.split()) or "").split() == ["b", "true"]
+    lingers = (root / "var/lib/systemd/linger" / owner_name(os.getuid())).exists()
+    unit = unit_path(subject.environment).exists()
+    if kills and not (lingers and unit):
+        needed = [*([] if lingers else [_LINGER]), *([] if unit else ["stoker engine install"])]
+        text = "systemd ends all your processes at logout (KillUserProcesses=yes), the engine and jobs too"
+        yield problem(text, " && ".join(needed))
+    elif unit and not lingers:
+        text = "the engine's unit ends at your last logout, with all jobs, since your user does not linger"
+        yield problem(text, _LINGER)
+    elif not lingers:
+        advice = f"if that matters: stoker engine install, and {_LINGER}"
+        yield note("jobs outlive your logout, but nothing starts the engine after a boot", advice)
+    else:
+        yield ok("jobs outlive your logout")
+
+
+def check_limits(_subject: Subject) -> Iterator[Verdict]:
+    """`ulimit -n` and `ulimit -u`."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files != resource.RLIM_INFINITY and files < FEW_FILES:
+        yield problem(f"a process may open only {files} files", "raise it: ulimit -n 4096")
+    processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if processes == resource.RLIM_INFINITY or os.getuid() == 0:  # root has no limit
+        yield ok("as many processes as the machine can take")
+    else:
+        yield judge_processes(processes, _threads_of(os.getuid()))
+
+
+def judge_processes(limit: int, running: int) -> Verdict:
+    """The limit of all processes and threads of a user."""
+    text = f"{running} of {limit} processes and threads that you may have are running"
+    few = limit - running < FEW_PROCESSES
+    return problem(text, "raise the limit (ulimit -u), or end some: jobs may not start") if few else ok(text)
+
+
+def _threads_of(uid: int) -> int:
+    count = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            count += len(os.listdir(process / "task")) if process.stat().st_uid == uid else 0
+    return count
 
 
 CHECKS: Mapping[str, Callable[[Subject], Iterable[Verdict]]] = {
@@ -324,6 +474,6 @@ CHECKS: Mapping[str, Callable[[Subject], Iterable[Verdict]]] = {
     "variables": check_variables,
     "unit": check_unit,
     "logout": check_logout,
-    "clock": check_clock,
     "limits": check_limits,
+    "install": check_install,
 }

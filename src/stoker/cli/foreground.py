@@ -9,16 +9,17 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
 from stoker.cli.commands.demo import Demonstration
 from stoker.cli.console import say, to_stderr
+from stoker.cli.output_options import write_json
 from stoker.cli.views.run_lines import LineView, QuietView, summary_lines
 from stoker.core.device import resolve
 from stoker.core.errors import UsageError
@@ -36,7 +37,7 @@ from stoker.devices.mps.daemon import without_given
 from stoker.engine.adoption import Supply
 from stoker.engine.foreground import Complaints, Foreground, Setup, Source, View
 from stoker.engine.status_writer import engine_status
-from stoker.ledger import find_ledger, prepare_ledger
+from stoker.ledger import prepare_ledger
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, ListSource, StreamSource, Unusable
 from stoker.queue.knowledge import EngineStatuses, Knowledge, jobs_of_processes
 from stoker.queue.options import (
@@ -48,6 +49,7 @@ from stoker.queue.options import (
     spec_of,
     working_directory,
 )
+from stoker.queue.parent import Parent, find_parent, ledger_here
 from stoker.queue.preflight import Checkouts
 from stoker.queue.run_view import FinishedRun, Recent, run_result, run_status
 from stoker.queue.script import Script
@@ -59,10 +61,11 @@ from stoker.store.paths import Paths, find_paths
 from stoker.store.queries import Owned
 from stoker.store.writer import Store, open_store
 
+if TYPE_CHECKING:
+    from stoker.cli.views.run import LiveView
+
 Items = Sequence[Listed | Unusable] | Lines
-
 ONE_COMMAND = "--"
-
 _ANY_LINE = Listed(Command(("true",)), COMMAND_LINE)
 """Stands for the lines of a stream, which all have the options of the batch."""
 
@@ -100,14 +103,24 @@ class Request(Struct, frozen=True):
 class Batch:
     """The jobs of one run, and where their output goes."""
 
-    def __init__(self, request: Request, label: str, items: Items, devices: Devices, paths: Paths) -> None:
+    def __init__(
+        self,
+        request: Request,
+        label: str,
+        items: Items,
+        devices: Devices,
+        paths: Paths,
+        *,
+        nested: bool = False,
+    ) -> None:
         self.request = request
         self.label = label
         self.items = items
         self.one_command = label == ONE_COMMAND
         self.policy = _policy(request)
         self.logs = ""
-        self.environment = without_given(os.environ)
+        # Inside a job that is a client of MPS, its children are clients of the same server.
+        self.environment = dict(os.environ) if nested else without_given(os.environ)
         snapshot = devices.snapshot(time.time())
         around = Surroundings(
             cwd=working_directory(),
@@ -122,6 +135,12 @@ class Batch:
         command = request.script.copied(paths) if request.script else None
         self.builder = JobBuilder(request.options, around, self.environment, say, policy=self.policy, command=command)
         self.builder.snapshot = snapshot
+
+    @property
+    def what(self) -> str:
+        """What runs, as other users see it in the ledger."""
+        words = [item.command.text for item in self.listed] if self.one_command else []
+        return " ".join(["stoker run", self.label, *words])
 
     @property
     def listed(self) -> list[Listed]:
@@ -219,74 +238,47 @@ HEADER = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tComm
 class JobLog:
     """Appends to a file in GNU parallel's format; one write per line, so that a crash leaves whole lines."""
 
-    def __init__(self, path: str, host: str) -> None:
-        self._host = host
+    def __init__(self, path: str) -> None:
+        self._host = socket.gethostname()
         try:
-            self._file = _open(path)
+            self._file = Path(path).open("ab", buffering=0)  # noqa: SIM115 - open until close()
+            if os.fstat(self._file.fileno()).st_size == 0:
+                self._file.write(HEADER.encode())
         except OSError as error:
             raise UsageError(f"cannot write the job log {path}: {error.strerror}", "give another --joblog") from error
 
     def note(self, job_event: JobEvent) -> None:
         """Write the line of an attempt that ended."""
-        event = job_event.event
+        job, event, size = job_event.job, job_event.event, 0
         if not isinstance(event, Exited | Lost):
             return
-        job = job_event.job
         started = event.at if job_event.started is None else job_event.started
-        code, number = _ending(event)
+        number = signal.SIGKILL if isinstance(event, Lost) else event.signal  # a lost worker counts as killed
+        code = 0 if number or isinstance(event, Lost) else event.code
+        with contextlib.suppress(OSError):
+            size = os.stat(job_event.log).st_size if job_event.log != INHERIT else 0
         command = job.command.text.replace("\n", " ").replace("\t", " ")
         ran = f"{event.at - started:10.3f}"
-        fields = [job.id, self._host, f"{started:.3f}", ran, 0, _size(job_event.log), code, number, command]
-        os.write(self._file, ("\t".join(map(str, fields)) + "\n").encode(errors="surrogateescape"))
+        fields = [job.id, self._host, f"{started:.3f}", ran, 0, size, code, int(number), command]
+        self._file.write(("\t".join(map(str, fields)) + "\n").encode(errors="surrogateescape"))
 
     def close(self) -> None:
-        os.close(self._file)
-
-
-def _open(path: str) -> int:
-    """Open the file; a new one gets the header."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-    try:
-        if os.fstat(file).st_size == 0:
-            os.write(file, HEADER.encode())
-    except OSError:
-        os.close(file)
-        raise
-    return file
-
-
-def _size(log: str) -> int:
-    if not log or log == INHERIT:
-        return 0
-    try:
-        return os.stat(log).st_size
-    except OSError:
-        return 0
-
-
-def _ending(event: Exited | Lost) -> tuple[int, int]:
-    """Exit value and signal as in GNU parallel; a lost worker counts as SIGKILL."""
-    if isinstance(event, Lost):
-        return 0, signal.SIGKILL
-    return (0, event.signal) if event.signal else (event.code, 0)
+        self._file.close()
 
 
 def run(request: Request, label: str, items: Items, forkserver: Forkserver | None = None) -> int:
     """Run the jobs and return the exit code."""
-    if request.jobs is not None and request.jobs < 1:
-        raise UsageError(f"-j {request.jobs} lets nothing run", "give -j 1 or more")
-    if request.max_use is not None and request.max_use < 1:
-        raise UsageError(f"--max-use {request.max_use} lets nothing run", "give --max-use 1 or more")
-    if request.min_free is not None and request.min_free < 0:
-        raise UsageError(f"--min-free {request.min_free} is less than none", "give --min-free 0 or more")
     paths = find_paths(os.environ, socket.gethostname(), simulated=bool(request.simulation))
-    devices = _find_devices(request, items, paths)
+    parent = find_parent(os.environ, simulated=bool(request.simulation)) if not request.demo else None
+    if parent:
+        request = msgspec.structs.replace(request, settings=parent.restrict(request.settings))
+    devices = _find_devices(request, items, paths, parent)
     with contextlib.closing(devices):
-        batch = Batch(request, label, items, devices, paths)
+        batch = Batch(request, label, items, devices, paths, nested=parent is not None)
         batch.check()
         if request.dry_run:
             return _show_plan(batch, paths, devices)
-        return _run_batch(batch, paths, devices, forkserver)
+        return _run_batch(batch, paths, devices, parent, forkserver)
 
 
 def _show_plan(batch: Batch, paths: Paths, devices: Devices) -> int:
@@ -299,48 +291,43 @@ def _show_plan(batch: Batch, paths: Paths, devices: Devices) -> int:
         return show_run_plan(planned, as_json=batch.request.as_json)
 
 
-def _run_batch(batch: Batch, paths: Paths, devices: Devices, forkserver: Forkserver | None) -> int:
+def _run_batch(
+    batch: Batch, paths: Paths, devices: Devices, parent: Parent | None, forkserver: Forkserver | None
+) -> int:
     request = batch.request
     batch.make_log_directory(paths)
+    # Simulated GPUs are private, unless STOKER_LEDGER names a ledger to share them.
+    private = request.simulation and not parent and not os.environ.get("STOKER_LEDGER")
     setup = Setup(
         paths=paths,
         site=MachineConfig(
-            ledger=prepare_ledger(paths.state / "ledger") if _private_ledger(request) else find_ledger(os.environ),
+            ledger=prepare_ledger(paths.state / "ledger") if private else ledger_here(parent),
             devices=devices,
             user=current_user(),
+            within=parent.worker if parent else "",
             share_output=batch.shares_output(),
             forkserver=forkserver,
         ),
         policy=batch.policy,
-        label=f"stoker run {batch.label}",
+        label=batch.what,
         halt=parse_halt(request.halt) if request.halt else None,
         resume=request.resume,
     )
     with contextlib.ExitStack() as closing:
-        view = closing.enter_context(contextlib.closing(_view(batch)))
-        recorder = Recorder(view, _joblog(request, closing), keep_ids=request.as_json)
-        foreground = closing.enter_context(contextlib.closing(Foreground(setup, recorder)))
+        joblog = closing.enter_context(contextlib.closing(JobLog(request.joblog))) if request.joblog else None
+        shown = closing.enter_context(contextlib.closing(RunView(_display(batch), batch, joblog)))
+        demonstration = Demonstration(shown) if request.demo else None
+        foreground = closing.enter_context(contextlib.closing(Foreground(setup, demonstration or shown)))
         batch.keep(foreground.store, paths)
-        foreground.run(batch.source(foreground, view))
-        view.close()
-        _sum_up(foreground, batch, recorder.ids)
-        if isinstance(view, Demonstration) and foreground.stopped_by is None:
-            return _judge(view)
+        foreground.run(batch.source(foreground, shown))
+        shown.close()
+        _sum_up(foreground, batch, shown.ids)
+        if demonstration and foreground.stopped_by is None:
+            return demonstration.judge()
         return exit_code(foreground, one_command=batch.one_command)
 
 
-def _private_ledger(request: Request) -> bool:
-    """Simulated GPUs are private, unless STOKER_LEDGER names a ledger to share them."""
-    return bool(request.simulation) and not os.environ.get("STOKER_LEDGER")
-
-
-def _joblog(request: Request, closing: contextlib.ExitStack) -> JobLog | None:
-    if not request.joblog:
-        return None
-    return closing.enter_context(contextlib.closing(JobLog(request.joblog, socket.gethostname())))
-
-
-def _find_devices(request: Request, items: Items, paths: Paths) -> Devices:
+def _find_devices(request: Request, items: Items, paths: Paths, parent: Parent | None) -> Devices:
     now = time.time()
     pool = "" if request.simulation else request.settings.devices
     named = request.devices.split(",") if request.devices is not None else pool.split(",") if pool else []
@@ -348,43 +335,43 @@ def _find_devices(request: Request, items: Items, paths: Paths) -> Devices:
         raise UsageError(f"--devices {request.devices!r} has an empty name in it", "write it as --devices 0,1")
     if not all(word.isprintable() for word in named):
         raise UsageError(f"--devices {request.devices!r} has a name that cannot be shown", "use plainer names")
-    if request.simulation:
+    if request.simulation and not parent:
         return simulate(request.simulation, str(paths.simulator), named, now)
     own = [item.options.gpus for item in items if isinstance(item, Listed)] if not isinstance(items, Lines) else []
     wanted = [request.options.gpus if gpus is None else gpus for gpus in own] or [request.options.gpus]
     if not named and all(gpus == 0 for gpus in wanted):
         return NoDevices()
-    return detect(named, now)
+    return parent.devices(named) if parent else detect(named, now)
 
 
-class Display(Protocol):
-    """Shows a run: line by line, or live."""
+class RunView:
+    """Passes job events to a display and to the job log, and says why nothing starts."""
 
-    interval: float | None
-
-    def happened(self, job_event: JobEvent) -> None: ...
-
-    def refresh(self, read: Callable[[Recent], RunStatus]) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Displayed:
-    """Connects a run to a display, and says why nothing starts."""
-
-    def __init__(self, display: Display, *, expected: int | None = None, logs: str = "") -> None:
+    def __init__(self, display: LineView | LiveView, batch: Batch | None = None, joblog: JobLog | None = None) -> None:
+        expected = len(batch.items) if batch and not isinstance(batch.items, Lines) else None
         self.interval = display.interval
-        self.happened = display.happened
         self.say = display.say
         self.close = display.close
+        self.ids: dict[int, None] = {}
+        """The jobs of the run, if they are needed in the end."""
+        self._keep_ids = batch is not None and batch.request.as_json
         self._display = display
-        self._reader = RunReader(expected, logs)
+        self._joblog = joblog
+        self._reader = RunReader(expected, batch.logs if batch else "")
         self._complaints = Complaints(display.say)
 
+    def happened(self, job_event: JobEvent) -> None:
+        if self._keep_ids:
+            self.ids[job_event.job.id] = None
+        if self._joblog is not None:
+            try:
+                self._joblog.note(job_event)
+            except OSError as error:  # the jobs go on without it
+                self.say(f"the job log cannot be written any more: {error.strerror}")
+                self._joblog = None
+        self._display.happened(job_event)
+
     def refresh(self, run: Foreground) -> None:
-        """Let the display read the run, if it wants to."""
         self._display.refresh(partial(self._reader.read, run))
         self._complaints.check(run)
 
@@ -432,37 +419,6 @@ class RunReader:
             self._forecast_due = began + max(1.0, 50 * (time.monotonic() - began))
 
 
-class Recorder:
-    """Passes job events to the view and to the job log."""
-
-    def __init__(self, view: View, joblog: JobLog | None, *, keep_ids: bool) -> None:
-        self._view = view
-        self._joblog = joblog
-        self._keep_ids = keep_ids
-        self.interval = view.interval
-        self.ids: dict[int, None] = {}
-
-    def happened(self, job_event: JobEvent) -> None:
-        if self._keep_ids:
-            self.ids[job_event.job.id] = None
-        if self._joblog is not None:
-            try:
-                self._joblog.note(job_event)
-            except OSError as error:  # the jobs go on without it
-                self._view.say(f"the job log cannot be written any more: {error.strerror}")
-                self._joblog = None
-        self._view.happened(job_event)
-
-    def refresh(self, run: Foreground) -> None:
-        self._view.refresh(run)
-
-    def say(self, text: str) -> None:
-        self._view.say(text)
-
-    def close(self) -> None:
-        """Nothing: the run closes the view itself."""
-
-
 def exit_code(run: Foreground, *, one_command: bool) -> int:
     """The job's own code for one command; else 1 after a failure, or 128 + the signal that stopped the run."""
     last = run.tally.last_ended
@@ -477,50 +433,26 @@ def _sum_up(foreground: Foreground, batch: Batch, ids: dict[int, None]) -> None:
     engine = foreground.engine
     run = FinishedRun(foreground.tally, foreground.store, engine.snapshot.devices, engine.waiting, foreground.started)
     if batch.request.as_json:
-        import msgspec
-
-        sys.stdout.write(msgspec.json.encode(run_result(run, sorted(ids))).decode() + "\n")
+        write_json(run_result(run, sorted(ids)))
     elif batch.one_command and run.tally.skipped:
         say("this command succeeded here before; leave out --resume to run it again")
     elif not batch.one_command:
         logs = "stoker logs --sim" if batch.request.simulation else "stoker logs"
-        for line in summary_lines(run, _again(batch), logs):
+        typed = [word for word in batch.request.typed if word != "--resume"]
+        # A stream cannot be read twice.
+        again = "" if batch.label in ("-", "--demo") else shlex.join(["stoker", "run", "--resume", *typed])
+        for line in summary_lines(run, printable(again), logs):
             to_stderr(line + "\n")
 
 
-def _again(batch: Batch) -> str:
-    """The command line that runs the rest; empty for a stream, which cannot be read twice."""
-    if batch.label in ("-", "--demo"):
-        return ""
-    typed = [word for word in batch.request.typed if word != "--resume"]
-    return printable(shlex.join(["stoker", "run", "--resume", *typed]))
-
-
-def _judge(demonstration: Demonstration) -> int:
-    differences = demonstration.differences()
-    for difference in differences:
-        say(f"not as the demonstration should go: {difference}")
-    if not differences:
-        say("everything went as the demonstration should, failures included")
-    return 1 if differences else 0
-
-
-def _view(batch: Batch) -> View:
+def _display(batch: Batch) -> LineView | LiveView:
+    """Live on a capable terminal that no job writes to, else a line for each event."""
     if batch.one_command:
-        return Displayed(QuietView())
-    view = _live_view(batch) if _can_draw(batch) else Displayed(LineView())
-    return Demonstration(view) if batch.request.demo else view
-
-
-def _can_draw(batch: Batch) -> bool:
-    """Whether the live display has a capable terminal that no job writes to."""
+        return QuietView()
     able = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     readable = sys.stderr.encoding.lower().startswith("utf")
-    return able and readable and not batch.request.no_bar and not batch.shares_output()
+    if not able or not readable or batch.request.no_bar or batch.shares_output():
+        return LineView()
+    from stoker.cli.views.run import LiveView
 
-
-def _live_view(batch: Batch) -> View:
-    from stoker.cli.views.run_live import LiveView
-
-    expected = None if isinstance(batch.items, Lines) else len(batch.items)
-    return Displayed(LiveView(), expected=expected, logs=batch.logs)
+    return LiveView()

@@ -12,7 +12,6 @@ from stoker.core.errors import UsageError
 from stoker.queue.options import OPTIONS, JobOptions, Option, read_tables
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
 DASHES = "stoker.dashes"
 TYPED = "stoker.typed"
 TYPED_OPTIONS = "stoker.options"
@@ -68,12 +67,10 @@ class TypedCommand(JobCommand):
 
 
 def job_options(function: Function) -> Function:
-    """Decorates a command with all job options."""
     return _decorated(function, OPTIONS)
 
 
 def change_options(function: Function) -> Function:
-    """Decorates a command with the options that can be changed after submit."""
     return _decorated(function, [one for one in OPTIONS if not one.at_submit])
 
 

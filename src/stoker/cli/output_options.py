@@ -15,6 +15,7 @@ from msgspec import Struct
 from stoker.cli.console import json_is_default
 from stoker.core.errors import UsageError
 
+Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -26,7 +27,6 @@ def controlling(function: Function) -> Function:
 
 
 def wants_json(as_json: bool) -> bool:
-    """Whether to print JSON, by the option or by STOKER_OUTPUT."""
     return as_json or json_is_default()
 
 
@@ -48,36 +48,29 @@ class Screen(Struct, frozen=True):
 
 def screen_options(function: Callable[..., int]) -> Callable[..., int]:
     """Add the options of a screen, passed to the command as one `Screen`."""
-
-    @wraps(function)
-    def wrapped(*arguments: Any, as_json: bool, plain: bool, color: str, sim: bool, **values: Any) -> int:
-        screen = Screen(_form(as_json=as_json, plain=plain), color, sim or bool(os.environ.get("STOKER_SIM")))
-        return function(*arguments, screen=screen, **values)
-
-    return _with_options(click.option("--sim", is_flag=True, help="The queue of simulated GPUs.")(wrapped))
+    return output_options(function, click.option("--sim", is_flag=True, help="The queue of simulated GPUs."))
 
 
-def output_options(function: Callable[..., int]) -> Callable[..., int]:
+def output_options(function: Callable[..., int], *more: Decorator) -> Callable[..., int]:
     """The same for a command that has no queue."""
 
     @wraps(function)
-    def wrapped(*arguments: Any, as_json: bool, plain: bool, color: str, **values: Any) -> int:
-        return function(*arguments, screen=Screen(_form(as_json=as_json, plain=plain), color, sim=False), **values)
+    def wrapped(*arguments: Any, as_json: bool, plain: bool, color: str, sim: bool | None = None, **values: Any) -> int:
+        simulated = sim is not None and (sim or bool(os.environ.get("STOKER_SIM")))
+        return function(*arguments, screen=Screen(_form(as_json=as_json, plain=plain), color, simulated), **values)
 
-    return _with_options(wrapped)
-
-
-def _with_options(function: Callable[..., int]) -> Callable[..., int]:
-    options = [
+    options: list[Decorator] = [
         click.option("--json", "as_json", is_flag=True, help="As one JSON value."),
         click.option("--plain", is_flag=True, help="TAB separated; the default where the output is no terminal."),
         click.option(
             "--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="When to use colour."
         ),
+        *more,
     ]
+    decorated: Callable[..., int] = wrapped
     for option in reversed(options):
-        function = option(function)
-    return function
+        decorated = option(decorated)
+    return decorated
 
 
 def write_json(value: Struct) -> None:

@@ -7,15 +7,20 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from stoker.core.job import JobEvent
+from stoker.core.job import JobEvent, Queued
 from stoker.core.settings import Policy
 from stoker.core.spec import JobSpec
 from stoker.devices.interface import Devices
 from stoker.engine.foreground import Complaints, Foreground, Setup
-from stoker.ledger import find_ledger
 from stoker.queue.options import current_umask, current_user
+from stoker.queue.parent import find_parent, ledger_here
 from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import find_paths
+
+_ALL = 1_000_000_000
+
+_PASSES = 20
+"""An engine reads new jobs in portions. Where the store cannot be written, jobs are left as they are."""
 
 
 class ToolView:
@@ -39,13 +44,36 @@ class ToolView:
 
 
 def tool_setup(devices: Devices, label: str, **site: Any) -> Setup:
-    """Jobs run on these devices, with the queue and the ledger of the user; `site` are more fields of MachineConfig."""
+    """Jobs run on these devices, with the queue of the user and the ledger of the machine or the parent job.
+
+    `site` are more fields of MachineConfig.
+    """
+    parent = find_parent(os.environ)
     return Setup(
         paths=find_paths(os.environ, socket.gethostname(), simulated=False),
-        site=MachineConfig(ledger=find_ledger(os.environ), devices=devices, user=current_user(), **site),
+        site=MachineConfig(
+            ledger=ledger_here(parent),
+            devices=devices,
+            user=current_user(),
+            within=parent.worker if parent else "",
+            **site,
+        ),
         policy=Policy(order="age"),
         label=label,
     )
+
+
+def withdraw(run: Foreground, note: str) -> None:
+    """Cancel what has not started, so that neither the queue nor `stoker resume` keeps jobs of a run that is over."""
+    run.retire()  # another Ctrl-C must not change how the run ended
+    for _ in range(_PASSES):
+        run.engine.turn(0.0)  # reads the jobs that came last, and records those that were cancelled
+        opened = run.store.open_jobs(run.engine.name, 0, _ALL)
+        waiting = [job.id for job in opened if isinstance(job.state, Queued) and job.batch == run.batch]
+        if not waiting:
+            return
+        for job_id in waiting:
+            run.engine.cancel(job_id, None, note)
 
 
 def inherited_spec(run: Foreground) -> JobSpec:

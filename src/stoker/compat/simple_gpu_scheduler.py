@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Sequence
 from functools import partial
 
 from msgspec.structs import replace
 
-from stoker.compat.foreground import ToolView, inherited_spec, tool_setup
+from stoker.compat.foreground import ToolView, inherited_spec, tool_setup, withdraw
 from stoker.compat.tool import STANDARD_INPUT, Parser, announce, run_tool, say
 from stoker.core.job import Assigned, Ended, Job, JobEvent, Lost
 from stoker.core.launch import INHERIT
 from stoker.core.settings import Policy
-from stoker.core.spec import NewJob, shell_of
+from stoker.core.spec import NewJob
 from stoker.core.text import outcome
 from stoker.core.units import count_text
-from stoker.devices.detect import declare
 from stoker.devices.interface import Devices
 from stoker.engine.foreground import Foreground, Setup
-from stoker.queue.job_files import Lines, StreamSource, Unusable
+from stoker.queue.job_files import Lines, StreamSource, Unusable, usable_shell
+from stoker.queue.parent import declare_here
 
 PROGRAM = "simple_gpu_scheduler"
+
+NOT_STARTED = "not started: its scheduler was stopped"
 
 VERY_SHORT = 0.01
 """Seconds. Only commands too short for a person to follow may leave the order in which slots become free."""
@@ -68,12 +71,13 @@ def _parser() -> Parser:
 def _run(slots: Sequence[str]) -> int:
     _warn_of_odd_slots(slots)
     with (
-        contextlib.closing(declare(slots)) as devices,
+        contextlib.closing(declare_here(slots)) as devices,
         contextlib.closing(Foreground(_setup(slots, devices), Announcements())) as run,
     ):
         run.run(_commands(run))
-        _sum_up(run)
+        _sum_up(run, slots)
         if run.stopped_by is not None:
+            withdraw(run, NOT_STARTED)
             return 128 + run.stopped_by
         return 1 if run.tally.failed else 0
 
@@ -96,17 +100,23 @@ def _commands(run: Foreground) -> StreamSource:
         run.tally.unusable += 1
         _say(f"{item.where} is left out: {item.sentence}")
 
-    lines = Lines("stdin", shell_of(os.environ))
+    lines = Lines("stdin", usable_shell(os.environ, _say))
     return StreamSource(STANDARD_INPUT, lines, lambda item: NewJob(item.command, spec), refuse)
 
 
-def _sum_up(run: Foreground) -> None:
+def _sum_up(run: Foreground, slots: Sequence[str]) -> None:
     tally = run.tally
     if tally.failed:
         _say(f"{tally.failed} of {count_text(tally.given + tally.unusable, 'command')} failed")
     if left := run.engine.waiting:
-        again = "stoker run --resume -o - with the same list runs what is missing"
-        _say(f"{count_text(left, 'command')} not started; {again}")
+        again = f"stoker run --resume -o - {_newer_spelling(slots)} with the same list, here, runs what is missing"
+        _say(f"{count_text(left, 'command')} not started and taken out of the queue; {again}")
+
+
+def _newer_spelling(slots: Sequence[str]) -> str:
+    """The same GPUs as options of `stoker run`; slots of different sizes have no equal there."""
+    size = min(slot.count(",") + 1 for slot in slots)
+    return " ".join([*([f"-G {size}"] if size > 1 else []), "--devices", shlex.quote(",".join(slots))])
 
 
 class Announcements(ToolView):
@@ -125,7 +135,8 @@ class Announcements(ToolView):
         elif isinstance(job.state, Ended):
             _report(job, job.state, self._slots.pop(job.id, None))
         elif isinstance(job_event.event, Lost):
-            del self._slots[job.id]
+            slot = self._slots.pop(job.id)
+            _say(f"the worker of gpu {slot} was killed, so this command runs again: `{_shortened(job)}`")
 
     def _announce(self, job: Job, slot: str) -> None:
         """A prefetched command may come back to the queue; it is announced again only on another slot."""
@@ -135,10 +146,14 @@ class Announcements(ToolView):
 
 
 def _report(job: Job, state: Ended, slot: str | None) -> None:
-    if state.result != "done" or state.note:
+    if state.note != NOT_STARTED and (state.result != "done" or state.note):
         where = "" if slot is None else f" on gpu {slot}"
         note = f" ({state.note})" if state.note else ""
-        _say(f"{outcome(state)}{where}: `{_one_line(job)[:SHOWN_COMMAND]}`{note}")
+        _say(f"{outcome(state)}{where}: `{_shortened(job)}`{note}")
+
+
+def _shortened(job: Job) -> str:
+    return _one_line(job)[:SHOWN_COMMAND]
 
 
 def _one_line(job: Job) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from random import Random
 from string import Formatter
 
@@ -89,8 +89,9 @@ def _commands(options: argparse.Namespace) -> Iterator[str]:
     pattern: str = options.command_pattern
     grid = _grid(options.parameter)
     _check_names(_placeholders(pattern), grid)
+    _check_values(pattern, grid)
     chosen = islice(_parameter_sets(grid, options), options.n_samples)
-    return (_filled(pattern, parameters) for parameters in chosen)
+    return (pattern.format_map(parameters) for parameters in chosen)
 
 
 def _grid(given: list[list[str]]) -> Grid:
@@ -115,7 +116,7 @@ def _placeholders(pattern: str) -> set[str]:
     try:
         for _, field, layout, _ in Formatter().parse(pattern):
             if field is not None:
-                names |= {re.split(r"[.\[]", field, maxsplit=1)[0], *_placeholders(layout or "")}
+                names |= {_parameter_of(field), *_placeholders(layout or "")}
     except ValueError as error:
         raise UsageError(f"the pattern cannot be read: {error}", "write {{ and }} for plain braces") from None
     return names
@@ -144,9 +145,30 @@ def _check_placeholder(name: str, grid: Grid) -> None:
         )
 
 
-def _filled(pattern: str, parameters: ParameterSet) -> str:
+def _check_values(pattern: str, grid: Grid) -> None:
+    """Refuse a pattern that some values cannot fill: a scheduler behind the pipe must not start half of the commands.
+
+    Values are text, so each can be tried in a field by itself, and those in a format, as in {a:{b}}, without the rest.
+    """
+    for _, field, layout, conversion in Formatter().parse(pattern if grid.size else ""):
+        if field is not None:
+            name, inner = _parameter_of(field), sorted(_placeholders(layout or ""))
+            converted = f"{field}!{conversion}" if conversion else field
+            for value in grid.parameters[name]:
+                _try(f"{{{converted}}}", {name: value})
+            for values in product(*(grid.parameters[each] for each in inner)):
+                sample = {name: grid.parameters[name][0], **dict(zip(inner, values, strict=True))}
+                _try(f"{{{converted}:{layout}}}", sample)
+
+
+def _parameter_of(field: str) -> str:
+    """The name before an index or attribute."""
+    return re.split(r"[.\[]", field, maxsplit=1)[0]
+
+
+def _try(pattern: str, parameters: Mapping[str, str]) -> None:
     try:
-        return pattern.format_map(parameters)
+        pattern.format_map(parameters)
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         values = ", ".join(f"{name}={value}" for name, value in parameters.items())
         raise UsageError(

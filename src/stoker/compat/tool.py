@@ -6,8 +6,10 @@ It imports next to nothing: simple_hypersearch prints its first line in a few mi
 from __future__ import annotations
 
 import argparse
+import fcntl
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
@@ -62,6 +64,18 @@ def report_errors(program: str, body: Callable[[], int]) -> int:
         return StokerError.exit_code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+
+
+def lock_within(descriptor: int, kind: int, patience: float) -> None:
+    """Lock a file; BlockingIOError when another program holds it for longer than so many seconds."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(0.01)
 
 
 def say(program: str, text: str) -> None:

@@ -1,5 +1,9 @@
 """All errors that a user can meet; each says what happened and what to do."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
 
 class StokerError(Exception):
     """What went wrong in one sentence, and a hint on what to do about it."""
@@ -43,3 +47,11 @@ class JobFailed(StokerError):
         """Its id."""
         self.log = log
         """Path of its log; empty where there is none."""
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
+    """A hint: the known word that is nearest to a mistyped one, else `otherwise`."""
+    import difflib  # slow to load
+
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f"did you mean {near[0]}?" if near else otherwise

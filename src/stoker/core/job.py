@@ -25,10 +25,12 @@ Cause = Literal["", "oom", "fault"]
 """The cause of a failure in the log: out of GPU memory, or a fault that MPS reports to all its clients."""
 
 
-class Waiting(Struct, frozen=True, tag="waiting"):
+class Waiting(Struct, frozen=True, tag="waiting", omit_defaults=True):
     """In the queue."""
 
     since: float
+    short: str = ""
+    """Why its last start was not possible. It is not planned until its site resumes it; empty for all others."""
 
 
 class OnHold(Struct, frozen=True, tag="held"):
@@ -127,11 +129,13 @@ class Exited(Struct, frozen=True, tag="exited", omit_defaults=True):
     """Bytes that it needs at least on each GPU, where this end showed it."""
 
 
-class Returned(Struct, frozen=True, tag="returned"):
+class Returned(Struct, frozen=True, tag="returned", omit_defaults=True):
     """The worker returned the attempt, or died, before the process started."""
 
     attempt: int
     at: float
+    short: str = ""
+    """What the machine was short of when the worker tried to start it."""
 
 
 class Lost(Struct, frozen=True, tag="lost"):
@@ -156,7 +160,7 @@ class Paused(Struct, frozen=True, tag="paused"):
 
 
 class Resumed(Struct, frozen=True, tag="resumed"):
-    """A user released the job."""
+    """A user released the job, or its site tries again to start it."""
 
     at: float
 
@@ -276,7 +280,9 @@ def advance(job: Job, event: Event) -> Job:
             return msgspec.structs.replace(job, state=_stopping(state, event))
         case ((Running(attempt=attempt) | Stopping(attempt=attempt)), Exited()) if event.attempt == attempt:
             return _exited(job, event)
-        case ((Starting(attempt=attempt) | Stopping(attempt=attempt)), Returned()) if event.attempt == attempt:
+        case ((Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt)), Returned()) if (
+            event.attempt == attempt
+        ):
             return _returned(job, event)
         case ((Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt)), Lost()) if (
             event.attempt == attempt
@@ -338,6 +344,8 @@ def _changed_in_the_queue(job: Job, event: Cancelled | Paused | Resumed | Edited
             return _edited(job, event)
         case Waiting(), Paused():
             return msgspec.structs.replace(job, state=OnHold(event.at, event.note))
+        case Waiting(since=since, short=short), Resumed() if short:
+            return msgspec.structs.replace(job, state=Waiting(since))
         case OnHold(), Resumed():
             return msgspec.structs.replace(job, state=Waiting(event.at))
         case _:
@@ -387,10 +395,12 @@ def _is_worth_a_retry(spec: JobSpec, ended: Ended) -> bool:
 
 
 def _returned(job: Job, event: Returned) -> Job:
+    if isinstance(job.state, Running) and not event.short:  # `Started` is recorded before there is a process
+        raise InvalidTransition(job, event)
     if isinstance(job.state, Stopping):
         return _ended(job, Ended("cancelled", event.at, note="cancelled before it started"))
     since = event.at if job.tries else job.submitted
-    return msgspec.structs.replace(job, state=Waiting(since))
+    return msgspec.structs.replace(job, state=Waiting(since, event.short))
 
 
 def _lost(job: Job, event: Lost) -> Job:

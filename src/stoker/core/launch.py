@@ -13,19 +13,14 @@ from stoker.core.job import Ended, Job, id_text, resources_of
 from stoker.core.spec import Command, JobSpec, NewJob, Resources, amount_on
 
 INHERIT = "-"
-
 _NO_PREALLOCATION = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """Keeps TensorFlow and JAX from allocating most of the GPU at start."""
-
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Both names of PyTorch's variable. Which one has precedence depends on the version."""
-
 _FRACTION = "per_process_memory_fraction"
-
+_FRACTION_SETTING = re.compile(rf"{_FRACTION}:[\d.]+,?")
 _PARTS = 10_000
-
 _PLACEHOLDER = re.compile("%([jAaxu%])")
-
 ON_FINISH_LIMIT = 600.0
 """Seconds; an on-finish job that hangs must not keep the engine alive for ever."""
 
@@ -54,7 +49,6 @@ def attempt_key(job_id: int, number: int) -> str:
 
 
 def parse_key(key: str) -> tuple[int, int]:
-    """Job id and attempt number of a key."""
     job, _, number = key.partition(".")
     return int(job), int(number)
 
@@ -88,6 +82,8 @@ def _capped(job: Job, devices: Sequence[Device], own: Mapping[str, str]) -> dict
     """Limit PyTorch to the reserved memory, in addition to the user's allocator settings."""
     parts = [_part(resources_of(job), device) for device in devices]
     settings = {name: own[name] for name in _ALLOCATOR if name in own} or {_ALLOCATOR[0]: ""}
+    if any(device.whole is not None for device in devices):  # a limit in them is that of the parent job
+        settings = {name: _FRACTION_SETTING.sub("", value) for name, value in settings.items()}
     if not parts or 0 in parts or any(_FRACTION in value for value in settings.values()):
         return {}
     cap = f"{_FRACTION}:{min(parts) / _PARTS:.4f}"
@@ -97,11 +93,11 @@ def _capped(job: Job, devices: Sequence[Device], own: Mapping[str, str]) -> dict
 def _part(resources: Resources, device: Device) -> int:
     """The reserved part of a device in ten-thousandths; 0 where all of it is reserved."""
     amount = amount_on(resources, device)
-    return 0 if amount is None or not device.memory else max(1, amount * _PARTS // device.memory)
+    whole = device.whole or device.memory
+    return 0 if amount is None or not whole else max(1, amount * _PARTS // whole)
 
 
 def array_variables(job: Job) -> dict[str, str]:
-    """The variables of a task of an array."""
     return {} if job.task is None else {"STOKER_ARRAY_ID": str(job.array), "STOKER_ARRAY_INDEX": str(job.task)}
 
 
@@ -205,19 +201,14 @@ def on_finish_job(job: Job, log: str, line: str, shell: str, out: str) -> NewJob
         f"STOKER_LOG={log}",
         *(f"{name}={value}" for name, value in array_variables(job).items()),
     )
-    return NewJob(
-        Command(("/usr/bin/env", *assignments, shell, "-c", line)), _spec(job.spec, out), f"on_finish {id_text(job)}"
-    )
-
-
-def _spec(ended: JobSpec, out: str) -> JobSpec:
-    return JobSpec(
+    spec = JobSpec(
         resources=Resources(gpus=0),
-        cwd=ended.cwd,
-        environment=ended.environment,
-        extra_env=ended.extra_env,
-        umask=ended.umask,
+        cwd=job.spec.cwd,
+        environment=job.spec.environment,
+        extra_env=job.spec.extra_env,
+        umask=job.spec.umask,
         limit=ON_FINISH_LIMIT,
         out=out,
         role="hook",
     )
+    return NewJob(Command(("/usr/bin/env", *assignments, shell, "-c", line)), spec, f"on_finish {id_text(job)}")

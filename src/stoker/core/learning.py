@@ -14,19 +14,13 @@ from stoker.core.spec import Command, JobSpec, Resources
 
 KEPT = 9
 """Newest runs that are kept."""
-
 GRAIN = 64 * 2**20
 """Bytes to which estimates are rounded up, so that small differences do not make different shapes."""
-
 CURVE = 64
 """Most points of a curve. A full curve drops every second point and doubles its spacing."""
-
 MIB = 2**20
-
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+|[KMGTkmgt]?i?[bB]?)")
-
 _FILE = re.compile(r".*\d.*\.[A-Za-z]\w{0,7}")
-
 _DIGITS = re.compile(r"\d+")
 
 _MATTERS = (
@@ -42,7 +36,6 @@ _LABELS = (
 
 _SUBSTANCE = "model|arch|net|data|config"
 """... unless they name one of these."""
-
 Kept = TypeVar("Kept")
 
 
@@ -67,7 +60,6 @@ class Learnt(Struct, frozen=True):
 
 
 def observe(learnt: Learnt, seconds: float) -> Learnt:
-    """Add the duration of a successful run."""
     return replace(learnt, seconds=(*learnt.seconds, seconds)[-KEPT:])
 
 
@@ -104,7 +96,6 @@ def estimated(resources: Resources, learnt: Learnt, margin: int, floor: int = 0)
 
 
 def rounded_up(size: int) -> int:
-    """Bytes rounded up to GRAIN."""
     return -(-size // GRAIN) * GRAIN
 
 

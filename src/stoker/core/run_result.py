@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
 
 from msgspec import Struct, field
 
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Exited, Job, JobEvent, Lost, Result, Started
 
-KEPT = 500
-"""Shared attempts that are kept to estimate how fast they were."""
-
-
-class Companion(NamedTuple):
-    """An attempt that shared its devices."""
-
-    kind: str
-    models: frozenset[str]
-    seconds: float
-    """Summed over its devices."""
-    log: str
+KEPT_FAILURES = 1000
 
 
 class BusyTime:
@@ -30,9 +18,6 @@ class BusyTime:
     def __init__(self) -> None:
         self.seconds = 0.0
         """Summed over all devices."""
-        self.companions: list[Companion] = []
-        self.forgotten = 0
-        """Shared attempts that were not kept."""
         self._since: dict[str, float] = {}
         self._jobs: dict[str, set[int]] = {}
 
@@ -44,8 +29,6 @@ class BusyTime:
             case Exited(at=at) | Lost(at=at) if job_event.started is not None:
                 self._begin(job_event, job_event.started)  # an adopted attempt has no event of its start
                 self._end(job_event, at)
-                if isinstance(job_event.event, Exited) and job_event.event.shared:
-                    self._keep(job_event, (at - job_event.started) * len(job_event.devices))
 
     def _begin(self, job_event: JobEvent, at: float) -> None:
         for device in job_event.devices:
@@ -57,16 +40,6 @@ class BusyTime:
             self._jobs[device.id].discard(job_event.job.id)
             if not self._jobs[device.id]:
                 self.seconds += max(0.0, at - self._since.pop(device.id))
-
-    def _keep(self, job_event: JobEvent, seconds: float) -> None:
-        if len(self.companions) >= KEPT:
-            self.forgotten += 1
-            return
-        models = frozenset(device.model for device in job_event.devices)
-        self.companions.append(Companion(job_event.job.kind, models, seconds, job_event.log))
-
-
-KEPT_FAILURES = 1000
 
 
 class Tally(Struct):
@@ -117,13 +90,10 @@ class Tally(Struct):
             self.done_seconds += ran if isinstance(job.state, Ended) and job.state.result == "done" else 0.0
             self.retried += not isinstance(job.state, Ended)
         if isinstance(job.state, Ended):
-            self._note_end(job, job.state)
-
-    def _note_end(self, job: Job, state: Ended) -> None:
-        self.results[state.result] += 1
-        self.last_ended = job
-        if state.result != "done" and len(self.failures) < KEPT_FAILURES:
-            self.failures.append(job)
+            self.results[job.state.result] += 1
+            self.last_ended = job
+            if job.state.result != "done" and len(self.failures) < KEPT_FAILURES:
+                self.failures.append(job)
 
 
 class Halt(Struct, frozen=True):
@@ -149,11 +119,7 @@ def parse_halt(text: str) -> Halt | None:
     when, _, rest = text.partition(",")
     why, _, amount = rest.partition("=")
     number = amount.removesuffix("%")
-    if (
-        when not in ("now", "soon")
-        or why not in ("fail", "success", "done")
-        or not number.isdecimal()
-        or not int(number)
-    ):
+    known = when in ("now", "soon") and why in ("fail", "success", "done")
+    if not known or not number.isdecimal() or not int(number):
         raise UsageError(f"--halt {text!r} is not understood", "write it as soon,fail=1 or now,fail=20%")
     return Halt(when == "now", why, float(number), amount.endswith("%"))

@@ -13,7 +13,6 @@ LARGEST = 2**63 - 1
 """The largest id that a queue can hold."""
 _MOST_DIGITS = 4000
 """Python reads no longer numbers."""
-
 _HINT = "write it as 3, 1,4-9, 12.3, 12.3-7, last, all or a name"
 _ID_CHARACTERS = re.compile(r"[0-9.+-]*[0-9][0-9.+-]*(?:\.\*)?|[.+-]+", re.ASCII)
 _NUMBERS = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
@@ -58,7 +57,6 @@ Pick = Numbers | Task | Last | All | Named
 
 
 def parse_selection(words: Sequence[str]) -> tuple[Pick, ...]:
-    """What the words select, in their order."""
     return tuple(pick for word in words for pick in _parse_word(word.strip()))
 
 
@@ -66,11 +64,11 @@ def pick_text(pick: Pick) -> str:
     """A pick as it can be typed."""
     match pick:
         case Numbers(first, last):
-            return _range_text(first, last)
+            return str(first) if first == last else f"{first}-{last}"
         case Task(array, 0, last) if last == LARGEST:
             return f"{array}.*"
         case Task(array, first, last):
-            return f"{array}.{_range_text(first, last)}"
+            return f"{array}.{pick_text(Numbers(first, last))}"
         case Named(pattern):
             return pattern
         case _:
@@ -117,22 +115,19 @@ def _range(first: str, last: str | None, word: str) -> tuple[int, int]:
 
 def _number(digits: str, word: str) -> int:
     if len(digits) > _MOST_DIGITS or int(digits) > LARGEST:
-        raise NoSuchJob(f"{_shown(word)} is larger than any id", "stoker status shows what there is")
+        raise NoSuchJob(f"{quoted(word)} is larger than any id", "stoker status shows what there is")
     return int(digits)
 
 
 def _malformed(part: str, word: str) -> UsageError:
     if not part:
-        return UsageError(f"{_shown(word)} has a comma with nothing beside it", _HINT)
+        return UsageError(f"{quoted(word)} has a comma with nothing beside it", _HINT)
     if not _is_id(part):
-        return UsageError(f"{_shown(word)} mixes ids and names", "put a blank between ids and names")
-    within = "" if part == word else f" in {_shown(word)}"
-    return UsageError(f"{_shown(part)}{within} is not an id", _HINT)
+        return UsageError(f"{quoted(word)} mixes ids and names", "put a blank between ids and names")
+    within = "" if part == word else f" in {quoted(word)}"
+    return UsageError(f"{quoted(part)}{within} is not an id", _HINT)
 
 
-def _shown(text: str) -> str:
+def quoted(text: str) -> str:
+    """The beginning of a text that a user typed, for an error message."""
     return repr(text if len(text) <= 40 else f"{text[:39]}…")
-
-
-def _range_text(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"

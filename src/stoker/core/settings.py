@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from stoker.core.errors import UsageError
 from stoker.core.planner.queue import CPU_JOBS
+from stoker.core.planner.reasons import Short
 from stoker.core.text import PATTERNS
 from stoker.core.units import parse_duration, parse_size
 
@@ -51,6 +52,10 @@ class Policy(PlanSettings, frozen=True):
     """How many jobs may run at once, by name of a cap."""
     paused: str = ""
     """Why no job may start; empty when jobs may."""
+    short: Short | None = None
+    """Why no job can be started; None where jobs can..."""
+    probe: bool = False
+    """... and whether one may be started all the same, to see whether that is over."""
     closed: Mapping[str, str] = {}
     """Ids of drained devices, each with a note."""
     passing: Literal["freely", "reserved", "never"] = "reserved"

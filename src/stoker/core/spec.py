@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 
 from stoker.core.device import Device
 from stoker.core.errors import UsageError
-from stoker.core.selectors import parse_selection
+from stoker.core.selectors import parse_selection, quoted
 
 Role = Literal["job", "hook"]
-
 _COPY = re.compile(r".*/scripts/[0-9a-f]{32}/([^/]+)", re.DOTALL)
 """Path of the copy of a script; users know it by its file name."""
 
@@ -45,7 +44,6 @@ class Resources(Struct, frozen=True):
 
     @property
     def shares(self) -> bool:
-        """Whether the job may share its GPUs."""
         return self.memory is not None or self.auto
 
 
@@ -125,9 +123,11 @@ class Command(Struct, frozen=True):
         return shlex.join([*map(_typed, self.words[:2]), *self.words[2:]])
 
 
+PLAIN_SHELL = "/bin/sh"
+
+
 def shell_of(environment: Mapping[str, str]) -> str:
-    """The shell that reads a user's command lines."""
-    return environment.get("SHELL") or "/bin/sh"
+    return environment.get("SHELL") or PLAIN_SHELL
 
 
 def _typed(word: str) -> str:
@@ -168,21 +168,12 @@ def digest_of(variables: Mapping[str, str]) -> str:
 
 
 Kind = Literal["ok", "any", "notok"]
-
 Outcome = Literal["open", "ok", "notok"]
 """How a target ended. An array is ok when all tasks are done, notok when all ended and one is not done."""
-
 Name = Callable[[int], str]
 """From a job's number to the id that users type, which differs for tasks of arrays."""
 
-_KINDS: dict[str, Kind] = {
-    "ok": "ok",
-    "any": "any",
-    "notok": "notok",
-    "afterok": "ok",
-    "afterany": "any",
-    "afternotok": "notok",
-}
+_KINDS: dict[str, Kind] = {prefix + kind: kind for kind in get_args(Kind) for prefix in ("", "after")}
 
 _AFTER_HINT = "write it as 12, any:12, notok:12, ok:12:13 or several of these with commas"
 
@@ -245,7 +236,11 @@ def parse_after(text: str) -> tuple[tuple[Kind, str], ...]:
     for item in text.split(","):
         kind, words = _parse_item(item.strip(), text)
         if kind is None and before != "ok":
-            raise _unclear(text, before, words[0])
+            # `any:12,13` could mean any:13 or ok:13, and a wrong guess would start a job too early.
+            raise UsageError(
+                f"{text!r} does not tell whether {before} is meant for {words[0]} too",
+                f"write {before}:{words[0]} or ok:{words[0]}",
+            )
         before = kind or "ok"
         found += [(before, word) for word in words]
     return tuple(dict.fromkeys(found))
@@ -269,14 +264,6 @@ def _checked_word(word: str, text: str) -> str:
     return word
 
 
-def _unclear(text: str, kind: Kind, word: str) -> UsageError:
-    """`any:12,13` could mean any:13 or ok:13, and a wrong guess would start a job too early."""
-    return UsageError(
-        f"{text!r} does not tell whether {kind} is meant for {word} too",
-        f"write {kind}:{word} or ok:{word}",
-    )
-
-
 def never_satisfied_text(verdict: NeverSatisfied, name: Name = str) -> str:
     """Why a job can never start."""
     target = target_text(verdict.dependency, name)
@@ -286,11 +273,8 @@ def never_satisfied_text(verdict: NeverSatisfied, name: Name = str) -> str:
 
 
 MOST_TASKS = 1_000_000
-
 _ARRAY_HINT = "write it as 0-9, 0-15:4, 1,3,7-9 or 0-99%8"
-
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
-
 _LIMIT = re.compile(r"\d{1,9}", re.ASCII)
 
 
@@ -310,14 +294,16 @@ def parse_array(text: str) -> ArraySpec:
     if count > MOST_TASKS:
         raise UsageError(f"an array of {count} tasks is too large", f"{MOST_TASKS} are the most; submit several")
     indices = tuple(index for each in ranges for index in each)
-    _refuse_duplicates(indices, text)
+    if len(set(indices)) < len(indices):
+        [(twice, _)] = Counter(indices).most_common(1)
+        raise UsageError(f"{quoted(text)} has task {twice} twice", "name each index once")
     return ArraySpec(indices, _parse_limit(limit, text) if percent else None)
 
 
 def _parse_part(part: str, text: str) -> range:
     match = _PART.fullmatch(part)
     if not match:
-        raise UsageError(f"{_shown(text)} is not an array", _ARRAY_HINT)
+        raise UsageError(f"{quoted(text)} is not an array", _ARRAY_HINT)
     first, last, step = match.groups()
     if last and int(last) < int(first):
         raise UsageError(f"{part} ends before it begins", f"write it as {last}-{first}")
@@ -328,18 +314,7 @@ def _parse_part(part: str, text: str) -> range:
 
 def _parse_limit(limit: str, text: str) -> int:
     if not _LIMIT.fullmatch(limit.strip()):
-        raise UsageError(f"{_shown(text)} has no number behind the %", _ARRAY_HINT)
+        raise UsageError(f"{quoted(text)} has no number behind the %", _ARRAY_HINT)
     if int(limit) == 0:
         raise UsageError("%0 would let no task run", "leave it out to let as many run as find a place")
     return int(limit)
-
-
-def _refuse_duplicates(indices: Sequence[int], text: str) -> None:
-    if len(set(indices)) == len(indices):
-        return
-    [(twice, _)] = Counter(indices).most_common(1)
-    raise UsageError(f"{_shown(text)} has task {twice} twice", "name each index once")
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:39]}…")

@@ -12,7 +12,6 @@ from stoker.core.errors import UsageError
 
 MOST_SHUFFLED = 100_000_000
 """Most combinations that a shuffle keeps in memory, at four bytes each."""
-
 ParameterSet = dict[str, str]
 
 
@@ -39,7 +38,6 @@ class Grid:
 
 
 def ordered(grid: Grid) -> Iterator[ParameterSet]:
-    """All combinations by number."""
     return map(grid.at, range(grid.size))
 
 

@@ -29,7 +29,6 @@ PATTERNS = (
 
 HIDDEN = "********"
 """Shown in place of a secret; of fixed length, because the length of a secret is information, too."""
-
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -39,7 +38,6 @@ def looks_secret(name: str, patterns: Iterable[str] = PATTERNS) -> bool:
 
 
 def shown_value(name: str, value: str, patterns: Iterable[str] = PATTERNS) -> str:
-    """The value as a screen may show it."""
     return HIDDEN if looks_secret(name, patterns) else value
 
 

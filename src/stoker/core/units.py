@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime, time, timedelta, tzinfo
 
 from stoker.core.errors import UsageError
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE | re.ASCII)
-
 _FACTOR = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-
 _WORDS = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?[smhdw])+", re.IGNORECASE | re.ASCII)
-
 _WORD = re.compile(r"(\d+(?:\.\d+)?)([smhdw])", re.IGNORECASE | re.ASCII)
 
 
@@ -81,14 +78,18 @@ def count_text(count: int, singular: str, plural: str = "") -> str:
 
 
 _BEGIN_HINT = "write it as now+1hour, 22:00, tomorrow or 2026-11-15T22:00"
-
 _SINCE_HINT = "write it as 2h, 1d, 08:00, yesterday or 2026-11-15"
-
 _YEARS = range(1970, 9987)
 """Outside of these, datetime fails for some time zones."""
 
-_LATEST = 253_000_000_000.0
+LATEST = 253_000_000_000.0
 """A time late in those years; later ones are not a date in every time zone."""
+
+
+def in_calendar(at: float) -> float:
+    """The nearest time that is a date: files may contain any number."""
+    return at if 0 <= at <= LATEST else LATEST if at > LATEST else 0.0
+
 
 _RELATIVE_UNIT_SECONDS = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
@@ -99,15 +100,10 @@ _RELATIVE_UNIT_SECONDS = {
 }
 
 _NAMED_TIMES = {"midnight": time(0), "noon": time(12), "fika": time(15), "teatime": time(16)}
-
 _NAMED_DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
-
 _STEP = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]+)\s*", re.ASCII)
-
 _CLOCK = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?\s*([ap]m)?", re.ASCII)
-
 _DAY = re.compile(r"([a-z]+|\d{4}-\d\d-\d\d)(?:(?:t|\s)\s*(\S.*))?", re.ASCII)
-
 _ISO = re.compile(r"\d{4}-?\d\d-?\d\d(?:(?:t|\s)[\d:.,]+\s*(?:z|[+-][\d:]+)?)?", re.ASCII)
 
 
@@ -119,23 +115,24 @@ def parse_moment(text: str, now: float, zone: tzinfo) -> float:
     typed = text.strip().lower()
     moment = _from_now(typed, now)
     if moment is None:
-        moment = _next_time(typed, now, zone)
+        moment = min((each for each in _times_around(typed, now, zone) if each >= now), default=None)
     return _checked(_on_a_day(typed, now, zone) if moment is None else moment, text, _BEGIN_HINT)
 
 
 def parse_since(text: str, now: float, zone: tzinfo) -> float:
     """Seconds since the epoch of `2h` or `1d` ago, of the last such time of day, or of an ISO 8601 date or time."""
     typed = text.strip().lower()
-    moment = _before_now(typed, now)
+    ago = _seconds(re.sub(r"^now\s*-|\sago$", "", typed))  # `2h`, `2 hours ago` or Slurm's `now-2hours`
+    moment = None if ago is None else max(0.0, now - ago)
     if moment is None:
-        moment = _previous_time(typed, now, zone)
+        moment = max((each for each in _times_around(typed, now, zone) if each <= now), default=None)
     return _checked(_on_a_day(typed, now, zone) if moment is None else moment, text, _SINCE_HINT)
 
 
 def _checked(moment: float | None, text: str, hint: str) -> float:
     if moment is None:
         raise UsageError(f"{text[:60]!r} is not a time", hint)
-    if not 0 <= moment <= _LATEST:
+    if not 0 <= moment <= LATEST:
         raise UsageError(f"{text[:60]!r} is too far away", hint)
     return moment
 
@@ -149,26 +146,12 @@ def _from_now(typed: str, now: float) -> float | None:
     return None if seconds is None else now + seconds
 
 
-def _before_now(typed: str, now: float) -> float | None:
-    """`2h`, `2 hours ago` or Slurm's `now-2hours`."""
-    seconds = _seconds(re.sub(r"^now\s*-|\sago$", "", typed))
-    return None if seconds is None else max(0.0, now - seconds)
-
-
 def _seconds(steps: str) -> float | None:
     """The sum of `1h30m` or `2 days`; None for other text."""
     found = _STEP.findall(steps)
     if not found or _STEP.sub("", steps).strip() or any(unit not in _RELATIVE_UNIT_SECONDS for _, unit in found):
         return None
     return sum(float(count) * _RELATIVE_UNIT_SECONDS[unit] for count, unit in found)
-
-
-def _next_time(typed: str, now: float, zone: tzinfo) -> float | None:
-    return min((moment for moment in _times_around(typed, now, zone) if moment >= now), default=None)
-
-
-def _previous_time(typed: str, now: float, zone: tzinfo) -> float | None:
-    return max((moment for moment in _times_around(typed, now, zone) if moment <= now), default=None)
 
 
 def _times_around(typed: str, now: float, zone: tzinfo) -> Iterator[float]:
@@ -247,6 +230,12 @@ def parse_sim(spec: str) -> list[tuple[int, int]]:
 def device_sizes(spec: str) -> list[int]:
     """Bytes of each simulated device, by its index."""
     return [size for count, size in parse_sim(spec) for _ in range(count)]
+
+
+def sim_text(sizes: Iterable[int]) -> str:
+    """The shortest text that describes such devices: `4x24G`."""
+    groups = Counter(size_text(size).replace(".0", "") for size in sizes)
+    return ",".join(f"{count}x{size}" for size, count in groups.items()) or "no GPU"
 
 
 def _group(text: str) -> tuple[int, int]:

@@ -10,15 +10,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.interference import slowdown
 from stoker.core.units import device_sizes, is_number, parse_size, size_text
-from stoker.devices.simulator import Holding, OutOfMemory, SimulatedProcess
+from stoker.devices.simulator import OutOfMemory, SimulatedProcess
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -26,31 +25,26 @@ if TYPE_CHECKING:
 _TICK_SECONDS = 0.05
 
 
-class Point(NamedTuple):
-    """Bytes held at a second of the job; between two points the memory changes linearly."""
-
-    second: float
-    size: int
-
-
 class Options(argparse.Namespace):
     """The command line."""
 
     size: int
-    curve: tuple[Point, ...]
     ramp: float
     seconds: float
     load: int
-    fail: int
     steps: int
-    tqdm: bool
-    name: str
+    exit_code: int = 0
+    """Of a job that gets to its end."""
 
-    @property
-    def memory(self) -> tuple[Point, ...]:
-        """What the job holds on each visible GPU."""
-        start = (Point(0.0, 0),) if self.ramp > 0 else ()
-        return self.curve or (*start, Point(self.ramp, self.size))
+    def memory_at(self, second: float) -> int:
+        """Bytes that the job holds on each visible GPU after so many seconds of work."""
+        return self.size if second >= self.ramp else int(self.size * second / self.ramp)
+
+    def gpus(self, environment: Mapping[str, str]) -> VisibleGpus:
+        return VisibleGpus(environment, self.load)
+
+    def progress(self) -> Steps:
+        return Steps(self.steps)
 
 
 class Died(Exception):
@@ -75,32 +69,11 @@ def argument_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m stoker.devices.demo_job", description=about, formatter_class=_Help)
     add = parser.add_argument
     add("--memory", dest="size", type=parse_size, default=2**30, metavar="SIZE", help="memory on each visible GPU")
-    add("--curve", type=parse_curve, default=(), metavar="SECOND:SIZE,...", help="memory as it changes over time")
     add("--ramp", type=float, default=0.0, metavar="SECONDS", help="reach the memory evenly over this time")
     add("--load", type=_percent, default=90, metavar="PERCENT", help="load on each visible GPU")
     add("--seconds", type=float, default=3.0, help="how long to run")
     add("--steps", type=int, default=10, metavar="N", help="how many steps to print")
-    add("--tqdm", action="store_true", help="print a progress bar instead of steps")
-    add("--fail", type=int, default=0, metavar="CODE", help="exit with this code at the end")
-    add("--name", default="demo_job", metavar="TEXT", help="what to call the job in its output")
     return parser
-
-
-def parse_curve(text: str) -> tuple[Point, ...]:
-    """The points of `0:1G,5:4G,20:6G`."""
-    try:
-        points = tuple(_point(part) for part in text.split(","))
-    except (ValueError, UsageError):
-        points = ()
-    if not points or any(not left.second < right.second for left, right in pairwise(points)):
-        hint = "write SECOND:SIZE in the order of time, for example 0:1G,5:4G,20:6G"
-        raise UsageError(f"{text!r} is not a curve", hint)
-    return points
-
-
-def _point(text: str) -> Point:
-    second, _, size = text.partition(":")
-    return Point(float(second), parse_size(size))
 
 
 def _percent(text: str) -> int:
@@ -140,15 +113,15 @@ class VisibleGpus:
         if self.simulated is None:
             return 1.0
         present = self.simulated.present()
-        return min(self._speed(device, present) for device in self.visible)
+        speeds = []
+        for device, own in self._load.items():
+            loads = [load for process in present if (load := process.load.get(device))]
+            speeds.append(slowdown(own, sum(loads), len(loads)))
+        return min(speeds)
 
     def close(self) -> None:
         if self.simulated:
             self.simulated.close()
-
-    def _speed(self, device: int, present: Sequence[Holding]) -> float:
-        loads = [load for process in present if (load := process.load.get(device))]
-        return slowdown(self._load[device], sum(loads), len(loads))
 
 
 def visible_devices(words: str | None, count: int) -> list[int]:
@@ -191,94 +164,38 @@ def _torch_size(size: int) -> str:
     return f"{size / 2**30:.2f} GiB"
 
 
-# -- progress
-
-_BAR_WIDTH = 10
-_EIGHTHS = " ▏▎▍▌▋▊▉"
-_SMOOTHING = 0.3
-
-
 class Steps:
     """Prints a line for each step, with a falling loss."""
 
     def __init__(self, count: int) -> None:
-        self._count = count
+        self.count = count
         self._printed = 0
 
     def show(self, done: float, elapsed: float) -> None:
-        """Print the steps that fell due; `done` is the part of all work."""
-        due = int(self._count * done)
+        """Print the steps that fell due; `done` is the part of all work, `elapsed` the seconds so far."""
+        due = int(self.count * done)
         for step in range(self._printed + 1, due + 1):
-            loss = 0.1 + 2.2 * math.exp(-3 * step / self._count)
-            print(f"step {step}/{self._count} loss {loss:.4f}", flush=True)
+            self.print(step, elapsed)
         self._printed = due
 
-
-class Bar:
-    """One line on standard error that each step overwrites, as tqdm does."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._drawn = -1
-        self._at = 0.0
-        self._rate = 0.0
-
-    def show(self, done: float, elapsed: float) -> None:
-        """Draw the bar after so many seconds, if a step was done since."""
-        due = int(self._count * done)
-        if due == self._drawn:
-            return
-        self._measure(due - max(0, self._drawn), elapsed - self._at)
-        self._drawn, self._at = due, elapsed
-        sys.stderr.write("\r" + bar_text(due, self._count, elapsed, self._rate) + ("\n" if done >= 1 else ""))
-        sys.stderr.flush()
-
-    def _measure(self, steps: int, seconds: float) -> None:
-        if steps > 0 and seconds > 0:
-            new = steps / seconds
-            self._rate = new if not self._rate else _SMOOTHING * new + (1 - _SMOOTHING) * self._rate
-
-
-def bar_text(step: int, count: int, elapsed: float, rate: float) -> str:
-    """The bar at a step: ` 45%|████▌     | 45/100 [00:10<00:12, 4.50it/s]`."""
-    part = step / count if count else 1.0
-    whole, eighths = divmod(int(part * _BAR_WIDTH * 8), 8)
-    bar = ("█" * whole + (_EIGHTHS[eighths] if whole < _BAR_WIDTH else "")).ljust(_BAR_WIDTH)
-    remaining = _clock((count - step) / rate) if rate else "?"
-    return f"{part:4.0%}|{bar}| {step}/{count} [{_clock(elapsed)}<{remaining}, {_rate_text(rate)}]"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
-
-
-def _rate_text(rate: float) -> str:
-    if not rate:
-        return "?it/s"
-    return f"{rate:5.2f}it/s" if rate >= 1 else f"{1 / rate:5.2f}s/it"
+    def print(self, step: int, elapsed: float) -> None:
+        loss = 0.1 + 2.2 * math.exp(-3 * step / self.count)
+        print(f"step {step}/{self.count} loss {loss:.4f}", flush=True)
 
 
 # -- training
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job and return its exit code."""
-    return run(arguments, argument_parser(), Options(), VisibleGpus)
+    return run(arguments, argument_parser(), Options())
 
 
-def run(
-    arguments: Sequence[str] | None,
-    parser: argparse.ArgumentParser,
-    options: Options,
-    gpus_of: Callable[[Mapping[str, str], int], VisibleGpus],
-) -> int:
+def run(arguments: Sequence[str] | None, parser: argparse.ArgumentParser, options: Options) -> int:
     """Parse the command line, train on the GPUs, and return the exit code."""
     try:
         parser.parse_args(arguments, options)
         signal.signal(signal.SIGTERM, _terminate)
-        with closing(gpus_of(os.environ, options.load)) as gpus:
+        with closing(options.gpus(os.environ)) as gpus:
             train(options, gpus)
     except Terminated:
         print("terminated, checkpoint saved", flush=True)
@@ -289,36 +206,25 @@ def run(
     except StokerError as error:
         print(f"demo_job: {error.message}; {error.hint}", file=sys.stderr)
         return error.exit_code
-    return options.fail
+    return options.exit_code
 
 
 def train(options: Options, gpus: VisibleGpus) -> None:
-    """Hold memory along the curve and show the progress until the work is done."""
+    """Hold memory and show the progress until the work is done."""
     where = ",".join(map(str, gpus.visible)) or "none"
-    largest = max(point.size for point in options.memory)
-    print(f"{options.name}: {size_text(largest)} on GPU {where}", flush=True)
-    progress = (Bar if options.tqdm else Steps)(options.steps)
+    print(f"demo_job: {size_text(options.size)} on GPU {where}", flush=True)
+    steps = options.progress()
     began = time.monotonic()
     worked, elapsed = 0.0, 0.0
     while True:
-        gpus.hold(memory_at(options.memory, worked))
-        progress.show(min(1.0, worked / options.seconds) if options.seconds > 0 else 1.0, elapsed)
+        gpus.hold(options.memory_at(worked))
+        steps.show(min(1.0, worked / options.seconds) if options.seconds > 0 else 1.0, elapsed)
         if worked >= options.seconds:
             return
         speed = gpus.speed()
         time.sleep(min(_TICK_SECONDS, (options.seconds - worked) / speed))
         passed = time.monotonic() - began - elapsed
         worked, elapsed = worked + passed * speed, elapsed + passed
-
-
-def memory_at(points: Sequence[Point], second: float) -> int:
-    """Bytes that the job holds after so many seconds of work."""
-    if second <= points[0].second:
-        return points[0].size
-    for left, right in pairwise(points):
-        if second < right.second:
-            return int(left.size + (right.size - left.size) * (second - left.second) / (right.second - left.second))
-    return points[-1].size
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

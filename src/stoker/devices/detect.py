@@ -16,13 +16,10 @@ from stoker.devices.simulated import SimulatedDevices
 
 FIRST_ANSWER_SECONDS = 20.0
 """A driver that was just loaded may take this long to answer for the first time."""
-
 SOONEST = 2.0
 """Seconds between two searches for a driver right after the start..."""
-
 LATEST = 30.0
 """... and in the end; in between, a quarter of the time since the start."""
-
 NO_GPU = "none"
 """Id of the slot whose word is empty: its jobs see no GPU."""
 

@@ -1,14 +1,17 @@
-"""The protocol of every kind of devices, and the owner and the command of a process."""
+"""The protocol of every kind of devices; the owner, the command and the ancestors of a process."""
 
 from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Protocol
 
 from stoker.core.device import Snapshot
+
+MOST_ANCESTORS = 128
+"""Bounds the search in case processes come and go meanwhile; a job inside jobs may be deep down."""
 
 _LONGEST_COMMAND = 200
 
@@ -36,6 +39,31 @@ def owner_name(pid: int) -> str:
         return user_name(os.stat(f"/proc/{pid}").st_uid)
     except OSError:
         return "?"
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    """The process and those above it, as far as they are visible and without init."""
+    above: int | None = pid
+    for _ in range(MOST_ANCESTORS):
+        if above is None or above <= 1:
+            return
+        yield above
+        above = parent_of(above)
+
+
+def parent_of(pid: int) -> int | None:
+    """The parent of a process; None for one that is gone or hidden."""
+    fields = process_file(pid, "stat").rpartition(b")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else None
+
+
+def process_file(pid: int, name: str) -> bytes:
+    """A file of /proc about a process; empty where the process is gone or of another user."""
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 def user_name(uid: int) -> str:

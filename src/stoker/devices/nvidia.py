@@ -252,12 +252,9 @@ def _known(device: Device, earlier: Snapshot, present: set[str]) -> Iterable[Dev
     if not device.id.startswith(_NAMELESS):
         return [known for known in earlier.devices if known.id == device.id]
     # Indices can have moved, so a GPU whose UUID is still reported elsewhere is not the one with the problem.
-    return [known for known in earlier.devices if _board(known) == device.label and known.id not in present]
-
-
-def _board(device: Device) -> str:
-    """The index of the card that a GPU or a slice is on: `0` of both `0` and `0:1`."""
-    return device.label.partition(":")[0]
+    # The label begins with the index of the card: `0` of a GPU, `0:1` of a slice.
+    boards = [(known.label.partition(":")[0], known) for known in earlier.devices]
+    return [known for board, known in boards if board == device.label and known.id not in present]
 
 
 def _unknown(snapshot: Snapshot, problem: str) -> Snapshot:

@@ -64,15 +64,11 @@ def _ask(driver: Driver | None, books: dict[str, AccountBook]) -> tuple[Driver |
             driver.close()
             driver = None
     except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError) as error:
-        return None, Answer(absent=_absence(error))
+        code = getattr(error, "value", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+        return None, Answer(absent=_ABSENCES.get(code, f"the NVIDIA driver cannot be asked ({error})"))
     if not snapshot.devices:
         return driver, Answer(absent="the NVIDIA driver is loaded, but shows no GPU that jobs could use")
     return driver, Answer(snapshot)
-
-
-def _absence(error: Exception) -> str:
-    code = getattr(error, "value", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
-    return _ABSENCES.get(code, f"the NVIDIA driver cannot be asked ({error})")
 
 
 # -- one reading of all GPUs
@@ -100,7 +96,6 @@ def value_of(call: Callable[..., Any], *arguments: Any) -> Any:
 _SECONDS_BETWEEN_MODES = 30.0
 _KEPT_SECONDS = 60.0
 """How long the account of a process is kept after its end: an engine may be late."""
-
 _UTILISATION_UNKNOWN = 0xFFFFFFFF
 
 
@@ -125,10 +120,11 @@ class AccountBook:
         if listed is None:
             self._listed, self._ran, self._ended = None, frozenset(), {}
             return None
-        asked = [_account(handle, pid) for pid in sorted(self._wanted(frozenset(listed), frozenset(running)))]
-        found = [account for account in asked if account]
-        self._listed = frozenset(listed)
-        return self._kept(found, now)
+        known = frozenset(listed)
+        new = frozenset() if self._listed is None else known - self._listed
+        asked = [_account(handle, pid) for pid in sorted(new | (known & (frozenset(running) | self._ran)))]
+        self._listed = known
+        return self._kept([account for account in asked if account], now)
 
     def _is_on(self, handle: Any, now: float) -> bool:
         if self._mode_asked is None or abs(now - self._mode_asked) >= _SECONDS_BETWEEN_MODES:
@@ -136,11 +132,7 @@ class AccountBook:
             self._on = value_of(pynvml.nvmlDeviceGetAccountingMode, handle) == pynvml.NVML_FEATURE_ENABLED
         return self._on
 
-    def _wanted(self, listed: Set[int], running: Set[int]) -> Set[int]:
-        new = frozenset() if self._listed is None else listed - self._listed
-        return new | (listed & (running | self._ran))
-
-    def _kept(self, found: Iterable[Account], now: float) -> tuple[Account, ...]:
+    def _kept(self, found: list[Account], now: float) -> tuple[Account, ...]:
         live = {account.pid: account for account in found if account.running}
         self._ran = frozenset(live)
         self._ended |= {account.pid: (now, account) for account in found if not account.running}
@@ -198,7 +190,9 @@ class Driver:
         near = self._topology([card for card in cards if card.handle is not None])
         devices = (structs.replace(card.device, near=near.get(card.device.id, ())) for card in cards)
         readings = {card.device.id: card.reading for card in cards}
-        return Snapshot(now, tuple(devices), readings, _note(cards))
+        silent = ", ".join(card.device.label for card in cards if not card.tells_processes)
+        note = f"the driver does not list the processes of GPU {silent}" if silent else ""
+        return Snapshot(now, tuple(devices), readings, note)
 
     def close(self) -> None:
         """Close the library, so that a GPU with a problem can be reset."""
@@ -224,16 +218,12 @@ class Driver:
 def _cards(index: int) -> list[Card]:
     try:
         board = pynvml.nvmlDeviceGetHandleByIndex(index)
-        if not _divided(board):
+        modes = value_of(pynvml.nvmlDeviceGetMigMode, board)
+        if not modes or modes[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
             return [_card(board, board, str(index))]
         return [_card(part, board, f"{index}:{place}") for place, part in _slices(board)]
     except pynvml.NVMLError as error:
         return [Card(nameless(index), Reading(problem=_problem(error)))]
-
-
-def _divided(board: Any) -> bool:
-    modes = value_of(pynvml.nvmlDeviceGetMigMode, board)
-    return bool(modes and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def _slices(board: Any) -> list[tuple[int, Any]]:
@@ -249,7 +239,15 @@ def _card(handle: Any, board: Any, label: str) -> Card:
     try:
         memory, used = _memory(handle)
         processes = _processes(handle)
-        reading = Reading(used, _utilisation(handle), _temperature(board), _power(board), processes or ())
+        rates = value_of(pynvml.nvmlDeviceGetUtilizationRates, handle)
+        milliwatts = value_of(pynvml.nvmlDeviceGetPowerUsage, board)
+        reading = Reading(
+            used,
+            rates.gpu if rates else None,
+            _temperature(board),
+            None if milliwatts is None else milliwatts / 1000,
+            processes or (),
+        )
     except pynvml.NVMLError as error:
         return Card(device, Reading(problem=_problem(error)))
     device = structs.replace(device, memory=memory)
@@ -265,22 +263,12 @@ def _memory(handle: Any) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _utilisation(handle: Any) -> int | None:
-    rates = value_of(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    return rates.gpu if rates else None
-
-
 def _temperature(board: Any) -> int | None:
     for call in (pynvml.nvmlDeviceGetTemperatureV, pynvml.nvmlDeviceGetTemperature):
         celsius: int | None = value_of(call, board, pynvml.NVML_TEMPERATURE_GPU)
         if celsius is not None:
             return celsius
     return None
-
-
-def _power(board: Any) -> float | None:
-    milliwatts = value_of(pynvml.nvmlDeviceGetPowerUsage, board)
-    return None if milliwatts is None else milliwatts / 1000
 
 
 def _processes(handle: Any) -> tuple[Process, ...] | None:
@@ -290,7 +278,8 @@ def _processes(handle: Any) -> tuple[Process, ...] | None:
         return None
     found: dict[int, int | None] = {}
     for entry in (entry for entries in lists for entry in entries or []):
-        found[entry.pid] = _larger(found.get(entry.pid), entry.usedGpuMemory)
+        sizes = [size for size in (found.get(entry.pid), entry.usedGpuMemory) if size is not None]
+        found[entry.pid] = max(sizes, default=None)
     computing = {entry.pid for entries in (lists[0], lists[2]) for entry in entries or []}
     return tuple(
         Process(pid, memory, owner_name(pid), command_of(pid), graphics=pid not in computing)
@@ -305,10 +294,6 @@ def _listed(kind: str, handle: Any) -> list[Any] | None:
         if entries is not None:
             return entries
     return None
-
-
-def _larger(one: int | None, other: int | None) -> int | None:
-    return max((size for size in (one, other) if size is not None), default=None)
 
 
 def _near(card: Card, gpus: list[Card]) -> tuple[str, ...]:
@@ -330,11 +315,6 @@ def _distance(one: Any, other: Any) -> tuple[bool, int] | None:
 
 def _problem(error: pynvml.NVMLError) -> str:
     return _PROBLEMS.get(error.value, f"the driver reports an error ({error})")
-
-
-def _note(cards: list[Card]) -> str:
-    silent = ", ".join(card.device.label for card in cards if not card.tells_processes)
-    return f"the driver does not list the processes of GPU {silent}" if silent else ""
 
 
 if __name__ == "__main__":

@@ -1,33 +1,27 @@
-"""Simulated GPUs: real processes, with the memory and load that they report to the simulator."""
+"""Simulated GPUs as devices: real processes, with the memory and load that they report to the simulator."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from stoker.core.device import Device, Process, Reading, Snapshot
-from stoker.core.units import device_sizes, parse_sim, size_text
+from stoker.core.units import device_sizes, size_text
 from stoker.devices.interface import command_of, user_name
 from stoker.devices.simulator import Holding, holdings, make_directory
 
-__all__ = ["SimulatedDevices", "parse_sim"]
-
 _IDLE_DEGREES = 34.0
 _DEGREES_PER_PERCENT = 0.44
-_SETTLING_SECONDS = 20.0
 _IDLE_WATTS = 25.0
 _WATTS_PER_PERCENT = 2.75
 
 
 class SimulatedDevices:
-    """The simulated GPUs of one directory, and their temperatures."""
+    """The simulated GPUs of one directory."""
 
     def __init__(self, spec: str, directory: str) -> None:
         self._devices = tuple(_device(index, size) for index, size in enumerate(device_sizes(spec)))
         self._directory = directory
         self.variables: Mapping[str, str] = {"STOKER_SIM": spec, "STOKER_SIM_DIR": directory}
-        self._degrees = [_IDLE_DEGREES] * len(self._devices)
-        self._at: float | None = None
         make_directory(directory)
 
     def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
@@ -37,29 +31,13 @@ class SimulatedDevices:
         except OSError as error:
             lost = Reading(problem=f"the simulator's directory cannot be read: {error.strerror}")
             return Snapshot(now, self._devices, {device.id: lost for device in self._devices})
-        elapsed = max(0.0, now - self._at) if self._at is not None else 0.0
-        self._at = now
-        numbered = enumerate(self._devices)
-        readings = {device.id: self._reading(index, held, elapsed) for index, device in numbered}
-        return Snapshot(now, self._devices, readings)
+        return Snapshot(now, self._devices, {device.id: _reading(i, held) for i, device in enumerate(self._devices)})
 
     def fileno(self) -> int:
         return -1
 
     def close(self) -> None:
         pass
-
-    def _reading(self, index: int, held: Sequence[Holding], elapsed: float) -> Reading:
-        present = [holding for holding in held if index in holding.memory]
-        utilisation = min(100, sum(holding.load.get(index, 0) for holding in present))
-        self._degrees[index] = _settled(self._degrees[index], utilisation, elapsed)
-        return Reading(
-            used=sum(holding.memory[index] for holding in present),
-            utilisation=utilisation,
-            temperature=round(self._degrees[index]),
-            power=_IDLE_WATTS + _WATTS_PER_PERCENT * utilisation,
-            processes=tuple(_process(holding, index) for holding in present),
-        )
 
 
 def _device(index: int, size: int) -> Device:
@@ -74,11 +52,16 @@ def _device(index: int, size: int) -> Device:
     )
 
 
-def _settled(degrees: float, utilisation: int, elapsed: float) -> float:
-    """The temperature on its way to the one that belongs to the load."""
-    goal = _IDLE_DEGREES + _DEGREES_PER_PERCENT * utilisation
-    return goal + (degrees - goal) * math.exp(-elapsed / _SETTLING_SECONDS)
-
-
-def _process(holding: Holding, index: int) -> Process:
-    return Process(holding.pid, holding.memory[index], user_name(holding.owner), command_of(holding.pid))
+def _reading(index: int, held: Sequence[Holding]) -> Reading:
+    present = [holding for holding in held if index in holding.memory]
+    utilisation = min(100, sum(holding.load.get(index, 0) for holding in present))
+    return Reading(
+        used=sum(holding.memory[index] for holding in present),
+        utilisation=utilisation,
+        temperature=round(_IDLE_DEGREES + _DEGREES_PER_PERCENT * utilisation),
+        power=_IDLE_WATTS + _WATTS_PER_PERCENT * utilisation,
+        processes=tuple(
+            Process(holding.pid, holding.memory[index], user_name(holding.owner), command_of(holding.pid))
+            for holding in present
+        ),
+    )

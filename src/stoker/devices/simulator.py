@@ -17,10 +17,10 @@ from stoker.core.units import is_number
 
 TOKEN_BYTES = 4
 """Of the random part in the name of a process's file."""
-
 _LARGEST_FILE = 65536
-
 _LARGEST_NUMBER = 2**60
+_NEW = ".new"
+_SECONDS_BETWEEN_READS = 0.5
 
 
 class Holding(NamedTuple):
@@ -47,13 +47,11 @@ def make_directory(directory: str) -> None:
 def holdings(directory: str) -> list[Holding]:
     """What live processes hold; files left by dead ones are removed, anything odd is passed over."""
     with os.scandir(directory) as files:
-        entries = sorted((file.path, file.name) for file in files if _is_entry(file))
+        entries = sorted(
+            (file.path, file.name) for file in files if _is_name(file.name) and file.is_file(follow_symlinks=False)
+        )
     found = [_holding(path, name) for path, name in entries]
     return [holding for holding in found if holding]
-
-
-def _is_entry(file: os.DirEntry[str]) -> bool:
-    return _is_name(file.name) and file.is_file(follow_symlinks=False)
 
 
 def _is_name(name: str) -> bool:
@@ -113,11 +111,6 @@ def _amount(value: object) -> int:
     if type(value) is not int or not 0 <= value <= _LARGEST_NUMBER:
         raise ValueError(value)
     return value
-
-
-_NEW = ".new"
-
-_SECONDS_BETWEEN_READS = 0.5
 
 
 class OutOfMemory(NamedTuple):

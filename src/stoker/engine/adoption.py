@@ -62,16 +62,23 @@ class Resumer:
 
     def __init__(self, paths: Paths, store: Store, engine: Engine, batch: int, *, redo: bool = False) -> None:
         """`redo` ignores earlier successes."""
+        self._paths = paths
         self._store = store
         self._engine = engine
         self._batch = batch
         self._successes = Supply((lambda _: 0) if redo else store.times_done)
         self._elsewhere = Supply(lambda content: store.times_open(content, engine.name))
+        self._in_hand: list[NewJob] = []
+        """Jobs that another run had in hand when they were looked for."""
+        self._look()
+
+    def _look(self) -> None:
+        """Adopt what workers of dead runs hold, and find what these left waiting."""
         self._running: dict[bytes, list[Job]] = {}
-        for job in adopt_all(held_orphans(paths, store), store, engine):
+        for job in adopt_all(held_orphans(self._paths, self._store), self._store, self._engine):
             self._running.setdefault(_content(job), []).append(job)
         self._left: dict[bytes, list[Orphan]] = {}
-        for orphan in orphans(paths, store):
+        for orphan in orphans(self._paths, self._store):
             if isinstance(orphan.job.state, Waiting):
                 self._left.setdefault(_content(orphan.job), []).append(orphan)
 
@@ -81,21 +88,36 @@ class Resumer:
             self._store.writing()
         ):  # a job that another run ends between two queries would be in neither, and run twice
             missing = [job for job in jobs if not self._successes.spend(job)]
-            idle = [job for job in missing if not self._runs(job)]
-            pairs = [(job, self._orphan_of(job)) for job in idle]
-            wanted = {orphan.job.id: (job, orphan) for job, orphan in pairs if orphan is not None}
-            claims = [TakeOver(id_, orphan.engine, self._batch, job.spec) for id_, (job, orphan) in wanted.items()]
-            won = self._store.take_over(claims, self._engine.name)
-            unknown = [job for job, orphan in pairs if orphan is None]
-            submitted = [job for job in unknown if not self._elsewhere.spend(job)]
+            unknown = self._take_over(missing, tally)
+            known = [self._elsewhere.spend(job) for job in unknown]
+            self._in_hand += [job for job, elsewhere in zip(unknown, known, strict=True) if elsewhere]
+            tally.elsewhere += sum(known)
+        tally.skipped += len(jobs) - len(missing)
+        return [job for job, elsewhere in zip(unknown, known, strict=True) if not elsewhere]
+
+    def reclaim(self, tally: Tally) -> bool:
+        """Take over what other runs had in hand when we looked, and have left since; whether there was any."""
+        before = len(self._in_hand)
+        if before:
+            with self._store.writing():
+                self._look()
+                self._in_hand = self._take_over(self._in_hand, tally)
+            tally.elsewhere -= before - len(self._in_hand)
+        return len(self._in_hand) < before
+
+    def _take_over(self, jobs: Sequence[NewJob], tally: Tally) -> list[NewJob]:
+        """Make jobs of dead runs ours; returns those that no dead run has."""
+        idle = [job for job in jobs if not self._runs(job)]
+        pairs = [(job, self._orphan_of(job)) for job in idle]
+        wanted = {orphan.job.id: (job, orphan) for job, orphan in pairs if orphan is not None}
+        claims = [TakeOver(id_, orphan.engine, self._batch, job.spec) for id_, (job, orphan) in wanted.items()]
+        won = self._store.take_over(claims, self._engine.name)
         for job_id in sorted(won):
             job, orphan = wanted[job_id]
             taken = msgspec.structs.replace(orphan.job, batch=self._batch, spec=job.spec)
             self._engine.adopt(taken, adopted=False)
-        tally.skipped += len(jobs) - len(missing)
-        tally.given += len(missing) - len(idle) + len(won)
-        tally.elsewhere += len(wanted) - len(won) + len(unknown) - len(submitted)
-        return submitted
+        tally.given += len(jobs) - len(idle) + len(won)
+        return [job for job, orphan in pairs if orphan is None or orphan.job.id not in won]
 
     def _runs(self, job: NewJob) -> bool:
         """Whether a dead run's job with the same content is active, which is then ours."""

@@ -173,14 +173,19 @@ class Service:
         self._engine.watch(self._signals, self._signalled)
         self._runtime.publish()
 
-    def run(self) -> None:
-        """Run until it is time to exit."""
+    def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Run until it is time to exit; `ready` is called after the first turn, which may fail where others died."""
+        self._turn(0.0)
+        ready()
         while not self._is_over():
-            self._engine.turn(self._timeout())
-            self._make_rounds()
-            self._prune()
-            self._complain()
-            self._runtime.publish()
+            self._turn(self._timeout())
+
+    def _turn(self, timeout: float | None) -> None:
+        self._engine.turn(timeout)
+        self._make_rounds()
+        self._prune()
+        self._complain()
+        self._runtime.publish()
 
     def close(self) -> None:
         """Close everything; running jobs go on."""
@@ -272,17 +277,18 @@ def serve(
     say: Callable[[str], None],
     ready: Callable[[], None],
     news: Callable[[], ServiceConfig | None] = lambda: None,
+    leaving: Callable[[], None] = lambda: None,
 ) -> None:
-    """Be the engine of the queue until it is time to exit.
+    """Be the engine of the queue until it is time to exit; `leaving` is called before workers can notice that.
 
     A front end looks for an engine after its job is in the store, and this looks into the store after it has released
     the engine lock: so no job falls between the two.
     """
     while True:
         service = Service(config, say, news)
-        ready()
         try:
-            service.run()
+            service.run(ready)
+            leaving()
         finally:
             service.close()
         config = service.config

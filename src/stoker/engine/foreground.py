@@ -132,7 +132,15 @@ class Foreground:
     def _finished(self, source: Source) -> bool:
         if self.engine.draining:
             return self.engine.at_rest
-        return source.exhausted and not self._taken and self.engine.idle
+        over = source.exhausted and not self._taken and self.engine.idle
+        return over and not self._reclaimed()
+
+    def _reclaimed(self) -> bool:
+        """Whether a run has died meanwhile that had jobs of our list in hand, which are now ours."""
+        if self._resumer is None or not self._resumer.reclaim(self.tally):
+            return False
+        self.tally.expected = self.tally.given + self.tally.unusable
+        return True
 
     def _wants_jobs(self, source: Source) -> bool:
         room = self.engine.waiting < FULL and not self._taken

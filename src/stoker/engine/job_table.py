@@ -10,7 +10,20 @@ from typing import Any
 import msgspec
 
 from stoker.core.device import Device
-from stoker.core.job import Active, Assigned, Ended, Event, Job, JobEvent, Queued, Skipped, Starting, Waiting, slot_of
+from stoker.core.job import (
+    Active,
+    Assigned,
+    Ended,
+    Event,
+    Job,
+    JobEvent,
+    Queued,
+    Resumed,
+    Skipped,
+    Starting,
+    Waiting,
+    slot_of,
+)
 from stoker.core.launch import parse_key
 from stoker.core.learning import Learnt
 from stoker.core.planner.placement import waiting_since
@@ -131,6 +144,9 @@ class JobTable:
         """Mark an active job as adopted."""
         self._adopted.add(job.id)
 
+    def is_adopted(self, job_id: int) -> bool:
+        return job_id in self._adopted
+
     def own(self, job_id: int, batch: int) -> bool:
         """Make an adopted job one of this engine's, in a batch of its; False where it is not active any more."""
         job = self._active.get(job_id)
@@ -186,6 +202,10 @@ def order_of_running(job: Job) -> tuple[bool, float, int]:
     return isinstance(job.state, Starting), job.state.since, job.id
 
 
+def _is_short(job: Job) -> bool:
+    return isinstance(job.state, Waiting) and bool(job.state.short)
+
+
 _SO = "; so "
 
 
@@ -226,15 +246,29 @@ class Jobs:
     def measure(self, measured: Measured) -> None:
         self.recorder.measure(measured)
 
+    def resume(self, job_id: int) -> None:
+        job = self.table.blocked.get(job_id)
+        if job is not None and _is_short(job):
+            self.apply(job, Resumed(self.clock()))
+
     def apply(self, job: Job, event: Event) -> Job:
         """Record an event, and move the job to where it now belongs."""
         place = event if isinstance(event, Assigned) else job.state
         devices = self.find_devices(place.devices) if isinstance(place, Assigned | Active) else ()
         after = self.recorder.add(job, event, devices)
+        if isinstance(after.state, Queued) and self.table.is_adopted(job.id):
+            self.recorder.release(job.id)
         self.settle(after)
         return after
 
     # -- what the engine uses ---------------------------------------------------------------------
+
+    def admit(self, job: Job) -> None:
+        """Take a job from the store. What an earlier engine's machine was short of says nothing now."""
+        if _is_short(job):
+            self.apply(job, Resumed(self.clock()))
+        else:
+            self.settle(job)
 
     def settle(self, job: Job) -> None:
         """Move a job to where it belongs: active, waiting, blocked, or forgotten."""

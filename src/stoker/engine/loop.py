@@ -171,7 +171,7 @@ class Engine:
 
     def adopt(self, job: Job, *, adopted: bool) -> None:
         """Take over a job of a dead engine. Of one marked as adopted only the end is recorded; others are now ours."""
-        self._jobs.settle(job)
+        self._jobs.admit(job)
         if isinstance(job.state, Active):
             if adopted:
                 self._table.adopt(job)
@@ -230,7 +230,7 @@ class Engine:
         jobs = self._jobs.store.open_jobs(self.name, self._last_accepted, ACCEPT_LIMIT)
         for job in jobs:
             if isinstance(job.state, Queued):
-                self._jobs.settle(job)
+                self._jobs.admit(job)
             self._last_accepted = job.id
         self._accept_due = len(jobs) == ACCEPT_LIMIT
 

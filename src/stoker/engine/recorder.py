@@ -27,6 +27,7 @@ class FollowUp(NamedTuple):
 class _Pending(Struct):
     job: Job
     events: list[tuple[int, Event]] = field(default_factory=list)
+    released: bool = False
 
 
 class Recorder:
@@ -63,6 +64,10 @@ class Recorder:
             self._follow(self.follow_up, after, log)
         return after
 
+    def release(self, job_id: int) -> None:
+        """Give up a job together with writing its events."""
+        self._pending[job_id].released = True
+
     def unwritten(self, job_id: int) -> Job | None:
         """The job after its unwritten events; None where it has none."""
         pending = self._pending.get(job_id)
@@ -85,7 +90,7 @@ class Recorder:
         """Write everything and return the events; if that fails, keep all of it for another try."""
         if not self:
             return ()
-        changes = [Change(pending.job, pending.events) for pending in self._pending.values()]
+        changes = [Change(pending.job, pending.events, pending.released) for pending in self._pending.values()]
         self._store.record(changes, self._handled, self._learnt, self._gathered(), self._measured.values())
         self.follow_ups_written = self.follow_ups_written or bool(self._follow_ups)
         self._follow_ups.clear()

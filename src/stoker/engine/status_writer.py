@@ -91,5 +91,6 @@ def engine_status(
         ends=expected.ends,
         empty=expected.empty,
         uses=dict(site.uses),
+        survivors=dict(site.survivors),
         settings=settings,
     )

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import re
 import stat
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,26 +12,14 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from stoker.core.device import Claim, Lease
 from stoker.core.errors import StokerError, UsageError
+from stoker.core.lease import Claim, Lease
 from stoker.core.planner.fairshare import Demand
 from stoker.ledger import demands, leases
 from stoker.ledger.demands import HeldDemand
-from stoker.ledger.files import (
-    SIZE_LIMIT,
-    WHAT_LIMIT,
-    create,
-    new_name,
-    opened,
-    owner_name,
-    printable,
-    publish,
-    purpose,
-    read_kind,
-    sweep,
-    try_lock,
-    unlink,
-)
+from stoker.ledger.files import SIZE_LIMIT, WHAT_LIMIT, new_name, owner_name, printable, publish, purpose
+from stoker.ledger.mutex import Mutex
+from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES, Reader, Seen, listed
 
 __all__ = [
     "PLACES",
@@ -46,13 +31,13 @@ __all__ = [
     "LedgerUnusable",
     "LedgerView",
     "find_ledger",
+    "ledger_path",
     "owner_name",
     "prepare_ledger",
 ]
 
 PLACES = (Path("/run/lock/stoker"), Path("/tmp/.stoker"))
 
-_MUTEX = "mutex"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SHARED_HINT = "set STOKER_LEDGER to a directory with mode 1777 that all users of this machine share"
 _HINTS = {
@@ -61,7 +46,9 @@ _HINTS = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
 _TRIES = 3
-"""Attempts to write a demand whose new file another process of this user swept away."""
+"""Attempts to write a file that another process of this user swept away before it was complete."""
+_LOOKS = 5
+"""How often the older of two claims that met looks whether the younger has withdrawn."""
 
 
 class LedgerUnusable(StokerError):
@@ -91,17 +78,21 @@ class LedgerView(Struct, frozen=True):
 
 def find_ledger(environment: Mapping[str, str], paths: Iterable[Path] = PLACES) -> Path:
     """The directory that all users of the machine share, created where it is missing."""
+    return prepare_ledger(ledger_path(environment, paths))
+
+
+def ledger_path(environment: Mapping[str, str], paths: Iterable[Path] = PLACES) -> Path:
+    """Where that directory is or would be; whether it can be used is seen at a claim."""
     chosen = environment.get("STOKER_LEDGER", "")
     if chosen:
         if not chosen.startswith("/"):
             raise UsageError(f"STOKER_LEDGER is {chosen!r}, which is not a full path", _SHARED_HINT)
-        return prepare_ledger(Path(chosen))
+        return Path(chosen)
     # Prefer an existing directory: else users who may not write to the first parent would use different ones.
     ordered = sorted(paths, key=lambda place: not os.path.lexists(place))
-    for place in ordered:
-        if os.path.lexists(place) or os.access(place.parent, os.W_OK | os.X_OK):
-            return prepare_ledger(place)
-    raise LedgerUnusable(f"no ledger can be made in {' or '.join(map(str, ordered))}", _SHARED_HINT)
+    return next(
+        (place for place in ordered if os.path.lexists(place) or os.access(place.parent, os.W_OK | os.X_OK)), ordered[0]
+    )
 
 
 def prepare_ledger(path: Path) -> Path:
@@ -114,11 +105,17 @@ def prepare_ledger(path: Path) -> Path:
 
 
 class Ledger:
-    """One ledger directory. One process at a time makes a claim."""
+    """One ledger directory.
 
-    def __init__(self, path: Path, patience: float = 5.0) -> None:
+    A claim is published first and granted after a look at all leases: of two claims that meet, at least one sees the
+    other. That needs no lock and no honest third user. Nothing here waits.
+    """
+
+    def __init__(self, path: Path, patience: float = 1.0) -> None:
+        """A claim goes on without the mutex when it was refused for `patience` seconds."""
         self.path = path
-        self._patience = patience
+        self._mutex = Mutex(patience)
+        self._reader = Reader(path)
 
     def claim(
         self,
@@ -130,30 +127,66 @@ class Ledger:
     ) -> HeldLease | None:
         """A lease on all the claims at once; None where one of them is not compatible with existing leases.
 
-        `name` restores a lease of this user whose file was removed.
+        None also while another process claims: the caller tries again. `name` restores a lease of this user whose file
+        was removed.
         """
         lease = Lease(claims, owner_name(os.geteuid()), os.getpid(), purpose(what), now)
         contents = leases.encoded(lease)
         # Cleaners of temporary files remove directories that were idle for long.
         prepare_ledger(self.path)
-        with _explained(self.path), _entered(self.path) as directory, self._mutex(directory) as mutex:
-            sweep(directory)  # under the mutex no other process of this user writes a lease
-            if not leases.fits(claims, self._leases(directory)[0].values(), capacities):
+        with _explained(self.path), _entered(self.path) as directory, self._mutex.tried(directory) as mutex:
+            if mutex.must_wait:
                 return None
+            listing = listed(directory)
+            self._reader.sweep(directory, listing)
+            before = self._reader.read(directory, listing, leases.KIND, leases.decoded)
+            if not leases.fits(claims, before.found.values(), capacities):
+                return None
+            _check_own(before, contents)
             name = name or new_name(leases.KIND)
-            held = HeldLease(publish(directory, name, contents), self.path / name, lease)
-            if _in_place(directory, mutex):
-                return held
-            self.release(held)
-        raise LedgerUnusable(f"{self.path / _MUTEX} was replaced while it was locked", "try again")
+            held = HeldLease(_persist(directory, name, contents), self.path / name, lease)
+            try:
+                granted = self._prevails(directory, held, before, listing, capacities) and mutex.in_place()
+            except BaseException:
+                self.release(held)
+                raise
+            if not granted:
+                self.release(held)
+            return held if granted else None
+
+    def _prevails(
+        self,
+        directory: int,
+        held: HeldLease,
+        before: Seen[Lease],
+        listing: Mapping[str, int],
+        capacities: Mapping[str, int | None],
+    ) -> bool:
+        """Whether our lease, which all can see by now, is compatible with all that were published meanwhile.
+
+        Where it is not, the younger claim withdraws. The older one may not rely on that, since the younger may have
+        been granted before ours was published: it looks again a few times, and withdraws too if nothing changes.
+        """
+        claims, ours = held.lease.claims, (held.lease.since, held.name)
+        known = listing.keys() | {held.name}
+        for _ in range(_LOOKS):
+            later = self._reader.read(directory, listed(directory), leases.KIND, leases.decoded, but=known).found
+            if leases.fits(claims, [*before.found.values(), *later.values()], capacities):
+                return True
+            older = [lease for name, lease in later.items() if (lease.since, name) < ours]
+            if not leases.fits(claims, [*before.found.values(), *older], capacities):
+                return False
+            os.sched_yield()
+        return False
 
     def live(self) -> LedgerView:
         """The live leases and demands. Removes stale files of this user; no content can make it fail."""
         try:
             with _entered(self.path) as directory:
-                found, warnings = self._leases(directory)
-                wanted, more = read_kind(directory, self.path, demands.KIND, demands.decoded)
-                return LedgerView(found, (*warnings, *more), wanted)
+                listing = listed(directory)
+                found = self._reader.read(directory, listing, leases.KIND, leases.decoded).found
+                wanted = self._reader.read(directory, listing, demands.KIND, demands.decoded).found
+                return LedgerView(found, self._reader.warnings(listing), wanted)
         except FileNotFoundError:
             return LedgerView({})
         except (OSError, LedgerUnusable) as error:
@@ -166,8 +199,11 @@ class Ledger:
         os.close(held.fd)
 
     def withdraw(self, lease: str) -> None:
-        """End a lease of this user by path or name, whichever process holds its descriptor."""
-        with _explained(self.path), suppress(FileNotFoundError):
+        """End a lease of this user by path or name, whichever process holds its descriptor.
+
+        A file that cannot be removed ends with the last of these processes.
+        """
+        with suppress(OSError):
             os.unlink(self.path / Path(lease).name)
 
     def is_gone(self, lease: str) -> bool:
@@ -198,25 +234,6 @@ class Ledger:
         with suppress(OSError):
             os.unlink(held.path)
         os.close(held.fd)
-
-    def _leases(self, directory: int) -> tuple[dict[str, Lease], list[str]]:
-        return read_kind(directory, self.path, leases.KIND, leases.decoded)
-
-    @contextmanager
-    def _mutex(self, directory: int) -> Iterator[int]:
-        for pause in _pauses(self._patience):
-            _make_mutex(directory)
-            with opened(directory, _MUTEX) as mutex:
-                if try_lock(mutex, fcntl.LOCK_EX) and _in_place(directory, mutex):
-                    try:
-                        yield mutex
-                    finally:
-                        # Closing is not enough: a process forked meanwhile has the descriptor, too.
-                        fcntl.flock(mutex, fcntl.LOCK_UN)
-                    return
-            time.sleep(pause)
-        message = f"{self.path / _MUTEX} has been locked for {self._patience:g} s{_holder(directory)}"
-        raise LedgerUnusable(message, f"end that process, or {_SHARED_HINT}")
 
 
 @contextmanager
@@ -249,54 +266,22 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        place = path / error.filename if isinstance(error.filename, str) else path
+        named = isinstance(error.filename, str) and not error.filename.endswith(".new")
+        place = path / error.filename if named else path
         hint = _HINTS.get(error.errno or 0, f"make it usable for you, or {_SHARED_HINT}")
         raise LedgerUnusable(f"the ledger cannot be used: {place}: {error.strerror}", hint) from error
 
 
-def _pauses(patience: float) -> Iterator[float]:
-    pause = 0.0002
-    while patience > 0:
-        yield pause
-        patience -= pause
-        pause = min(pause * 1.5, 0.01)
-
-
-def _make_mutex(directory: int) -> None:
-    """Create an empty file of mode 0444 atomically: a half-made one would lock out other users for ever."""
-    if os.access(_MUTEX, os.F_OK, dir_fd=directory, follow_symlinks=False):
-        return
-    new = new_name("new")
-    fd = create(directory, new)
-    try:
-        os.fchmod(fd, 0o444)
-        # Exists: another process was faster. Gone: another process of this user swept it away.
-        with suppress(FileExistsError, FileNotFoundError):
-            os.link(new, _MUTEX, src_dir_fd=directory, dst_dir_fd=directory)
-    finally:
-        os.close(fd)
-        unlink(directory, new)
-
-
-def _in_place(directory: int, mutex: int) -> bool:
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(mutex), os.stat(_MUTEX, dir_fd=directory, follow_symlinks=False))
-    return False
-
-
-def _holder(directory: int) -> str:
-    """The holder of the mutex as /proc/locks shows it, as the end of a sentence."""
-    with suppress(OSError):
-        inode = os.stat(_MUTEX, dir_fd=directory, follow_symlinks=False).st_ino
-        for line in Path("/proc/locks").read_text().splitlines():
-            found = re.search(rf" FLOCK .* WRITE (\d+) \S+:{inode} ", line)
-            if found:
-                return f" by process {found[1]} of {owner_name(os.stat(f'/proc/{found[1]}').st_uid)}"
-    return ""
+def _check_own(seen: Seen[Lease], contents: bytes) -> None:
+    """Refuse a lease that would be beyond what others read of one user."""
+    mine = f"{os.geteuid()}."
+    count = sum(name.startswith(mine) for name in seen.found)
+    if count >= OWNER_FILES or seen.sizes.get(os.geteuid(), 0) + len(contents) > OWNER_BYTES:
+        raise LedgerUnusable(f"you hold {count:,} leases, as many as a user can", "wait until some of your jobs end")
 
 
 def _persist(directory: int, name: str, contents: bytes) -> int:
-    """Publish without the mutex: repeat where a claim of another process of this user swept the new file away."""
+    """Publish; repeat where an older version, in a process of this user, swept the new file away."""
     for _ in range(_TRIES):
         with suppress(FileNotFoundError):
             return publish(directory, name, contents)

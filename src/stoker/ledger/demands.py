@@ -10,11 +10,18 @@ from msgspec import Meta, Struct
 
 from stoker.core.errors import UsageError
 from stoker.core.planner.fairshare import Demand
-from stoker.ledger.files import InvalidFile, owner_name, purpose, within_limit
+from stoker.ledger.files import (
+    LARGEST,
+    MOST_GPUS,
+    InvalidFile,
+    Moment,
+    Process,
+    owner_name,
+    purpose,
+    within_limit,
+)
 
 KIND = "want"  # the old word, which engines of older versions read
-MOST_GPUS = 4096
-"""More GPUs than any machine has; a larger number is a mistake or malice."""
 
 
 class HeldDemand(Struct, frozen=True):
@@ -36,12 +43,12 @@ _Count = Annotated[int, Meta(ge=1, le=MOST_GPUS)]
 class _Written(Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
     # A negative usage would come before users who have used nothing.
-    usage: Annotated[float, Meta(ge=0)]
-    since: float
+    usage: Annotated[float, Meta(ge=0, le=LARGEST)]
+    since: Moment
     gpus: _Count
-    pid: int
+    pid: Process
     what: str
-    claims: tuple[str, ...] = ()
+    claims: Annotated[tuple[str, ...], Meta(max_length=MOST_GPUS)] = ()
     least: _Count = 1
 
 

@@ -7,46 +7,32 @@ import fcntl
 import functools
 import os
 import pwd
-import re
-import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TypeVar
+from typing import Annotated
+
+from msgspec import Meta
 
 SIZE_LIMIT = 64 * 1024
 WHAT_LIMIT = 200
+MOST_GPUS = 4096
+"""More GPUs than any machine has; a larger number is a mistake or malice."""
+LARGEST = 2**53
+"""No number of bytes, percent or seconds is larger; sums of it stay within 64 bits."""
+Moment = Annotated[float, Meta(ge=0, le=4e9)]
+"""A time until the year 2096: a file with another one is void, since no engine writes it."""
+Process = Annotated[int, Meta(ge=0, le=2**22)]
+"""The kernel's limit of process numbers."""
 
-_NAME = re.compile(r"([0-9]{1,10})\.[0-9a-f]{16}\.[a-z]+")
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Open a file of any user without following links or waiting for a pipe."""
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# Any other error of open (too many files, no memory) is ours: the device must not count as free.
-_FAULTS_OF_THE_FILE = (errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV)
-_TRIES = 10
-"""Attempts to open a file that is replaced by a newer one each time."""
-
-
-Contents = TypeVar("Contents")
+FAULTS_OF_THE_FILE = (errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV)
+"""Any other error of open (too many files, no memory) is ours: the device must not count as free."""
 
 
 class InvalidFile(Exception):
     """Why a file in the ledger is ignored."""
-
-
-def read_kind(
-    directory: int, path: Path, kind: str, decoded: Callable[[bytes, int], Contents]
-) -> tuple[dict[str, Contents], list[str]]:
-    """The contents of the live files of a kind by name, and a warning about each that is ignored."""
-    found: dict[str, Contents] = {}
-    warnings = []
-    for name in os.listdir(directory):
-        if name.endswith(f".{kind}"):
-            try:
-                if contents := _read(directory, name):
-                    found[name] = decoded(*contents)
-            except InvalidFile as error:
-                warnings.append(printable(f"ignored {path / name}: {error}"))
-    return found, warnings
 
 
 def publish(directory: int, name: str, contents: bytes) -> int:
@@ -65,14 +51,6 @@ def publish(directory: int, name: str, contents: bytes) -> int:
         os.close(fd)
         raise
     return fd
-
-
-def sweep(directory: int) -> None:
-    """Remove new files of killed processes of this user."""
-    mine = f"{os.geteuid()}."
-    for name in os.listdir(directory):
-        if name.startswith(mine) and name.endswith(".new"):
-            unlink(directory, name)
 
 
 def new_name(kind: str) -> str:
@@ -94,7 +72,7 @@ def unlink(directory: int, name: str) -> None:
 @contextmanager
 def opened(directory: int, name: str) -> Iterator[int]:
     """Open a file of any user for reading, without following links or waiting for a pipe."""
-    fd = os.open(name, _READ, dir_fd=directory)
+    fd = os.open(name, READ, dir_fd=directory)
     try:
         yield fd
     finally:
@@ -133,42 +111,3 @@ def within_limit(contents: bytes) -> bytes:
     if len(contents) > SIZE_LIMIT:
         raise InvalidFile(f"larger than {SIZE_LIMIT} bytes")
     return contents
-
-
-def _read(directory: int, name: str) -> tuple[bytes, int] | None:
-    """The contents of a file and the user id of its owner; None where it was just released, or stale and ours."""
-    try:
-        for _ in range(_TRIES):
-            with opened(directory, name) as fd:
-                stale = try_lock(fd, fcntl.LOCK_SH)
-                # A holder unlinks before it unlocks. Checked in this order, a released file never looks stale.
-                status = os.fstat(fd)
-                if status.st_nlink > 0:
-                    return _examine(directory, name, fd, status, stale=stale)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno not in _FAULTS_OF_THE_FILE:
-            raise
-        raise InvalidFile("a symbolic link" if error.errno == errno.ELOOP else "it cannot be opened") from error
-    return None
-
-
-def _examine(directory: int, name: str, fd: int, status: os.stat_result, *, stale: bool) -> tuple[bytes, int] | None:
-    _check_file(name, status)
-    if not stale:
-        return within_limit(os.read(fd, SIZE_LIMIT + 1)), status.st_uid
-    if status.st_uid != os.geteuid():
-        raise InvalidFile(f"left behind by {owner_name(status.st_uid)}, nobody holds it")
-    unlink(directory, name)
-    return None
-
-
-def _check_file(name: str, status: os.stat_result) -> None:
-    match = _NAME.fullmatch(name)
-    if not match or not stat.S_ISREG(status.st_mode):
-        raise InvalidFile("not a file that Stoker makes")
-    if status.st_uid != int(match[1]):
-        raise InvalidFile(f"it belongs to {owner_name(status.st_uid)}, not to the user in its name")
-    if status.st_nlink != 1:
-        raise InvalidFile("it has a second name elsewhere")

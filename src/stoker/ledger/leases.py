@@ -10,9 +10,18 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from stoker.core.device import OURS, Claim, Lease, compatible
 from stoker.core.errors import UsageError
-from stoker.ledger.files import InvalidFile, owner_name, purpose, within_limit
+from stoker.core.lease import OURS, Claim, Lease, compatible
+from stoker.ledger.files import (
+    LARGEST,
+    MOST_GPUS,
+    InvalidFile,
+    Moment,
+    Process,
+    owner_name,
+    purpose,
+    within_limit,
+)
 
 KIND = "lease"
 
@@ -20,18 +29,18 @@ KIND = "lease"
 class _WrittenClaim(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     name: str
     # A negative number would add memory that does not exist.
-    memory: Annotated[int, Meta(ge=0)] | None = None
-    share: Annotated[int, Meta(ge=1)] = 1
-    load: Annotated[int, Meta(ge=0)] = 0
+    memory: Annotated[int, Meta(ge=0, le=LARGEST)] | None = None
+    share: Annotated[int, Meta(ge=1, le=LARGEST)] = 1
+    load: Annotated[int, Meta(ge=0, le=LARGEST)] = 0
     mps: bool = False
 
 
 class _Written(Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
-    claims: tuple[_WrittenClaim, ...]
-    pid: int
+    claims: Annotated[tuple[_WrittenClaim, ...], Meta(max_length=MOST_GPUS)]
+    pid: Process
     what: str
-    since: float
+    since: Moment
 
 
 _decoder = msgspec.json.Decoder(_Written)

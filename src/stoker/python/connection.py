@@ -109,7 +109,7 @@ class Watcher:
         while True:
             try:
                 with _opened(self._link) as store:
-                    return _Round(self._link, store, self).run()
+                    return self._watch(store)
             except StokerError as error:
                 if self._leaving or time.monotonic() > self._read_at + TROUBLE_SECONDS:
                     return self._give_up(error)
@@ -126,9 +126,30 @@ class Watcher:
         for handle in handles:
             handle.mark_unreadable(error)
 
-    # -- called by the round -----------------------------------------------------------------------
+    def _watch(self, store: Store) -> None:
+        """Query only when the data version has changed, and rarely while no job ends; return when no handle waits."""
+        version, took, ended_at = -1, 0.0, time.monotonic()
+        engine_at = ended_at + ENGINE_INTERVAL
+        while True:
+            ids, news = self._awaited()
+            if not ids:
+                return
+            began = time.monotonic()
+            with _no_fork:
+                before, version = -1 if news else version, store.version_of_data()
+                unfinished = set(queries.open_among(store, ids)) if version != before else set(ids)
+            ended = [job_id for job_id in ids if job_id not in unfinished]
+            self._notify(ended, store)
+            now = time.monotonic()
+            if version != before:
+                took = now - began
+            if ended or news:
+                ended_at = now
+            if now >= engine_at:
+                engine_at = self._keep_engine_alive()
+            self._news.wait(pause_after(time.monotonic() - ended_at, took))
 
-    def ids(self) -> tuple[list[int], bool]:
+    def _awaited(self) -> tuple[list[int], bool]:
         """The awaited jobs, and whether some are new. Without any, the thread must end."""
         with self._lock:
             self._read_at = time.monotonic()
@@ -139,7 +160,7 @@ class Watcher:
                 return [], news
             return list(self._waiting), news
 
-    def notify(self, ended: Sequence[int], store: Store) -> None:
+    def _notify(self, ended: Sequence[int], store: Store) -> None:
         with _no_fork:
             jobs = {job.id: job for job in queries.jobs_of(store, ended)}
         for job_id in ended:
@@ -148,65 +169,20 @@ class Watcher:
             for handle in handles:
                 handle.mark_ended(jobs.get(job_id))
 
-    def sleep(self, seconds: float) -> None:
-        """Wait; shorter when handles are added or the watcher is to end."""
-        self._news.wait(seconds)
-
-
-class _Round:
-    """Queries one open store until no handle waits."""
-
-    def __init__(self, link: Link, store: Store, watcher: Watcher) -> None:
-        self._link = link
-        self._store = store
-        self._watcher = watcher
-        self._happened = time.monotonic()
-        self._version = -1
-        self._engine_at = time.monotonic() + ENGINE_INTERVAL
-        self._took = 0.0
-
-    def run(self) -> None:
-        """Query only when the data version has changed, and rarely while no job ends."""
-        while True:
-            ids, news = self._watcher.ids()
-            if not ids:
-                return
-            if news:
-                self._version = -1
-            if self._check(ids) or news:
-                self._happened = time.monotonic()
-            self._keep_engine_alive()
-            self._watcher.sleep(self._pause())
-
-    def _pause(self) -> float:
-        idle = LATENESS * (time.monotonic() - self._happened)
-        return max(min(max(idle, SHORTEST_PAUSE), LONGEST_PAUSE), self._took / SHARE)
-
-    def _check(self, ids: Sequence[int]) -> bool:
-        version, began = self._version, time.monotonic()
-        with _no_fork:
-            self._version = self._store.version_of_data()
-            if version == self._version:
-                return False
-            unfinished = set(queries.open_among(self._store, ids))
-        ended = [job_id for job_id in ids if job_id not in unfinished]
-        self._watcher.notify(ended, self._store)
-        self._took = time.monotonic() - began
-        return bool(ended)
-
-    def _keep_engine_alive(self) -> None:
-        """Start a dead engine again. Where that fails, the jobs are safe, and it is tried again later."""
-        now = time.monotonic()
-        if now < self._engine_at:
-            return
-        self._engine_at = now + ENGINE_INTERVAL
+    def _keep_engine_alive(self) -> float:
+        """Start a dead engine again, and return when to check next. Where that fails, the jobs are safe."""
         if engine_lives(self._link.paths, QUEUE):
-            return
+            return time.monotonic() + ENGINE_INTERVAL
         from stoker.queue.engine_process import start_engine
 
         with contextlib.suppress(StokerError, OSError):
             start_engine(self._link.paths, self._link.sim)
-        self._engine_at = time.monotonic() + 10 * ENGINE_INTERVAL
+        return time.monotonic() + 10 * ENGINE_INTERVAL
+
+
+def pause_after(idle: float, took: float) -> float:
+    """Seconds until the next query, after so many seconds without an end and a query that took so long."""
+    return max(min(max(LATENESS * idle, SHORTEST_PAUSE), LONGEST_PAUSE), took / SHARE)
 
 
 _no_fork = threading.Lock()

@@ -109,7 +109,6 @@ def result_path(folder: str, task: int) -> str:
 
 
 def run_chunk(function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """Run several calls in one job."""
     return [function(*arguments) for arguments in calls]
 
 

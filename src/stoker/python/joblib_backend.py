@@ -87,5 +87,4 @@ class StokerBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no
 
 
 def run_all(calls: Sequence[_Call]) -> list[Any]:
-    """Run several calls in one job."""
     return [function(*arguments, **keywords) for function, arguments, keywords in calls]

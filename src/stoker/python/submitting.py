@@ -138,7 +138,6 @@ def _with_commands(part: Part, commands: Sequence[Command]) -> Part:
 
 
 def check(link: Link, options: JobOptions) -> None:
-    """Refuse options that no job could have."""
     _submission(link, options).read([Listed(_PLACEHOLDER, COMMAND_LINE)])
 
 
@@ -164,7 +163,7 @@ def _submit(
     submission = _submission(link, options)
     items = [Listed(command, COMMAND_LINE)]
     submission.read(items)
-    engine = Background(link.paths, link.sim)
+    engine = Background(link.paths, link.sim, submission.devices)
     with link.opened() as store:
         with engine.not_for_nothing():
             parts = submission.settle(items, store, engine.machine() if submission.needs_devices else None)
@@ -174,7 +173,7 @@ def _submit(
                 undoing.callback(settle(entered[0].ids))
             undoing.pop_all()
     engine.wake()
-    for note in submission.notes:
+    for note in filter(None, [*submission.notes, engine.difference() if submission.needs_devices else ""]):
         warnings.warn(note, RuntimeWarning, stacklevel=5)
     if engine.failure:
         _warn(entered[0].ids, engine.failure)

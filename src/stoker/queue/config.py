@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import contextlib
 import os
-import pwd
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,9 +14,10 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import Struct
 
-from stoker.core.errors import StokerError, UsageError
+from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.core.settings import KEYS, EngineSettings, read_setting, setting_text
 from stoker.core.text import shown_value
+from stoker.devices.interface import user_name
 from stoker.queue.options import BY_NAME, OPTIONS, JobOptions, merged, working_directory
 
 _MENTIONED = re.compile(rb"""tool['"\s]*\.[\s'"]*stoker""")
@@ -64,15 +64,14 @@ def read_project(directory: Path) -> Iterator[Settings | Ignored]:
     """The nearest stoker.toml or [tool.stoker] from the directory upwards, and files ignored on the way."""
     start = directory.absolute()
     for above in (start, *start.parents):
-        for found in (*_stoker_toml(above / "stoker.toml"), *_pyproject(above / "pyproject.toml")):
+        own = (
+            msgspec.structs.replace(found, project=True) if isinstance(found, Settings) else found
+            for found in read_settings(above / "stoker.toml")
+        )
+        for found in (*own, *_pyproject(above / "pyproject.toml")):
             yield found
             if isinstance(found, Settings):
                 return
-
-
-def _stoker_toml(path: Path) -> Iterator[Settings | Ignored]:
-    for found in read_settings(path):
-        yield Settings(path, found.table, project=True) if isinstance(found, Settings) else found
 
 
 def _pyproject(path: Path) -> Iterator[Settings | Ignored]:
@@ -115,22 +114,19 @@ def _read_trusted(path: Path, only_with: re.Pattern[bytes] | None = None) -> byt
     With a pattern, an untrusted file is reported only if its content matches.
     """
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
+        # Without blocking: another user may have put a FIFO there.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             found = os.fstat(file.fileno())
             data = file.read() if stat.S_ISREG(found.st_mode) else b""
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        return Ignored(path, f"it cannot be read ({error.strerror})") if _is_there(path) and not only_with else None
+        there = os.path.lexists(path)  # False also in a directory that cannot be entered
+        return Ignored(path, f"it cannot be read ({error.strerror})") if there and not only_with else None
     why = _distrust(found)
     if not why:
         return data
     return Ignored(path, why) if only_with is None or only_with.search(data) else None
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Without blocking: another user may have put a FIFO there."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _distrust(found: os.stat_result) -> str:
@@ -138,30 +134,13 @@ def _distrust(found: os.stat_result) -> str:
     if not stat.S_ISREG(found.st_mode):
         return "it is not a file"
     if found.st_uid not in (0, os.geteuid()):
-        return f"it belongs to {_user_name(found.st_uid)}, who could have your jobs run anything"
+        return f"it belongs to user {user_name(found.st_uid)}, who could have your jobs run anything"
     if found.st_mode & stat.S_IWOTH:
-        return "everybody may write to it (chmod o-w would help)"
+        return "every user may write to it (chmod o-w would help)"
     return ""
 
 
-def _is_there(path: Path) -> bool:
-    """False also in a directory that cannot be entered."""
-    try:
-        path.lstat()
-    except OSError:
-        return False
-    return True
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
-
-
 BUILT_IN: Mapping[str, object] = {option.name: option.built_in for option in OPTIONS if option.built_in is not None}
-
 _KINDS = {"str": "text", "int": "a whole number", "bool": "true or false", "object": "a table", "array": "a list"}
 
 
@@ -207,17 +186,12 @@ def _refuse(name: str, place: str) -> NoReturn:
         raise UsageError(f"{place} would be the same for all jobs", f"give --{name} to the jobs it is meant for")
     if name in KEYS:
         raise UsageError(f"{place} is not a job option", f"{name} is a setting of the engine: put it above [defaults]")
-    import difflib
-
     known = [option.name for option in OPTIONS if not option.of_one_job]
-    near = difflib.get_close_matches(name, known, 1)
-    raise UsageError(f"{place} is unknown", f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}")
+    raise UsageError(f"{place} is unknown", did_you_mean(name, known, f"known are {', '.join(known)}"))
 
 
 SYSTEM_FILE = Path("/etc/stoker/config.toml")
-
 _BUILT_IN = "built in"
-
 Name = tuple[str, ...]
 """Parts of a dotted key: ("reserve",), ("groups", "big"), ("defaults", "env", "SEED")."""
 
@@ -274,12 +248,14 @@ def load_config(
     """The configuration for a directory; with None that of the engine, which ignores project files."""
     found = list(_found(environment, cwd, system))
     files = [each for each in found if isinstance(each, Settings)]
-    written = _overlaid([_built_in(), *map(_of_file, files)])
-    values = _overlaid([written, _of_environment(environment), _of_flags(flags or {})])
+    written = _overlaid([_flat({name: key.built_in for name, key in KEYS.items()}, _BUILT_IN), *map(_of_file, files)])
+    typed = {name: f"--{name.replace('_', '-')}" for name in flags or ()}
+    values = _overlaid([written, _of_environment(environment), _given(flags or {}, typed)])
+    table = _nested(values)
     return Config(
-        engine=_engine_settings(values),
+        engine=EngineSettings(**{name: read_setting(name, table.get(name, {}), name) for name in KEYS}),
         defaults=_nested(written).get("defaults", {}),
-        values=_with_built_in_options(values),
+        values=_flat({"defaults": BUILT_IN}, _BUILT_IN) | values,  # for display only: JobOptions has None for them
         files=tuple(each.path for each in files),
         warnings=tuple(each.warning for each in found if isinstance(each, Ignored)),
     )
@@ -307,10 +283,6 @@ def _overlaid(layers: Iterable[dict[Name, Value]]) -> dict[Name, Value]:
     return {name: value for layer in layers for name, value in layer.items()}
 
 
-def _built_in() -> dict[Name, Value]:
-    return _flat({name: key.built_in for name, key in KEYS.items()}, _BUILT_IN)
-
-
 def _of_file(settings: Settings) -> dict[Name, Value]:
     """The values of a file, each checked even where a stronger file overrides it."""
     place = str(settings.path)
@@ -318,7 +290,11 @@ def _of_file(settings: Settings) -> dict[Name, Value]:
         if key not in KEYS and key != "defaults":
             _refuse_unknown(key, settings)
         if key in KEYS and settings.project:
-            _refuse_in_project(key, settings)
+            header = _defaults_header(settings)
+            raise UsageError(
+                f"{place}: {key} cannot be set for one project, because one engine serves all of yours",
+                f"set it in ~/.config/stoker/config.toml; here only job options under {header} count",
+            )
         if key in KEYS:
             read_setting(key, value, f"{place}: {key}")
     defaults = checked_defaults(settings.table.get("defaults", {}), place)
@@ -327,31 +303,22 @@ def _of_file(settings: Settings) -> dict[Name, Value]:
 
 def _of_environment(environment: Mapping[str, str]) -> dict[Name, Value]:
     """STOKER_<KEY> of every setting and job option; empty counts as not set."""
-    found: dict[Name, Value] = {}
-    for name in KEYS:
-        variable = f"STOKER_{name.upper()}"
-        if raw := environment.get(variable):
-            found |= _flat({name: _plain(name, raw, variable)}, variable)
+    variables = {name: f"STOKER_{name.upper()}" for name in KEYS}
+    found = _given({name: environment.get(variable) or None for name, variable in variables.items()}, variables)
     for option in OPTIONS:
         if option.variable and (raw := environment.get(option.variable)):
             found[("defaults", option.name)] = Value(raw, option.variable)
     return found
 
 
-def _of_flags(flags: Mapping[str, object]) -> dict[Name, Value]:
-    """Settings of the command line; None is not given."""
+def _given(settings: Mapping[str, object], places: Mapping[str, str]) -> dict[Name, Value]:
+    """Settings of variables or flags, checked; None is not given. Each entry of a table can be overridden alone."""
     found: dict[Name, Value] = {}
-    for name, raw in flags.items():
+    for name, raw in settings.items():
         if raw is not None:
-            flag = f"--{name.replace('_', '-')}"
-            found |= _flat({name: _plain(name, raw, flag)}, flag)
+            value = read_setting(name, raw, places[name])
+            found |= _flat({name: value if isinstance(value, dict) else raw}, places[name])
     return found
-
-
-def _plain(name: str, raw: object, place: str) -> object:
-    """The checked text; a table as its entries, so that each can be overridden alone."""
-    value = read_setting(name, raw, place)
-    return value if isinstance(value, dict) else raw
 
 
 def _flat(table: Mapping[str, Any], origin: str) -> dict[Name, Value]:
@@ -374,40 +341,16 @@ def _nested(values: Mapping[Name, Value]) -> dict[str, Any]:
     return table
 
 
-def _engine_settings(values: Mapping[Name, Value]) -> EngineSettings:
-    table = _nested(values)
-    return EngineSettings(**{name: read_setting(name, table.get(name, {}), name) for name in KEYS})
-
-
-def _with_built_in_options(values: dict[Name, Value]) -> dict[Name, Value]:
-    """With the built-in values of options, for display only: JobOptions has None for them."""
-    return _flat({"defaults": BUILT_IN}, _BUILT_IN) | values
-
-
 def _refuse_unknown(key: str, settings: Settings) -> NoReturn:
-    import difflib
-
     known = ["defaults"] if settings.project else [*KEYS, "defaults"]
-    near = difflib.get_close_matches(key, known, 1)
+    hint = did_you_mean(key, known, f"known are {', '.join(known)}")
     if key in BY_NAME:
         hint = f"{key} is a job option: put it under {_defaults_header(settings)}"
-    else:
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
     raise UsageError(f"{settings.path}: unknown key {key!r}", hint)
-
-
-def _refuse_in_project(key: str, settings: Settings) -> NoReturn:
-    raise UsageError(
-        f"{settings.path}: {key} cannot be set for one project, because one engine serves all of yours",
-        f"set it in ~/.config/stoker/config.toml; here only job options under {_defaults_header(settings)} count",
-    )
 
 
 def _defaults_header(settings: Settings) -> str:
     return "[tool.stoker.defaults]" if settings.path.name == "pyproject.toml" else "[defaults]"
-
-
-Stamp = tuple[tuple[int, ...], ...]
 
 
 class Rereading:
@@ -418,14 +361,14 @@ class Rereading:
         self._files = [SYSTEM_FILE, *([own] if own else [])]
         self._load = load
         self._say = say
-        self._stamp = self._seen()
+        self._stamps = [_stamp(path) for path in self._files]
 
     def news(self) -> Config | None:
         """The new configuration, if a file has changed and all can be read."""
-        stamp = self._seen()
-        if stamp == self._stamp:
+        stamps = [_stamp(path) for path in self._files]
+        if stamps == self._stamps:
             return None
-        self._stamp = stamp  # also where it cannot be read: warn once
+        self._stamps = stamps  # also where it cannot be read: warn once
         try:
             config = self._load()
         except StokerError as error:
@@ -434,9 +377,6 @@ class Rereading:
         for warning in config.warnings:
             self._say(warning)
         return config
-
-    def _seen(self) -> Stamp:
-        return tuple(map(_stamp, self._files))
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

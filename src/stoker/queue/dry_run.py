@@ -1,27 +1,31 @@
-"""Dry run: where jobs would start and why others would wait, by the planner that would decide it."""
+"""Ask the planner what it would do: where jobs would start and why others would wait, and which GPUs are free."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.device import Device, Snapshot
+from stoker.core.errors import Impossible, StokerError
 from stoker.core.job import Active, Job, Waiting, limit_of, resources_of, slot_of, started_at
 from stoker.core.planner.forecast import Now, forecast
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Plan, plan
 from stoker.core.planner.queue import WaitingJobs, caps_of, why_not_eligible
-from stoker.core.planner.reasons import sentence
+from stoker.core.planner.reasons import NeverFits, sentence
 from stoker.core.settings import Policy, policy_of
-from stoker.core.spec import NeverSatisfied, NewJob, Resources, dependency_text, never_satisfied_text
+from stoker.core.spec import Command, JobSpec, NeverSatisfied, NewJob, Resources, dependency_text, never_satisfied_text
 from stoker.core.text import text_for_json
 from stoker.core.units import size_text
 from stoker.queue.config import load_config
+from stoker.queue.knowledge import Knowledge
 from stoker.queue.submit import Part
+from stoker.queue.view_model import exactly
 from stoker.queue.view_text import clock_text
 from stoker.store.engine_lock import QUEUE
 from stoker.store.history import RunHistory
@@ -111,7 +115,7 @@ def _queue_outlook(waiting: WaitingJobs, view: EngineStatus, store: Store, now: 
     settings = load_config(os.environ, None).engine
     policy = with_user_settings(policy_of(settings, os.cpu_count() or 1), store.settings(), QUEUE)
     history = RunHistory(store)
-    slots = [_slot(job, now) for job in _heads(store.active_jobs(QUEUE))]
+    slots = slots_of(store.active_jobs(QUEUE), now)
     estimate = partial(history.estimate, margin=policy.margin)
     decided = plan(waiting, slots, view.snapshot, view.leases, policy, now, estimate=estimate)
     present = Now(waiting, slots, view.snapshot, view.leases, policy, now, estimate)
@@ -123,24 +127,20 @@ def _planned(place: str, job: Job, outlook: _Outlook, why: str) -> PlannedJob:
     begin = job.spec.begin
     begins_later = begin is not None and begin > outlook.now and not job.spec.after
     start = begin if begins_later else outlook.starts.get(job.id)
+    starts = outlook.plan.starts if outlook.plan else ()
+    chosen = next((one.devices for one in starts if one.job.id == job.id), ())
+    labels = {device.id: text_for_json(device.label) for device in outlook.devices}
     return PlannedJob(
         job=place,
         how=f"{job.command.shell} -c" if job.command.shell else "exec",
         need=_resources_text(job.spec.resources),
-        devices=_devices(job, outlook),
-        start=None if start is None else datetime.fromtimestamp(round(start), UTC),
+        devices=[labels[device] for device in chosen],
+        start=None if start is None else exactly(round(start)),
         after=[dependency_text(dependency, outlook.store.shown_id) for dependency in job.spec.after],
         directory=text_for_json(job.spec.cwd),
         command=text_for_json(job.command.text),
         why=why,
     )
-
-
-def _devices(job: Job, outlook: _Outlook) -> list[str]:
-    starts = outlook.plan.starts if outlook.plan else ()
-    labels = {device.id: device.label for device in outlook.devices}
-    chosen = next((start.devices for start in starts if start.job.id == job.id), ())
-    return [text_for_json(labels[device]) for device in chosen]
 
 
 def _why(job: Job, outlook: _Outlook) -> str:
@@ -169,20 +169,52 @@ def _resources_text(resources: Resources) -> str:
     return gpus + (f", {size}{each}" if size else "") + (f", {resources.model}" if resources.model else "")
 
 
-def _heads(active: Sequence[Job]) -> Iterator[Job]:
-    """The job that each worker runs, without those prefetched behind it."""
-    seen: set[str] = set()
+class NotFree(StokerError):
+    """The machine has such devices, but they are not free."""
+
+    exit_code = 1
+
+
+def pick_devices(knowledge: Knowledge, resources: Resources) -> tuple[Device, ...]:
+    """The devices on which a job with these resources would be started now, whatever limits the user has."""
+    statuses, now = knowledge.statuses, knowledge.now
+    status = next(iter(statuses.current), None)
+    if status is None:
+        raise Impossible("no GPU is known here", "start an engine that finds them: stoker engine start")
+    asking = Job(0, 0, Command(("true",)), JobSpec(resources), Waiting(now), now)
+    waiting = WaitingJobs()
+    waiting.add(asking)
+    # Without a living engine, the leases of the workers count instead.
+    serves = status.engine != QUEUE or statuses.lives
+    slots = slots_of([job for job, engine in knowledge.active if serves and engine == status.engine], now)
+    policy = with_user_settings(policy_of(load_config(os.environ, None).engine, cores=1), knowledge.settings, QUEUE)
+    policy = replace(policy, paused="", max_use=None, min_free=0)  # the GPUs are not for Stoker
+    decided = plan(waiting, slots, status.snapshot, status.leases, policy, status.at)
+    if decided.starts:
+        return tuple(knowledge.devices[device_id] for device_id in decided.starts[0].devices)
+    reason = decided.reason(asking)
+    why = "nothing is free" if reason is None else sentence(reason, knowledge.clock, knowledge.store.shown_id)
+    if isinstance(reason, NeverFits):
+        raise Impossible(why, "see stoker gpus")
+    raise NotFree(why, "stoker submit waits until there is a place")
+
+
+def slots_of(active: Sequence[Job], now: float) -> list[Slot]:
+    """What the job that each worker runs holds, without jobs prefetched behind it."""
+    slots: dict[str, Slot] = {}
     for job in sorted(active, key=lambda job: started_at(job) is None):
         assert isinstance(job.state, Active)
-        if slot_of(job.state.ref) not in seen:
-            seen.add(slot_of(job.state.ref))
-            yield job
-
-
-def _slot(job: Job, now: float) -> Slot:
-    assert isinstance(job.state, Active)
-    limit = limit_of(job)
-    since = started_at(job)
-    until = None if limit is None else (since or now) + limit
-    worker, resources = slot_of(job.state.ref), resources_of(job)
-    return Slot(worker, job.id, resources, job.state.devices, until, caps=caps_of(job), since=since, kind=job.kind)
+        name, limit, since = slot_of(job.state.ref), limit_of(job), started_at(job)
+        until = None if limit is None else (since or now) + limit
+        held = Slot(
+            name,
+            job.id,
+            resources_of(job),
+            job.state.devices,
+            until,
+            caps=caps_of(job),
+            since=since,
+            kind=job.kind,
+        )
+        slots.setdefault(name, held)
+    return list(slots.values())

@@ -13,22 +13,22 @@ import msgspec
 from msgspec.structs import replace
 
 from stoker.core.device import Device, resolve
-from stoker.core.errors import Impossible, UsageError
+from stoker.core.errors import Impossible, UsageError, did_you_mean
 from stoker.core.job import Job, id_text
 from stoker.core.launch import INHERIT
 from stoker.core.planner.placement import never_fits
-from stoker.core.spec import Dependency, JobSpec, Name, Resources
+from stoker.core.spec import JobSpec, Name, Resources
 from stoker.core.text import shown_value, text_for_json
 from stoker.core.units import size_text
 from stoker.queue.control import Control, default_log, warn
-from stoker.queue.local_time import LocalZone
 from stoker.queue.options import JobOptions, Surroundings, check_mps, parse_vram, spec_of, vram_word
 from stoker.queue.preflight import Preflight
 from stoker.queue.select import resolve_after
 from stoker.queue.view_model import amount_now, resources_of_attempts
+from stoker.queue.view_text import LocalZone
 from stoker.store.engine_lock import QUEUE
 from stoker.store.reader import Reader
-from stoker.store.status_file import EngineStatus, read_status
+from stoker.store.status_file import read_status
 
 
 class LastAttempt(NamedTuple):
@@ -38,13 +38,6 @@ class LastAttempt(NamedTuple):
     peak: int | None = None
     needed: int = 0
     """Bytes that it needs at least, learnt from running out of memory."""
-
-
-class Base(NamedTuple):
-    """A size to add to, and its description."""
-
-    size: int
-    words: str
 
 
 def last_attempt(store: Reader, job: Job, devices: Sequence[Device]) -> LastAttempt:
@@ -65,25 +58,25 @@ def changed_resources(resources: Resources, text: str, before: LastAttempt) -> t
     if not text.startswith("+"):
         size, why = parse_vram(text), ""
     else:
-        base = _base(resources, before)
-        size, why = _grown(base.size, text[1:]), f", {text[1:]} more than {base.words}" if base.words else ""
+        base, words = _base(resources, before)
+        size, why = _grown(base, text[1:]), f", {text[1:]} more than {words}" if words else ""
     return replace(resources, memory=size, auto=False), f"{size_text(size)} on each GPU{why}"
 
 
-def _base(resources: Resources, before: LastAttempt) -> Base:
-    """The largest of what was requested, what was reserved, what was held, and what is needed."""
+def _base(resources: Resources, before: LastAttempt) -> tuple[int, str]:
+    """The largest of what was requested, reserved, held and needed, and what that is in words."""
     reserved, peak = before.reserved or 0, before.peak or 0
     if resources.shares and before.needed > max(resources.memory or 0, reserved, peak):
-        return Base(before.needed, f"the {size_text(before.needed)} that it needs at least")
+        return before.needed, f"the {size_text(before.needed)} that it needs at least"
     if resources.memory is not None and resources.memory >= reserved:
-        return Base(resources.memory, "")
+        return resources.memory, ""
     if not resources.shares:
         raise UsageError("it has whole GPUs already, so there is nothing to add to", "give a size, such as --vram 12G")
     if not reserved and not peak:
-        raise UsageError("nobody knows how much memory it took", "give a size, such as --vram 12G")
+        raise UsageError("it is not known how much memory it took", "give a size, such as --vram 12G")
     if reserved >= peak:
-        return Base(reserved, f"the {size_text(reserved)} set aside last time")
-    return Base(peak, f"the {size_text(peak)} it held at most last time")
+        return reserved, f"the {size_text(reserved)} set aside last time"
+    return peak, f"the {size_text(peak)} it held at most last time"
 
 
 def _grown(size: int, more: str) -> int:
@@ -97,7 +90,6 @@ def _grown(size: int, more: str) -> int:
 
 Changes = Mapping[str, Any]
 """Options with their new values; an empty text is the default, and None in a table removes a name."""
-
 _OF_THE_RESOURCES = {"gpus": "gpus", "vram": "memory", "on": "allowed", "prefer": "preferred", "gpu_type": "model"}
 
 _OF_THE_SPEC = {
@@ -142,7 +134,9 @@ class Rewriter:
         if "vram" in changes:
             resources["auto"] = read.resources.auto
         changed = {field: getattr(read, field) for option, field in _OF_THE_SPEC.items() if option in changes}
-        changed |= {_TABLES[name]: _table(job, name, changes[name]) for name in _TABLES if changes.get(name)}
+        for name, field in _TABLES.items():
+            merged = {**dict(getattr(job.spec, field)), **changes.get(name, {})}
+            changed[field] = tuple(sorted((key, value) for key, value in merged.items() if value is not None))
         spec = msgspec.structs.replace(
             job.spec, resources=msgspec.structs.replace(job.spec.resources, **resources), **changed
         )
@@ -172,6 +166,11 @@ class Rewriter:
     def job(self, job_id: int) -> str:
         return self._control.store.shown_id(job_id)
 
+    def _device_id(self, word: str) -> str:
+        if self._status is None:
+            raise UsageError(f"no engine has told which device {word!r} is", "stoker engine start")
+        return resolve(self._status.snapshot, word)
+
     def _around(self, job: Job, changes: Changes) -> Surroundings:
         """A new directory is relative to this one, a file to the job's directory, as when it was submitted."""
         logs = default_log(self._control)
@@ -180,28 +179,11 @@ class Rewriter:
             umask=job.spec.umask,
             environment=job.spec.environment,
             default_out=logs.replace("%j", "%A/%a") if job.task is not None else logs,
-            resolve=_resolver(self._status),
+            resolve=self._device_id,
             earlier=lambda text: resolve_after(self._control.store, text, job),
             now=self._now,
         )
 
-
-def _resolver(status: EngineStatus | None) -> Callable[[str], str]:
-    def resolved(word: str) -> str:
-        if status is None:
-            raise UsageError(f"no engine has told which device {word!r} is", "stoker engine start")
-        return resolve(status.snapshot, word)
-
-    return resolved
-
-
-def _table(job: Job, name: str, changed: Mapping[str, str | None]) -> tuple[tuple[str, str], ...]:
-    before: tuple[tuple[str, str], ...] = getattr(job.spec, _TABLES[name])
-    merged = {**dict(before), **changed}
-    return tuple(sorted((key, value) for key, value in merged.items() if value is not None))
-
-
-TABLES = ("env", "tag")
 
 _UNITS = ((2**40, "T"), (2**30, "G"), (2**20, "M"))
 
@@ -234,8 +216,8 @@ def options_of(job: Job, label: Callable[[str], str], name: Name = str) -> dict[
         "gpu_type": resources.model,
         "time": "" if spec.limit is None else _seconds(spec.limit),
         "grace": _seconds(spec.grace),
-        "begin": "" if spec.begin is None else _moment(spec.begin),
-        "after": ",".join(_dependency(one, name) for one in spec.after),
+        "begin": "" if spec.begin is None else datetime.fromtimestamp(int(spec.begin), LocalZone()).isoformat(),
+        "after": ",".join(f"{one.kind}:{one.target if one.array else name(one.target)}" for one in spec.after),
         "retries": spec.retries,
         "retry_on": ",".join(spec.retry_on),
         "no_requeue": not spec.requeue,
@@ -249,8 +231,9 @@ def options_of(job: Job, label: Callable[[str], str], name: Name = str) -> dict[
 
 
 def write_toml(options: Mapping[str, Any], heading: str) -> str:
-    plain = [_line(name, value) for name, value in options.items() if name not in TABLES]
-    tables = [line for name in TABLES for line in ("", f"[{name}]", *_lines(options[name]))]
+    comments = {name: f"  # {comment}" for name, comment in _COMMENTS.items()}
+    plain = [f"{name} = {_value(options[name])}{comments.get(name, '')}" for name in options if name not in _TABLES]
+    tables = [line for name in _TABLES for line in ("", f"[{name}]", *_lines(options[name]))]
     return "\n".join([*(f"# {line}" for line in heading.splitlines()), "", *plain, *tables, ""])
 
 
@@ -263,7 +246,7 @@ def changes_in(before: Mapping[str, Any], text: str) -> dict[str, Any]:
     changed = {name: value for name, value in after.items() if value != before.get(name)}
     for name, value in changed.items():
         _check(name, before, value)
-    for name in TABLES:
+    for name in _TABLES:
         if name in changed:
             gone = dict.fromkeys(before[name].keys() - changed[name].keys())
             changed[name] = {**gone, **changed[name]}
@@ -272,20 +255,12 @@ def changes_in(before: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 def _check(name: str, before: Mapping[str, Any], value: Any) -> None:
     if name not in before:
-        import difflib
-
-        near = difflib.get_close_matches(name, before, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(before)}"
+        hint = did_you_mean(name, before, f"there are {', '.join(before)}")
         raise UsageError(f"{name} is nothing that a job has", hint)
     wanted = type(before[name])
     if type(value) is not wanted or (wanted is dict and not all(isinstance(each, str) for each in value.values())):
         kinds = {int: "a number", str: "a text in quotes", bool: "true or false", dict: "a table of texts"}
         raise UsageError(f"{name} = {value!r} is not {kinds[wanted]}", f"it was {name} = {_value(before[name])}")
-
-
-def _line(name: str, value: Any) -> str:
-    comment = f"  # {_COMMENTS[name]}" if name in _COMMENTS else ""
-    return f"{name} = {_value(value)}{comment}"
 
 
 def _lines(table: Mapping[str, str]) -> list[str]:
@@ -312,11 +287,3 @@ def _size(size: int) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:g}s" if seconds < 1e6 else f"{seconds:.0f}s"
-
-
-def _moment(at: float) -> str:
-    return datetime.fromtimestamp(at, LocalZone()).isoformat(timespec="seconds")
-
-
-def _dependency(dependency: Dependency, name: Name) -> str:
-    return f"{dependency.kind}:{dependency.target if dependency.array else name(dependency.target)}"

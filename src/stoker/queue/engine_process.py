@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shlex
 import signal
 import sys
 import time
@@ -15,15 +16,21 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from stoker.core.errors import Impossible, StokerError
-from stoker.store.engine_lock import QUEUE, engine_lives, process_of, signal_engine, wake
+from stoker.core.text import printable
+from stoker.core.units import device_sizes, sim_text
+from stoker.store.database import WriteLock
+from stoker.store.engine_lock import QUEUE, EngineRuns, engine_lives, process_of, signal_engine, wake
 from stoker.store.paths import Paths
-from stoker.store.status_file import Machine, read_machine
+from stoker.store.restart import TRIES, read_restart, write_restart
+from stoker.store.status_file import Machine, read_machine, read_status
 
 if TYPE_CHECKING:
     import subprocess
 
 LIMIT = 10 * 2**20
 """Bytes at which the log is rotated; one old log is kept."""
+LONGEST_LINE = 500
+"""Bytes of the log's last line that are shown."""
 
 
 def open_log(path: Path) -> IO[bytes]:
@@ -52,13 +59,21 @@ def rotate(path: Path, limit: int = LIMIT) -> None:
             os.dup2(new.fileno(), stream.fileno())
 
 
+def last_words(paths: Paths) -> str:
+    """The last line of the engine's log, to follow a sentence about its death; empty where there is none."""
+    with contextlib.suppress(OSError), paths.log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+        return f": {printable(lines[-1])}" if lines else ""
+    return ""
+
+
 def _keep_old(path: Path) -> None:
     path.replace(path.with_suffix(".log.1"))
 
 
 READY_SECONDS = 60.0
 """How long an engine may take to start; a driver may need 20 s for its first answer."""
-
 READY = b"ready\n"
 
 
@@ -69,9 +84,21 @@ class EngineFailed(StokerError):
 
 
 def ensure_engine(paths: Paths, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Start the engine of the queue unless one runs; True where it was started."""
-    if engine_lives(paths, QUEUE):
-        return False
+    """Start the engine of the queue unless one runs; True where it was started.
+
+    One more try where another engine was faster, and was gone before it could be seen.
+    """
+    for _ in range(2):
+        if engine_lives(paths, QUEUE):
+            return False
+        try:
+            return _started(paths, arguments, environment)
+        except EngineRuns as error:
+            refused = error
+    raise EngineFailed(refused.message, refused.hint)
+
+
+def _started(paths: Paths, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
     read_end, write_end = os.pipe()
     try:
         process = _spawn(paths, [*arguments, "--ready-fd", str(write_end)], environment, write_end)
@@ -112,7 +139,7 @@ def _spawn(
 
     with open_log(paths.log) as log:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "stoker", "engine", "run", *arguments],
+            [sys.executable, "-P", "-m", "stoker", "engine", "run", "--restartable", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -140,9 +167,9 @@ def _failure(paths: Paths, answer: bytes, process: subprocess.Popen[bytes], *, t
         body = msgspec.json.decode(answer)
     except msgspec.DecodeError:
         how = "did not get ready in time" if there else f"ended with {process.returncode}"
-        return EngineFailed(f"the engine {how}", f"see {paths.log}; the queue is as it was")
-    kind = Impossible if body["code"] == Impossible.exit_code else EngineFailed
-    return kind(body["message"], body["hint"])
+        return EngineFailed(f"the engine {how}{last_words(paths)}", f"see {paths.log}; the queue is as it was")
+    kinds = {Impossible.exit_code: Impossible, EngineRuns.exit_code: EngineRuns}
+    return kinds.get(body["code"], EngineFailed)(body["message"], body["hint"])
 
 
 def _still_there(process: subprocess.Popen[bytes]) -> bool:
@@ -164,25 +191,45 @@ LEAVING_SECONDS = 3.0
 class Background:
     """The engine of the queue as a front end needs it; `failure` is set where it cannot be started."""
 
-    def __init__(self, paths: Paths, sim: str | None) -> None:
+    def __init__(self, paths: Paths, sim: str | None, devices: str = "") -> None:
+        """`sim` and `devices` are what the user wants; an engine that runs already may have others."""
         self.failure: StokerError | None = None
         self._paths = paths
         self._sim = sim
+        self._devices = devices
         self._started = False
 
     @contextlib.contextmanager
     def not_for_nothing(self) -> Iterator[None]:
         """Stop an engine that was started here and found no GPU, if that makes the job impossible.
 
-        It would stay without GPUs, whatever devices the next call names. It goes on if it has jobs by now.
+        It would stay without GPUs, whatever devices the next call names. It goes on if it has jobs by now. Where an
+        engine with other devices runs, the error says so.
         """
         try:
             yield
-        except Impossible:
+        except Impossible as error:
             machine = read_machine(self._paths.status_file(QUEUE))
             if self._started and not (machine and machine.devices):
                 self._stop()
+            if difference := self.difference():
+                raise Impossible(error.message, difference) from error
             raise
+
+    def difference(self) -> str:
+        """How the devices of the running engine differ from those that the user wants; empty where they do not."""
+        status = None if self._started else read_status(self._paths.status_file(QUEUE))
+        if status is None or not engine_lives(self._paths, QUEUE):
+            return ""
+        named = status.settings.devices if status.settings else ""
+        sizes = [device.memory or 0 for device in status.devices]
+        if self._sim and not named and sorted(device_sizes(self._sim)) != sorted(sizes):
+            return _other_devices(sim_text(sizes), self._sim, f"stoker engine restart --sim {shlex.quote(self._sim)}")
+        if self._devices and self._devices != named:
+            restart = f"STOKER_DEVICES={shlex.quote(self._devices)} stoker engine restart"
+            has = ",".join(device.label for device in status.devices) or "no device"
+            return _other_devices(has, self._devices, f"{restart} --sim {self._sim}" if self._sim else restart)
+        return ""
 
     def machine(self) -> Machine | None:
         """The devices that the engine sees, or the last one saw."""
@@ -193,6 +240,8 @@ class Background:
         """Tell the engine of new jobs; start one if there is none."""
         if not wake(self._paths, QUEUE) and self.failure is None:
             self._ensure()
+        if self._started and self.failure is None and not engine_lives(self._paths, QUEUE):
+            self.failure = died_again(self._paths)
 
     def _ensure(self) -> None:
         if engine_lives(self._paths, QUEUE):
@@ -212,6 +261,42 @@ class Background:
             time.sleep(0.01)
 
 
+def _other_devices(has: str, wanted: str, fix: str) -> str:
+    return printable(f"the running engine has {has}, not {wanted}; to change that: {fix} (running jobs go on)")
+
+
+def died_again(paths: Paths) -> EngineFailed | None:
+    """The failure of an engine that died right after its start; None where it left as it should."""
+    if not paths.restart.exists():
+        return None
+    return EngineFailed(f"the engine was started, and died{last_words(paths)}", f"see {printable(str(paths.log))}")
+
+
 def start_engine(paths: Paths, sim: str | None, arguments: Sequence[str] = ()) -> bool:
     """Start the engine of the queue unless it runs; True where it was started."""
     return ensure_engine(paths, [*(["--sim", sim] if sim else []), *arguments], os.environ)
+
+
+def restart_killed(paths: Paths) -> bool:
+    """Start the engine of the queue as it was started before, if it was killed; True where it was started.
+
+    One process at a time: of two workers, the slower one must not start an engine that was stopped meanwhile.
+    """
+    if not paths.restart.exists() or engine_lives(paths, QUEUE):
+        return False
+    with contextlib.closing(WriteLock(paths.restart.with_suffix(".starting"), READY_SECONDS)) as lock, lock:
+        return _restart_recorded(paths)
+
+
+def _restart_recorded(paths: Paths) -> bool:
+    record = read_restart(paths)
+    if record is None or engine_lives(paths, QUEUE):
+        return False
+    now = time.time()
+    if len(recent := record.recent(now)) >= TRIES:
+        raise EngineFailed(
+            f"the engine died {TRIES} times within a minute, so it is not restarted automatically{last_words(paths)}",
+            f"see {paths.log}, then stoker engine start",
+        )
+    write_restart(paths, msgspec.structs.replace(record, tries=[*recent, now]))
+    return ensure_engine(paths, record.arguments, record.environment)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec import Struct
@@ -14,9 +13,11 @@ from stoker.core.errors import StokerError
 from stoker.core.settings import KEYS, EngineSettings
 from stoker.core.text import text_for_json
 from stoker.queue.config import load_config
+from stoker.queue.engine_process import restart_killed
+from stoker.queue.view_model import exactly
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, process_of, version_of, wake
-from stoker.store.paths import Paths
+from stoker.store.paths import Paths, write_problem
 from stoker.store.status_file import EngineStatus as PublishedStatus
 from stoker.store.status_file import read_status
 from stoker.store.writer import open_store
@@ -75,10 +76,10 @@ def engine_status(paths: Paths) -> EngineStatus:
         answers=answers,
         pid=pid,
         version=version_of(paths, QUEUE),
-        since=datetime.fromtimestamp(alive.since, UTC).isoformat(timespec="seconds") if alive else None,
+        since=exactly(alive.since).isoformat(timespec="seconds") if alive else None,
         draining=alive.draining if alive else False,
         paused=settings.get(queries.paused_key(QUEUE), {}).get("note", ""),
-        trouble=alive.trouble if alive else "",
+        trouble=(alive.trouble if alive else "") if answers or pid is None else write_problem(paths.engines),
         devices=_devices(alive) if alive else [],
         devices_note=alive.note if alive else "",
         active=load.active if load else 0,
@@ -102,7 +103,7 @@ def not_in_force(settings: EngineSettings, view: PublishedStatus | None) -> str:
     if not others:
         return ""
     verb = "takes" if len(others) == 1 else "take"
-    return f"the engine was started with other settings: {', '.join(others)} {verb} effect after stoker engine stop"
+    return f"the engine was started with other settings: {', '.join(others)} {verb} effect after stoker engine restart"
 
 
 def not_in_force_now(settings: EngineSettings, paths: Paths) -> str:
@@ -112,6 +113,19 @@ def not_in_force_now(settings: EngineSettings, paths: Paths) -> str:
         return ""
     view = read_status(paths.status_file(QUEUE))
     return not_in_force(settings, view if view and view.pid == pid else None)
+
+
+def revive(paths: Paths) -> str:
+    """Start an engine that was killed, and let it record what ended meanwhile; a notice of that, or of its failure."""
+    try:
+        if not restart_killed(paths):
+            return ""
+    except StokerError as error:
+        return f"{error.message}; {error.hint}"
+    except OSError as error:
+        return f"the engine was killed, and cannot be started again: {error.strerror} ({error.filename})"
+    engine_answers(paths)
+    return "the engine was killed; it was started again"
 
 
 def engine_answers(paths: Paths) -> bool:

@@ -84,7 +84,7 @@ class History(Struct, frozen=True):
 def read_history(paths: Paths, period: Period, limit: int, now: float, *, simulated: bool) -> History:
     """The jobs that ended last, and the totals of all."""
     with _opened(paths) as (store, devices):
-        jobs = list(past_lines(store, period, limit, devices))
+        jobs = [past_line(past, store, devices) for past in reversed(queries.past(store, period, limit))]
         counts = queries.past_counts(store, period)
         hours = queries.past_gpu_seconds(store, period) / 3600
     return History(
@@ -104,7 +104,7 @@ def read_history(paths: Paths, period: Period, limit: int, now: float, *, simula
 def past_jobs(paths: Paths, period: Period, limit: int) -> Iterator[Iterator[PastLine]]:
     """The jobs that ended last, one by one."""
     with _opened(paths) as (store, devices):
-        yield past_lines(store, period, limit, devices)
+        yield (past_line(past, store, devices) for past in reversed(queries.past(store, period, limit)))
 
 
 @contextlib.contextmanager
@@ -115,16 +115,11 @@ def _opened(paths: Paths) -> Iterator[tuple[Reader, Mapping[str, Device]]]:
         yield store, {device.id: device for device in status.devices} if status else {}
 
 
-def past_lines(store: Reader, period: Period, limit: int, devices: Mapping[str, Device]) -> Iterator[PastLine]:
-    """The jobs that ended last, oldest of them first; `devices` are the known ones by id."""
-    return (past_line(past, store, devices) for past in reversed(queries.past(store, period, limit)))
-
-
 def past_line(past: Past, store: Reader, devices: Mapping[str, Device]) -> PastLine:
     job, last = past.job, past.last
     ended = job.state
     assert isinstance(ended, Ended)
-    started = last.started if last else None
+    started, had = (last.started, last.devices) if last else (None, ())
     spec = job.spec
     return PastLine(
         id=job.id,
@@ -136,13 +131,13 @@ def past_line(past: Past, store: Reader, devices: Mapping[str, Device]) -> PastL
         note=text_for_json(ended.note),
         group=text_for_json(spec.group),
         gpus=spec.resources.gpus,
-        devices=[_label(device, devices) for device in last.devices] if last else [],
+        devices=[text_for_json(devices[one].label if one in devices else one) for one in had],
         vram_bytes=spec.resources.memory,
         submitted=exactly(job.submitted),
         started=moment(started),
         ended=exactly(ended.at),
-        wait_seconds=None if started is None else _seconds(started - job.submitted),
-        run_seconds=None if started is None else _seconds(ended.at - started),
+        wait_seconds=None if started is None else round(max(0.0, started - job.submitted), 3),
+        run_seconds=None if started is None else round(max(0.0, ended.at - started), 3),
         gpu_hours=round(past.gpu_seconds / 3600, 6),
         attempts=job.attempts,
         peak_memory_bytes=last.peak_memory or None if last else None,
@@ -158,10 +153,6 @@ def past_line(past: Past, store: Reader, devices: Mapping[str, Device]) -> PastL
     )
 
 
-def _label(device_id: str, devices: Mapping[str, Device]) -> str:
-    return text_for_json(devices[device_id].label if device_id in devices else device_id)
-
-
 def _reserved(past: Past, store: Reader, devices: Mapping[str, Device]) -> int | None:
     """What its last attempt had; only events tell that of a job whose memory was learnt or raised."""
     job, had = past.job, past.last.devices if past.last else ()
@@ -171,7 +162,3 @@ def _reserved(past: Past, store: Reader, devices: Mapping[str, Device]) -> int |
     changed = asked.auto or job.floor or job.shared_failures
     resources = resources_of_attempts(store.events(job.id), asked)[-1] if changed else asked
     return amount_now(resources, [devices[one] for one in had if one in devices])
-
-
-def _seconds(span: float) -> float:
-    return round(max(0.0, span), 3)

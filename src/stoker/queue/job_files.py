@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from stoker.core.errors import UsageError
-from stoker.core.spec import Command, NewJob, parse_array
+from stoker.core.errors import UsageError, did_you_mean
+from stoker.core.spec import PLAIN_SHELL, Command, NewJob, parse_array, shell_of
 from stoker.queue.options import BY_NAME, JobOptions
 
 if TYPE_CHECKING:
     from stoker.queue.task_list import BadRow, Record, Sheet, Task
 
 
+NO_SHELLS = ("nologin", "false")
+"""Names of programs that accounts have as SHELL so that nobody can log in."""
+
 PLAIN = JobOptions()
 """Options of a job that has none of its own. Most jobs share this object, so `is` finds them."""
-
 COMMAND_LINE = "command line"
 
 
@@ -43,6 +46,15 @@ class Unusable(Struct, frozen=True):
 
     where: str
     sentence: str
+
+
+def usable_shell(environment: Mapping[str, str], say: Callable[[str], None]) -> str:
+    """The shell that reads the user's command lines; /bin/sh where SHELL, as of a service account, is none."""
+    shell = shell_of(environment)
+    if os.path.basename(shell) not in NO_SHELLS and shutil.which(shell):
+        return shell
+    say(f"warning: SHELL is {shell}, which cannot run commands; using {PLAIN_SHELL}")
+    return PLAIN_SHELL
 
 
 class Lines:
@@ -75,8 +87,9 @@ class Lines:
         stripped = line.rstrip()
         if not self._gathered and (not stripped or stripped.lstrip().startswith(b"#")):
             return
-        if _goes_on(line.removesuffix(b"\r")):
-            self._gathered.append(line.removesuffix(b"\r"))
+        whole = line.removesuffix(b"\r")
+        if (len(whole) - len(whole.rstrip(b"\\"))) % 2:  # it ends in a backslash that is not escaped
+            self._gathered.append(whole)
             return
         self._gathered.append(stripped)
         yield from self._job()
@@ -99,14 +112,14 @@ def spread(items: Sequence[Listed | Unusable], batch: JobOptions) -> Sequence[Li
     """The list with every array replaced by its tasks."""
     if batch.array is None and all(item.options.array is None for item in items if isinstance(item, Listed)):
         return items
-    return [each for array, item in enumerate(items, 1) for each in _spread_one(item, batch, array)]
-
-
-def _spread_one(item: Listed | Unusable, batch: JobOptions, array: int) -> Iterable[Listed | Unusable]:
-    text = None if isinstance(item, Unusable) else item.options.array or batch.array
-    if isinstance(item, Unusable) or text is None:
-        return (item,)
-    return as_tasks(item, parse_array(text).indices, array)
+    spread_items: list[Listed | Unusable] = []
+    for array, item in enumerate(items, 1):
+        text = None if isinstance(item, Unusable) else item.options.array or batch.array
+        if isinstance(item, Unusable) or text is None:
+            spread_items.append(item)
+        else:
+            spread_items += as_tasks(item, parse_array(text).indices, array)
+    return spread_items
 
 
 def read_list(path: Path, shell: str) -> list[Listed | Unusable]:
@@ -214,10 +227,7 @@ def read_options(table: dict[str, Any], where: str) -> JobOptions:
 def _refuse_unknown(table: dict[str, Any], where: str) -> None:
     for key in table:
         if key not in BY_NAME:
-            import difflib
-
-            near = difflib.get_close_matches(key, ["command", *BY_NAME], 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(BY_NAME)}"
+            hint = did_you_mean(key, ["command", *BY_NAME], f"known are {', '.join(BY_NAME)}")
             raise UsageError(f"{where}: unknown key {key!r}", hint)
 
 
@@ -250,15 +260,8 @@ def _command(words: str | list[str], where: str, shell: str) -> Command:
     return Command((words,), shell) if isinstance(words, str) else Command(tuple(words))
 
 
-def _goes_on(line: bytes) -> bool:
-    """Whether a line ends in a backslash that is not escaped."""
-    return (len(line) - len(line.rstrip(b"\\"))) % 2 == 1
-
-
 _READ_SIZE = 65_536
-
 Make = Callable[[Listed], NewJob]
-
 Refuse = Callable[[Unusable], None]
 
 

@@ -86,17 +86,21 @@ def attempt_lines(job: Job, events: Sequence[Event], knowledge: Knowledge) -> li
         uses[job.attempts] = reached(uses.get(job.attempts, Use()), live.peak)
     needs = dict(enumerate(resources_of_attempts(events, job.spec.resources), 1))
     rows = store.attempts(job.id)
-    return [_line(row, needs.get(row.number), uses.get(row.number), knowledge) for row in rows]
+    engine = store.owner(job.id)
+    return [_line(row, needs.get(row.number), uses.get(row.number), knowledge, engine) for row in rows]
 
 
-def _line(row: AttemptRow, resources: Resources | None, use: Use | None, knowledge: Knowledge) -> AttemptLine:
+def _line(
+    row: AttemptRow, resources: Resources | None, use: Use | None, knowledge: Knowledge, engine: str
+) -> AttemptLine:
+    seen = knowledge.last_seen(engine, row.started or 0.0)
     return AttemptLine(
         number=row.number,
         devices=[text_for_json(label) for label in knowledge.labels(row.devices)],
         assigned=exactly(row.assigned),
         started=moment(row.started),
         ended=moment(row.ended),
-        seconds=_seconds(row, knowledge.now),
+        seconds=_seconds(row, seen or knowledge.now),
         exit_code=None if row.signal else row.code,
         signal=row.signal or None,
         why=row.why or "",
@@ -162,7 +166,7 @@ def _detail(event: Event, after: Job | None, needs: Iterator[Resources | None], 
         case Cancelled() | Paused() | Skipped():
             return event.note
         case Returned():
-            return "before it started"
+            return event.short or "before it started"
         case Lost():
             return "its worker was killed, or the machine went down"
         case _:

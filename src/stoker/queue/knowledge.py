@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from stoker.core.device import Device, Lease, Process, Reading
+from stoker.core.device import Device, Process, Reading
 from stoker.core.job import (
     Active,
     Ended,
@@ -24,34 +24,32 @@ from stoker.core.job import (
     Stopping,
     id_text,
     resources_of,
+    started_at,
 )
 from stoker.core.learning import Learnt, Live, usual_pace
+from stoker.core.lease import Lease
 from stoker.core.planner.queue import NotEligible, Shape, Wants, is_gated, resolved, roughly, shape_of, why_not_eligible
-from stoker.core.planner.reasons import Behind, NotBefore, Reason, sentence
+from stoker.core.planner.reasons import Behind, NotBefore, Reason, Short, sentence
 from stoker.core.settings import Policy
 from stoker.core.spec import Dependency, NeverSatisfied, Outcome, Resources, never_satisfied_text
-from stoker.devices.interface import user_name
+from stoker.devices.interface import ancestors, parent_of, process_file, user_name
 from stoker.queue.view_model import JobWord, amount_now, amount_to_come
 from stoker.queue.view_text import clock_text, last_mishap, sparing_text
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, engine_lives, living_engines, wake
-from stoker.store.paths import Paths
+from stoker.store.paths import Paths, write_problem
 from stoker.store.queries import Load, Owned
 from stoker.store.reader import Reader
 from stoker.store.status_file import EngineStatus, read_status
 from stoker.store.writer import open_store
 
 NO_ENGINE = "no engine runs (stoker engine start)"
-
 OLD_SECONDS = 2.0
 """Age of a status file from which on its engine is asked for a new one..."""
-
 PATIENCE = 0.5
 """... and how many seconds it may take to write it."""
-
 SILENT_SECONDS = 3.0
 """Age from which on the status of an engine that does not answer is reported as old."""
-
 _STEP = 0.01
 
 
@@ -65,7 +63,9 @@ class EngineStatuses(Struct, frozen=True):
     lives: bool
     runs: tuple[EngineStatus, ...] = ()
     silence: float = 0.0
-    """Seconds since the queue's engine wrote its status, if it does not answer; 0 if it does."""
+    """Seconds since the queue's engine wrote its status, if it does not answer; 0 if it does..."""
+    problem: str = ""
+    """... and why it cannot write it, as on a full disk; empty where that is unknown."""
 
     def __iter__(self) -> Iterator[EngineStatus]:
         """All of them, that of the queue first."""
@@ -82,10 +82,14 @@ class EngineStatuses(Struct, frozen=True):
 
     @property
     def devices(self) -> dict[str, Device]:
-        return {device.id: device for status in self.current for device in status.devices}
+        found: dict[str, Device] = {}
+        for device in (device for status in self.current for device in status.devices):
+            if device.id not in found or device.whole is None:  # the whole GPU rather than a parent job's part of it
+                found[device.id] = device
+        return found
 
     def reading(self, device_id: str) -> Reading:
-        newest = sorted(self.current, key=lambda status: -status.at)
+        newest = sorted(self.current, key=lambda status: (status.nested, -status.at))
         return next((status.readings[device_id] for status in newest if device_id in status.readings), Reading())
 
     @property
@@ -106,19 +110,16 @@ def read_statuses(paths: Paths, now: float) -> EngineStatuses:
     written, queue = _written(path), read_status(path)
     silence = 0.0
     if lives and (queue is None or now - queue.at > OLD_SECONDS) and wake(paths, QUEUE):
-        answers = _wait_until_newer(path, written)
+        deadline = time.monotonic() + PATIENCE
+        while _written(path) == written and time.monotonic() < deadline:
+            time.sleep(_STEP)
+        answers = _written(path) != written
         queue = read_status(path) or queue
         silence = now - queue.at if queue and not answers else 0.0
     others = (read_status(paths.status_file(name)) for name in living_engines(paths) if name != QUEUE)
     runs = tuple(status for status in others if status is not None)
-    return EngineStatuses(queue, lives, runs, silence if silence > SILENT_SECONDS else 0.0)
-
-
-def _wait_until_newer(path: Path, written: int) -> bool:
-    deadline = time.monotonic() + PATIENCE
-    while _written(path) == written and time.monotonic() < deadline:
-        time.sleep(_STEP)
-    return _written(path) != written
+    silence = silence if silence > SILENT_SECONDS else 0.0
+    return EngineStatuses(queue, lives, runs, silence, write_problem(paths.engines) if silence else "")
 
 
 def _written(path: Path) -> int:
@@ -129,41 +130,19 @@ def _written(path: Path) -> int:
 
 # -- processes -----------------------------------------------------------------------------------
 
-MOST_ANCESTORS = 32
-
 _MARK = re.compile(rb"(?:\A|\0)STOKER_JOB_ID=(\d{1,18})\0")
 
 
 def jobs_of_processes(pids: Iterable[int]) -> dict[int, int | None]:
     """The job of each living process; None for a process that belongs to none of ours."""
     found = {pid: _job_of(pid) for pid in set(pids)}
-    return {pid: job for pid, job in found.items() if job is not None or _parent(pid) is not None}
+    return {pid: job for pid, job in found.items() if job is not None or parent_of(pid) is not None}
 
 
 def _job_of(pid: int) -> int | None:
     """The job id in the environment of the process, or of its nearest ancestor that has one."""
-    above: int | None = pid
-    for _ in range(MOST_ANCESTORS):
-        if above is None or above <= 1:
-            return None
-        match = _MARK.search(_content(above, "environ"))
-        if match:
-            return int(match[1])
-        above = _parent(above)
-    return None
-
-
-def _parent(pid: int) -> int | None:
-    fields = _content(pid, "stat").rpartition(b")")[2].split()
-    return int(fields[1]) if len(fields) > 1 else None
-
-
-def _content(pid: int, name: str) -> bytes:
-    try:
-        with open(f"/proc/{pid}/{name}", "rb") as file:
-            return file.read()
-    except OSError:  # it is gone, or another user's
-        return b""
+    marks = (_MARK.search(process_file(above, "environ")) for above in ancestors(pid))
+    return next((int(mark[1]) for mark in marks if mark), None)
 
 
 # -- speeds --------------------------------------------------------------------------------------
@@ -172,41 +151,34 @@ MOST_LOGS = 64
 """Logs that are read for one screen: each takes about a millisecond."""
 
 
+def jobs_by_device(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+    """The active jobs on each device, by its id."""
+    on: dict[str, list[Job]] = {}
+    for job in jobs:
+        for device_id in job.state.devices if isinstance(job.state, Active) else ():
+            on.setdefault(device_id, []).append(job)
+    return on
+
+
 def speeds_of(jobs: Iterable[Job], devices: Mapping[str, Device], learnt: Callable[[str], Learnt]) -> dict[int, float]:
     """The speed of each running job on a shared GPU as a part of its speed alone, where both rates are known."""
-    exclusive = [(job, pace) for job in is_shared(jobs) if (pace := _pace_alone(job, devices, learnt))]
-    return _compared(exclusive[:MOST_LOGS]) if exclusive else {}
-
-
-def is_shared(jobs: Iterable[Job]) -> list[Job]:
-    """The running jobs that share a device with another of them."""
-    on: dict[str, list[Job]] = {}
-    running = [job for job in jobs if isinstance(job.state, Running)]
-    for job in running:
-        for device in _devices(job):
-            on.setdefault(device, []).append(job)
-    return [job for job in running if any(len(on[device]) > 1 for device in _devices(job))]
-
-
-def _devices(job: Job) -> tuple[str, ...]:
-    return job.state.devices if isinstance(job.state, Running) else ()
-
-
-def _pace_alone(job: Job, devices: Mapping[str, Device], learnt: Callable[[str], Learnt]) -> float | None:
-    models = {devices[device].model for device in _devices(job) if device in devices}
-    return usual_pace(learnt(job.kind), models.pop()) if job.kind and len(models) == 1 else None
-
-
-def _compared(exclusive: Sequence[tuple[Job, float]]) -> dict[int, float]:
+    running = jobs_by_device(job for job in jobs if isinstance(job.state, Running))
+    exclusive: list[tuple[int, str, float]] = []
+    for job in {job.id: job for sharing in running.values() if len(sharing) > 1 for job in sharing}.values():
+        assert isinstance(job.state, Running)
+        models = {devices[device].model for device in job.state.devices if device in devices}
+        pace = usual_pace(learnt(job.kind), models.pop()) if job.kind and len(models) == 1 else None
+        exclusive += [(job.id, job.state.log, pace)] if pace else []
+    if not exclusive:
+        return {}
     from stoker.core.logs.progress import read_pace  # most screens have no rates to compare
     from stoker.store.logs import read_tail
 
     speeds = {}
-    for job, pace in exclusive:
-        assert isinstance(job.state, Running)
-        now = read_pace(read_tail(job.state.log))
+    for job_id, log, pace in exclusive[:MOST_LOGS]:
+        now = read_pace(read_tail(log))
         if now is not None and now.per_second is not None:
-            speeds[job.id] = round(now.per_second / pace, 2)
+            speeds[job_id] = round(now.per_second / pace, 2)
     return speeds
 
 
@@ -244,6 +216,7 @@ class Knowledge:
         self._outcomes: dict[Dependency, Outcome] = {}
         self._learnt: dict[str, Learnt] = {}
         self._to_come: dict[tuple[str, Shape], Resources] = {}
+        self._run_labels: dict[int, str] = {}
         self._living = {status.engine for status in statuses.runs} | ({QUEUE} if statuses.lives else set())
 
     def _used_by_jobs(self, processes: Iterable[Process]) -> dict[int, int]:
@@ -263,19 +236,22 @@ class Knowledge:
         return self.statuses.reasons()
 
     @cached_property
+    def nested(self) -> set[int]:
+        """Jobs that run inside other jobs, on what is reserved for those."""
+        engines = {status.engine for status in self.statuses if status.nested}
+        return {job.id for job, engine in self.active if engine in engines}
+
+    @cached_property
     def speeds(self) -> dict[int, float]:
-        """Speeds of jobs on shared GPUs, as parts of their speed alone."""
         return speeds_of((job for job, _ in self.active), self.devices, self.learnt)
 
     def clock(self, at: float) -> str:
         return clock_text(at, self.now)
 
     def labels(self, device_ids: Sequence[str]) -> list[str]:
-        """The labels of devices; the id of a device that is not known."""
         return [self.devices[one].label if one in self.devices else one for one in device_ids]
 
     def devices_of(self, device_ids: Sequence[str]) -> list[Device]:
-        """The devices with these ids, as far as they are known."""
         return [self.devices[one] for one in device_ids if one in self.devices]
 
     def used_by(self, job_id: int) -> int | None:
@@ -283,7 +259,6 @@ class Knowledge:
         return self._used.get(job_id)
 
     def live(self, job_id: int) -> Live | None:
-        """What a running job holds of its GPUs, as its engine measured it."""
         return next((status.uses[job_id] for status in self.statuses if job_id in status.uses), None)
 
     def learnt(self, kind: str) -> Learnt:
@@ -322,6 +297,16 @@ class Knowledge:
         """Whether an engine is a foreground run that died."""
         return engine != QUEUE and engine not in self._living
 
+    def last_seen(self, engine: str, started: float) -> float | None:
+        """When an engine last confirmed that a job runs, if none confirms it now; None if one does.
+
+        The background engine also watches jobs of dead runs.
+        """
+        status = self.statuses.of(engine)
+        if (engine in self._living or self.statuses.lives) and not (engine == QUEUE and self.statuses.silence):
+            return None
+        return max(started, status.at) if status else started
+
     def reason(self, job: Job, engine: str) -> str:
         """Why a job waits for devices, as its engine's last plan says; empty if it is about to start."""
         shape = shape_of(job)
@@ -334,17 +319,31 @@ class Knowledge:
         if isinstance(job.state, Ended):
             return job.state.result, job.state.note
         if isinstance(job.state, Active):
-            return _active_word(job), self._about_active(job, engine)
+            return _active_word(job), "; ".join(
+                filter(None, (self._unseen(job, engine), self._about_active(job, engine)))
+            )
         word, why = self._about_queued(job, engine)
         if self.is_abandoned(engine):
-            return word, f"left by a run that died; go on with it: stoker resume {id_text(job)}"
+            return word, f"left by {self._run_label(job.batch)}, now gone; go on with it: stoker resume {id_text(job)}"
         return word, why
 
+    def _unseen(self, job: Job, engine: str) -> str:
+        seen = self.last_seen(engine, started_at(job) or 0.0)
+        return "" if seen is None else f"last seen {self.clock(seen)}" if seen else "not confirmed by an engine"
+
+    def _run_label(self, batch: int) -> str:
+        """What the user typed, as `simple_gpu_scheduler --gpus 0`."""
+        if batch not in self._run_labels:
+            self._run_labels[batch] = self.store.batch_label(batch) or "a run"
+        return self._run_labels[batch]
+
     def _about_active(self, job: Job, engine: str) -> str:
+        if survivors := next((status.survivors[job.id] for status in self.statuses if job.id in status.survivors), ""):
+            return survivors
         if isinstance(job.state, Stopping) and job.state.note:
             return job.state.note
         if self.is_abandoned(engine):
-            return "its run died; it goes on by itself"
+            return "its run died" if self._unseen(job, engine) else "its run died; it goes on by itself"
         if isinstance(job.state, Starting) and resources_of(job).mps is not None:
             return "waits for the MPS daemon of its GPU"
         return self._mishap(job)
@@ -389,6 +388,8 @@ def _queued_word(job: Job, why: NotEligible | NeverSatisfied) -> JobWord:
         return "held"
     if isinstance(why, NotBefore):
         return "scheduled"
+    if isinstance(why, Short):
+        return "queued"
     return "blocked" if isinstance(why, Behind | NeverSatisfied) else "held"
 
 

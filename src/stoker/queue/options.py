@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from stoker.core.errors import StokerError, UsageError
 from stoker.core.selectors import Named, parse_selection
 from stoker.core.spec import Dependency, JobSpec, Resources, parse_array
 from stoker.core.units import parse_duration, parse_size, size_text
+from stoker.devices.interface import user_name
 
 RETRY_RESULTS = ("failed", "oom", "timeout")
 """Results after which --retry-on may run a job again; a lost job is queued again anyway."""
@@ -90,7 +90,6 @@ class Option(Struct, frozen=True):
 
     @property
     def variable(self) -> str | None:
-        """The variable that sets it; tables have none."""
         return None if self.kind == "table" else f"STOKER_{self.name.upper()}"
 
     def variable_in(self, environment: Mapping[str, str]) -> str | None:
@@ -132,15 +131,14 @@ def merged(base: JobOptions, own: JobOptions) -> JobOptions:
 
 def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
     """The spec of a job, with every value checked."""
-    check_name(options.name or "")
-    _refuse_nul(options)
+    _refuse_unusable(options)
     cwd = os.path.normpath(os.path.join(around.cwd, options.chdir or ""))
     return JobSpec(
         resources=resources_of(options, around.resolve),
-        priority=_priority(options.priority or 0),
+        priority=options.priority or 0,
         cwd=cwd,
         environment=around.environment,
-        extra_env=tuple(sorted(_checked_env(options.env).items())),
+        extra_env=tuple(sorted(options.env.items())),
         umask=around.umask,
         limit=None if options.time is None else parse_duration(options.time),
         grace=30.0 if options.grace is None else parse_grace(options.grace),
@@ -148,7 +146,7 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         requeue=not options.no_requeue,
         out=_output(options.out, cwd) or (options.array and around.array_out) or around.default_out,
         err=_output(options.err, cwd),
-        group=_checked_group(options.group or ""),
+        group=options.group or "",
         begin=None if options.begin is None else _moment(options.begin, around.now),
         after=() if options.after is None else around.earlier(options.after),
         retry_on=() if options.retry_on is None else parse_retry_on(options.retry_on),
@@ -260,11 +258,7 @@ def check_directory(path: str) -> None:
 
 
 def current_user() -> str:
-    """The user's name, or number where the system knows no name."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
+    return user_name(os.getuid())
 
 
 def current_umask() -> int:
@@ -283,13 +277,6 @@ def _device_ids(text: str | None, option: str, resolve: Callable[[str], str]) ->
     if len(set(ids)) < len(ids):
         raise UsageError(f"{option} {text} names a device twice", "name each device once")
     return tuple(ids)
-
-
-def _checked_env(env: Mapping[str, str]) -> Mapping[str, str]:
-    for name, value in env.items():
-        if not name or "=" in name or "\0" in name + value:
-            raise UsageError(f"{name!r} cannot be the name of a variable", "write it as --env SEED=1")
-    return env
 
 
 def check_name(name: str) -> None:
@@ -311,29 +298,26 @@ def _reads_as_ids(name: str) -> bool:
         return False
 
 
-def _checked_group(name: str) -> str:
-    if name and (not name.isprintable() or len(name) > LONGEST_NAME):
-        raise UsageError(f"--group {name[:40]!r} cannot be shown", "use a plainer name")
-    return name
-
-
 def _moment(text: str, now: float) -> float:
     from stoker.core.units import parse_moment
-    from stoker.queue.local_time import LocalZone
+    from stoker.queue.view_text import LocalZone
 
     return parse_moment(text, now, LocalZone())
 
 
-def _refuse_nul(options: JobOptions) -> None:
+def _refuse_unusable(options: JobOptions) -> None:
+    check_name(options.name or "")
     for name in ("chdir", "out", "err", "group", "gpu_type"):
         if "\0" in (getattr(options, name) or ""):
             raise UsageError(f"--{name.replace('_', '-')} contains a NUL byte", "leave that out")
-
-
-def _priority(number: int) -> int:
-    if abs(number) > LARGEST_NUMBER:
-        raise UsageError(f"--priority {number} is out of all proportion", f"{LARGEST_NUMBER} is the most")
-    return number
+    for name, value in options.env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise UsageError(f"{name!r} cannot be the name of a variable", "write it as --env SEED=1")
+    group = options.group or ""
+    if group and (not group.isprintable() or len(group) > LONGEST_NAME):
+        raise UsageError(f"--group {group[:40]!r} cannot be shown", "use a plainer name")
+    if abs(options.priority or 0) > LARGEST_NUMBER:
+        raise UsageError(f"--priority {options.priority} is out of all proportion", f"{LARGEST_NUMBER} is the most")
 
 
 def check_count(number: int, option: str = "") -> int:

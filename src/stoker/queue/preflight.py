@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
-import signal
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -16,9 +14,6 @@ from stoker.core.device import Device
 from stoker.core.errors import Impossible, UsageError
 from stoker.core.spec import Command, JobSpec
 from stoker.core.units import size_text
-
-if TYPE_CHECKING:
-    from stoker.queue.pytorch import Torch
 
 
 class Preflight:
@@ -30,7 +25,7 @@ class Preflight:
     def __init__(self, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
         self.say = say
         self._environment = environment
-        self._torch: dict[tuple[object, ...], Torch] = {}
+        self._torch: dict[tuple[object, ...], str | None] = {}
         self._uncapped: dict[JobSpec, JobSpec] = {}
         self._said: set[str] = set()
 
@@ -58,30 +53,26 @@ class Preflight:
             self.say(sentence)
 
     def _why_no_cap(self, command: Command, spec: JobSpec) -> str:
-        from stoker.queue.pytorch import INTERPRETER_TIMEOUT, find_python, knows_cap  # few jobs want a cap
-
         if not spec.resources.shares:
             return "without --vram a job has its GPUs to itself"
         environment = {**self._environment, **dict(spec.extra_env)}
         python = find_python(command, environment, spec.cwd)
         if python is None:
             return "the command does not tell which Python it runs, so the version of its PyTorch is not known"
-        version = self._torch_of(python, environment, spec).version
+        version = self._torch_of(python, environment, spec)
         if version is None:
             return f"{python} did not tell within {INTERPRETER_TIMEOUT:g} s which PyTorch it has"
         if not version:
             return f"there is no PyTorch for {python}"
         return "" if knows_cap(version) else f"PyTorch {version} of {python} does not know it, but 2.10 does"
 
-    def _torch_of(self, python: str, environment: Mapping[str, str], spec: JobSpec) -> Torch:
-        from stoker.queue.pytorch import ask_torch
-
+    def _torch_of(self, python: str, environment: Mapping[str, str], spec: JobSpec) -> str | None:
         # Other variables differ from job to job and do not change what a Python imports. The directory may: pyenv
         # chooses by it.
         relevant = tuple(item for item in spec.extra_env if item[0].startswith(("PYTHON", "PYENV", "LD_")))
         key = (python, relevant, spec.cwd)
         if key not in self._torch:
-            self._torch[key] = ask_torch(python, environment, spec.cwd)
+            self._torch[key] = torch_version(python, environment, spec.cwd)
         return self._torch[key]
 
     def _why_no_mps(self, devices: Sequence[Device]) -> str:
@@ -94,11 +85,36 @@ class Preflight:
         return "" if which(PROGRAM, path=self._environment.get("PATH")) else f"{PROGRAM} is not on the PATH"
 
 
+def answer_of(words: Sequence[str], environment: Mapping[str, str], seconds: float, cwd: str | None = None) -> bytes:
+    """The output of a program that succeeds in time; empty where it fails, is not installed, or takes too long."""
+    import subprocess  # many jobs ask no program
+
+    try:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            cwd=cwd,
+            start_new_session=True,  # out of reach of the terminal's Ctrl-C
+        )
+    except (OSError, ValueError):
+        return b""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        output, _ = process.communicate(timeout=seconds)
+        return output if process.returncode == 0 else b""
+    process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs on a dead disk cannot be killed
+        process.communicate(timeout=_SECONDS_TO_DIE)
+    return b""
+
+
+# -- the commit ----------------------------------------------------------------------------------
+
 GIT_TIMEOUT = 1.0
 """Seconds that Git may take; the commit is not worth a longer wait on a slow disk."""
-
 _SHORT = 7
-
 _GIT_QUESTION = ("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--ignore-submodules=dirty")
 
 
@@ -120,19 +136,15 @@ class Checkouts:
             self._roots[directory] = _root_above(directory)
         root = self._roots[directory]
         if root not in self._commits:
-            self._commits[root] = _commit_in(_git_status(root, self._environment))
+            answer = answer_of(["git", "-C", root, *_GIT_QUESTION], self._environment, GIT_TIMEOUT)
+            self._commits[root] = _commit_in(answer)
         return self._commits[root]
 
 
 def _root_above(directory: str) -> str:
     """The nearest directory with a repository; empty where there is none."""
-    path = os.path.abspath(directory)
-    while not os.path.lexists(os.path.join(path, ".git")):
-        above = os.path.dirname(path)
-        if above == path:
-            return ""
-        path = above
-    return path
+    start = Path(os.path.abspath(directory))
+    return next((str(above) for above in (start, *start.parents) if os.path.lexists(above / ".git")), "")
 
 
 def _commit_in(answer: bytes) -> str:
@@ -146,111 +158,180 @@ def _commit_in(answer: bytes) -> str:
     return f"{commit}{changed}" if commit.isalnum() else ""
 
 
-def _git_status(root: str, environment: Mapping[str, str]) -> bytes:
-    """Git's answer; empty where it fails, is not installed, or takes too long."""
-    import shutil
+# -- PyTorch -------------------------------------------------------------------------------------
 
-    program = shutil.which("git", path=environment.get("PATH"))
-    if program is None:
-        return b""
-    with contextlib.suppress(OSError, ValueError):
-        return _run([program, "-C", root, *_GIT_QUESTION], environment)
-    return b""
+_PYTHON = r"(?s:.*/)?python(?:\d+(?:\.\d+)*t?)?"
+_ASSIGNMENT = r"(?a:[A-Za-z_]\w*=)"
+
+_WRAPPERS = frozenset(
+    (
+        *("env", "exec", "command", "nohup", "nice", "ionice", "time", "timeout", "stdbuf", "taskset", "numactl"),
+        *("setsid", "unbuffer", "if", "then", "else", "do", "while", "!", "{"),
+    )
+)
+"""Words before a program that do not change its environment; assignments among them do."""
+
+_SETTING_UP = frozenset(
+    (".", "source", "eval", "alias", "module", "ml", "conda", "mamba", "micromamba", "pyenv", "pixi", "spack")
+)
+"""Commands after which `python` may be another one."""
+
+_CHOOSES_PYTHON = r"(?:PATH|PYTHON\w*|VIRTUAL_ENV|CONDA\w*|LD_LIBRARY_PATH)="
+"""Assignments after which `python` may be another one, or find other packages."""
 
 
-def _run(words: list[str], environment: Mapping[str, str]) -> bytes:
-    """The output of a program that succeeded in time. Loading subprocess would cost more than this call."""
-    output, theirs = os.pipe()
+def is_python(word: str) -> bool:
+    return re.fullmatch(_PYTHON, word) is not None
+
+
+def programs_of(command: Command) -> list[str]:
+    """The Python that a command runs, else its programs, which may be Python scripts; none where it is unclear.
+
+    A shell line that may choose another Python is unclear.
+    """
+    parts = list(_simple_commands(command.words[0])) if command.shell else [list(command.words)]
+    if any(words[0] in _SETTING_UP or any(re.match(_CHOOSES_PYTHON, word) for word in words) for words in parts):
+        return []
+    programs = [program for words in parts if (program := _program(words))]
+    if "cd" in programs:
+        programs = [program for program in programs if "/" not in program or program.startswith(("/", "~", "$"))]
+    return [program for program in programs if is_python(program)][:1] or programs
+
+
+def _program(words: Sequence[str]) -> str:
+    """The first word; after a wrapper, whose options are unknown, the first word that is a Python."""
+    rest = [word for word in words if not re.match(_ASSIGNMENT, word)]
+    if not rest or rest[0] not in _WRAPPERS:
+        return rest[0] if rest else ""
+    return next((word for word in rest if is_python(word)), "")
+
+
+def _simple_commands(line: str) -> Iterator[list[str]]:
+    """The words between operators of the shell."""
+    import shlex
+
+    lexer = shlex.shlex(line.replace("\\\n", " ").replace("\n", ";"), posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    words: list[str] = []
     try:
-        nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 2)]
-        actions = [*nowhere, (os.POSIX_SPAWN_DUP2, theirs, 1)]
-        process = os.posix_spawn(words[0], words, environment, file_actions=actions)
-    except BaseException:
-        os.close(output)
-        raise
-    finally:
-        os.close(theirs)
-    with open(output, "rb", buffering=0):
-        answer = _read(output, time.monotonic() + GIT_TIMEOUT)
-    if answer is None:  # do not wait for it: on a dead file system that could take for ever
-        os.kill(process, signal.SIGKILL)
-        return b""
-    _, status = os.waitpid(process, 0)
-    return answer if status == 0 else b""
+        for token in lexer:
+            if not set(token) <= set("();|&"):
+                words.append(token)
+            elif words:
+                yield words
+                words = []
+    except ValueError:  # quotes that only a shell understands
+        return
+    if words:
+        yield words
 
 
-def _read(descriptor: int, deadline: float) -> bytes | None:
-    """All output until its end; None where the end does not come in time."""
-    parts: list[bytes] = []
-    while select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        part = os.read(descriptor, 65_536)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
+INTERPRETER_TIMEOUT = 5.0
+"""Seconds that an interpreter may take; a cold network disk is slow."""
+_SECONDS_TO_DIE = 1.0
+_FIRST_LINE = 1024
+_MARK = "stoker-torch"
+
+_TORCH_QUESTION = f"""
+import sys
+sys.path = [place for place in sys.path if place]  # run no module of the current directory
+from importlib.metadata import PackageNotFoundError, version
+try:
+    print("{_MARK}", version("torch"))
+except PackageNotFoundError:
+    print("{_MARK}")
+"""
+
+
+def find_python(command: Command, environment: Mapping[str, str], cwd: str) -> str | None:
+    """The path of the Python that a command runs, directly or through a script; None where it is unclear."""
+    for program in programs_of(command):
+        path = _find(program, environment, cwd)
+        if path and not is_python(program):
+            path = _of_script(path, environment, cwd)
+        if path:
+            return path
     return None
 
 
+def torch_version(python: str, environment: Mapping[str, str], cwd: str) -> str | None:
+    """The PyTorch that a Python would import; empty where it finds none, None where it did not answer."""
+    words = [python, "-c", _TORCH_QUESTION]
+    answer = answer_of(words, environment, INTERPRETER_TIMEOUT, cwd if os.path.isdir(cwd) else "/")
+    # Start-up files may print something, too.
+    lines = [line for line in answer.decode(errors="replace").splitlines() if line.startswith(_MARK)]
+    return lines[-1].removeprefix(_MARK).strip() if lines else None
+
+
+def _find(program: str, environment: Mapping[str, str], cwd: str) -> str | None:
+    """A program as the shell would find it, with variables in its name substituted."""
+    import shutil
+    from string import Template
+
+    name = Template(program).safe_substitute(environment)
+    if name.startswith("~/"):
+        name = environment.get("HOME", "~") + name[1:]
+    return shutil.which(os.path.join(cwd, name) if "/" in name else name, path=environment.get("PATH", os.defpath))
+
+
+def _of_script(path: str, environment: Mapping[str, str], cwd: str) -> str | None:
+    """The Python in the first line of a script, directly or through env."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        first = file.readline(_FIRST_LINE)
+        words = first.removeprefix(b"#!").decode(errors="replace").split() if first.startswith(b"#!") else []
+        word = next((word for word in words if is_python(word)), None)
+        return _find(word, environment, cwd) if word else None
+    return None
+
+
+SINCE = (2, 10)
+"""The first PyTorch that reads the cap from its environment; pre-releases of 2.10.0 may not."""
+_VERSION = r"(\d+)\.(\d+)(?:\.\d+)*((?s:.*))"
+_EARLY = r"[._-]?(?i:a|b|c|rc|dev|alpha|beta|pre)"
+
+
+def knows_cap(version: str) -> bool:
+    found = re.match(_VERSION, version)
+    if found is None:
+        return False
+    release = int(found[1]), int(found[2])
+    return release > SINCE or (release == SINCE and not re.match(_EARLY, found[3]))
+
+
+# -- the kernel ----------------------------------------------------------------------------------
+
 ONE_STRING = 128 * 1024
 """Bytes of one word or one variable, with its final NUL."""
-
 _MOST = 6 * 2**20
 """Bytes of all of them together, however large the stack may be."""
-
 _POINTER = 8
-
 _OURS = 8 * 1024
 """Bytes reserved for the variables that Stoker gives a job."""
 
 
 class KernelLimits:
-    """How many bytes the environment leaves for the words and the own variables of a job."""
+    """Refuses commands that the kernel would not start with this environment."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        _refuse_large_variables(environment)
         self._limit = min(_MOST, max(0, os.sysconf("SC_ARG_MAX")) or _MOST)
-        self._environment = _size(_assignments(environment))
-        self._usual = self._limit - self._environment - _OURS
-        self._refuse_more_than(self._usual, 0)
+        self._used = _OURS
+        self._used += self.check((), environment)
 
-    def check(self, command: Command, extra: Mapping[str, str]) -> None:
-        """Refuse a command that no program could be started with in this environment."""
-        if extra:
-            _refuse_large_variables(extra)
-        elif sum(map(len, command.words)) < ONE_STRING // 4 - len(command.words):  # four bytes a character at most
-            return
-        for word in command.words:
-            if (size := _bytes(word) + 1) > ONE_STRING:
-                raise UsageError(
-                    f"a word of the command has {size_text(size)}; the kernel takes {size_text(ONE_STRING)}",
-                    "put it into a script or a file",
-                )
-        self._refuse_more_than(self._usual, _size(command.words) + _size(_assignments(extra)))
-
-    def _refuse_more_than(self, room: int, size: int) -> None:
-        if size > room:
-            together = size_text(size + self._environment)
+    def check(self, words: Sequence[str], variables: Mapping[str, str]) -> int:
+        """Bytes that the kernel needs for them; refuses what is too much, alone or together with the environment."""
+        strings = [*(("a word of the command", word) for word in words)]
+        strings += [(f"the variable {name}", f"{name}={value}") for name, value in variables.items()]
+        total = 0
+        for what, string in strings:
+            size = len(string.encode(errors="surrogateescape")) + 1
+            if size > ONE_STRING:
+                message = f"{what} has {size_text(size)}; the kernel takes {size_text(ONE_STRING)}"
+                raise UsageError(message, "put it into a script or a file")
+            total += size + _POINTER
+        if total + self._used > self._limit:
             raise UsageError(
-                f"command and environment have {together} together; the kernel takes {size_text(self._limit)}",
+                f"command and environment have {size_text(total + self._used)} together; "
+                f"the kernel takes {size_text(self._limit)}",
                 "put what is large into files, or unset some variables",
             )
-
-
-def _refuse_large_variables(variables: Mapping[str, str]) -> None:
-    for name, value in variables.items():
-        if len(value) > ONE_STRING // 8 and (size := _bytes(name) + _bytes(value) + 2) > ONE_STRING:
-            raise UsageError(
-                f"the variable {name} has {size_text(size)}; the kernel takes {size_text(ONE_STRING)}",
-                "put its value into a file, or unset it",
-            )
-
-
-def _assignments(variables: Mapping[str, str]) -> Iterable[str]:
-    return (f"{name}={value}" for name, value in variables.items())
-
-
-def _size(strings: Iterable[str]) -> int:
-    return sum(_bytes(string) + 1 + _POINTER for string in strings)
-
-
-def _bytes(text: str) -> int:
-    return len(text.encode(errors="surrogateescape"))
+        return total

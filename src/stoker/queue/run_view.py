@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -14,29 +13,24 @@ from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Waiting, result_of, state_word
-from stoker.core.learning import Learnt, usual_pace
-from stoker.core.run_result import Companion, Tally
+from stoker.core.launch import INHERIT
+from stoker.core.run_result import Tally
 from stoker.core.text import outcome, printable, shortened, text_for_json, title
 from stoker.core.units import duration_text
 from stoker.queue.knowledge import Knowledge
 from stoker.queue.view_builder import active_lines, device_lines
 from stoker.queue.view_model import Notice, NoticeMark, RunCounts, RunStatus, exactly
 from stoker.queue.view_text import consequence_text
-from stoker.store.logs import last_line, read_tail
+from stoker.store.logs import last_line
 from stoker.store.status_file import EngineStatus
 from stoker.store.writer import Store
 
 KEPT_NOTICES = 20
-
 KEPT_SUCCESSES = 40
-
 LONGEST_NAME = 60
-
 LONGEST_NOTE = 200
-
 SETTLING_SECONDS = 2.0
 """After the end of a job a snapshot of the device may still show its process."""
-
 NO_JOB_WAITS = ("no job waits", "no job waits, more may come")
 
 
@@ -78,13 +72,11 @@ class Recent:
         return {device_id for device_id, freed in self._freed.items() if at <= freed + SETTLING_SECONDS}
 
     def notices(self) -> tuple[Notice, ...]:
-        """Oldest first."""
         while self._fresh:
             self._notices.append(self._notice(*self._fresh.popleft()))
         return tuple(self._notices)
 
     def successes(self) -> tuple[int, ...]:
-        """Ids of jobs, oldest first."""
         return tuple(self._successes)
 
     def short_name(self, job: Job) -> str:
@@ -207,37 +199,10 @@ class FinishedRun(NamedTuple):
     started: float
 
 
-class Saving(NamedTuple):
-    """GPU time that jobs would have needed on GPUs of their own, less what they used."""
-
-    seconds: float
-    exact: bool
-    """Whether the slowdown of every job on a shared GPU is known; if not, this is the upper bound."""
-
-
-def saving_of(tally: Tally, learnt: Callable[[str], Learnt]) -> Saving:
-    """Count time on a shared GPU once, less the time by which sharing slowed the jobs down."""
-    busy = tally.busy
-    together = tally.gpu_seconds - busy.seconds
-    if together < LEAST_SECONDS:
-        return Saving(0.0, exact=True)
-    speeds = [_speed(one, learnt) for one in busy.companions]
-    slower = sum(
-        one.seconds * (1 - speed) for one, speed in zip(busy.companions, speeds, strict=True) if speed is not None
-    )
-    saved = together - slower
-    return Saving(saved if saved >= LEAST_SECONDS else 0.0, exact=None not in speeds and not busy.forgotten)
-
-
-def _speed(companion: Companion, learnt: Callable[[str], Learnt]) -> float | None:
-    """The speed of an attempt as a part of its speed alone; None if unknown."""
-    if not companion.kind or len(companion.models) != 1:
-        return None
-    exclusive = usual_pace(learnt(companion.kind), *companion.models)
-    from stoker.core.logs.progress import read_pace  # most runs share no GPU
-
-    pace = read_pace(read_tail(companion.log)) if exclusive else None
-    return min(1.0, pace.per_second / exclusive) if exclusive and pace and pace.per_second is not None else None
+def saved_seconds(tally: Tally) -> float:
+    """GPU time that jobs on GPUs of their own would have needed more, at most: sharing may have slowed them down."""
+    saved = tally.gpu_seconds - tally.busy.seconds
+    return saved if saved >= LEAST_SECONDS else 0.0
 
 
 class JobResult(Struct, frozen=True):
@@ -272,16 +237,13 @@ class RunResult(Struct, frozen=True):
     gpu_hours: float
     """Of all attempts; where several share a GPU, of each of them."""
     saved_gpu_hours: float = 0.0
-    """What packing saved against one job for each GPU; the most, unless the speed of each job alone is known."""
+    """What packing saved at most against one job for each GPU."""
 
 
 def newest_log(store: Store, job_id: int) -> str:
     """Path of the job's last log; empty if it wrote to a terminal or never ran."""
-    attempts = store.attempts(job_id)
-    if not attempts:
-        return ""
-    log = attempts[-1].errors or attempts[-1].log
-    return "" if log == "-" else log
+    log = next((one.errors or one.log for one in store.attempts(job_id)[-1:]), "")
+    return "" if log == INHERIT else log
 
 
 def run_result(run: FinishedRun, job_ids: list[int]) -> RunResult:
@@ -294,15 +256,18 @@ def run_result(run: FinishedRun, job_ids: list[int]) -> RunResult:
         unusable=run.tally.unusable,
         wall_seconds=round(time.time() - run.started, 3),
         gpu_hours=run.tally.gpu_seconds / 3600,
-        saved_gpu_hours=saving_of(run.tally, run.store.learnt).seconds / 3600,
+        saved_gpu_hours=saved_seconds(run.tally) / 3600,
     )
+
+
+def _iso(at: float | None) -> str | None:
+    return None if at is None else exactly(at).isoformat(timespec="milliseconds")
 
 
 def _job_result(store: Store, job_id: int) -> JobResult:
     job = store.job(job_id)
     assert job is not None
-    attempts = store.attempts(job_id)
-    last = attempts[-1] if attempts else None
+    last = next(iter(store.attempts(job_id)[-1:]), None)
     ended = job.state if isinstance(job.state, Ended) else None
     started = last.started if last else None
     return JobResult(
@@ -319,9 +284,5 @@ def _job_result(store: Store, job_id: int) -> JobResult:
         ended=_iso(ended.at if ended else None),
         seconds=ended.at - started if ended and started is not None else None,
         peak_memory=last.peak_memory if last else None,
-        log=text_for_json(last.log) if last and last.log != "-" else None,
+        log=text_for_json(last.log) if last and last.log != INHERIT else None,
     )
-
-
-def _iso(at: float | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
@@ -60,7 +59,6 @@ TABLES = (".jsonl", ".ndjson", ".toml", ".csv")
 _HEAD = 4096
 _BOM = b"\xef\xbb\xbf"
 _ELF = b"\x7fELF"
-
 Kind = Literal["script", "shell script", "interpreted", "program", "dead program", "unclear", "list"]
 
 
@@ -107,7 +105,7 @@ class Script(Struct, frozen=True):
         """Make the copy, if there is none. Call it in the transaction that adds the job: pruning waits for that."""
         copy = self._copy(paths)
         try:
-            if not _holds(copy, self.data):
+            if not os.access(copy, os.X_OK) or copy.read_bytes() != self.data:  # no copy, or a job has changed it
                 self._write(copy)
                 for folder in (copy.parent, paths.scripts, paths.state):
                     make_durable(folder)
@@ -299,10 +297,3 @@ def _which(word: str) -> str | None:
 def _with_slash(word: str) -> str:
     """A path that is not searched for on the PATH."""
     return word if "/" in word else f"./{word}"
-
-
-def _holds(copy: Path, data: bytes) -> bool:
-    """Whether the copy exists, and no job has changed it."""
-    with contextlib.suppress(FileNotFoundError):
-        return copy.read_bytes() == data and os.access(copy, os.X_OK)
-    return False

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from stoker.core.errors import NoSuchJob, UsageError
+from stoker.core.errors import NoSuchJob, UsageError, did_you_mean
 from stoker.core.job import Job, Queued
 from stoker.core.selectors import All, Last, Named, Numbers, Pick, Task, parse_selection, pick_text
 from stoker.core.spec import Dependency, parse_after
@@ -17,7 +17,6 @@ from stoker.store.writer import Store
 
 Scope = Literal["open", "ended"]
 """Jobs that `all` and names mean; a job is found by its number in any state."""
-
 _STATUS = "stoker status shows what there is"
 
 
@@ -41,7 +40,6 @@ def find_last(store: Store) -> list[int]:
 
 
 def jobs_in_order(store: Store, ids: Sequence[int]) -> list[Job]:
-    """The jobs in the order of the ids."""
     found = {job.id: job for job in queries.jobs_of(store, ids)}
     return [found[job_id] for job_id in ids]
 
@@ -55,7 +53,7 @@ def find_queued(store: Store, words: Sequence[str]) -> list[Job]:
 def _find_pick(store: Store, pick: Pick, scope: Scope) -> list[int]:
     match pick:
         case All():
-            return queries.open_ids(store) if scope == "open" else queries.ended_ids(store)
+            return queries.all_ids(store, scope)
         case Last():
             return find_last(store)
         case Numbers(first, last):
@@ -73,13 +71,9 @@ def _find_name(store: Store, pick: Named, scope: Scope) -> list[int]:
         if meant and (scope == "open" or glob):
             return meant
         if found := queries.ids_named(store, pick.pattern, "any", glob=glob):
-            return _with_its_array(store, found[-1])
+            job = store.job(found[-1])
+            return queries.ids_between(store, job.array, job.array) if job and job.array else [found[-1]]
     return []
-
-
-def _with_its_array(store: Store, job_id: int) -> list[int]:
-    job = store.job(job_id)
-    return queries.ids_between(store, job.array, job.array) if job is not None and job.array else [job_id]
 
 
 def _no_number(store: Store, pick: Numbers) -> list[int]:
@@ -99,12 +93,9 @@ def _no_task(store: Store, pick: Task) -> list[int]:
 
 
 def _no_name(store: Store, pick: Named) -> list[int]:
-    import difflib
-
-    near = difflib.get_close_matches(pick.pattern, queries.names(store), 1)
     what = "no job has a name like" if pick.is_glob else "no job is named"
-    hint = f"did you mean {printable(near[0])}?" if near else _STATUS
-    raise NoSuchJob(f"{what} '{printable(pick.pattern)}'", hint)
+    hint = did_you_mean(pick.pattern, queries.names(store), _STATUS)
+    raise NoSuchJob(f"{what} '{printable(pick.pattern)}'", printable(hint))
 
 
 MOST = 10_000
@@ -121,9 +112,10 @@ def resolve_after(store: Store, text: str, own: Job | None = None) -> tuple[Depe
     ]
     if len(found) > MOST:
         raise UsageError(f"{text!r} waits for {len(found)} jobs", f"{MOST} are the most; submit them as an array")
-    if own is not None:
-        for dependency in found:
-            _refuse_younger(dependency, own)
+    for one in found:
+        if own and (one.target >= own.id or (one.array and one.target == own.array)):
+            message = f"job {own.id} cannot wait for {one.target}, which is itself or came later"
+            raise UsageError(message, "name jobs that were submitted before it")
     return tuple(dict.fromkeys(found))
 
 
@@ -143,12 +135,4 @@ def _refuse_open_ends(store: Store, word: str) -> None:
         if isinstance(pick, Numbers) and pick.first != pick.last:
             for end in (pick.first, pick.last):
                 if store.job(end) is None:
-                    raise NoSuchJob(f"there is no job {end}", "stoker status shows what there is")
-
-
-def _refuse_younger(dependency: Dependency, own: Job) -> None:
-    if dependency.target >= own.id or (dependency.array and dependency.target == own.array):
-        raise UsageError(
-            f"job {own.id} cannot wait for {dependency.target}, which is itself or came later",
-            "name jobs that were submitted before it",
-        )
+                    raise NoSuchJob(f"there is no job {end}", _STATUS)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import itertools
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -39,10 +41,12 @@ from stoker.queue.preflight import Checkouts, KernelLimits, Preflight
 from stoker.queue.script import VARIABLE, Script
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths
+from stoker.store.schema import SubmitKey
 from stoker.store.status_file import Machine
 from stoker.store.writer import Store
 
 RUNS = "stoker-runs"
+LONGEST_KEY = 200
 
 
 def new_log_directory(parent: Path) -> Path:
@@ -66,6 +70,7 @@ OF_THE_JOB_WE_ARE_IN = frozenset(
     (
         *("STOKER_JOB_ID", "STOKER_JOB_NAME", "STOKER_ATTEMPT", "STOKER_GPU_IDS"),
         *("STOKER_ARRAY_ID", "STOKER_ARRAY_INDEX", "STOKER_WORK_DIR", "STOKER_REPORT", "STOKER_PARAMS"),
+        "STOKER_ALLOCATION",
         VARIABLE,
     )
 )
@@ -93,6 +98,44 @@ class Entered(Struct, frozen=True):
 
     part: Part
     ids: range
+    repeated: bool = False
+    """Whether it was there before, under the same key."""
+
+
+class Key(NamedTuple):
+    """The user's own name for one submit, by which a repeated one is recognised."""
+
+    text: str
+    content: str
+    """Digest of all that was given: command, options, directory."""
+
+
+def key_of(text: str, *given: Any) -> Key:
+    if not text.strip() or len(text) > LONGEST_KEY:
+        raise UsageError(
+            f"--key must have 1 to {LONGEST_KEY} characters", "name this submit, for example --key sweep-7"
+        )
+    body = json.dumps(msgspec.to_builtins(given), sort_keys=True, default=repr)
+    return Key(text, hashlib.sha256(body.encode()).hexdigest())
+
+
+def entered_before(store: Store, key: Key) -> list[Entered]:
+    """What was submitted under the key; empty where the key is new, an error where it was something else."""
+    known = store.submit_key(key.text)
+    if known is None:
+        return []
+    first = known.parts[0][0]
+    if known.content != key.content:
+        raise UsageError(
+            f"the key {key.text!r} was used for another command, other options or in another directory: job {first}",
+            f"choose another key; stoker status {first} shows what was submitted",
+        )
+    return [_entered(store, range(first, first + count), array) for first, count, array in known.parts]
+
+
+def _entered(store: Store, ids: range, array: str) -> Entered:
+    jobs = [job for job_id in ids if (job := store.job(job_id))]
+    return Entered(Part([NewJob(job.command, job.spec, job.name, job.task) for job in jobs], array), ids, repeated=True)
 
 
 class JobBuilder:
@@ -137,7 +180,6 @@ class JobBuilder:
         return specs
 
     def make(self, item: Listed) -> NewJob:
-        """A job as it is submitted."""
         spec = self.preflight.settle_cap(item.command, self.spec(item))
         return NewJob(self._command or item.command, spec, self.options_of(item).name or "", item.task, item.array)
 
@@ -179,6 +221,8 @@ class QueueSubmission:
         own = without_given(environment)
         self._environment = {name: own[name] for name in own if name not in OF_THE_JOB_WE_ARE_IN}
         self._limits = KernelLimits(self._environment)
+        self.devices = config.engine.devices
+        """The devices that the user wants the engine to have; empty is any."""
         completed = config.completed(options)
         self._builder = JobBuilder(
             script.options_of(completed) if script else completed,
@@ -212,7 +256,7 @@ class QueueSubmission:
             self.needs_devices = self.needs_devices or spec.resources.gpus > 0
         for item in items:
             try:
-                self._limits.check(item.command, self._builder.options_of(item).env)
+                self._limits.check(item.command.words, self._builder.options_of(item).env)
             except UsageError as error:
                 raise _with_place(item, error) from None
 
@@ -228,15 +272,23 @@ class QueueSubmission:
         self._builder.check(items)
         return list(self._parts(items))
 
-    def enter(self, store: Store, parts: Sequence[Part], label: str, *, held: str) -> list[Entered]:
-        """Add all jobs to the queue in one transaction."""
+    def enter(
+        self, store: Store, parts: Sequence[Part], label: str, *, held: str, key: Key | None = None
+    ) -> list[Entered]:
+        """Add all jobs to the queue in one transaction, or find those that were submitted under the key before."""
         self._paths.logs.mkdir(mode=0o700, exist_ok=True)
         with store.writing():
+            if key and (before := entered_before(store, key)):
+                return before
             if self._script:
                 self._script.keep(self._paths)
             store.add_environment(self._environment)
             batch = store.add_batch(label, self._now)
-            return [self._enter_part(store, batch, part, held) for part in parts]
+            entered = [self._enter_part(store, batch, part, held) for part in parts]
+            if key:
+                places = [(one.ids[0], len(one.ids), one.part.array) for one in entered]
+                store.add_key(key.text, SubmitKey(key.content, places))
+            return entered
 
     def _enter_part(self, store: Store, batch: int, part: Part, held: str) -> Entered:
         ids = store.add_jobs(batch, QUEUE, part.jobs, self._now, array=bool(part.array), held=held)

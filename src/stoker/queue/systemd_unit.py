@@ -42,9 +42,8 @@ WantedBy=default.target
 
 
 def unit_path(environment: Mapping[str, str]) -> Path:
-    """Where systemd finds units of this user."""
     home = environment.get("XDG_CONFIG_HOME", "")
-    configured = Path(home) if home.startswith("/") else Path.home() / ".config"
+    configured = Path(home) if home.startswith("/") else Path(os.path.expanduser("~")) / ".config"
     return configured / "systemd/user" / NAME
 
 
@@ -58,6 +57,8 @@ def unit_text(program: Sequence[str], environment: Mapping[str, str]) -> str:
 
 def write_unit(path: Path, text: str) -> None:
     """Write the unit, unless one that Stoker did not write is there."""
+    if not path.is_absolute():
+        raise UsageError("there is no home directory to write the unit to", "set HOME")
     if not _is_ours(path):
         raise UsageError(
             f"{path} was not written by Stoker, and is left as it is",

@@ -60,7 +60,9 @@ def read_sheet(data: bytes, name: str, header: int | None = 0, columns: Sequence
         what = "is empty" if not filled else f"has no row {header}"
         raise UsageError(f"{name} {what}", f"name its columns in row {header}, counted from 0")
     names = tuple(map(column_name, filled[header].fields))
-    _refuse_other_separators(names, name)
+    for sign, word in _SEPARATORS.items():
+        if len(names) == 1 and sign in names[0]:
+            raise UsageError(f"the fields of {name} are separated by {word}", "separate them by commas")
     return Sheet(names, tuple(filled[header + 1 :]))
 
 
@@ -74,14 +76,15 @@ def text_of(data: bytes, name: str) -> str:
 def split_records(text: str, name: str) -> Iterator[Record]:
     """All records, also blank ones; joined they are the text."""
     lines = list(io.StringIO(text, newline=""))
-    reader = csv.reader(lines, skipinitialspace=True)
+    reader = csv.reader([*lines, ""], skipinitialspace=True)  # an open quote takes the line after the last one along
     begin = 0
     try:
         for fields in reader:
-            record = Record(begin + 1, "".join(lines[begin : reader.line_num]), tuple(fields))
-            if reader.line_num == len(lines) > begin + 1 and record.written.count('"') % 2:
+            if begin == len(lines):
+                return
+            if reader.line_num > len(lines):
                 raise UsageError(f"{name} has a quote in line {begin + 1} that nothing closes", "close it there")
-            yield record
+            yield Record(begin + 1, "".join(lines[begin : reader.line_num]), tuple(fields))
             begin = reader.line_num
     except csv.Error as error:
         raise UsageError(f"{name} cannot be read from line {begin + 1} on: {error}", "see to its quotes") from None
@@ -109,18 +112,9 @@ def refuse_doubled(sheet: Sheet, known: Collection[str], name: str) -> None:
         raise UsageError(f"{name} has the column {doubled[0]} twice", "name each column once")
 
 
-def _refuse_other_separators(names: Sequence[str], name: str) -> None:
-    for sign, word in _SEPARATORS.items():
-        if len(names) == 1 and sign in names[0]:
-            raise UsageError(f"the fields of {name} are separated by {word}", "separate them by commas")
-
-
 COLUMNS = ("Directory", "Executable", "Filename", "Epochs", "Priority")
-
 THIS_PYTHON = "-1"
-
 _WHOLE = re.compile(r"([-+]?\d+)(?:\.0*)?", re.ASCII)
-
 _OPTIONS = frozenset(BY_NAME) - {"priority", "chdir"}
 """Options that can be columns; priority and directory are columns of the tool itself."""
 
@@ -158,7 +152,13 @@ def tasks_of(sheet: Sheet, name: str) -> list[Task | BadRow]:
         what = "has no header" if len(absent) == len(COLUMNS) else f"has no column {absent[0]}"
         raise UsageError(f"{name} {what}", f"name the columns in its first row: {','.join(COLUMNS)}")
     refuse_doubled(sheet, [*COLUMNS, *_OPTIONS], name)
-    return list(_tasks(sheet))
+    tasks: list[Task | BadRow] = []
+    for record in sheet.records:
+        try:
+            tasks.append(_task(record.line, record.text, cells_of(sheet, record)))
+        except UsageError as error:
+            tasks.append(BadRow(record.line, record.text, error.message))
+    return tasks
 
 
 def options_of(cells: Mapping[str, str]) -> JobOptions:
@@ -171,6 +171,8 @@ def options_of(cells: Mapping[str, str]) -> JobOptions:
         return msgspec.convert(given, JobOptions, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(str(error), "see stoker run --help for what each option takes") from None
+    except UnicodeEncodeError:
+        raise UsageError("a number is not written in UTF-8", "save the file as UTF-8") from None
 
 
 def split_words(text: str, what: str) -> list[str]:
@@ -181,24 +183,17 @@ def split_words(text: str, what: str) -> list[str]:
         raise UsageError(f"{what} cannot be taken apart: {str(error).lower()}", "see to its quotes") from None
 
 
-def _tasks(sheet: Sheet) -> Iterator[Task | BadRow]:
-    for record in sheet.records:
-        try:
-            yield _task(record.line, record.text, cells_of(sheet, record))
-        except UsageError as error:
-            yield BadRow(record.line, record.text, error.message)
-
-
 def _task(line: int, text: str, cells: Mapping[str, str]) -> Task:
     if "\0" in text:
         raise UsageError("it contains a NUL byte, which no program can be given")
     directory = os.path.expanduser(cells["directory"])
-    filename = _present(cells, "Filename")
+    filename, executable = _present(cells, "Filename"), _present(cells, "Executable")
+    program = os.path.expanduser(executable)
     return Task(
         line=line,
         text=text,
         directory=directory,
-        executable=_executable(_present(cells, "Executable"), directory),
+        executable=(sys.executable,) if executable == THIS_PYTHON else _words(program, directory, "its executable"),
         filename=filename,
         epochs=_whole(cells, "Epochs", 0),
         priority=_whole(cells, "Priority", -LARGEST_NUMBER),
@@ -213,12 +208,6 @@ def _present(cells: Mapping[str, str], column: str) -> str:
         hint = f" ({THIS_PYTHON} is the Python of the scheduler)" if column == "Executable" else ""
         raise UsageError(f"it has no {column}{hint}")
     return text
-
-
-def _executable(text: str, directory: str) -> tuple[str, ...]:
-    if text == THIS_PYTHON:
-        return (sys.executable,)
-    return tuple(_words(os.path.expanduser(text), directory, "its executable"))
 
 
 def _words(text: str, directory: str, what: str) -> tuple[str, ...]:

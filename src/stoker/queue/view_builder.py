@@ -15,7 +15,7 @@ from stoker.core.job import Active, Job, id_text, resources_of, started_at
 from stoker.core.spec import amount_on
 from stoker.core.text import text_for_json
 from stoker.core.units import duration_text
-from stoker.queue.knowledge import EngineStatuses, Knowledge
+from stoker.queue.knowledge import EngineStatuses, Knowledge, jobs_by_device
 from stoker.queue.view_model import (
     Counts,
     DeviceLine,
@@ -35,7 +35,6 @@ from stoker.store.engine_lock import QUEUE
 from stoker.store.queries import Load, Period, Tasks, drained_key, paused_key
 
 SCHEMA = "stoker.status/1"
-
 _PAGE = 256
 
 
@@ -85,6 +84,8 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
     status = knowledge.statuses.of(engine)
     devices = job.state.devices if isinstance(job.state, Active) else ()
     live = knowledge.live(job.id) if devices else None
+    seen = None if started is None else knowledge.last_seen(engine, started)
+    forecast = status if status and knowledge.last_seen(engine, 0.0) is None else None
     return JobLine(
         id=job.id,
         label=id_text(job),
@@ -100,10 +101,10 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
         used_bytes=knowledge.used_by(job.id),
         submitted=exactly(job.submitted),
         started=moment(started),
-        seconds=None if started is None else round(max(0.0, knowledge.now - started), 3),
+        seconds=None if started is None else round(max(0.0, (seen or knowledge.now) - started), 3),
         limit_seconds=spec.limit,
-        expected_start=moment(status.starts.get(job.id)) if status else None,
-        expected_end=moment(status.ends.get(job.id)) if status else None,
+        expected_start=moment(forecast.starts.get(job.id)) if forecast else None,
+        expected_end=moment(forecast.ends.get(job.id)) if forecast else None,
         why=text_for_json(why),
         run="" if engine == QUEUE else text_for_json(status.label if status else engine),
         hook=spec.role == "hook",
@@ -113,6 +114,7 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
         peak_vram_bytes=live.peak if live else None,
         utilisation_percent=live.utilisation if live else None,
         speed=knowledge.speeds.get(job.id) if devices else None,
+        last_seen=moment(seen),
     )
 
 
@@ -132,20 +134,11 @@ class Holders(NamedTuple):
 
 def device_lines(knowledge: Knowledge, settling: Collection[str] = ()) -> list[DeviceLine]:
     """Every device that an engine knows; on `settling` ones the driver may still show a job that has just ended."""
-    on = jobs_by_device([job for job, _ in knowledge.active])
+    on = jobs_by_device(job for job, _ in knowledge.active)
     return [
         _device_line(device, on.get(device.id, []), knowledge, settling=device.id in settling)
         for device in knowledge.devices.values()
     ]
-
-
-def jobs_by_device(jobs: Sequence[Job]) -> dict[str, list[Job]]:
-    """The jobs on each device, by its id."""
-    on: dict[str, list[Job]] = {}
-    for job in jobs:
-        for device_id in job.state.devices if isinstance(job.state, Active) else ():
-            on.setdefault(device_id, []).append(job)
-    return on
 
 
 def mark_of(value: Any) -> Mark | None:
@@ -159,6 +152,8 @@ def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge, *, s
     reading = knowledge.readings[device.id]
     holders = _holders(device, reading, jobs, knowledge)
     ours, others = memory_split(device, reading, holders, knowledge.tolerance(device.id), settling=settling)
+    whole = device.memory or 0
+    reserved = [amount_on(resources_of(job), device) for job in jobs if job.id not in knowledge.nested]
     return DeviceLine(
         id=text_for_json(device.id),
         label=text_for_json(device.label),
@@ -167,7 +162,7 @@ def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge, *, s
         memory_bytes=device.memory,
         used_bytes=reading.used,
         ours_bytes=ours,
-        reserved_bytes=_reserved(device, jobs),
+        reserved_bytes=min(whole, sum(whole if amount is None else amount for amount in reserved)),
         others_bytes=others,
         utilisation_percent=reading.utilisation,
         temperature_celsius=reading.temperature,
@@ -176,8 +171,11 @@ def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge, *, s
         drained=mark_of(knowledge.settings.get(drained_key(device.id))),
         jobs=[id_text(job) for job in jobs],
         leases=list(holders.leases),
-        strangers=[_foreign_process(process) for process in holders.strangers],
-        combined_speed=_together(holders, knowledge),
+        strangers=[
+            ForeignProcess(one.pid, text_for_json(one.owner), text_for_json(one.command), one.memory, one.graphics)
+            for one in holders.strangers
+        ],
+        combined_speed=together(holders, knowledge.speeds) if len(jobs) > 1 else None,
     )
 
 
@@ -222,28 +220,12 @@ def memory_split(
     return ours, max(theirs, min(claimed, whole))
 
 
-def _reserved(device: Device, jobs: Sequence[Job]) -> int:
-    whole = device.memory or 0
-    amounts = [amount_on(resources_of(job), device) for job in jobs]
-    return min(whole, sum(whole if amount is None else amount for amount in amounts))
-
-
-def _together(holders: Holders, knowledge: Knowledge) -> float | None:
+def together(holders: Holders, speeds: Mapping[int, float]) -> float | None:
     """The combined speed of our jobs on a device; None if others compute there too, or not all speeds are known."""
     if holders.leases or not all(process.graphics for process in holders.strangers):
         return None
-    return together(holders.jobs, knowledge.speeds) if len(holders.jobs) > 1 else None
-
-
-def together(jobs: Sequence[Job], speeds: Mapping[int, float]) -> float | None:
-    """The sum of the speeds of all jobs on a device; None unless all are known."""
-    known = [speeds[job.id] for job in jobs if job.id in speeds]
-    return round(sum(known), 2) if len(known) == len(jobs) > 1 else None
-
-
-def _foreign_process(process: Process) -> ForeignProcess:
-    owner, command = text_for_json(process.owner), text_for_json(process.command)
-    return ForeignProcess(process.pid, owner, command, process.memory, process.graphics)
+    known = [speeds[job.id] for job in holders.jobs if job.id in speeds]
+    return round(sum(known), 2) if len(known) == len(holders.jobs) > 1 else None
 
 
 # -- the queue -----------------------------------------------------------------------------------
@@ -298,6 +280,8 @@ def _silence(statuses: EngineStatuses) -> str:
     if not statuses.silence:
         return ""
     old = duration_text(statuses.silence)
+    if statuses.problem:
+        return f"{statuses.problem}; what the engine showed is {old} old, and nothing starts until there is space"
     return f"the engine does not answer: what it showed is {old} old; see stoker engine status"
 
 

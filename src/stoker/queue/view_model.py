@@ -12,6 +12,7 @@ from stoker.core.device import Device
 from stoker.core.job import Assigned, Edited, Event
 from stoker.core.planner.placement import suits
 from stoker.core.spec import Resources, amount_on
+from stoker.core.units import in_calendar
 
 VramMode = Literal["none", "all", "auto", "size"]
 
@@ -92,7 +93,7 @@ LETTERS: dict[JobWord, str] = {
 
 
 class Mark(Struct, frozen=True):
-    """Something that somebody set, since when."""
+    """Something that a user set, since when."""
 
     note: str
     since: datetime | None = None
@@ -205,6 +206,8 @@ class JobLine(Struct, frozen=True):
     """How busy it kept its GPUs on average while it had them to itself."""
     speed: float | None = None
     """As a part of its speed alone, if it shares a GPU and its log tells the rate."""
+    last_seen: datetime | None = None
+    """When an engine last confirmed that it runs; null while one watches it. `seconds` counts until then."""
 
 
 class Counts(Struct, frozen=True):
@@ -293,4 +296,5 @@ def moment(at: float | None) -> datetime | None:
 
 
 def exactly(at: float) -> datetime:
-    return datetime.fromtimestamp(round(at, 3), UTC)
+    """A time as data for screens and JSON."""
+    return datetime.fromtimestamp(round(in_calendar(at), 3), UTC)

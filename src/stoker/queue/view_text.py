@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from stoker.core.device import Device
 from stoker.core.job import Active, Event, Exited, Job, needs_exclusive
 from stoker.core.planner.placement import suits
-from stoker.core.units import size_text
+from stoker.core.units import in_calendar, size_text
 from stoker.queue.view_model import VramMode
 
 DAY = 86400.0
-
 _SPANS = (("d", DAY), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
 
 
 def clock_text(at: float, now: float) -> str:
     """`14:32` today, `Fri 12:00` within six days, else a date."""
-    then, today = time.localtime(at), time.localtime(now)
+    then, today = time.localtime(in_calendar(at)), time.localtime(now)
     if then[:3] == today[:3]:
         return time.strftime("%H:%M", then)
     if abs(at - now) < 6 * DAY:
@@ -28,7 +28,7 @@ def clock_text(at: float, now: float) -> str:
 
 def stamp(at: float) -> str:
     """`2026-11-15 22:14:03`, local time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(in_calendar(at)))
 
 
 def span_text(seconds: float) -> str:
@@ -116,3 +116,31 @@ def _what_follows(job: Job, event: Exited) -> str:
     if not event.floor:
         return f"{again} with as much set aside as before"
     return f"{again} with {size_text(max(job.floor, job.spec.resources.memory or 0))} set aside"
+
+
+class LocalZone(tzinfo):
+    """The zone of the C library: TZ, or that of the system.
+
+    datetime.astimezone() gives the offset of one moment, which is an hour off for half of the year.
+    """
+
+    def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        """Offset from UTC at a local time."""
+        if moment is None:
+            return None
+        naive = moment.replace(tzinfo=None)
+        return naive - datetime.fromtimestamp(naive.timestamp(), UTC).replace(tzinfo=None)
+
+    def fromutc(self, moment: datetime) -> datetime:
+        """The local time of a moment in UTC."""
+        seconds = moment.replace(tzinfo=UTC).timestamp()
+        return datetime.fromtimestamp(seconds).replace(tzinfo=self)
+
+    def dst(self, moment: datetime | None) -> timedelta | None:
+        """Unknown: only the whole offset is used."""
+        del moment
+        return None
+
+    def tzname(self, moment: datetime | None) -> str | None:
+        """The abbreviation at a local time: CET, EDT."""
+        return None if moment is None else moment.replace(tzinfo=None).astimezone().tzname()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -26,7 +27,10 @@ class Forkserver:
     """A process that forks workers."""
 
     def __init__(self) -> None:
-        self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = _start()
+        self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+        self._failures: dict[str, int] = {}
+        with contextlib.suppress(OSError):  # it is tried again when the first worker is started
+            self._running = _start()
 
     def fork(self, folder: Path, descriptors: list[int], shared: Shared) -> None:
         """Fork a worker; a forkserver that was killed is replaced once."""
@@ -41,6 +45,14 @@ class Forkserver:
             else:
                 return
         raise StokerError("the process that starts jobs keeps dying", "see whether something kills it (ulimit, OOM)")
+
+    def failure(self, folder: Path) -> int:
+        """The error's number where no process could be made for the worker, else 0; told once."""
+        with contextlib.suppress(OSError):
+            while self._running is not None and (answer := self._running[1].recv(4096, socket.MSG_DONTWAIT)):
+                number, _, name = answer.partition(b" ")
+                self._failures[os.fsdecode(name)] = int(number)
+        return self._failures.pop(str(folder), 0)
 
     def close(self) -> None:
         """Let it exit; workers live on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from stoker.core.errors import StokerError
 from stoker.core.launch import Order
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted
 
@@ -15,6 +16,7 @@ __all__ = [
     "Event",
     "ProcessIds",
     "Runner",
+    "ShortOfResources",
     "WorkerLost",
     "WorkerRunner",
     "Workers",
@@ -23,6 +25,15 @@ __all__ = [
 
 class WorkerLost(NamedTuple):
     """The worker is dead and none of its processes is left; its journal was reported before."""
+
+    errno: int = 0
+    """Why no process could be made for it; 0 where there was one."""
+    damaged: bool = False
+    """Whether its journal could not be read to the end: what it did not report may have run."""
+
+
+class ShortOfResources(StokerError):
+    """No worker can be started, because the machine is short of something or a disk does not work."""
 
 
 Event = AttemptStarted | AttemptExited | AttemptReturned | WorkerLost
@@ -55,6 +66,14 @@ class Runner(Protocol):
 
     def poll(self) -> Iterable[tuple[str, Event]]:
         """Events since the last call with their workers, for each worker in order."""
+
+    @property
+    def survivors(self) -> Mapping[int, str]:
+        """Jobs that cannot be over, because processes of theirs outlive their dead worker, each with the reason."""
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with workers, for the user; empty where nothing is."""
 
     def forget(self, worker: str) -> None:
         """Remove what is left of a lost worker, once all its events are recorded."""

@@ -7,15 +7,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import stat
+from collections.abc import Collection
 from typing import NamedTuple
 
 SIZE = 1 << 20
 """Bytes reserved; room for several thousand attempts, after which a worker is replaced."""
 NOTE_LIMIT = 600
+REFUSED = 126
+"""Exit code of a command that exists and cannot be started."""
 _NO_NOTE = '""'
 """Written for nearly all attempts."""
 _PIECE = 1 << 16
 """Bytes read at once; several times the longest line."""
+_NOTHING = bytes(_PIECE)
+_LONGEST = 16 * SIZE
+"""Bytes that are read at most of an unreadable journal."""
+_KEY = re.compile(r"[0-9]{1,18}\.[0-9]{1,9}")
+_LATEST = 2.0**33
+"""Seconds since the epoch, in the year 2242."""
+_WHYS = frozenset(("exited", "timeout", "stopped", "refused"))
 
 
 class AttemptStarted(NamedTuple):
@@ -32,6 +44,10 @@ class Born(NamedTuple):
     pid: int
     worker: int = 0
     """The worker's process: the ancestor of all processes of the attempt, orphans too."""
+    ticks: int = 0
+    """Clock ticks since boot when it had started: one that starts later and has the same number is another."""
+    boot: str = ""
+    """The kernel's id of this boot: after the next one the other numbers mean nothing."""
 
 
 class AttemptExited(NamedTuple):
@@ -47,10 +63,13 @@ class AttemptExited(NamedTuple):
 
 
 class AttemptReturned(NamedTuple):
-    """Written when an attempt is returned that was never started."""
+    """Written when an attempt is returned that has no process: it was recalled, or could not be started."""
 
     attempt: str
     at: float
+    errno: int = 0
+    """What the machine was short of when the worker tried to start it; 0 where it did not try."""
+    note: str = ""
 
 
 Fact = AttemptStarted | AttemptExited | AttemptReturned
@@ -58,15 +77,23 @@ Fact = AttemptStarted | AttemptExited | AttemptReturned
 Record = Fact | Born
 
 
+class Unreadable(ValueError):
+    """A line that no worker wrote, or that contradicts the lines before it."""
+
+
 def line_of(record: Record) -> bytes:
-    """The record as one line."""
+    """The record as one line. Fields may only be added where older engines ignore them (after those of S, P and R)."""
     match record:
         case AttemptStarted(attempt, at):
             return f"S {attempt} {at:.6f}\n".encode()
-        case Born(attempt, pid, worker):
-            return f"P {attempt} {pid} {worker}\n".encode()
-        case AttemptReturned(attempt, at):
+        case Born(attempt, pid, worker, ticks, boot):
+            more = f" {ticks} {boot}" if boot else ""
+            return f"P {attempt} {pid} {worker}{more}\n".encode()
+        case AttemptReturned(attempt, at, 0):
             return f"R {attempt} {at:.6f}\n".encode()
+        case AttemptReturned(attempt, at, errno, note):
+            # It follows an S, after which an older engine takes only an E. To that it is what it always was, a refusal.
+            return line_of(AttemptExited(attempt, at, REFUSED, 0, "refused", -errno, note))
         case AttemptExited():
             head = f"E {record.attempt} {record.at:.6f} {record.code} {record.signal} {record.why} {record.peak}"
             note = json.dumps(record.note[:NOTE_LIMIT]) if record.note else _NO_NOTE
@@ -74,17 +101,51 @@ def line_of(record: Record) -> bytes:
 
 
 def record_of(line: bytes) -> Record:
-    """The record that a whole line holds."""
-    kind, attempt, at, *rest = line.decode().split(" ", 7)
-    if kind == "S":
-        return AttemptStarted(attempt, float(at))
-    if kind == "P":
-        return Born(attempt, int(at), int(rest[0]) if rest else 0)
-    if kind == "R":
-        return AttemptReturned(attempt, float(at))
-    code, signal, why, peak, note = rest
+    """The record that a whole line holds; raises Unreadable where it holds none."""
+    try:
+        kind, attempt, at, *rest = line.decode("ascii").split(" ", 7)
+        if _KEY.fullmatch(attempt) is None:
+            raise Unreadable
+        if kind == "S":
+            return AttemptStarted(attempt, _moment(at))
+        if kind == "P":
+            return _born(attempt, at, *rest)
+        if kind == "R":
+            return AttemptReturned(attempt, _moment(at))
+        if kind == "E":
+            return _ended(attempt, at, *rest)
+        raise Unreadable
+    except (ValueError, TypeError, RecursionError):
+        raise Unreadable(f"{line[:60]!r} is no line of a worker") from None
+
+
+def _born(attempt: str, pid: str, worker: str = "0", ticks: str = "0", boot: str = "", *_: str) -> Born:
+    return Born(attempt, _number(pid, 2**31), _number(worker, 2**31), _number(ticks, 2**63), boot)
+
+
+def _ended(attempt: str, at: str, *fields: str) -> AttemptExited | AttemptReturned:
+    code, signal, why, peak, note = fields
     words = "" if note == _NO_NOTE else json.loads(note)
-    return AttemptExited(attempt, float(at), int(code), int(signal), why, int(peak), words)
+    if why not in _WHYS or not isinstance(words, str):
+        raise Unreadable
+    if peak.startswith("-"):
+        return AttemptReturned(attempt, _moment(at), _number(peak[1:], 4096), words)
+    ended = _number(code, 256), _number(signal, 256), why, _number(peak, 2**63)
+    return AttemptExited(attempt, _moment(at), *ended, words)
+
+
+def _moment(text: str) -> float:
+    at = float(text)
+    if not 0 <= at < _LATEST:
+        raise Unreadable
+    return at
+
+
+def _number(text: str, bound: int) -> int:
+    number = int(text) if len(text) < 20 else bound
+    if not 0 <= number < bound:
+        raise Unreadable
+    return number
 
 
 def create(path: str) -> int:
@@ -100,26 +161,93 @@ def create(path: str) -> int:
 
 
 class Reader:
-    """Reads a journal from where it stopped the last time."""
+    """Reads a journal from where it stopped the last time, up to the first line that cannot be right."""
 
     def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # it may be a FIFO
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            os.close(self._descriptor)
+            raise OSError("it is not a file")
         self.offset = 0
+        self.damage = ""
+        """Why no more is read; empty while all lines are good."""
+        self._running = ""
+        """The attempt that has started and not ended: a worker runs one at a time."""
 
     def news(self) -> list[Record]:
         """The records written since the last call; an incomplete line waits for the next."""
         records: list[Record] = []
-        while lines := self._whole_lines():
-            records += map(record_of, lines)
+        while not self.damage and (lines := self._whole_lines()):
+            for line in lines:
+                try:
+                    record = record_of(line)
+                    self._check(record)
+                except Unreadable as error:
+                    self.damage = str(error)
+                    break
+                records.append(record)
+                self.offset += len(line) + 1
+        if self.damage:  # an R before it may have been an S, whose process runs
+            records = [record for record in records if not isinstance(record, AttemptReturned) or record.errno]
         return records
 
+    def ends(self, attempts: Collection[str]) -> list[AttemptExited | AttemptReturned]:
+        """What the unreadable rest still says about the ends of attempts. Only of use once the worker is dead."""
+        found: dict[str, AttemptExited | AttemptReturned] = {}
+        for line in re.split(rb"[\0\n]+", self._rest()):
+            if line.startswith(b"E "):
+                try:
+                    record = record_of(line)
+                except Unreadable:
+                    continue
+                if record.attempt in attempts and isinstance(record, AttemptExited | AttemptReturned):
+                    found.setdefault(record.attempt, record)
+        return list(found.values())
+
+    def contents(self) -> bytes:
+        """All that was written, for inspection."""
+        return os.pread(self._descriptor, _LONGEST, 0).rstrip(b"\0")
+
+    def _check(self, record: Record) -> None:
+        """Raise Unreadable where a worker cannot have written this after the lines before it."""
+        match record:
+            case AttemptStarted() if not self._running:
+                self._running = record.attempt
+            case Born() if self._running == record.attempt:
+                pass
+            case AttemptReturned(errno=0) if self._running != record.attempt:
+                pass
+            case AttemptExited() | AttemptReturned() if self._running == record.attempt:
+                self._running = ""
+            case _:
+                raise Unreadable(f"{line_of(record)[:60]!r} contradicts the line before it")
+
     def _whole_lines(self) -> list[bytes]:
-        span = os.pread(self._descriptor, _PIECE, self.offset)
-        text, end, _ = span.partition(b"\0")[0].rpartition(b"\n")
-        if not end:
-            return []
-        self.offset += len(text) + 1
-        return text.split(b"\n")
+        try:
+            span = os.pread(self._descriptor, _PIECE, self.offset)
+            written, _, beyond = span.partition(b"\0")
+            text, end, _ = written.rpartition(b"\n")
+            if end:
+                return text.split(b"\n")
+            if len(written) == _PIECE or beyond != _NOTHING[: len(beyond)]:
+                self._suspect(len(written))
+        except OSError as error:
+            self.damage = str(error.strerror)
+        return []
+
+    def _suspect(self, length: int) -> None:
+        """A line is too long, or begins behind a NUL byte. The worker may have written between two pages read."""
+        again = os.pread(self._descriptor, _PIECE, self.offset).partition(b"\0")
+        if len(again[0]) == length and b"\n" not in again[0] and again[2].strip(b"\0"):
+            self.damage = f"a NUL byte in the line at byte {self.offset}"
+        elif len(again[0]) == _PIECE and b"\n" not in again[0]:
+            self.damage = f"no end of the line at byte {self.offset}"
+
+    def _rest(self) -> bytes:
+        try:
+            return os.pread(self._descriptor, _LONGEST, self.offset)
+        except OSError:
+            return b""
 
     @property
     def nearly_full(self) -> bool:

@@ -7,6 +7,7 @@ import fcntl
 import os
 import selectors
 import shutil
+import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -19,11 +20,14 @@ from stoker.core.errors import StokerError
 from stoker.core.launch import Order
 from stoker.runner import journal, processes
 from stoker.runner.forkserver_client import Forkserver, Shared
-from stoker.runner.interface import Event, WorkerLost
-from stoker.runner.worker_link import Link, locked
+from stoker.runner.interface import Event, ShortOfResources, WorkerLost
+from stoker.runner.spawn import is_shortage
+from stoker.runner.worker_link import INHERITED, LOCK, MARKER, Link, lives
 
-MARKER = "STOKER_KEEPER"
-"""Variable in every job's environment by which processes of a dead worker are found."""
+COPIES_LIMIT = 20
+"""Copies of damaged journals that are kept."""
+REMEMBERED_SECONDS = 3600.0
+"""For how long users are told of a damaged journal after its worker is gone."""
 
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -39,7 +43,12 @@ class LocalRunner:
         share_output: bool = False,
         share_input: bool = False,
         forkserver: Forkserver | None = None,
+        copies: Path | None = None,
     ) -> None:
+        """`copies` is a directory for copies of damaged journals."""
+        self._copies = copies
+        self._damages: dict[str, tuple[float, str]] = {}
+        """By worker, what is wrong with its journal, and until when users are told (monotonic)."""
         self._directory = directory
         self._engine = engine
         self._shared = Shared(input=share_input, output=share_output)
@@ -76,7 +85,8 @@ class LocalRunner:
             raise
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise StokerError(
+            kind = ShortOfResources if is_shortage(error) else StokerError
+            raise kind(
                 f"cannot prepare a worker in {self._directory}: {error.strerror}",
                 "see whether the disk is full, or a limit on processes or open files is reached",
             ) from error
@@ -95,6 +105,7 @@ class LocalRunner:
             link.put_environment(order.environment, variables)
             extra = {**order.extra, MARKER: worker}
             link.put({"do": "run", **msgspec.structs.asdict(order), "extra": extra})
+            link.expect(order.attempt)
             self._unsent[worker] = link
 
     def flush(self) -> None:
@@ -105,7 +116,12 @@ class LocalRunner:
         self._unsent.clear()
 
     def stop(self, worker: str, attempt: str, grace: float, number: int = 0) -> None:
-        """Send TERM or another signal now, and KILL after the grace, to every process of the attempt."""
+        """Send TERM or another signal now, and KILL after the grace, to every process of the attempt.
+
+        What a dead worker left is killed anyway, now at once.
+        """
+        if link := self._ended.get(worker):
+            link.check_at = 0.0
         self._send(worker, {"do": "stop", "attempt": attempt, "grace": grace, "signal": number})
 
     def recall(self, worker: str) -> None:
@@ -122,6 +138,8 @@ class LocalRunner:
 
     def account(self, worker: str, attempt: str) -> None:
         """Ask for an attempt that may never have been sent: a worker that does not know it returns it."""
+        if link := self._links.get(worker) or self._ended.get(worker):
+            link.expect(attempt)
         self._send(worker, {"do": "account", "attempt": attempt})
 
     def poll(self) -> Iterator[tuple[str, Event]]:
@@ -146,25 +164,36 @@ class LocalRunner:
 
     def journal_is_full(self, worker: str) -> bool:
         """Whether the worker's journal is nearly full, so that another worker should replace it."""
-        return worker in self._links and self._links[worker].reader.nearly_full
+        return worker in self._links and self._links[worker].worn_out
+
+    @property
+    def survivors(self) -> Mapping[int, str]:
+        """Jobs whose processes outlive their dead worker, each with the reason why they are not over."""
+        return {job: why for link in self._ended.values() for job, why in link.survivors.items()}
+
+    @property
+    def trouble(self) -> str:
+        """Processes that outlive their workers, and damaged journals."""
+        now = time.monotonic()
+        self._damages = {worker: known for worker, known in self._damages.items() if known[0] > now}
+        survivors = [f"job {job}: {why}" for job, why in self.survivors.items()]
+        return "; ".join([*survivors, *(text for _, text in self._damages.values())])
 
     def adopt(self, worker: str) -> bool:
         """Take over a worker of a dead engine; its journal is read from the start. False if it left no trace."""
-        try:
-            link = Link(self._directory / worker, None)
-        except FileNotFoundError:
+        folder = self._directory / worker
+        link = _opened(folder)
+        alive = link.alive()
+        if link.reader is None and not alive and link.leftovers() is None:
             return False
         self._ended[worker] = link
-        if link.alive():
+        if alive:
             self._reconnect(link)
         return True
 
     def is_dead(self, worker: str) -> bool:
         """Whether a worker of any engine is dead, or never existed."""
-        try:
-            return not locked(self._directory / worker)
-        except FileNotFoundError:
-            return True
+        return not lives(self._directory / worker)
 
     def forget(self, worker: str) -> None:
         """Remove a dead worker's folder, once all its events are recorded."""
@@ -211,7 +240,7 @@ class LocalRunner:
             hint = b"?"
         except OSError:
             hint = b""
-        yield from ((link.name, record) for record in link.news())
+        yield from self._news(link)
         if not hint:
             self._selector.unregister(connection)
             link.hang_up()
@@ -226,14 +255,43 @@ class LocalRunner:
         if link.alive():
             self._reconnect(link)
             return
-        yield from ((link.name, record) for record in link.news())
-        orphans = processes.marked(f"{MARKER}={link.name}".encode()) if link.has_open_attempts else []
-        if orphans:
-            processes.send(orphans, 9)
+        yield from self._news(link)
+        if (left := link.leftovers()) is not None:
+            processes.send(left, signal.SIGKILL)
             return
+        yield from ((link.name, record) for record in link.last_news())
         del self._ended[link.name]
         link.close()
-        yield link.name, WorkerLost()
+        yield link.name, WorkerLost(self._forkserver.failure(link.folder), bool(link.damage))
+
+    def _news(self, link: Link) -> Iterator[tuple[str, journal.Fact]]:
+        yield from ((link.name, record) for record in link.news())
+        if link.damage and not link.retired:
+            self._retire(link)
+
+    def _retire(self, link: Link) -> None:
+        """Keep a copy of a damaged journal, and let its worker leave once it is idle: its last lines tell the rest."""
+        link.retired = True
+        copy = self._copy(link)
+        text = (
+            f"the journal of worker {link.name} is damaged ({link.damage}){copy}; its jobs end when the worker leaves"
+        )
+        self._damages[link.name] = time.monotonic() + REMEMBERED_SECONDS, text
+        self._send(link.name, {"do": "leave"})
+
+    def _copy(self, link: Link) -> str:
+        """Copy the journal, and return where to as a part of a sentence."""
+        if self._copies is None or link.reader is None:
+            return ""
+        try:
+            self._copies.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if len(os.listdir(self._copies)) >= COPIES_LIMIT:
+                return ""
+            path = self._copies / f"{link.name}.journal"
+            path.write_bytes(link.reader.contents())
+        except OSError:  # it only serves inspection
+            return ""
+        return f", a copy is {path}"
 
     def _reconnect(self, link: Link) -> None:
         """Connect to a living worker again; one that is just exiting does not answer."""
@@ -241,6 +299,7 @@ class LocalRunner:
             link.connection = _connect(link.folder)
             del self._ended[link.name]
             self._watch(link)
+            link.retired = False  # the leave order needs the connection
 
     # -- starting a worker -----------------------------------------------------------------------
 
@@ -250,18 +309,31 @@ class LocalRunner:
         It inherits all of them, so there is no moment at which it lives without its lock.
         """
         with contextlib.ExitStack() as inherited:
-            lock = _inherited(inherited, os.open(folder / "lock", _NEW_FILE, 0o600))
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock, jobs = (_inherited(inherited, _locked_file(folder / name)) for name in (LOCK, INHERITED))
             record = _inherited(inherited, journal.create(str(folder / "journal")))
             listener = inherited.enter_context(_listen(folder))
-            link = Link(folder, None)
+            link = Link(folder, journal.Reader(str(folder / "journal")))
             try:
                 link.connection = _connect(folder)
-                self._forkserver.fork(folder, [listener.fileno(), lock, record], self._shared)
+                self._forkserver.fork(folder, [listener.fileno(), lock, record, jobs], self._shared)
             except BaseException:
                 link.close()
                 raise
         return link
+
+
+def _opened(folder: Path) -> Link:
+    """The link of a worker that another engine started, whatever its folder is like."""
+    try:
+        return Link(folder, journal.Reader(str(folder / "journal")))
+    except OSError as error:
+        return Link(folder, None, error.strerror or str(error))
+
+
+def _locked_file(path: Path) -> int:
+    descriptor = os.open(path, _NEW_FILE, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
 
 
 def _inherited(stack: contextlib.ExitStack, descriptor: int) -> int:

@@ -10,10 +10,13 @@ import ctypes
 import errno
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 _PR_SET_CHILD_SUBREAPER = 36
+_TICK = 10**9 // os.sysconf("SC_CLK_TCK")
+"""Nanoseconds."""
 
 
 class Seen(NamedTuple):
@@ -22,6 +25,9 @@ class Seen(NamedTuple):
     pid: int
     parent: int
     started: int
+    """In clock ticks since boot."""
+    group: int = 0
+    session: int = 0
 
 
 def become_subreaper() -> None:
@@ -51,6 +57,54 @@ def marked(marker: bytes) -> list[Seen]:
     user = os.getuid()
     carriers = [process for process in every if _carries(process.pid, marker, user)]
     return list(dict.fromkeys([*carriers, *_below([process.pid for process in carriers], every)]))
+
+
+def ticks_now() -> int:
+    """Clock ticks since boot: what /proc would show as the start of a process that starts now."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // _TICK
+
+
+def boot_id() -> str:
+    """The kernel's id of this boot; empty where it does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read().decode().strip()
+    except OSError:
+        return ""
+
+
+def of_session(leader: int, ticks: int) -> list[Seen]:
+    """The processes in the session or group that a process opened, and their descendants.
+
+    The process had started at `ticks`: one with its number that started later is another. The kernel gives the number
+    of a session to no new process while any process is in the session.
+    """
+    every = _all_processes()
+    if any(process.pid == leader and process.started > ticks for process in every):
+        return []
+    members = [process for process in every if leader in {process.pid, process.group, process.session}]
+    return list(dict.fromkeys([*members, *_below([process.pid for process in members], every)]))
+
+
+def holding(path: str) -> list[Seen]:
+    """The other processes that hold an flock on a file, by a descriptor that they inherited, and their descendants.
+
+    One that only reads the file, such as a backup, is none. Those of other users cannot be seen.
+    """
+    every = _all_processes()
+    holders = [
+        process
+        for process in every
+        for number in _open_as(process.pid, {path, f"{path} (deleted)"})
+        if b"FLOCK" in _content(f"/proc/{process.pid}/fdinfo/{number}")
+    ]
+    return list(dict.fromkeys([*holders, *_below([process.pid for process in holders], every)]))
+
+
+def having_open(paths: Iterable[str]) -> list[Seen]:
+    """The other processes that have one of the files open, even if it was removed."""
+    wanted = {name for path in paths for name in (path, f"{path} (deleted)")}
+    return [process for process in _all_processes() if any(_open_as(process.pid, wanted))]
 
 
 def send(targets: Iterable[Seen], number: int) -> None:
@@ -108,19 +162,49 @@ def _all_processes() -> list[Seen]:
 
 
 def _look(pid: str) -> Seen | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            fields = stat.read().rpartition(b")")[2].split()
-    except OSError:
+    fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if not fields or fields[0] in b"ZX":
         return None
-    return None if fields[0] in b"ZX" else Seen(int(pid), int(fields[1]), int(fields[19]))
+    return Seen(int(pid), int(fields[1]), int(fields[19]), int(fields[2]), int(fields[3]))
+
+
+def _open_as(pid: int, paths: set[str]) -> Iterator[str]:
+    """The numbers of a process's descriptors for one of the files. Their names are read, since a stat may hang."""
+    if pid == os.getpid():
+        return
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError as error:
+        _raise_shortage(error)
+        return
+    for number in numbers:
+        try:
+            if os.readlink(f"/proc/{pid}/fd/{number}") in paths:
+                yield number
+        except OSError as error:
+            _raise_shortage(error)
 
 
 def _carries(pid: int, marker: bytes, owner: int) -> bool:
     try:
         if os.stat(f"/proc/{pid}").st_uid != owner:
             return False
-        with open(f"/proc/{pid}/environ", "rb") as environ:
-            return marker in environ.read().split(b"\0")
     except OSError:
         return False
+    return marker in _content(f"/proc/{pid}/environ").split(b"\0")
+
+
+def _content(path: str) -> bytes:
+    """A file of /proc; empty where the process is gone or another user's."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        _raise_shortage(error)
+        return b""
+
+
+def _raise_shortage(error: OSError) -> None:
+    """Raise the error again if it is not about the process: then nothing is known of that."""
+    if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
+        raise error

@@ -15,6 +15,8 @@ from typing import Any
 INHERIT = "-"
 _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
 _DEFAULT_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+_MACHINE_WIDE = frozenset((errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE))
+_OF_A_DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE))
 _FileActions = Sequence[tuple[int, int, int]]
 
 
@@ -25,6 +27,25 @@ class Refused(Exception):
         super().__init__(note)
         self.code = code
         self.note = note
+
+
+class Short(Exception):
+    """The attempt cannot be started now, because the machine is short of something or a disk does not work."""
+
+    def __init__(self, error: OSError, note: str) -> None:
+        super().__init__(note)
+        self.errno = error.errno or 0
+        self.note = note
+
+
+def is_shortage(error: OSError) -> bool:
+    """Whether an error is the machine's and not the job's, so that the same start may succeed later."""
+    return error.errno in _MACHINE_WIDE or error.errno in _OF_A_DISK
+
+
+def is_machine_wide(number: int) -> bool:
+    """Whether a shortage concerns every start, and not only those that use the same disk."""
+    return number in _MACHINE_WIDE
 
 
 def launch(order: Mapping[str, Any], environment: Mapping[str, str]) -> int:
@@ -62,7 +83,7 @@ def _enter(directory: str) -> None:
     try:
         os.chdir(directory)
     except OSError as error:
-        raise Refused(126, f"cannot enter {directory}: {error.strerror}") from None
+        raise _failure(error, f"cannot enter {directory}: {error.strerror}") from None
 
 
 def _open_outputs(out: str, err: str) -> tuple[int, int]:
@@ -72,7 +93,7 @@ def _open_outputs(out: str, err: str) -> tuple[int, int]:
         return first, first
     try:
         return first, _open_output(err, 2)
-    except Refused:
+    except (Refused, Short):
         if first != 1:
             os.close(first)
         raise
@@ -85,7 +106,7 @@ def _open_output(path: str, inherited: int) -> int:
         # Without O_NONBLOCK a FIFO without a reader would block the worker for ever.
         descriptor = os.open(path, _APPENDING | os.O_NONBLOCK, 0o666)
     except OSError as error:
-        raise Refused(126, f"cannot write its output to {path}: {error.strerror}") from None
+        raise _failure(error, f"cannot write its output to {path}: {error.strerror}") from None
     os.set_blocking(descriptor, True)
     return descriptor
 
@@ -132,6 +153,7 @@ def _find_program(name: str, environment: Mapping[str, str]) -> str:
         return found
     if _on_path(name, path, os.F_OK):
         raise Refused(126, f"{name}: not executable")
+    _raise_shortage(name, path)
     raise Refused(127, f"{name}: command not found")
 
 
@@ -141,7 +163,21 @@ def _on_path(name: str, path: str, mode: int) -> str | None:
     return next((file for file in candidates if os.access(file, mode) and not os.path.isdir(file)), None)
 
 
-def _refusal(error: OSError | ValueError, words: list[str]) -> Refused:
+def _raise_shortage(name: str, path: str) -> None:
+    """A program is not missing where a directory of the path cannot be read for the moment."""
+    for directory in path.split(os.pathsep):
+        try:
+            os.stat(os.path.join(directory, name))
+        except OSError as error:
+            if is_shortage(error):
+                raise Short(error, f"cannot look for {name} in {directory}: {error.strerror}") from None
+
+
+def _failure(error: OSError, note: str) -> Refused | Short:
+    return Short(error, note) if is_shortage(error) else Refused(126, note)
+
+
+def _refusal(error: OSError | ValueError, words: list[str]) -> Refused | Short:
     if isinstance(error, ValueError):
         return Refused(126, "the command contains a NUL byte, which no program can be given")
     if error.errno == errno.ENOENT:
@@ -149,4 +185,6 @@ def _refusal(error: OSError | ValueError, words: list[str]) -> Refused:
     if error.errno == errno.E2BIG:
         length = max(len(word.encode(errors="surrogateescape")) for word in words)
         return Refused(126, f"the command is too long for the kernel ({length} bytes); put it in a script")
-    return Refused(126, f"{words[0]}: {error.strerror}")
+    if error.errno in _MACHINE_WIDE:
+        return Short(error, f"cannot start a process: {error.strerror}")
+    return _failure(error, f"{words[0]}: {error.strerror}")

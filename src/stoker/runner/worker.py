@@ -19,7 +19,7 @@ from collections import deque
 from typing import Any
 
 from stoker.runner import journal, processes
-from stoker.runner.spawn import Refused, launch, spawn_silently
+from stoker.runner.spawn import Refused, Short, is_machine_wide, launch, spawn_silently
 
 LINGER = 1.0
 """Seconds for which processes that a finished command left may go on."""
@@ -68,9 +68,10 @@ class Attempt:
 class Worker:
     """The loop of one worker process."""
 
-    def __init__(self, listener: socket.socket, journal_descriptor: int) -> None:
+    def __init__(self, listener: socket.socket, journal_descriptor: int, boot: str = "") -> None:
         self._listener = listener
         self._journal = journal_descriptor
+        self._boot = boot
         self._offset = 0
         self._engine: socket.socket | None = None
         self._inbox = b""
@@ -107,6 +108,11 @@ class Worker:
             self._finish()
             self._hint_overdue()
         self._release_leases()
+
+    @property
+    def lost_engine(self) -> bool:
+        """Whether the engine hung up, or died."""
+        return self._engine is None
 
     def _is_needed(self) -> bool:
         busy = self._current is not None or bool(self._queue)
@@ -212,10 +218,18 @@ class Worker:
                 self._over(
                     journal.AttemptExited(order["attempt"], time.time(), refusal.code, 0, "refused", 0, refusal.note)
                 )
+            except Short as shortage:
+                self._give_back(order["attempt"], shortage)
+
+    def _give_back(self, key: str, shortage: Short) -> None:
+        """Return an attempt that cannot be started now, and those behind it where they could not be started either."""
+        self._over(journal.AttemptReturned(key, time.time(), shortage.errno, shortage.note))
+        if is_machine_wide(shortage.errno):
+            self._recall()
 
     def _spawn(self, order: dict[str, Any]) -> Attempt:
         pid = launch(order, {**self._environments[order["environment"]], **order["extra"]})
-        self._write(journal.Born(order["attempt"], pid, os.getpid()))
+        self._write(journal.Born(order["attempt"], pid, os.getpid(), processes.ticks_now(), self._boot))
         limit = order["limit"]
         limit_at = None if limit is None else _boot_clock() + limit
         self._childless = False
@@ -260,12 +274,12 @@ class Worker:
         if attempt.kill_at is not None and now >= attempt.kill_at:
             if self._terminates_mps(attempt, now):
                 return
-            processes.send(processes.descendants(os.getpid()), signal.SIGKILL)
+            processes.send(_descendants(), signal.SIGKILL)
             attempt.kill_at = now + attempt.kill_interval
             attempt.kill_interval = min(2 * attempt.kill_interval, KILL_INTERVAL_LIMIT)
         elif attempt.linger_at is not None and now >= attempt.linger_at:
             attempt.linger_at = None
-            left = processes.descendants(os.getpid())
+            left = _descendants()
             attempt.note = _leftover_note(len(left))
             self._terminate(attempt, LINGER_GRACE)
         elif attempt.limit_at is not None and now >= attempt.limit_at:
@@ -275,7 +289,7 @@ class Worker:
     def _terminates_mps(self, attempt: Attempt, now: float) -> bool:
         """Run the `mps_terminate` program before the kill; True while it runs."""
         if attempt.mps_terminate:
-            doomed = [str(process.pid) for process in processes.descendants(os.getpid())]
+            doomed = [str(process.pid) for process in _descendants()]
             words, attempt.mps_terminate = [*attempt.mps_terminate, *doomed], None
             attempt.terminator = spawn_silently(words) if doomed else None
             attempt.terminator_until = now + MPS_TERMINATE_TIMEOUT
@@ -289,13 +303,13 @@ class Worker:
         kill_at = _boot_clock() + grace
         attempt.limit_at = None  # the first reason stays
         if attempt.kill_at is None and grace > 0:
-            processes.send(processes.descendants(os.getpid()), number)
+            processes.send(_descendants(), number)
         attempt.kill_at = kill_at if attempt.kill_at is None else min(kill_at, attempt.kill_at)
         self._keep_time()
 
     # -- reporting -------------------------------------------------------------------------------
 
-    def _over(self, end: journal.AttemptExited) -> None:
+    def _over(self, end: journal.AttemptExited | journal.AttemptReturned) -> None:
         self._write(end)
         now = time.monotonic()
         self._unhinted_since = self._unhinted_since or now
@@ -335,6 +349,14 @@ class Worker:
                 os.unlink(path)
             os.close(descriptor)
         self._leases.clear()
+
+
+def _descendants() -> list[processes.Seen]:
+    """All that the worker runs; none where it has no descriptor left to look, so that it tries again later."""
+    try:
+        return processes.descendants(os.getpid())
+    except OSError:
+        return []
 
 
 def _leftover_note(count: int) -> str:

@@ -14,23 +14,40 @@ from typing import Any
 
 import msgspec
 
-from stoker.runner import journal
+from stoker.core.launch import parse_key
+from stoker.runner import journal, processes
 
+MARKER = "STOKER_KEEPER"
+"""Variable in every job's environment by which processes of a dead worker are found."""
+LOCK = "lock"
+"""File that the worker alone keeps locked, which proves that it lives."""
+INHERITED = "jobs"
+"""File whose lock all processes of its jobs inherit."""
 FIRST_PAUSE = 0.002
 LONGEST_PAUSE = 2.0
+PATIENCE = 1.0
+"""Seconds after which processes that were sent SIGKILL are worth a word."""
 
 
 class Link:
     """The engine's end of one worker."""
 
-    def __init__(self, folder: Path, connection: socket.socket | None) -> None:
+    def __init__(self, folder: Path, reader: journal.Reader | None, damage: str = "") -> None:
+        """`damage` is why there is no reader."""
         self.folder = folder
         self.name = folder.name
-        self.connection = connection
-        self.reader = journal.Reader(str(folder / "journal"))
+        self.connection: socket.socket | None = None
+        self.reader = reader
+        self._damage = damage
         self._environments: set[str] = set()
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
-        self._open: set[str] = set()
+        self._open: dict[str, None] = {}
+        """Attempts that were sent or have started, and have not ended."""
+        self.retired = False
+        """Whether it was told to leave, because its journal is damaged."""
+        self.left: tuple[int, ...] = ()
+        """Processes of its attempts that live on after it."""
+        self._left_since: float | None = None
         self.born: journal.Born | None = None
         """The newest process in the journal."""
         self.check_at = 0.0
@@ -42,21 +59,86 @@ class Link:
     def news(self) -> list[journal.Fact]:
         """Events in the journal since the last call; a process id is only kept in `born`."""
         events: list[journal.Fact] = []
-        for record in self.reader.news():
+        for record in self.reader.news() if self.reader is not None else ():
             if isinstance(record, journal.Born):
                 self.born = record
                 continue
             if isinstance(record, journal.AttemptStarted):
-                self._open.add(record.attempt)
+                self._open[record.attempt] = None
             else:
-                self._open.discard(record.attempt)
+                self._open.pop(record.attempt, None)
             events.append(record)
         return events
 
+    def last_news(self) -> list[journal.Fact]:
+        """What a damaged journal still says about the ends of attempts, once the worker is dead."""
+        if not self.damage or self.reader is None:
+            return []
+        ends = self.reader.ends(self._open)
+        return [event for end in ends for event in (journal.AttemptStarted(end.attempt, end.at), end)]
+
+    def expect(self, attempt: str) -> None:
+        """Note an attempt that the worker was given: a process of it may live, whatever the journal says."""
+        self._open[attempt] = None
+
     @property
-    def has_open_attempts(self) -> bool:
-        """Whether an attempt has started and not ended, so that a process of it may live."""
-        return bool(self._open)
+    def damage(self) -> str:
+        """Why the journal cannot be read any further; empty where it can."""
+        return self.reader.damage if self.reader is not None else self._damage
+
+    @property
+    def worn_out(self) -> bool:
+        """Whether the worker should get no more attempts."""
+        return self.reader is None or bool(self.reader.damage) or self.reader.nearly_full
+
+    def leftovers(self) -> list[processes.Seen] | None:
+        """The processes that a dead worker's attempts left; None where there are none.
+
+        They are found by the lock that they inherit, by the session of the command, and by their environment; each of
+        these can be lost by a program. The list is empty where only the lock shows that there is one.
+        """
+        try:
+            held = self._holds_inherited()
+            found = self._search() if held or self._open or self.damage else []
+        except OSError:  # no descriptor is left to look with
+            held, found = True, []
+        if not held and not found:
+            self.left, self._left_since = (), None
+            return None
+        self.left = tuple(sorted(process.pid for process in found))
+        self._left_since = self._left_since or time.monotonic()
+        return found
+
+    def _holds_inherited(self) -> bool:
+        try:
+            return is_locked(self.folder / INHERITED)
+        except (FileNotFoundError, NotADirectoryError):  # a worker of an older version has none
+            return False
+        except (IsADirectoryError, PermissionError):
+            return False
+
+    def _search(self) -> list[processes.Seen]:
+        found = processes.marked(f"{MARKER}={self.name}".encode())
+        found += processes.holding(os.path.realpath(self.folder / INHERITED))
+        born = self.born
+        if born is not None and born.attempt in self._open and born.boot and born.boot == processes.boot_id():
+            found += processes.of_session(born.pid, born.ticks)
+        return [process for process in dict.fromkeys(found) if process.pid != os.getpid()]
+
+    @property
+    def survivors(self) -> dict[int, str]:
+        """Jobs that cannot be started again yet, each with the reason."""
+        if self._left_since is None or time.monotonic() - self._left_since < PATIENCE:
+            return {}
+        running = self.born.attempt if self.born is not None and self.born.attempt in self._open else None
+        return {parse_key(attempt)[0]: self._survival() for attempt in ([running] if running else self._open)}
+
+    def _survival(self) -> str:
+        if not self.left:
+            return "its worker died; processes of its last attempt still run, and no look at them is possible"
+        one = len(self.left) == 1
+        processes_ = f"process{'' if one else 'es'} {', '.join(map(str, self.left))}"
+        return f"its worker died; {processes_} of its last attempt still run{'s' if one else ''} and cannot be killed"
 
     def check_later(self) -> None:
         """Check again after a pause that grows: what cannot be killed may stay for long."""
@@ -107,10 +189,7 @@ class Link:
 
     def alive(self) -> bool:
         """Whether the worker lives: only its lock decides."""
-        try:
-            return locked(self.folder)
-        except FileNotFoundError:
-            return False
+        return lives(self.folder)
 
     def hang_up(self) -> None:
         """Close the connection; the worker goes on."""
@@ -122,7 +201,8 @@ class Link:
     def close(self) -> None:
         """Close connection and journal."""
         self.hang_up()
-        self.reader.close()
+        if self.reader is not None:
+            self.reader.close()
 
     def _drop_outbox(self) -> None:
         for _, descriptors in self._outbox:
@@ -139,11 +219,30 @@ def _line_of(order: Mapping[str, Any]) -> bytes:
         return json.dumps(order).encode() + b"\n"
 
 
-def locked(folder: Path) -> bool:
-    """Whether a process holds the lock of a worker's folder."""
-    with open(folder / "lock", "rb") as lock:
+def lives(folder: Path) -> bool:
+    """Whether the worker of a folder lives. Where its lock cannot be read, whether a process has that or its journal.
+
+    Unknown counts as alive: nothing may run twice.
+    """
+    try:
+        return is_locked(folder / LOCK)
+    except OSError:
+        try:
+            return bool(processes.having_open(f"{os.path.realpath(folder)}/{name}" for name in (LOCK, "journal")))
+        except OSError:
+            return True
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file."""
+    with open(path, "rb", opener=_without_waiting) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
     return False
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open what may be a FIFO."""
+    return os.open(path, flags | os.O_NONBLOCK)

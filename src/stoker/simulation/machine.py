@@ -16,8 +16,7 @@ from stoker.core.planner.plan import Start, plan
 from stoker.core.planner.queue import Shape, WaitingJobs, resolved, shape_of
 from stoker.core.spec import Command, JobSpec, Resources, amount_on
 from stoker.simulation.policies import Rules, Speeds
-from stoker.simulation.report import Life, Outcome, Stay
-from stoker.simulation.workload import YOUNG_SHARE, Work, ripens_after
+from stoker.simulation.workload import YOUNG_SHARE, Life, Outcome, Stay, Work, ripens_after
 
 
 class Run:
@@ -57,12 +56,7 @@ class Run:
         """Bytes on each device when it has taken all."""
         return int(self.work.peak * self.work.swell) if self.shared else self.work.peak
 
-    @property
-    def is_ripe(self) -> bool:
-        return not self.left_when_ripe
-
     def proceed(self, now: float) -> None:
-        """Update the progress."""
         self.left -= (now - self.since) * self.speed
         self.since = now
 
@@ -72,23 +66,17 @@ class Run:
             self.speed = speed
 
     def ripen(self) -> None:
-        """Take all the memory that it needs."""
         self.held = self.wanted
         self.left_when_ripe = 0.0
 
 
 LEAST_SPEED = 0.01
 """However many jobs share a GPU, each makes some progress."""
-
 CLOSE = 1e-6
 """Seconds; what lies nearer together than this happens at the same time."""
-
 MODEL = "virtual"
-
 _COMMAND = Command(("train",))
-
 _NOTHING = Learnt()
-
 _NEVER_FREED: Mapping[str, float] = {}
 
 
@@ -102,7 +90,6 @@ def virtual_devices(sizes: Sequence[int]) -> list[Device]:
 
 
 def replay(works: Sequence[Work], devices: Sequence[Device], rules: Rules, speeds: Speeds) -> Outcome:
-    """Run the jobs on these devices by the rules."""
     return _Machine(works, devices, rules, speeds).play()
 
 
@@ -130,16 +117,13 @@ class _Machine:
 
     def play(self) -> Outcome:
         while self._arrivals or self._runs:
-            self._now = self._next_moment()
+            arrival = self._arrivals[-1].arrival if self._arrivals else inf
+            self._now = max(self._now, min([arrival, *(run.due for run in self._runs.values())]))
             may_start = self._arrive()
             if self._update_runs() or may_start:
                 self._plan()
         lives = [self._lives[job_id] for job_id in sorted(self._lives)]
         return Outcome(lives, self._stays, len(self._devices), self._busy, self._shared, self._plans)
-
-    def _next_moment(self) -> float:
-        arrival = self._arrivals[-1].arrival if self._arrivals else inf
-        return max(self._now, min(arrival, min([run.due for run in self._runs.values()], default=inf)))
 
     # -- arrivals
 
@@ -167,7 +151,7 @@ class _Machine:
         freed = False
         for run in [run for run in self._runs.values() if run.due <= self._now + CLOSE]:
             run.proceed(self._now)
-            if run.is_ripe:
+            if not run.left_when_ripe:
                 self._finish(run)
             elif self._is_short(run):
                 self._run_out(run)
@@ -219,19 +203,16 @@ class _Machine:
 
     def _plan(self) -> None:
         self._plans += 1
-        slots = [self._slot(run) for run in self._runs.values()]
-        seen, policy = self._snapshot(), self._rules.policy
+        slots = [
+            Slot("", run.work.id, run.resources, run.devices, run.until, since=run.started, kind=run.job.kind)
+            for run in self._runs.values()
+        ]
+        readings = {device_id: Reading(used=sum(run.held for run in runs)) for device_id, runs in self._on.items()}
+        seen, policy = Snapshot(self._now, tuple(self._devices.values()), readings), self._rules.policy
         known = self._expects, self._estimate, self._lanes
         decided = plan(self._waiting, slots, seen, (), policy, self._now, _NEVER_FREED, NO_OTHER_ENGINES, *known)
         for start in decided.starts:
             self._start(start)
-
-    def _slot(self, run: Run) -> Slot:
-        return Slot("", run.work.id, run.resources, run.devices, run.until, since=run.started, kind=run.job.kind)
-
-    def _snapshot(self) -> Snapshot:
-        readings = {device_id: Reading(used=sum([run.held for run in runs])) for device_id, runs in self._on.items()}
-        return Snapshot(self._now, tuple(self._devices.values()), readings)
 
     def _expects(self, job: Job) -> float | None:
         work = self._works[job.id]
@@ -259,12 +240,9 @@ class _Machine:
         """Update the speed of every run on these devices."""
         for run in {run.work.id: run for device_id in device_ids for run in self._on[device_id]}.values():
             run.shared = run.shared or any(len(self._on[device_id]) > 1 for device_id in run.devices)
-            run.change_speed(min([self._speed(run, self._on[device_id]) for device_id in run.devices]), self._now)
-
-    def _speed(self, run: Run, members: Sequence[Run]) -> float:
-        if len(members) == 1:
-            return 1.0
-        return max(LEAST_SPEED, self._speeds(run.work, [member.work for member in members]))
+            together = [[other.work for other in self._on[device_id]] for device_id in run.devices]
+            speeds = [self._speeds(run.work, works) if len(works) > 1 else 1.0 for works in together]
+            run.change_speed(max(LEAST_SPEED, min(speeds)), self._now)
 
     def _account(self, device_id: str) -> None:
         """Count the use of a device until now, before that changes."""

@@ -9,11 +9,9 @@ from msgspec import Struct
 
 from stoker.core.interference import slowdown
 from stoker.core.settings import Policy
-from stoker.simulation.report import Life, Outcome
-from stoker.simulation.workload import Work
+from stoker.simulation.workload import Life, Outcome, Work
 
 Pairs = Mapping[tuple[str, str], float]
-
 Speeds = Callable[[Work, Sequence[Work]], float]
 """The speed of a job on a GPU with these jobs, itself included, as a share of its speed alone."""
 
@@ -59,11 +57,11 @@ BOUND = "bound"
 """What no policy can do better; no machine can be run so."""
 
 SENTENCES: Mapping[str, str] = {
-    "stoker": "what Stoker does unless it is told otherwise: by age, nobody is delayed for long, packed",
+    "stoker": "what Stoker does unless it is told otherwise: by age, no job is delayed for long, packed",
     "shortest": 'the same with order = "shortest"',
     "packing": "first-fit, and jobs share GPUs by what was learnt of them",
-    "first-fit": "whole GPUs by age, and whoever finds room passes those that do not",
-    "fifo": "whole GPUs by age, and nobody passes anybody",
+    "first-fit": "whole GPUs by age, and jobs that find room pass those that do not",
+    "fifo": "whole GPUs by age, and no job passes another",
     BOUND: "not reachable: all is known beforehand, stopping is free, and two jobs on a GPU run at full speed",
 }
 
@@ -93,7 +91,9 @@ class _Ideal:
             arrival = self._arrivals[-1].arrival if self._arrivals else inf
             end = self._now + min((self._left[job_id] for job_id in chosen), default=inf)
             self._advance(chosen, min(arrival, end))
-            self._arrive()
+            while self._arrivals and self._arrivals[-1].arrival <= self._now:
+                work = self._arrivals.pop()
+                self._left[work.id] = work.seconds
         return Outcome(
             [self._lives[job_id] for job_id in sorted(self._lives)], (), self._gpus, self._busy, self._shared
         )
@@ -121,8 +121,3 @@ class _Ideal:
                 life.end = until
                 del self._left[job_id]
         self._now = until
-
-    def _arrive(self) -> None:
-        while self._arrivals and self._arrivals[-1].arrival <= self._now:
-            work = self._arrivals.pop()
-            self._left[work.id] = work.seconds

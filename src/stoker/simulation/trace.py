@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from stoker.core.errors import UsageError
 from stoker.core.units import parse_size
@@ -33,38 +32,22 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 NEEDED = ("arrival", "duration")
 GAVEL_GPU = "v100"
 _MODEL = re.compile(r"(\S+)(?: \(batch size (\d+)\))?")
-
 Value = TypeVar("Value")
-
-
-class Location(Struct, frozen=True):
-    """A line of a file, for error messages."""
-
-    file: str
-    line: int
-
-    def wrong(self, column: str, value: str, expected: str) -> UsageError:
-        return UsageError(
-            f"{self.file}:{self.line}: {column} is {value!r}, not {expected}", "mend the line, or leave it out"
-        )
 
 
 def read_trace(path: Path) -> list[Row]:
     """All jobs of a file, in its order."""
-    with _opened(path) as file:
+    try:
+        file = path.open(newline="", encoding="utf-8-sig", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", "name a CSV file with a trace of jobs") from error
+    with file:
         table = csv.reader(file)
         header = next(_lines(table, path), None)
         if header is None:
             raise UsageError(f"{path} is empty", "a trace begins with a line of column names")
         columns = _columns(header, path)
-        return [_row(cells, columns, Location(str(path), table.line_num)) for cells in _lines(table, path) if cells]
-
-
-def _opened(path: Path) -> Any:
-    try:
-        return path.open(newline="", encoding="utf-8-sig", errors="replace")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", "name a CSV file with a trace of jobs") from error
+        return [_row(cells, columns, f"{path}:{table.line_num}") for cells in _lines(table, path) if cells]
 
 
 def _lines(table: Any, path: Path) -> Iterator[list[str]]:
@@ -88,7 +71,7 @@ def _columns(header: Sequence[str], path: Path) -> dict[str, int]:
     return found
 
 
-def _row(cells: Sequence[str], columns: Mapping[str, int], location: Location) -> Row:
+def _row(cells: Sequence[str], columns: Mapping[str, int], place: str) -> Row:
     def cell(name: str, read: Callable[[str], Value], missing: Value, expected: str) -> Value:
         text = cells[columns[name]].strip() if name in columns and columns[name] < len(cells) else ""
         if not text and name not in NEEDED:
@@ -96,15 +79,16 @@ def _row(cells: Sequence[str], columns: Mapping[str, int], location: Location) -
         try:
             return read(text)
         except (ValueError, OverflowError, UsageError):
-            raise location.wrong(name, text, expected) from None
+            message = f"{place}: {name} is {text!r}, not {expected}"
+            raise UsageError(message, "mend the line, or leave it out") from None
 
     return Row(
         arrival=cell("arrival", _moment, 0.0, "a moment in seconds or as YYYY-MM-DD HH:MM:SS"),
-        seconds=cell("duration", _seconds, 0.0, "a number of seconds"),
+        seconds=cell("duration", _number, 0.0, "a number of seconds"),
         gpus=cell("gpus", _gpus, 1, "a number of GPUs"),
         user=cell("user", str, "", ""),
         memory=cell("memory", _memory, None, "a size such as 6G"),
-        load=cell("load", _load, None, "a load in percent"),
+        load=cell("load", lambda text: round(_number(text.removesuffix("%"), 100)), None, "a load in percent"),
         kind=cell("kind", str, "", ""),
     )
 
@@ -120,32 +104,24 @@ def _moment(text: str) -> float:
     return seconds
 
 
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds < inf:
+def _number(text: str, most: float = inf) -> float:
+    number = float(text)
+    if not 0 <= number <= most or number == inf:  # nor nan
         raise ValueError(text)
-    return seconds
+    return number
 
 
 def _gpus(text: str) -> int:
-    gpus = float(text)
-    if gpus < 0 or gpus != int(gpus):
+    gpus = _number(text)
+    if not gpus.is_integer():
         raise ValueError(text)
     return int(gpus)
 
 
 def _memory(text: str) -> int:
-    size = parse_size(text)
-    if size <= 0:
+    if (size := parse_size(text)) <= 0:
         raise ValueError(text)
     return size
-
-
-def _load(text: str) -> int:
-    load = round(float(text.removesuffix("%")))
-    if not 0 <= load <= 100:
-        raise ValueError(text)
-    return load
 
 
 def read_models(path: Path) -> Models:
@@ -153,7 +129,8 @@ def read_models(path: Path) -> Models:
     try:
         raw = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, dict[str, Any]]])
         solo = raw[GAVEL_GPU]
-        names = {key: _parsed(key) for key in solo}
+        # Model and number of GPUs of `('LM (batch size 5)', 2)`.
+        names = {key: (str(name), int(scale)) for key in solo for name, scale in [ast.literal_eval(key)]}
         return Models((*_models(list(names.values())), *MEASURED_PEAKS), dict(_pairs(solo, names)))
     except OSError as error:
         raise UsageError(
@@ -162,12 +139,6 @@ def read_models(path: Path) -> Models:
     except (msgspec.DecodeError, KeyError, TypeError, ValueError, SyntaxError) as error:
         hint = f"it should be a file such as gavel_throughputs.json, with a table for {GAVEL_GPU}"
         raise UsageError(f"{path} tells no throughputs: {error}", hint) from error
-
-
-def _parsed(key: str) -> tuple[str, int]:
-    """Model and number of GPUs of `('LM (batch size 5)', 2)`."""
-    name, scale = ast.literal_eval(key)
-    return str(name), int(scale)
 
 
 def _models(names: Sequence[tuple[str, int]]) -> Iterator[Any]:

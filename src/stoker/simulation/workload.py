@@ -1,4 +1,4 @@
-"""Jobs of a trace, and the models from which missing facts are drawn."""
+"""Jobs of a trace, the models from which missing facts are drawn, and the course of the jobs in a replay."""
 
 from __future__ import annotations
 
@@ -44,10 +44,44 @@ class Work(Struct, frozen=True):
     """Its peak beside others as a share of that: allocators fragment, and algorithms depend on free memory."""
 
 
+class Life(Struct):
+    """The course of one job."""
+
+    job: int
+    arrival: float
+    gpus: int
+    start: float | None = None
+    """When its first attempt started."""
+    end: float | None = None
+    shared_failures: int = 0
+    """Attempts that ran out of memory."""
+
+
+class Stay(Struct, frozen=True):
+    """The time that one attempt had one device."""
+
+    device: str
+    job: int
+    start: float
+    end: float
+
+
+class Outcome(Struct, frozen=True):
+    """The outcome of all jobs, and the use of the GPUs."""
+
+    lives: Sequence[Life]
+    stays: Sequence[Stay]
+    gpus: int
+    busy: float
+    """GPU-seconds with a job on the GPU..."""
+    shared: float
+    """... and with more than one."""
+    plans: int = 0
+    """How often the planner ran."""
+
+
 RIPE_SECONDS = 180.0
-
 RIPE_SHARE = 0.1
-
 YOUNG_SHARE = 0.3
 """A job takes its memory some time after its start; until then it has this part of it."""
 
@@ -65,7 +99,6 @@ def extract(rows: Sequence[Row], first: int = 0, count: int | None = None) -> li
 
 
 def capped(rows: Sequence[Row], seconds: float) -> list[Row]:
-    """The jobs, none longer than this."""
     return [replace(row, seconds=min(row.seconds, seconds)) for row in rows]
 
 
@@ -106,7 +139,6 @@ class Models(Struct, frozen=True):
 
 
 def model(name: str, gigabytes: float, load: int) -> Model:
-    """A row of a table."""
     return Model(name, int(gigabytes * 1e9), load)
 
 
@@ -167,26 +199,13 @@ def family_model(name: str, batches: tuple[int, ...], batch: int) -> Model:
 
 REPEATS = 0.8
 """How likely a job is another run of a program that its user has run before on so many GPUs."""
-
 SPREAD = 1.0
 """Spread of the logarithms of durations within a kind: estimates err by about this factor of e."""
-
 PEAK_SPREAD = 0.02
-
 LOAD_SPREAD = 3.0
-
 SWELL_MEAN = 0.003
-
 SWELL_SPREAD = 0.137
 """Of each job: a pair of equal ones then takes from -15 to +17 % of its sum (5th and 95th percentile), as measured."""
-
-
-class _Nature(Struct, frozen=True):
-    """What all jobs of a kind have in common."""
-
-    model: str
-    peak: float
-    load: float
 
 
 def draw(rows: Sequence[Row], models: Models, largest: int, random: Random) -> list[Work]:
@@ -203,7 +222,7 @@ class _Drawing:
         self._largest = largest
         self._random = random
         self._programs: dict[tuple[str, int], list[tuple[float, str]]] = {}
-        self._natures: dict[str, _Nature] = {}
+        self._natures: dict[str, Model] = {}
 
     def works(self, rows: Sequence[Row]) -> list[Work]:
         return [self._work(number, row) for number, row in enumerate(rows, 1)]
@@ -212,9 +231,9 @@ class _Drawing:
         kind = row.kind or self._draw_kind(row)
         nature = self._natures.get(kind)
         if nature is None:
-            nature = self._natures[kind] = self._draw_nature(row)
+            nature = self._natures[kind] = self._named.get(row.kind) or self._random.choice(self._models)
         gauss = self._random.gauss
-        peak = row.memory if row.memory is not None else int(nature.peak * (1 + gauss(0.0, PEAK_SPREAD)))
+        peak = row.memory if row.memory is not None else int(nature.memory * (1 + gauss(0.0, PEAK_SPREAD)))
         load = row.load if row.load is not None else nature.load + gauss(0.0, LOAD_SPREAD)
         return Work(
             id=number,
@@ -222,7 +241,7 @@ class _Drawing:
             seconds=row.seconds,
             gpus=row.gpus,
             kind=kind,
-            model=nature.model,
+            model=nature.name,
             peak=min(peak, self._largest),
             load=round(min(100.0, max(1.0, load))),
             swell=max(0.5, 1 + gauss(SWELL_MEAN, SWELL_SPREAD)),
@@ -239,7 +258,3 @@ class _Drawing:
         kind = f"{row.user}/{row.gpus}/{len(known) + 1}"
         known.append((length, kind))
         return kind
-
-    def _draw_nature(self, row: Row) -> _Nature:
-        drawn: Model = self._named.get(row.kind) or self._random.choice(self._models)
-        return _Nature(drawn.name, drawn.memory, drawn.load)

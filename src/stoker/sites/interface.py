@@ -7,9 +7,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from stoker.core.device import Device, Lease, Snapshot
+from stoker.core.device import Device, Snapshot
 from stoker.core.job import Event, Job
 from stoker.core.learning import Learnt, Live
+from stoker.core.lease import Lease
 from stoker.core.planner.forecast import Forecast
 from stoker.core.planner.queue import WaitingJobs, Wants
 from stoker.core.planner.reasons import Reason
@@ -48,6 +49,9 @@ class EngineJobs(Protocol):
     def apply(self, job: Job, event: Event) -> Job:
         """The job after an event, which will be recorded before the next `dispatch`."""
 
+    def resume(self, job_id: int) -> None:
+        """Let a job be planned again whose attempt was returned for a shortage, unless it is over meanwhile."""
+
     def learn(self, news: tuple[str, Learnt] | None) -> None:
         """Record what is known of a kind of work, together with the events."""
 
@@ -69,6 +73,8 @@ class SiteStatus(Struct, frozen=True):
     trouble: str = ""
     """Why the site cannot work as it should, for the user; empty where it can."""
     warnings: Sequence[str] = ()
+    survivors: Mapping[int, str] = {}
+    """Active jobs that cannot end, because processes of theirs outlive their worker, each with the reason."""
 
 
 class SiteView(Protocol):

@@ -9,7 +9,7 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,20 +41,25 @@ _HINTS = {
     sqlite3.SQLITE_PERM: _YOURS,
 }
 
+LARGEST_LOG = 64 * 2**20
+"""Bytes to which the write-ahead log is cut after it has grown."""
+
 
 class Database:
     """A connection and the lock of its writers. It must not be used after a fork."""
 
-    def __init__(self, path: Path, patience: float) -> None:
+    def __init__(self, path: Path, patience: float, before_migration: Callable[[], None] = lambda: None) -> None:
         """`patience` is how many seconds a writer waits for its turn, and SQLite for its own locks."""
         self._path = path
+        self._before_migration = before_migration
         self._specs_by_id: dict[int, JobSpec] = {}
         self._ids_by_spec: dict[JobSpec, int] = {}
         self._preserving = contextlib.ExitStack()
         self._preserved = False
         if has_log_without_file(path):
             raise StokerError(f"{path} is damaged: {LOG_WITHOUT_FILE}", DAMAGED_HINT)
-        _create_private(path)
+        with contextlib.suppress(FileExistsError):  # private: SQLite gives its side files the same mode
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         with contextlib.ExitStack() as closing:
             lock = WriteLock(path.with_suffix(".lock"), patience)
             self._write_lock = closing.enter_context(contextlib.closing(lock))
@@ -69,7 +74,6 @@ class Database:
         self._closing.close()
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
         with self._explained("read"):
             return self._connection.execute(query, values).fetchall()
 
@@ -89,7 +93,7 @@ class Database:
         if self._connection.in_transaction:
             yield self._connection
             return
-        with self._explained("write"), self._write_lock.held():
+        with self._explained("write"), self._write_lock:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
@@ -128,8 +132,9 @@ class Database:
 
     def _roll_back(self) -> None:
         self.forget_specs()
-        if self._connection.in_transaction:  # SQLite may have rolled back itself, as on a full disk
-            self._connection.execute("ROLLBACK")
+        with contextlib.suppress(sqlite3.ProgrammingError):  # it was closed before the garbage collector came here
+            if self._connection.in_transaction:  # SQLite may have rolled back itself, as on a full disk
+                self._connection.execute("ROLLBACK")
 
     def _prepare(self) -> None:
         """Check the version, switch to WAL, migrate."""
@@ -138,13 +143,16 @@ class Database:
             newer = f"{self._path} was written by a newer Stoker (schema {found} instead of {VERSION})"
             raise StokerError(newer, NEWER_HINT)
         if self.rows("PRAGMA journal_mode") != [("wal",)]:
-            with self._write_lock.held():  # two processes that open a new file at once would block each other
+            with self._write_lock:  # two processes that open a new file at once would block each other
                 self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute(f"PRAGMA journal_size_limit = {LARGEST_LOG}")  # else one huge submit leaves it huge
         if self._version() < VERSION:
             self._migrate()
 
     def _migrate(self) -> None:
+        if self._version():
+            self._before_migration()
         with self.writing() as connection:
             for number in range(self._version(), VERSION):  # read again: another process may have migrated meanwhile
                 for statement in MIGRATIONS[number].split(";\n"):
@@ -174,12 +182,6 @@ class Database:
     def _close_connection(self) -> None:
         with self._preserving:
             self._connection.close()
-
-
-def _create_private(path: Path) -> None:
-    """Create the main file private: SQLite gives its side files the same mode."""
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
 
 def _explanation(doing: str, path: Path, error: sqlite3.Error) -> StokerError:
@@ -252,21 +254,22 @@ class WriteLock:
         with contextlib.ExitStack() as closing:
             self._lock, self._next = (_opened(file, closing) for file in (path, path.with_suffix(".next")))
             self._closing = closing.pop_all()
+        self._is_open = True
 
     def close(self) -> None:
+        self._is_open = False
         self._closing.close()
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         deadline = time.monotonic() + self._patience
         self._take(self._next, deadline)
         try:
             self._take(self._lock, deadline)
         finally:
             fcntl.flock(self._next, fcntl.LOCK_UN)
-        try:
-            yield
-        finally:
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_open:  # Ctrl-C within a with statement can leave its end to the garbage collector, after close()
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _take(self, descriptor: int, deadline: float) -> None:

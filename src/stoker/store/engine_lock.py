@@ -24,7 +24,8 @@ QUEUE = "queue"
 """Name of the background engine, which owns submitted jobs; at most one per state directory."""
 PROBE_SECONDS = 0.25
 """How long a lock may be held by processes that only probe it; after that an engine holds it."""
-
+DYING_SECONDS = 10.0
+"""How long a killed engine may take to be gone."""
 _PAGE = 10_000
 UNFINISHED_SECONDS = 60.0
 """Age at which an unfinished file counts as abandoned."""
@@ -87,7 +88,6 @@ class WakeFifo:
         return self._descriptor
 
     def silence(self) -> None:
-        """Discard the wake-ups so far."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._descriptor, 65_536)
 
@@ -145,8 +145,7 @@ def version_notice(paths: Paths) -> str:
     if version in ("", __version__):
         return ""
     return (
-        f"the engine runs {version}, this is {__version__}; "
-        "restart it when you like: stoker engine stop && stoker engine start; jobs go on"
+        f"the engine runs {version}, this is {__version__}; restart it when you like: stoker engine restart; jobs go on"
     )
 
 
@@ -169,8 +168,21 @@ def signal_engine(paths: Paths, engine: str, number: signal.Signals) -> int | No
     return None
 
 
+def end_older_engine(paths: Paths) -> None:
+    """Kill the background engine before the tables change that it works on; jobs go on under their workers.
+
+    It would fail at its next query, after a submit had relied on it. One that was killed is started again.
+    """
+    pid = process_of(paths, QUEUE)
+    if pid is None or pid == os.getpid():
+        return
+    signal_engine(paths, QUEUE, signal.SIGKILL)
+    deadline = time.monotonic() + DYING_SECONDS
+    while process_of(paths, QUEUE) == pid and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def living_engines(paths: Paths) -> Iterator[str]:
-    """The living engines of this state directory."""
     for path in sorted(paths.engines.glob("*.lock")):
         if engine_lives(paths, path.stem):
             yield path.stem
@@ -253,8 +265,9 @@ def is_served(paths: Paths, engine: str) -> bool:
     """
     if engine == QUEUE:
         return True
+    background = process_of(paths, QUEUE)  # first: if it dies now, its second name counts as dead, too
     pid = process_of(paths, engine)
-    return pid is not None and pid != process_of(paths, QUEUE)
+    return pid is not None and pid != background
 
 
 class Orphan(NamedTuple):

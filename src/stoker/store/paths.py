@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -10,6 +11,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import StokerError
@@ -17,6 +19,11 @@ from stoker.core.errors import StokerError
 NETWORK_FILE_SYSTEMS = frozenset(
     "nfs nfs4 cifs smb3 smbfs lustre gpfs beegfs ceph glusterfs fuse.glusterfs fuse.sshfs afs 9p pvfs2".split()  # noqa: SIM905
 )
+
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+
+UNREADABLE = (OSError, ValueError, RecursionError, msgspec.MsgspecError)
+"""What reading and decoding a damaged file can raise; bytes that are not UTF-8 are a ValueError."""
 
 UNFINISHED = ".new-"
 """Prefix of a folder in `functions` whose job is not in the queue yet."""
@@ -39,6 +46,11 @@ class Paths(Struct, frozen=True):
         return self.state / "keepers"  # the old name, so that engines find workers that an older version started
 
     @property
+    def damaged_journals(self) -> Path:
+        """Copies of workers' journals that could not be read."""
+        return self.state / "damaged"
+
+    @property
     def engines(self) -> Path:
         """Locks, wake FIFOs and status files of engines."""
         return self.state / "engines"
@@ -50,6 +62,11 @@ class Paths(Struct, frozen=True):
     def log(self) -> Path:
         """Log of the background engine."""
         return self.state / "engine.log"
+
+    @property
+    def restart(self) -> Path:
+        """How to start the background engine again after it was killed; workers read it too."""
+        return self.state / "engine.restart"
 
     @property
     def logs(self) -> Path:
@@ -100,6 +117,25 @@ def make_durable(folder: Path) -> None:
         os.close(descriptor)
 
 
+PROBE = 64 * 1024
+"""Bytes that an engine needs to write its status file."""
+
+
+def write_problem(folder: Path) -> str:
+    """Why a directory cannot be written to, as on a full disk; empty where it can."""
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, PROBE)
+        finally:
+            os.close(descriptor)
+            probe.unlink()
+    except OSError as error:
+        return f"{folder} cannot be written to: {error.strerror}"
+    return ""
+
+
 def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     """Take a lock unless another process holds it."""
     with contextlib.suppress(BlockingIOError):
@@ -116,27 +152,56 @@ def find_paths(
     mountinfo: str = "/proc/self/mountinfo",
     spare: Path = Path("/var/tmp"),
 ) -> Paths:
-    """The state directory, created private. Simulated GPUs have a separate one."""
+    """The state directory, created private. Simulated GPUs have a separate one.
+
+    Without a home that is local and can be written to, it is in `spare`, which outlives a reboot.
+    """
     leaf = f"{host}-simulated" if simulated else host
     if chosen := environment.get("STOKER_STATE"):
         state = Path(chosen).absolute() / leaf
         _make_private(state)
         return Paths(state)
-    state = _home_of_state() / leaf
-    kind = file_system_of(state, mountinfo)
-    if kind not in NETWORK_FILE_SYSTEMS:
-        _make_private(state)
-        return Paths(state)
-    local = spare / f"stoker-{os.getuid()}" / leaf
-    _make_private(local.parent)  # another user could have created it
-    _make_private(local)
-    return Paths(local, f"{state} is on {kind}, where a queue is not safe; the queue is in {local}")
+    if problem := _unsuitable(home := _home_of_state(), leaf, mountinfo):
+        local = spare / f"stoker-{os.getuid()}" / leaf
+        _make_private(local.parent)  # another user could have created it
+        _make_private(local)
+        return Paths(local, f"{problem}; the queue is in {local}")
+    assert home is not None
+    return Paths(home / leaf)
 
 
-def _home_of_state() -> Path:
+def user_home() -> Path:
+    """The home of this user, for files that belong nowhere else."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise StokerError("there is no home directory", "set HOME") from None
+
+
+def _home_of_state() -> Path | None:
+    """Where the state of this user belongs; None without a home, as for a user id that has no entry."""
     from platformdirs import user_state_path
 
-    return user_state_path("stoker", appauthor=False)
+    try:
+        return user_state_path("stoker", appauthor=False)
+    except RuntimeError:
+        return None
+
+
+def _unsuitable(home: Path | None, leaf: str, mountinfo: str) -> str:
+    """Why the queue cannot be in the home; empty after its directory was made there."""
+    if home is None:
+        return "there is no home directory"
+    state = home / leaf
+    if (kind := file_system_of(state, mountinfo)) in NETWORK_FILE_SYSTEMS:
+        return f"{state} is on {kind}, where a queue is not safe"
+    try:
+        _make_private(state)
+    except StokerError as error:
+        if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in _NOT_WRITABLE:
+            raise
+        return f"{state} cannot be made ({error.__cause__.strerror})"
+    return "" if os.access(state, os.W_OK) else f"{state} cannot be written to"
 
 
 def file_system_of(path: Path, mountinfo: str = "/proc/self/mountinfo") -> str:
@@ -146,7 +211,8 @@ def file_system_of(path: Path, mountinfo: str = "/proc/self/mountinfo") -> str:
     with open(mountinfo, encoding="utf-8", errors="surrogateescape") as mounts:
         for line in mounts:
             before, _, after = line.partition(" - ")
-            mount_point = Path(_unescape(before.split(" ")[4]))
+            # The kernel writes blanks and backslashes as octal escapes.
+            mount_point = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split(" ")[4]))
             if wanted.is_relative_to(mount_point) and len(mount_point.parts) >= best:
                 best, kind = len(mount_point.parts), after.split()[0]
     return kind
@@ -156,11 +222,6 @@ def _existing(path: Path) -> Path:
     while not os.path.exists(path) and path != path.parent:
         path = path.parent
     return path
-
-
-def _unescape(text: str) -> str:
-    """Decode the octal escapes that the kernel writes for blanks and backslashes."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _make_private(state: Path) -> None:

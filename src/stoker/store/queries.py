@@ -30,11 +30,8 @@ _OPEN_JOBS, _ACTIVE_JOBS, _HELD_JOBS = (
 )
 
 _INDEXES = {OPEN: _OPEN_JOBS, ACTIVE: _ACTIVE_JOBS, HELD: _HELD_JOBS}
-
 _COLUMNS = JOB.removeprefix("SELECT ").partition(" FROM")[0].split(", ")
-
 _JOB_COLUMNS = len(_COLUMNS)
-
 _GPU_SECONDS = "(attempts.ended - attempts.started) * json_array_length(attempts.devices)"
 
 _PAST = (
@@ -46,8 +43,15 @@ _PAST = (
 )
 
 _OPEN_JOB = JOB.replace(" FROM jobs", f" FROM {_OPEN_JOBS}")
-
 _QUEUED = "state IN ('waiting', 'held')"
+_PAGE = 10_000
+DRAINED = "drained "
+"""Prefix of the keys of `drained_key`."""
+_NOT_ON_FINISH = "coalesce((SELECT json_extract(body, '$.role') FROM specs WHERE specs.id = jobs.spec), 'job') = 'job'"
+_SCOPES = {"open": OPEN, "ended": "ended IS NOT NULL", "any": "1"}
+_FAILED = "state IN ('failed', 'oom', 'timeout', 'skipped', 'lost')"
+_AMONG = "id IN (SELECT value FROM json_each(?))"
+Scope = Literal["open", "ended", "any"]
 
 
 class Owned(NamedTuple):
@@ -145,7 +149,12 @@ def past(reader: Reader, period: Period, limit: int) -> list[Past]:
     """The jobs that ended last, newest first."""
     where, values = _within(reader, period)
     query = f"{_PAST} WHERE {where} ORDER BY jobs.ended DESC, jobs.id DESC LIMIT ?"
-    return [_past_of(reader, row) for row in reader.rows(query, *values, limit)]
+    found = []
+    for row in reader.rows(query, *values, limit):
+        gpu_seconds, peak, utilisation, *attempt = row[_JOB_COLUMNS:]
+        last = None if attempt[0] is None else attempt_of(tuple(attempt))
+        found.append(Past(reader.job_of(row[:_JOB_COLUMNS]), last, float(gpu_seconds or 0.0), peak, utilisation))
+    return found
 
 
 def past_counts(reader: Reader, period: Period) -> dict[str, int]:
@@ -205,26 +214,8 @@ def _on_finish_specs(reader: Reader) -> list[int]:
     return [spec for (spec,) in reader.rows(f"SELECT id FROM specs WHERE {OF_ON_FINISH_JOBS}")]
 
 
-def _past_of(reader: Reader, row: tuple[Any, ...]) -> Past:
-    gpu_seconds, peak, utilisation, *attempt = row[_JOB_COLUMNS:]
-    last = None if attempt[0] is None else attempt_of(tuple(attempt))
-    return Past(reader.job_of(row[:_JOB_COLUMNS]), last, float(gpu_seconds or 0.0), peak, utilisation)
-
-
 def _marks(values: Sequence[object]) -> str:
     return ", ".join("?" * len(values))
-
-
-_PAGE = 10_000
-
-DRAINED = "drained "
-"""Prefix of the keys of `drained_key`."""
-
-_NOT_ON_FINISH = "coalesce((SELECT json_extract(body, '$.role') FROM specs WHERE specs.id = jobs.spec), 'job') = 'job'"
-
-_SCOPES = {"open": OPEN, "ended": "ended IS NOT NULL", "any": "1"}
-
-_FAILED = "state IN ('failed', 'oom', 'timeout', 'skipped', 'lost')"
 
 
 def ids_between(reader: Reader, first: int, last: int) -> list[int]:
@@ -238,7 +229,6 @@ def ids_between(reader: Reader, first: int, last: int) -> list[int]:
 
 
 def ids_of_tasks(reader: Reader, array: int, first: int, last: int) -> list[int]:
-    """Tasks of an array by index, in the order of their ids."""
     query = "SELECT id FROM jobs WHERE array = ? AND array != 0 AND task BETWEEN ? AND ? ORDER BY id"
     return _ids(reader, query, array, first, last)
 
@@ -255,17 +245,11 @@ def newest(reader: Reader) -> tuple[int, int] | None:
     return (rows[0][0], rows[0][1]) if rows else None
 
 
-def open_ids(reader: Reader) -> list[int]:
-    """All open jobs."""
-    return _ids(reader, f"SELECT id FROM jobs WHERE {OPEN} AND {_NOT_ON_FINISH} ORDER BY id")
+def all_ids(reader: Reader, scope: Scope) -> list[int]:
+    return _ids(reader, f"SELECT id FROM jobs WHERE {_SCOPES[scope]} AND {_NOT_ON_FINISH} ORDER BY id")
 
 
-def ended_ids(reader: Reader) -> list[int]:
-    """All ended jobs."""
-    return _ids(reader, f"SELECT id FROM jobs WHERE ended IS NOT NULL AND {_NOT_ON_FINISH} ORDER BY id")
-
-
-def ids_named(reader: Reader, pattern: str, scope: Literal["open", "ended", "any"], *, glob: bool) -> list[int]:
+def ids_named(reader: Reader, pattern: str, scope: Scope, *, glob: bool) -> list[int]:
     """Jobs by their name, or by a pattern with `*`, `?` and `[...]`."""
     condition = f"name {'GLOB' if glob else '='} ? AND {_SCOPES[scope]} AND {_NOT_ON_FINISH}"
     written = text_of(pattern).replace("[!", "[^") if glob else text_of(pattern)
@@ -279,8 +263,7 @@ def names(reader: Reader, limit: int = 2000) -> list[str]:
 
 
 def failed_among(reader: Reader, ids: Sequence[int]) -> list[int]:
-    """The jobs among these that did not succeed."""
-    query = f"SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND {_FAILED} ORDER BY id"
+    query = f"SELECT id FROM jobs WHERE {_AMONG} AND {_FAILED} ORDER BY id"
     return _ids(reader, query, json.dumps(list(ids)))
 
 
@@ -300,21 +283,18 @@ def jobs_of(reader: Reader, ids: Sequence[int]) -> Iterator[Job]:
     """The jobs by id, read one page at a time."""
     for at in range(0, len(ids), _PAGE):
         page = json.dumps(list(ids[at : at + _PAGE]))
-        rows = reader.rows(JOB + "id IN (SELECT value FROM json_each(?)) ORDER BY id", page)
+        rows = reader.rows(f"{JOB}{_AMONG} ORDER BY id", page)
         yield from (reader.job_of(row) for row in rows)
 
 
 def open_among(reader: Reader, ids: Sequence[int]) -> list[int]:
-    """The jobs among these that have not ended."""
-    query = f"SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND {OPEN} ORDER BY id"
-    return _ids(reader, query, json.dumps(list(ids)))
+    return _ids(reader, f"SELECT id FROM jobs WHERE {_AMONG} AND {OPEN} ORDER BY id", json.dumps(list(ids)))
 
 
 def owners_of(reader: Reader, ids: Sequence[int]) -> dict[str, list[int]]:
     """The jobs by the engine that owns them."""
-    query = "SELECT engine, id FROM jobs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
     owners: dict[str, list[int]] = {}
-    for engine, job_id in reader.rows(query, json.dumps(list(ids))):
+    for engine, job_id in reader.rows(f"SELECT engine, id FROM jobs WHERE {_AMONG} ORDER BY id", json.dumps(list(ids))):
         owners.setdefault(engine, []).append(job_id)
     return owners
 
@@ -335,12 +315,10 @@ def is_expected(reader: Reader, engine: str) -> bool:
 
 def arrays_of(reader: Reader, ids: Sequence[int]) -> dict[int, int]:
     """The array of each job by id; 0 for a job outside of arrays."""
-    query = "SELECT id, array FROM jobs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
-    return {int(job_id): int(array) for job_id, array in reader.rows(query, json.dumps(list(ids)))}
+    return dict(reader.rows(f"SELECT id, array FROM jobs WHERE {_AMONG} ORDER BY id", json.dumps(list(ids))))
 
 
 def tasks_in(reader: Reader, array: int) -> int:
-    """How many tasks an array has."""
     return int(reader.rows("SELECT count(*) FROM jobs WHERE array = ? AND array != 0", array)[0][0])
 
 

@@ -19,12 +19,14 @@ from stoker.store.schema import (
     JOB,
     OPEN,
     AttemptRow,
+    SubmitKey,
     attempt_of,
     decode,
     events,
     requests,
     split,
     states,
+    text_of,
 )
 
 _REF = "json_extract(CAST(detail AS TEXT), '$.ref')"
@@ -38,7 +40,6 @@ class Reader:
         self._database = database
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
         return self._database.rows(query, *values)
 
     def reading(self) -> contextlib.AbstractContextManager[None]:
@@ -55,7 +56,6 @@ class Reader:
         return f"{rows[0][0]}.{rows[0][1]}" if rows else str(job_id)
 
     def last_job(self) -> int | None:
-        """The id of the newest job."""
         ((last,),) = self.rows("SELECT max(id) FROM jobs")
         return None if last is None else int(last)
 
@@ -85,11 +85,14 @@ class Reader:
         order = "ORDER BY state = 'starting', json_extract(CAST(detail AS TEXT), '$.since'), id"
         return [found for (found,) in self.rows(f"SELECT id FROM jobs WHERE {ACTIVE} AND {same} {order}", job_id)]
 
+    def batch_label(self, batch: int) -> str:
+        """What submitted a batch, as users see it."""
+        rows = self.rows("SELECT label FROM batches WHERE id = ?", batch)
+        return str(rows[0][0]) if rows else ""
+
     def times_done(self, content: bytes) -> int:
         """How many jobs with this content have succeeded."""
-        query = "SELECT count(*) FROM jobs WHERE content = ? AND state = 'done'"
-        ((count,),) = self.rows(query, content)
-        return int(count)
+        return int(self.rows("SELECT count(*) FROM jobs WHERE content = ? AND state = 'done'", content)[0][0])
 
     def times_open(self, content: bytes, engine: str) -> int:
         """How many open jobs with this content other engines own."""
@@ -97,31 +100,29 @@ class Reader:
         return int(self.rows(query, content, engine)[0][0])
 
     def environment(self, digest: str) -> dict[str, str]:
-        """The variables stored under a digest."""
         ((body,),) = self.rows("SELECT variables FROM environments WHERE digest = ?", digest)
         variables: dict[str, str] = json.loads(body)
         return variables
 
     def attempts(self, job_id: int) -> list[AttemptRow]:
         """The attempts of a job, oldest first."""
-        rows = self.rows("SELECT * FROM attempts WHERE job = ? ORDER BY number", job_id)
-        return [attempt_of(row) for row in rows]
+        return [attempt_of(row) for row in self.rows("SELECT * FROM attempts WHERE job = ? ORDER BY number", job_id)]
 
     def uses(self, job_id: int) -> dict[int, Use]:
         """The measured GPU use of a job's attempts, by attempt number."""
         rows = self.rows("SELECT number, body FROM measures WHERE job = ?", job_id)
         return {number: msgspec.json.decode(body, type=Use) for number, body in rows}
 
-    def spent(self, after: float, engine: str, limit: int) -> list[tuple[str, float, float]]:
-        """Devices (as JSON), start and end of attempts whose jobs ended after a moment, without one engine's."""
+    def spent(self, after: float, engine: str, limit: int) -> list[tuple[str, str, float, float]]:
+        """Ref, devices (as JSON), start and end of attempts whose jobs ended after a moment, without one engine's."""
         # By way of the jobs, whose ends have an index; an index on attempts would slow down every end of a job.
         rows = self.rows(
-            "SELECT devices, started, attempts.ended FROM jobs JOIN attempts ON attempts.job = jobs.id"
+            "SELECT ref, devices, started, attempts.ended FROM jobs JOIN attempts ON attempts.job = jobs.id"
             " WHERE jobs.ended > ? AND engine != ? AND started IS NOT NULL AND attempts.ended IS NOT NULL"
             " ORDER BY jobs.ended DESC LIMIT ?",
             *(after, engine, limit),
         )
-        return [(devices, began, ended) for devices, began, ended in rows]
+        return [(ref, devices, began, ended) for ref, devices, began, ended in rows]
 
     def events(self, job_id: int) -> list[Event]:
         """The events of a job, oldest first."""
@@ -134,11 +135,15 @@ class Reader:
         return [(number, decode(requests(), body)) for number, body in rows]
 
     def settings(self) -> dict[str, Any]:
-        """Settings that users made for all engines of this queue."""
-        return {key: json.loads(value) for key, value in self.rows("SELECT key, value FROM settings")}
+        """Settings that users made for all engines of this queue; each has a note."""
+        return {key: _setting(value) for key, value in self.rows("SELECT key, value FROM settings")}
+
+    def submit_key(self, key: str) -> SubmitKey | None:
+        """What was submitted under a key; None where it is new."""
+        rows = self.rows("SELECT content, parts FROM keys WHERE key = ?", text_of(key))
+        return SubmitKey(rows[0][0], [tuple(part) for part in json.loads(rows[0][1])]) if rows else None
 
     def has_learnt(self) -> bool:
-        """Whether anything was learnt from earlier runs."""
         return bool(self.rows("SELECT 1 FROM learnt LIMIT 1"))
 
     def learnt(self, signature: str) -> Learnt:
@@ -152,7 +157,6 @@ class Reader:
         return int(number)
 
     def owner(self, job_id: int) -> str:
-        """The engine that owns a job."""
         ((engine,),) = self.rows("SELECT engine FROM jobs WHERE id = ?", job_id)
         return str(engine)
 
@@ -201,3 +205,12 @@ class Reader:
                 *[dependency.target] * 3,
             )
         )
+
+
+def _setting(body: Any) -> dict[str, Any]:
+    """An unreadable pause or drain stays in force: the user can end it, and nothing starts against his will."""
+    with contextlib.suppress(ValueError, TypeError, RecursionError):
+        value = json.loads(body)
+        if isinstance(value, dict) and isinstance(value.get("note", ""), str):
+            return value
+    return {"note": "stopped by a setting that cannot be read"}

@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from stoker.store.paths import UNREADABLE
+
 LARGEST = 64 * 2**20
 """Most bytes that are read, from the end of a file."""
 TAIL = 16 * 1024
@@ -80,5 +82,5 @@ def _end_of(path: Path, most: int) -> bytes:
 def _lines(data: bytes) -> Iterator[Report]:
     decoder = msgspec.json.Decoder(Report)
     for line in data.split(b"\n"):
-        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        with contextlib.suppress(*UNREADABLE):
             yield decoder.decode(line)

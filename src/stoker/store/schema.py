@@ -29,7 +29,9 @@ from stoker.core.learning import Use
 from stoker.core.requests import Request
 from stoker.core.spec import JobSpec, NewJob
 
-VERSION = 4
+VERSION = 5
+NO_ENGINE = "none"
+"""Owner of jobs that an engine gave up; no engine has this name."""
 
 _FIRST = """
 CREATE TABLE batches (
@@ -144,7 +146,12 @@ UPDATE events SET body = CAST(replace(CAST(body AS TEXT), '"company":true', '"sh
 {_rename("events", "body", "spec.need", "spec.resources")}
 {_rename("requests", "body", "spec.need", "spec.resources")}
 """
-MIGRATIONS = (_FIRST, _QUEUE, _PACKING, _VOCABULARY)
+_KEYS = """
+CREATE TABLE keys (key TEXT PRIMARY KEY, job INTEGER NOT NULL, content TEXT NOT NULL, parts TEXT NOT NULL)
+  STRICT, WITHOUT ROWID;
+CREATE INDEX keys_job ON keys(job);
+"""
+MIGRATIONS = (_FIRST, _QUEUE, _PACKING, _VOCABULARY, _KEYS)
 """Statements that lead from each version to the next."""
 
 JOB = (
@@ -182,6 +189,17 @@ class Change(Struct, frozen=True):
     job: Job
     events: Sequence[tuple[int, Event]]
     """Each with the number of its attempt."""
+    released: bool = False
+    """Whether no engine owns the job from now on, so that another run can take it over."""
+
+
+class SubmitKey(NamedTuple):
+    """What was submitted under a key of the user's (`submit --key`)."""
+
+    content: str
+    """Digest of the command and the options."""
+    parts: list[tuple[int, int, str]]
+    """First id, number of jobs, and the indices as typed where they are an array."""
 
 
 class Measured(NamedTuple):

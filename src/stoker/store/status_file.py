@@ -9,11 +9,13 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from stoker.core.device import Device, Lease, Reading, Snapshot
+from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.learning import Live
+from stoker.core.lease import Lease
 from stoker.core.planner.queue import Wants
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import EngineSettings
+from stoker.store.paths import UNREADABLE
 
 
 class Wait(NamedTuple):
@@ -56,6 +58,8 @@ class EngineStatus(Struct, frozen=True):
     """When the queue is expected to be empty."""
     uses: dict[int, Live] = {}
     """GPU use of running jobs."""
+    survivors: dict[int, str] = {}
+    """Active jobs that cannot end, because processes of theirs outlive their worker, each with the reason."""
     settings: EngineSettings | None = None
     """Its settings; None for an engine without a configuration."""
 
@@ -64,10 +68,15 @@ class EngineStatus(Struct, frozen=True):
         """The devices and readings of this moment."""
         return Snapshot(self.at, self.devices, self.readings, self.note)
 
+    @property
+    def nested(self) -> bool:
+        """Whether the engine runs inside a job, so that it knows only that job's part of the GPUs."""
+        return any(device.whole is not None for device in self.devices)
+
 
 def read_status(path: Path) -> EngineStatus | None:
     """The latest status of an engine; None where there is none that this version can read."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
+    with contextlib.suppress(*UNREADABLE):
         return msgspec.json.decode(path.read_bytes(), type=EngineStatus)
     return None
 
@@ -88,6 +97,6 @@ class Machine(Struct, frozen=True):
 
 def read_machine(path: Path) -> Machine | None:
     """The devices in a status file; None where there is none that this version can read."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
+    with contextlib.suppress(*UNREADABLE):
         return msgspec.json.decode(path.read_bytes(), type=Machine)
     return None

@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
@@ -20,17 +21,20 @@ from stoker.core.learning import Learnt
 from stoker.core.requests import Request
 from stoker.core.spec import NewJob, content_of, digest_of
 from stoker.store.database import Database
+from stoker.store.engine_lock import end_older_engine
 from stoker.store.paths import Paths
 from stoker.store.reader import Reader
 from stoker.store.schema import (
     EDIT_JOB,
     JOBS_AT_ONCE,
     MEASURE,
+    NO_ENGINE,
     OPEN,
     UPDATE_JOB,
     Change,
     FollowUps,
     Measured,
+    SubmitKey,
     TakeOver,
     attempt_row,
     edits,
@@ -48,9 +52,9 @@ NOTHING: Mapping[str, Learnt] = MappingProxyType({})
 class Store(Reader):
     """One user's queue on one host. It must not be used after a fork."""
 
-    def __init__(self, path: Path, patience: float = 30.0) -> None:
+    def __init__(self, path: Path, patience: float = 30.0, before_migration: Callable[[], None] = lambda: None) -> None:
         """`patience` is how many seconds a writer waits for its turn."""
-        super().__init__(Database(path, patience))
+        super().__init__(Database(path, patience, before_migration))
 
     def close(self) -> None:
         self._database.close()
@@ -114,6 +118,12 @@ class Store(Reader):
                 connection.execute(insert_jobs(len(some)), list(chain.from_iterable(some)))
         return ids
 
+    def add_key(self, key: str, submitted: SubmitKey) -> None:
+        """Remember what was submitted under a new key; it is pruned with its first job."""
+        with self.writing() as connection:
+            row = (text_of(key), submitted.parts[0][0], submitted.content, json.dumps(submitted.parts))
+            connection.execute("INSERT INTO keys (key, job, content, parts) VALUES (?, ?, ?, ?)", row)
+
     def ask(self, requests: Sequence[tuple[str, Request]], now: float) -> list[int]:
         """Insert requests to the engines that own the jobs, and return their numbers."""
         with self.writing() as connection:
@@ -148,8 +158,11 @@ class Store(Reader):
         events: list[tuple[Any, ...]] = []
         attempts: dict[str, list[tuple[Any, ...]]] = {}
         edited: list[Job] = []
+        released: list[tuple[str, int]] = []
         for change in changes:
             jobs.append(job_row(change.job))
+            if change.released:
+                released.append((NO_ENGINE, change.job.id))
             if edits(change):
                 edited.append(change.job)
             for number, event in change.events:
@@ -159,6 +172,7 @@ class Store(Reader):
         with self.writing() as connection:
             connection.executemany(UPDATE_JOB, jobs)
             connection.executemany("INSERT INTO events (job, at, body) VALUES (?, ?, ?)", events)
+            connection.executemany("UPDATE jobs SET engine = ? WHERE id = ?", released)
             for statement, rows in attempts.items():
                 connection.executemany(statement, rows)
             for job in edited:
@@ -198,7 +212,7 @@ class Store(Reader):
 def open_store(paths: Paths) -> Store:
     """The queue of this user on this host, created where it is missing."""
     try:
-        return Store(paths.database)
+        return Store(paths.database, before_migration=partial(end_older_engine, paths))
     except OSError as error:
         raise StokerError(
             f"cannot open the queue {paths.database}: {error.strerror}",
@@ -286,5 +300,6 @@ def _logs(connection: sqlite3.Connection, ids: Sequence[int]) -> list[str]:
 
 def _delete(connection: sqlite3.Connection, ids: Sequence[int]) -> None:
     keys = [(job,) for job in ids]
-    for table, column in (("attempts", "job"), ("measures", "job"), ("events", "job"), ("jobs", "id")):
+    tables = ("attempts", "job"), ("measures", "job"), ("events", "job"), ("keys", "job"), ("jobs", "id")
+    for table, column in tables:
         connection.executemany(f"DELETE FROM {table} WHERE {column} = ?", keys)

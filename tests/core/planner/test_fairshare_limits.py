@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.device import Lease
+from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import Demand, FairShare, OwnDemand, held_elsewhere, yield_reason
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Plan, plan

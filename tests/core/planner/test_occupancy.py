@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from stoker.core.device import Claim, Snapshot
+from stoker.core.device import Snapshot
+from stoker.core.lease import Claim
 from stoker.core.planner.occupancy import ANY_NUMBER, NOW, Occupancy, Slot, claims_on
 from stoker.core.planner.plan import Plan, plan
 from stoker.core.planner.reasons import Draining, Occupied, Reason, Unusable
@@ -47,7 +48,7 @@ def test_a_declared_device_may_have_a_problem() -> None:
 
 def test_a_device_without_a_reading_is_not_free() -> None:
     """A missing reading means unknown, never free; declared devices have none."""
-    assert reason(decide(Snapshot(0.0, CARD))) == Unusable("0", "nobody could read its state")
+    assert reason(decide(Snapshot(0.0, CARD))) == Unusable("0", "its state could not be read")
     assert where(decide(Snapshot(0.0, declared("0")))) == {1: "0"}
 
 
@@ -80,7 +81,7 @@ def test_a_process_explains_the_memory() -> None:
 
 def test_foreign_processes_are_avoided() -> None:
     """Foreign processes or memory block a device; the reason names the owners where known."""
-    assert reason(decide(a_snapshot(CARD, gpu0=a_reading(3)))) == Occupied("0", "somebody", 3 * GIB)
+    assert reason(decide(a_snapshot(CARD, gpu0=a_reading(3)))) == Occupied("0", "an unknown user", 3 * GIB)
     crowd = a_snapshot(CARD, gpu0=a_reading(0, "bob", "alice", "bob"))
     assert reason(decide(crowd)) == Occupied("0", "alice, bob", 0)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stoker.core.device import Lease, Snapshot
+from stoker.core.device import Snapshot
+from stoker.core.lease import Lease
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import plan
 from stoker.core.planner.reasons import Crowded, Leased, MemoryShort, Occupied, Reason

@@ -7,8 +7,9 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.device import Device, Lease
+from stoker.core.device import Device
 from stoker.core.job import Job
+from stoker.core.lease import Lease
 from stoker.core.planner.placement import never_fits
 from stoker.core.planner.plan import Plan
 from stoker.core.settings import Policy

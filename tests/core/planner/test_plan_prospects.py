@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.device import Device, Lease, Snapshot
+from stoker.core.device import Device, Snapshot
+from stoker.core.lease import Lease
 from stoker.core.planner.occupancy import NOW, Occupancy, View
 from stoker.core.planner.placement import never_fits, reserve
 from stoker.core.planner.prospects import Prospects, why_blocked

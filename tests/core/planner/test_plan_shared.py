@@ -7,9 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stoker.core.device import OURS, Claim, Lease, Reading, Snapshot, compatible
+from stoker.core.device import Reading, Snapshot
 from stoker.core.job import Assigned, Ended, Exited, Job, Started, Waiting, advance, needs_exclusive
 from stoker.core.learning import Learnt, observe_use
+from stoker.core.lease import OURS, Claim, Lease, compatible
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Plan, plan
 from stoker.core.planner.queue import Shape, resolved, shape_of

@@ -23,7 +23,9 @@ from stoker.core.planner.reasons import (
     Occupied,
     QueuePaused,
     Reason,
+    Short,
     TooBusy,
+    Unclaimable,
     Unusable,
     Yields,
     sentence,
@@ -61,6 +63,8 @@ SENTENCES: list[tuple[Reason, str]] = [
     (NotBefore(12.5), "begins 12.5"),
     (Behind((Dependency(46), Dependency(12, "any", array=True))), "after 46 (ok), array 12 (any)"),
     (AtLimit(2), "2 jobs run already, as many as -j allows"),
+    (Short("cannot start a process: no"), "cannot start a process: no; it is tried again soon"),
+    (Unclaimable("the ledger cannot be used"), "the ledger cannot be used"),
     (NeverFits("needs 5 GPUs; this machine has 4"), "needs 5 GPUs; this machine has 4"),
 ]
 

@@ -149,7 +149,7 @@ def test_exclusive(bench: Bench) -> None:
     assert all(line.startswith(f"-i {GPU} ") for line in asked)
 
 
-def test_exclusive_by_somebody_else(bench: Bench) -> None:
+def test_exclusive_already(bench: Bench) -> None:
     """A mode that was chosen before is left alone."""
     scripted_smi(bench.directory, "echo Exclusive_Process")
     client = bench.client(exclusive=True)

@@ -112,8 +112,8 @@ def test_a_part_of_it() -> None:
     }
 
 
-def test_own_wishes() -> None:
-    """What the user set himself holds, but for the daemon, which is ours."""
+def test_values_of_the_user() -> None:
+    """Values of the user win, except for the daemon, which is ours."""
     own = {
         "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
         "CUDA_MPS_LOG_DIRECTORY": "/tmp/log",

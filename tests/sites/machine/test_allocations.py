@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.device import Claim, Device
+from stoker.core.device import Device
 from stoker.core.errors import StokerError
 from stoker.core.job import Job, Running
+from stoker.core.lease import Claim
 from stoker.core.spec import Resources
 from stoker.ledger import Ledger, prepare_ledger
 from stoker.sites.machine.allocations import (
@@ -168,7 +169,7 @@ class TestPrefetch:
     """Attempts behind a running one."""
 
     def slot_room(self, yard: Yard, pace: float | None, now: float = START, devices: tuple[Device, ...] = NAMED) -> int:
-        yard.busy(devices[0])
+        yard.busy(*devices[:1])
         if pace is not None:
             yard.allocations.learn(ONE, pace)
         (slot,) = yard.allocations.slots(yard.jobs.get, 0.25, now)
@@ -188,6 +189,10 @@ class TestPrefetch:
     def test_none_where_memory_must_be_seen_to_be_free(self, yard: Yard) -> None:
         """On measured devices the driver is asked first."""
         assert self.slot_room(yard, 0.01, devices=GPUS) == 0
+
+    def test_none_where_the_devices_are_not_known_yet(self, yard: Yard) -> None:
+        """An engine that starts before the driver adopts an attempt, and the next one would run without a device."""
+        assert self.slot_room(yard, 0.01, devices=()) == 0
 
     def test_none_where_another_engine_goes_first(self, yard: Yard) -> None:
         """Its devices are promised."""
@@ -264,7 +269,7 @@ class TestLeaseCheck:
         Path(allocation.lease).unlink()
         assert not check.check(START + 1), "it is checked once per interval"
         assert check.check(START + INTERVAL)
-        assert check.trouble == "the lease on GPU 0 was removed by somebody; it was claimed anew"
+        assert check.trouble == "the lease on GPU 0 was removed; it was claimed anew"
         assert yard.leased == ["0"]
         assert len(yard.runner.called("give_lease")) == 2
         assert check.check(START + 2 * INTERVAL)
@@ -277,7 +282,7 @@ class TestLeaseCheck:
         held = yard.ledger.claim((Claim("0"),), "other", START)
         assert held is not None
         assert check.check(START)
-        assert check.trouble.startswith("the lease on GPU 0 was removed by somebody, and ")
+        assert check.trouble.startswith("the lease on GPU 0 was removed, and ")
         assert check.trouble.endswith(" has it now")
         yard.ledger.release(held)
 

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.device import Claim
 from stoker.core.job import Assigned, Event, Exited, Job, Started, advance
+from stoker.core.lease import Claim
 from stoker.core.planner.fairshare import HALF_LIFE, YIELD_SECONDS
 from stoker.core.planner.reasons import Leased, Yields
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.ledger import HeldLease, Ledger, prepare_ledger
 from stoker.sites.machine.fairshare import MEMORY, PUBLISH_INTERVAL, READ_INTERVAL, REFRESH_INTERVAL, Usage
 from stoker.sites.machine.observation import LEASE_INTERVAL
+from stoker.sites.machine.ref import WorkerRef
 from stoker.store.schema import Change
 from stoker.store.writer import Store
 from support.fakes import EngineOnFakeRunner
@@ -30,14 +31,14 @@ def store(tmp_path: Path) -> Iterator[Store]:
     made.close()
 
 
-def ran(store: Store, began: float, ended: float, *devices: str, engine: str = "mine") -> None:
+def ran(store: Store, began: float, ended: float, *devices: str, engine: str = "mine", ref: str = "k") -> None:
     """Record a job that ran on the devices."""
     batch = store.add_batch("test", began)
     (job_id,) = store.add_jobs(batch, engine, [NewJob(Command(("true",)), JobSpec())], began)
     job = store.job(job_id)
     assert job is not None
     events: list[tuple[int, Event]] = []
-    for event in (Assigned("k", devices, "/log", began), Started(1, began), Exited(1, 0, 0, ended)):
+    for event in (Assigned(ref, devices, "/log", began), Started(1, began), Exited(1, 0, 0, ended)):
         job = _after(job, event)
         events.append((1, event))
     store.record([Change(job, events)])
@@ -54,6 +55,13 @@ def test_what_the_store_knows_counts(store: Store) -> None:
     ran(store, NOW - 100, NOW, engine="another")
     ran(store, NOW - HALF_LIFE - 10, NOW - HALF_LIFE, "0", engine="another")
     assert Usage(store, "mine").until(NOW, []) == pytest.approx(25.0, rel=0.01)
+
+
+def test_jobs_inside_jobs_do_not_count(store: Store) -> None:
+    """The job around them has the same GPUs for longer."""
+    ran(store, NOW - 10, NOW, "0")
+    ran(store, NOW - 9, NOW - 1, "0", engine="another", ref=WorkerRef("w-2", "w-1/0.ab.lease").text)
+    assert Usage(store, "mine").until(NOW, []) == pytest.approx(10.0, rel=0.01)
 
 
 def test_long_ago_is_forgotten(store: Store) -> None:

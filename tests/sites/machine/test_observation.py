@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.device import Claim, Snapshot
+from stoker.core.device import Snapshot
+from stoker.core.lease import Claim
 from stoker.ledger import Ledger, prepare_ledger
-from stoker.sites.machine.observation import LEASE_INTERVAL, LOOK_INTERVAL, SHORTEST_INTERVAL, Observation
+from stoker.sites.machine.observation import LEASE_INTERVAL, REFRESH_INTERVAL, SHORTEST_INTERVAL, Observation
 from support.build import declared
 from support.fakes import START, FakeDevices
 
@@ -24,8 +25,8 @@ def test_it_is_due_once_per_interval(ledger: Ledger) -> None:
     """At once before the first look and after something has changed."""
     observation = Observation(FakeDevices(), ledger, START)
     assert observation.due_in(START) < 0
-    observation.look(START, (), waiting=False)
-    assert observation.due_in(START) == pytest.approx(LOOK_INTERVAL)
+    observation.refresh(START, (), waiting=False)
+    assert observation.due_in(START) == pytest.approx(REFRESH_INTERVAL)
     observation.expire()
     assert observation.due_in(START) < 0
 
@@ -36,7 +37,7 @@ def test_leases_of_others_are_seen_and_ours_are_not(ledger: Ledger) -> None:
     ours, other = (ledger.claim((Claim(name),), "what", START) for name in ("0", "1"))
     assert ours is not None
     assert other is not None
-    observation.look(START, [ours.path.name], waiting=True)
+    observation.refresh(START, [ours.path.name], waiting=True)
     assert [claim.name for lease in observation.leases for claim in lease.claims] == ["1"]
     ledger.release(ours)
     ledger.release(other)
@@ -45,12 +46,12 @@ def test_leases_of_others_are_seen_and_ours_are_not(ledger: Ledger) -> None:
 def test_leases_are_read_once_per_interval(ledger: Ledger) -> None:
     """A claim reads the ledger itself, so they need not be newer."""
     observation = Observation(FakeDevices(), ledger, START)
-    observation.look(START, (), waiting=True)
+    observation.refresh(START, (), waiting=True)
     held = ledger.claim(CLAIM, "what", START)
     assert held is not None
-    observation.look(START + LEASE_INTERVAL / 2, (), waiting=True)
+    observation.refresh(START + LEASE_INTERVAL / 2, (), waiting=True)
     counts = [len(observation.leases)]
-    observation.look(START + LEASE_INTERVAL, (), waiting=True)
+    observation.refresh(START + LEASE_INTERVAL, (), waiting=True)
     assert [*counts, len(observation.leases)] == [0, 1]
     ledger.release(held)
 
@@ -60,9 +61,9 @@ def test_a_freed_device_needs_a_newer_snapshot(ledger: Ledger) -> None:
     devices = FakeDevices(*declared("0"))
     observation = Observation(devices, ledger, START)
     observation.leave(["0"], START + 5)
-    observation.look(START + 6, (), waiting=True)
-    observation.look(START + 6, (), waiting=False)
-    observation.look(START + 6, (), waiting=False, young=START + 4)
+    observation.refresh(START + 6, (), waiting=True)
+    observation.refresh(START + 6, (), waiting=False)
+    observation.refresh(START + 6, (), waiting=False, young=START + 4)
     assert devices.newer_than == [0.0, START + 5, 0.0, START + 4]
 
 
@@ -71,7 +72,7 @@ def test_a_device_that_vanishes_stays_known(ledger: Ledger) -> None:
     devices = FakeDevices(*declared("0", "1"))
     observation = Observation(devices, ledger, START)
     devices.shown = Snapshot(START, declared("1"))
-    observation.look(START, (), waiting=False)
+    observation.refresh(START, (), waiting=False)
     assert [device.label for device in observation.devices(["0", "1", "9"])] == ["0", "1"]
     assert [device.label for device in observation.snapshot.devices] == ["1"]
 

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from stoker.core.device import Claim, Reading, Snapshot
+from stoker.core.device import Reading, Snapshot
 from stoker.core.errors import StokerError
 from stoker.core.job import Active, Assigned, Running, Starting, Stopping, Waiting, advance
-from stoker.core.planner.reasons import Crowded, Leased
+from stoker.core.lease import Claim
+from stoker.core.planner.reasons import Crowded, Leased, Unclaimable
+from stoker.core.settings import Policy
 from stoker.core.spec import Resources
+from stoker.ledger import LedgerUnusable
 from stoker.runner.interface import AttemptStarted
 from stoker.sites.interface import RETRY_INTERVAL
 from stoker.sites.machine.allocations import OVERDUE
-from stoker.sites.machine.observation import LOOK_INTERVAL
+from stoker.sites.machine.observation import REFRESH_INTERVAL
 from stoker.sites.machine.ref import WorkerRef, read_ref
 from stoker.sites.machine.site import PREFETCHED_INTERVAL, SOON
 from stoker.store.schema import Change
 from support.build import GIB, simulated
 from support.fakes import EngineOnFakeRunner, FakeDevices
+from support.wait import wait_until
 
 
 @pytest.fixture
@@ -114,6 +119,70 @@ class TestPlacing:
         world.turn()
         assert world.runner.called("start")
         assert world.engine.trouble == ""
+
+    def test_a_broken_ledger_delays_only_jobs_with_gpus(self, world: EngineOnFakeRunner) -> None:
+        """Jobs without GPUs start, also behind them and within -j; cancels are done; the others have a true reason."""
+        world.engine.policy = Policy(max_running=2)
+        path, away = world.ledger.path, world.ledger.path.with_name("away")
+        path.rename(away)
+        path.write_text("planted by another user")
+        first, second, third = world.add(3)
+        (without,) = world.add(resources=Resources(0))
+        world.turn(2)
+        assert isinstance(world.job(without).state, Starting)
+        assert world.runner.called("start") == [["w1", f"{without}.1"]]
+        reason = world.engine.reason(world.job(first))
+        assert reason == Unclaimable(f"{path} is a file or a symbolic link, not a directory")
+        assert reason in [reason for _, reason in world.engine.site.status().waits]
+        assert world.engine.trouble.startswith(reason.problem)
+        world.engine.cancel(second, None, "")
+        world.turn()
+        assert world.ended(second).result == "cancelled"
+        path.unlink()
+        away.rename(path)
+        (later,) = world.add(resources=Resources(0))
+        world.runner.exited(world.run(without))
+        world.turn(2)
+        assert isinstance(world.job(later).state, Starting)
+        assert isinstance(world.job(third).state, Waiting)
+        world.clock.pass_seconds(RETRY_INTERVAL)
+        world.turn(2)
+        assert isinstance(world.job(first).state, Starting)
+        assert world.engine.trouble == ""
+
+    def test_a_held_mutex_delays_only_jobs_with_gpus(self, world: EngineOnFakeRunner) -> None:
+        """A turn does not wait for it, and after a moment GPUs are claimed without it."""
+        mutex = world.ledger.path / "mutex"
+        mutex.touch()
+        with mutex.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            (job,) = world.add()
+            (without,) = world.add(resources=Resources(0))
+            world.turn(2)
+            assert isinstance(world.job(without).state, Starting)
+            assert isinstance(world.job(job).state, Waiting)
+
+            def started() -> bool:
+                world.clock.pass_seconds(SOON)
+                world.turn()
+                return isinstance(world.job(job).state, Starting)
+
+            wait_until(started)
+
+    def test_a_demand_that_cannot_be_published_stops_nothing(
+        self, world: EngineOnFakeRunner, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The user is told; jobs keep their reasons."""
+
+        def refuse(*_: object) -> None:
+            raise LedgerUnusable("the ledger is full", "free some space")
+
+        monkeypatch.setattr("stoker.sites.machine.fairshare.Sharing.publish", refuse)
+        jobs = world.add(3)
+        world.turn(2)
+        assert world.engine.trouble == "the ledger is full; free some space"
+        assert [type(world.job(job).state) for job in jobs] == [Starting, Starting, Waiting]
+        assert isinstance(world.engine.reason(world.job(jobs[2])), Crowded)
 
     def test_an_idle_engine_holds_no_lease(self, world: EngineOnFakeRunner) -> None:
         """The device is free for others in the turn in which the job ends."""
@@ -336,7 +405,7 @@ class TestAdopting:
         assert world.site.devices(["0"]) == ()
         gpus = simulated(24)
         devices.shown = Snapshot(0.0, gpus, {"0": Reading(used=0)})
-        world.clock.pass_seconds(LOOK_INTERVAL)
+        world.clock.pass_seconds(REFRESH_INTERVAL)
         world.turn()
         (allocation,) = world.site._allocations
         assert allocation.devices == gpus
@@ -415,7 +484,7 @@ class TestDue:
         """Leases may change without a call."""
         (job,) = world.add()
         world.run(job)
-        assert world.site.due_in(world.clock(), placing=True) == pytest.approx(LOOK_INTERVAL)
+        assert world.site.due_in(world.clock(), placing=True) == pytest.approx(REFRESH_INTERVAL)
 
     def test_for_a_worker_to_be_cleaned_up(self, world: EngineOnFakeRunner) -> None:
         """No event tells that its processes are gone."""

@@ -17,7 +17,7 @@ from stoker.core.job import Ended, Job, Running
 from stoker.core.learning import Use
 from stoker.core.spec import JobSpec, Resources
 from stoker.sites.machine.allocations import Allocation
-from stoker.sites.machine.observation import LOOK_INTERVAL
+from stoker.sites.machine.observation import REFRESH_INTERVAL
 from stoker.sites.machine.telemetry import Telemetry, Watched
 from support.build import GIB, a_job, simulated
 from support.wait import PATIENCE_SECONDS, ending, wait_until
@@ -65,11 +65,11 @@ class Stage:
         self.born |= {worker: born} if born else {}
         return self.jobs[job_id]
 
-    def look(self, *readings: Reading, at: float | None = None) -> Snapshot:
+    def refresh(self, *readings: Reading, at: float | None = None) -> Snapshot:
         """The devices show this now."""
         self.at = self.at + 1 if at is None else at
         snapshot = Snapshot(self.at, GPUS, {device.id: one for device, one in zip(GPUS, readings, strict=False)})
-        self.telemetry.look(snapshot, self.at)
+        self.telemetry.refresh(snapshot, self.at)
         return snapshot
 
     def end(self, job: Job) -> None:
@@ -81,7 +81,7 @@ class Stage:
 
     def finished(self, *readings: Reading) -> Watched:
         """What is told of the one attempt that is over."""
-        (one,) = self.telemetry.finished(self.look(*readings), self.at)
+        (one,) = self.telemetry.finished(self.refresh(*readings), self.at)
         return one
 
 
@@ -122,39 +122,39 @@ class TestNumbersThatComeAgain:
     def test_an_earlier_account(self, stage: Stage, child: int) -> None:
         """What was kept of a process that ended before an attempt began is not the attempt's."""
         earlier = reading(accounts=(account(child, 30),))
-        stage.look(earlier)
+        stage.refresh(earlier)
         job = stage.begin(1, os.getpid(), child)
-        stage.look(earlier)
+        stage.refresh(earlier)
         assert stage.telemetry.peak(job) is None
         stage.end(job)
         assert stage.finished(earlier).use.peak == 0
 
     def test_its_own_account(self, stage: Stage, child: int) -> None:
         """When the number has an account of another process, that is the one that counts."""
-        stage.look(reading(accounts=(account(child, 30),)))
+        stage.refresh(reading(accounts=(account(child, 30),)))
         job = stage.begin(1, os.getpid(), child)
-        stage.look(reading(process(child, 4), accounts=(account(child, 5, running=True),)))
+        stage.refresh(reading(process(child, 4), accounts=(account(child, 5, running=True),)))
         stage.end(job)
         assert stage.finished(reading(accounts=(account(child, 6),))).use.peak == 6 * GIB
 
     def test_a_number_that_went_to_a_stranger(self, stage: Stage, child: int) -> None:
         """What he holds is his own."""
         job = stage.begin(1, os.getpid())
-        stage.look(reading(process(child, 4), accounts=(account(child, 4, running=True),)))
+        stage.refresh(reading(process(child, 4), accounts=(account(child, 4, running=True),)))
         assert stage.telemetry.processes(job) == {child}
-        stage.look(reading(accounts=(account(child, 4),)))
+        stage.refresh(reading(accounts=(account(child, 4),)))
         stage.roots["k1"] = 2**22  # as if it were not below the worker
-        stage.look(reading(process(child, 30), accounts=(account(child, 30, running=True),)))
+        stage.refresh(reading(process(child, 30), accounts=(account(child, 30, running=True),)))
         assert stage.telemetry.peak(job) == 4 * GIB
         assert stage.telemetry.processes(job) == set()
 
     def test_a_worker_that_is_known_late(self, stage: Stage, child: int) -> None:
         """Who was taken for a stranger is ours once it is known from which process all of ours come."""
         job = stage.begin(1)
-        stage.look(reading(process(child, 4)))
+        stage.refresh(reading(process(child, 4)))
         assert stage.telemetry.peak(job) is None
         stage.roots["k1"] = os.getpid()
-        stage.look(reading(process(child, 4)))
+        stage.refresh(reading(process(child, 4)))
         assert stage.telemetry.peak(job) == 4 * GIB
 
 
@@ -166,7 +166,7 @@ class TestAccounts:
         with a_child() as other:
             job = stage.begin(1, os.getpid())
             running = (account(child, 3, running=True), account(other, 4, running=True))
-            stage.look(reading(process(child, 1), process(other, 1), accounts=running))
+            stage.refresh(reading(process(child, 1), process(other, 1), accounts=running))
             assert stage.telemetry.peak(job) == 7 * GIB
         stage.end(job)
         assert stage.telemetry.waits is True
@@ -176,9 +176,9 @@ class TestAccounts:
     def test_one_after_the_other(self, stage: Stage, child: int) -> None:
         """Of others the largest counts."""
         job = stage.begin(1, os.getpid())
-        stage.look(reading(process(child, 1), accounts=(account(child, 3, running=True),)))
+        stage.refresh(reading(process(child, 1), accounts=(account(child, 3, running=True),)))
         with a_child() as other:
-            stage.look(reading(process(other, 1), accounts=(account(child, 3), account(other, 2, running=True))))
+            stage.refresh(reading(process(other, 1), accounts=(account(child, 3), account(other, 2, running=True))))
         assert stage.telemetry.peak(job) == 3 * GIB
 
     def test_nobody_saw_it(self, stage: Stage, child: int) -> None:
@@ -190,14 +190,14 @@ class TestAccounts:
 
     def test_an_account_that_does_not_come(self, stage: Stage, child: int) -> None:
         """It is not waited for any longer than a moment; where no accounts are kept, not at all."""
-        stage.look(reading(accounts=()))
+        stage.refresh(reading(accounts=()))
         job = stage.begin(1, os.getpid(), child)
-        before = stage.look(reading(accounts=()))
+        before = stage.refresh(reading(accounts=()))
         stage.end(job)
         assert list(stage.telemetry.finished(before, stage.at)) == []
         assert len(list(stage.telemetry.finished(before, stage.at + 5))) == 1
         job = stage.begin(2, os.getpid(), child)
-        without = stage.look(reading())
+        without = stage.refresh(reading())
         stage.end(job)
         assert len(list(stage.telemetry.finished(without, stage.at))) == 1
 
@@ -210,33 +210,33 @@ class TestSilence:
         """What a stranger holds is taken off, and where that is not known either, nothing is."""
         job = stage.begin(1, os.getpid())
         shown = (process(child, None), *(process(1, size) for size in others))
-        stage.look(reading(*shown, used=10 * GIB))
+        stage.refresh(reading(*shown, used=10 * GIB))
         assert (stage.telemetry.peak(job) or 0) == peak * GIB
 
     def test_no_list(self, stage: Stage) -> None:
         """Where nobody is listed, all that is in use is the attempt's, unless it has company."""
         job = stage.begin(1, os.getpid())
-        stage.look(reading(used=3 * GIB))
+        stage.refresh(reading(used=3 * GIB))
         assert stage.telemetry.peak(job) == 3 * GIB
         stage.allocations["k1"].shared = True
-        stage.look(reading(used=9 * GIB))
+        stage.refresh(reading(used=9 * GIB))
         assert stage.telemetry.peak(job) == 3 * GIB
 
     def test_a_load_of_others(self, stage: Stage, child: int) -> None:
         """How busy a device is says nothing of an attempt while somebody else computes there."""
         stage.begin(1, os.getpid())
-        stage.look(reading(process(child, 1), busy=20))
-        stage.look(reading(process(child, 1), process(1, 1), busy=90))
+        stage.refresh(reading(process(child, 1), busy=20))
+        stage.refresh(reading(process(child, 1), process(1, 1), busy=90))
         drawing = Process(1, GIB, "somebody", graphics=True)
-        stage.look(reading(process(child, 1), drawing, busy=40))
+        stage.refresh(reading(process(child, 1), drawing, busy=40))
         assert stage.telemetry.live()[1].utilisation == 30
 
     @pytest.mark.parametrize("trouble", [(), (Reading(problem="lost"),)])
     def test_a_device_in_trouble(self, stage: Stage, child: int, trouble: tuple[Reading, ...]) -> None:
         """While a device has vanished or is in trouble nothing is known, and what was known stays."""
         job = stage.begin(1, os.getpid())
-        stage.look(reading(process(child, 4)))
-        stage.look(*trouble)
+        stage.refresh(reading(process(child, 4)))
+        stage.refresh(*trouble)
         assert stage.telemetry.live()[1].memory == 4 * GIB
         assert stage.telemetry.peak(job) == 4 * GIB
         assert stage.telemetry.running()[0].use.looks == 1
@@ -244,9 +244,9 @@ class TestSilence:
     def test_a_clock_that_was_set_back(self, stage: Stage, child: int) -> None:
         """Looks go on; one and the same look counts once."""
         stage.begin(1, os.getpid())
-        stage.look(reading(process(child, 4)))
-        stage.look(reading(process(child, 5)), at=50.0)
-        stage.look(reading(process(child, 6)), at=50.0)
+        stage.refresh(reading(process(child, 4)))
+        stage.refresh(reading(process(child, 5)), at=50.0)
+        stage.refresh(reading(process(child, 6)), at=50.0)
         assert stage.telemetry.running()[0].use.looks == 2
         assert stage.telemetry.live()[1].memory == 5 * GIB
 
@@ -256,7 +256,7 @@ def test_an_adopted_attempt(stage: Stage, child: int) -> None:
     job = stage.begin(1, os.getpid())
     stage.allocations["k1"].adopted = True
     stage.written[1] = {1: Use(peak=9 * GIB, looks=7)}
-    stage.look(reading(process(child, 4)))
+    stage.refresh(reading(process(child, 4)))
     assert stage.telemetry.peak(job) == 9 * GIB
     assert stage.telemetry.running()[0].use.looks == 8
 
@@ -266,14 +266,14 @@ def test_nothing_is_left_of_what_is_over(stage: Stage, child: int) -> None:
     for number in range(1, 3001):
         job = stage.begin(number, os.getpid(), child)
         busy = reading(process(child, 1), accounts=(account(child, 1, running=True),))
-        stage.look(busy)
+        stage.refresh(busy)
         if number % 3:
             stage.end(job)
             stage.finished(reading(accounts=()))
         else:  # lost with its worker
             del stage.allocations[f"k{number}"], stage.jobs[number]
         stage.roots.clear()
-    stage.look(reading(accounts=()))
+    stage.refresh(reading(accounts=()))
     kept = [value for value in vars(stage.telemetry).values() if isinstance(value, dict | list | frozenset)]
     assert sum(map(len, kept)) == 0
 
@@ -281,9 +281,9 @@ def test_nothing_is_left_of_what_is_over(stage: Stage, child: int) -> None:
 def test_many_processes_of_one_attempt(stage: Stage, child: int) -> None:
     """The numbers of those that are gone are forgotten at last."""
     job = stage.begin(1, os.getpid(), child)
-    one = stage.look(reading(process(child, 1)))
+    one = stage.refresh(reading(process(child, 1)))
     stage.telemetry.running()[0].pids.update(range(10**6, 10**6 + 5000))
-    stage.look(*one.readings.values())
+    stage.refresh(*one.readings.values())
     assert stage.telemetry.processes(job) == {child}
 
 
@@ -309,13 +309,13 @@ def test_cost(stage: Stage) -> None:
         shown = [process(pid, 1) for pid in [*pids, *strangers(64)]]
         accounts = tuple(account(one.pid, 1, running=True) for one in shown)
         busy = reading(*shown, used=40 * GIB, accounts=accounts, busy=50)
-        stage.look(busy)
+        stage.refresh(busy)
         took = []
         for _ in range(20):
             began = time.process_time()
-            stage.look(busy)
+            stage.refresh(busy)
             took.append(time.process_time() - began)
-        assert min(took) < 0.1 * LOOK_INTERVAL
+        assert min(took) < 0.1 * REFRESH_INTERVAL
     finally:
         for tree in trees:
             os.killpg(tree.pid, signal.SIGKILL)

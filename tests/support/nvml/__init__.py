@@ -170,6 +170,14 @@ def _compile(library: Path, flags: list[str]) -> None:
     )
 
 
+def needed(name: str, folder: str | None = None) -> str:
+    """The path of a program, or of a file in a folder, that judges the stand-in; .ci/fetch_gpu_tools gets it."""
+    found = shutil.which(name) if folder is None else str(Path(folder, name))
+    if found is None or not os.path.exists(found):
+        _refuse(f"{name} is missing: .ci/fetch_gpu_tools gets it")
+    return str(found)
+
+
 def _refuse(why: str) -> None:
     """A skipped judge goes unnoticed in CI, so there it is a failure."""
     (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)

@@ -233,12 +233,39 @@ RETURNS(nvmlDeviceGetDriverModel_v2, NOT_SUPPORTED)
 TWO_NUMBERS(nvmlDeviceGetCudaComputeCapability, 8, 0)
 NUMBER_OF_KIND(nvmlDeviceGetClockInfo, 1410)
 NUMBER_OF_KIND(nvmlDeviceGetMaxClockInfo, 1410)
+NUMBER_OF_KIND(nvmlDeviceGetApplicationsClock, 1410)
+RETURNS(nvmlDeviceSetApplicationsClocks, NO_PERMISSION)
+RETURNS(nvmlDeviceResetApplicationsClocks, NO_PERMISSION)
 NUMBER_OF_KIND(nvmlDeviceGetPcieThroughput, 0)
 NUMBER_OF_KIND(nvmlDeviceGetTemperatureThreshold, 92)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, 4)
 NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, 4)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, 16)
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, 16)
+
+/* One clock of each kind can be chosen. */
+static int one_clock(unsigned megahertz, unsigned *count, unsigned *clocks)
+{
+    unsigned room = clocks ? *count : 0;
+    *count = 1;
+    if (!room)
+        return INSUFFICIENT_SIZE;
+    *clocks = megahertz;
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetSupportedMemoryClocks(void *device, unsigned *count, unsigned *clocks)
+{
+    RESOLVE(device);
+    return one_clock(1215, count, clocks);
+}
+
+EXPORT int nvmlDeviceGetSupportedGraphicsClocks(void *device, unsigned memory, unsigned *count, unsigned *clocks)
+{
+    RESOLVE(device);
+    (void)memory;
+    return one_clock(1410, count, clocks);
+}
 
 /* ---- health ---- */
 

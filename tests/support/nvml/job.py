@@ -10,27 +10,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stoker.devices.demo_job import Options, argument_parser, memory_at, torch_oom_text
+from stoker.devices.demo_job import Options, torch_oom_text
 from stoker.devices.simulator import OutOfMemory
+
+sys.path.append(str(Path(__file__).parents[2]))  # run as a program, its own folder is the first entry
+
+from support.training_job import TrainingOptions, training_parser
 
 TICK_SECONDS = 0.05
 
 
 def main() -> int:
     """Hold memory along the curve on every GPU that CUDA_VISIBLE_DEVICES names by its UUID."""
-    options = argument_parser().parse_args(namespace=Options())
+    options = training_parser().parse_args(namespace=TrainingOptions())
     state = Path(os.environ["FAKE_NVML_STATE"])
     began = time.monotonic()
     held = -1
     while True:
         elapsed = time.monotonic() - began
-        size = memory_at(options.memory, elapsed)
+        size = options.memory_at(elapsed)
         if size != held and (words := hold(state, size, options)):
             print(words, file=sys.stderr)
             return 1
         held = size
         if elapsed >= options.seconds:
-            return options.fail
+            return options.exit_code
         time.sleep(min(TICK_SECONDS, options.seconds - elapsed))
 
 

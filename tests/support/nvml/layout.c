@@ -2,6 +2,8 @@
 #include "state.h"
 
 #include <stddef.h>
+#include <string.h>
+#include <unistd.h>
 
 EXPORT int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending)
 {
@@ -86,3 +88,15 @@ EXPORT int nvmlDeviceGetP2PStatus(void *device, void *other, int capability, int
 }
 
 RETURNS(nvmlDeviceGetNvLinkState, NOT_SUPPORTED)
+RETURNS(nvmlDeviceGetNvLinkRemotePciInfo_v2, NOT_SUPPORTED)
+
+/* All CPUs are near. */
+EXPORT int nvmlDeviceGetCpuAffinity(void *device, unsigned size, unsigned long *set)
+{
+    enum { BITS = 8 * sizeof *set };
+    RESOLVE(device);
+    memset(set, 0, size * sizeof *set);
+    for (long cpu = 0; cpu < sysconf(_SC_NPROCESSORS_ONLN) && cpu < (long)size * BITS; cpu++)
+        set[cpu / BITS] |= 1ul << cpu % BITS;
+    return SUCCESS;
+}

@@ -10,9 +10,10 @@ from support.storm.killer import KeeperKill
 from support.storm.memory import SHORT, Memory
 from support.storm.record import AttemptRow, Record
 from support.storm.stays import stays_of
-from support.storm.witness import End, Line, end_of_run
+from support.storm.witness import DOUBLE, End, Line, end_of_run
 
 _NOBODY = (float("-inf"), (0, 0))
+KILLED = (137, 9)
 LOSSES_ALLOWED = 3
 """How often a job that loses its worker is promised to be queued again."""
 
@@ -23,13 +24,16 @@ class Evidence:
 
     lines: list[Line]
     record: Record
-    kills: list[KeeperKill]
+    kills: list[KeeperKill] | None
+    """None where workers died unseen, so that any attempt that began may be lost."""
     codes: Callable[[int], tuple[str, ...]]
     """The exit codes that each job's script ends with, run by run."""
     memory: dict[int, Memory] = field(default_factory=dict)
     """What jobs hold of their devices, where they do."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Bytes of each device, where devices have memory."""
+    struck: frozenset[tuple[int, int]] = frozenset()
+    """Runs whose own process was killed, so that they may end with that signal."""
 
     def counts(self) -> str:
         """What there was, in a few words."""
@@ -64,7 +68,12 @@ def _runs(evidence: Evidence) -> Iterator[str]:
         start, end = starts.pop((job, run), None), ends.pop((job, run), None)
         if start is not None and start.devices != attempt.devices:
             yield f"attempt {attempt.key} ran on {start.devices} instead of {attempt.devices}"
+        if attempt.code == DOUBLE and attempt.why == "exited":
+            yield f"double run: the kernel saw attempt {attempt.key} beside another run of its job or on its devices"
+            continue
         due = [end_of_run(evidence.codes(job), run), *([End(SHORT)] if job in evidence.memory else [])]
+        if (job, run) in evidence.struck and (attempt.code, attempt.signal) == KILLED:
+            continue
         yield from _faulty_end(attempt, start, end, due)
     yield from (f"{line} was written down, and the store does not know" for line in (*starts.values(), *ends.values()))
 
@@ -82,6 +91,8 @@ def _faulty_end(attempt: AttemptRow, start: Line | None, end: Line | None, due: 
 
 def _losses(evidence: Evidence) -> Iterator[str]:
     """What a killed worker had begun is lost; nothing else is."""
+    if evidence.kills is None:
+        return
     whys = {attempt.key: attempt.why for attempts in evidence.record.attempts.values() for attempt in attempts}
     expected = {attempt for kill in evidence.kills for attempt in kill.open}
     told = Counter(evidence.record.lost())

@@ -141,7 +141,7 @@ class Doors:
             retries=work.retries,
             retry_on=work.retry_on,
             requeue=work.requeue,
-            out=str(self._work / "%j.log") if work.memory else "/dev/null",
+            out=str(self._work / ("%j.log" if work.memory else work.out)),
             begin=now + work.delay if work.delay else None,
             after=tuple(msgspec.convert(after._asdict(), Dependency) for after in work.after),
             at_once=work.at_once,

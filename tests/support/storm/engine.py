@@ -8,22 +8,26 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from support.wait import PATIENCE_SECONDS, wait_until
 
 READY_SECONDS = 30.0
+RUNNING = 3
+"""The exit code of an engine that finds another one at work."""
 
 
 class EngineProcess:
     """One engine; its process is a child of ours, in a session of its own."""
 
-    def __init__(self, arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, arguments: list[str], environment: Mapping[str, str], log: Path, wrapper: Sequence[str] = ()
+    ) -> None:
         self._ready, told = os.pipe()
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "stoker", "engine", "run", *arguments, "--ready-fd", str(told)],
+                [*wrapper, sys.executable, "-m", "stoker", "engine", "run", *arguments, "--ready-fd", str(told)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from support.storm.memory import SHORT, Memory, any_memory, modest_memory
+from support.storm.witness import DOUBLE
 
 FIRST_EDITION = "first"
 GRACE = 0.3
@@ -42,6 +43,8 @@ class Work:
     """How many tasks of its array may run at the same time."""
     memory: Memory | None = None
     """What it does with the memory of its GPUs; None where it does not mind them."""
+    out: str = "/dev/null"
+    """Its log, as a path or below the directory of the jobs."""
 
     @property
     def endless(self) -> bool:
@@ -120,7 +123,7 @@ def _failing(dice: random.Random, number: int) -> Work:
 
 
 def _code(dice: random.Random) -> str:
-    return str(dice.choice([code for code in range(1, 256) if code != SHORT]))
+    return str(dice.choice([code for code in range(1, 256) if code not in (SHORT, DOUBLE)]))
 
 
 def _timed(dice: random.Random, number: int) -> Work:

@@ -40,12 +40,16 @@ class Killer:
             kill_and_wait(server)
         return bool(servers)
 
-    def kill_worker(self, engines: list[int]) -> bool:
-        """Kill one, and read in its journal, which nobody writes any more, what it leaves open."""
-        workers = self._workers(engines)
+    def kill_worker(self, engines: list[int], *, with_job: bool | None = None) -> bool:
+        """Kill one, by chance with what it runs; False where there is none."""
+        workers = self.workers(engines)
         if not workers:
             return False
         name, pid = self.dice.choice(self._preferred(workers))
+        return self.kill_one(name, pid, with_job=self.dice.random() < WITH_JOBS if with_job is None else with_job)
+
+    def kill_one(self, name: str, pid: int, *, with_job: bool) -> bool:
+        """Kill a worker, and read in its journal, which nobody writes any more, what it leaves open."""
         folder = self.state / "keepers" / name
         with contextlib.ExitStack() as closing:
             try:
@@ -53,7 +57,7 @@ class Killer:
             except FileNotFoundError:
                 return False
             kill_and_wait(pid)
-            if self.dice.random() < WITH_JOBS:
+            if with_job:
                 for process in marked(f"STOKER_KEEPER={name}"):
                     kill_and_wait(process)
             wait_until(lambda: is_free(lock.fileno()))  # a child it was just starting has it until it executes
@@ -67,7 +71,7 @@ class Killer:
                 if path.name == "journal" and path.is_relative_to(self.state):
                     yield path.parent.name, pid
 
-    def _workers(self, engines: list[int]) -> list[tuple[str, int]]:
+    def workers(self, engines: list[int]) -> list[tuple[str, int]]:
         """The living workers; forkservers and children that are just being started hold journals too."""
         holders = sorted(self.holders())
         others = {child for engine in engines for child in children(engine)}

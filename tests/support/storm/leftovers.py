@@ -10,7 +10,7 @@ from support.storm.killer import Killer
 from support.storm.processes import locked_files, marked
 from support.wait import wait_until
 
-LEAVING_SECONDS = 5.0
+LEAVING_SECONDS = 20.0
 """How long those that are about to leave may take."""
 
 

@@ -25,6 +25,11 @@ class Memory:
     """Whether its command tells how much it holds: else it is the same kind of work as those that hold more or less."""
 
     @property
+    def whole(self) -> bool:
+        """Whether all of each GPU was asked for."""
+        return self.declared is None and not self.learnt
+
+    @property
     def words(self) -> str:
         """How the job's own script is told: sizes tell kinds of work apart, seeds do not."""
         return f"{'size' if self.shown else 'seed'}={self.holds // MIB}"

@@ -31,6 +31,17 @@ def is_forked(pid: int) -> bool:
     return b"stoker.runner.forkserver" in _content(pid, "cmdline")
 
 
+def command_of(pid: int) -> str:
+    """Its command line."""
+    return _content(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace")
+
+
+def variables_of(pid: int) -> dict[str, str]:
+    """Its environment, as it was started with it."""
+    pairs = [word.decode(errors="replace").partition("=") for word in _content(pid, "environ").split(b"\0")]
+    return {name: value for name, _, value in pairs}
+
+
 def marked(word: str) -> list[int]:
     """The living processes with this very word in their environment."""
     sought = word.encode()

@@ -46,8 +46,8 @@ class Case:
         return self.book.of(self.job, kind)
 
 
-def faults_of_queue(evidence: Evidence, book: JobBook, cpu_jobs: int) -> list[str]:
-    """Everything that the queue did not keep, in words."""
+def faults_of_queue(evidence: Evidence, book: JobBook, cpu_jobs: int, *, timed: bool = True) -> list[str]:
+    """Everything that the queue did not keep, in words; not timed where the engine had another clock than the jobs."""
     faults = [f"job {job} was submitted and is not there" for job in book.entries if job not in evidence.record.jobs]
     faults += [f"nobody answered {request}" for request in evidence.record.requests]
     starts: dict[int, list[Line]] = defaultdict(list)
@@ -58,7 +58,7 @@ def faults_of_queue(evidence: Evidence, book: JobBook, cpu_jobs: int) -> list[st
         story = Story(entry.work, held=entry.held)
         faults += faults_of_story(evidence, job, story)
         case = Case(job, entry, story, sorted(starts[job], key=lambda line: line.attempt), evidence, book)
-        faults += [f"job {job} {fault}" for check in _CHECKS for fault in check(case)]
+        faults += [f"job {job} {fault}" for check in (_CHECKS if timed else _UNTIMED) for fault in check(case)]
     return [*faults, *_limits(evidence, book, cpu_jobs)]
 
 
@@ -119,7 +119,8 @@ def _time_limits(case: Case) -> Iterator[str]:
 
 def _only_what_was_asked(case: Case) -> Iterator[str]:
     for event, kind in _ASKED.items():
-        moments, asked = case.moments(event), [wish.asked for wish in case.wishes(kind)]
+        moments = [at for at in case.moments(event) if at not in case.story.tried_again]
+        asked = [wish.asked for wish in case.wishes(kind)]
         if len(moments) > len(asked) or any(at < min(asked) - SLACK for at in moments):
             yield f"was {event} at {moments}, which was asked for at {asked}"
     if any(attempt.why == "stopped" for attempt in case.attempts) and not case.wishes(CANCEL):
@@ -160,4 +161,5 @@ def tally(book: JobBook) -> str:
     return f"requests {dict(Counter(wish.kind for wish in book.wishes.values()))}"
 
 
-_CHECKS = (_shape, _not_before, _dependencies, _time_limits, _only_what_was_asked, _all_that_was_asked)
+_UNTIMED = (_shape, _dependencies, _time_limits)
+_CHECKS = (*_UNTIMED, _not_before, _only_what_was_asked, _all_that_was_asked)

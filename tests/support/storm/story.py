@@ -32,6 +32,10 @@ class Story:
     """Attempts that company on its devices cost it."""
     editions: list[str] = field(default_factory=list)
     """What each run was given to say."""
+    short: bool = False
+    """Whether it could not be started, and waits until the machine is tried again."""
+    tried_again: list[float] = field(default_factory=list)
+    """When that was."""
 
     def tell(self, event: dict[str, Any]) -> None:
         """Go on with the next event."""
@@ -58,7 +62,11 @@ class Story:
         self.editions.append(self.edition)
 
     def _returned(self, event: dict[str, Any]) -> None:
-        self._at_worker(event, begun=False)
+        """A start is recorded before there is a process, so a machine that is short of something takes it back."""
+        self.short = bool(event.get("short"))
+        self._at_worker(event, begun=self.begun and self.short)
+        if self.begun:
+            self.editions.pop()
         if self.cancelled:
             self.result = "cancelled"
 
@@ -101,8 +109,10 @@ class Story:
         self.held = True
 
     def _resumed(self, event: dict[str, Any]) -> None:
-        self._expect(not self.result and self.held, event)
-        self.held = False
+        self._expect(not self.result and (self.held or self.short), event)
+        if not self.held:
+            self.tried_again.append(event["at"])
+        self.held = self.short = False
 
     def _edited(self, event: dict[str, Any]) -> None:
         self._expect(not self.result and not self.at_worker, event)

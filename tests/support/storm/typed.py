@@ -20,7 +20,7 @@ def submit_at_once(
 ) -> list[str]:
     """Submit each of the jobs by a command of its own; what went wrong, in words."""
     began = time.time()
-    people = [_submit(work, directory, environment, sim) for work in works]
+    people = [start_submit(work, directory, environment, sim) for work in works]
     faults = []
     for person, work in zip(people, works, strict=True):
         out, err = person.communicate(timeout=TYPING_SECONDS)
@@ -31,11 +31,14 @@ def submit_at_once(
     return faults
 
 
-def _submit(work: Work, directory: Path, environment: Mapping[str, str], sim: str) -> subprocess.Popen[str]:
+def start_submit(
+    work: Work, directory: Path, environment: Mapping[str, str], sim: str, wrapper: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    """Start a submit by the command line, with the words of another program before it."""
     line = command(work.number, work.codes, work.seconds, work.kind)
     devices = ["--sim", sim] if sim else []
     return subprocess.Popen(
-        [PROGRAM, "submit", "--parsable", *devices, "-G", str(work.gpus), "-o", "/dev/null", "-s", line],
+        [*wrapper, PROGRAM, "submit", "--parsable", *devices, "-G", str(work.gpus), "-o", "/dev/null", "-s", line],
         cwd=directory,
         env={**environment, "STORM_WORD": FIRST_EDITION},
         stdin=subprocess.DEVNULL,

@@ -46,7 +46,7 @@ class Weather:
 
 SIMULATED = "4x24G"
 CHECK = Weather(
-    jobs=1050, engine_kills=70, forkserver_kills=14, worker_kills=14, rivals=2, farewells=4, typed=3, pause=0.2
+    jobs=500, engine_kills=35, forkserver_kills=7, worker_kills=7, rivals=1, farewells=2, typed=2, pause=0.2
 )
 """What is part of every check, over devices that are only names..."""
 SHARED = Weather(
@@ -64,4 +64,4 @@ SHARED = Weather(
 LONG = Weather(
     jobs=5000, engine_kills=220, forkserver_kills=40, worker_kills=40, rivals=6, farewells=20, typed=12, pause=0.5
 )
-"""... and what `make storm` does with each seed."""
+"""... and what the fault `storm-long` does."""

@@ -10,12 +10,34 @@ from support.storm.memory import SHORT, Memory
 
 SCRIPT = "job.sh"
 WITNESS = "witness"
+LOCKS = "locks"
+DOUBLE = 97
+"""The code of a run that found the lock of its job or of one of its GPUs held, which only another run can do."""
+LOCK_SECONDS = 1
+"""How long a run waits for its locks: the kernel closes the files of a killed process a moment after its memory."""
 
 _JOB = """\
 say() {
   echo "$1 $id $STOKER_JOB_ID $STOKER_ATTEMPT ${CUDA_VISIBLE_DEVICES:--} $(date +%s.%N) $2 ${STORM_WORD:--}" >> witness
 }
-id=$1 codes=$2 seconds=$3 kind=$4 memory=${5:-}
+id=$1 codes=$2 seconds=$3 kind=${4%,shared} memory=${5:-}
+if [ -z "${STORM_GUARDED:-}" ]; then
+  # All processes of a run inherit these locks, so that the kernel itself refuses a second run beside the first.
+  export STORM_GUARDED=1
+  guard=-x
+  [ "$kind" = "$4" ] || guard=-s
+  set -- sh job.sh "$@"
+  for device in $(echo "${CUDA_VISIBLE_DEVICES:-}" | tr , ' '); do
+    set -- flock $guard -w LOCK_SECONDS -E DOUBLE -F "locks/gpu-$device" "$@"
+  done
+  set -- flock -w LOCK_SECONDS -E DOUBLE -F "locks/job-$id" "$@"
+  case $kind in
+    bare) exec env -i PATH="$PATH" STORM_GUARDED=1 STOKER_JOB_ID="$STOKER_JOB_ID" STOKER_ATTEMPT="$STOKER_ATTEMPT" \
+      CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-}" STORM_WORD="${STORM_WORD:-}" setsid -w "$@" ;;
+    session) exec setsid -w "$@" ;;
+    *) exec "$@" ;;
+  esac
+fi
 n=$STOKER_ATTEMPT
 while [ "$n" -gt 1 ] && [ "$codes" != "${codes#*,}" ]; do n=$((n - 1)) codes=${codes#*,}; done
 code=${codes%%,*}
@@ -24,7 +46,23 @@ say start 0
 if [ "$kind" = child ]; then
   (sleep 0.04; say after 0) &
 fi
-if [ -z "$memory" ]; then
+case $kind in
+  daemon) (env -i PATH="$PATH" setsid sleep 30 &) ;;
+  forks) for n in $(seq 100); do sleep 30 & done ;;
+  loud) head -c "${STORM_BYTES:-20000000}" /dev/urandom ;;
+esac
+if [ "$kind" = overwritten ]; then
+  # In place of the shell, in whose environment it would be found.
+  exec "$STORM_PYTHON" -c "
+import ctypes, sys, time
+first, last = map(int, open('/proc/self/stat').read().rpartition(')')[2].split()[47:49])
+ctypes.memset(first, 0, last - first)
+seconds, before, code, after = sys.argv[1:]
+time.sleep(float(seconds))
+open('witness', 'a').write(f'end {before} {time.time()} {code} {after}\\n')
+sys.exit(int(code))" \\
+    "$seconds" "$id $STOKER_JOB_ID $STOKER_ATTEMPT ${CUDA_VISIBLE_DEVICES:--}" "$code" "${STORM_WORD:--}"
+elif [ -z "$memory" ]; then
   sleep "$seconds"
 else
   shift 5
@@ -76,12 +114,18 @@ class End(NamedTuple):
 
 def write_script(directory: Path) -> None:
     """Put what the jobs run into their directory."""
-    (directory / SCRIPT).write_text(_JOB.replace("SHORT", str(SHORT)))
+    numbers = {"SHORT": SHORT, "DOUBLE": DOUBLE, "LOCK_SECONDS": LOCK_SECONDS}
+    script = _JOB
+    for word, number in numbers.items():
+        script = script.replace(word, str(number))
+    (directory / SCRIPT).write_text(script)
+    (directory / LOCKS).mkdir(exist_ok=True)
 
 
 def command(number: int, codes: tuple[str, ...], seconds: float, kind: str, memory: Memory | None = None) -> str:
     """A job's line for the shell; it ends with a code for each run, `s9` for a signal, the last for all that follow."""
-    line = f"exec sh {SCRIPT} {number} {','.join(codes)} {seconds:.3f} {kind}"
+    shared = ",shared" if memory is not None and not memory.whole else ""
+    line = f"exec sh {SCRIPT} {number} {','.join(codes)} {seconds:.3f} {kind}{shared}"
     return line if memory is None else f"{line} {memory.words}{' --cap' if memory.capped else ''}"
 
 

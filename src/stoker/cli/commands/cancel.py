@@ -31,7 +31,7 @@ def command(
 ) -> int:
     """Take jobs out of the queue; those that run get TERM, and KILL after their grace.
 
-    `all` is all that is not over, whoever runs it. A second cancel may shorten the grace.
+    `all` means every job that is not over, also those of foreground runs. A second cancel may shorten the grace.
 
     \b
       stoker cancel 12            job 12, or all tasks of array 12

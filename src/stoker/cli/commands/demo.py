@@ -8,8 +8,9 @@ import time
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from stoker.core.job import Ended, Job, JobEvent, Result, Running
+from stoker.core.job import Ended, JobEvent, Result, Running
 from stoker.core.spec import Command
 from stoker.engine.foreground import Foreground, View
 from stoker.queue.job_files import Listed, Unusable
@@ -118,13 +119,10 @@ SCRIPT: Sequence[Act] = (
 
 
 def demo_jobs() -> list[Listed | Unusable]:
-    """The script as a job list."""
-    return [_listed(act) for act in SCRIPT]
-
-
-def _listed(act: Act) -> Listed:
-    own = {name: getattr(act.options, name) for name in act.options.__struct_fields__}
-    return Listed(Command((act.line,), "/bin/sh"), "the demonstration", JobOptions(**{**own, "name": act.name}))
+    return [
+        Listed(Command((act.line,), "/bin/sh"), "the demonstration", replace(act.options, name=act.name))
+        for act in SCRIPT
+    ]
 
 
 class Demonstration:
@@ -138,7 +136,6 @@ class Demonstration:
         view.say(SENTENCE)
 
     def happened(self, job_event: JobEvent) -> None:
-        """Remember how each job ended."""
         if isinstance(job_event.job.state, Ended):
             self._ends[job_event.job.name] = job_event
         self._view.happened(job_event)
@@ -146,7 +143,8 @@ class Demonstration:
     def refresh(self, run: Foreground) -> None:
         """Cancel the unwanted job once it runs."""
         for job in run.engine.held:
-            if job.name == CANCELLED and _has_run(job, CANCELLED_AFTER_SECONDS):
+            runs = isinstance(job.state, Running) and time.time() - job.state.since >= CANCELLED_AFTER_SECONDS
+            if job.name == CANCELLED and runs:
                 run.engine.cancel(job.id, None, "cancelled by the demonstration")
         self._view.refresh(run)
 
@@ -156,10 +154,15 @@ class Demonstration:
     def close(self) -> None:
         self._view.close()
 
-    def differences(self) -> list[str]:
-        """A sentence for each job that did not end as the script says."""
+    def judge(self) -> int:
+        """Say which jobs did not end as the script says; returns the exit code."""
         found = [(act, difference(act, self._ends.get(act.name))) for act in self._script]
-        return [f"{act.name} {sentence}" for act, sentence in found if sentence]
+        differences = [f"{act.name} {sentence}" for act, sentence in found if sentence]
+        for sentence in differences:
+            self.say(f"not as the demonstration should go: {sentence}")
+        if not differences:
+            self.say("everything went as the demonstration should, failures included")
+        return 1 if differences else 0
 
 
 def difference(act: Act, end: JobEvent | None) -> str:
@@ -176,7 +179,3 @@ def difference(act: Act, end: JobEvent | None) -> str:
         return "never ran out of memory beside others"
     said = state.note or last_line(end.log)
     return "" if act.says in said else f"said {said!r}, not {act.says!r}"
-
-
-def _has_run(job: Job, seconds: float) -> bool:
-    return isinstance(job.state, Running) and time.time() - job.state.since >= seconds

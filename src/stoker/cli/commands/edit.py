@@ -39,13 +39,16 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim:
 
     The command stays; to change that, cancel the job and submit another one.
     An empty value is the default: --time '' takes the limit away. A job can only be put behind jobs that were
-    submitted before it. `all` is all that waits.
+    submitted before it. `all` means every waiting job.
 
     \b
       stoker edit 12 --priority 5 --time 2h
       stoker edit 12          all its options, as TOML in an editor
     """
-    changes = _typed(context, values)
+    # Options from the environment are for submit only.
+    source = context.get_parameter_source
+    typed = {name: values[name] for name in BY_NAME if source(name) is ParameterSource.COMMANDLINE}
+    changes = {**typed, **read_tables(typed)}
     with opened(sim) as control:
         found = find_queued(control.store, ids)
         rewriter = Rewriter(control)
@@ -58,13 +61,6 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim:
         return report("edit", _edit(control, rewriter, found, changes), as_json=as_json)
 
 
-def _typed(context: click.Context, values: dict[str, Any]) -> dict[str, Any]:
-    """Options on the command line; those from the environment are for submit only."""
-    source = context.get_parameter_source
-    typed = {name: values[name] for name in BY_NAME if source(name) is ParameterSource.COMMANDLINE}
-    return {**typed, **read_tables(typed)}
-
-
 def _edit(control: Control, rewriter: Rewriter, found: Sequence[Job], changes: Changes) -> list[ChangeResult]:
     """Check all changes before the first is sent."""
     name = changes.get("name")
@@ -75,16 +71,15 @@ def _edit(control: Control, rewriter: Rewriter, found: Sequence[Job], changes: C
         spec = rewriter.spec(job, rest)
         spec = spec_in_queue(control, spec) if job.id in left else spec
         edits[job.id] = Edit(job.id, spec, job.name if name is None else name)
-    return [
-        _result(rewriter, before, after, edits.get(before.id))
-        for before, after in change(control, found, list(edits.values()))
-    ]
-
-
-def _result(rewriter: Rewriter, before: Job, after: Job, edit: Edit | None) -> ChangeResult:
-    if edit is None or after.spec != edit.spec:
-        return result("edit", before, after)
-    return result("edit", before, after, "changed", difference=_difference(rewriter, before, after))
+    results = []
+    for before, after in change(control, found, list(edits.values())):
+        edit = edits.get(before.id)
+        if edit is None or after.spec != edit.spec:
+            results.append(result("edit", before, after))
+        else:
+            difference = _difference(rewriter, before, after)
+            results.append(result("edit", before, after, "changed", difference=difference))
+    return results
 
 
 def _difference(rewriter: Rewriter, before: Job, after: Job) -> str:
@@ -108,7 +103,11 @@ def _edited(jobs: Sequence[Job], rewriter: Rewriter) -> dict[str, Any]:
     heading = f"{id_text(jobs[0])}: {title(jobs[0])}\nSave and leave to change it; an empty text is the default.{more}"
     with _text_in_a_file(f"stoker-{jobs[0].id}-", write_toml(before, heading)) as path:
         _open_editor(path)
-        changes = changes_in(before, _read(path))
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise UsageError("that is not UTF-8", "save it as UTF-8") from error
+        changes = changes_in(before, text)
         for job in jobs:
             rewriter.spec(job, {option: value for option, value in changes.items() if option != "name"})
     return changes
@@ -129,13 +128,6 @@ def _text_in_a_file(prefix: str, text: str) -> Iterator[str]:
             Path(path).unlink()
         raise type(error)(f"{error.message}; nothing was changed", "; ".join(filter(None, hints))) from error
     Path(path).unlink()
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError("that is not UTF-8", "save it as UTF-8") from error
 
 
 def _open_editor(path: str) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stoker.cli.lazy import LazyGroup
+from stoker.cli.main import LazyGroup
 from stoker.core.errors import StokerError, UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 COMMANDS = {
     "start": "Start the engine, if none runs.",
     "stop": "Stop the engine; what runs goes on, and its end is recorded by the next engine.",
+    "restart": "Stop the engine and start a new one; running jobs go on.",
     "status": "Show the engine: its process, devices and jobs, and what troubles it.",
     "check": "Tell what is wrong with this machine, and what to do about it.",
     "config": "Show every setting with its value and its origin.",
@@ -28,8 +29,6 @@ COMMANDS = {
     "completion": "Let a shell complete verbs, options, ids and names.",
 }
 SHELLS = ("bash", "zsh", "fish")
-SHORTEST_STAY = 5.0
-"""An idle engine that stays less than these seconds may be gone again right after its start."""
 STOP_SECONDS = 10.0
 """How long an engine may take to leave."""
 
@@ -40,6 +39,7 @@ def command() -> None:
 
     \b
       stoker engine status     is there one, and is it well?
+      stoker engine restart    with other devices or settings; jobs go on
       stoker engine check      what is wrong with this machine, and what to do
       stoker engine install    let systemd start it with the machine
     """
@@ -61,59 +61,103 @@ _simulated = click.option("--sim", is_flag=True, help="The queue of the simulate
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead.")
 
 
+def _words(sim: str | None, stay: bool, flags: Mapping[str, int | None]) -> list[str]:
+    """The options as they are typed."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    return [*(["--sim", sim] if sim else []), *(["--stay"] if stay else []), *words]
+
+
 @command.command(name="start")
 @_service_options
-def start(sim: str | None, stay: bool, **flags: int | None) -> int:
+@click.option("--again", is_flag=True, hidden=True, help="Only if it was killed, and as it was started before.")
+def start(sim: str | None, stay: bool, again: bool, **flags: int | None) -> int:
     """Start the engine, if none runs.
 
     There is no need to: the first submit does it. What is set here holds until the engine leaves; what shall hold
     always belongs into the configuration (stoker engine config).
     """
-    from stoker.queue.engine_process import start_engine
-    from stoker.store.engine_lock import QUEUE, process_of, version_notice
     from stoker.store.paths import paths_for
 
-    paths = paths_for(sim)
-    given = {name: value for name, value in flags.items() if value is not None}
-    words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    if stay:
-        words.insert(0, "--stay")
-    started = start_engine(paths, sim, words)
+    paths, words = paths_for(sim), _words(sim, stay, flags)
+    if again:
+        from stoker.queue.engine_process import restart_killed
+
+        restart_killed(paths)
+        return 0
+    return _start(paths, words, [word for word in words if word not in ("--sim", sim)])
+
+
+def _start(paths: Paths, words: list[str], wanted: list[str]) -> int:
+    """Start an engine; `wanted` are the options that one which runs already may not have."""
+    from stoker.queue.engine_process import died_again, ensure_engine
+    from stoker.store.engine_lock import QUEUE, process_of, version_notice
+
+    started = ensure_engine(paths, words, os.environ)
     if (pid := process_of(paths, QUEUE)) is None:  # an engine that was just leaving is not taken for one
-        started = start_engine(paths, sim, words)
+        started = ensure_engine(paths, words, os.environ)
         pid = process_of(paths, QUEUE)
     if pid is None:
-        return _gone_again(paths)
+        if failure := died_again(paths):
+            raise failure
+        print("the engine was started, and has left again, as idle_exit says", file=sys.stderr)
+        return 0
     print(f"the engine {'was started' if started else 'runs already'} (process {pid})", file=sys.stderr)
-    if not started and words:
-        print("        it goes on as it was; stop it first to start it otherwise", file=sys.stderr)
+    if not started and wanted:
+        print(f"        it goes on as it was; to change that: stoker engine restart {' '.join(words)}", file=sys.stderr)
     if notice := version_notice(paths):
         print(notice, file=sys.stderr)
     return 0
 
 
-def _gone_again(paths: Paths) -> int:
-    """Report an engine that has ended, which is expected where idle_exit is very short."""
-    from stoker.core.text import printable
-    from stoker.queue.config import load_config
-    from stoker.queue.engine_process import EngineFailed
+@command.command(name="restart")
+@_service_options
+def restart(sim: str | None, stay: bool, **flags: int | None) -> int:
+    """Stop the engine and start a new one, which takes over the running jobs.
 
-    idle_exit = load_config(os.environ, None).engine.idle_exit
-    if idle_exit is None or idle_exit >= SHORTEST_STAY:
-        raise EngineFailed("the engine was started, and is gone again", f"see {printable(str(paths.log))}")
-    print("the engine was started, and has left again, as idle_exit says", file=sys.stderr)
-    return 0
+    It reads configuration and variables again, its devices too. Options that the old engine was started with stay,
+    unless they are given again.
+
+    \b
+      stoker engine restart
+      STOKER_DEVICES=0,1 stoker engine restart
+      stoker engine restart --sim 8x80G
+    """
+    import signal
+
+    from stoker.store.engine_lock import QUEUE, signal_engine
+    from stoker.store.paths import paths_for
+    from stoker.store.restart import read_restart
+
+    paths, words = paths_for(sim), _words(sim, stay, flags)
+    record = read_restart(paths)
+    pid = signal_engine(paths, QUEUE, signal.SIGTERM)
+    if pid is not None and not _wait_gone(paths, pid):
+        raise _does_not_leave(paths, pid)
+    kept = record.arguments if record and record.pid == pid else []
+    return _start(paths, _overridden(kept, words), words)
+
+
+def _overridden(before: Sequence[str], given: Sequence[str]) -> list[str]:
+    """The options of two command lines; those of the second one count."""
+    options: dict[str, list[str]] = {}
+    for line in (before, given):
+        rest = iter(line)
+        options.update({word: [word] if word == "--stay" else [word, next(rest)] for word in rest})
+    return [word for words in options.values() for word in words]
 
 
 @command.command(name="run", hidden=True)
 @_service_options
 @click.option("--ready-fd", type=int, help="Descriptor to tell when it works.")
-def run(sim: str | None, stay: bool, ready_fd: int | None, **flags: int | None) -> int:
+@click.option("--restartable", is_flag=True, help="Leave a record by which it is started again if it is killed.")
+def run(sim: str | None, stay: bool, ready_fd: int | None, restartable: bool, **flags: int | None) -> int:
     """Be the engine, in the foreground."""
     from stoker.cli.commands.engine_run import serve_queue
     from stoker.store.paths import paths_for
 
-    serve_queue(paths_for(sim), sim, ready_fd, stay=stay, flags=flags)
+    restart = _words(sim, stay, flags) if restartable else None
+    serve_queue(paths_for(sim), sim, ready_fd, stay=stay, flags=flags, restart=restart)
     return 0
 
 
@@ -135,6 +179,7 @@ def stop(sim: bool, drain: bool, force: bool, jobs: bool) -> int:
 
     from stoker.store.engine_lock import QUEUE, signal_engine
     from stoker.store.paths import paths_for
+    from stoker.store.restart import remove_restart
 
     if drain and jobs:
         raise UsageError("--drain lets jobs finish, --jobs ends them", "give one of them")
@@ -144,6 +189,7 @@ def stop(sim: bool, drain: bool, force: bool, jobs: bool) -> int:
     number = signal.SIGINT if jobs else signal.SIGHUP if drain else signal.SIGTERM
     pid = signal_engine(paths, QUEUE, number)
     if pid is None:
+        remove_restart(paths, None)
         print("no engine runs", file=sys.stderr)
     elif drain:
         print("the engine starts nothing more, and leaves when nothing runs", file=sys.stderr)
@@ -151,11 +197,21 @@ def stop(sim: bool, drain: bool, force: bool, jobs: bool) -> int:
         print("the engine has left", file=sys.stderr)
     elif jobs:  # they may take as long as their grace is
         print("jobs are still ending; the engine leaves when the last is over", file=sys.stderr)
-    elif force and signal_engine(paths, QUEUE, signal.SIGKILL) and _wait_gone(paths, pid):
+    elif force and _kill(paths, pid):
         print("the engine did not leave, and was killed; jobs go on", file=sys.stderr)
     else:
         raise _does_not_leave(paths, pid)
     return 0
+
+
+def _kill(paths: Paths, pid: int) -> bool:
+    import signal
+
+    from stoker.store.engine_lock import QUEUE, signal_engine
+    from stoker.store.restart import remove_restart
+
+    remove_restart(paths, pid)
+    return signal_engine(paths, QUEUE, signal.SIGKILL) is not None and _wait_gone(paths, pid)
 
 
 def _wait_gone(paths: Paths, pid: int) -> bool:
@@ -212,10 +268,7 @@ def status(sim: bool, as_json: bool) -> int:
 @click.pass_context
 def check(context: click.Context, sim: bool, as_json: bool) -> int:
     """Tell what is wrong with this machine, and what to do about it. Exit code 1 where there is a problem."""
-    import time
-
-    from stoker.cli.doctor import known_variables, report
-    from stoker.cli.doctor_machine import Subject
+    from stoker.cli.doctor import Subject, known_variables, report
     from stoker.cli.output_options import wants_json
     from stoker.queue.engine_status import engine_answers
     from stoker.store.paths import paths_for
@@ -225,9 +278,8 @@ def check(context: click.Context, sim: bool, as_json: bool) -> int:
         paths=paths,
         environment=dict(os.environ),
         simulated=sim or bool(os.environ.get("STOKER_SIM")),
-        now=time.time(),
         answers=engine_answers(paths),
-        known_variables=frozenset(known_variables(context.find_root())),
+        known_variables=frozenset(known_variables(context.find_root().command, context)),
     )
     return 1 if report(subject, as_json=wants_json(as_json)) else 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,12 +16,13 @@ from stoker.core.settings import EngineSettings, policy_of
 from stoker.devices.detect import LateDevices, detect, simulate
 from stoker.devices.interface import Devices
 from stoker.engine.background import ServiceConfig, serve
-from stoker.ledger import find_ledger, prepare_ledger
+from stoker.ledger import ledger_path
 from stoker.queue.config import Config, Rereading, load_config
 from stoker.queue.engine_process import log, tell_failure, tell_ready
 from stoker.queue.options import current_user
 from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import Paths
+from stoker.store.restart import read_restart, remove_restart, restart_record, write_restart
 
 LABEL = "stoker"
 
@@ -33,12 +34,24 @@ def serve_queue(
     *,
     stay: bool = False,
     flags: Mapping[str, object] | None = None,
+    restart: Sequence[str] | None = None,
 ) -> None:
-    """Be the engine of the queue; `flags` are settings that the command line overrides."""
+    """Be the engine of the queue; `flags` are settings that the command line overrides.
+
+    `restart` are the arguments with which it is started again after it was killed; None is never.
+    """
     say = partial(log, paths.log)
     if ready is not None:
         os.set_inheritable(ready, False)
     starters = [ready]
+    record = None if restart is None else restart_record(restart, os.environ)
+
+    def working() -> None:
+        if record is not None:
+            before = read_restart(paths)
+            write_restart(paths, msgspec.structs.replace(record, tries=before.recent(time.time()) if before else []))
+        tell_ready(starters.pop() if starters else None)
+
     try:
         load = partial(load_config, os.environ, None, flags=flags)
         changes = Rereading(os.environ, load, say)
@@ -46,7 +59,7 @@ def serve_queue(
         with contextlib.closing(_devices(config.engine, paths, sim, say)) as devices:
             service = _service_config(paths, config, devices, sim, stay=stay)
             news = partial(_news, changes, service, stay=stay)
-            serve(service, say, lambda: tell_ready(starters.pop() if starters else None), news)
+            serve(service, say, working, news, lambda: remove_restart(paths, os.getpid()))
     except StokerError as error:
         say(f"{error.message}; {error.hint}")
         if starters:  # after that the descriptor may belong to another file
@@ -60,7 +73,8 @@ def _service_config(paths: Paths, config: Config, devices: Devices, sim: str | N
     return ServiceConfig(
         paths=paths,
         site=MachineConfig(
-            ledger=find_ledger(os.environ) if shared else prepare_ledger(paths.state / "ledger"),
+            # One that cannot be used keeps only jobs with GPUs waiting.
+            ledger=ledger_path(os.environ) if shared else paths.state / "ledger",
             devices=devices,
             user=current_user(),
         ),

@@ -8,8 +8,8 @@ import sys
 import click
 
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
-from stoker.cli.views.gpus import render_gpus
-from stoker.cli.views.plain import devices_plain
+from stoker.cli.views.plain import DEVICE_COLUMNS, plain_lines
+from stoker.cli.views.status import render_gpus
 from stoker.cli.views.text import terminal_size, write_lines
 from stoker.core.errors import UsageError
 from stoker.core.spec import Resources
@@ -34,25 +34,20 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, screen:
     """
     if pick is None and (vram or gpu_type):
         raise UsageError("--vram and --gpu-type are for --pick", "write it as --pick 1 --vram 10G")
-    resources = _resources(pick, vram, gpu_type)
+    size = None if vram is None else _picked_size(vram)
     with known_devices(paths_here(screen.sim), simulated=screen.sim) as knowledge:
-        if resources is None:
+        if pick is None:
             _show(gpus_of(knowledge), screen)
             return 0
-        from stoker.queue.gpu_view import picked
+        from stoker.queue.dry_run import pick_devices
 
-        names = [device.visible for device in picked(knowledge, resources)]
+        resources = Resources(pick, size, model=(gpu_type or "").lower())
+        names = [device.visible for device in pick_devices(knowledge, resources)]
         if screen.form == "json":
             write_json(gpus_of(knowledge, names))
         else:
             print(",".join(names))
     return 0
-
-
-def _resources(pick: int | None, vram: str | None, gpu_type: str | None) -> Resources | None:
-    if pick is None:
-        return None
-    return Resources(pick, None if vram is None else _picked_size(vram), model=(gpu_type or "").lower())
 
 
 def _picked_size(vram: str) -> int | None:
@@ -66,7 +61,7 @@ def _show(gpus: Gpus, screen: Screen) -> None:
     if screen.form == "json":
         write_json(gpus)
     elif screen.form == "plain":
-        write_plain(devices_plain(gpus.devices))
+        write_plain(plain_lines(gpus.devices, DEVICE_COLUMNS))
         for note in gpus.notes:
             print(f"stoker: {printable(note)}", file=sys.stderr)
     else:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable
 from typing import get_args
 
 import click
 import msgspec
 
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
-from stoker.cli.views.history import render_history
-from stoker.cli.views.plain import csv_lines, past_plain
+from stoker.cli.views.job import render_history
+from stoker.cli.views.plain import PAST_COLUMNS, csv_lines, plain_lines
 from stoker.cli.views.text import terminal_size, write_lines
-from stoker.core.errors import UsageError
+from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.job import Result
 from stoker.core.units import parse_since
-from stoker.queue.history_view import History, PastLine, past_jobs, read_history
-from stoker.queue.local_time import LocalZone
+from stoker.queue.history_view import History, past_jobs, read_history
 from stoker.queue.view_model import LETTERS
-from stoker.store.paths import Paths, paths_here
+from stoker.queue.view_text import LocalZone
+from stoker.store.paths import paths_here
 from stoker.store.queries import Period
 
 MOST_LINES = 200
@@ -60,9 +59,12 @@ def command(
     period = Period(parse_since(since, now, LocalZone()) if since else 0.0, parse_states(states), on_finish_jobs)
     paths = paths_here(screen.sim)
     if stream:
-        _write_stream(paths, period, limit or EVERYTHING, stream)
+        with past_jobs(paths, period, limit or EVERYTHING) as jobs:
+            json_lines = (msgspec.json.encode(job).decode() for job in jobs)
+            write_plain(csv_lines(jobs) if stream == "csv" else json_lines)
         return 0
-    most = EVERYTHING if everything else limit or _fitting(screen)
+    fitting = max(1, terminal_size(os.environ)[1] - 4) if screen.form == "screen" else MOST_LINES
+    most = EVERYTHING if everything else limit or fitting
     _show(read_history(paths, period, most, now, simulated=screen.sim), screen)
     return 0
 
@@ -74,34 +76,17 @@ def parse_states(text: str | None) -> tuple[str, ...]:
     found = [letters.get(word.upper(), word.lower()) for word in words]
     for word in found:
         if word not in STATES:
-            import difflib
-
-            near = difflib.get_close_matches(word, STATES, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(STATES)}"
+            hint = did_you_mean(word, STATES, f"there are {', '.join(STATES)}")
             raise UsageError(f"{word!r} is not how a job ends", hint)
     return tuple(dict.fromkeys(found))
-
-
-def _fitting(screen: Screen) -> int:
-    return max(1, terminal_size(os.environ)[1] - 4) if screen.form == "screen" else MOST_LINES
 
 
 def _show(history: History, screen: Screen) -> None:
     if screen.form == "json":
         write_json(history)
     elif screen.form == "plain":
-        write_plain(past_plain(history.jobs))
+        write_plain(plain_lines(history.jobs, PAST_COLUMNS))
         if history.hidden:
             print(f"stoker: {history.hidden} older (stoker history{screen.typed} -a)", file=sys.stderr)
     else:
         write_lines(render_history(history, terminal_size(os.environ)[0], screen.typed), screen.color)
-
-
-def _write_stream(paths: Paths, period: Period, limit: int, form: str) -> None:
-    with past_jobs(paths, period, limit) as jobs:
-        write_plain(csv_lines(jobs) if form == "csv" else _json_lines(jobs))
-
-
-def _json_lines(jobs: Iterable[PastLine]) -> Iterable[str]:
-    encoder = msgspec.json.Encoder()
-    return (encoder.encode(job).decode() for job in jobs)

@@ -41,7 +41,7 @@ def command(
 ) -> int:
     """Show the output of a job, of the newest one where none is named.
 
-    On a terminal, a progress bar is shown as it stood in the end; the file is left as it is.
+    A terminal gets text and colours, and a progress bar as it stood in the end; a pipe gets the bytes as they are.
 
     \b
       stoker logs            the newest job's output

@@ -12,7 +12,7 @@ from stoker.cli.output_options import controlling
 from stoker.cli.views.changes import ChangeResult, report, result
 from stoker.core.device import resolve
 from stoker.core.errors import UsageError
-from stoker.core.job import Active, Job, OnHold, Queued, Waiting, id_text
+from stoker.core.job import Active, OnHold, Queued, Waiting, id_text
 from stoker.core.requests import Edit, Hold, Release, Request
 from stoker.queue.control import Control, abandoned, change, opened, spec_in_queue, start_for, warn
 from stoker.queue.select import find, find_queued, jobs_in_order
@@ -22,9 +22,7 @@ from stoker.store.queries import drained_key, paused_key
 from stoker.store.status_file import EngineStatus, read_status
 
 HELD = "held by you"
-
 PAUSED = "paused by you"
-
 DRAINED = "drained by you"
 
 
@@ -36,7 +34,7 @@ DRAINED = "drained by you"
 def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool, sim: bool) -> int:
     """Keep jobs from starting, or the whole queue, or drain GPUs; what runs goes on.
 
-    It holds until `stoker resume`, whatever happens to the engine. `all` is all that waits.
+    It holds until `stoker resume`, whatever happens to the engine. `all` means every waiting job.
 
     \b
       stoker pause 12 vit-*   hold jobs
@@ -46,8 +44,9 @@ def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool,
     if not ids and not queue and gpus is None:
         raise UsageError("there is nothing to pause", "name jobs, --queue or --gpu N")
     with opened(sim) as control:
-        notes = [pause_queue(control)] if queue else []
-        notes += drain(control, gpus.split(",")) if gpus is not None else []
+        notes = [_pause_queue(control)] if queue else []
+        devices = _devices(control, gpus.split(",")) if gpus is not None else []
+        notes += [_drain(control, device_id, label) for device_id, label in devices]
         found = find_queued(control.store, ids)
         requests = [Hold(job.id, HELD) for job in found if isinstance(job.state, Waiting)]
         results = [result("pause", before, after) for before, after in change(control, found, requests)]
@@ -74,8 +73,13 @@ def resume(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool
     if not ids and not queue and gpus is None:
         raise UsageError("there is nothing to resume", "name jobs, --queue or --gpu N")
     with opened(sim) as control:
-        notes = [resume_queue(control)] if queue else []
-        notes += undrain(control, gpus.split(",")) if gpus is not None else []
+        notes = []
+        if queue:
+            was_paused = _unset(control, paused_key(QUEUE))
+            notes.append("resumed the queue" if was_paused else "the queue was not paused")
+        for device_id, label in _devices(control, gpus.split(",")) if gpus is not None else ():
+            was_drained = _unset(control, drained_key(device_id))
+            notes.append(f"GPU {label} takes jobs again" if was_drained else f"GPU {label} was not drained")
         results = _release(control, ids)
         if "all" in ids and not results:
             warn("nothing is held")
@@ -88,23 +92,21 @@ def _release(control: Control, ids: Sequence[str]) -> list[ChangeResult]:
     found = jobs_in_order(control.store, find(control.store, ids))
     left = {job.id for job in found if isinstance(job.state, Queued)} & abandoned(control, found)
     ready = [job for job in found if isinstance(job.state, OnHold) or job.id in left]
-    requests = [request for job in ready for request in _requests(control, job, was_left=job.id in left)]
+    requests: list[Request] = []
+    for job in ready:
+        spec = spec_in_queue(control, job.spec) if job.id in left else job.spec
+        requests += [Edit(job.id, spec, job.name)] if spec != job.spec else []
+        requests.append(Release(job.id))
     return [
         result("resume", before, after, "abandoned" if before.id in left else "")
         for before, after in change(control, ready if "all" in ids else found, requests)
     ]
 
 
-def _requests(control: Control, job: Job, *, was_left: bool) -> list[Request]:
-    spec = spec_in_queue(control, job.spec) if was_left else job.spec
-    changed: list[Request] = [Edit(job.id, spec, job.name)] if spec != job.spec else []
-    return [*changed, Release(job.id)]
-
-
 # -- the queue and GPUs --------------------------------------------------------------------------
 
 
-def pause_queue(control: Control) -> str:
+def _pause_queue(control: Control) -> str:
     if not _set(control, paused_key(QUEUE), PAUSED):
         return "the queue is paused already"
     running = len(control.store.active_jobs(QUEUE))
@@ -112,22 +114,7 @@ def pause_queue(control: Control) -> str:
     return f"paused the queue{goes_on}"
 
 
-def resume_queue(control: Control) -> str:
-    return "resumed the queue" if _unset(control, paused_key(QUEUE)) else "the queue was not paused"
-
-
-def drain(control: Control, words: Sequence[str]) -> list[str]:
-    return [_drain_one(control, device_id, label) for device_id, label in _devices(control, words)]
-
-
-def undrain(control: Control, words: Sequence[str]) -> list[str]:
-    return [
-        f"GPU {label} takes jobs again" if _unset(control, drained_key(device_id)) else f"GPU {label} was not drained"
-        for device_id, label in _devices(control, words)
-    ]
-
-
-def _drain_one(control: Control, device_id: str, label: str) -> str:
+def _drain(control: Control, device_id: str, label: str) -> str:
     if not _set(control, drained_key(device_id), DRAINED):
         return f"GPU {label} is drained already"
     there = [
@@ -142,7 +129,11 @@ def _drain_one(control: Control, device_id: str, label: str) -> str:
 
 def _devices(control: Control, words: Sequence[str]) -> list[tuple[str, str]]:
     """Id and label of each device; a label that several devices have means all of them."""
-    status = _status(control)
+    status = read_status(control.paths.status_file(QUEUE))
+    if status is None:  # there never was an engine
+        start_for(control, "which GPUs there are is not known without one")
+        status = read_status(control.paths.status_file(QUEUE))
+    assert status is not None, "an engine writes its status before it is ready"
     found: dict[str, str] = {}
     for name in (each for typed in words for each in _spread(typed, status)):
         same = [device for device in status.devices if device.label == name]
@@ -160,16 +151,6 @@ def _spread(word: str, status: EngineStatus) -> list[str]:
     if int(last) < int(first):
         raise UsageError(f"--gpu {word} ends before it begins", f"write it as {last}-{first}")
     return [str(number) for number in range(int(first), int(last) + 1)]
-
-
-def _status(control: Control) -> EngineStatus:
-    """The engine's status; the engine is started if there never was one."""
-    status = read_status(control.paths.status_file(QUEUE))
-    if status is None:
-        start_for(control, "which GPUs there are is not known without one")
-        status = read_status(control.paths.status_file(QUEUE))
-    assert status is not None, "an engine writes its status before it is ready"
-    return status
 
 
 def _set(control: Control, key: str, note: str) -> bool:

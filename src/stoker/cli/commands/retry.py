@@ -30,8 +30,8 @@ from stoker.queue.control import (
     warn,
 )
 from stoker.queue.edit import Rewriter, changed_resources, last_attempt
-from stoker.queue.local_time import LocalZone
 from stoker.queue.select import find, jobs_in_order
+from stoker.queue.view_text import LocalZone
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
 
@@ -118,19 +118,18 @@ class Retry(NamedTuple):
 
 
 def _retries(control: Control, jobs: Sequence[Job], vram: str | None) -> list[Retry]:
-    rewriter = Rewriter(control)
-    left = abandoned(control, jobs)
-    return [_retry_of(control, rewriter, job, vram, was_left=job.id in left) for job in jobs]
-
-
-def _retry_of(control: Control, rewriter: Rewriter, job: Job, vram: str | None, *, was_left: bool) -> Retry:
-    spec, memory = spec_in_queue(control, job.spec) if was_left else job.spec, ""
-    if vram is not None:
-        resources, memory = changed_resources(spec.resources, vram, last_attempt(control.store, job, rewriter.devices))
-        spec = msgspec.structs.replace(spec, resources=resources)
-    if was_left or vram is not None:
-        rewriter.refuse_impossible(job, spec.resources)
-    return Retry(job, Again(job.id, spec if spec != job.spec else None), f"; {memory}" if memory else "")
+    rewriter, left = Rewriter(control), abandoned(control, jobs)
+    retries = []
+    for job in jobs:
+        spec, memory = spec_in_queue(control, job.spec) if job.id in left else job.spec, ""
+        if vram is not None:
+            before = last_attempt(control.store, job, rewriter.devices)
+            resources, words = changed_resources(spec.resources, vram, before)
+            spec, memory = msgspec.structs.replace(spec, resources=resources), f"; {words}"
+        if job.id in left or vram is not None:
+            rewriter.refuse_impossible(job, spec.resources)
+        retries.append(Retry(job, Again(job.id, spec if spec != job.spec else None), memory))
+    return retries
 
 
 def _retry(control: Control, retries: Sequence[Retry]) -> list[Job]:

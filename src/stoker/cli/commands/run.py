@@ -30,9 +30,9 @@ from stoker.runner.forkserver_client import Forkserver
 @click.option("-f", "--file", metavar="FILE", help="Read FILE as a job list, whatever it looks like; - is stdin.")
 @option("--devices", metavar="IDS", help="Use these devices only; names of your own where there is no driver.")
 @option("--sim", metavar="SPEC", help="Use simulated GPUs, for example 4x24G or 2x80G,4x24G.")
-@option("-j", "--jobs", type=int, metavar="N", help="Run at most N jobs at once.")
-@option("--max-use", type=int, metavar="N", help="Use at most N GPUs at once, your other runs counted.")
-@option("--min-free", type=int, metavar="N", help="Leave N of the free GPUs to others.")
+@option("-j", "--jobs", type=click.IntRange(1), metavar="N", help="Run at most N jobs at once.")
+@option("--max-use", type=click.IntRange(1), metavar="N", help="Use at most N GPUs at once, your other runs counted.")
+@option("--min-free", type=click.IntRange(0), metavar="N", help="Leave N of the free GPUs to others.")
 @option("--halt", metavar="WHEN", help="Stop early: soon,fail=1 lets running jobs end, now,fail=20% does not.")
 @click.option(
     "--resume",
@@ -72,11 +72,7 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
         from stoker.cli.commands.demo import demo_jobs
 
         return _run(values, "--demo", demo_jobs())
-    script = None
-    if file is not None:
-        kind, items = _listed(words, file)
-    else:
-        kind, items, script = _meant(context, words)
+    kind, items, script = _meant(context, words, file)
     if kind == "help":
         click.echo(context.get_help())
         return 2
@@ -87,14 +83,10 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     values["settings"] = config.engine
     if options.array and kind == "--":
         kind = "array"
-    return _run(values, kind, _spread(items, options))
-
-
-def _spread(items: list[Listed | Unusable] | Lines, options: JobOptions) -> Sequence[Listed | Unusable] | Lines:
-    if not isinstance(items, Lines):
-        return spread(items, options)
-    items.tasks = () if options.array is None else parse_array(options.array).indices
-    return items
+    if isinstance(items, Lines):
+        items.tasks = () if options.array is None else parse_array(options.array).indices
+        return _run(values, kind, items)
+    return _run(values, kind, spread(items, options))
 
 
 def _run(values: dict[str, Any], label: str, items: Sequence[Listed | Unusable] | Lines) -> int:
@@ -107,44 +99,32 @@ def _run(values: dict[str, Any], label: str, items: Sequence[Listed | Unusable] 
 
 
 def _meant(
-    context: click.Context, words: tuple[str, ...]
+    context: click.Context, words: tuple[str, ...], file: str | None
 ) -> tuple[str, list[Listed | Unusable] | Lines, Script | None]:
-    """The label, the jobs and the script that the words mean."""
-    if words and not context.meta[DASHES] and (found := find_script(Line("run", context.meta[TYPED_OPTIONS], words))):
+    """The label, the jobs and the script that the words mean; jobs of a stream are read later."""
+    shell, dashes = shell_of(os.environ), context.meta[DASHES]
+    if file is not None:
+        if words:
+            raise UsageError("there is both a file and a command", "leave one of them out")
+        return file, Lines("stdin", shell) if file == "-" else read_list(Path(file), shell), None
+    if words and not dashes and (found := find_script(Line("run", context.meta[TYPED_OPTIONS], words))):
         return "--", [Listed(found.command, COMMAND_LINE)], found.script
-    return *_jobs(words, dashes=context.meta[DASHES]), None
+    return *_jobs(words, shell, dashes=dashes), None
 
 
-def _listed(words: tuple[str, ...], file: str) -> tuple[str, list[Listed | Unusable] | Lines]:
-    """The jobs of a file given with -f."""
-    if words:
-        raise UsageError("there is both a file and a command", "leave one of them out")
-    shell = shell_of(os.environ)
-    return (file, Lines("stdin", shell)) if file == "-" else (file, read_list(Path(file), shell))
-
-
-def _jobs(words: tuple[str, ...], *, dashes: bool) -> tuple[str, list[Listed | Unusable] | Lines]:
-    """The label of the batch, and its jobs or the stream they will come from."""
-    shell = shell_of(os.environ)
+def _jobs(words: tuple[str, ...], shell: str, *, dashes: bool) -> tuple[str, list[Listed | Unusable] | Lines]:
     if dashes and not words:
         raise UsageError("there is no command after --", "write it there, or give a file or - before it")
+    if not words and sys.stdin.isatty():
+        return "help", []
     if not words or (words == ("-",) and not dashes):
-        if not words and sys.stdin.isatty():
-            return "help", []
         return "-", Lines("stdin", shell)
-    if not dashes and _looks_like_a_list(words):
-        raise UsageError(f"{words[0]} is a list, and more words follow it", "write the options before it")
-    if dashes or len(words) > 1 or _looks_like_a_command(words[0]):
+    first = words[0]
+    if not dashes and len(words) > 1 and os.path.isfile(first) and shutil.which(first) is None:
+        raise UsageError(f"{first} is a list, and more words follow it", "write the options before it")
+    is_line = not os.path.exists(first) and any(blank in first for blank in " \t\n")
+    if dashes or len(words) > 1 or is_line:
         return "--", [Listed(command_of(words, shell), COMMAND_LINE)]
-    if not words[0]:
+    if not first:
         raise UsageError("the name of the job list is empty", "give a file, or - for stdin")
-    return words[0], read_list(Path(words[0]), shell)
-
-
-def _looks_like_a_list(words: tuple[str, ...]) -> bool:
-    """Whether options follow a job list: the first word is a file that cannot be executed."""
-    return len(words) > 1 and os.path.isfile(words[0]) and shutil.which(words[0]) is None
-
-
-def _looks_like_a_command(word: str) -> bool:
-    return not os.path.exists(word) and any(blank in word for blank in " \t\n")
+    return first, read_list(Path(first), shell)

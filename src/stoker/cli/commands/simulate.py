@@ -12,7 +12,7 @@ import click
 from stoker.cli.output_options import Screen, output_options, write_json, write_plain
 from stoker.cli.views.simulate import drawing, plain_lines, text_lines
 from stoker.cli.views.text import terminal_size, write_lines
-from stoker.core.errors import UsageError
+from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.text import printable
 from stoker.core.units import count_text, parse_duration
 from stoker.simulation.replay import POLICIES, ReplayOptions, Setup, outcome_of, prepare, report_of
@@ -71,10 +71,7 @@ def _policies(text: str) -> list[str]:
         return list(POLICIES)
     for word in words:
         if word not in POLICIES:
-            import difflib
-
-            near = difflib.get_close_matches(word, POLICIES, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(POLICIES)}, and all"
+            hint = did_you_mean(word, POLICIES, f"there are {', '.join(POLICIES)}, and all")
             raise UsageError(f"no policy {word!r}", hint)
     return list(dict.fromkeys(words))
 

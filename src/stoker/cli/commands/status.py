@@ -10,6 +10,8 @@ import click
 
 from stoker.cli.completion import complete_jobs
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.core.text import printable
+from stoker.queue.engine_status import revive
 from stoker.queue.knowledge import known
 from stoker.queue.view_builder import status_of
 from stoker.queue.view_model import Status
@@ -35,8 +37,8 @@ def command(ids: tuple[str, ...], everything: bool, on_finish_jobs: bool, enviro
       stoker status --json   for programs
     """
     paths = paths_here(screen.sim)
-    if notice := version_notice(paths):
-        print(f"stoker: {notice}", file=sys.stderr)
+    for notice in filter(None, (revive(paths), version_notice(paths))):
+        print(f"stoker: {printable(notice)}", file=sys.stderr)
     if ids:
         _show_jobs(paths, ids, screen, everything=everything, environment=environment)
     else:
@@ -63,9 +65,9 @@ def _show_queue(paths: Paths, screen: Screen, *, everything: bool, on_finish_job
 
 def _write_plain(status: Status, screen: Screen) -> None:
     """The lines are for a program, so notes on them go to standard error."""
-    from stoker.cli.views.plain import jobs_plain
+    from stoker.cli.views.plain import JOB_COLUMNS, plain_lines
 
-    write_plain(jobs_plain(status.jobs))
+    write_plain(plain_lines(status.jobs, JOB_COLUMNS))
     if hidden := status.hidden.waiting + status.hidden.held:
         print(f"stoker: {hidden} more waiting (stoker status{screen.typed} -a)", file=sys.stderr)
     if status.engine.silence:
@@ -79,9 +81,9 @@ def _show_jobs(paths: Paths, words: Sequence[str], screen: Screen, *, everything
     if screen.form == "json":
         write_json(chosen)
     elif screen.form == "plain":
-        from stoker.cli.views.plain import jobs_plain
+        from stoker.cli.views.plain import JOB_COLUMNS, plain_lines
 
-        write_plain(jobs_plain(chosen.jobs))
+        write_plain(plain_lines(chosen.jobs, JOB_COLUMNS))
     else:
         from stoker.cli.views.job import render_jobs
         from stoker.cli.views.text import terminal_size, write_lines

@@ -27,7 +27,7 @@ from stoker.queue.engine_process import Background
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list
 from stoker.queue.options import JobOptions, current_user
 from stoker.queue.script import Line, Script, find_script
-from stoker.queue.submit import Entered, QueueSubmission
+from stoker.queue.submit import Entered, Key, QueueSubmission, entered_before, key_of
 from stoker.store.engine_lock import QUEUE, version_notice
 from stoker.store.paths import Paths, find_paths
 from stoker.store.queries import paused_key
@@ -59,10 +59,13 @@ class SubmitResult(Struct, frozen=True):
     jobs: list[SubmittedJob]
     problem: str | None
     """Why there is no engine to run them, though they are safe in the queue; null where there is one."""
+    repeated: bool = False
+    """Whether they were submitted before under the same --key, and nothing was submitted now."""
 
 
 def submit_result(entered: Sequence[Entered], problem: str | None, *, held: bool) -> SubmitResult:
-    return SubmitResult("stoker.submit/1", held, [job for one in entered for job in _jobs(one)], problem)
+    jobs = [job for one in entered for job in _jobs(one)]
+    return SubmitResult("stoker.submit/1", held, jobs, problem, any(one.repeated for one in entered))
 
 
 def show_ids(entered: Sequence[Entered]) -> None:
@@ -75,7 +78,7 @@ def show_lines(entered: Sequence[Entered]) -> None:
     """One line per job, array, or range of jobs."""
     for one in entered:
         single = f": {_title(one)}" if one.part.array or len(one.ids) == 1 else ""
-        print(f"submitted {_ids_text(one)}{single}")
+        print(f"{'was submitted before:' if one.repeated else 'submitted'} {_ids_text(one)}{single}")
 
 
 def unprinted_text(entered: Sequence[Entered]) -> str:
@@ -110,7 +113,6 @@ def _jobs(one: Entered) -> Iterator[SubmittedJob]:
 
 
 NOT_SERVED = 3
-
 HELD = "held at submit"
 
 
@@ -124,6 +126,8 @@ class Request(Struct, frozen=True):
     parsable: bool = False
     dry_run: bool = False
     as_json: bool = False
+    key: str | None = None
+    """Names this submit: the same one again submits nothing."""
     script: Script | None = None
     """Set where the command is a script."""
 
@@ -135,7 +139,8 @@ def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
         paths, config_here(say), request.options, time.time(), os.environ, script=request.script
     )
     submission.read(items)
-    engine = Background(paths, request.sim)
+    engine = Background(paths, request.sim, submission.devices)
+    key = _key(request, items)
     with contextlib.closing(open_store(paths)) as store:
         if request.dry_run:
             from stoker.cli.views.dry_run import show_submit_plan
@@ -146,12 +151,16 @@ def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
                 say(note)
             planned = plan_submission(parts, store, read_status(paths.status_file(QUEUE)), time.time())
             return show_submit_plan(planned, as_json=request.as_json)
+        if key is not None and (before := entered_before(store, key)):
+            engine.wake()  # the submit before may have been killed before it did
+            return _report(request, before, engine.failure)
         with engine.not_for_nothing():
             parts = submission.settle(items, store, engine.machine() if submission.needs_devices else None)
-        entered = submission.enter(store, parts, request.label, held=HELD if request.hold else "")
+        entered = submission.enter(store, parts, request.label, held=HELD if request.hold else "", key=key)
         paused = store.settings().get(paused_key(QUEUE))
     engine.wake()
-    for note in filter(None, [*submission.notes, version_notice(paths)]):
+    difference = engine.difference() if submission.needs_devices else ""
+    for note in filter(None, [*submission.notes, difference, version_notice(paths)]):
         say(note)
     code = _report(request, entered, engine.failure)
     if paused:
@@ -170,8 +179,18 @@ def _paths(request: Request) -> Paths:
     return paths
 
 
+def _key(request: Request, items: Sequence[Listed]) -> Key | None:
+    if request.key is None:
+        return None
+    script = request.script.data if request.script else b""
+    jobs = [(item.command, item.options) for item in items]
+    return key_of(request.key, os.getcwd(), request.options, jobs, request.hold, script)
+
+
 def _report(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> int:
     """Print the ids, also where no engine could be started: the jobs are in the queue."""
+    if entered[0].repeated:
+        say(f"the key {request.key!r} was used before: nothing was submitted")
     try:
         _show(request, entered, failure)
         flush_output()
@@ -203,6 +222,7 @@ def _show(request: Request, entered: Sequence[Entered], failure: StokerError | N
 @click.option("-s", "--shell", is_flag=True, help="Give the words to your shell, as one line.")
 @option("--sim", metavar="SPEC", help="Simulated GPUs, for example 4x24G.")
 @click.option("--hold", is_flag=True, help="Keep the jobs from starting until they are released.")
+@click.option("--key", metavar="TEXT", help="Submit once: the same key again prints the same ids, and submits nothing.")
 @click.option("--parsable", is_flag=True, help="Print only the ids.")
 @click.option("--dry-run", is_flag=True, help="Show what would be submitted and where it would run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")
@@ -222,6 +242,9 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
 
     A script runs from a copy made now, so later changes do not touch it; STOKER_SCRIPT tells it its own path. After --
     the words are executed as they are, without a copy. A script is read as a list of commands only with -f.
+
+    With --key a submit can be repeated safely, as after a lost connection. A key used before for another command, with
+    other options or in another directory is refused. It is forgotten with its job (the setting keep).
     """
 
     options = options_from(values)

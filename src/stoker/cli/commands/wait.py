@@ -14,9 +14,8 @@ from stoker.cli.output_options import controlling, wants_json, write_json
 from stoker.core.job import Ended, Job, id_text
 from stoker.core.text import outcome, printable, text_for_json, title
 from stoker.core.units import parse_duration
-from stoker.queue.control import Control, opened, warn
+from stoker.queue.control import Watch, opened, warn
 from stoker.queue.select import find, find_last
-from stoker.queue.wait import Watch
 from stoker.store import queries
 
 TIMED_OUT = 124
@@ -66,8 +65,9 @@ def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, sim: bool)
     with opened(sim) as control:
         wanted = find(control.store, ids) if ids else find_last(control.store)
         try:
-            if not ids:
-                _announce(control, wanted)
+            if not ids and (job := control.store.job(wanted[0])):
+                what = f"the {len(wanted)} tasks of {job.array}" if job.array else str(job.id)
+                warn(f"waiting for {what}: {title(job)}")
             in_time = Watch(control, wanted).wait_over(deadline)
         except KeyboardInterrupt:
             warn(f"detached; {_those(wanted)} on without you")
@@ -80,13 +80,6 @@ def exit_code_of(job: Job) -> int:
     if not isinstance(job.state, Ended) or job.state.result == "done":
         return 0
     return job.state.code or 1
-
-
-def _announce(control: Control, found: Sequence[int]) -> None:
-    job = control.store.job(found[0])
-    assert job is not None
-    what = f"the {len(found)} tasks of {job.array}" if job.array else str(job.id)
-    warn(f"waiting for {what}: {title(job)}")
 
 
 def _those(wanted: Sequence[int]) -> str:

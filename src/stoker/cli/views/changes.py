@@ -15,11 +15,8 @@ from stoker.core.text import text_for_json
 from stoker.queue.control import warn
 
 SCHEMA = "stoker.change/1"
-
 LINES_ON_A_TERMINAL = 40
-
 OVER: Collection[str] = get_args(Result)
-
 ACTIVE = ("starting", "running", "stopping")
 
 
@@ -116,7 +113,6 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
 
 
 def word(job: Job) -> str:
-    """The state as screens call it."""
     return "queued" if isinstance(job.state, Waiting) else state_word(job)
 
 
@@ -135,7 +131,10 @@ def report(
     if wants_json(as_json):
         write_json(Report(SCHEMA, verb, dry_run, list(results), list(notes)))
     else:
-        _print([*notes, *_lines([one for one in results if not one.refused])])
+        lines = [*notes, *_lines([one for one in results if not one.refused])]
+        if sys.stdout.isatty() and (more := len(lines) - LINES_ON_A_TERMINAL) > 1:
+            lines[LINES_ON_A_TERMINAL:] = [f"… and {more} more"]
+        write_plain(lines)
         sys.stdout.flush()
         for one in results:
             if one.refused:
@@ -162,9 +161,3 @@ def _likeness(numbered: tuple[int, ChangeResult]) -> tuple[str, int, str]:
     position, one = numbered
     array, _, task = one.shown.partition(".")
     return array, int(task or 0) - position, one.said.replace(one.shown, "", 1)
-
-
-def _print(lines: Sequence[str]) -> None:
-    too_many = sys.stdout.isatty() and len(lines) > LINES_ON_A_TERMINAL + 1
-    shown = lines[:LINES_ON_A_TERMINAL] if too_many else lines
-    write_plain(shown if len(shown) == len(lines) else [*shown, f"… and {len(lines) - len(shown)} more"])

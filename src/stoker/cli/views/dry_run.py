@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import datetime
 
 import msgspec
 from msgspec import Struct
@@ -82,12 +81,7 @@ def _show_lines(planned: Sequence[PlannedJob], columns: dict[str, str]) -> None:
     now = time.time()
     print("\t".join(columns))
     for one in planned:
-        cells = {"devices": ",".join(one.devices) or "-", "start": _start(one.start, now)}
-        cells["after"] = ", ".join(one.after) or "-"
+        start = one.start.timestamp() if one.start else None
+        when = "?" if start is None else "now" if start <= now else clock_text(start, now)
+        cells = {"devices": ",".join(one.devices) or "-", "start": when, "after": ", ".join(one.after) or "-"}
         print("\t".join(printable(cells.get(field) or getattr(one, field)) for field in columns.values()))
-
-
-def _start(start: datetime | None, now: float) -> str:
-    if start is None:
-        return "?"
-    return "now" if start.timestamp() <= now else clock_text(start.timestamp(), now)

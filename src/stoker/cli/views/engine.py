@@ -69,7 +69,8 @@ def _engine(found: EngineStatus) -> str:
         return "none runs; it starts with the next submit, or with stoker engine start"
     version = f", version {found.version}" if found.version not in ("", __version__) else f", {__version__}"
     how = ", starts nothing more" if found.draining else ""
-    silence = "" if found.answers else ", but does not answer: see its log; stoker engine stop --force, and jobs go on"
+    fix = "see trouble" if found.trouble else "see its log; stoker engine stop --force, and jobs go on"
+    silence = "" if found.answers else f", but does not answer: {fix}"
     return f"runs (process {found.pid}{version}{how}){silence}"
 
 

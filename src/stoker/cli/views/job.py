@@ -1,12 +1,12 @@
-"""Render `stoker status ID`: all about one job, or a table of several."""
+"""Render `stoker status ID` (all about one job, or a table of several) and `stoker history`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from stoker.cli.views.history import peak_text
-from stoker.cli.views.status import LOOKS, job_table
+from stoker.cli.views.status import LOOKS, job_table, results_text
 from stoker.cli.views.text import (
     EMPTY,
     Column,
@@ -14,27 +14,28 @@ from stoker.cli.views.text import (
     Span,
     amount_text,
     clipped,
+    fitting,
     heading,
+    one_line,
     or_dash,
     sparkline,
     table_lines,
 )
 from stoker.core.text import printable
 from stoker.core.units import count_text, size_text
-from stoker.queue.job_view import AttemptLine, JobDetails, SelectedJobs
-from stoker.queue.view_text import ago_text, clock_text, stamp, watch_text
+from stoker.queue.view_text import ago_text, clock_text, span_text, stamp, vram_text, watch_text
 from stoker.store.reports import latest_text
+
+if TYPE_CHECKING:
+    from stoker.queue.history_view import History, PastLine
+    from stoker.queue.job_view import AttemptLine, JobDetails, SelectedJobs
 
 FEW = 4
 """How many jobs a terminal shows in full."""
-
 LABEL = 11
-
 CURVE = 32
 """Columns of the curve that shows what an attempt held over time."""
-
 _ASKED = {"all": "whole", "auto": "memory as learnt (auto)"}
-
 LEAST_NOTE = 10
 
 
@@ -42,26 +43,20 @@ def render_details(
     details: JobDetails, now: float, width: int, sim: str = "", *, simulated: bool = False
 ) -> list[Line]:
     """A heading, labelled values, the attempts, and the events; nothing is cut off."""
-    lines = [_heading(details, simulated=simulated)]
+    name = f" · {printable(details.name)}" if details.name else ""
+    title = heading([f"job {details.label}{name} · "], 0, simulated=simulated)
+    lines: list[Line] = [(*title, Span(_state(details), LOOKS.get(details.state, "")))]
     for label, text in _facts(details, now):
         lines += _wrapped(label, printable(text), width)
     if details.attempts:
-        lines += [
-            EMPTY,
-            *_attempts(details.attempts, width),
-            *_curves(details.attempts),
-            *_logs(details.attempts, width),
-        ]
-    lines += [EMPTY, *_events(details)]
+        lines += [EMPTY, *_attempts(details.attempts, width), *_curves_and_logs(details.attempts, width)]
+    lines.append(EMPTY)
+    for event in details.events:
+        detail = f"  {printable(event.detail)}" if event.detail else ""
+        lines.append((Span(f" {stamp(event.at.timestamp())}  ", "faint"), Span(f"{event.event}{detail}")))
     if any(attempt.log for attempt in details.attempts):
         lines += [EMPTY, (Span(f" its output: stoker logs{sim} {details.label}", "faint"),)]
     return lines
-
-
-def _heading(details: JobDetails, *, simulated: bool) -> Line:
-    name = f" · {printable(details.name)}" if details.name else ""
-    title = heading([f"job {details.label}{name} · "], 0, simulated=simulated)
-    return *title, Span(_state(details), LOOKS.get(details.state, ""))
 
 
 def _state(details: JobDetails) -> str:
@@ -145,15 +140,11 @@ def _reserved(details: JobDetails) -> str:
 def _limits(details: JobDetails) -> str:
     parts = [f"{watch_text(details.limit_seconds)} of running time"] if details.limit_seconds is not None else []
     parts += [f"{details.at_once} of its array at once"] if details.at_once is not None else []
-    parts += [_retries(details)] if details.retries else []
+    if details.retries:
+        when = f" (on {', '.join(details.retry_on)})" if details.retry_on else ""
+        parts.append(count_text(details.retries, "retry", "retries") + when)
     parts += [] if details.requeue else ["not run again when lost"]
     return ", ".join(parts)
-
-
-def _retries(details: JobDetails) -> str:
-    return count_text(details.retries, "retry", "retries") + (
-        f" (on {', '.join(details.retry_on)})" if details.retry_on else ""
-    )
 
 
 def _attempts(attempts: Sequence[AttemptLine], width: int) -> list[Line]:
@@ -171,12 +162,16 @@ def _attempts(attempts: Sequence[AttemptLine], width: int) -> list[Line]:
     return table_lines(columns, "NOTE", notes, width, LEAST_NOTE)
 
 
-def _logs(attempts: Sequence[AttemptLine], width: int) -> Iterator[Line]:
+def _curves_and_logs(attempts: Sequence[AttemptLine], width: int) -> Iterator[Line]:
+    numbers = {one.number: f" {one.number}" if len(attempts) > 1 else "" for one in attempts}
     for one in attempts:
-        number = f" {one.number}" if len(attempts) > 1 else ""
+        if curve := sparkline(one.vram_curve, CURVE):
+            most = f" up to {size_text(one.peak_vram_bytes)} in {watch_text(one.vram_curve[-1][0])}"
+            yield Span(f" {'memory' + numbers[one.number]:{LABEL}}", "faint"), Span(curve, "good"), Span(most, "faint")
+    for one in attempts:
         for label, path in (("log", one.log), ("errors", one.errors)):
             if path:
-                yield from _wrapped(f"{label}{number}", printable(path), width)
+                yield from _wrapped(f"{label}{numbers[one.number]}", printable(path), width)
 
 
 def _end(attempt: AttemptLine) -> str:
@@ -192,22 +187,6 @@ def _vram(attempt: AttemptLine) -> str:
     if reserved is None:
         return "-" if peak is None else size_text(peak)
     return amount_text(peak, reserved)
-
-
-def _curves(attempts: Sequence[AttemptLine]) -> Iterator[Line]:
-    for one in attempts:
-        if curve := sparkline(one.vram_curve, CURVE):
-            number = f" {one.number}" if len(attempts) > 1 else ""
-            most = f" up to {size_text(one.peak_vram_bytes)} in {watch_text(one.vram_curve[-1][0])}"
-            yield Span(f" {'memory' + number:{LABEL}}", "faint"), Span(curve, "good"), Span(most, "faint")
-
-
-def _events(details: JobDetails) -> list[Line]:
-    lines: list[Line] = []
-    for event in details.events:
-        detail = f"  {printable(event.detail)}" if event.detail else ""
-        lines.append((Span(f" {stamp(event.at.timestamp())}  ", "faint"), Span(f"{event.event}{detail}")))
-    return lines
 
 
 def _wrapped(label: str, text: str, width: int) -> Iterator[Line]:
@@ -238,3 +217,49 @@ def _table(chosen: SelectedJobs, now: float, width: int, height: int | None, sim
     hidden = len(chosen.jobs) - len(shown)
     more = f" … {hidden} more (stoker status{sim} -a ID...); all about one: stoker status{sim} {shown[0].label}"
     return [*lines, (Span(more, "faint"),)] if hidden else lines
+
+
+# -- stoker history --------------------------------------------------------------------------------
+
+LEAST_NAME = 20
+
+
+def render_history(history: History, width: int, sim: str = "") -> list[Line]:
+    """A heading, a line for each job, and what is hidden."""
+    now = history.at.timestamp()
+    since = "" if history.since is None else f" since {clock_text(history.since.timestamp(), now)}"
+    title = heading([f"jobs on {printable(history.host)} that ended{since}"], width, simulated=history.simulated)
+    table = _past_table(history.jobs, now, width) if history.jobs else [(Span(" none"),)]
+    hidden = f"… {history.hidden} older (stoker history{sim} -a)" if history.hidden else ""
+    totals = f"{results_text(history.counts)} · {history.gpu_hours:.2f} GPU-hours"
+    last = Span(f" {fitting((hidden, totals), width - 1)}", "faint")
+    return [clipped(line, width) for line in (title, *table, (last,))]
+
+
+def _past_table(jobs: Sequence[PastLine], now: float, width: int) -> list[Line]:
+    waits = ["-" if job.wait_seconds is None else span_text(job.wait_seconds) for job in jobs]
+    runs = ["-" if job.run_seconds is None else watch_text(job.run_seconds) for job in jobs]
+    columns = [
+        Column("ID", [Span(job.label, "id") for job in jobs], 9, most=18),
+        Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 8),
+        Column("EXIT", [Span(f"signal {job.signal}" if job.signal else or_dash(job.exit_code)) for job in jobs], 6),
+        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 4, most=7),
+        Column("VRAM", [Span(vram_text(job.vram_mode, job.vram_bytes)) for job in jobs], 0, right=True),
+        Column("PEAK", [Span(peak_text(job.peak_vram_bytes, job.reserved_bytes)) for job in jobs], 3, right=True),
+        Column("UTIL", [Span(or_dash(job.utilisation_percent, "{}%")) for job in jobs], 1, right=True),
+        Column("WAITED", list(map(Span, waits)), 2, right=True),
+        Column("RAN", list(map(Span, runs)), 7, right=True),
+        Column("ENDED", [Span(clock_text(job.ended.timestamp(), now)) for job in jobs], 5, right=True),
+    ]
+    last = [
+        (Span(one_line(job.name or job.command)), Span(f" ({printable(job.note)})" if job.note else "", "faint"))
+        for job in jobs
+    ]
+    return table_lines(columns, "NAME / COMMAND", last, width, LEAST_NAME)
+
+
+def peak_text(peak: int | None, reserved: int | None) -> str:
+    """The most that an attempt held on a GPU, of what was reserved there."""
+    if peak is None:
+        return "-"
+    return size_text(peak) if reserved is None else amount_text(peak, reserved)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -13,8 +14,7 @@ from msgspec import Struct
 from stoker.core.job import Active, Ended, Job
 from stoker.core.launch import INHERIT
 from stoker.core.text import printable
-from stoker.queue.control import Control, warn
-from stoker.queue.wait import WHY_DELAY, Watch, why_waits
+from stoker.queue.control import WHY_DELAY, Control, Watch, warn, why_waits
 from stoker.store.logs import Tail
 from stoker.store.schema import AttemptRow
 
@@ -64,8 +64,42 @@ class Collapser:
         self._returned = False
 
 
-SCHEMA = "stoker.log/1"
+LONGEST_ESCAPE = 4096
+"""Bytes after which an escape sequence that does not end counts as text."""
+_ESCAPE = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-OQ-WYZ\\`-~])"
+_CONTROL = rb"\xc2[\x80-\x9f]|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f]"
+_UNFINISHED = rb"(?:\x1b(?:\[[0-?]*[ -/]*|[]PX^_][^\x07\x1b]*\x1b?|[ -/]*)|\xc2)\Z"
 
+
+class Colours:
+    """Lets text and colours through to a terminal, and no other sequence: a log could move the cursor, or worse."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._coloured = False
+        self._unsafe = re.compile(_ESCAPE + rb"|" + _CONTROL)
+        self._colour = re.compile(rb"\x1b\[[0-9;:]*m")
+        self._unfinished = re.compile(_UNFINISHED)
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes for the terminal; a sequence that may go on is held back."""
+        data = self._rest + data
+        found = self._unfinished.search(data, max(0, len(data) - LONGEST_ESCAPE))
+        self._rest = found[0] if found else b""
+        return self._unsafe.sub(self._shown, data[: len(data) - len(self._rest)])
+
+    def end(self) -> bytes:
+        """The colours of the terminal are restored."""
+        return b"\x1b[0m" if self._coloured else b""
+
+    def _shown(self, match: re.Match[bytes]) -> bytes:
+        if not self._colour.fullmatch(match[0]):
+            return b""
+        self._coloured = True
+        return match[0]
+
+
+SCHEMA = "stoker.log/1"
 LONGEST = 2**20
 """Bytes of a line in one JSON value; the rest follows in others."""
 
@@ -91,29 +125,22 @@ class LogLine(Struct, frozen=True):
     text: str
 
 
-class Output(Protocol):
-    """Shows the output of a job."""
-
-    def show(self, source: Source, block: bytes) -> None:
-        """Show some bytes; their last line may go on in the next ones."""
-
-    def end(self) -> None:
-        """Show what was held back."""
-
-
 class Bytes:
-    """The bytes as they are, or with progress bars in their last state."""
+    """The bytes as they are; on a terminal text and colours, with old progress bars in their last state."""
 
-    def __init__(self, *, collapse: bool) -> None:
-        self._collapser = Collapser() if collapse else None
+    def __init__(self, *, terminal: bool, follows: bool) -> None:
+        self._filters: list[Colours | Collapser] = [Colours()] if terminal else []
+        if terminal and not follows:  # a terminal draws live progress bars itself
+            self._filters.append(Collapser())
 
     def show(self, source: Source, block: bytes) -> None:
         del source
-        sys.stdout.buffer.write(self._collapser.feed(block) if self._collapser else block)
+        for one in self._filters:
+            block = one.feed(block)
+        sys.stdout.buffer.write(block)
 
     def end(self) -> None:
-        if self._collapser:
-            sys.stdout.buffer.write(self._collapser.end())
+        sys.stdout.buffer.write(b"".join(one.end() for one in reversed(self._filters)))
         sys.stdout.buffer.flush()
 
 
@@ -128,7 +155,7 @@ class JsonLines:
     def show(self, source: Source, block: bytes) -> None:
         """Show complete lines, and the last ones of earlier runs."""
         for earlier in [known for known in self._rests if known.run < source.run]:
-            self._finish(earlier)
+            self._write(earlier, self._rests.pop(earlier))
         *lines, rest = (self._rests.pop(source, b"") + block).split(b"\n")
         for line in lines:
             self._write(source, line)
@@ -140,11 +167,8 @@ class JsonLines:
 
     def end(self) -> None:
         for source in list(self._rests):
-            self._finish(source)
+            self._write(source, self._rests.pop(source))
         sys.stdout.buffer.flush()
-
-    def _finish(self, source: Source) -> None:
-        self._write(source, self._rests.pop(source))
 
     def _write(self, source: Source, line: bytes) -> None:
         text = line.decode(errors="backslashreplace")
@@ -152,11 +176,14 @@ class JsonLines:
         sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
 
 
+Output = Bytes | JsonLines
+
+
 def output_for(job_id: int, shown: str, *, as_json: bool, follows: bool) -> Output:
-    """The right form: JSON, collapsed for a terminal, or raw; a terminal draws live progress bars itself."""
+    """The right form: JSON, safe for a terminal, or raw."""
     if as_json:
         return JsonLines(job_id, shown)
-    return Bytes(collapse=sys.stdout.isatty() and not follows)
+    return Bytes(terminal=sys.stdout.isatty(), follows=follows)
 
 
 WHY_INTERVAL = 2.0
@@ -193,7 +220,8 @@ class Follower:
         watch = Watch(self._control, [self._id])
         while True:
             watch.look()
-            job = self._job()
+            job = self._control.store.job(self._id)
+            assert job is not None
             runs = runs_of(self._control.store.attempts(self._id))  # read before the files, so that none is missed
             if self._catch_up(runs):
                 watch.hurry()
@@ -201,14 +229,10 @@ class Follower:
                 self._close()
                 self._output.end()
                 return job
-            if not isinstance(job.state, Active):
-                self._say_why(job)
+            if not isinstance(job.state, Active) and time.monotonic() >= self._why_at:
+                self._why_at = time.monotonic() + WHY_INTERVAL
+                self._say(why_waits(self._control, job))
             watch.sleep()
-
-    def _job(self) -> Job:
-        job = self._control.store.job(self._id)
-        assert job is not None
-        return job
 
     def _catch_up(self, runs: Sequence[AttemptRow]) -> bool:
         """Show new output of the runs; whether there was any."""
@@ -222,13 +246,10 @@ class Follower:
             came = self._drain() or came
             if self._run == len(runs):
                 break
-            self._next_run()
+            self._close()
+            self._run += 1
+            self._say(f"{self._run}. run")
         return came
-
-    def _next_run(self) -> None:
-        self._close()
-        self._run += 1
-        self._say(f"{self._run}. run")
 
     def _drain(self) -> bool:
         came = False
@@ -244,15 +265,7 @@ class Follower:
             tail.close()
         self._tails = {}
 
-    def _say_why(self, job: Job) -> None:
-        now = time.monotonic()
-        if now < self._why_at:
-            return
-        self._why_at = now + WHY_INTERVAL
-        self._say(why_waits(self._control, job))
-
     def _say(self, text: str) -> None:
-        """Print a message once."""
         if text != self._said:
             self._said = text
             warn(printable(text))

@@ -1,10 +1,11 @@
-"""TAB-separated output."""
+"""TAB-separated output, and CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from stoker.core.text import printable
 from stoker.queue.view_model import LETTERS, DeviceLine, JobLine
@@ -12,109 +13,18 @@ from stoker.queue.view_model import LETTERS, DeviceLine, JobLine
 if TYPE_CHECKING:
     from stoker.queue.history_view import PastLine
 
-
-JOB_COLUMNS = (
-    *("ID", "ST", "STATE", "TASKS", "GPUS", "DEVICES", "VRAM", "RESERVED", "USED", "PEAK_VRAM", "UTIL"),
-    *("SPEED", "SECONDS", "LIMIT", "START", "END", "PRIORITY", "GROUP", "RUN", "NAME", "WHY", "COMMAND"),
-)
-
-
-def jobs_plain(jobs: Iterable[JobLine]) -> Iterator[str]:
-    yield "\t".join(JOB_COLUMNS)
-    yield from map(_job_plain, jobs)
+FORMULA = ("=", "+", "-", "@")
+"""Beginnings of cells that spreadsheets execute; a ' before them prevents that. No number is negative."""
+Columns = Mapping[str, str | Callable[[Any], object]]
+"""Titles, and the field of a line or the function that gives its value."""
 
 
-PAST_COLUMNS = (
-    *("ID", "ST", "STATE", "EXIT", "SIGNAL", "GPUS", "DEVICES", "VRAM", "RESERVED", "PEAK_VRAM", "UTIL"),
-    *(
-        "SUBMITTED",
-        "START",
-        "END",
-        "WAITED",
-        "RAN",
-        "GPU_HOURS",
-        "ATTEMPTS",
-        "PEAK_RAM",
-        "GROUP",
-        "TAGS",
-        "DIRECTORY",
-        "COMMIT",
-        "LOG",
-        "NAME",
-        "NOTE",
-        "COMMAND",
-    ),
-)
+def _letter(job: JobLine | PastLine) -> str:
+    return LETTERS[job.state]
 
 
-def past_plain(jobs: Iterable[PastLine]) -> Iterator[str]:
-    yield "\t".join(PAST_COLUMNS)
-    yield from (row(*_past_fields(job)) for job in jobs)
-
-
-def csv_lines(jobs: Iterable[PastLine]) -> Iterator[str]:
-    """The same for spreadsheets: fields with commas or quotes are quoted, unknown ones are empty."""
-    yield ",".join(PAST_COLUMNS)
-    yield from (",".join(_quoted(field) for field in _past_fields(job)) for job in jobs)
-
-
-DEVICE_COLUMNS = (
-    *("GPU", "UUID", "MODEL", "KIND", "MEMORY", "USED", "OURS", "RESERVED", "OTHERS", "UTIL", "TEMP", "WATTS"),
-    *("JOBS", "SPEED", "LEASES", "STRANGERS", "DRAINED", "PROBLEM"),
-)
-
-
-def devices_plain(devices: Iterable[DeviceLine]) -> Iterator[str]:
-    yield "\t".join(DEVICE_COLUMNS)
-    yield from map(_device_plain, devices)
-
-
-def row(*fields: object) -> str:
-    """One line; unknown is `-`, and no text in it can end a field or the line."""
-    return "\t".join(_field(field) for field in fields)
-
-
-def _job_plain(job: JobLine) -> str:
-    start = job.started or job.expected_start
-    end = getattr(job, "ended", None) or job.expected_end  # only JobDetails have it
-    return row(
-        *(job.label, LETTERS[job.state], job.state, job.tasks, job.gpus, ",".join(job.devices)),
-        *(_vram(job), job.reserved_bytes, job.used_bytes, job.peak_vram_bytes, job.utilisation_percent),
-        *(_speed(job.speed), job.seconds, job.limit_seconds, start, end),
-        *(job.priority, job.group, job.run, job.name, job.why, job.command),
-    )
-
-
-def _device_plain(device: DeviceLine) -> str:
-    leases = ",".join(f"{lease.owner}:{lease.pid}" for lease in device.leases)
-    strangers = ",".join(f"{one.owner}:{one.pid}" for one in device.strangers)
-    drained = (device.drained.note or "drained") if device.drained else ""
-    return row(
-        *(device.label, device.id, device.model, device.kind, device.memory_bytes, device.used_bytes),
-        *(device.ours_bytes, device.reserved_bytes, device.others_bytes, device.utilisation_percent),
-        *(device.temperature_celsius, device.power_watts, ",".join(device.jobs)),
-        *(_speed(device.combined_speed), leases, strangers, drained, device.problem),
-    )
-
-
-def _past_fields(job: PastLine) -> tuple[object, ...]:
-    tags = " ".join(f"{name}={value}" for name, value in job.tags.items())
-    return (
-        *(job.label, LETTERS[job.state], job.state, job.exit_code, job.signal, job.gpus, ",".join(job.devices)),
-        *(
-            _vram(job),
-            job.reserved_bytes,
-            job.peak_vram_bytes,
-            job.utilisation_percent,
-            job.submitted,
-            job.started,
-            job.ended,
-            job.wait_seconds,
-            job.run_seconds,
-        ),
-        *(f"{job.gpu_hours:.4f}", job.attempts, job.peak_memory_bytes, job.group, tags, job.directory),
-        *(job.commit, job.log, job.name, job.note, job.command),
-    )
+def _devices(job: JobLine | PastLine) -> str:
+    return ",".join(job.devices)
 
 
 def _vram(job: JobLine | PastLine) -> object:
@@ -125,17 +35,104 @@ def _speed(speed: float | None) -> str:
     return "" if speed is None else f"{speed:.2f}"
 
 
-def _quoted(field: object) -> str:
-    text = "" if field is None or field == "" else _field(field)
-    quoted = text.replace('"', '""')
-    return f'"{quoted}"' if quoted != text or "," in text else text
+JOB_COLUMNS: Columns = {
+    "ID": "label",
+    "ST": _letter,
+    "STATE": "state",
+    "TASKS": "tasks",
+    "GPUS": "gpus",
+    "DEVICES": _devices,
+    "VRAM": _vram,
+    "RESERVED": "reserved_bytes",
+    "USED": "used_bytes",
+    "PEAK_VRAM": "peak_vram_bytes",
+    "UTIL": "utilisation_percent",
+    "SPEED": lambda job: _speed(job.speed),
+    "SECONDS": "seconds",
+    "LIMIT": "limit_seconds",
+    "START": lambda job: job.started or job.expected_start,
+    "END": lambda job: getattr(job, "ended", None) or job.expected_end,  # only JobDetails have it
+    "PRIORITY": "priority",
+    "GROUP": "group",
+    "RUN": "run",
+    "NAME": "name",
+    "WHY": "why",
+    "COMMAND": "command",
+}
+PAST_COLUMNS: Columns = {
+    "ID": "label",
+    "ST": _letter,
+    "STATE": "state",
+    "EXIT": "exit_code",
+    "SIGNAL": "signal",
+    "GPUS": "gpus",
+    "DEVICES": _devices,
+    "VRAM": _vram,
+    "RESERVED": "reserved_bytes",
+    "PEAK_VRAM": "peak_vram_bytes",
+    "UTIL": "utilisation_percent",
+    "SUBMITTED": "submitted",
+    "START": "started",
+    "END": "ended",
+    "WAITED": "wait_seconds",
+    "RAN": "run_seconds",
+    "GPU_HOURS": lambda job: f"{job.gpu_hours:.4f}",
+    "ATTEMPTS": "attempts",
+    "PEAK_RAM": "peak_memory_bytes",
+    "GROUP": "group",
+    "TAGS": lambda job: " ".join(f"{name}={value}" for name, value in job.tags.items()),
+    "DIRECTORY": "directory",
+    "COMMIT": "commit",
+    "LOG": "log",
+    "NAME": "name",
+    "NOTE": "note",
+    "COMMAND": "command",
+}
+DEVICE_COLUMNS: Columns = {
+    "GPU": "label",
+    "UUID": "id",
+    "MODEL": "model",
+    "KIND": "kind",
+    "MEMORY": "memory_bytes",
+    "USED": "used_bytes",
+    "OURS": "ours_bytes",
+    "RESERVED": "reserved_bytes",
+    "OTHERS": "others_bytes",
+    "UTIL": "utilisation_percent",
+    "TEMP": "temperature_celsius",
+    "WATTS": "power_watts",
+    "JOBS": lambda device: ",".join(device.jobs),
+    "SPEED": lambda device: _speed(device.combined_speed),
+    "LEASES": lambda device: ",".join(f"{lease.owner}:{lease.pid}" for lease in device.leases),
+    "STRANGERS": lambda device: ",".join(f"{one.owner}:{one.pid}" for one in device.strangers),
+    "DRAINED": lambda device: (device.drained.note or "drained") if device.drained else "",
+    "PROBLEM": "problem",
+}
 
 
-def _field(field: object) -> str:
-    if field is None or field == "":
-        return "-"
-    if isinstance(field, datetime):
-        return field.isoformat(timespec="seconds").replace("+00:00", "Z")
-    if isinstance(field, float):
-        return f"{field:.0f}"
-    return printable(str(field))
+def plain_lines(lines: Iterable[JobLine | PastLine | DeviceLine], columns: Columns) -> Iterator[str]:
+    """A header and a line each; unknown is `-`, and no text can end a field or the line."""
+    yield "\t".join(columns)
+    yield from ("\t".join(field or "-" for field in fields) for fields in _fields(lines, columns))
+
+
+def csv_lines(jobs: Iterable[PastLine]) -> Iterator[str]:
+    """The same for spreadsheets: fields with commas or quotes are quoted, unknown ones are empty."""
+    yield ",".join(PAST_COLUMNS)
+    for fields in _fields(jobs, PAST_COLUMNS):
+        safe = (f"'{field}" if field.startswith(FORMULA) else field for field in fields)
+        quoted = (field.replace('"', '""') for field in safe)
+        yield ",".join(f'"{field}"' if '"' in field or "," in field else field for field in quoted)
+
+
+def _fields(lines: Iterable[object], columns: Columns) -> Iterator[list[str]]:
+    values = [attrgetter(value) if isinstance(value, str) else value for value in columns.values()]
+    return ([_text(value(line)) for value in values] for line in lines)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return f"{value:.0f}" if isinstance(value, float) else printable(str(value))

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from stoker.cli.views.status import memory_cells
 from stoker.cli.views.text import (
@@ -12,6 +17,7 @@ from stoker.cli.views.text import (
     GAP,
     Column,
     Line,
+    Look,
     Span,
     amount_text,
     cells,
@@ -23,22 +29,19 @@ from stoker.cli.views.text import (
     table_lines,
     table_width,
 )
+from stoker.core.job import JobEvent
 from stoker.core.text import printable
 from stoker.core.units import count_text, duration_text, size_text
+from stoker.queue.run_view import Recent
 from stoker.queue.view_model import DeviceLine, JobLine, Notice, RunCounts, RunStatus
 
 SPARE_ROWS = 2
 """Rows of the terminal that stay free, so that messages above the display can be read."""
-
 SPARE_COLUMNS = 4
 """Columns of the last line that stay free, for the ^C that a terminal echoes there."""
-
 MOST_NOTICES = 10
-
 LONGEST_BAR = 40
-
 SHORTEST_BAR = 8
-
 LEAST_SAID = 16
 """Columns for a failure's own words; the command that shows its log is left out if there are fewer."""
 
@@ -102,7 +105,10 @@ def counts_line(status: RunStatus, width: int) -> Line:
     if line is None:
         return (Span(f" {counts.ended}/{counts.total}"),)
     space = min(LONGEST_BAR, room - line_cells(line) - 1)
-    return (Span(" "), *(_counts_bar(counts, space) if space >= SHORTEST_BAR else EMPTY), *line)
+    space = space if space >= SHORTEST_BAR else 0
+    good, over = (count * space // max(1, counts.total) for count in (counts.ok, counts.ended))
+    bar = Span("━" * good, "good"), Span("━" * (over - good), "bad"), Span("─" * (space - over), "faint")
+    return (Span(" "), *bar, *line)
 
 
 def _counts(counts: RunCounts, clock: str) -> Iterator[Line]:
@@ -113,13 +119,6 @@ def _counts(counts: RunCounts, clock: str) -> Iterator[Line]:
     yield Span(share), Span(f"{counts.ok} ok ", "good"), *failed, Span(rest), Span(clock, "faint")
     yield Span(share), Span(f"{counts.ok} ok ", "good"), *failed, Span(f" {clock}", "faint")
     yield Span(share), *failed
-
-
-def _counts_bar(counts: RunCounts, space: int) -> Line:
-    total = max(1, counts.total)
-    good = counts.ok * space // total
-    over = counts.ended * space // total
-    return Span("━" * good, "good"), Span("━" * (over - good), "bad"), Span("─" * (space - over), "faint")
 
 
 def rough_text(seconds: float | None) -> str:
@@ -168,16 +167,14 @@ def _columns(rows: Sequence[_Row], width: int) -> list[Column]:
     """Labels, and bars and amounts of memory if any is known."""
     devices = [row.device for row in rows if row.device is not None]
     known = [device.memory_bytes for device in devices if device.memory_bytes is not None]
-    columns = [Column("", [Span("CPU" if row.device is None else _label(row.device)) for row in rows], 9, gap=" ")]
+    names = ["CPU" if row.device is None else row.device.label for row in rows]
+    labels = [Span(f"GPU{name}" if name.isdecimal() else printable(name)) for name in names]
+    columns = [Column("", labels, 9, gap=" ")]
     if known:
         bar = 0 if width < 72 else 10 if width < 100 else 18
         memory = memory_cells(devices, bar, max(len(amount_text(total, total)) for total in known))
         columns.append(Column("", [*memory, (Span(""),)], 8, most=80, always=True))
     return columns
-
-
-def _label(device: DeviceLine) -> str:
-    return f"GPU{device.label}" if device.label.isdecimal() else printable(device.label)
 
 
 def _idle(device: DeviceLine, waits: str) -> str:
@@ -186,7 +183,7 @@ def _idle(device: DeviceLine, waits: str) -> str:
         return f"not usable: {printable(device.problem)}"
     if device.strangers:
         owners = sorted({one.owner for one in device.strangers if one.owner})
-        return f"not ours: {size_text(device.used_bytes)} in use by {printable(', '.join(owners)) or 'somebody'}"
+        return f"not ours: {size_text(device.used_bytes)} in use by {printable(', '.join(owners)) or '?'}"
     return f"idle: {waits}"
 
 
@@ -278,3 +275,78 @@ def successes_line(ids: Sequence[int], width: int) -> Line:
             break
         text = longer
     return Span(" ✓", "good"), Span(text)
+
+
+# -- the terminal ----------------------------------------------------------------------------------
+
+STYLES: dict[Look, str] = {
+    "heading": "bold",
+    "simulated": "bold reverse",
+    "good": "green",
+    "bad": "bold red",
+    "odd": "magenta",
+    "faint": "dim",
+    "id": "bold",
+}
+"""The looks of views/text.py in rich's words."""
+
+
+class LiveView:
+    """Redraws a few lines at the bottom of the terminal, and removes them when it is closed."""
+
+    interval: float | None = 0.2
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.recent = Recent()
+        self._console = console or Console(stderr=True, highlight=False)
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            vertical_overflow="crop",
+        )
+        self._due = 0.0
+        self._drawn: object = None
+        self._gone = False
+
+    def happened(self, job_event: JobEvent) -> None:
+        self.recent.note(job_event)
+
+    def refresh(self, read: Callable[[Recent], RunStatus]) -> None:
+        """Draw, if the last frame is old enough and something has changed."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + (self.interval or 0.0)
+            self.draw(read(self.recent))
+
+    def draw(self, status: RunStatus) -> None:
+        """Show a status, unless it looks like the one on the screen."""
+        size = self._console.size
+        lines = render_run(status, size.width, size.height)
+        if (lines, size) == self._drawn:
+            return
+        self._drawn = (lines, size)
+        self._on_terminal(self._live.start)
+        self._on_terminal(lambda: self._live.update(drawing(lines), refresh=True))
+
+    def say(self, text: str) -> None:
+        self._on_terminal(lambda: self._console.print(Text(f"stoker: {printable(text)}")))
+
+    def close(self) -> None:
+        self._on_terminal(self._live.stop)
+
+    def _on_terminal(self, act: Callable[[], object]) -> None:
+        """Ignore a terminal that is gone: the run goes on without it."""
+        if self._gone:
+            return
+        try:
+            act()
+        except OSError:
+            self._gone = True
+
+
+def drawing(lines: Sequence[Line]) -> Text:
+    spans = [(span.text, STYLES.get(span.look, "")) for line in lines for span in (*line, Span("\n"))]
+    return Text.assemble(*spans[:-1], no_wrap=True, overflow="crop")

@@ -12,7 +12,7 @@ from stoker.core.job import Ended, Exited, Job, JobEvent, Lost, Started, Waiting
 from stoker.core.launch import INHERIT
 from stoker.core.text import after, outcome, printable, shortened, title
 from stoker.core.units import count_text, duration_text, size_text
-from stoker.queue.run_view import FinishedRun, Saving, newest_log, saving_of
+from stoker.queue.run_view import FinishedRun, newest_log, saved_seconds
 from stoker.queue.view_model import amount_now
 from stoker.queue.view_text import oom_advice, sparing_text
 from stoker.store.logs import last_line
@@ -112,7 +112,8 @@ def summary_lines(run: FinishedRun, again: str, logs: str = "stoker logs") -> li
     parts += [f"{run.waiting} not started"] if run.waiting else []
     hours = tally.gpu_seconds / 3600
     totals = [", ".join(parts), f"{duration_text(wall)} wall", f"{hours:.2f} GPU-hours"]
-    lines = [" · ".join(filter(None, (*totals, saving_text(saving_of(tally, run.store.learnt)))))]
+    totals += [f"packing saved up to {duration_text(saved)} of GPU time"] if (saved := saved_seconds(tally)) else []
+    lines = [" · ".join(totals)]
     lines += [_failure_line(run, job, logs) for job in tally.failures[:SHOWN_FAILURES]]
     hidden = sum(count for result, count in tally.results.items() if result != "done") - SHOWN_FAILURES
     if hidden > 0:
@@ -138,9 +139,3 @@ def _advice(run: FinishedRun, job: Job, logs: str) -> str:
     had = run.store.attempts(job.id)[-1].devices if ends else ()
     typed = f"{logs.removeprefix('stoker logs')} {job.id}"
     return oom_advice(job, ends[-1], [one for one in run.devices if one.id in had], run.devices, typed) if ends else ""
-
-
-def saving_text(saving: Saving) -> str:
-    """`packing saved 01:12:03 of GPU time`; empty if it saved nothing."""
-    most = "" if saving.exact else "up to "
-    return f"packing saved {most}{duration_text(saving.seconds)} of GPU time" if saving.seconds else ""

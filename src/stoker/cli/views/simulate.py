@@ -26,7 +26,6 @@ _MARKS = (1.0, 10.0, 60.0, 600.0, 3600.0, 36000.0, 4 * 86400.0, 40 * 86400.0)
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _LEAST_SENTENCE = 20
 _WIDEST_PLOT = 72
-
 _WIDTH, _HEIGHT = 760, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 150, 40, 50
 _COLOURS = ("#0b6e4f", "#1f77b4", "#9467bd", "#ff7f0e", "#c62828", "#777777")
@@ -38,12 +37,10 @@ _POINTS = 200
 def plain_lines(report: Report) -> list[str]:
     """TAB separated, seconds and shares as numbers."""
     policies = report.figures.policies
-    rows = [[one.policy, *(_number(getattr(one.figures, name)) for name in PLAIN_COLUMNS[1:])] for one in policies]
+    values = [[getattr(one.figures, name) for name in PLAIN_COLUMNS[1:]] for one in policies]
+    texts = [[str(value) if isinstance(value, int) else f"{value:.4f}" for value in row] for row in values]
+    rows = [[one.policy, *row] for one, row in zip(policies, texts, strict=True)]
     return ["\t".join(row) for row in (PLAIN_COLUMNS, *rows)]
-
-
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.4f}"
 
 
 def text_lines(report: Report, width: int) -> list[Line]:
@@ -57,10 +54,13 @@ def text_lines(report: Report, width: int) -> list[Line]:
 
 def _table(policies: Sequence[Told], width: int) -> list[Line]:
     figures = [one.figures for one in policies]
+    baseline = next((one.figures.completion_mean for one in policies if one.policy == BASELINE), 0.0)
+    means = [one.completion_mean for one in figures]
+    ratios = [f"{baseline / mean:.1f}" if baseline and mean else "-" for mean in means]
     columns = [
         Column("POLICY", [Span(one.policy, "id") for one in policies], 9),
         Column("MEAN", [Span(_duration(one.completion_mean)) for one in figures], 9, right=True, always=True),
-        Column("× FIFO", [Span(text) for text in _ratios(policies)], 8, right=True),
+        Column("× FIFO", list(map(Span, ratios)), 8, right=True),
         Column("95 %", [Span(_duration(one.completion_p95)) for one in figures], 7, right=True),
         Column("WAIT", [Span(_duration(one.wait_mean)) for one in figures], 6, right=True),
         Column("MAKESPAN", [Span(_duration(one.makespan)) for one in figures], 5, right=True),
@@ -71,12 +71,6 @@ def _table(policies: Sequence[Told], width: int) -> list[Line]:
     ]
     sentences = [(Span(SENTENCES[one.policy], "faint"),) for one in policies]
     return table_lines(columns, "", sentences, width, _LEAST_SENTENCE)
-
-
-def _ratios(policies: Sequence[Told]) -> list[str]:
-    means = {one.policy: one.figures.completion_mean for one in policies}
-    baseline = means.get(BASELINE)
-    return [f"{baseline / mean:.1f}" if baseline and mean else "-" for mean in means.values()]
 
 
 def _plot(report: Report, width: int) -> list[Line]:
@@ -163,16 +157,12 @@ def _curve(one: Told, completions: Sequence[float], number: int, longest: float)
     across, y = _WIDTH - _RIGHT + 12, _TOP + 12 + 18 * number
     dashes = ' stroke-dasharray="5 4"' if one.policy == BOUND else ""
     stroke = f'fill="none" stroke="{_COLOURS[number % len(_COLOURS)]}" stroke-width="2"{dashes}'
+    count = len(completions)
+    picked = sorted({round(step * (count - 1) / _POINTS) for step in range(_POINTS + 1)}) if count else []
+    points = " ".join(f"{_across(completions[place], longest):.1f},{_up((place + 1) / count):.1f}" for place in picked)
     words = f"{escape(one.policy)} {_duration(one.figures.completion_mean)}"
     return [
-        f'<polyline {stroke} points="{_points(completions, longest)}"/>',
+        f'<polyline {stroke} points="{points}"/>',
         f'<line {stroke} x1="{across}" y1="{y - 4}" x2="{across + 18}" y2="{y - 4}"/>',
         f'<text x="{across + 24}" y="{y}">{words}</text>',
     ]
-
-
-def _points(completions: Sequence[float], longest: float) -> str:
-    count = len(completions)
-    picked = sorted({round(step * (count - 1) / _POINTS) for step in range(_POINTS + 1)}) if count else []
-    points = [(_across(completions[place], longest), _up((place + 1) / count)) for place in picked]
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)

@@ -1,9 +1,10 @@
-"""Render `stoker status`."""
+"""Render `stoker status` and `stoker gpus`."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from stoker.cli.views.text import (
     EMPTY,
@@ -28,30 +29,23 @@ from stoker.core.units import count_text, size_text
 from stoker.queue.view_model import DeviceLine, JobLine, JobWord, Mark, Status
 from stoker.queue.view_text import ago_text, clock_text, left_text, span_text, watch_text
 
-NO_ENGINE = "no engine runs; it starts with the next submit, or: stoker engine start"
+if TYPE_CHECKING:
+    from stoker.queue.gpu_view import Gpus  # `status` does not need it
 
+NO_ENGINE = "no engine runs; it starts with the next submit, or: stoker engine start"
 OLD_SECONDS = 5.0
 """Age from which on the screen tells how old the readings of the GPUs are."""
-
 ROOMY = 14
 """Lines from which on there are empty ones between the parts."""
-
 WIDE = 100
 """Columns from which on names get a column of their own and speeds are shown."""
-
 LONGEST_BAR = 40
-
 SHORTEST_BAR = 8
-
 FIXED_COLUMNS = 55
-"""Columns of a device's line besides the bar, with room for who is on it."""
-
+"""Columns of a device's line besides the bar, with room for its users."""
 LEAST_JOBS = 16
-
 LEAST_WHY = 24
-
 LONGEST_NAME = 24
-
 ACTIVE: tuple[JobWord, ...] = ("starting", "running", "stopping")
 
 LOOKS: dict[JobWord, Look] = {
@@ -79,7 +73,9 @@ def render_status(status: Status, width: int, height: int | None, sim: str = "")
     least_jobs = min(len(status.jobs), 3) + 1 if status.jobs else 1
     devices = device_table(status.devices, now, width, room - least_jobs, speeds=width >= WIDE)
     shown = _chosen(status.jobs, room - len(devices) - 1)
-    jobs = job_table(shown, now, width) if shown else _empty_lines(status, sim)
+    jobs = job_table(shown, now, width) if shown else []
+    if not any((status.counts.active, status.counts.waiting, status.counts.held)):
+        jobs = [(Span(f"the queue is empty; put something into it: stoker submit{sim} python train.py"),)]
     parts = [part for part in (top, devices, [*jobs, *_last_line(status, shown, width, sim)]) if part]
     lines = [line for part in parts for line in (*gap, *part)]
     return [clipped(line, width) for line in lines[len(gap) :]]
@@ -106,7 +102,11 @@ def device_table(
     ]
     who = [_who(device, now, speed=device.combined_speed if speeds else None) for device in shown]
     lines = table_lines(columns, "JOBS", who, width, LEAST_JOBS)
-    return [*lines, *_others_line(devices[len(shown) :], width)]
+    if hidden := devices[len(shown) :]:
+        count = f" … {count_text(len(hidden), 'more GPU')}"
+        long = f"{count}, {sum(bool(device.jobs) for device in hidden)} with jobs (stoker gpus)"
+        lines.append((Span(long if len(long) <= width else f"{count} (stoker gpus)", "faint"),))
+    return lines
 
 
 def memory_cells(devices: Sequence[DeviceLine], bar: int, least: int = 0) -> list[Line]:
@@ -115,15 +115,12 @@ def memory_cells(devices: Sequence[DeviceLine], bar: int, least: int = 0) -> lis
     wide = max([least, *map(len, amounts)])
     if not bar:
         return [(Span(amount.rjust(wide)),) for amount in amounts]
-    return [
-        (*_bar(device, bar), Span(" " + amount.rjust(wide))) for device, amount in zip(devices, amounts, strict=True)
-    ]
-
-
-def _bar(device: DeviceLine, columns: int) -> Line:
-    if device.used_bytes is None:
-        return memory_bar(columns, None)
-    return memory_bar(columns, device.memory_bytes, device.ours_bytes, device.reserved_bytes, device.others_bytes)
+    cells_of: list[Line] = []
+    for device, amount in zip(devices, amounts, strict=True):
+        total = None if device.used_bytes is None else device.memory_bytes
+        spans = memory_bar(bar, total, device.ours_bytes, device.reserved_bytes, device.others_bytes)
+        cells_of.append((*spans, Span(" " + amount.rjust(wide))))
+    return cells_of
 
 
 def _amount(device: DeviceLine) -> str:
@@ -135,12 +132,12 @@ def _amount(device: DeviceLine) -> str:
 def _who(device: DeviceLine, now: float, *, speed: float | None) -> Line:
     jobs = [Span(" ".join(device.jobs))] if device.jobs else []
     jobs += [Span(f" (together {speed:.1f}x)", "faint")] if speed is not None else []
-    others = [(Span("; "), Span(printable(text), "odd")) for text in _others(device, now)]
+    others = [(Span("; "), Span(printable(text), "odd")) for text in _obstacles(device, now)]
     spans = (*jobs, *(span for pair in others for span in pair))
     return (spans if jobs else spans[1:]) or (Span("-", "faint"),)
 
 
-def _others(device: DeviceLine, now: float) -> Iterator[str]:
+def _obstacles(device: DeviceLine, now: float) -> Iterator[str]:
     """Who besides our jobs is on the device, and why it may not be used."""
     yield from (f"{lease.owner}: {lease.what or 'a lease'}" for lease in device.leases)
     leased = {lease.owner for lease in device.leases}
@@ -157,26 +154,14 @@ def _marked(mark: Mark, default: str, now: float) -> str:
     return f"{mark.note or default}{since}"
 
 
-def _others_line(hidden: Sequence[DeviceLine], width: int) -> list[Line]:
-    if not hidden:
-        return []
-    busy = sum(bool(device.jobs) for device in hidden)
-    count = f" … {count_text(len(hidden), 'more GPU')}"
-    long = f"{count}, {busy} with jobs (stoker gpus)"
-    return [(Span(long if len(long) <= width else f"{count} (stoker gpus)", "faint"),)]
-
-
 def machine_text(devices: Sequence[DeviceLine]) -> str:
     """`4 × A100 40G, 2 × T4 16G`."""
-    kinds = Counter(_kind(device) for device in devices)
+    kinds: Counter[str] = Counter()
+    for device in devices:
+        model = printable(device.model).removeprefix("NVIDIA ") or "GPU"
+        named = device.memory_bytes is None or model[-1:] in "GB"  # the model tells its memory
+        kinds[model if named else f"{model} {size_text(device.memory_bytes).replace('.0', '')}"] += 1
     return ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
-
-
-def _kind(device: DeviceLine) -> str:
-    model = printable(device.model).removeprefix("NVIDIA ") or "GPU"
-    if device.memory_bytes is None or model[-1:] in "GB":
-        return model
-    return f"{model} {size_text(device.memory_bytes).replace('.0', '')}"
 
 
 # -- jobs ----------------------------------------------------------------------------------------
@@ -222,6 +207,8 @@ def _memory(job: JobLine) -> Span:
 def _left(job: JobLine, now: float) -> str:
     """How long it will run, or when it will start: `~` is an estimate, `≤` a limit, `?` unknown."""
     if job.state in ACTIVE:
+        if job.last_seen is not None:
+            return "?"
         if job.expected_end is not None:
             return f"~{left_text(job.expected_end.timestamp() - now)}"
         if job.limit_seconds is not None:
@@ -260,7 +247,8 @@ def _note_lines(status: Status) -> list[Line]:
         lines.append((Span(NO_ENGINE, "odd"),))
     if seen is not None and status.devices and (status.at - seen).total_seconds() > OLD_SECONDS:
         when = ago_text(seen.timestamp(), status.at.timestamp())
-        why = "the engine does not answer; " if status.engine.running else ""
+        silent = status.engine.running and not status.engine.silence  # a note says that, and why
+        why = "the engine does not answer; " if silent else ""
         lines.append((Span(f"{why}the GPUs are shown as they were {when}", "odd"),))
     if status.engine.draining:
         lines.append((Span("the engine starts nothing more, and leaves when nothing runs", "odd"),))
@@ -271,7 +259,8 @@ def _last_line(status: Status, shown: Sequence[JobLine], width: int, sim: str) -
     """What is hidden and how to see it, when the queue will be empty, and what ended today."""
     empty = status.expected_empty
     until = "" if empty is None else f"queue empty ~{clock_text(empty.timestamp(), status.at.timestamp())}"
-    text = fitting((_hidden(status, shown, width, sim), until, _today(status, sim)), width - 2)
+    today = f"today {results_text(status.today)} (stoker history{sim})" if status.today else ""
+    text = fitting((_hidden(status, shown, width, sim), until, today), width - 2)
     return [(Span(f" {text}", "faint"),)] if text else []
 
 
@@ -287,13 +276,51 @@ def _hidden(status: Status, shown: Sequence[JobLine], width: int, sim: str) -> s
     return next((form for form in forms if cells(form) < width), forms[-1]) if counted else ""
 
 
-def _today(status: Status, sim: str) -> str:
-    done = status.today.get("done", 0)
-    others = [f"{count} {word}" for word, count in sorted(status.today.items()) if word != "done" and count]
-    return f"today {', '.join([f'{done} done', *others])} (stoker history{sim})" if status.today else ""
+def results_text(counts: Mapping[str, int]) -> str:
+    """`212 done, 3 failed`."""
+    others = [f"{count} {word}" for word, count in sorted(counts.items()) if word != "done" and count]
+    return ", ".join([f"{counts.get('done', 0)} done", *others])
 
 
-def _empty_lines(status: Status, sim: str) -> list[Line]:
-    if any((status.counts.active, status.counts.waiting, status.counts.held)):
-        return []
-    return [(Span(f"the queue is empty; put something into it: stoker submit{sim} python train.py"),)]
+# -- stoker gpus -----------------------------------------------------------------------------------
+
+LEAST_WHAT = 16
+NO_LIMIT = 10**9
+Other = tuple[str, str, str, str, str, str]
+"""Device, owner, pid, memory, since, and what it is."""
+
+
+def render_gpus(gpus: Gpus, width: int) -> list[Line]:
+    """A heading, a line for each device, and one for each lease of others and each process that is not ours."""
+    now = gpus.at.timestamp()
+    title = heading(
+        [f"{printable(gpus.host)} · {machine_text(gpus.devices) or 'no GPUs'}"], width, simulated=gpus.simulated
+    )
+    notes = [(Span(printable(note), "odd"),) for note in gpus.notes]
+    lines = [title, *notes, *device_table(gpus.devices, now, width, NO_LIMIT)]
+    if others := list(_others(gpus, now)):
+        lines += [EMPTY, *_others_table(others, width)]
+    return [clipped(line, width) for line in lines]
+
+
+def _others(gpus: Gpus, now: float) -> Iterator[Other]:
+    for device in gpus.devices:
+        for lease in device.leases:
+            memory = "all" if lease.memory_bytes is None else size_text(lease.memory_bytes)
+            since = clock_text(lease.since.timestamp(), now)
+            yield device.label, lease.owner, str(lease.pid), memory, since, lease.what or "a lease"
+        for one in device.strangers:
+            what = f"{one.command or '?'}{' (draws)' if one.graphics else ''}"
+            yield device.label, one.owner or "?", str(one.pid), size_text(one.memory_bytes), "-", what
+
+
+def _others_table(others: list[Other], width: int) -> list[Line]:
+    devices, owners, pids, sizes, moments, what = zip(*others, strict=True)
+    columns = [
+        Column("GPU", [Span(printable(one), "id") for one in devices], 9, most=12),
+        Column("WHO", [Span(printable(one), "odd") for one in owners], 8, most=16),
+        Column("PID", list(map(Span, pids)), 5, right=True),
+        Column("MEM", list(map(Span, sizes)), 6, right=True),
+        Column("SINCE", list(map(Span, moments)), 3, right=True),
+    ]
+    return table_lines(columns, "WHAT (not ours)", [(Span(printable(one)),) for one in what], width, LEAST_WHAT)

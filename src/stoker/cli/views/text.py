@@ -21,9 +21,7 @@ class Span(NamedTuple):
 
 
 Line = tuple[Span, ...]
-
 EMPTY: Line = ()
-
 LONGEST_TEXT = 2000
 
 
@@ -96,7 +94,6 @@ def one_line(text: str) -> str:
 
 
 def or_dash(value: object, form: str = "{}") -> str:
-    """The value in a format, or `-` for None."""
     return "-" if value is None else form.format(value)
 
 
@@ -162,7 +159,6 @@ def _cell(column: Column, cell: Span | Line, width: int) -> Line:
 
 
 GIB = 2**30
-
 HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
@@ -170,8 +166,11 @@ def memory_bar(columns: int, total: int | None, ours: int = 0, reserved: int = 0
     """Held by our jobs, reserved for them but not used yet, of others, and free; blank if the total is unknown."""
     if not total:
         return (Span(" " * columns),)
-    held = _share(ours, total, columns)
-    foreign = min(columns - held, _share(others, total, columns))
+    # More than one percent gets at least one cell.
+    held, foreign = (
+        max(min(columns, round(amount * columns / total)), int(amount > total // 100)) for amount in (ours, others)
+    )
+    foreign = min(columns - held, foreign)
     unused = max(0, min(columns - foreign, round(reserved * columns / total)) - held)
     return (
         Span("█" * held, "good"),
@@ -205,12 +204,6 @@ def sparkline(curve: Sequence[tuple[float, int]], cells: int) -> str:
     return "".join(HEIGHTS[size * (len(HEIGHTS) - 1) // most] for size in levels)
 
 
-def _share(amount: int, total: int, cells: int) -> int:
-    """Cells of an amount; more than one percent gets at least one."""
-    full = min(cells, round(amount * cells / total))
-    return max(1, full) if amount > total // 100 else full
-
-
 _CODES: dict[Look, str] = {
     "heading": "1",
     "simulated": "1;7",
@@ -223,7 +216,6 @@ _CODES: dict[Look, str] = {
 """Only the terminal's own colours, and none that is hard to read on a light or a dark background."""
 
 _IN_ASCII = str.maketrans("█▒▓░·…×°≤▁▂▃▄▅▆▇→", "#=x.->x <__.-=+*>")
-
 _USUAL_SIZE = (80, 24)
 
 
@@ -244,26 +236,23 @@ def terminal_size(environment: Mapping[str, str]) -> tuple[int, int]:
         columns, lines = os.get_terminal_size(sys.stdout.fileno())
     except (OSError, ValueError):
         columns, lines = _USUAL_SIZE
-    given = [_number(environment.get(name, "")) for name in ("COLUMNS", "LINES")]
+    texts = [environment.get(name, "") for name in ("COLUMNS", "LINES")]
+    given = [int(text) if text.isascii() and text.isdecimal() else 0 for text in texts]
     return given[0] or columns or _USUAL_SIZE[0], given[1] or lines or _USUAL_SIZE[1]
 
 
 def painted(lines: Iterable[Line], *, colour: bool, encoding: str) -> str:
     """The lines as text in an encoding."""
-    text = "".join(_painted_line(line, colour=colour) + "\n" for line in lines)
+    text = "".join("".join(_painted(span, colour=colour) for span in line) + "\n" for line in lines)
     if encoding.lower().replace("-", "").startswith("utf8"):
         return text
     return text.translate(_IN_ASCII).encode(encoding, "replace").decode(encoding)
 
 
+def _painted(span: Span, *, colour: bool) -> str:
+    return f"\x1b[{_CODES[span.look]}m{span.text}\x1b[0m" if colour and span.look and span.text else span.text
+
+
 def write_lines(lines: Sequence[Line], choice: str) -> None:
     colour = wants_colour(choice, os.environ, sys.stdout)
     sys.stdout.write(painted(lines, colour=colour, encoding=sys.stdout.encoding or "ascii"))
-
-
-def _painted_line(line: Line, *, colour: bool) -> str:
-    return "".join(f"\x1b[{_CODES[look]}m{text}\x1b[0m" if colour and look and text else text for text, look in line)
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdecimal() else 0

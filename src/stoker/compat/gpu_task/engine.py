@@ -8,29 +8,29 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from stoker.compat.foreground import ToolView, inherited_spec, tool_setup
-from stoker.compat.gpu_task.folder import begin, finish, mark
+from stoker.compat.foreground import ToolView, inherited_spec, tool_setup, withdraw
+from stoker.compat.gpu_task.instance import begin, finish, mark
 from stoker.compat.gpu_task.process import SIGNALS, Failure, Instance, Message, Note, RunRequest, RunResult
 from stoker.core.errors import StokerError
-from stoker.core.job import Assigned, Ended, Exited, JobEvent, Lost, Queued, Started
+from stoker.core.job import Assigned, Ended, Exited, JobEvent, Lost, Started
 from stoker.core.launch import literal
-from stoker.core.spec import Command, JobSpec, NewJob
+from stoker.core.settings import Policy
+from stoker.core.spec import Command, NewJob
 from stoker.core.text import outcome, printable
-from stoker.devices.detect import declare
 from stoker.devices.interface import Devices
 from stoker.engine.foreground import Foreground, Setup, by_stages
 from stoker.queue.job_files import Listed, ListSource
 from stoker.queue.options import LONGEST_NAME, check_name
+from stoker.queue.parent import declare_here
 from stoker.runner.forkserver_client import Forkserver
 from stoker.store.logs import last_line
 
 NOT_STARTED = "not started; the next start() of its script runs it"
-
-_ALL = 1_000_000_000
 
 _KILLING_SECONDS = 1.0
 """Seconds after a kill in which further signals are ignored, so that the ends of killed instances are recorded."""
@@ -67,29 +67,30 @@ def _message_writer() -> Send:
 
 
 def _run(request: RunRequest, forkserver: Forkserver, send: Send) -> RunResult:
-    view = InstanceView(send)
+    view = InstanceView(request.instances, send)
+    shared = _shared_folders(request.instances)
     with (
-        contextlib.closing(declare(request.slots)) as devices,
-        contextlib.closing(Foreground(_setup(request, devices, forkserver), view)) as run,
+        contextlib.closing(declare_here(request.slots)) as devices,
+        contextlib.closing(Foreground(_setup(request.label, devices, forkserver, shared), view)) as run,
     ):
         _stop_with_script(run)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        spec = replace(inherited_spec(run), extra_env=(("PYTHONUNBUFFERED", "1"),))
-        rounds = list(request.rounds)
-        try:
-            while rounds and not run.engine.draining:
-                view.expect(rounds[0])
-                run.run(_source(rounds.pop(0), spec))
-            result = view.result(run, [instance.folder for instances in rounds for instance in instances])
-            _withdraw(run)
-        finally:
-            run.retire()  # another Ctrl-C while we leave must not change the result
+        run.run(_source(request.instances, shared, run))
+        result = view.result(run)
+        withdraw(run, NOT_STARTED)  # the script would submit it a second time
         return result
 
 
-def _setup(request: RunRequest, devices: Devices, forkserver: Forkserver) -> Setup:
+def _shared_folders(instances: Sequence[Instance]) -> dict[str, int]:
+    """Limits for groups of instances with the same folder, which run one after the other."""
+    counts = Counter(instance.folder for instance in instances)
+    return {f"group {folder}": 1 for folder, count in counts.items() if count > 1}
+
+
+def _setup(label: str, devices: Devices, forkserver: Forkserver, limits: Mapping[str, int]) -> Setup:
     return replace(
-        tool_setup(devices, request.label, forkserver=forkserver),
+        tool_setup(devices, label, forkserver=forkserver),
+        policy=Policy(limits=limits),
         resume=True,
         redo=True,  # the folders show what is done
         interrupted=_interruption(),
@@ -119,20 +120,16 @@ def _stop_with_script(run: Foreground) -> None:
     run.engine.watch(sys.stdin, stop)
 
 
-def _withdraw(run: Foreground) -> None:
-    """Cancel jobs that were not started: the script would submit them a second time."""
-    for job in run.store.open_jobs(run.engine.name, 0, _ALL):
-        if isinstance(job.state, Queued):
-            run.engine.cancel(job.id, None, NOT_STARTED)
+def _source(instances: Sequence[Instance], shared: Mapping[str, int], run: Foreground) -> ListSource:
+    spec = replace(inherited_spec(run), extra_env=(("PYTHONUNBUFFERED", "1"),))
+    by_command = {instance.words: instance for instance in instances}
 
+    def job(item: Listed) -> NewJob:
+        instance = by_command[item.command.words]
+        group = instance.folder if f"group {instance.folder}" in shared else ""
+        return NewJob(item.command, replace(spec, out=literal(instance.log), group=group), _name(instance.text))
 
-def _source(instances: Sequence[Instance], spec: JobSpec) -> ListSource:
-    jobs = {
-        instance.words: NewJob(Command(instance.words), replace(spec, out=literal(instance.log)), _name(instance.text))
-        for instance in instances
-    }
-    listed = [Listed(job.command, "") for job in jobs.values()]
-    return ListSource(listed, lambda item: jobs[item.command.words], lambda item: None)
+    return ListSource([Listed(Command(words), "") for words in by_command], job, lambda item: None)
 
 
 def _name(text: str) -> str:
@@ -147,23 +144,15 @@ def _name(text: str) -> str:
 class InstanceView(ToolView):
     """Prepares and settles the folders of instances, and sends what happens to the script."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, instances: Sequence[Instance], send: Send) -> None:
         super().__init__(lambda text: send(printable(text)))
         self._send = send
-        self._instances: dict[tuple[str, ...], Instance] = {}
-        """Those of the round, by their commands."""
-        self._silent: dict[str, None] = {}
-        """Folders of instances without an event."""
+        self._instances = {instance.words: instance for instance in instances}
+        self._silent = dict(self._instances)
+        """Those without an event."""
         self._received: set[int] = set()
         """Jobs whose start is in the log."""
         self._failures: list[Failure] = []
-        self._elsewhere: list[str] = []
-
-    def expect(self, instances: Sequence[Instance]) -> None:
-        """Begin a round. Instances of the last one without an event belong to another scheduler."""
-        self._elsewhere += self._silent
-        self._instances = {instance.words: instance for instance in instances}
-        self._silent = dict.fromkeys(instance.folder for instance in instances)
 
     def happened(self, job_event: JobEvent) -> None:
         """At an assignment, the folder is created before the worker opens the log in it."""
@@ -171,34 +160,29 @@ class InstanceView(ToolView):
         instance = self._instances.get(job.command.words)
         if instance is None:
             return
-        match event:
-            case Assigned():
-                _prepare(instance, event.log)
-            case Started():
-                self._receive(job_event, instance, event.at)
-            case Lost():
-                self._received.discard(job.id)
         if isinstance(job.state, Ended):
             self._end(job_event, instance, job.state)
+        elif isinstance(event, Assigned):
+            _prepare(instance, event.log)
+        elif isinstance(event, Started):
+            self._receive(job_event, instance, event.at)
+        elif isinstance(event, Lost):
+            self._received.discard(job.id)
+            self.say(f"the worker of task {instance.text} was killed, so it runs again")
 
-    def result(self, run: Foreground, not_begun: Sequence[str]) -> RunResult:
-        """`not_begun` are the folders of later rounds."""
-        silent = (*self._silent, *not_begun)
-        stopped = run.engine.draining
-        return RunResult(
-            failures=tuple(self._failures),
-            left=silent if stopped else (),
-            elsewhere=(*self._elsewhere, *(() if stopped else silent)),
-            stopped_by=run.stopped_by or 0,
-        )
+    def result(self, run: Foreground) -> RunResult:
+        """Instances without an event were not started, or another scheduler has them."""
+        silent, none = tuple(self._silent.values()), ()
+        left, elsewhere = (silent, none) if run.engine.draining else (none, silent)
+        return RunResult(tuple(self._failures), left, elsewhere, run.stopped_by or 0)
 
     def _receive(self, job_event: JobEvent, instance: Instance, at: float) -> None:
         self._received.add(job_event.job.id)
-        self._silent.pop(instance.folder, None)
+        self._silent.pop(instance.words, None)
         self._send(Note(at, _slot(job_event), "receives", instance))
 
     def _end(self, job_event: JobEvent, instance: Instance, state: Ended) -> None:
-        self._silent.pop(instance.folder, None)
+        self._silent.pop(instance.words, None)
         if isinstance(job_event.event, Exited | Lost):
             if job_event.job.id not in self._received:  # an engine that died had started it
                 self._receive(job_event, instance, state.at if job_event.started is None else job_event.started)

@@ -6,15 +6,20 @@ import hashlib
 import importlib
 import os
 import pickle
+import shutil
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
-from stoker.compat.gpu_task.child import Bundle, write_bundle
+from stoker.compat.gpu_task.instance import MAGIC
 from stoker.compat.gpu_task.process import Instance
 from stoker.core.errors import StokerError
 
-_STARTER = str(Path(__file__).resolve().parents[3] / "gpu_task_scheduler" / "start_gpu_task.py")
+PICKLE_PROTOCOL = 4
+"""The newest that Python 3.6 reads, as it may read instances (the key `python`)."""
+
+_PROGRAM = str(Path(__file__).with_name("instance.py").resolve())
 
 
 class Packer:
@@ -25,28 +30,43 @@ class Packer:
         self._cwd = os.getcwd()
         self._temp = os.path.abspath(scheduler_config["temp_folder"])
         self._log_name: str | None = scheduler_config["log_file"]
-        self._search_path = tuple(dict.fromkeys(os.path.abspath(entry) for entry in sys.path))
+        python = scheduler_config.get("python")
+        self._python = sys.executable if python is None else _find_python(python)
+        self._alone = python is not None
+        """Whether instances run under another Python, which need not have Stoker."""
+        self._search_path = [*dict.fromkeys(os.path.abspath(entry) for entry in sys.path)]
+        if self._alone:
+            self._search_path = [entry for entry in self._search_path if not _is_of_this_python(entry)]
         self._script = _script()
         self._module_path = _source_of(task_class.__module__)
 
     def pack(self, given: dict[str, Any], place: int, turn: int) -> Instance:
-        """Write the bundle of an instance; `turn` tells apart those that share a folder."""
+        """Write the file of an instance; `turn` tells apart those that share a folder."""
         folder = os.path.abspath(given["work_dir"])
         if "\0" in folder:
             raise StokerError(f"no folder can be named {folder!r}", "leave NUL bytes out of the values to test")
         task, needs_script = self._pickled(given)
+        content = {
+            "folder": folder,
+            "work_dir": given["work_dir"],
+            "search_path": self._search_path,
+            "alone": self._alone,
+            "script": self._script if needs_script else (),
+            "task": task,
+        }
         name = hashlib.sha256(f"{folder}\0{turn}".encode(errors="surrogateescape")).hexdigest()[:16]
         path = os.path.join(self._temp, f"task-{name}.pkl")
-        script = self._script if needs_script else ()
-        self._write(path, Bundle(given["work_dir"], folder, self._search_path, script, task))
-        words = (sys.executable, "-P", _STARTER, path, self._class.__module__, self._module_path, self._cwd)
+        self._write(path, MAGIC + pickle.dumps(content, PICKLE_PROTOCOL))
+        words = (self._python, _PROGRAM, path, self._class.__module__, self._module_path, self._cwd)
         log = os.devnull if self._log_name is None else os.path.join(folder, self._log_name)
         return Instance(place, given["test_config_string"], folder, words, log)
 
-    def _write(self, path: str, bundle: Bundle) -> None:
+    def _write(self, path: str, data: bytes) -> None:
         try:
             os.makedirs(self._temp, exist_ok=True)
-            write_bundle(path, bundle)
+            new = Path(f"{path}.new")
+            new.write_bytes(data)
+            new.replace(path)
         except OSError as error:
             hint = "free some space there, or name another temp_folder"
             raise StokerError(f"cannot write to temp_folder {self._temp}: {error.strerror}", hint) from error
@@ -55,13 +75,46 @@ class Packer:
         """Class and configuration, and whether they can be loaded only after the script was read."""
         content = (self._class, given["config"])
         try:
-            data = pickle.dumps(content)
+            data = pickle.dumps(content, PICKLE_PROTOCOL)
         except Exception as error:  # a value's own code may raise anything
-            return _by_value(content, given, str(error)), False
+            return self._by_value(content, given, str(error)), False
         needs_script = b"__main__" in data
         if needs_script and not self._script:
-            return _by_value(content, given, "it is defined in no file that another process could read"), False
+            return self._by_value(content, given, "it is defined in no file that another process could read"), False
         return data, needs_script
+
+    def _by_value(self, content: object, given: dict[str, Any], why: str) -> bytes:
+        what = f"instance {given['test_config_string']!r} cannot be sent to a process of its own"
+        hint = "define class and parameters at the top of a file that is imported"
+        if self._alone:
+            raise StokerError(f"{what}: {why}", f"{hint}: another Python can read nothing else")
+        try:
+            cloudpickle = importlib.import_module("cloudpickle")
+        except ImportError:
+            raise StokerError(f"{what}: {why}", f"{hint}, or pip install 'stoker[python]'") from None
+        try:
+            data: bytes = cloudpickle.dumps(content)
+        except Exception as error:  # a value's own code may raise anything
+            hint = "give it numbers, text and names of files instead, and open or load them in main()"
+            raise StokerError(f"{what}: {error}", hint) from error
+        return data
+
+
+def _find_python(name: Any) -> str:
+    """The interpreter that the key `python` names."""
+    found = shutil.which(os.path.expanduser(name)) if isinstance(name, str) else None
+    if found is None:
+        hint = 'write the path of an interpreter, as "python": "/opt/py37/bin/python"'
+        raise StokerError(f"there is no program {name!r}, which scheduler_config names as python", hint)
+    return os.path.abspath(found)
+
+
+def _is_of_this_python(entry: str) -> bool:
+    """Whether a directory holds modules that only this Python, or an environment with Stoker, can use."""
+    if os.path.basename(entry) in ("site-packages", "dist-packages"):
+        return True
+    standard = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+    return entry.startswith(standard) or os.path.isfile(os.path.join(entry, "stoker", "__init__.py"))
 
 
 def _script() -> tuple[str, ...]:
@@ -78,18 +131,3 @@ def _source_of(module_name: str) -> str:
     path = getattr(sys.modules.get(module_name), "__file__", None) or ""
     path = os.path.abspath(path.removesuffix("c") if path.endswith(".pyc") else path) if path else ""
     return path if os.path.isfile(path) and path.endswith(".py") else ""
-
-
-def _by_value(content: object, given: dict[str, Any], why: str) -> bytes:
-    what = f"instance {given['test_config_string']!r} cannot be sent to a process of its own"
-    try:
-        cloudpickle = importlib.import_module("cloudpickle")
-    except ImportError:
-        hint = "define class and parameters at the top of a file that is imported, or pip install 'stoker[python]'"
-        raise StokerError(f"{what}: {why}", hint) from None
-    try:
-        data: bytes = cloudpickle.dumps(content)
-    except Exception as error:  # a value's own code may raise anything
-        hint = "give it numbers, text and names of files instead, and open or load them in main()"
-        raise StokerError(f"{what}: {error}", hint) from error
-    return data

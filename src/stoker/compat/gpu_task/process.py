@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NamedTuple
 
 from stoker.core.errors import StokerError
@@ -39,17 +39,15 @@ class RunRequest(NamedTuple):
     """The batch as users see it."""
     slots: tuple[str, ...]
     """GPU entries, as values of CUDA_VISIBLE_DEVICES."""
-    rounds: Sequence[Sequence[Instance]]
-    """Instances of a round run side by side; those that share a folder are in different rounds."""
+    instances: Sequence[Instance]
 
 
 class Note(NamedTuple):
-    """A line for the scheduler's log."""
+    """A line for the scheduler's log: at a moment, an instance is received or finished on a slot."""
 
     at: float
     slot: str
     verb: str
-    """`receives` or `finishes`."""
     instance: Instance
 
 
@@ -68,10 +66,10 @@ class RunResult(NamedTuple):
     """How the run ended; the last message."""
 
     failures: tuple[Failure, ...] = ()
-    left: tuple[str, ...] = ()
-    """Folders of instances that were not started, because a signal stopped the run."""
-    elsewhere: tuple[str, ...] = ()
-    """Folders of instances that another scheduler runs."""
+    left: tuple[Instance, ...] = ()
+    """Not started, because a signal stopped the run."""
+    elsewhere: tuple[Instance, ...] = ()
+    """Not started, because another scheduler runs them."""
     stopped_by: int = 0
     """A signal, or 0."""
 
@@ -108,9 +106,7 @@ class Relay:
                 self._before[number] = signal.signal(number, self._pass_on)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

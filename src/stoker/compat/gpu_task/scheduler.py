@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import os
 import signal
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TextIO
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TextIO
 
-from stoker.compat.gpu_task.child import stop_if_script_only_defines
 from stoker.compat.gpu_task.config import ConfigManager
-from stoker.compat.gpu_task.folder import folder_state
+from stoker.compat.gpu_task.instance import GPUTask, folder_state, stop_if_script_only_defines
 from stoker.compat.gpu_task.packing import Packer
 from stoker.compat.gpu_task.process import Failure, Instance, Note, Relay, RunRequest, RunResult, run_instances
-from stoker.compat.gpu_task.task import GPUTask
 from stoker.core.errors import StokerError
 from stoker.core.units import count_text
 
@@ -46,18 +43,6 @@ class InstancesFailed(StokerError):
             "the next start() of a new scheduler runs them again",
         )
         self.failures = tuple(failures)
-
-
-class Placed(NamedTuple):
-    """An instance, and its place in the order of the configuration."""
-
-    place: int
-    given: Given
-
-    @property
-    def folder(self) -> str:
-        """Absolute, since the current directory may change."""
-        return str(os.path.abspath(self.given["work_dir"]))
 
 
 class GPUTaskScheduler:
@@ -89,50 +74,52 @@ class GPUTaskScheduler:
             raise InstancesFailed(result.failures)
 
     def _run(self, relay: Relay) -> RunResult:
-        rounds, skipped = self._choose()
-        chosen = [one for placed in rounds for one in placed]
-        self._left = [one.given for one in chosen]
-        packed = self._packed(rounds)
+        given = [*self._left, *iter(self._config_manager.get_next_config, {"config": None})]
+        chosen, skipped = self._choose(given)
+        self._left = [given[place] for place in chosen]
+        instances = self._packed(given, chosen)
         slots = tuple(self._config["gpu"])
         result = RunResult()
-        log = SchedulerLog(self._config["scheduler_log_file_path"], skipped)
+        log = SchedulerLog(
+            self._config["scheduler_log_file_path"], [(place, given[place]["test_config_string"]) for place in skipped]
+        )
         try:
-            if packed:
+            if instances:
                 label = f"GPUTaskScheduler {os.path.basename(sys.argv[0])}".strip()
-                result = run_instances(RunRequest(label, slots, packed), log.note, say, relay)
-            elsewhere = {*result.elsewhere}
-            log.end([one for one in itertools.chain(*packed) if one.folder in elsewhere], slots)
+                result = run_instances(RunRequest(label, slots, instances), log.note, say, relay)
+            log.end([instance.text for instance in result.elsewhere], slots)
         finally:
             log.close()
-        left = {*result.left}
-        self._left = [one.given for one in chosen if one.folder in left]
+        self._left = [given[instance.place] for instance in result.left]
         return result
 
-    def _choose(self) -> tuple[list[list[Placed]], list[Placed]]:
-        """Rounds of instances to run, and those to skip. Instances of a round have different folders."""
-        given, self._left = [*self._left, *iter(self._config_manager.get_next_config, {"config": None})], []
-        force, rounds, skipped = bool(self._config["force_rerun"]), list[list[Placed]](), list[Placed]()
+    def _choose(self, given: Sequence[Given]) -> tuple[list[int], list[int]]:
+        """Places of the instances to run, and of those to skip."""
+        force, chosen, skipped = bool(self._config["force_rerun"]), list[int](), list[int]()
         by_folder, unfinished = dict[str, list[Given]](), 0
-        for one in itertools.starmap(Placed, enumerate(given)):
-            earlier = by_folder.setdefault(one.folder, [])
-            state = "done" if earlier else folder_state(one.folder)
+        for place, one in enumerate(given):
+            folder = os.path.abspath(one["work_dir"])
+            earlier = by_folder.setdefault(folder, [])
+            state = "done" if earlier else folder_state(folder)
             unfinished += state == "unfinished"
-            if state in ("absent", "unfinished") or (force and state != "running"):
-                rounds.extend([] for _ in range(len(earlier) + 1 - len(rounds)))
-                rounds[len(earlier)].append(one)
-            else:
-                skipped.append(one)
-            earlier.append(one.given)
+            runs = state in ("absent", "unfinished") or (force and state != "running")
+            (chosen if runs else skipped).append(place)
+            earlier.append(one)
         _warn_of_collisions(by_folder, force=force)
         if unfinished:
             say(f"{count_text(unfinished, 'instance')} failed or did not finish before; running again")
-        return rounds, skipped
+        return chosen, skipped
 
-    def _packed(self, rounds: Sequence[Sequence[Placed]]) -> list[list[Instance]]:
-        if not rounds:
+    def _packed(self, given: Sequence[Given], chosen: Sequence[int]) -> list[Instance]:
+        if not chosen:
             return []
-        packer = Packer(self._gpu_task_class, self._config)
-        return [[packer.pack(one.given, one.place, turn) for one in placed] for turn, placed in enumerate(rounds)]
+        packer, turns = Packer(self._gpu_task_class, self._config), Counter[str]()
+        instances = []
+        for place in chosen:
+            folder = given[place]["work_dir"]
+            instances.append(packer.pack(given[place], place, turns[folder]))
+            turns[folder] += 1
+        return instances
 
 
 def _own_copy(config: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +171,8 @@ def _refuse_in_unready_process() -> None:
 class SchedulerLog:
     """scheduler.log, and the same lines on standard error; a log that cannot be written stops no instance."""
 
-    def __init__(self, path: str | None, skipped: Sequence[Placed]) -> None:
+    def __init__(self, path: str | None, skipped: Iterable[tuple[int, str]]) -> None:
+        """`skipped` are the places and names of the instances that are not run."""
         self._file: TextIO | None = None
         if path is not None:
             self._file = open(path, "a", buffering=1, encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
@@ -193,14 +181,13 @@ class SchedulerLog:
 
     def note(self, note: Note) -> None:
         """Instances that are skipped appear before the next one in the order of the configuration."""
-        while self._skipped and self._skipped[0].place < note.instance.place:
-            self._skip(self._skipped.popleft().given["test_config_string"], note.slot)
+        while self._skipped and self._skipped[0][0] < note.instance.place:
+            self._skip(self._skipped.popleft()[1], note.slot)
         self._write(note.slot, note.verb, note.instance.text, note.at)
 
-    def end(self, elsewhere: Sequence[Instance], slots: Sequence[str]) -> None:
+    def end(self, elsewhere: Sequence[str], slots: Sequence[str]) -> None:
         """The last lines: all other instances are skipped, and each slot is finished."""
-        texts = [one.given["test_config_string"] for one in self._skipped]
-        for text in [*texts, *(one.text for one in elsewhere)]:
+        for text in [*(text for _, text in self._skipped), *elsewhere]:
             self._skip(text, slots[0])
         for slot in slots:
             self._write(slot, "finished")

@@ -1,1 +1,1 @@
-"""Priority_scheduler."""
+"""The older tool priority_scheduler: the tasks of a CSV file, profiled and then trained together."""

@@ -58,11 +58,6 @@ class TaskJobs(Struct, frozen=True):
     mps: int | None = None
     """Percent of a GPU's threads; None is no MPS."""
 
-    @property
-    def measures(self) -> bool:
-        """Whether the devices report how much memory a run takes."""
-        return any(device.memory for device in self.devices)
-
     def fault(self, task: Task) -> str:
         """Why a task can never run here; empty if it can."""
         try:
@@ -111,16 +106,6 @@ class TaskJobs(Struct, frozen=True):
         return resources if given else replace(resources, mps=self.mps)
 
 
-def key_of(job: Job) -> str:
-    """The key of the run that a job came from."""
-    return dict(job.spec.extra_env).get(VARIABLE, "")
-
-
-def return_code(state: Ended) -> int:
-    """As in Python's subprocess: the exit code, or minus the signal."""
-    return -state.signal if state.signal else state.code or 0
-
-
 PEAK_PATIENCE = 4.0
 """Seconds to wait for the driver's account of a profile run."""
 
@@ -151,6 +136,7 @@ class Batches:
         self._deadline: float | None = None
         """... and the end of the wait for it."""
         self._not_submitted = 0
+        self._reports_memory = any(device.memory for device in jobs.devices)
 
     # -- source ----------------------------------------------------------------------------------
 
@@ -209,13 +195,17 @@ class Batches:
 
     def ended(self, job: Job, state: Ended, started: float | None, log: str) -> None:
         """Record the end of a job, and go on when the stage is over."""
-        run = self._open.pop(key_of(job), None)
+        run = self._open.pop(dict(job.spec.extra_env).get(VARIABLE, ""), None)
         if run is None:
             return
-        self._announce(f"return-code for {run.row.title}: {return_code(state)}")
+        code = -state.signal if state.signal else state.code or 0  # as Python's subprocess has it
+        self._announce(f"return-code for {run.row.title}: {code}")
         if state.result == "done":
             self._on_success(run)
-            self._note_profile(run, job, 0.0 if started is None else state.at - started)
+            if run.stage == "profile":
+                self._profiles[run.key] = job
+                if self._reports_memory and started is not None and state.at - started > BRIEF:
+                    self._unmeasured.append(job)
         elif self._run.stopped_by is None:
             self._rows.failed(run.row, _why(run, state, log))
         self._wake_if_over()
@@ -228,9 +218,11 @@ class Batches:
             for run in list(self._open.values()):
                 self._resolve(run)
             self._wake_if_over()
-        if self._deadline is not None and (self._is_measured or time.monotonic() >= self._deadline):
-            self._deadline, self._unmeasured = None, []
-            self._wake_up()
+        if self._deadline is not None:
+            measured = all(self._run.store.uses(job.id) for job in self._unmeasured)
+            if measured or time.monotonic() >= self._deadline:
+                self._deadline, self._unmeasured = None, []
+                self._wake_up()
 
     @property
     def waits_for_peaks(self) -> bool:
@@ -258,20 +250,11 @@ class Batches:
 
     # -- peaks -----------------------------------------------------------------------------------
 
-    def _note_profile(self, run: TaskRun, job: Job, seconds: float) -> None:
-        if run.stage == "profile":
-            self._profiles[run.key] = job
-            self._unmeasured += [job] if seconds > BRIEF and self._jobs.measures else []
-
     def _peak(self, run: TaskRun) -> int:
         """Peak memory of a profile run in bytes; 0 where it is not known."""
         job = self._profiles.get(run.key)
         uses = {} if job is None else self._run.store.uses(job.id)
         return max((use.peak for use in uses.values()), default=0)
-
-    @property
-    def _is_measured(self) -> bool:
-        return all(self._run.store.uses(job.id) for job in self._unmeasured)
 
     def _succeeded(self, run: TaskRun) -> bool:
         return self._run.store.times_done(self._content(run)) > 0

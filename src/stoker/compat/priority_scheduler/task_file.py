@@ -1,26 +1,28 @@
 """The CSV file of priority_scheduler: rows taken in batches, numbered, and removed once they succeeded.
 
-A crash at any moment loses no row, runs no row twice and gives no number to two rows.
+A crash at any moment loses no row and gives no number to two rows. It can make a row run twice only if it comes in the
+instant between the two writes that end the row, in the journal of numbers and in the CSV.
 """
 
 from __future__ import annotations
 
 import codecs
 import contextlib
-import errno
 import fcntl
 import hashlib
+import io
 import os
 import stat
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from stoker.compat.tool import lock_within
 from stoker.core.errors import StokerError, UsageError
 from stoker.queue.task_list import COLUMNS, BadRow, Task, read_tasks, split_records, text_of
 
@@ -29,76 +31,53 @@ COUNTER = "counter.txt"
 LOCK_PATIENCE = 5.0
 """Seconds to wait for the counter, and at the end for the CSV, while another program holds its lock."""
 
-_TRIES = 10
 _MOST_DIGITS = 18
 
 
 # -- files -----------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def locked(path: Path, *, create: bool = False, patience: float = 0.0) -> Iterator[int]:
-    """A descriptor of the file that is at the path now, locked; BlockingIOError where another program keeps it."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            descriptor = lock(path, create=create)
-            break
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(0.01)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def lock(path: Path, *, create: bool = False) -> int:
-    """The same without waiting, until the descriptor is closed."""
+def lock(path: Path, *, create: bool = False, patience: float = 0.0) -> io.FileIO:
+    """The file that is at the path now, locked until it is closed; BlockingIOError where another program keeps it."""
     flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY | os.O_NONBLOCK
-    for _ in range(_TRIES):
-        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    while True:
+        file = io.FileIO(os.open(path, flags | os.O_CLOEXEC, 0o666), "r+" if create else "r")
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_within(file.fileno(), fcntl.LOCK_EX, patience)
             with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), os.stat(path)):  # it was not replaced before we had the lock
-                    return descriptor
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):  # not replaced before we had the lock
+                    return file
         except BaseException:
-            os.close(descriptor)
+            file.close()
             raise
-        os.close(descriptor)
-    raise BlockingIOError(errno.EAGAIN, "it is replaced again and again")
+        file.close()
 
 
-def contents(descriptor: int, begin: int = 0) -> bytes:
+def contents(file: io.FileIO, begin: int = 0) -> bytes:
     """The bytes of an open file from an offset on."""
-    parts = []
-    while part := os.pread(descriptor, 2**20, begin):
-        parts.append(part)
-        begin += len(part)
-    return b"".join(parts)
+    file.seek(begin)
+    return file.readall()
 
 
-def replace(path: Path, data: bytes, like: int, prepared: Callable[[int], None] = lambda inode: None) -> None:
-    """Replace a file atomically, with the mode and, where possible, the owner of the descriptor `like`.
+def replace(path: Path, data: bytes, like: io.FileIO, prepared: Callable[[], None] = lambda: None) -> None:
+    """Replace a file atomically, with the mode and, where possible, the owner of the file `like`.
 
-    `prepared` is called with the inode of the new file before that takes the place of the old one.
+    `prepared` is called right before the new file takes the place of the old one.
     """
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)  # left by a process that was killed
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:
-            status = os.fstat(like)
+            status = os.fstat(like.fileno())
             with contextlib.suppress(PermissionError):
                 os.fchown(descriptor, status.st_uid, status.st_gid)
             os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
             write_all(descriptor, data)
             os.fsync(descriptor)
-            prepared(os.fstat(descriptor).st_ino)
         finally:
             os.close(descriptor)
+        prepared()
         new.rename(path)
     except BaseException:
         new.unlink(missing_ok=True)
@@ -127,7 +106,7 @@ class TaskFile:
         self.name = name
         self.path = Path(os.path.realpath(name))
         self._header = header
-        self._replaced: int | None = None
+        self._replaced: io.FileIO | None = None
         """The file that we replaced last. Another program may have opened it before, and append to it later."""
         self._copied = 0
         """How many bytes of it are in the new file."""
@@ -144,24 +123,21 @@ class TaskFile:
         except UsageError as error:
             raise UsageError(error.message, self._hint(error)) from None
 
-    def remove(self, text: str, prepared: Callable[[int], None] = lambda inode: None) -> None:
+    def remove(self, text: str, prepared: Callable[[], None] = lambda: None) -> None:
         """Replace the file by one without the first row that has this text, if there is one.
 
-        `prepared` is called with the inode of the new file before it takes the place of the old one.
+        `prepared` is called right before the new file takes the place of the old one.
         """
         self._salvage()
-        descriptor = lock(self.path)
-        try:
-            data = contents(descriptor)
+        with contextlib.ExitStack() as closing:
+            file = closing.enter_context(lock(self.path))
+            data = contents(file)
             if (rest := _without(data, text, self.name)) is None:
-                os.close(descriptor)
                 return
-            replace(self.path, rest, descriptor, prepared)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._forget_replaced()
-        self._replaced, self._copied = descriptor, len(data)
+            replace(self.path, rest, file, prepared)
+            self._forget_replaced()
+            self._replaced, self._copied = file, len(data)
+            closing.pop_all()
         with contextlib.suppress(OSError):  # the row is gone in any case; read() and close() try again
             self._salvage()
 
@@ -174,16 +150,14 @@ class TaskFile:
 
     def _salvage(self) -> None:
         """Copy rows that another program appended to the replaced file after we had read it."""
-        if self._replaced is None or os.fstat(self._replaced).st_size <= self._copied:
-            return
-        more = contents(self._replaced, self._copied)
-        with locked(self.path), self.path.open("ab", buffering=0) as file:
-            write_all(file.fileno(), more)
-        self._copied += len(more)
+        if self._replaced is not None and (more := contents(self._replaced, self._copied)):
+            with lock(self.path), self.path.open("ab") as file:
+                file.write(more)
+            self._copied += len(more)
 
     def _forget_replaced(self) -> None:
         if self._replaced is not None:
-            os.close(self._replaced)
+            self._replaced.close()
             self._replaced = None
 
     def _hint(self, error: UsageError) -> str:
@@ -217,12 +191,12 @@ def find_counter(cwd: Path, csv: Path, spare: Path) -> Path:
 def reserve(counter: Path, count: int) -> int:
     """The first of so many numbers. The file is moved on before any of them is used."""
     try:
-        with locked(counter, create=True, patience=LOCK_PATIENCE) as descriptor:
-            text = contents(descriptor).strip()
+        with lock(counter, create=True, patience=LOCK_PATIENCE) as file:
+            text = contents(file).strip()
             if not (text or b"0").isdigit() or len(text) > _MOST_DIGITS:
                 raise UsageError(f"{counter} does not hold a number", "write the next id into it, or remove it")
             first = int(text or b"0")
-            replace(counter, str(first + count).encode(), descriptor)
+            replace(counter, str(first + count).encode(), file)
             return first
     except OSError as error:
         hint = "ids must not be used twice; see whether it is yours to write"
@@ -245,10 +219,6 @@ class _Record(Struct, frozen=True, omit_defaults=True):
     issued: Ticket | None = None
     dropped: str = ""
     """The token of a run that is over."""
-    leaving: str = ""
-    """The token of a row that is about to be removed from the CSV..."""
-    new_inode: int = 0
-    """... by a new file with this inode."""
 
 
 class Tickets:
@@ -261,11 +231,10 @@ class Tickets:
             self._file = lock(path, create=True)
         except BlockingIOError:
             raise UsageError(f"another priority_scheduler works on {csv.name}", "let it finish, or stop it") from None
-        self._open = _open_tickets(contents(self._file), csv)
+        self._open = _open_tickets(contents(self._file))
         self._unclaimed: dict[str, list[Ticket]] = defaultdict(list)
         for ticket in self._open.values():
             self._unclaimed[ticket.row].append(ticket)
-        os.lseek(self._file, 0, os.SEEK_END)
         self._write([_Record()])  # ends a line that a crash cut off
 
     def __bool__(self) -> bool:
@@ -279,13 +248,13 @@ class Tickets:
     def issue(self, texts: Sequence[str], first: int) -> list[Ticket]:
         """Tickets for rows, numbered from the first on."""
         tickets = [Ticket(os.urandom(8).hex(), _digest(text), number) for number, text in enumerate(texts, first)]
-        self._write([_Record(issued=ticket) for ticket in tickets])
-        self._open |= {ticket.token: ticket for ticket in tickets}
+        self.keep(tickets)
         return tickets
 
-    def leave(self, ticket: Ticket, inode: int) -> None:
-        """The row is about to be removed. If we die now, the inode of the CSV tells whether that happened."""
-        self._write([_Record(leaving=ticket.token, new_inode=inode)])
+    def keep(self, tickets: Sequence[Ticket]) -> None:
+        """These runs are not over."""
+        self._write([_Record(issued=ticket) for ticket in tickets if ticket.token not in self._open])
+        self._open |= {ticket.token: ticket for ticket in tickets}
 
     def drop(self, tickets: Iterable[Ticket]) -> None:
         """These runs are over."""
@@ -302,37 +271,28 @@ class Tickets:
         if not self._open:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-        os.close(self._file)
+        fcntl.flock(self._file, fcntl.LOCK_UN)  # a process that is being started may still have a copy
+        self._file.close()
 
     def _write(self, records: Sequence[_Record]) -> None:
         if records:
-            write_all(self._file, b"".join(b"\n" + msgspec.json.encode(record) for record in records))
-            os.fdatasync(self._file)
+            write_all(self._file.fileno(), b"".join(b"\n" + msgspec.json.encode(record) for record in records))
+            os.fdatasync(self._file.fileno())
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
-def _open_tickets(journal: bytes, csv: Path) -> dict[str, Ticket]:
+def _open_tickets(journal: bytes) -> dict[str, Ticket]:
     """The tickets that were issued and not dropped, by token; a line that a crash cut off counts for nothing."""
     tickets: dict[str, Ticket] = {}
-    leaving: dict[str, int] = {}
     for line in journal.split(b"\n"):
         with contextlib.suppress(msgspec.DecodeError):
             record = msgspec.json.decode(line, type=_Record)
             if record.issued is not None:
                 tickets[record.issued.token] = record.issued
-            if record.leaving:
-                for token in leaving.keys() - {record.leaving}:  # rows leave one by one: those before it are gone
-                    tickets.pop(token, None)
-                leaving = {record.leaving: record.new_inode}
             tickets.pop(record.dropped, None)
-    for token, inode in leaving.items():
-        # Until it replaced the CSV, the new file existed beside it: no other file can have had its inode.
-        if csv.stat().st_ino == inode:
-            tickets.pop(token, None)
     return tickets
 
 
@@ -441,23 +401,24 @@ class Rows:
         return [Row(task, old or next(issued), old is None) for task, old in zip(tasks, left, strict=True)]
 
     def _remove_succeeded(self, patience: float = 0.0) -> None:
-        """The journal names each row first: after a crash it is not taken for another one with the same text."""
+        """A ticket is dropped right before its row goes: after a crash, no other row with the same text gets it."""
         deadline = time.monotonic() + patience
         while self.unremoved:
             ticket, text = self.unremoved[0].ticket, self.unremoved[0].task.text
+            drop = partial(self._tickets.drop, [ticket])
             try:
-                self._file.remove(text, partial(self._tickets.leave, ticket))
+                self._file.remove(text, drop)
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     return
                 time.sleep(0.05)
             except (StokerError, OSError) as error:
                 self._complain(error)
-                self._try(partial(self._tickets.leave, ticket, 0))  # another file may get the inode of the failed one
+                self._try(partial(self._tickets.keep, [ticket]))
                 return
             else:
                 self.unremoved.pop(0)
-                self._try(partial(self._tickets.drop, [ticket]))
+                self._try(drop)  # where the user had removed the row
 
     def _try(self, action: Callable[[], None]) -> None:
         """The run goes on if bookkeeping fails."""

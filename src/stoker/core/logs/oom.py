@@ -11,13 +11,9 @@ from msgspec import Struct
 from stoker.core.logs.text import LogText, last_match, pattern, read_log_text, sentence
 
 Framework = Literal["torch", "jax", "tensorflow", "cupy", "cublas", "cudnn", "nccl", "cuda"]
-
 _MARGIN = 1.15
-
 _GROWTH = 1.5
-
 _STEP = 64 * 2**20
-
 _WINDOW = 6000
 """Characters of a message, without blanks: torch lists every process on the GPU, and MPS allows 48."""
 
@@ -66,10 +62,7 @@ def floor_after(oom: OutOfMemory, reserved: int | None, seen_peak: int | None) -
     """Bytes to reserve for the next attempt, after an out-of-memory error of the job's own making."""
     held = oom.own if oom.own is not None else seen_peak or 0
     needed = int((held + (oom.wanted or 0)) * _MARGIN)
-    return _rounded_up(max(needed, int((reserved or 0) * _GROWTH), seen_peak or 0))
-
-
-def _rounded_up(size: int) -> int:
+    size = max(needed, int((reserved or 0) * _GROWTH), seen_peak or 0)
     return -(-size // _STEP) * _STEP
 
 
@@ -83,14 +76,10 @@ class _Form(NamedTuple):
 
 
 _SIZE = r"(\d[\d,]{0,20}(?:\.\d{1,6})?)([KMGTP]i?B?|bytes|B)"
-
 _OOM = "outofmemory"
-
 _GPU = "(?:CUDA|HIP|XPU)"
-
 _SPOKEN = r"""(?:(?<!["'`])|(?<=[(:]["']))"""
 """Not a quoted text that a program compares with, but that of an exception, also as its repr or in JSON."""
-
 _EXHAUSTED = "(?:RESOURCE_EXHAUSTED|Resourceexhausted|ResourceExhaustedError):"
 
 _FORMS = (
@@ -143,27 +132,16 @@ _WANTED = (
 )
 
 _TOTAL = rf"(?:totalcapaci?tyof|Devicelimit:){_SIZE}|{_SIZE}totalcapacity"
-
 _FREE = rf"(?:ofwhich|Free\(accordingtoCUDA\):){_SIZE}|{_SIZE}free[;)]"
-
 _OWN = rf"(?:thisprocesshas|Currentlyallocated:|allocatedsofar:){_SIZE}|{_SIZE}reservedintotalbyPyTorch"
-
 _ALLOCATED = rf"Oftheallocatedmemory{_SIZE}|{_SIZE}alreadyallocated"
-
 _SPARE = rf"and{_SIZE}isreservedbyPyTorch|{_SIZE}cached"
-
 _OLD_CUPY = rf"outofmemorytoallocate{_SIZE}\(total{_SIZE}"
-
 _LIMIT = rf"(?:memoryfraction\)|limitsetto):?{_SIZE}|{_SIZE}allowed;"
-
 _PROCESS = rf"Process(\d{{1,10}})has{_SIZE}memoryinuse"
-
 _IN_USE = r"InUse:(\d{1,18})MaxInUse:"
-
 _TENSOR = r"withshape\[([\d,]{1,120})\]andtype(\w{1,12}?)on/"
-
 _UNITS = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
-
 _WIDTHS = {"half": 2, "bfloat16": 2, "float": 4, "double": 8, "int64": 8, "int32": 4, "uint8": 1, "int8": 1, "bool": 1}
 
 
@@ -237,8 +215,8 @@ def _size(expression: str, text: str) -> int | None:
 
 
 def _bytes(number: str, unit: str) -> int:
-    plain = number.replace(",", "")
-    return int(plain) * _UNITS[unit[0].lower()] if plain.isdecimal() else int(float(plain) * _UNITS[unit[0].lower()])
+    plain, factor = number.replace(",", ""), _UNITS[unit[0].lower()]
+    return int(plain) * factor if plain.isdecimal() else int(float(plain) * factor)
 
 
 _MESSAGES = (

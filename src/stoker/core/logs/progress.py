@@ -68,7 +68,6 @@ _RATES = (
 """Forms of rates: 4.5it/s, 1.2s/it, steps_per_second: 0.4, samples/s=812, time per step (ms): 9."""
 _ETA = r"ETA:\s?(?:(\d{1,4}):)?(?:(\d{1,2}):)?(\d{1,6})s?\b"
 _BYTES = r"(?:[KMGTkmgt]i?)?(?:[Bb](?:it|yte)?s?)/s(?:ec)?(?!\w)"
-
 _SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 _TIMES = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0}
 

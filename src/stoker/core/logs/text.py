@@ -15,7 +15,6 @@ _NEAR = 60
 """Most characters before a message that are shown with it, such as the name of an exception."""
 _FAR = 500
 """Most characters from the beginning of a match to its mark."""
-
 _COLOUR = r"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)?|[@-Z\\-_])"
 _RANK = (
     r"(?m)^(?:\[(?:rank|default|local_rank)? ?\d{1,5}\]:?"  # torchrun, deepspeed
@@ -51,7 +50,6 @@ def read_log_text(text: str) -> LogText:
 
 
 def without_colours(text: str) -> str:
-    """The text without escape sequences."""
     return pattern(_COLOUR).sub("", text) if "\x1b" in text else text
 
 

@@ -8,26 +8,23 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from stoker.core.device import Device, Lease
+from stoker.core.device import Device
 from stoker.core.job import Job
+from stoker.core.lease import Lease
 from stoker.core.planner.occupancy import Occupancy
 from stoker.core.planner.placement import suits, waiting_since
-from stoker.core.planner.reasons import Crowded, Draining, Leased, MaxUse, MinFree, Reason, Yields
+from stoker.core.planner.reasons import Crowded, Draining, Leased, MaxUse, MinFree, Reason, Unclaimable, Yields
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 
 HALF_LIFE = 3600.0
 """Seconds after which usage counts half."""
-
 GRAIN = 1.0
 """GPU-seconds by which two users must differ to count as unequal; less would make short jobs alternate."""
-
 YIELD_SECONDS = 5.0
 """How long a device is left free for a demand that goes first; a live engine takes it in a fraction of that."""
-
 GATHER_SECONDS = 120.0
 """The same for a demand for several devices at once, which has to wait until enough are free."""
-
 REOFFER_SECONDS = 60.0
 """How long a device that was not taken is not offered to the same demand again."""
 
@@ -54,7 +51,6 @@ class Demand(Struct, frozen=True):
 
 Offers = Mapping[tuple[str, str], float]
 """Demand name and device -> since when the device is left free for that demand."""
-
 NO_OFFERS: Offers = MappingProxyType({})
 
 
@@ -105,7 +101,9 @@ def yield_devices(ahead: Sequence[tuple[str, Demand]], free: Sequence[str], offe
     for name, demand in ahead:
         since = {device: offers.get((name, device), now) for device in free}
         missed = {device for device in free if now - since[device] > _patience(demand)}
-        suited = [device for device in reversed(free) if device not in left and _would_take(demand, device)]
+        suited = [
+            device for device in reversed(free) if device not in left and (not demand.claims or device in demand.claims)
+        ]
         chosen = [device for device in suited if device not in missed][: demand.gpus]
         left.update(dict.fromkeys(chosen, demand))
         remembered.update(((name, device), since[device]) for device in chosen)
@@ -113,7 +111,6 @@ def yield_devices(ahead: Sequence[tuple[str, Demand]], free: Sequence[str], offe
 
 
 def yield_reason(to: Demand, mine: Demand) -> Yields:
-    """Why a device is left to a demand."""
     if to.uid == mine.uid:
         return Yields("", "waited longer")
     return Yields(to.owner, "used less" if to.usage // GRAIN < mine.usage // GRAIN else "waited longer")
@@ -123,10 +120,6 @@ def _decayed_seconds(age_at_start: float, age_at_end: float, half_life: float) -
     age_at_end = max(0.0, age_at_end)
     age_at_start = max(age_at_end, age_at_start)
     return half_life / log(2) * (exp2(-age_at_end / half_life) - exp2(-age_at_start / half_life))
-
-
-def _would_take(demand: Demand, device: str) -> bool:
-    return not demand.claims or device in demand.claims
 
 
 def _patience(demand: Demand) -> float:
@@ -156,6 +149,8 @@ class FairShare(Struct, frozen=True):
     """Ledger names of devices that other engines of this user hold."""
     shared: bool = False
     """Whether other engines exist that should learn of our demand."""
+    unclaimable: Unclaimable | None = None
+    """Why no device can be claimed at the moment."""
 
 
 NO_OTHER_ENGINES = FairShare()

@@ -10,8 +10,9 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.device import Lease, Reading, Snapshot
+from stoker.core.device import Reading, Snapshot
 from stoker.core.job import Job
+from stoker.core.lease import Lease
 from stoker.core.planner.lanes import Estimate
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Plan, Start, nothing_learnt, plan
@@ -20,7 +21,6 @@ from stoker.core.settings import Policy
 
 HORIZON = 64
 """Most jobs with a forecast: a screen shows no more, and every start costs a plan."""
-
 Expects = Callable[[Job], float | None]
 
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from stoker.core.device import OURS, Claim, Device, Lease, Reading, Snapshot, compatible
+from stoker.core.device import Device, Reading, Snapshot
+from stoker.core.lease import OURS, Claim, Lease, compatible
 from stoker.core.planner.queue import Cap
 from stoker.core.planner.reasons import Drained, Draining, Occupied, Unusable, Yields
 from stoker.core.settings import Policy
@@ -25,6 +26,7 @@ ANY_NUMBER = 2**20
 """The share of a claim that reserves memory: memory limits the co-tenants, not their number."""
 WHOLE_CARD = 2**62
 """The fit of a whole device: looser than any part of one."""
+UNKNOWN_USER = "an unknown user"
 NOTHING_LEFT: Mapping[str, Yields] = MappingProxyType({})
 
 
@@ -82,7 +84,7 @@ class View(Struct):
     """Why no job may use it."""
     gone: int = 0
     """Bytes in use beyond what is reserved."""
-    who: str = "somebody"
+    who: str = UNKNOWN_USER
     """Owner of those bytes, where known."""
     open_whole: dict[float, bool] = field(default_factory=dict)
     """Cache: moment -> whether an exclusive job could have it then. Cleared when a claim is added."""
@@ -277,7 +279,7 @@ class Occupancy:
         device = view.device
         reading = snapshot.readings.get(device.id)
         if reading is None:
-            view.closed = Unusable(device.label, "nobody could read its state")
+            view.closed = Unusable(device.label, "its state could not be read")
         elif reading.problem:
             view.closed = Unusable(device.label, reading.problem)
         elif snapshot.at <= freed.get(device.id, -inf):
@@ -359,7 +361,7 @@ def _foreign_process(
 
 
 def _owners(reading: Reading) -> str:
-    return ", ".join(sorted({process.owner for process in reading.processes if process.owner})) or "somebody"
+    return ", ".join(sorted({process.owner for process in reading.processes if process.owner})) or UNKNOWN_USER
 
 
 def _remains(device: Device, reading: Reading, *, expected: bool) -> Draining | Unusable:

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from stoker.core.device import Device, Lease, Snapshot
+from stoker.core.device import Device, Snapshot
 from stoker.core.job import Job, limit_of
 from stoker.core.learning import Learnt
+from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import NO_OTHER_ENGINES, FairShare, OwnDemand, Unserved, exceeds_limits, own_demand
 from stoker.core.planner.lanes import Cursor, Estimate, Lane, LaneKey, Lanes, Row, wants_of
 from stoker.core.planner.occupancy import Occupancy, Slot
@@ -31,6 +32,8 @@ from stoker.core.planner.reasons import (
     NeverFits,
     QueuePaused,
     Reason,
+    Short,
+    Unclaimable,
 )
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
@@ -39,10 +42,9 @@ LISTED_LANES = 100
 """Lanes of a row whose reasons are shown."""
 
 _NEVER_FREED: Mapping[str, float] = MappingProxyType({})
-
 NOTHING_LEARNT = Learnt()
 
-_Barrier = AtLimit | CapFull | QueuePaused | KeptFree
+_Barrier = AtLimit | CapFull | QueuePaused | Short | Unclaimable | KeptFree
 """Reasons that hold for a row whatever memory its jobs need."""
 
 
@@ -152,7 +154,7 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     prospects = Prospects(occupancy, snapshot, policy)
     planner = _Planner(occupancy, prospects, slots, lanes=lanes, order=order, policy=policy, fair_share=fair_share)
     planner.serve([planner.head(row) for row in lanes.rows], planner.start_now)
-    if planner.blocked and any(slot.room > 0 for slot in slots):
+    if planner.blocked and policy.short is None and any(slot.room > 0 for slot in slots):
         planner.prefetch(Prefetch(slots, occupancy))
     starts, waits = tuple(planner.starts), planner.waits()
     return Plan(starts, waits, estimate, planner.standing_reservation(), planner.own_demand())
@@ -222,7 +224,7 @@ class _Planner:
             is_moved = work != source.key.work  # a job of the same kind has started in this plan
             if isinstance(source, Row):
                 heappop(heads)
-                barrier = self._barrier(source.key.wants.caps) or self._stopped_by
+                barrier = self._barrier(source.key.wants.caps) or self._closed()
                 if not is_moved and self._refuses(source, barrier):
                     self.blocked.append(_Blocked(source, job, source.resources, barrier))
                 else:
@@ -255,8 +257,10 @@ class _Planner:
         if resources.gpus == 0:
             self._count(key.caps)
             return Start(job, (), resources=resources)
-        if self._stopped_by is not None:
-            return self._prospects.never(resources) or self._stopped_by
+        if unclaimable := self._fair_share.unclaimable:
+            return self._prospects.never(resources) or unclaimable
+        if closed := self._closed():
+            return self._prospects.never(resources) or closed
         offers = self._prospects.offers(resources)
         unreserved = self._unreserved(offers, job, resources)
         devices = choose(unreserved, resources.gpus, resources.required)
@@ -348,11 +352,17 @@ class _Planner:
             return self._reservation is not None or self._prospects.reserve(job, least) is None
         return True
 
-    def _barrier(self, caps: tuple[Cap, ...]) -> AtLimit | CapFull | QueuePaused | None:
+    def _closed(self) -> Unclaimable | KeptFree | None:
+        """Why no job may have a device."""
+        return self._fair_share.unclaimable or self._stopped_by
+
+    def _barrier(self, caps: tuple[Cap, ...]) -> AtLimit | CapFull | QueuePaused | Short | None:
         """Limits that block a job whatever devices are free."""
         policy = self._policy
         if policy.paused:
             return QueuePaused(policy.paused)
+        if policy.short is not None and (self.starts or not policy.probe):
+            return policy.short
         if policy.max_running is not None and self._running + len(self.starts) >= policy.max_running:
             return AtLimit(policy.max_running)
         for cap in caps:

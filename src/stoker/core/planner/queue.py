@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from stoker.core.job import Job, OnHold, needs_exclusive
+from stoker.core.job import Job, OnHold, Waiting, needs_exclusive
 from stoker.core.learning import Learnt, estimated
-from stoker.core.planner.reasons import Behind, HeldBack, NotBefore
+from stoker.core.planner.reasons import Behind, HeldBack, NotBefore, Short
 from stoker.core.spec import Blocked, Dependency, NeverSatisfied, Outcome, Resources, judge
 
 SLACK = 64
@@ -60,7 +60,6 @@ def roughly(wants: Wants) -> Wants:
 
 
 CPU_JOBS = Cap("CPU jobs")
-
 ON_FINISH_JOBS = Cap("hooks", 4)
 """On-finish jobs are short and have a cap of their own, so that they do not queue behind long jobs."""
 
@@ -215,12 +214,18 @@ class WaitingJobs:
         return self._groups[shape_of(job)].place(job.id)
 
 
-NotEligible = HeldBack | NotBefore | Behind
+NotEligible = HeldBack | NotBefore | Behind | Short
 
 
 def is_gated(job: Job) -> bool:
     """Whether a job may have to wait for something other than devices; most never do."""
-    return bool(job.spec.after) or job.spec.begin is not None or isinstance(job.state, OnHold)
+    state = job.state
+    return (
+        bool(job.spec.after)
+        or job.spec.begin is not None
+        or isinstance(state, OnHold)
+        or (isinstance(state, Waiting) and bool(state.short))
+    )
 
 
 def why_not_eligible(
@@ -235,7 +240,9 @@ def why_not_eligible(
     if isinstance(verdict, Blocked):
         return Behind(verdict.dependencies)
     begin = job.spec.begin
-    return NotBefore(begin) if begin is not None and begin > now else None
+    if begin is not None and begin > now:
+        return NotBefore(begin)
+    return Short(job.state.short) if isinstance(job.state, Waiting) and job.state.short else None
 
 
 def resolved(shape: Shape, learnt: Learnt, margin: int) -> Resources:

@@ -89,6 +89,12 @@ class Yields(Struct, frozen=True, tag="gives_way"):
     why: Literal["used less", "waited longer"] = "used less"
 
 
+class Unclaimable(Struct, frozen=True, tag="unclaimable"):
+    """Devices may be free, but the ledger cannot be used, so none can be claimed."""
+
+    problem: str
+
+
 class MaxUse(Struct, frozen=True, tag="max_use"):
     """The user's limit --max-use is reached."""
 
@@ -145,6 +151,12 @@ class Behind(Struct, frozen=True, tag="behind"):
     dependencies: tuple[Dependency, ...]
 
 
+class Short(Struct, frozen=True, tag="short"):
+    """The machine is short of something without which no process can be started, or a disk does not work."""
+
+    problem: str
+
+
 class NeverFits(Struct, frozen=True, tag="never_fits"):
     """The machine does not have what the job asks for."""
 
@@ -162,6 +174,7 @@ Reason = (
     | Drained
     | Unusable
     | Yields
+    | Unclaimable
     | MaxUse
     | MinFree
     | AtLimit
@@ -170,6 +183,7 @@ Reason = (
     | HeldBack
     | NotBefore
     | Behind
+    | Short
     | NeverFits
 )
 
@@ -188,7 +202,7 @@ def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = 
         case KeptFree(job, gpus):
             needs = f", which needs {gpus} GPUs" if gpus > 1 else ""
             return f"what is free is kept for #{name(job)}{needs}"
-        case NeverFits(text):
+        case NeverFits(text) | Unclaimable(text):
             return text
         case Leased() | Occupied() | Draining() | Drained() | Unusable() | Yields():
             return _of_a_device(reason)
@@ -215,7 +229,7 @@ def _of_a_device(reason: Leased | Occupied | Draining | Drained | Unusable | Yie
 
 
 def _of_the_queue(
-    reason: MaxUse | MinFree | AtLimit | CapFull | QueuePaused | HeldBack | NotBefore | Behind,
+    reason: MaxUse | MinFree | AtLimit | CapFull | QueuePaused | HeldBack | NotBefore | Behind | Short,
     moment: Callable[[float], str],
     name: Name,
 ) -> str:
@@ -234,6 +248,8 @@ def _of_the_queue(
             return note or "held"
         case NotBefore(at):
             return f"begins {moment(at)}"
+        case Short(problem):
+            return f"{problem}; it is tried again soon"
         case Behind(dependencies):
             return "after " + ", ".join(dependency_text(one, name) for one in dependencies)
 

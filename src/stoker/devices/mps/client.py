@@ -17,7 +17,7 @@ PAUSE_SECONDS = 0.5
 """Between two attempts: a daemon that hangs is stopped meanwhile, if it has no other client."""
 SUPERVISOR_SECONDS = 60.0
 """For the supervisor, whose own deadlines are shorter, to end."""
-
+_KILLED = ["the MPS daemon cannot be made ready: the program that does that was killed", "see who did that"]
 _START = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from stoker.devices.mps.supervisor import main; main(sys.argv[1:])"
@@ -106,7 +106,8 @@ class PendingClient:
         self._unlock()  # so that a daemon that hangs can be stopped
         self._attempts += 1
         self._again_at = now + PAUSE_SECONDS
-        self.trouble = _trouble(lines)
+        failed = next((line[1:3] for line in lines if line[0] == "failed"), _KILLED)
+        self.trouble = MpsTrouble(*failed)
         if self._attempts >= ATTEMPTS:
             raise self.trouble
         return None
@@ -121,10 +122,3 @@ class PendingClient:
             with contextlib.suppress(OSError):
                 os.close(self._lock)
             self._lock = None
-
-
-def _trouble(lines: list[list[str]]) -> MpsTrouble:
-    for line in lines:
-        if line[0] == "failed":
-            return MpsTrouble(*line[1:3])
-    return MpsTrouble("the MPS daemon cannot be made ready: the program that does that was killed", "see who did that")

@@ -21,7 +21,6 @@ GIVEN = "STOKER_MPS_GIVEN"
 """The names of the variables that Stoker set, so that a job which submits others does not pass them on."""
 LOG_LIMIT = 1 << 20
 """Bytes after which a daemon that starts begins its log anew; every question asked of it takes five lines."""
-
 _SOCKET_LIMIT = 107
 """Bytes that the path of a socket may have."""
 _MIB = 2**20
@@ -161,7 +160,7 @@ def _lock(path: str, kind: int) -> int | None:
 
 
 def client_variables(paths: DaemonPaths, percentage: int, amount: int | None, own: Mapping[str, str]) -> dict[str, str]:
-    """How a client finds its daemon, and its limits; values that the user set himself win, except for the daemon.
+    """How a client finds its daemon, and its limits; values of the user win, except for the daemon.
 
     The amount is in bytes, None where nothing is reserved. It holds for each process, which can get no more.
     """

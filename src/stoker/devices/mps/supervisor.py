@@ -22,11 +22,9 @@ from stoker.devices.mps.daemon import DaemonPaths, MpsTrouble, lock_supervisor, 
 
 TERMINATE_SECONDS = 5.0
 """A worker waits a little longer than that."""
-
 _PAUSE_SECONDS = 0.05
 _SMI = "nvidia-smi"
 _SMI_SECONDS = 10.0
-
 _PERCENTAGE = re.compile(r"\d+(\.\d+)?")
 _PID = re.compile(r"\d{1,10}")
 _FLOCK = "hhqqi4x"
@@ -114,7 +112,6 @@ class Control:
         self._environment = {**kept, "CUDA_MPS_PIPE_DIRECTORY": paths.pipe, "CUDA_MPS_LOG_DIRECTORY": paths.log}
 
     def alive(self) -> bool:
-        """Whether the daemon answers a question."""
         answer = self._ask("get_default_active_thread_percentage")
         return answer is not None and bool(_PERCENTAGE.fullmatch(answer.strip()))
 
@@ -176,7 +173,7 @@ class Control:
         return [(server, pid) for server, pid in clients if pid in pids]
 
     def _terminated(self, server: int, client: int) -> bool:
-        """The last word of the output is 0 once the client's work has ended."""
+        # The last word of the output is 0 once the client's work has ended.
         words = (self._ask(f"terminate_client {server} {client}", self._patience.quit) or "").split()
         return words[-1:] == ["0"]
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 
-from stoker.core.device import Claim, Device, Lease
+from stoker.core.device import Device
 from stoker.core.errors import StokerError
 from stoker.core.job import Job, Running, limit_of, started_at
+from stoker.core.lease import Claim, Lease
 from stoker.core.planner.occupancy import Slot, claims_on
 from stoker.core.planner.queue import shape_of
 from stoker.core.spec import Resources
@@ -72,6 +73,11 @@ class Allocation(Struct):
         """Whether the driver shows if the memory of the last attempt has really been freed."""
         return any(device.measured for device in self.devices)
 
+    @property
+    def recognised(self) -> bool:
+        """Whether all its devices are known: an engine may adopt an attempt before the driver shows them."""
+        return len(self.devices) >= self.resources.gpus
+
     def recognise(self, devices: tuple[Device, ...]) -> None:
         """Set the devices of an attempt that another engine began; it may have shared them before."""
         self.devices = devices
@@ -103,7 +109,9 @@ class Allocation(Struct):
 
     def room(self, pace: float | None, short: float, now: float) -> int:
         """How many more attempts may be prefetched: none if they take more seconds (`pace`) than `short`."""
-        if pace is None or pace > short or self.measured or now - self.head_since > OVERDUE:
+        if pace is None or pace > short or now - self.head_since > OVERDUE:
+            return 0
+        if self.measured or not self.recognised:  # it would run without the devices that it asked for
             return 0
         depth = min(AHEAD_LIMIT, max(1, int(AHEAD_SECONDS / max(pace, 1e-6))))
         return max(0, depth - (len(self.jobs) - 1))
@@ -336,16 +344,16 @@ class LeaseCheck:
         self._workers = workers
         self._ledger = ledger
         self._label = label
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._touch_at = 0.0
         self.trouble = ""
         """What was wrong at the last check, for the user."""
 
     def check(self, now: float) -> bool:
         """Check if it is time; return whether the trouble has changed."""
-        if now < self._look_at:
+        if now < self._check_at:
             return False
-        self._look_at = now + INTERVAL
+        self._check_at = now + INTERVAL
         self._freshen(now)
         before, self.trouble = self.trouble, "; ".join(self._regain(now))
         return self.trouble != before
@@ -360,7 +368,7 @@ class LeaseCheck:
         for allocation in self._leased():
             if self._ledger.is_gone(allocation.lease) and not self._workers.is_dead(allocation.worker):
                 labels = ", ".join(device.label for device in allocation.devices)
-                yield f"the lease on GPU {labels} was removed by somebody{self._claimed_anew(allocation, now)}"
+                yield f"the lease on GPU {labels} was removed{self._claimed_anew(allocation, now)}"
 
     def _claimed_anew(self, allocation: Allocation, now: float) -> str:
         """Claim a lease again and return how that went, as the end of a sentence.
@@ -374,14 +382,17 @@ class LeaseCheck:
         except StokerError as error:
             return f" and cannot be claimed anew: {error.message}; {error.hint}"
         if held is None:
-            return f", and {self._rival(allocation)} has it now"
+            if rival := self._rival(allocation):
+                return f", and {rival} has it now"
+            self._check_at = now  # another process claims at this moment
+            return " and is not claimed anew yet"
         self._workers.give_lease(allocation.worker, allocation.lease, held.fd)
         return "; it was claimed anew"
 
     def _rival(self, allocation: Allocation) -> str:
         names = {claim.name for claim in allocation.claims}
         owners = [lease.owner for lease in self._ledger.live().leases.values() if _is_on(lease, names)]
-        return " or ".join(sorted(set(owners))) or "somebody"
+        return " or ".join(sorted(set(owners)))
 
     def _leased(self) -> list[Allocation]:
         return [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from stoker.core.job import Assigned, Job, Returned, Stopping, resources_of
+from stoker.core.job import Assigned, Job, Returned, Stopping, id_text, resources_of
 from stoker.core.launch import Order, order_of, output_paths, variables
+from stoker.core.parent import VARIABLE, ParentAllocation, parent_gpus
 from stoker.core.planner.plan import Start
 from stoker.devices.interface import Devices
 from stoker.devices.mps.daemon import MpsTrouble
@@ -17,9 +17,10 @@ from stoker.sites.interface import EngineJobs
 from stoker.sites.machine.allocations import Allocation, Allocations
 from stoker.sites.machine.mps import PLAIN, MpsClients, Served
 from stoker.sites.machine.observation import Observation
-from stoker.sites.machine.ref import WorkerRef
+from stoker.sites.machine.ref import WorkerRef, lease_name
 from stoker.sites.machine.worker_events import WorkerEvents
 from stoker.store.logs import size_of
+from stoker.store.paths import Paths
 from stoker.store.writer import Store
 
 
@@ -34,10 +35,9 @@ class Assignment(NamedTuple):
 class OrderBuilder:
     """Makes the order of an attempt; caches environments."""
 
-    def __init__(self, store: Store, devices: Devices, report: Callable[[int], str], user: str) -> None:
-        """`report` is the path that a job may write reports to."""
+    def __init__(self, store: Store, devices: Devices, paths: Paths, user: str) -> None:
         self.user = user
-        self._report = report
+        self._paths = paths
         self._store = store
         self._devices = devices
         self._environments: dict[str, dict[str, str]] = {}
@@ -47,7 +47,9 @@ class OrderBuilder:
         job, allocation, outputs = assignment
         base = self.environment(job)
         given = {**variables(job, allocation.devices, base), **served.variables}
-        extra = {**self._devices.variables, **given, "STOKER_REPORT": self._report(job.id)}
+        extra = {**self._devices.variables, **given, "STOKER_REPORT": str(self._paths.report(job.id))}
+        if gpus := parent_gpus(allocation.devices, resources_of(job)):
+            extra[VARIABLE] = ParentAllocation(id_text(job), str(self._paths.workers / allocation.worker), gpus).text
         order = order_of(job, outputs, extra, allocation.devices)
         return replace(order, mps_terminate=served.mps_terminate) if served.mps_terminate else order, base
 
@@ -71,7 +73,9 @@ class Dispatch:
         worker_events: WorkerEvents,
         runner: WorkerRunner,
         orders: OrderBuilder,
+        within: str = "",
     ) -> None:
+        """`within` is the worker of the parent job, if there is one."""
         self.trouble = ""
         """What users should know of MPS; empty where all goes well."""
         self._jobs = jobs
@@ -80,6 +84,7 @@ class Dispatch:
         self._worker_events = worker_events
         self._runner = runner
         self._orders = orders
+        self._within = within
         self._mps_clients = MpsClients(runner)
         self._unsent: list[Assignment] = []
 
@@ -101,7 +106,7 @@ class Dispatch:
         out, err = output_paths(job, self._orders.user)
         errors = "" if err == out else err
         resources = None if start.resources == job.spec.resources else start.resources
-        lease, log_start = allocation.lease.rpartition("/")[2], size_of(err) if start.devices else 0
+        lease, log_start = lease_name(allocation.lease, self._within), size_of(err) if start.devices else 0
         ref = WorkerRef(allocation.worker, lease, log_start).text
         assigned = Assigned(ref, start.devices, out, now, errors, resources)
         self._take(allocation, self._jobs.apply(job, assigned), (out, err), now)

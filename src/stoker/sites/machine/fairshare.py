@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from stoker.core.device import Lease
+from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import (
     GRAIN,
     HALF_LIFE,
@@ -32,6 +32,7 @@ from stoker.ledger.demands import HeldDemand
 from stoker.ledger.files import owner_name
 from stoker.sites.machine.allocations import Allocation
 from stoker.sites.machine.observation import Observation
+from stoker.sites.machine.ref import is_nested
 from stoker.store.writer import Store
 
 MEMORY = 6 * HALF_LIFE
@@ -76,7 +77,8 @@ class Usage:
             return
         self._read_at = now
         self._age(now)
-        self._total += usage_of([(_written_gpus(text), began, ended) for text, began, ended in rows], now)
+        spent = [(_written_gpus(text), began, ended) for ref, text, began, ended in rows if not is_nested(ref)]
+        self._total += usage_of(spent, now)
 
     def _age(self, now: float) -> None:
         self._total, self._at = decayed(self._total, now - self._at), now

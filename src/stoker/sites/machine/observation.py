@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from stoker.core.device import Device, Lease, Snapshot
+from stoker.core.device import Device, Snapshot
+from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import Demand
 from stoker.devices.interface import Devices
 from stoker.ledger import Ledger
 
-LOOK_INTERVAL = 1.0
+REFRESH_INTERVAL = 1.0
 """Seconds between two observations when nothing calls for one."""
 LEASE_INTERVAL = 0.25
 """Seconds for which the leases of others count as current; a claim reads the ledger itself."""
 SHORTEST_INTERVAL = 0.05
 """The same while this engine waits for others and attempts follow each other fast..."""
+_LONG_READ = 0.025
+"""CPU seconds that no read of the ledger takes, unless a user has filled it with files..."""
+_REST = 20.0
+"""... and after how many times as long it is read again."""
 _PART_OF_THE_WAIT = 0.05
 """... and the part of the time since our last attempt that a late observation may cost."""
 
@@ -26,6 +32,7 @@ class Observation:
         self._devices = devices
         self._ledger = ledger
         self._read_at = 0.0
+        self._rest_until = 0.0
         self._known: dict[str, Device] = {}
         self.freed: dict[str, float] = {}
         """When our last attempt on a device ended."""
@@ -37,9 +44,9 @@ class Observation:
         self.snapshot = Snapshot(0.0, ())
         self._see(devices.snapshot(now))
 
-    def due_in(self, now: float, interval: float = LOOK_INTERVAL) -> float:
+    def due_in(self, now: float, interval: float = REFRESH_INTERVAL) -> float:
         """Seconds until the next observation is due; 0 or less when it is."""
-        return self._read_at + interval - now
+        return max(self._read_at + interval, self._rest_until) - now
 
     def hurried_interval(self, now: float) -> float:
         """Seconds between two observations while this engine waits for others: shorter attempts, shorter interval."""
@@ -50,7 +57,7 @@ class Observation:
         """Something has changed: observe again at the next occasion."""
         self._read_at = 0.0
 
-    def look(
+    def refresh(
         self, now: float, ours: Iterable[str], *, waiting: bool, interval: float = LEASE_INTERVAL, young: float = 0.0
     ) -> None:
         """Look at the devices and, when they are older than the interval, at the leases that are not ours.
@@ -60,8 +67,11 @@ class Observation:
         """
         newer_than = max(self.freed.values(), default=0.0) if waiting else 0.0
         self._see(self._devices.snapshot(now, max(newer_than, young)))
-        if now - self._read_at >= min(interval, LEASE_INTERVAL):
+        if now - self._read_at >= min(interval, LEASE_INTERVAL) and now >= self._rest_until:
+            began = time.thread_time()
             view = self._ledger.live()
+            cost = time.thread_time() - began
+            self._rest_until = now + _REST * cost if cost > _LONG_READ else 0.0
             names = set(ours)
             self.leases = tuple(lease for name, lease in view.leases.items() if name not in names)
             self.demands = view.demands

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import time
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.errors import StokerError
@@ -18,13 +20,20 @@ from stoker.core.planner.forecast import Forecast, Now, forecast
 from stoker.core.planner.lanes import Lanes
 from stoker.core.planner.plan import Plan, Start, plan
 from stoker.core.planner.queue import Shape, WaitingJobs
-from stoker.core.planner.reasons import Reason
+from stoker.core.planner.reasons import Reason, Unclaimable
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from stoker.devices.interface import Devices
-from stoker.ledger import Ledger
+from stoker.ledger import Ledger, LedgerUnusable
 from stoker.runner.forkserver_client import Forkserver
-from stoker.runner.interface import AttemptExited, AttemptReturned, AttemptStarted, WorkerLost, WorkerRunner
+from stoker.runner.interface import (
+    AttemptExited,
+    AttemptReturned,
+    AttemptStarted,
+    ShortOfResources,
+    WorkerLost,
+    WorkerRunner,
+)
 from stoker.runner.local import LocalRunner
 from stoker.sites.interface import RETRY_INTERVAL, SiteContext, SiteStatus
 from stoker.sites.machine.allocations import Allocation, Allocations, LeaseCheck
@@ -32,8 +41,9 @@ from stoker.sites.machine.dispatch import Dispatch, OrderBuilder
 from stoker.sites.machine.fairshare import Sharing, Usage
 from stoker.sites.machine.learning import Learning
 from stoker.sites.machine.mps import POLL_INTERVAL
-from stoker.sites.machine.observation import LOOK_INTERVAL, Observation
-from stoker.sites.machine.ref import read_ref
+from stoker.sites.machine.observation import REFRESH_INTERVAL, Observation
+from stoker.sites.machine.ref import adopted_lease, read_ref
+from stoker.sites.machine.shortages import Shortages
 from stoker.sites.machine.telemetry import Telemetry
 from stoker.sites.machine.worker_events import WorkerEvents
 from stoker.store.engine_lock import leftover_workers
@@ -56,6 +66,8 @@ class MachineConfig(Struct, frozen=True):
     share_output: bool = False
     """Whether jobs may write to the engine's own standard output."""
     share_input: bool = False
+    within: str = ""
+    """The worker of the parent job, where the engine runs inside a job and the ledger is that job's."""
     forkserver: Forkserver | None = None
     """One that was started early, while the caller had other things to do."""
 
@@ -68,6 +80,7 @@ class MachineConfig(Struct, frozen=True):
             share_output=self.share_output,
             share_input=self.share_input,
             forkserver=self.forkserver,
+            copies=paths.damaged_journals,
         )
         try:
             for worker in leftover_workers(paths, context.store):
@@ -95,6 +108,7 @@ class MachineSite:
         self._sharing = Sharing(ledger, self._usage, context.label)
         self._telemetry = Telemetry(self._allocations, runner, jobs.active, context.store.uses)
         self._learning = Learning(self._telemetry, self._history, jobs)
+        self._shortages = Shortages(jobs, runner, str(context.paths.state))
         self._worker_events = WorkerEvents(
             jobs,
             self._allocations,
@@ -102,8 +116,9 @@ class MachineSite:
             usage=self._usage,
             history=self._history,
             telemetry=self._telemetry,
+            shortages=self._shortages,
         )
-        orders = OrderBuilder(context.store, config.devices, lambda job: str(context.paths.report(job)), config.user)
+        orders = OrderBuilder(context.store, config.devices, context.paths, config.user)
         self._dispatch = Dispatch(
             jobs,
             self._allocations,
@@ -111,13 +126,18 @@ class MachineSite:
             worker_events=self._worker_events,
             runner=runner,
             orders=orders,
+            within=config.within,
         )
+        self._within = config.within
         self._policy = Policy()
         self._lanes = self._new_lanes()
         self._draining = False
         self._trouble = ""
         self._last_plan: Plan | None = None
         self._plan_after = 0.0
+        self._refusal: LedgerUnusable | None = None
+        """Why the last claim failed; no other is made before `_claim_after`."""
+        self._claim_after = 0.0
         self._lost_workers: list[str] = []
         """Workers whose folders are removed once their events are recorded."""
 
@@ -133,6 +153,8 @@ class MachineSite:
         moments = []
         if placing and self._jobs.plan_due and self._jobs.waiting:
             moments.append(self._plan_after - now)
+        if placing and (next_try := self._shortages.due_in(now)) is not None:
+            moments.append(next_try)
         if self._allocations.any_prefetched:
             moments.append(PREFETCHED_INTERVAL)
         if self._dispatch.waits:
@@ -140,24 +162,25 @@ class MachineSite:
         if (cleanup := self._runner.next_cleanup) is not None:
             moments.append(cleanup)
         if self._jobs.waiting or self._allocations.any_busy or self._telemetry.waits:
-            moments.append(self._observation.due_in(now, self._look_interval(now)))
+            moments.append(self._observation.due_in(now, self._refresh_interval(now)))
         return min(moments, default=None)
 
-    def _look_interval(self, now: float) -> float:
-        usual = self._observation.hurried_interval(now) if self._sharing.waits else LOOK_INTERVAL
+    def _refresh_interval(self, now: float) -> float:
+        usual = self._observation.hurried_interval(now) if self._sharing.waits else REFRESH_INTERVAL
         return self._telemetry.interval(now, usual)
 
     # -- the turn ---------------------------------------------------------------------------------
 
     def poll(self) -> None:
         self._read_events()
+        self._shortages.check(self._jobs.clock())
         self._observe(self._jobs.clock())  # later than the events: a device counts as free once it was seen after them
 
     def _read_events(self) -> None:
         for worker, event in self._runner.poll():
             match event:
                 case WorkerLost():
-                    self._worker_lost(worker)
+                    self._worker_lost(worker, event)
                 case AttemptStarted():
                     self._worker_events.on_started(worker, event)
                 case AttemptExited():
@@ -167,17 +190,17 @@ class MachineSite:
 
     def _observe(self, now: float) -> None:
         """Look at devices and ledger, when a plan needs it or when it is time."""
-        interval = self._look_interval(now)
+        interval = self._refresh_interval(now)
         due = self._observation.due_in(now, interval) <= 0
         if self._jobs.plan_due or due:
-            young = now - interval if interval < LOOK_INTERVAL else 0.0
+            young = now - interval if interval < REFRESH_INTERVAL else 0.0
             waiting = bool(self._jobs.waiting)
-            self._observation.look(now, self._allocations.leases, waiting=waiting, interval=interval, young=young)
+            self._observation.refresh(now, self._allocations.leases, waiting=waiting, interval=interval, young=young)
             self._recognise_devices()
             self._jobs.plan_due = True
         if due:
             self._allocations.note_sharing(self._observation.leases)
-        self._telemetry.look(self._observation.snapshot, now)
+        self._telemetry.refresh(self._observation.snapshot, now)
         self._learning.learn(self._observation.snapshot, now)
         if self._lease_check.check(now):
             self._trouble = self._lease_check.trouble
@@ -190,28 +213,46 @@ class MachineSite:
         self._jobs.plan_due = False
         if not self._jobs.waiting:
             return
-        self._trouble = self._lease_check.trouble
+        if now >= self._claim_after:
+            self._refusal = None
+        self._trouble = _told(self._refusal) if self._refusal else self._lease_check.trouble
+        try:
+            self._carry_out_plan(now)
+        except ShortOfResources as error:
+            self._shortages.no_worker(_told(error))
+            self._last_plan = self._plan(now)  # which says why nothing starts
+        except StokerError as error:  # the disk, not the job: it waits until that works again
+            self._trouble = _told(error)
+            self._plan_after = now + RETRY_INTERVAL
+
+    def _carry_out_plan(self, now: float) -> None:
         self._last_plan = self._plan(now)
         try:
             for start in self._last_plan.starts:
                 self._assign(start)
+        except LedgerUnusable as error:  # plan again without claims: jobs that need no GPU do not depend on the ledger
+            self._refusal, self._claim_after, self._trouble = error, now + RETRY_INTERVAL, _told(error)
+            self._carry_out_plan(now)
+            return
+        try:
             self._sharing.publish(self._last_plan.own_demand, self._allocations, now)
-        except StokerError as error:  # the ledger or the disk, not the job: it waits until they work again
-            self._trouble = f"{error.message}; {error.hint}"
-            self._plan_after = now + RETRY_INTERVAL
+        except LedgerUnusable as error:
+            self._trouble = _told(error)
 
     def _plan(self, now: float) -> Plan:
         jobs, observation = self._jobs, self._observation
         for kind in self._history.take_learnt():
             self._lanes.learnt(kind)
         fair_share = self._sharing.consider(observation, self._allocations, lambda: jobs.waiting_since, now)
+        if self._refusal:
+            fair_share = replace(fair_share, unclaimable=Unclaimable(self._refusal.message))
         slots = self._allocations.slots(jobs.active, self._policy.ahead, now, self._sharing.is_promised)
         return plan(
             jobs.waiting,
             slots,
             observation.snapshot,
             observation.leases,
-            self._policy,
+            self._shortages.governed(self._policy, now),
             now,
             observation.freed,
             fair_share,
@@ -230,6 +271,8 @@ class MachineSite:
         if not self._dispatch.assign(start, now):  # another engine was faster: read the ledger again and plan with that
             self._observation.expire()
             self._jobs.plan_due, self._plan_after = True, now + SOON
+        elif (job := self._jobs.active(start.job.id)) is not None:
+            self._shortages.assigned(job)
 
     def dispatch(self, *, recorded: bool) -> None:
         if recorded:
@@ -250,11 +293,12 @@ class MachineSite:
         now, devices = self._jobs.clock(), self._observation.devices(job.state.devices)
         worker, lease_name, _ = read_ref(job.state.ref)
         if worker not in self._allocations:
-            lease = str(self._ledger.path / lease_name) if lease_name else ""
+            name = adopted_lease(lease_name, self._within)
+            lease = str(self._ledger.path / name) if name else ""
             self._allocations.occupy(Allocation(worker, resources_of(job), devices, lease, adopted=True))
             if not self._runner.adopt(worker):
                 self._allocations[worker].take(job.id, now)
-                self._worker_lost(worker)
+                self._worker_lost(worker, WorkerLost())
                 return
         self._allocations[worker].take(job.id, now)
         self._allocations[worker].recognise(devices)
@@ -276,9 +320,12 @@ class MachineSite:
             return None
         return self._runner.process_of(slot_of(job.state.ref), attempt_key(job.id, job.state.attempt))
 
-    def _worker_lost(self, worker: str) -> None:
+    def _worker_lost(self, worker: str, event: WorkerLost) -> None:
         self._lost_workers.append(worker)
-        if self._worker_events.on_worker_lost(worker):
+        never_started = self._worker_events.on_worker_lost(worker, damaged=event.damaged)
+        if event.errno:
+            self._shortages.no_worker(f"cannot start a worker: {os.strerror(event.errno)}")
+        elif never_started:
             self._trouble = "a worker died before it could start anything; trying again"
             self._plan_after = self._jobs.clock() + RETRY_INTERVAL
 
@@ -305,8 +352,10 @@ class MachineSite:
             tuple(last.waits.items()) if last else (),
             last.reserved.job if last and last.reserved else None,
             self._telemetry.live(),
-            self._trouble or self._dispatch.trouble,
+            "; ".join(filter(None, (self._shortages.trouble or self._trouble, self._runner.trouble)))
+            or self._dispatch.trouble,
             observation.warnings,
+            self._runner.survivors,
         )
 
     def forecast(self, typical: float | None = None) -> Forecast:
@@ -349,3 +398,7 @@ class MachineSite:
                 if leaving:
                     cleanup = self._runner.next_cleanup
                     selector.select(SOON if cleanup is None else min(SOON, cleanup))
+
+
+def _told(error: StokerError) -> str:
+    return f"{error.message}; {error.hint}"

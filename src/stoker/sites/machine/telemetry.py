@@ -90,7 +90,7 @@ class Telemetry:
         )
         return min(YOUNG_INTERVAL, usual) if self.waits or any(young) else usual
 
-    def look(self, snapshot: Snapshot, now: float) -> None:
+    def refresh(self, snapshot: Snapshot, now: float) -> None:
         """Measure the attempts by a snapshot, unless it is the same as before."""
         if snapshot.at == self._seen_at:
             return
@@ -103,7 +103,7 @@ class Telemetry:
         ]
         for allocation, job in heads:
             if job is not None:
-                self._look_at(allocation, job, snapshot, now)
+                self._measure(allocation, job, snapshot, now)
         self._closed = frozenset(_closed(snapshot))
         running = {attempt_key(job.id, job.attempts) for _, job in heads if job is not None}
         self._watched = {key: one for key, one in self._watched.items() if key in running}  # without those lost
@@ -165,7 +165,7 @@ class Telemetry:
                 one.kept = now
                 yield one
 
-    def _look_at(self, allocation: Allocation, job: Job, snapshot: Snapshot, now: float) -> None:
+    def _measure(self, allocation: Allocation, job: Job, snapshot: Snapshot, now: float) -> None:
         shown = [snapshot.readings.get(device.id) for device in allocation.devices]
         if not isinstance(job.state, Running):
             return

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.core.job import Exited, Job, Lost, Returned, Started, started_at, state_word
+from stoker.core.job import Active, Exited, Job, Lost, Returned, Started, slot_of, started_at, state_word
 from stoker.runner.interface import AttemptExited, AttemptReturned, AttemptStarted
 from stoker.sites.interface import EngineJobs
 from stoker.sites.machine.allocations import Allocation, Allocations
 from stoker.sites.machine.diagnosis import NOTHING, Diagnosis, Seen, diagnose
 from stoker.sites.machine.fairshare import Usage
 from stoker.sites.machine.observation import Observation
+from stoker.sites.machine.shortages import Shortages
 from stoker.sites.machine.telemetry import Telemetry
 from stoker.store.history import RunHistory
 
@@ -30,7 +31,9 @@ class WorkerEvents:
         usage: Usage,
         history: RunHistory,
         telemetry: Telemetry,
+        shortages: Shortages,
     ) -> None:
+        self._shortages = shortages
         self._jobs = jobs
         self._allocations = allocations
         self._observation = observation
@@ -40,7 +43,7 @@ class WorkerEvents:
 
     def on_started(self, worker: str, event: AttemptStarted) -> None:
         """The worker is about to start the process of an attempt."""
-        job = self._jobs.attempt(event.attempt)
+        job = self._job(worker, event.attempt)
         if job is None or started_at(job) is not None:  # a journal is reported from its beginning to a new engine
             return
         self._allocations[worker].head_since = self._jobs.clock()
@@ -48,7 +51,7 @@ class WorkerEvents:
 
     def on_exited(self, worker: str, event: AttemptExited) -> None:
         """No process of an attempt is left: diagnose, apply, learn, and free its place."""
-        job = self._jobs.attempt(event.attempt)
+        job = self._job(worker, event.attempt)
         if job is None:
             return
         began, allocation = started_at(job), self._allocations[worker]
@@ -78,11 +81,22 @@ class WorkerEvents:
             self._jobs.learn(self._history.learn_use(job, models, peak=diagnosis.needs))
 
     def on_returned(self, worker: str, event: AttemptReturned) -> None:
-        """The worker gave an attempt back that it had not started."""
-        job = self._jobs.attempt(event.attempt)
-        if job is not None:
+        """The worker gave an attempt back that has no process."""
+        job = self._job(worker, event.attempt)
+        if job is None:
+            return
+        if event.errno:
+            self._shortages.return_attempt(job, event)
+        elif started_at(job) is None:
             self._jobs.apply(job, Returned(job.attempts, event.at))
-            self.leave_allocation(worker, job)
+        else:  # the journal contradicts what it said to an earlier engine
+            return
+        self.leave_allocation(worker, job)
+
+    def _job(self, worker: str, attempt: str) -> Job | None:
+        """The job of an attempt that this worker has, unless it is known to be over; a damaged journal may lie."""
+        job = self._jobs.attempt(attempt)
+        return job if job is not None and isinstance(job.state, Active) and slot_of(job.state.ref) == worker else None
 
     def refuse(self, worker: str, job: Job, note: str) -> None:
         """End an attempt that was not sent, because something is missing that it needs."""
@@ -91,9 +105,10 @@ class WorkerEvents:
         self._jobs.apply(started, Exited(job.attempts, REFUSED, 0, now, why="refused", note=note))
         self.leave_allocation(worker, job)
 
-    def on_worker_lost(self, worker: str) -> bool:
+    def on_worker_lost(self, worker: str, *, damaged: bool = False) -> bool:
         """The worker is dead and its journal is read: what it had started is lost, the rest never started.
 
+        Where the journal is damaged, all that it did not report to be over may have been started.
         True where it had attempts and started none of them.
         """
         allocation = self._allocations.lose(worker)
@@ -102,11 +117,11 @@ class WorkerEvents:
         now = self._jobs.clock()
         held = [job for job_id in allocation.jobs if (job := self._jobs.active(job_id))]
         for job in held:
-            started = started_at(job) is not None
+            started = damaged or started_at(job) is not None
             self._jobs.apply(job, Lost(job.attempts, now) if started else Returned(job.attempts, now))
         self._observation.leave(allocation.device_ids, now)
         self._jobs.plan_due = True
-        return bool(held) and all(started_at(job) is None for job in held)
+        return bool(held) and not damaged and all(started_at(job) is None for job in held)
 
     def leave_allocation(self, worker: str, job: Job) -> None:
         """Free the place of an attempt that is over or was returned."""

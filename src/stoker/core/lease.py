@@ -1,0 +1,51 @@
+"""Leases: the devices, or parts of them, that an engine holds for all to see."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+OURS = "ours"
+
+
+class Claim(Struct, frozen=True):
+    """A device, or a part of one, that a lease holds."""
+
+    name: str
+    """The device's ledger name: its UUID, or a name that users agreed on."""
+    memory: int | None = None
+    """Bytes reserved; None is the whole device."""
+    share: int = 1
+    """How many leases the holder allows on the device, its own included; 1 is exclusive."""
+    load: int = 0
+    """Percent of the device that it keeps busy; 0 where unknown."""
+    mps: str = ""
+    """The MPS server it is a client of: OURS, the name of another user, or empty for none."""
+
+
+class Lease(Struct, frozen=True):
+    """One live lease in the ledger."""
+
+    claims: tuple[Claim, ...]
+    owner: str
+    """The user's name, from the owner of the file, never from its contents."""
+    pid: int
+    what: str
+    since: float
+
+
+def compatible(wanted: Claim, held: list[Claim], capacity: int | None = None) -> bool:
+    """Whether a claim is compatible with those already held on the same device.
+
+    The smallest share of all claims limits their number. Where all reserve memory, the sum must also fit into the
+    capacity. Clients of an MPS server share only with clients of the same server.
+    """
+    if not held:
+        return True
+    if any(claim.mps != wanted.mps for claim in held):
+        return False
+    if len(held) + 1 > min(claim.share for claim in [wanted, *held]):
+        return False
+    if capacity is None:
+        return True
+    reserved = [claim.memory for claim in [wanted, *held]]
+    return all(memory is None for memory in reserved) or sum(memory or 0 for memory in reserved) <= capacity

@@ -1,0 +1,24 @@
+"""Every fault of the table once, each on a queue of its own: no promise is broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.faults.campaign import Campaign, is_gap
+from support.faults.table import TABLE
+
+pytestmark = pytest.mark.timeout(1500)
+
+SEED = 1
+
+
+def test_no_fault_breaks_a_promise(tmp_path: Path) -> None:
+    """Jobs run once, keep their exit codes and end, whatever happens to engine, workers, disks, files and driver."""
+    names = [fault.name for fault in TABLE.values() if fault.usual and not fault.name.startswith("storm")]
+    campaign = Campaign(SEED, names, directory=tmp_path)
+    campaign.run()
+    assert campaign.findings() == [], campaign.summary()
+    assert len(campaign.done) + len(campaign.skipped) == len(names)
+    assert not is_gap(campaign), campaign.skipped

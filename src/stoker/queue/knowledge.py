@@ -289,7 +289,7 @@ class Knowledge:
         if key not in self._to_come:
             status = self.statuses.of(engine)
             margin = status.settings.margin if status and status.settings else Policy().margin
-            learnt = self.learnt(shape.kind) if shape.kind else None
+            learnt = self.learnt(shape.kind) if shape.resources.shares else None
             self._to_come[key] = shape.resources if learnt is None else resolved(shape, learnt, margin)
         return self._to_come[key]
 

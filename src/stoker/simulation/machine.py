@@ -109,7 +109,7 @@ class _Machine:
         self._on: dict[str, list[Run]] = {device.id: [] for device in devices}
         self._learnt: dict[str, Learnt] = {}
         self._spec: dict[int, JobSpec] = {}
-        self._lives = {work.id: Life(work.id, work.arrival, work.gpus) for work in works}
+        self._lives = {work.id: Life(work.id, work.arrival, work.gpus, work.seconds) for work in works}
         self._stays: list[Stay] = []
         self._changed = dict.fromkeys(self._devices, 0.0)
         self._busy = self._shared = 0.0

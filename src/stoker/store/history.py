@@ -40,7 +40,7 @@ class RunHistory:
 
     def estimate(self, shape: Shape, margin: int) -> Resources:
         """Resources to reserve for jobs of a shape, with a margin on what was learnt."""
-        return resolved(shape, self._known(shape.kind), margin) if shape.kind else shape.resources
+        return resolved(shape, self._known(shape.kind), margin) if shape.resources.shares else shape.resources
 
     def learn(self, job: Job, seconds: float) -> News | None:
         """Add the duration of a successful run; None where it is too short to record."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heappush, heapreplace, merge
+from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -117,6 +118,11 @@ class Row:
         """The oldest job."""
         return next(iter(self.lanes.first.groups.first))
 
+    def oldest(self, most: int) -> Iterator[Job]:
+        """So many of the oldest jobs."""
+        walks = [Cursor(lane.key, lane.groups).walk() for lane in islice(self.lanes, most)]
+        return islice(merge(*walks, key=lambda job: job.id), most)
+
     @property
     def resources(self) -> Resources:
         """What is reserved for the oldest job."""
@@ -147,11 +153,13 @@ class Cursor:
     @property
     def size(self) -> int:
         """How many jobs are left. To count them ends the walk."""
-        count = 0
+        return sum(1 for _ in self.walk())
+
+    def walk(self) -> Iterator[Job]:
+        """All jobs from here on."""
         while self:
-            count += 1
+            yield self.job
             self.advance()
-        return count
 
     def advance(self) -> None:
         """Go on to the next job."""
@@ -244,6 +252,9 @@ class Lanes:
         """Resources that no job of a row needs less than."""
         rough = row.key.wants.resources
         return self._least[rough].resources(rough)
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self._lanes.values())
 
     def learnt(self, kind: str) -> None:
         """Refile the jobs of a kind of which more is known now, at the next refresh."""

@@ -362,7 +362,9 @@ class MachineSite:
         now, observation = self._jobs.clock(), self._observation
         waiting = WaitingJobs() if self._draining else self._jobs.waiting
         slots = self._allocations.slots(self._jobs.active, 0.0, now)
-        present = Now(waiting, slots, observation.snapshot, observation.leases, self._policy, now, self._estimate)
+        lanes = None if self._draining else self._lanes
+        seen, leases = observation.snapshot, observation.leases
+        present = Now(waiting, slots, seen, leases, self._policy, now, self._estimate, lanes)
         return forecast(present, self._history.expected, typical=typical)
 
     def _estimate(self, shape: Shape) -> Resources:

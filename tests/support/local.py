@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import subprocess
 import sys
 from collections import defaultdict
@@ -29,7 +30,8 @@ class Yard:
     def __init__(self, directory: Path, engine: str = "engine", *, share_output: bool = False) -> None:
         self.directory = directory
         self.workers = directory / "keepers"
-        self.runner = LocalRunner(self.workers, engine, share_output=share_output)
+        # As with real engines no two have the same name: processes of a dead worker are found by it and killed.
+        self.runner = LocalRunner(self.workers, f"{engine}{secrets.token_hex(4)}", share_output=share_output)
         self.said: dict[str, list[Fact | WorkerLost]] = defaultdict(list)
 
     def order(self, attempt: str, *words: str, **changes: Any) -> Order:

@@ -135,7 +135,9 @@ def _made_user() -> Iterator[User]:
         entry = pwd.getpwnam(name)
         yield User(name, entry.pw_uid, entry.pw_gid)
     finally:
-        subprocess.run([_program("userdel"), name], check=True, capture_output=True, timeout=PATIENCE_SECONDS)
+        # A daemon of the user that is just ending, or that init has not reaped yet, does not keep the user.
+        command = [_program("userdel"), "--force", name]
+        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
 
 
 def _become(uid: int, gid: int, umask: int) -> None:

@@ -30,7 +30,7 @@ from stoker.core.planner.queue import CPU_JOBS
 from stoker.core.run_result import parse_halt
 from stoker.core.settings import EngineSettings, Policy, policy_of
 from stoker.core.spec import Command, Dependency, NewJob, digest_of
-from stoker.core.text import printable
+from stoker.core.text import printable, shortened, text_for_json
 from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
 from stoker.devices.mps.daemon import without_given
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
 Items = Sequence[Listed | Unusable] | Lines
 ONE_COMMAND = "--"
+LONGEST_LABEL = 200
 _ANY_LINE = Listed(Command(("true",)), COMMAND_LINE)
 """Stands for the lines of a stream, which all have the options of the batch."""
 
@@ -140,7 +141,7 @@ class Batch:
     def what(self) -> str:
         """What runs, as other users see it in the ledger."""
         words = [item.command.text for item in self.listed] if self.one_command else []
-        return " ".join(["stoker run", self.label, *words])
+        return shortened(text_for_json(" ".join(["stoker run", self.label, *words])), LONGEST_LABEL)
 
     @property
     def listed(self) -> list[Listed]:

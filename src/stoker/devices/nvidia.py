@@ -182,7 +182,11 @@ class _Probe:
         if not newline:
             return None
         self._unread = rest
-        return msgspec.json.decode(line, type=Answer)
+        try:
+            return msgspec.json.decode(line, type=Answer)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            self.kill()  # the next probe starts afresh
+            return None
 
     def wait_answer(self, timeout: float) -> Answer:
         """The answer, or why there is none."""

@@ -129,7 +129,7 @@ def _ended(attempt: str, at: str, *fields: str) -> AttemptExited | AttemptReturn
     if why not in _WHYS or not isinstance(words, str):
         raise Unreadable
     if peak.startswith("-"):
-        return AttemptReturned(attempt, _moment(at), _number(peak[1:], 4096), words)
+        return AttemptReturned(attempt, _moment(at), _number(peak[1:], 4096, least=1), words)
     ended = _number(code, 256), _number(signal, 256), why, _number(peak, 2**63)
     return AttemptExited(attempt, _moment(at), *ended, words)
 
@@ -141,9 +141,9 @@ def _moment(text: str) -> float:
     return at
 
 
-def _number(text: str, bound: int) -> int:
+def _number(text: str, bound: int, least: int = 0) -> int:
     number = int(text) if len(text) < 20 else bound
-    if not 0 <= number < bound:
+    if not least <= number < bound:
         raise Unreadable
     return number
 

@@ -80,7 +80,7 @@ class Shortages:
         """What the machine is short of, for the user."""
         problems = dict.fromkeys(pause.problem for _, pause in sorted(self._pauses.items()))
         more = f", and {len(problems) - 1} more such problems" if len(problems) > 1 else ""
-        return f"jobs wait, because the machine is short of something: {next(iter(problems))}{more}" if problems else ""
+        return f"jobs wait: {next(iter(problems))}{more}" if problems else ""
 
     def due_in(self, now: float) -> float | None:
         """Seconds until the next try; None is never."""

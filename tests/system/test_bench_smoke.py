@@ -105,7 +105,7 @@ def test_packing_replays_the_traces_that_it_is_given(tmp_path: Path) -> None:
     ("script", "words", "bar"),
     [
         ("submit.py", ["--singles", "1", "--jobs", "20", "--rounds", "1"], "one stoker submit, ms of CPU"),
-        ("submit_busy.py", ["--calls", "2", "--commands", "1", "--jobs", "3000"], "queue.submit() p99 in ms"),
+        ("submit_busy.py", ["--calls", "2", "--commands", "1", "--jobs", "50000"], "queue.submit() p99 in ms"),
         ("waiting.py", ["--jobs", "20", "--rounds", "1", "--seconds", "0.1"], "stoker status --json, ms of CPU"),
         ("idle.py", ["--seconds", "0.2", "--jobs", "8"], "stoker, declared devices, % of a core"),
         ("python_calls.py", ["--rounds", "1", "--singles", "1", "--calls", "4"], "stoker.Executor.map"),

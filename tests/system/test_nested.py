@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import signal
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from support.cli import Stoker, until
+from support.cli import PROGRAM, Stoker, until
 from support.gpu_tasks import script
 from support.nvml import GIB, FakeGpu, FakeMachine, compiled
 from support.nvml.queue import NvmlQueue, holds
@@ -172,3 +173,19 @@ def test_inside_the_queue_on_nvidia_gpus(nvml: NvmlQueue) -> None:
     nvml.wait_over(beside, outer)
     assert nvml.ended(outer).result == "done"
     assert nvml.lines("out") == ["got GPU-b"]
+
+
+def test_killed_together(stoker: Stoker) -> None:
+    """A job whose worker and inner scheduler were killed runs again only when its inner job has ended."""
+    alone = "exec 8>>only; flock -n 8 || touch twice; "
+    stoker.write("inner.sh", alone + "echo $$ > inner.new; mv inner.new inner; exec sleep 1000")
+    run = shlex.join([PROGRAM, "run", "--", "sh", "inner.sh"])
+    outer = f"[ -e inner ] && {{ {alone} touch again; exit 0; }}; echo $$ $PPID > engine; exec {run}"
+    process = stoker.start("run", "--devices", "0", "--", "sh", "-c", outer)
+    wait_until((stoker.cwd / "inner").exists)
+    engine, worker = map(int, (stoker.cwd / "engine").read_text().split())
+    for pid in (engine, worker):
+        os.kill(pid, signal.SIGKILL)
+    assert stoker.finish(process).code == 0
+    assert (stoker.cwd / "again").exists()
+    assert not (stoker.cwd / "twice").exists()

@@ -16,10 +16,9 @@ import socket
 import sys
 
 from stoker.runner import processes
+from stoker.runner.inherited import NUMBERS, inherited_locks
 from stoker.runner.worker import Worker
 
-INHERITED_NUMBER = 60
-"""The descriptor by which jobs inherit a lock: beyond those that scripts use, and in the kernel's smallest table."""
 IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 
 
@@ -75,12 +74,13 @@ def _become_worker(folder: str, boot: str, listener: int, _lock: int, journal: i
         os.setsid()
         processes.become_subreaper()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        passed = [_pass_on(descriptor) for descriptor in inherited]
+        passed = [*map(_pass_on, inherited), *NUMBERS]
         worker = Worker(socket.socket(fileno=listener), journal, boot)
         worker.serve()
         if worker.lost_engine:
             for number in passed:  # the engine would keep the lock
-                os.set_inheritable(number, False)
+                with contextlib.suppress(OSError):
+                    os.set_inheritable(number, False)
             _restart_engine(os.path.dirname(os.path.dirname(folder)))
     except BaseException:
         import traceback  # seldom needed, and slow to import
@@ -93,14 +93,20 @@ def _become_worker(folder: str, boot: str, listener: int, _lock: int, journal: i
 
 
 def _pass_on(descriptor: int) -> int:
-    """Let jobs inherit a descriptor, under its high number if the limit on open files allows that."""
+    """Let jobs inherit a descriptor, under a high number if one is free and the limit on open files allows that.
+
+    Inside a job the first of them is the lock of that job's worker, which jobs inside it inherit too.
+    """
+    held = inherited_locks()
+    number = next((number for number in NUMBERS if number not in held), descriptor)
     try:
-        os.dup2(descriptor, INHERITED_NUMBER, inheritable=True)
+        os.dup2(descriptor, number, inheritable=True)
     except OSError:
-        os.set_inheritable(descriptor, True)
-        return descriptor
-    os.close(descriptor)
-    return INHERITED_NUMBER
+        number = descriptor
+    os.set_inheritable(number, True)
+    if number != descriptor:
+        os.close(descriptor)
+    return number
 
 
 def _restart_engine(state: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stoker.core.errors import StokerError
+from stoker.runner.inherited import inherited_locks
 
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from stoker.runner.forkserver import main; main()"
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
@@ -69,7 +70,7 @@ def _start() -> tuple[subprocess.Popen[bytes], socket.socket]:
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _PROGRAM, _PACKAGE_PARENT, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            pass_fds=[theirs.fileno(), *inherited_locks()],  # of the job that the engine runs in, if any
             start_new_session=True,
             env={},
         )

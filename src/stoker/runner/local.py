@@ -20,9 +20,10 @@ from stoker.core.errors import StokerError
 from stoker.core.launch import Order
 from stoker.runner import journal, processes
 from stoker.runner.forkserver_client import Forkserver, Shared
+from stoker.runner.inherited import INHERITED
 from stoker.runner.interface import Event, ShortOfResources, WorkerLost
 from stoker.runner.spawn import is_shortage
-from stoker.runner.worker_link import INHERITED, LOCK, MARKER, Link, lives
+from stoker.runner.worker_link import LOCK, MARKER, Link, lives
 
 COPIES_LIMIT = 20
 """Copies of damaged journals that are kept."""

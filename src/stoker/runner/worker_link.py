@@ -16,13 +16,12 @@ import msgspec
 
 from stoker.core.launch import parse_key
 from stoker.runner import journal, processes
+from stoker.runner.inherited import INHERITED
 
 MARKER = "STOKER_KEEPER"
 """Variable in every job's environment by which processes of a dead worker are found."""
 LOCK = "lock"
 """File that the worker alone keeps locked, which proves that it lives."""
-INHERITED = "jobs"
-"""File whose lock all processes of its jobs inherit."""
 FIRST_PAUSE = 0.002
 LONGEST_PAUSE = 2.0
 PATIENCE = 1.0

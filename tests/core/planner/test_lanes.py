@@ -134,8 +134,8 @@ def test_kept_lanes_are_those_made_anew(
     known = dict(KINDS)
     lanes = Lanes(waiting, lambda shape: resolved(shape, known.get(shape.kind, Learnt()), 15))
     for number, batch in enumerate(batches):
-        for job in batch:
-            waiting.add(replace(job, id=100 * number + job.id))
+        for job in batch:  # some are edited: another job takes the place of one with the same id
+            waiting.add(replace(job, id=100 * random.randrange(max(1, number), number + 2) + job.id))
         for group in list(waiting.groups()):
             for job in list(group):
                 if random.random() < 0.3:
@@ -178,3 +178,14 @@ def test_the_cost_does_not_grow_with_the_kinds(known: bool, monkeypatch: pytest.
             looks[number] = 0
             assert not planned(waiting, slots, Policy(), lanes).starts
     assert looks[1000] == looks[10]
+
+
+def test_an_edited_job_changes_its_lane() -> None:
+    """Whatever it was before and is now: it is in one lane, and starts."""
+    waiting = WaitingJobs()
+    lanes = Lanes(waiting, estimate)
+    for gib in range(1, 24):
+        waiting.add(a_job(1, a_need(gib=gib)))
+        decided = planned(waiting, [], Policy(max_running=0), lanes)
+        assert (decided.starts, [lane.size for lane in lanes]) == ((), [1])
+    assert [start.job.id for start in planned(waiting, [], Policy(), lanes).starts] == [1]

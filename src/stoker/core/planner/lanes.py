@@ -269,12 +269,11 @@ class Lanes:
         for kind in kinds | self._learnt:
             shapes |= self._kinds.get(kind, set())
         self._learnt.clear()
-        for shape in shapes:
-            group = self._waiting.group(shape)
-            if shape in self._filed:
-                self._remove(shape, keep=group is not None)
-            if group is not None:
-                self._file(group)
+        groups = [group for shape in shapes if (group := self._waiting.group(shape)) is not None]
+        for shape in shapes & self._filed.keys():  # all of them first: a job may have moved from one to the other
+            self._remove(shape)
+        for group in groups:
+            self._file(group)
 
     def _file(self, group: Group) -> None:
         shape, head = group.shape, group.oldest
@@ -296,7 +295,7 @@ class Lanes:
         if shape.kind:
             self._kinds.setdefault(shape.kind, set()).add(shape)
 
-    def _remove(self, shape: Shape, *, keep: bool) -> None:
+    def _remove(self, shape: Shape) -> None:
         lane, head, size = self._filed.pop(shape)
         key = lane.key
         row_key = row_key_of(key)
@@ -311,7 +310,7 @@ class Lanes:
             self._forget(row_key.wants.resources)
         if not row.lanes:
             del self._rows[row_key]
-        if shape.kind and not keep:
+        if shape.kind:
             shapes = self._kinds[shape.kind]
             shapes.discard(shape)
             if not shapes:

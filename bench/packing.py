@@ -1,24 +1,29 @@
-"""Replay slices of a real trace, and compare the mean completion time with that of simpler policies."""
+"""Replay slices of a real trace, and compare Stoker with simpler policies and with references that know all.
+
+The first half of the trace, by time, is for tuning; the figures that count are those of the second half. Each slice is
+replayed by every policy, and ratios are those of one slice. Intervals are bootstrapped over the slices.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from statistics import mean
+from statistics import mean, median
 
 from bars import Bar, bars_shown, table
 from machine import parser, say
 from stoker.core.errors import UsageError
 from stoker.core.units import device_sizes
 from stoker.simulation.machine import replay, virtual_devices
-from stoker.simulation.policies import BOUND, RULES, SENTENCES, best_possible, by_pairs
+from stoker.simulation.policies import REFERENCES, RULES, by_pairs, shortest_remaining_first
 from stoker.simulation.replay import Figures, figures
 from stoker.simulation.trace import read_models, read_trace
-from stoker.simulation.workload import Models, Row, Work, capped, draw, extract, paced
+from stoker.simulation.workload import REPEATS, SPREAD, Models, Row, Work, capped, draw, extract, paced
 
 TRACE, MODELS = "philly.csv", "gavel_throughputs.json"
 SOURCES = (
@@ -26,11 +31,40 @@ SOURCES = (
     "(stanford-futuredata/gavel, MIT); peaks: CARMA; the rest as docs/simulate.md says"
 )
 LONGEST = 2 * 86400.0
-RHOS = (0.9, 0.7)
-BETTER_THAN_FIFO, BETTER_THAN_FIRST_FIT = 4.0, 1.4
-OURS = ("stoker", "shortest")
-BLOCKS = 40
+HALVES = ("test", "tuning", "whole")
+"""`whole` draws slices from all of the trace, as older versions of this benchmark did."""
+WANTED = {
+    ("test", "stoker"): (4.5, 1.5),
+    ("test", "stoker-auto"): (7.0, 2.2),
+    ("whole", "stoker"): (3.7, 1.6),
+    ("whole", "stoker-auto"): (4.8, 2.0),
+}
+"""At load 0.9, by half and policy: how many times the mean completion of fifo and of first-fit."""
+PLAIN = ("stoker", "stoker-auto", "age", "age-auto", "first-fit", "fifo")
+"""Policies of the sensitivity table."""
+DRAWS = 2000
 Results = Mapping[str, Sequence[Figures]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How slices are drawn and replayed."""
+
+    name: str
+    rho: float = 0.9
+    repeats: float = REPEATS
+    spread: float = SPREAD
+    wide: bool = True
+    slicing: bool = False
+
+
+SENSITIVITY = (
+    *(Setting(f"load {rho}", rho=rho) for rho in (0.5, 0.7, 0.9, 1.0, 1.1)),
+    *(Setting(f"{share:.0%} of the kinds repeat", repeats=share) for share in (0.0, 0.5)),
+    Setting("durations within a kind spread 1.5", spread=1.5),
+    Setting("no wide jobs", wide=False),
+    Setting("time slicing on shared GPUs", slicing=True),
+)
 
 
 def main() -> int:
@@ -42,12 +76,15 @@ def main() -> int:
     except UsageError as error:
         say(f"{error.message}: left out; --traces names the directory that has {TRACE} and {MODELS}")
         return 0
-    print(f"{options.slices} slices of {options.jobs:,} jobs on {options.gpus}\n{SOURCES}")
+    print(f"{options.slices} slices of {options.jobs:,} jobs of the {options.half} half, {options.gpus}\n{SOURCES}")
+    slices = Slices(_half(rows, options.half), models, options)
     lost = 0
-    for rho in options.rho or RHOS:
-        results = _measure(rows, models, rho, options)
-        _print(rho, results)
-        lost += sum(one.lost for policy in OURS for one in results[policy])
+    for rho in options.rho or (0.9,):
+        results = slices.replayed(Setting(f"load {rho}", rho=rho), (*RULES, *REFERENCES))
+        _print(rho, results, options.half)
+        lost += sum(one.lost for policy in RULES for one in results[policy])
+    if options.sensitivity:
+        _print_sensitivity(slices)
     return 1 if lost else 0
 
 
@@ -56,68 +93,142 @@ def _options() -> argparse.Namespace:
     beside = Path(__file__).parents[2] / "shared" / "traces"
     options.add_argument("--traces", type=Path, default=beside, help=f"directory with {TRACE} and {MODELS}")
     options.add_argument("--gpus", default="8x40G", help="the machine, default %(default)s")
-    options.add_argument("--slices", type=int, default=5, help="default %(default)s")
+    options.add_argument("--half", choices=HALVES, default=HALVES[0], help="of the trace by time, default %(default)s")
+    options.add_argument("--slices", type=int, default=15, help="default %(default)s")
     options.add_argument("--jobs", type=int, default=1000, help="jobs of each slice, default %(default)s")
-    options.add_argument("--rho", type=float, action="append", help="offered load; default 0.9, then 0.7")
+    options.add_argument("--rho", type=float, action="append", help="offered load; default 0.9")
     options.add_argument("--seed", type=int, default=0, help="of the first slice, default %(default)s")
+    options.add_argument(
+        "--sensitivity", action="store_true", help="also vary loads, kinds, wide jobs and interference"
+    )
     return options.parse_args()
 
 
-def _measure(rows: Sequence[Row], models: Models, rho: float, options: argparse.Namespace) -> Results:
-    sizes = device_sizes(options.gpus)
-    results: dict[str, list[Figures]] = {policy: [] for policy in (*RULES, BOUND)}
-    for seed in range(options.seed, options.seed + options.slices):
+def _half(rows: Sequence[Row], half: str) -> Sequence[Row]:
+    rows = sorted(rows, key=lambda row: row.arrival)
+    middle = len(rows) // 2
+    return {"tuning": rows[:middle], "test": rows[middle:], "whole": rows}[half]
+
+
+class Slices:
+    """Draws slices of a trace and replays them."""
+
+    def __init__(self, rows: Sequence[Row], models: Models, options: argparse.Namespace) -> None:
+        self._rows = rows
+        self._models = models
+        self._seeds = range(options.seed, options.seed + options.slices)
+        self._jobs = options.jobs
+        self._sizes = device_sizes(options.gpus)
+
+    def replayed(self, setting: Setting, policies: Sequence[str]) -> Results:
+        """The figures of each policy, slice by slice."""
+        results: dict[str, list[Figures]] = {policy: [] for policy in policies}
+        for seed in self._seeds:
+            works = self._drawn(setting, seed)
+            for policy, found in results.items():
+                started = time.process_time()
+                found.append(self._replay(policy, works, setting))
+                hours, seconds = found[-1].completion_mean / 3600, time.process_time() - started
+                say(f"{setting.name}, slice {seed}, {policy}: {hours:.1f} h ({seconds:.1f} s of CPU)")
+        return results
+
+    def _drawn(self, setting: Setting, seed: int) -> list[Work]:
         random = Random(seed)
-        first = random.randrange(max(1, len(rows) - options.jobs))
-        chosen = paced(capped(extract(rows, first, options.jobs), LONGEST), len(sizes), rho)
-        works = draw(chosen, models, min(sizes), random)
-        for policy, found in results.items():
-            started = time.process_time()
-            found.append(_replayed(policy, works, sizes, models))
-            seconds = time.process_time() - started
-            say(
-                f"load {rho}, slice {seed}, {policy}: {found[-1].completion_mean / 3600:.1f} h ({seconds:.1f} s of CPU)"
-            )
-    return results
+        first = random.randrange(max(1, len(self._rows) - self._jobs))
+        rows = capped(extract(self._rows, first, self._jobs), LONGEST)
+        if not setting.wide:
+            rows = extract([row for row in rows if 2 * row.gpus < len(self._sizes)])
+        rows, largest = paced(rows, len(self._sizes), setting.rho), min(self._sizes)
+        return draw(rows, self._models, largest, random, repeats=setting.repeats, spread=setting.spread)
+
+    def _replay(self, policy: str, works: Sequence[Work], setting: Setting) -> Figures:
+        if policy in REFERENCES:
+            return figures(shortest_remaining_first(works, len(self._sizes), REFERENCES[policy]))
+        speeds = time_sliced if setting.slicing else by_pairs(self._models.pairs)
+        return figures(replay(works, virtual_devices(self._sizes), RULES[policy], speeds))
 
 
-def _replayed(policy: str, works: Sequence[Work], sizes: Sequence[int], models: Models) -> Figures:
-    if policy == BOUND:
-        return figures(best_possible(works, len(sizes)))
-    return figures(replay(works, virtual_devices(sizes), RULES[policy], by_pairs(models.pairs)))
+def time_sliced(work: Work, members: Sequence[Work]) -> float:
+    """The speed where a GPU does no more than 95 % of what it does for one job, as without MPS at worst."""
+    total = sum(member.load for member in members)
+    return min(1.0, 95 / max(95, total))
 
 
-def _print(rho: float, results: Results) -> None:
+def _print(rho: float, results: Results, half: str) -> None:
     means = {policy: mean(one.completion_mean for one in found) / 3600 for policy, found in results.items()}
-    print(f"\noffered load {rho}: hours, means over the slices")
-    head = ["policy", "mean", "x fifo", "95 %", "wait", "makespan", "util %", "packed %", "oom", "lost"]
-    print(table(head, [[policy, *_cells(found, means["fifo"] / means[policy])] for policy, found in results.items()]))
-    longest = max(means.values())
-    for policy, hours in means.items():
-        print(f"{policy:>10} {'█' * max(1, round(BLOCKS * hours / longest))} {hours:.1f}")
-    print(f"\n{BOUND}: {SENTENCES[BOUND]}\n\nbars")
-    print(bars_shown(_bars(results, means)))
+    print(f"\noffered load {rho}: hours, means over the slices; slowdown and wait of wide jobs")
+    head = ["policy", "mean", "p95", "p99", "slowdown", "p99", "max", "wide wait", "max", "util %", "packed %", "oom"]
+    print(table([*head, "lost"], [[policy, *_cells(found)] for policy, found in results.items()]))
+    print("\nmean completion of others / ours: of the means, median of the slices (95 % of the bootstrapped means)")
+    ours = [policy for policy in results if policy.startswith(("stoker", "age", "shortest"))]
+    others = ["fifo", "first-fit", "packing", "easy"]
+    rows = [[policy, *(_ratio_cell(results, other, policy) for other in others)] for policy in ours]
+    print(table(["policy", *others], rows))
+    if rho == 0.9:
+        print("\nbars\n" + bars_shown(list(_bars(results, means, half))))
 
 
-def _cells(found: Sequence[Figures], ratio: float) -> list[str]:
-    hours = [[one.completion_mean, one.completion_p95, one.wait_mean, one.makespan] for one in found]
-    average, late, wait, makespan = (f"{mean(column) / 3600:.1f}" for column in zip(*hours, strict=True))
-    shares = [
-        f"{100 * mean(values):.0f}" for values in zip(*((one.utilisation, one.packed) for one in found), strict=True)
+def _cells(found: Sequence[Figures]) -> list[str]:
+    hours = [
+        lambda one: one.completion_mean,
+        lambda one: one.completion_p95,
+        lambda one: one.completion_p99,
     ]
-    counts = [f"{sum(one.out_of_memory for one in found)}", f"{sum(one.lost for one in found)}"]
-    return [average, f"{ratio:.2f}", late, wait, makespan, *shares, *counts]
+    wide: list[Callable[[Figures], float]] = [lambda one: one.wide_wait_mean, lambda one: one.wide_wait_max]
+    slow: list[Callable[[Figures], float]] = [
+        lambda one: one.slowdown_mean,
+        lambda one: one.slowdown_p99,
+        lambda one: one.slowdown_max,
+    ]
+    shares: list[Callable[[Figures], float]] = [lambda one: one.utilisation, lambda one: one.packed]
+    return [
+        *(f"{mean(map(get, found)) / 3600:.1f}" for get in hours),
+        *(f"{mean(map(get, found)):.0f}" for get in slow),
+        *(f"{mean(map(get, found)) / 3600:.0f}" for get in wide),
+        *(f"{100 * mean(map(get, found)):.0f}" for get in shares),
+        f"{sum(one.out_of_memory for one in found)}",
+        f"{sum(one.lost for one in found)}",
+    ]
 
 
-def _bars(results: Results, means: Mapping[str, float]) -> list[Bar]:
-    """The bars show what Stoker can do; the text beside them, whether that is the default."""
-    bars = []
-    for ours in reversed(OURS):
-        bars.append(Bar(f"{ours}: mean completion, fifo / ours", means["fifo"] / means[ours], BETTER_THAN_FIFO))
-        ratio = means["first-fit"] / means[ours]
-        bars.append(Bar(f"{ours}: mean completion, first-fit / ours", ratio, BETTER_THAN_FIRST_FIT))
-        bars.append(Bar(f"{ours}: jobs lost", sum(one.lost for one in results[ours]), 0, at_most=True))
-    return bars
+def _ratio_cell(results: Results, other: str, ours: str) -> str:
+    pairs = [
+        (theirs.completion_mean, mine.completion_mean)
+        for theirs, mine in zip(results[other], results[ours], strict=True)
+    ]
+    random = Random(0)
+    drawn = sorted(_ratio(random.choices(pairs, k=len(pairs))) for _ in range(DRAWS))
+    low, high = drawn[int(0.025 * DRAWS)], drawn[int(0.975 * DRAWS)]
+    return f"{_ratio(pairs):.2f}, {median(theirs / mine for theirs, mine in pairs):.2f} ({low:.2f} to {high:.2f})"
+
+
+def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    return sum(theirs for theirs, _ in pairs) / sum(mine for _, mine in pairs)
+
+
+def _bars(results: Results, means: Mapping[str, float], half: str) -> Iterator[Bar]:
+    for ours, by_age in (("stoker", "age"), ("stoker-auto", "age-auto")):
+        fifo, first_fit = WANTED.get((half, ours), (0.0, 0.0))
+        yield Bar(f"{ours}: mean completion, fifo / ours", means["fifo"] / means[ours], fifo)
+        yield Bar(f"{ours}: mean completion, first-fit / ours", means["first-fit"] / means[ours], first_fit)
+        slow = [mean(one.slowdown_p99 for one in results[policy]) for policy in (ours, by_age)]
+        yield Bar(f"{ours}: p99 slowdown, ours / {by_age}", slow[0] / slow[1], 1.0, at_most=True)
+        yield Bar(f"{ours}: jobs lost", sum(one.lost for one in results[ours]), 0, at_most=True)
+
+
+def _print_sensitivity(slices: Slices) -> None:
+    print("\nsensitivity: mean completion in hours; fifo / ours and first-fit / ours; p99 slowdown, ours / age")
+    rows = []
+    for setting in SENSITIVITY:
+        results = slices.replayed(setting, PLAIN)
+        means = {policy: mean(one.completion_mean for one in found) / 3600 for policy, found in results.items()}
+        slow = {policy: mean(one.slowdown_p99 for one in found) for policy, found in results.items()}
+        cells = [setting.name, *(f"{means[policy]:.1f}" for policy in PLAIN)]
+        for ours, by_age in (("stoker", "age"), ("stoker-auto", "age-auto")):
+            ratios = f"{means['fifo'] / means[ours]:.1f}x {means['first-fit'] / means[ours]:.1f}x"
+            cells += [ratios, f"{slow[ours] / slow[by_age]:.2f}"]
+        rows.append(cells)
+    print(table(["setting", *PLAIN, "stoker", "p99", "stoker-auto", "p99"], rows))
 
 
 if __name__ == "__main__":

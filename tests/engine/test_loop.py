@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.job import Assigned, Exited, JobEvent, Running, Starting, Waiting
-from stoker.core.planner.queue import shape_of
+from stoker.core.planner.queue import Wants
 from stoker.core.planner.reasons import Crowded, NotBefore
 from stoker.core.requests import Cancel
 from stoker.core.settings import Policy
@@ -112,7 +112,9 @@ class TestTurn:
         (job,) = world.add()
         world.turn()
         crowded = Crowded(1, 0)
-        world.site.shown = SiteStatus(world.site.shown.snapshot, waits={shape_of(world.job(job)): crowded})
+        world.site.shown = SiteStatus(
+            world.site.shown.snapshot, waits=[(Wants(world.job(job).spec.resources, 0), crowded)]
+        )
         assert world.engine.reason(world.job(later)) == NotBefore(START + 100)
         assert world.engine.reason(world.job(job)) == crowded
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from stoker.core.learning import Live
-from stoker.core.planner.queue import shape_of
+from stoker.core.planner.queue import Wants
 from stoker.core.planner.reasons import Crowded
 from stoker.engine.status_writer import FORECAST_INTERVAL, INTERVAL, StatusWriter
 from stoker.sites.interface import SiteStatus
-from stoker.store.status_file import EngineStatus, read_status
+from stoker.store.status_file import EngineStatus, Wait, read_status
 from support.build import a_lease
 from support.fakes import EngineAtFakeSite
 
@@ -35,14 +35,14 @@ def test_it_shows_the_engine_and_its_site(world: EngineAtFakeSite, tmp_path: Pat
     """Counts come from the engine; devices, leases, reasons, uses and trouble from the site."""
     (job,) = world.add()
     world.turn()
-    shape, lease = shape_of(world.job(job)), a_lease("0")
+    wants, lease = Wants(world.job(job).spec.resources, 0), a_lease("0")
     world.site.shown = SiteStatus(
-        world.site.shown.snapshot, [lease], {shape: Crowded(1, 0)}, job, {7: Live(1, 2, 3)}, "no driver"
+        world.site.shown.snapshot, [lease], [(wants, Crowded(1, 0))], job, {7: Live(1, 2, 3)}, "no driver"
     )
     StatusWriter(tmp_path / "x.view").write(world.engine)
     view = read(tmp_path / "x.view")
     assert (view.engine, view.waiting, view.blocked, view.reserved, view.trouble) == ("test", 1, 0, job, "no driver")
-    assert (view.reason(shape), view.leases, view.uses) == (Crowded(1, 0), (lease,), {7: Live(1, 2, 3)})
+    assert (view.waits, view.leases, view.uses) == ((Wait(wants, Crowded(1, 0)),), (lease,), {7: Live(1, 2, 3)})
     assert [device.label for device in view.devices] == ["0"]
 
 

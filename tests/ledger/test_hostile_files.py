@@ -130,7 +130,7 @@ def test_mutated_leases(ground: Ground, contents: bytes) -> None:
         decided = plan(a_queue(a_job(1, a_need(1))), [], a_snapshot(GPUS), others, Policy(), NOW)
         taken = {claim.name for lease in others for claim in lease.claims}
         assert not any(taken & set(start.devices) for start in decided.starts)
-        assert all(sentence(reason).isprintable() for reason in decided.waits.values())
+        assert all(sentence(reason).isprintable() for _, reason in decided.waits.items())
         claim = Claim("A", GIB, 2)
         granted = ledger.claim((claim,), "mine", NOW, {"A": 24 * GIB})
         assert bool(granted) == fits((claim,), others, {"A": 24 * GIB})

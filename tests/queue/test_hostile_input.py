@@ -18,7 +18,7 @@ from stoker.core.device import Process, Reading
 from stoker.core.errors import StokerError
 from stoker.core.job import Running
 from stoker.core.learning import Live
-from stoker.core.planner.queue import shape_of
+from stoker.core.planner.queue import Wants, shape_of
 from stoker.core.planner.reasons import Leased, MemoryShort
 from stoker.core.settings import EngineSettings, policy_of
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
@@ -84,7 +84,12 @@ def a_status_file() -> bytes:
             trouble="a trouble",
             draining=False,
             leases=(a_lease("0"),),
-            waits=(Wait(shape, Leased("0", "bob", "x", 2, MemoryShort(8 * GIB, GIB, "1", 1))),),
+            waits=(
+                Wait(
+                    Wants(shape.resources, shape.priority),
+                    Leased("0", "bob", "x", 2, MemoryShort(8 * GIB, GIB, "1", 1)),
+                ),
+            ),
             reserved=2,
             starts={2: NOW + 60.0},
             ends={1: NOW + 50.0, 2: NOW + 70.0},

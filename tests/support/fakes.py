@@ -270,7 +270,7 @@ class FakeSite:
         self.calls.append(("stop", job.id, grace, number))
 
     def reason(self, job: Job) -> Reason | None:
-        return self.shown.waits.get(next(iter(self.shown.waits), None))  # type: ignore[arg-type]
+        return next((reason for _, reason in self.shown.waits), None)
 
     def status(self) -> SiteStatus:
         return self.shown

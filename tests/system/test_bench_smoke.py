@@ -97,8 +97,8 @@ def test_packing_replays_the_traces_that_it_is_given(tmp_path: Path) -> None:
     (tmp_path / "gavel_throughputs.json").write_text('{"v100": {"(\'A3C\', 1)": {"null": 7.0}}}')
     told = bench("packing.py", tmp_path, "--traces", str(tmp_path), "--slices", "1", "--jobs", "30", "--rho", "0.9")
     assert told.returncode == 0, told.stderr
-    assert "| shortest: mean completion, fifo / ours" in told.stdout
-    assert "| bound " in told.stdout
+    assert "| stoker-auto: mean completion, fifo / ours" in told.stdout
+    assert "| srtf-packing " in told.stdout
 
 
 @pytest.mark.parametrize(

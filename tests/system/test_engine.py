@@ -155,8 +155,9 @@ def test_the_plan_tells_why_a_job_waits(tmp_path: Path) -> None:
     """The reason shown is the plan's own."""
     with Workshop(tmp_path) as shop:
         shop.submit("touch up; sleep 1000", resources=Resources(gpus=2))
-        (waiting,) = shop.submit("true")
         shop.work_until((tmp_path / "up").exists)
+        (waiting,) = shop.submit("true")
+        shop.work_until(lambda: shop.engine.reason(shop.job(waiting)) is not None)
         assert shop.engine.reason(shop.job(waiting)) == Crowded(1, 0)
 
 
@@ -253,8 +254,8 @@ def test_jobs_that_name_their_memory_share_a_device(tmp_path: Path) -> None:
 
 
 def test_a_wide_job_starts_although_narrow_ones_keep_coming(tmp_path: Path) -> None:
-    """With patience at its end, free devices are kept for the job that needs all of them."""
-    with Workshop(tmp_path, policy=Policy(patience=0.3)) as shop:
+    """By age, with patience at its end, free devices are kept for the job that needs all of them."""
+    with Workshop(tmp_path, policy=Policy(order="age", patience=0.3)) as shop:
         shop.submit(*["sleep 0.1"] * 4)
         (wide,) = shop.submit("true", resources=Resources(gpus=2))
         narrow = shop.submit(*["sleep 0.1"] * 60)

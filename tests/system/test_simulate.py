@@ -73,7 +73,7 @@ def test_a_person_gets_a_table_and_a_plot(stoker: Stoker, trace: str) -> None:
 
 def test_the_plot_can_be_drawn_into_a_file(stoker: Stoker, trace: str) -> None:
     """As an SVG with a line for each policy."""
-    outcome = stoker("simulate", trace, "--gpus", "2x24G", "--policy", "stoker,fifo,bound", "--svg", "plot.svg")
+    outcome = stoker("simulate", trace, "--gpus", "2x24G", "--policy", "stoker,fifo,srtf", "--svg", "plot.svg")
     assert outcome.code == 0, outcome.err
     root = ElementTree.parse(stoker.cwd / "plot.svg").getroot()
     assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 3

@@ -58,7 +58,7 @@ def tool_setup(devices: Devices, label: str, **site: Any) -> Setup:
             within=parent.worker if parent else "",
             **site,
         ),
-        policy=Policy(),
+        policy=Policy(order="age"),
         label=label,
     )
 

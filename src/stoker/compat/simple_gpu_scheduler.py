@@ -90,7 +90,7 @@ def _warn_of_odd_slots(slots: Sequence[str]) -> None:
 
 def _setup(slots: Sequence[str], devices: Devices) -> Setup:
     setup = tool_setup(devices, f"{PROGRAM} --gpus {' '.join(slots)}", share_output=True)
-    return replace(setup, policy=Policy(newest_first=True, ahead=VERY_SHORT))
+    return replace(setup, policy=Policy(order="age", newest_first=True, ahead=VERY_SHORT))
 
 
 def _commands(run: Foreground) -> StreamSource:

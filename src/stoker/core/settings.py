@@ -26,12 +26,12 @@ class PlanSettings(Struct, frozen=True):
     """Bytes of each device that sharing jobs leave free; an exclusive job may use them."""
     margin: int = 15
     """Percent that is reserved on top of the largest learnt peak."""
-    busy: int = 120
+    busy: int = 150
     """Percent: jobs do not share a device if their known loads together exceed this."""
     tolerance: int = 300 * MIB
     """Bytes that an idle device may show as used."""
-    order: Literal["age", "shortest"] = "age"
-    """The order within a priority: by age, or by the sum of submission time and expected GPU-seconds."""
+    order: Literal["fair", "age", "shortest"] = "fair"
+    """The order within a priority: by waiting time relative to the expected work, by age, or by expected work."""
     patience: float = 60.0
     """Seconds a blocked job lets jobs of unknown duration pass."""
     quarantine: float = 60.0
@@ -62,6 +62,8 @@ class Policy(PlanSettings, frozen=True):
     """Which jobs may pass a blocked one: all, those that do not delay it, or none."""
     lenience: float = 86400.0
     """Seconds, per GPU it needs, that a blocked job lets jobs pass that will probably not delay it."""
+    overdue: float = 28 * 86400.0
+    """Seconds; in the fair order a job that has waited this long goes before all others."""
     unknown: float = 1800.0
     """Assumed seconds of a job without limit and history."""
     ahead: float = 0.25
@@ -204,9 +206,9 @@ KEYS: Mapping[str, Key] = {
     "strangers": Key("avoid", "avoid or count", "count", _one_of("avoid", "count")),
     "reserve": Key("512M", "a size", "512M", _size),
     "margin": Key("15%", "a part in percent", "20%", _whole(0, 1000, "%")),
-    "busy": Key("120%", "a load in percent", "150%", _whole(0, 10_000, "%")),
+    "busy": Key("150%", "a load in percent", "120%", _whole(0, 10_000, "%")),
     "tolerance": Key("300M", "a size", "300M", _size),
-    "order": Key("age", "age or shortest", "shortest", _one_of("age", "shortest")),
+    "order": Key("fair", "fair, age or shortest", "age", _one_of("fair", "age", "shortest")),
     "patience": Key("60s", "a duration with a unit", "60s", _duration_or_nothing),
     "quarantine": Key("60s", "a duration with a unit", "60s", _duration_or_nothing),
     "min_free": Key(0, "a number of GPUs", 1, _whole(0)),

@@ -85,7 +85,7 @@ def engine_status(
         trouble=engine.trouble,
         draining=engine.draining,
         leases=tuple(site.leases),
-        waits=tuple(Wait(shape, reason) for shape, reason in site.waits.items()),
+        waits=tuple(Wait(wants, reason) for wants, reason in site.waits),
         reserved=site.reserved,
         starts=expected.starts,
         ends=expected.ends,

@@ -206,6 +206,15 @@ def slots_of(active: Sequence[Job], now: float) -> list[Slot]:
         assert isinstance(job.state, Active)
         name, limit, since = slot_of(job.state.ref), limit_of(job), started_at(job)
         until = None if limit is None else (since or now) + limit
-        held = Slot(name, job.id, resources_of(job), job.state.devices, until, caps=caps_of(job), since=since)
+        held = Slot(
+            name,
+            job.id,
+            resources_of(job),
+            job.state.devices,
+            until,
+            caps=caps_of(job),
+            since=since,
+            kind=job.kind,
+        )
         slots.setdefault(name, held)
     return list(slots.values())

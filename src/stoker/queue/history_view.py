@@ -156,9 +156,9 @@ def past_line(past: Past, store: Reader, devices: Mapping[str, Device]) -> PastL
 def _reserved(past: Past, store: Reader, devices: Mapping[str, Device]) -> int | None:
     """What its last attempt had; only events tell that of a job whose memory was learnt or raised."""
     job, had = past.job, past.last.devices if past.last else ()
-    if not had or not job.kind:
-        return None
     asked = job.spec.resources
+    if not had or not asked.shares:
+        return None
     changed = asked.auto or job.floor or job.shared_failures
     resources = resources_of_attempts(store.events(job.id), asked)[-1] if changed else asked
     return amount_now(resources, [devices[one] for one in had if one in devices])

@@ -28,10 +28,10 @@ from stoker.core.job import (
 )
 from stoker.core.learning import Learnt, Live, usual_pace
 from stoker.core.lease import Lease
-from stoker.core.planner.queue import NotEligible, Shape, is_gated, resolved, shape_of, why_not_eligible
+from stoker.core.planner.queue import NotEligible, Shape, Wants, is_gated, resolved, roughly, shape_of, why_not_eligible
 from stoker.core.planner.reasons import Behind, NotBefore, Reason, Short, sentence
 from stoker.core.settings import Policy
-from stoker.core.spec import Dependency, NeverSatisfied, Outcome, never_satisfied_text
+from stoker.core.spec import Dependency, NeverSatisfied, Outcome, Resources, never_satisfied_text
 from stoker.devices.interface import ancestors, parent_of, process_file, user_name
 from stoker.queue.view_model import JobWord, amount_now, amount_to_come
 from stoker.queue.view_text import clock_text, last_mishap, sparing_text
@@ -96,8 +96,11 @@ class EngineStatuses(Struct, frozen=True):
     def leases(self) -> tuple[Lease, ...]:
         return tuple(dict.fromkeys(lease for status in self.current for lease in status.leases))
 
-    def reasons(self) -> dict[tuple[str, Shape], Reason]:
-        return {(status.engine, wait.shape): wait.reason for status in self for wait in status.waits}
+    def reasons(self) -> dict[tuple[str, Wants], Reason]:
+        """Why jobs wait, by engine and by what they want; where that is not listed, by what they roughly want."""
+        waits = [(status.engine, wait) for status in self for wait in status.waits]
+        rough = {(engine, roughly(wait.wants)): wait.reason for engine, wait in reversed(waits)}
+        return rough | {(engine, wait.wants): wait.reason for engine, wait in waits}
 
 
 def read_statuses(paths: Paths, now: float) -> EngineStatuses:
@@ -212,7 +215,7 @@ class Knowledge:
         self._used = self._used_by_jobs(processes)
         self._outcomes: dict[Dependency, Outcome] = {}
         self._learnt: dict[str, Learnt] = {}
-        self._to_come: dict[tuple[str, Shape], int | None] = {}
+        self._to_come: dict[tuple[str, Shape], Resources] = {}
         self._run_labels: dict[int, str] = {}
         self._living = {status.engine for status in statuses.runs} | ({QUEUE} if statuses.lives else set())
 
@@ -229,7 +232,7 @@ class Knowledge:
         return queries.loads(self.store)
 
     @cached_property
-    def _reasons(self) -> dict[tuple[str, Shape], Reason]:
+    def _reasons(self) -> dict[tuple[str, Wants], Reason]:
         return self.statuses.reasons()
 
     @cached_property
@@ -276,16 +279,19 @@ class Knowledge:
         """Bytes reserved for a job on each GPU, or that would be if it started now; None is the whole GPU."""
         if isinstance(job.state, Active):
             return amount_now(resources_of(job), self.devices_of(job.state.devices))
-        key = engine, shape_of(job)
-        if key not in self._to_come:
-            self._to_come[key] = self._estimated(*key)
-        return self._to_come[key]
-
-    def _estimated(self, engine: str, shape: Shape) -> int | None:
         status = self.statuses.of(engine)
-        margin = status.settings.margin if status and status.settings else Policy().margin
-        resources = resolved(shape, self.learnt(shape.kind), margin) if shape.kind else shape.resources
+        resources = self._estimated(engine, shape_of(job))
         return amount_to_come(resources, status.devices if status else self.devices.values())
+
+    def _estimated(self, engine: str, shape: Shape) -> Resources:
+        """The resources that the engine would reserve."""
+        key = engine, shape
+        if key not in self._to_come:
+            status = self.statuses.of(engine)
+            margin = status.settings.margin if status and status.settings else Policy().margin
+            learnt = self.learnt(shape.kind) if shape.resources.shares else None
+            self._to_come[key] = shape.resources if learnt is None else resolved(shape, learnt, margin)
+        return self._to_come[key]
 
     def is_abandoned(self, engine: str) -> bool:
         """Whether an engine is a foreground run that died."""
@@ -303,7 +309,9 @@ class Knowledge:
 
     def reason(self, job: Job, engine: str) -> str:
         """Why a job waits for devices, as its engine's last plan says; empty if it is about to start."""
-        reason = self._reasons.get((engine, shape_of(job)))
+        shape = shape_of(job)
+        wants = Wants(self._estimated(engine, shape), shape.priority, shape.caps)
+        reason = self._reasons.get((engine, wants)) or self._reasons.get((engine, roughly(wants)))
         return "" if reason is None else sentence(reason, self.clock, self.store.shown_id)
 
     def situation(self, job: Job, engine: str) -> tuple[JobWord, str]:

@@ -10,6 +10,7 @@ from stoker.core.job import Assigned, Ended, Exited, Job, Started, Waiting, adva
 from stoker.core.learning import Learnt, expected_seconds, observe, observe_use
 from stoker.core.logs.oom import OutOfMemory, floor_after, is_own_fault
 from stoker.core.planner.fairshare import NO_OTHER_ENGINES
+from stoker.core.planner.lanes import Lanes
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Start, plan
 from stoker.core.planner.queue import Shape, WaitingJobs, resolved, shape_of
@@ -103,13 +104,12 @@ class _Machine:
         self._speeds = speeds
         self._now = 0.0
         self._waiting = WaitingJobs()
+        self._lanes = Lanes(self._waiting, self._estimate)
         self._runs: dict[int, Run] = {}
         self._on: dict[str, list[Run]] = {device.id: [] for device in devices}
         self._learnt: dict[str, Learnt] = {}
         self._spec: dict[int, JobSpec] = {}
-        self._blocked: set[Shape] = set()
-        """Shapes with jobs that the last plan left waiting; more of them cannot start before something is freed."""
-        self._lives = {work.id: Life(work.id, work.arrival, work.gpus) for work in works}
+        self._lives = {work.id: Life(work.id, work.arrival, work.gpus, work.seconds) for work in works}
         self._stays: list[Stay] = []
         self._changed = dict.fromkeys(self._devices, 0.0)
         self._busy = self._shared = 0.0
@@ -132,8 +132,8 @@ class _Machine:
         may_start = False
         while self._arrivals and self._arrivals[-1].arrival <= self._now:
             job = self._job(self._arrivals.pop())
+            may_start = may_start or self._waiting.group(shape_of(job)) is None  # else an equal one waits already
             self._waiting.add(job)
-            may_start = may_start or shape_of(job) not in self._blocked
         return may_start
 
     def _job(self, work: Work) -> Job:
@@ -141,7 +141,7 @@ class _Machine:
         spec = self._spec.get(work.gpus)
         if spec is None:
             spec = self._spec[work.gpus] = JobSpec(resources=Resources(work.gpus, auto=packing))
-        kind = work.kind if packing else ""
+        kind = work.kind
         return Job(work.id, 1, _COMMAND, spec, Waiting(work.arrival), work.arrival, kind=kind)
 
     # -- growth and ends
@@ -189,6 +189,7 @@ class _Machine:
         learnt = observe(self._learnt.get(kind, _NOTHING), self._now - run.started)
         load = None if run.shared else run.work.load
         self._learnt[kind] = observe_use(learnt, MODEL, peak=run.held, load=load)
+        self._lanes.learnt(kind)
 
     def _vacate(self, run: Run) -> None:
         del self._runs[run.work.id]
@@ -203,16 +204,15 @@ class _Machine:
     def _plan(self) -> None:
         self._plans += 1
         slots = [
-            Slot("", run.work.id, run.resources, run.devices, run.until, since=run.started)
+            Slot("", run.work.id, run.resources, run.devices, run.until, since=run.started, kind=run.job.kind)
             for run in self._runs.values()
         ]
         readings = {device_id: Reading(used=sum(run.held for run in runs)) for device_id, runs in self._on.items()}
         seen, policy = Snapshot(self._now, tuple(self._devices.values()), readings), self._rules.policy
-        known = self._expects, self._estimate
+        known = self._expects, self._estimate, self._lanes
         decided = plan(self._waiting, slots, seen, (), policy, self._now, _NEVER_FREED, NO_OTHER_ENGINES, *known)
         for start in decided.starts:
             self._start(start)
-        self._blocked = set(decided.waits)
 
     def _expects(self, job: Job) -> float | None:
         work = self._works[job.id]

@@ -1,4 +1,4 @@
-"""The policies of a replay: rules for the planner, the speeds of jobs that share a GPU, and a bound for all."""
+"""The policies of a replay: rules for the planner, the speeds of jobs that share a GPU, and references."""
 
 from __future__ import annotations
 
@@ -46,42 +46,51 @@ class Rules(Struct, frozen=True):
 
 
 RULES: Mapping[str, Rules] = {
-    "stoker": Rules(),
-    "shortest": Rules(Policy(order="shortest")),
-    "packing": Rules(Policy(passing="freely")),
-    "first-fit": Rules(Policy(passing="freely"), packing=False),
-    "fifo": Rules(Policy(passing="never"), packing=False),
+    "stoker": Rules(packing=False),
+    "stoker-auto": Rules(),
+    "age": Rules(Policy(order="age"), packing=False),
+    "age-auto": Rules(Policy(order="age")),
+    "shortest": Rules(Policy(order="shortest"), packing=False),
+    "easy": Rules(Policy(order="age"), packing=False, exact=True),
+    "packing": Rules(Policy(order="age", passing="freely")),
+    "first-fit": Rules(Policy(order="age", passing="freely"), packing=False),
+    "fifo": Rules(Policy(order="age", passing="never"), packing=False),
 }
-
-BOUND = "bound"
-"""What no policy can do better; no machine can be run so."""
+REFERENCES: Mapping[str, int] = {"srtf": 1, "srtf-packing": 2}
+"""Policies that no machine can follow, and how many jobs run on a GPU at full speed in each."""
 
 SENTENCES: Mapping[str, str] = {
-    "stoker": "what Stoker does unless it is told otherwise: by age, no job is delayed for long, packed",
-    "shortest": 'the same with order = "shortest"',
+    "stoker": "what Stoker does without any option: whole GPUs in the fair order",
+    "stoker-auto": "what Stoker does with --vram auto: the fair order, and jobs share GPUs by what was learnt of them",
+    "age": 'stoker with order = "age": the oldest first, and a blocked job has a reservation',
+    "age-auto": 'stoker-auto with order = "age"',
+    "shortest": 'stoker with order = "shortest": by submission plus expected work',
+    "easy": "EASY backfilling: whole GPUs by age with a reservation, and all durations known",
     "packing": "first-fit, and jobs share GPUs by what was learnt of them",
     "first-fit": "whole GPUs by age, and jobs that find room pass those that do not",
     "fifo": "whole GPUs by age, and no job passes another",
-    BOUND: "not reachable: all is known beforehand, stopping is free, and two jobs on a GPU run at full speed",
+    "srtf": "a reference that cannot be reached: least remaining work first, all durations known, stopping is free",
+    "srtf-packing": "the same, and two jobs on a GPU run at full speed",
 }
-
-AT_FULL_SPEED = 2
-"""Jobs that share a GPU without slowing each other down: no measured pair did more than twice the work of one."""
 _CLOSE = 1e-6
 
 
-def best_possible(works: Sequence[Work], gpus: int) -> Outcome:
-    """Least remaining work first, stopped and moved at no cost, with all durations known beforehand."""
-    return _Ideal(works, gpus).play()
+def shortest_remaining_first(works: Sequence[Work], gpus: int, per_gpu: int = 1) -> Outcome:
+    """Least remaining work first, stopped and moved at no cost, with all durations known beforehand.
+
+    It is a reference and no bound: three light jobs on a GPU can do more, and for wide jobs it is not optimal.
+    """
+    return _Ideal(works, gpus, per_gpu).play()
 
 
 class _Ideal:
     """A machine on which stopping and moving a job costs nothing."""
 
-    def __init__(self, works: Sequence[Work], gpus: int) -> None:
+    def __init__(self, works: Sequence[Work], gpus: int, per_gpu: int) -> None:
         self._gpus = gpus
+        self._per_gpu = per_gpu
         self._arrivals = sorted(works, key=lambda work: (-work.arrival, -work.id))
-        self._lives = {work.id: Life(work.id, work.arrival, work.gpus) for work in works}
+        self._lives = {work.id: Life(work.id, work.arrival, work.gpus, work.seconds) for work in works}
         self._left: dict[int, float] = {}
         self._now = self._busy = self._shared = 0.0
 
@@ -100,7 +109,7 @@ class _Ideal:
 
     def _choose(self) -> list[int]:
         """Jobs that run now, as many as fit."""
-        room = self._gpus * AT_FULL_SPEED
+        room = self._gpus * self._per_gpu
         chosen = []
         for job_id in sorted(self._left, key=lambda job_id: self._left[job_id] * self._lives[job_id].gpus):
             if self._lives[job_id].gpus <= room:

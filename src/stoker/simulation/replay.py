@@ -12,13 +12,17 @@ from msgspec import Struct, structs
 from stoker.core.errors import UsageError
 from stoker.core.units import count_text, device_sizes, size_text
 from stoker.simulation.machine import replay, virtual_devices
-from stoker.simulation.policies import BOUND, RULES, best_possible, by_pairs
+from stoker.simulation.policies import REFERENCES, RULES, by_pairs, shortest_remaining_first
 from stoker.simulation.trace import read_models, read_trace
 from stoker.simulation.workload import BUILT_IN, Models, Outcome, Row, Work, capped, draw, extract, offered_load, paced
 
 SCHEMA = "stoker.simulate/1"
-POLICIES = (*RULES, BOUND)
+POLICIES = (*RULES, *REFERENCES)
 MOST_GPUS = 1024
+
+
+SHORT = 600.0
+"""Seconds; a job that runs for less counts as this when its slowdown is computed."""
 
 
 class Figures(Struct, frozen=True):
@@ -27,7 +31,15 @@ class Figures(Struct, frozen=True):
     jobs: int
     completion_mean: float
     completion_p95: float
+    completion_p99: float
     wait_mean: float
+    wide_wait_mean: float
+    """Of jobs on several GPUs that need at least half of the machine."""
+    wide_wait_max: float
+    slowdown_mean: float
+    """Of the time from arrival to end, divided by the run time or ten minutes, whichever is more."""
+    slowdown_p99: float
+    slowdown_max: float
     makespan: float
     utilisation: float
     """Share of the GPU-time in which a GPU had a job."""
@@ -43,12 +55,24 @@ def figures(outcome: Outcome) -> Figures:
     ended = [life for life in outcome.lives if life.end is not None]
     completions = completion_times(outcome)
     waits = [life.start - life.arrival for life in ended if life.start is not None]
+    wide = [
+        life.start - life.arrival
+        for life in ended
+        if life.start is not None and life.gpus > 1 and 2 * life.gpus >= outcome.gpus
+    ]
+    slowdowns = sorted((life.end - life.arrival) / max(SHORT, life.seconds) for life in ended if life.end is not None)
     makespan = max((life.end for life in ended if life.end is not None), default=0.0)
     return Figures(
         jobs=len(outcome.lives),
         completion_mean=_mean(completions),
         completion_p95=percentile(completions, 0.95),
+        completion_p99=percentile(completions, 0.99),
         wait_mean=_mean(waits),
+        wide_wait_mean=_mean(wide),
+        wide_wait_max=max(wide, default=0.0),
+        slowdown_mean=_mean(slowdowns),
+        slowdown_p99=percentile(slowdowns, 0.99),
+        slowdown_max=max(slowdowns, default=0.0),
         makespan=makespan,
         utilisation=outcome.busy / (outcome.gpus * makespan) if makespan else 0.0,
         packed=outcome.shared / outcome.busy if outcome.busy else 0.0,
@@ -174,9 +198,9 @@ def _runnable(rows: Sequence[Row], sizes: Sequence[int], options: ReplayOptions)
 
 def outcome_of(policy: str, setup: Setup, *, oracle: bool) -> Outcome:
     """Replay the jobs by one policy."""
-    if policy == BOUND:
-        return best_possible(setup.works, len(setup.sizes))
-    rules = structs.replace(RULES[policy], exact=oracle)
+    if policy in REFERENCES:
+        return shortest_remaining_first(setup.works, len(setup.sizes), REFERENCES[policy])
+    rules = structs.replace(RULES[policy], exact=oracle or RULES[policy].exact)
     return replay(setup.works, virtual_devices(setup.sizes), rules, by_pairs(setup.models.pairs))
 
 

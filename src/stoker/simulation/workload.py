@@ -50,6 +50,8 @@ class Life(Struct):
     job: int
     arrival: float
     gpus: int
+    seconds: float
+    """How long it runs with its GPUs to itself."""
     start: float | None = None
     """When its first attempt started."""
     end: float | None = None
@@ -208,19 +210,32 @@ SWELL_SPREAD = 0.137
 """Of each job: a pair of equal ones then takes from -15 to +17 % of its sum (5th and 95th percentile), as measured."""
 
 
-def draw(rows: Sequence[Row], models: Models, largest: int, random: Random) -> list[Work]:
-    """The jobs with all that is missing, numbered by arrival; none needs more memory than the largest GPU has."""
-    return _Drawing(models, largest, random).works(rows)
+def draw(
+    rows: Sequence[Row],
+    models: Models,
+    largest: int,
+    random: Random,
+    *,
+    repeats: float = REPEATS,
+    spread: float = SPREAD,
+) -> list[Work]:
+    """The jobs with all that is missing, numbered by arrival; none needs more memory than the largest GPU has.
+
+    `repeats` is the share of jobs that are further runs of a program, `spread` how far apart these run times lie.
+    """
+    return _Drawing(models, largest, random, repeats, spread).works(rows)
 
 
 class _Drawing:
     """Draws missing facts; remembers the programs of every user."""
 
-    def __init__(self, models: Models, largest: int, random: Random) -> None:
+    def __init__(self, models: Models, largest: int, random: Random, repeats: float, spread: float) -> None:
         self._models = [model for model in models.table if model.memory <= largest] or list(models.table[:1])
         self._named = {model.name: model for model in models.table}
         self._largest = largest
         self._random = random
+        self._repeats = repeats
+        self._spread = spread
         self._programs: dict[tuple[str, int], list[tuple[float, str]]] = {}
         self._natures: dict[str, Model] = {}
 
@@ -252,8 +267,8 @@ class _Drawing:
         random = self._random
         known = self._programs.setdefault((row.user, row.gpus), [])
         length = log(max(1.0, row.seconds))
-        if known and random.random() < REPEATS:
-            about = length + random.gauss(0.0, SPREAD)
+        if known and random.random() < self._repeats:
+            about = length + random.gauss(0.0, self._spread)
             return min(known, key=lambda program: abs(program[0] - about))[1]
         kind = f"{row.user}/{row.gpus}/{len(known) + 1}"
         known.append((length, kind))

@@ -12,7 +12,7 @@ from stoker.core.job import Event, Job
 from stoker.core.learning import Learnt, Live
 from stoker.core.lease import Lease
 from stoker.core.planner.forecast import Forecast
-from stoker.core.planner.queue import Shape, WaitingJobs
+from stoker.core.planner.queue import WaitingJobs, Wants
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import Policy
 from stoker.store.paths import Paths
@@ -65,7 +65,7 @@ class SiteStatus(Struct, frozen=True):
     snapshot: Snapshot
     leases: Sequence[Lease] = ()
     """Those of other engines."""
-    waits: Mapping[Shape, Reason] = {}
+    waits: Sequence[tuple[Wants, Reason]] = ()
     reserved: int | None = None
     """The waiting job that devices are kept free for."""
     uses: Mapping[int, Live] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from stoker.core.job import Job, limit_of
 from stoker.core.learning import Learnt, expected_seconds, observe, observe_use, signature_of
@@ -13,6 +14,8 @@ from stoker.store.writer import Store
 WORTH_LEARNING = 1.0
 """Seconds; the durations of shorter runs are not recorded."""
 _REMEMBERED = 10_000
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 News = tuple[str, Learnt]
 """The signature of a kind of work, and what is now known of it."""
 
@@ -24,6 +27,7 @@ class RunHistory:
         self._store = store
         self._learnt: dict[str, Learnt] = {}
         self._signatures: dict[int, str] = {}
+        self._news: set[str] = set()
         self._has_learnt = store.has_learnt()
 
     def expected(self, job: Job) -> float | None:
@@ -36,7 +40,7 @@ class RunHistory:
 
     def estimate(self, shape: Shape, margin: int) -> Resources:
         """Resources to reserve for jobs of a shape, with a margin on what was learnt."""
-        return resolved(shape, self._known(shape.kind), margin) if shape.kind else shape.resources
+        return resolved(shape, self._known(shape.kind), margin) if shape.resources.shares else shape.resources
 
     def learn(self, job: Job, seconds: float) -> News | None:
         """Add the duration of a successful run; None where it is too short to record."""
@@ -63,26 +67,33 @@ class RunHistory:
         runs = [known[model].peaks for model in models if model in known]
         return any(peaks and max(peaks) < peak for peaks in runs)
 
+    def take_learnt(self) -> set[str]:
+        """The kinds of work of which more is known since the last call."""
+        news, self._news = self._news, set()
+        return news
+
     def _keep(self, signature: str, known: Learnt) -> News:
         self._has_learnt = True
-        self._learnt[signature] = known
+        self._news.add(signature)
+        _remember(self._learnt, signature, known)
         return signature, known
 
     def _known(self, signature: str) -> Learnt:
-        if signature not in self._learnt:
-            _make_room(self._learnt)
-            self._learnt[signature] = self._store.learnt(signature)
-        return self._learnt[signature]
+        known = self._learnt.pop(signature, None)
+        known = self._store.learnt(signature) if known is None else known
+        _remember(self._learnt, signature, known)
+        return known
 
     def _signature(self, job: Job) -> str:
         if job.kind:
             return job.kind
-        if job.id not in self._signatures:
-            _make_room(self._signatures)
-            self._signatures[job.id] = signature_of(job.command, job.spec.cwd)
-        return self._signatures[job.id]
+        signature = self._signatures.pop(job.id, "") or signature_of(job.command, job.spec.cwd)
+        _remember(self._signatures, job.id, signature)
+        return signature
 
 
-def _make_room(remembered: dict[int, str] | dict[str, Learnt]) -> None:
-    if len(remembered) >= _REMEMBERED:
-        remembered.clear()
+def _remember(remembered: dict[Key, Value], key: Key, value: Value) -> None:
+    """Add an entry as the newest one, and drop the oldest where there are too many."""
+    remembered[key] = value
+    if len(remembered) > _REMEMBERED:
+        del remembered[next(iter(remembered))]

@@ -12,16 +12,16 @@ from msgspec import Struct
 from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.learning import Live
 from stoker.core.lease import Lease
-from stoker.core.planner.queue import Shape
+from stoker.core.planner.queue import Wants
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import EngineSettings
 from stoker.store.paths import UNREADABLE
 
 
 class Wait(NamedTuple):
-    """Why the waiting jobs of one shape wait."""
+    """Why the jobs wait that want the same."""
 
-    shape: Shape
+    wants: Wants
     reason: Reason
 
 
@@ -72,9 +72,6 @@ class EngineStatus(Struct, frozen=True):
     def nested(self) -> bool:
         """Whether the engine runs inside a job, so that it knows only that job's part of the GPUs."""
         return any(device.whole is not None for device in self.devices)
-
-    def reason(self, shape: Shape) -> Reason | None:
-        return next((wait.reason for wait in self.waits if wait.shape == shape), None)
 
 
 def read_status(path: Path) -> EngineStatus | None:

@@ -143,7 +143,7 @@ class TestLimits:
 
     def test_smaller_jobs_do_not_pass(self) -> None:
         """A job too wide for the rest of the limit is not starved by narrow ones behind it."""
-        decided = decide(2, 1, slots=[slot(9, "0")], policy=Policy(max_use=2))
+        decided = decide(2, 1, slots=[slot(9, "0")], policy=Policy(order="age", max_use=2))
         assert where(decided) == {}
         assert (why(decided, 1, 2), why(decided, 2)) == (MaxUse(2), MaxUse(2))
 

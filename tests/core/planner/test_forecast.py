@@ -12,6 +12,7 @@ from stoker.core.settings import Policy
 from support.build import GIB, a_job, a_lease, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot
 
 TWO = a_snapshot(declared("0", "1"))
+AGE = Policy(order="age")
 
 
 def forecast_of(*jobs: Job, slots: list[Slot] | None = None, moment: float = 10.0, horizon: int = 64) -> Forecast:
@@ -104,8 +105,8 @@ def test_a_long_queue_is_told_by_how_much_runs_at_once() -> None:
 
 
 def test_work_of_unknown_length_may_be_taken_to_be_typical() -> None:
-    """The end of all is then a guess, and so are starts; a job of unknown duration has no end."""
-    now = Now(a_queue(a_job(3), a_job(4, limit=5.0)), [slot(1, "0"), slot(2, "1", until=12.0)], TWO, [], Policy(), 10.0)
+    """The end of all is then a guess, and so are starts; no end is told of a job that nobody knows."""
+    now = Now(a_queue(a_job(3), a_job(4, limit=5.0)), [slot(1, "0"), slot(2, "1", until=12.0)], TWO, [], AGE, 10.0)
     expected = forecast(now, limit_of, typical=20.0)
     assert expected.starts == {3: 12.0, 4: 30.0}
     assert expected.ends == {2: 12.0, 4: 35.0}

@@ -25,7 +25,7 @@ def decide(snapshot: Snapshot, policy: Policy | None = None, freed: float | None
 
 def reason(decided: Plan) -> Reason:
     """The only reason in the plan."""
-    (only,) = decided.waits.values()
+    ((_, only),) = decided.waits.items()
     return only
 
 

@@ -33,7 +33,7 @@ def test_a_prefetched_job_gets_the_devices_of_its_slot() -> None:
         a_queue(a_job(1, resources)), [slot(9, "1", "0", resources=resources, room=1)], TWO, [], Policy(), 0.0
     )
     assert decided.starts == (Start(a_job(1, resources), ("1", "0"), "k9", resources),)
-    assert decided.waits == {}
+    assert not decided.waits
 
 
 def test_only_the_same_resources_may_follow() -> None:
@@ -61,7 +61,7 @@ def test_no_job_is_prefetched_past_one_that_waits_for_the_device() -> None:
 def test_jobs_before_the_blocked_one_are_prefetched() -> None:
     """Only jobs after the blocked one are not prefetched."""
     queue = a_queue(a_job(1), a_job(2, a_need(2)), a_job(3))
-    decided = plan(queue, [slot(8, "0", room=2), slot(9, "1", room=2)], TWO, [], Policy(), 0.0)
+    decided = plan(queue, [slot(8, "0", room=2), slot(9, "1", room=2)], TWO, [], Policy(order="age"), 0.0)
     assert list(behind(decided)) == [1]
 
 

@@ -10,7 +10,7 @@ from support.build import a_job, a_lease, a_need, a_queue, a_snapshot, declared,
 FOUR = a_snapshot(declared("0", "1", "2", "3"))
 WIDE = a_job(1, a_need(4))
 NARROW = a_job(2)
-PATIENT = Policy(patience=60.0)
+PATIENT = Policy(order="age", patience=60.0)
 
 
 def test_the_devices_that_will_be_open_first_are_reserved() -> None:
@@ -109,14 +109,14 @@ def test_guesses_are_not_named_as_first_end() -> None:
 
 def test_all_may_pass_freely() -> None:
     """With passing "freely" there is no reservation."""
-    decided = plan(a_queue(WIDE, NARROW), [slot(9, "0")], FOUR, [], Policy(passing="freely"), 6000.0)
+    decided = plan(a_queue(WIDE, NARROW), [slot(9, "0")], FOUR, [], Policy(order="age", passing="freely"), 6000.0)
     assert (where(decided), decided.reserved) == ({2: "1"}, None)
 
 
 def test_no_job_may_pass() -> None:
     """The first blocked job stops all that need devices, but not those that need none or never fit."""
     queue = a_queue(WIDE, NARROW, a_job(3, a_need(0)), a_job(4, a_need(9)))
-    decided = plan(queue, [slot(9, "0", until=100.0)], FOUR, [], Policy(passing="never"), 10.0)
+    decided = plan(queue, [slot(9, "0", until=100.0)], FOUR, [], Policy(order="age", passing="never"), 10.0)
     assert where(decided) == {3: ""}
     assert decided.reason(NARROW) == KeptFree(1, 4)
     assert decided.reason(a_job(4, a_need(9))) == NeverFits("needs 9 GPUs; this machine has 4")

@@ -7,7 +7,7 @@ import pytest
 
 from stoker.core.job import Job
 from stoker.core.planner.plan import Start, plan
-from stoker.core.planner.queue import WaitingJobs, shape_of
+from stoker.core.planner.queue import WaitingJobs, Wants
 from stoker.core.planner.reasons import AtLimit, Crowded, Leased, NeverFits
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
@@ -84,7 +84,7 @@ def test_every_job_that_waits_has_a_reason() -> None:
 
 def test_a_group_that_is_used_up_has_no_reason() -> None:
     """Only shapes with waiting jobs are in the plan's waits."""
-    assert plan(a_queue(a_job(1)), [], TWO, [], Policy(), 0.0).waits == {}
+    assert not plan(a_queue(a_job(1)), [], TWO, [], Policy(), 0.0).waits
 
 
 def test_a_job_that_can_never_run_blocks_no_other() -> None:
@@ -114,7 +114,7 @@ def test_jobs_without_gpus_need_no_device() -> None:
 def test_never_fits_goes_before_the_limit() -> None:
     """The reason is that it never fits, not the limit."""
     decided = plan(a_queue(a_job(1, a_need(9))), [], TWO, [], Policy(max_running=0), 0.0)
-    assert decided.waits == {shape_of(a_job(1, a_need(9))): NeverFits("needs 9 GPUs; this machine has 2")}
+    assert list(decided.waits.items()) == [(Wants(a_need(9), 0), NeverFits("needs 9 GPUs; this machine has 2"))]
 
 
 def test_where_there_is_no_device_the_reason_is_why() -> None:
@@ -130,7 +130,7 @@ def test_where_there_is_no_device_the_reason_is_why() -> None:
 def test_allowed_devices_are_the_only_ones() -> None:
     """A job starts only on its allowed devices."""
     queue = a_queue(a_job(1, a_need(2, allowed=["1", "3"])), a_job(2, a_need(allowed=["3"])))
-    assert where(plan(queue, [], FOUR, [], Policy(), 0.0)) == {1: "1 3"}
+    assert where(plan(queue, [], FOUR, [], Policy(order="age"), 0.0)) == {1: "1 3"}
 
 
 def test_required_devices_are_waited_for_and_the_others_are_any() -> None:
@@ -185,11 +185,11 @@ def test_a_slot_without_gpus_takes_one_job() -> None:
 # -- packing -----------------------------------------------------------------------------------------
 
 
-def test_sharing_jobs_go_where_they_fit_tightest() -> None:
-    """The smallest sufficient gap is filled first."""
+def test_sharing_jobs_go_to_empty_devices_first_and_then_where_they_fit_tightest() -> None:
+    """The smallest sufficient device that is empty, and then the smallest sufficient gap."""
     snapshot = a_snapshot(simulated(24, 16, 10))
-    queue = a_queue(a_job(1, a_need(gib=9)), a_job(2, a_need(gib=6)), a_job(3, a_need(gib=9)))
-    assert where(plan(queue, [], snapshot, [], Policy(), 0.0)) == {1: "2", 2: "1", 3: "1"}
+    jobs = [a_job(1, a_need(gib=9)), a_job(2, a_need(gib=6)), a_job(3, a_need(gib=12)), a_job(4, a_need(gib=5))]
+    assert where(plan(a_queue(*jobs), [], snapshot, [], Policy(), 0.0)) == {1: "2", 2: "1", 3: "0", 4: "1"}
 
 
 def test_sharing_keeps_the_reserve_free() -> None:
@@ -237,7 +237,8 @@ def test_memory_on_a_device_of_unknown_size_means_all_of_it() -> None:
 def test_a_wide_sharing_job_gets_its_part_on_each_device() -> None:
     """A job may use a part of several GPUs."""
     queue = a_queue(a_job(1, a_need(2, gib=10)), a_job(2, a_need(2, gib=10)), a_job(3, a_need(gib=10)))
-    assert where(plan(queue, [], a_snapshot(simulated(24, 24)), [], Policy(), 0.0)) == {1: "0 1", 2: "0 1"}
+    decided = plan(queue, [], a_snapshot(simulated(24, 24)), [], Policy(order="age"), 0.0)
+    assert where(decided) == {1: "0 1", 2: "0 1"}
 
 
 def test_memory_beyond_the_reservations_counts_as_used() -> None:

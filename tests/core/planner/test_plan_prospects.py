@@ -11,7 +11,7 @@ from stoker.core.device import Device, Snapshot
 from stoker.core.lease import Lease
 from stoker.core.planner.occupancy import NOW, Occupancy, View
 from stoker.core.planner.placement import never_fits, reserve
-from stoker.core.planner.plan import Prospects, why_blocked
+from stoker.core.planner.prospects import Prospects, why_blocked
 from stoker.core.planner.reasons import NeverFits
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources

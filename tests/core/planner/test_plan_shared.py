@@ -63,11 +63,17 @@ def test_known_work_shares() -> None:
     assert isinstance(plan.reason(kindred(4)), MemoryShort)
 
 
-def test_the_tightest_gap_is_taken() -> None:
-    """A small job goes where it keeps a large gap free."""
-    held = [Slot("k", 9, Resources(memory=20 * GIB), ("1",))]
-    (start,) = decided([kindred(1, Resources(memory=2 * GIB))], held, Learnt(), (24, 24)).starts
-    assert start.devices == ("1",)
+def test_the_least_busy_device_is_taken_and_then_the_tightest_gap() -> None:
+    """An empty device before a shared one; of shared ones the least busy, and of equals the one with least room."""
+    small = kindred(1, Resources(memory=2 * GIB))
+    full, half, busy = (
+        Slot("k", 9, Resources(memory=20 * GIB), ("1",)),
+        Slot("l", 8, Resources(memory=10 * GIB), ("0",)),
+        Slot("m", 7, Resources(memory=20 * GIB, loads=((simulated(24)[0].model, 60),)), ("1",)),
+    )
+    for held, device in (([full], "0"), ([full, half], "1"), ([busy, half], "0")):
+        (start,) = decided([small], held, Learnt(), (24, 24)).starts
+        assert start.devices == (device,)
 
 
 def test_a_busy_gpu_takes_no_other_job() -> None:
@@ -201,7 +207,7 @@ def test_others_load_counts_too() -> None:
     """The load in the leases of other engines counts."""
     devices = simulated(24)
     snapshot = Snapshot(0.0, devices, {devices[0].id: Reading(used=GIB)})
-    lease = Lease((Claim(devices[0].claims[0], 2 * GIB, 99, load=80),), "bob", 7, "train", 0.0)
+    lease = Lease((Claim(devices[0].claims[0], 2 * GIB, 99, load=100),), "bob", 7, "train", 0.0)
     known = learnt(2 * GIB, load=60)
     busy = plan(
         a_queue(kindred(1)), [], snapshot, [lease], Policy(), 0.0, estimate=lambda shape: resolved(shape, known, 15)

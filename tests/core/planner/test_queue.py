@@ -22,8 +22,8 @@ def ids_by_shape(waiting: WaitingJobs) -> dict[tuple[int, int], list[int]]:
 
 def test_resources_and_priority_make_a_group() -> None:
     """Resources and priority make a group."""
-    waiting = a_queue(a_job(1), a_job(2, WIDE), a_job(3), a_job(4, priority=5), a_job(5, limit=60.0))
-    assert ids_by_shape(waiting) == {(1, 0): [1, 3, 5], (4, 0): [2], (1, 5): [4]}
+    waiting = a_queue(a_job(1), a_job(2, WIDE), a_job(3), a_job(4, priority=5))
+    assert ids_by_shape(waiting) == {(1, 0): [1, 3], (4, 0): [2], (1, 5): [4]}
 
 
 def test_a_job_that_comes_back_takes_its_old_place() -> None:

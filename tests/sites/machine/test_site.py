@@ -133,7 +133,7 @@ class TestPlacing:
         assert world.runner.called("start") == [["w1", f"{without}.1"]]
         reason = world.engine.reason(world.job(first))
         assert reason == Unclaimable(f"{path} is a file or a symbolic link, not a directory")
-        assert reason in world.engine.site.status().waits.values()
+        assert reason in [reason for _, reason in world.engine.site.status().waits]
         assert world.engine.trouble.startswith(reason.problem)
         world.engine.cancel(second, None, "")
         world.turn()
@@ -460,7 +460,7 @@ class TestStatus:
         assert [device.label for device in status.snapshot.devices] == ["0", "1"]
         assert len(status.leases) == 1
         assert isinstance(world.engine.reason(world.job(job)), Leased)
-        assert list(status.waits.values()) == [world.engine.reason(world.job(job))]
+        assert [reason for _, reason in status.waits] == [world.engine.reason(world.job(job))]
         world.ledger.release(held)
 
     def test_a_forecast_has_the_ends_of_running_jobs(self, world: EngineOnFakeRunner) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from stoker.cli.views.text import EMPTY, Column, Line, Span, clipped, table_lines
 from stoker.core.text import printable
 from stoker.core.units import count_text
-from stoker.simulation.policies import BOUND, SENTENCES
+from stoker.simulation.policies import REFERENCES, SENTENCES
 from stoker.simulation.replay import Report, Told
 
 BASELINE = "fifo"
@@ -155,7 +155,7 @@ def _grid(longest: float) -> list[str]:
 
 def _curve(one: Told, completions: Sequence[float], number: int, longest: float) -> list[str]:
     across, y = _WIDTH - _RIGHT + 12, _TOP + 12 + 18 * number
-    dashes = ' stroke-dasharray="5 4"' if one.policy == BOUND else ""
+    dashes = ' stroke-dasharray="5 4"' if one.policy in REFERENCES else ""
     stroke = f'fill="none" stroke="{_COLOURS[number % len(_COLOURS)]}" stroke-width="2"{dashes}'
     count = len(completions)
     picked = sorted({round(step * (count - 1) / _POINTS) for step in range(_POINTS + 1)}) if count else []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import islice
 from math import inf
 from typing import NamedTuple
 
@@ -13,8 +13,10 @@ from msgspec.structs import replace
 from stoker.core.device import Reading, Snapshot
 from stoker.core.job import Job
 from stoker.core.lease import Lease
+from stoker.core.planner.lanes import Estimate, Lanes
 from stoker.core.planner.occupancy import Slot
-from stoker.core.planner.plan import Estimate, Plan, Start, nothing_learnt, plan
+from stoker.core.planner.order import Order
+from stoker.core.planner.plan import Plan, Start, nothing_learnt, plan
 from stoker.core.planner.queue import WaitingJobs, caps_of
 from stoker.core.settings import Policy
 
@@ -42,6 +44,8 @@ class Now(Struct, frozen=True):
     policy: Policy
     moment: float
     estimate: Estimate = nothing_learnt
+    lanes: Lanes | None = None
+    """The waiting jobs in lanes, if there are any yet."""
 
 
 def forecast(now: Now, expects: Expects, horizon: int = HORIZON, typical: float | None = None) -> Forecast:
@@ -61,7 +65,11 @@ class _Ahead:
         self.now = now
         self.starts: dict[int, float] = {}
         self.ends = {slot.job: slot.until for slot in now.slots if slot.until is not None}
-        self.waiting = _nearest(now.waiting, horizon)
+        self.lanes = _lanes(now, expects)
+        self.waiting = WaitingJobs()
+        for row in self.lanes.rows:
+            for job in row.oldest(horizon):
+                self.waiting.add(job)
         self.moment = now.moment
         self._expects = expects
         self._horizon = horizon
@@ -108,7 +116,8 @@ class _Ahead:
         if until is not None and self._expects(job) is not None:
             self.ends[job.id] = until
         self.played.append(_Played(len(start.devices), self.moment, until))
-        self._slots.append(Slot(f"#{job.id}", job.id, start.resources, start.devices, until, caps=caps_of(job)))
+        worker, caps = f"#{job.id}", caps_of(job)
+        self._slots.append(Slot(worker, job.id, start.resources, start.devices, until, caps=caps, kind=job.kind))
 
     def _until(self, slot: Slot) -> float | None:
         if slot.until is not None or self._typical is None:
@@ -130,13 +139,14 @@ class _Played(NamedTuple):
         return max(1, self.gpus) * max(0.0, min(self.end, until) - self.begin)
 
 
-def _nearest(waiting: WaitingJobs, horizon: int) -> WaitingJobs:
-    """The first jobs of each group; further ones cannot start within the horizon."""
-    nearest = WaitingJobs()
-    for group in waiting.groups():
-        for job in islice(group, horizon):
-            nearest.add(job)
-    return nearest
+def _lanes(now: Now, expects: Expects) -> Lanes:
+    order = Order(now.policy, now.moment, expects, Counter(slot.kind for slot in now.slots))
+    if now.lanes is not None:
+        now.lanes.refresh(order, now.waiting.take_touched())
+        return now.lanes
+    lanes = Lanes(now.waiting, now.estimate)
+    lanes.refresh(order, [group.shape for group in now.waiting.groups()])
+    return lanes
 
 
 def _vacated(now: Now) -> Snapshot:
@@ -157,11 +167,11 @@ def _empty(ahead: _Ahead) -> float | None:
     if any(one.end is None for one in ahead.played):
         return None
     work = sum(one.work(inf) for one in ahead.played[:running])
-    for group in now.waiting.groups():
-        seconds = ahead.seconds(next(iter(group)))
+    for lane in ahead.lanes:
+        seconds = ahead.seconds(next(iter(lane.groups.first)))
         if seconds is None:
             return None
-        work += len(group) * seconds * max(1, group.shape.resources.gpus)
+        work += lane.size * seconds * max(1, lane.key.resources.gpus)
     at_once = _gpus_at_once(ahead)
     last = max((one.end for one in ahead.played[:running] if one.end is not None), default=0.0)
     return max(last, now.moment + work / at_once) if at_once else None

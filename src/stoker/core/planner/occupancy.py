@@ -47,6 +47,8 @@ class Slot(Struct, frozen=True):
     """When the running attempt started; None before that."""
     peak: int = 0
     """Most bytes measured on one of the devices; it may exceed the reservation."""
+    kind: str = ""
+    """The kind of work of the job."""
 
 
 def claims_on(device: Device, resources: Resources) -> tuple[Claim, ...]:
@@ -200,6 +202,11 @@ class Occupancy:
         if room is None:
             room = view.room[key] = self._count_room(view, at, key[1])
         return room
+
+    def crowding(self, view: View, resources: Resources) -> tuple[int, int]:
+        """How busy a device is for a sharing job: empty ones first, then by the learnt load of the co-tenants."""
+        load = self.room(view, resources).load if resources.shares else None
+        return (0, 0) if load is None else (1, self.busy - load)
 
     def holdings(self, view: View) -> Iterator[Holding]:
         """Our own claims on a device or on one that overlaps it."""

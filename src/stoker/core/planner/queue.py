@@ -39,6 +39,24 @@ class Shape(NamedTuple):
     """Bytes that it needs at least, as an earlier attempt showed."""
     exclusive: bool = False
     """Whether it may not share any more, after failures with co-tenants."""
+    limit: float | None = None
+    """Its time limit, which tells how much work it is."""
+
+
+class Wants(NamedTuple):
+    """What the reason of a waiting job depends on."""
+
+    resources: Resources
+    """What would be reserved for it."""
+    priority: int
+    caps: tuple[Cap, ...] = ()
+
+
+def roughly(wants: Wants) -> Wants:
+    """The same without memory and load. The plan refuses jobs that are alike in this together, if none of them fits."""
+    resources = wants.resources
+    memory = None if resources.memory is None else 0
+    return wants._replace(resources=replace(resources, memory=memory, predicted=(), loads=(), floor=0))
 
 
 CPU_JOBS = Cap("CPU jobs")
@@ -50,8 +68,9 @@ def shape_of(job: Job) -> Shape:
     """The shape of a job, which is the key of its group."""
     spec = job.spec
     if spec.group or spec.at_once is not None or not spec.resources.gpus or job.kind:
-        return Shape(spec.resources, spec.priority, caps_of(job), job.kind, job.floor, needs_exclusive(job))
-    return Shape(spec.resources, spec.priority)
+        caps, exclusive = caps_of(job), needs_exclusive(job)
+        return Shape(spec.resources, spec.priority, caps, job.kind, job.floor, exclusive, spec.limit)
+    return Shape(spec.resources, spec.priority, limit=spec.limit)
 
 
 def caps_of(job: Job) -> tuple[Cap, ...]:
@@ -87,6 +106,11 @@ class Group:
         for job_id in islice(self._ids, self._head, None):
             if job := self._job(job_id):
                 yield job
+
+    @property
+    def oldest(self) -> int:
+        """The id of the first job."""
+        return self._ids[self._head]
 
     def place(self, job_id: int) -> int:
         """How many jobs of the group come before this one."""
@@ -131,11 +155,12 @@ class Group:
 class WaitingJobs:
     """All waiting jobs, grouped by shape and sorted by id."""
 
-    __slots__ = ("_groups", "_jobs")
+    __slots__ = ("_groups", "_jobs", "_touched")
 
     def __init__(self) -> None:
         self._jobs: dict[int, Job] = {}
         self._groups: dict[Shape, Group] = {}
+        self._touched: set[Shape] = set()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -152,6 +177,7 @@ class WaitingJobs:
             group = self._groups[shape] = Group(shape, self._jobs)
         self._jobs[job.id] = job
         group.enter(job.id)
+        self._touched.add(shape)
 
     def remove(self, job_id: int) -> Job | None:
         """Remove a job, if it is here."""
@@ -161,6 +187,7 @@ class WaitingJobs:
         shape = shape_of(job)
         group = self._groups[shape]
         group.leave()
+        self._touched.add(shape)
         if not group:
             del self._groups[shape]
         return job
@@ -170,6 +197,17 @@ class WaitingJobs:
 
     def groups(self) -> Collection[Group]:
         return self._groups.values()
+
+    def group(self, shape: Shape) -> Group | None:
+        return self._groups.get(shape)
+
+    def touch_all(self) -> None:
+        self._touched = set(self._groups)
+
+    def take_touched(self) -> set[Shape]:
+        """The shapes whose jobs have changed since the last call."""
+        touched, self._touched = self._touched, set()
+        return touched
 
     def place(self, job: Job) -> int:
         """How many jobs of the same shape come before this one."""

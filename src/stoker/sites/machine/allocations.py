@@ -294,6 +294,7 @@ class Allocations:
             caps,
             since,
             allocation.peak,
+            head.kind,
         )
 
     def _until(self, head: Job) -> float | None:

@@ -17,6 +17,7 @@ from stoker.core.errors import StokerError
 from stoker.core.job import Active, Job, Stopping, resources_of, slot_of
 from stoker.core.launch import attempt_key
 from stoker.core.planner.forecast import Forecast, Now, forecast
+from stoker.core.planner.lanes import Lanes
 from stoker.core.planner.plan import Plan, Start, plan
 from stoker.core.planner.queue import Shape, WaitingJobs
 from stoker.core.planner.reasons import Reason, Unclaimable
@@ -129,6 +130,7 @@ class MachineSite:
         )
         self._within = config.within
         self._policy = Policy()
+        self._lanes = self._new_lanes()
         self._draining = False
         self._trouble = ""
         self._last_plan: Plan | None = None
@@ -204,7 +206,8 @@ class MachineSite:
             self._trouble = self._lease_check.trouble
 
     def place(self, now: float, policy: Policy) -> None:
-        self._policy = policy
+        if policy != self._policy:
+            self._policy, self._lanes = policy, self._new_lanes()
         if not self._jobs.plan_due or now < self._plan_after:
             return
         self._jobs.plan_due = False
@@ -238,6 +241,8 @@ class MachineSite:
 
     def _plan(self, now: float) -> Plan:
         jobs, observation = self._jobs, self._observation
+        for kind in self._history.take_learnt():
+            self._lanes.learnt(kind)
         fair_share = self._sharing.consider(observation, self._allocations, lambda: jobs.waiting_since, now)
         if self._refusal:
             fair_share = replace(fair_share, unclaimable=Unclaimable(self._refusal.message))
@@ -253,7 +258,13 @@ class MachineSite:
             fair_share,
             self._history.expected,
             self._estimate,
+            self._lanes,
         )
+
+    def _new_lanes(self) -> Lanes:
+        """Lanes of all waiting jobs, for a new policy."""
+        self._jobs.waiting.touch_all()
+        return Lanes(self._jobs.waiting, self._estimate)
 
     def _assign(self, start: Start) -> None:
         now = self._jobs.clock()
@@ -338,7 +349,7 @@ class MachineSite:
         return SiteStatus(
             observation.snapshot,
             observation.leases,
-            last.waits if last else {},
+            tuple(last.waits.items()) if last else (),
             last.reserved.job if last and last.reserved else None,
             self._telemetry.live(),
             "; ".join(filter(None, (self._shortages.trouble or self._trouble, self._runner.trouble)))
@@ -351,7 +362,9 @@ class MachineSite:
         now, observation = self._jobs.clock(), self._observation
         waiting = WaitingJobs() if self._draining else self._jobs.waiting
         slots = self._allocations.slots(self._jobs.active, 0.0, now)
-        present = Now(waiting, slots, observation.snapshot, observation.leases, self._policy, now, self._estimate)
+        lanes = None if self._draining else self._lanes
+        seen, leases = observation.snapshot, observation.leases
+        present = Now(waiting, slots, seen, leases, self._policy, now, self._estimate, lanes)
         return forecast(present, self._history.expected, typical=typical)
 
     def _estimate(self, shape: Shape) -> Resources:

@@ -1,0 +1,329 @@
+"""Waiting jobs in lanes: to the plan the jobs of a lane differ only in age, so it examines only the oldest.
+
+Every kind of work is a group, so there may be as many groups as jobs. Few of them differ in what is reserved for them
+and in their work, so there are few lanes. Lanes that differ only in memory and load make a row, and on a full machine
+the plan refuses a row as a whole.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import heappop, heappush, heapreplace, merge
+from itertools import islice
+from typing import Generic, NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from stoker.core.job import Job
+from stoker.core.planner.order import Order
+from stoker.core.planner.queue import Cap, Group, Shape, WaitingJobs, Wants, roughly
+from stoker.core.spec import Resources
+
+Thing = TypeVar("Thing")
+
+Estimate = Callable[[Shape], Resources]
+"""The resources to reserve for jobs of a shape."""
+
+
+class LaneKey(NamedTuple):
+    """What the jobs of a lane have in common."""
+
+    priority: int
+    caps: tuple[Cap, ...]
+    work: float
+    """By which the order ranks them."""
+    resources: Resources
+    """What is reserved for each."""
+
+
+def wants_of(key: LaneKey) -> Wants:
+    return Wants(key.resources, key.priority, key.caps)
+
+
+class RowKey(NamedTuple):
+    """What the jobs of a row have in common."""
+
+    wants: Wants
+    """Without memory and load."""
+    work: float
+
+
+def row_key_of(key: LaneKey) -> RowKey:
+    return RowKey(roughly(wants_of(key)), key.work)
+
+
+class ByAge(Generic[Thing]):
+    """Things sorted by the id of their oldest job."""
+
+    __slots__ = ("_ids", "_things")
+
+    def __init__(self) -> None:
+        self._ids: list[int] = []
+        self._things: dict[int, Thing] = {}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[Thing]:
+        return (self._things[head] for head in self._ids)
+
+    @property
+    def oldest(self) -> int:
+        return self._ids[0]
+
+    @property
+    def first(self) -> Thing:
+        return self._things[self._ids[0]]
+
+    def add(self, head: int, thing: Thing) -> None:
+        insort(self._ids, head)
+        self._things[head] = thing
+
+    def remove(self, head: int) -> None:
+        del self._ids[bisect_left(self._ids, head)]
+        del self._things[head]
+
+
+class Lane:
+    """Groups of one lane."""
+
+    __slots__ = ("groups", "key", "size")
+
+    def __init__(self, key: LaneKey) -> None:
+        self.key = key
+        self.groups: ByAge[Group] = ByAge()
+        self.size = 0
+
+
+class Row:
+    """Lanes of one row."""
+
+    __slots__ = ("key", "lanes")
+
+    def __init__(self, key: RowKey) -> None:
+        self.key = key
+        self.lanes: ByAge[Lane] = ByAge()
+
+    @property
+    def priority(self) -> int:
+        return self.key.wants.priority
+
+    @property
+    def size(self) -> int:
+        return sum(lane.size for lane in self.lanes)
+
+    @property
+    def job(self) -> Job:
+        """The oldest job."""
+        return next(iter(self.lanes.first.groups.first))
+
+    def oldest(self, most: int) -> Iterator[Job]:
+        """So many of the oldest jobs."""
+        walks = [Cursor(lane.key, lane.groups).walk() for lane in islice(self.lanes, most)]
+        return islice(merge(*walks, key=lambda job: job.id), most)
+
+    @property
+    def resources(self) -> Resources:
+        """What is reserved for the oldest job."""
+        return self.lanes.first.key.resources
+
+
+class Cursor:
+    """Walks through the jobs of a lane by age, without changing the lane; false at its end."""
+
+    def __init__(self, key: LaneKey, groups: Iterable[Group]) -> None:
+        self.key = key
+        self._groups = iter(groups)
+        self._next = next(self._groups, None)
+        self._open: list[tuple[int, Job, Iterator[Job]]] = []
+        self._fill()
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    @property
+    def priority(self) -> int:
+        return self.key.priority
+
+    @property
+    def job(self) -> Job:
+        return self._open[0][1]
+
+    @property
+    def size(self) -> int:
+        """How many jobs are left. To count them ends the walk."""
+        return sum(1 for _ in self.walk())
+
+    def walk(self) -> Iterator[Job]:
+        """All jobs from here on."""
+        while self:
+            yield self.job
+            self.advance()
+
+    def advance(self) -> None:
+        """Go on to the next job."""
+        jobs = self._open[0][2]
+        if job := next(jobs, None):
+            heapreplace(self._open, (job.id, job, jobs))
+        else:
+            heappop(self._open)
+        self._fill()
+
+    def split(self, work: float) -> Cursor:
+        """Take the group of the current job, which is now other work, out of this walk into one of its own."""
+        alone = Cursor(self.key._replace(work=work), ())
+        alone._open.append(heappop(self._open))
+        self._fill()
+        return alone
+
+    def _fill(self) -> None:
+        """Open the groups whose oldest job is older than all jobs of open groups."""
+        while self._next is not None and (not self._open or self._next.oldest < self._open[0][0]):
+            jobs = iter(self._next)
+            job = next(jobs)
+            heappush(self._open, (job.id, job, jobs))
+            self._next = next(self._groups, None)
+
+
+class _Filed(NamedTuple):
+    """Where a group is filed, and under which numbers."""
+
+    lane: Lane
+    head: int
+    size: int
+
+
+class _Least:
+    """The least memory and load of alike lanes: a lower bound, since lanes that go are not subtracted."""
+
+    def __init__(self) -> None:
+        self.seen = self.there = 0
+        self._memory: int | None = None
+        self._floor: int | None = None
+        self._predicted: dict[str, int] = {}
+        self._loads: dict[str, int] = {}
+
+    def add(self, resources: Resources) -> None:
+        loads = dict(resources.loads)
+        if self.seen:
+            self._loads = {model: min(load, loads.get(model, 0)) for model, load in self._loads.items()}
+        else:
+            self._loads = loads
+        self.seen += 1
+        self.there += 1
+        self._floor = resources.floor if self._floor is None else min(self._floor, resources.floor)
+        if resources.memory is not None:
+            self._memory = resources.memory if self._memory is None else min(self._memory, resources.memory)
+        for model, amount in resources.predicted:
+            self._predicted[model] = min(amount, self._predicted.get(model, amount))
+
+    def resources(self, rough: Resources) -> Resources:
+        """Resources of the row with the bounds."""
+        return replace(
+            rough,
+            memory=self._memory,
+            predicted=tuple(sorted(self._predicted.items())),
+            loads=tuple((model, load) for model, load in sorted(self._loads.items()) if load),
+            floor=self._floor or 0,
+        )
+
+
+class Lanes:
+    """All waiting jobs in lanes and rows. An engine keeps them from plan to plan, and refiles only what changed."""
+
+    def __init__(self, waiting: WaitingJobs, estimate: Estimate) -> None:
+        self._waiting = waiting
+        self._estimate = estimate
+        self._work: Callable[[Job], float] = lambda job: 0.0
+        self._filed: dict[Shape, _Filed] = {}
+        self._kinds: dict[str, set[Shape]] = {}
+        self._lanes: dict[LaneKey, Lane] = {}
+        self._rows: dict[RowKey, Row] = {}
+        self._least: dict[Resources, _Least] = {}
+        self._running: Mapping[str, int] = {}
+        self._learnt: set[str] = set()
+
+    @property
+    def rows(self) -> Iterable[Row]:
+        return self._rows.values()
+
+    def least(self, row: Row) -> Resources:
+        """Resources that no job of a row needs less than."""
+        rough = row.key.wants.resources
+        return self._least[rough].resources(rough)
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self._lanes.values())
+
+    def learnt(self, kind: str) -> None:
+        """Refile the jobs of a kind of which more is known now, at the next refresh."""
+        self._learnt.add(kind)
+
+    def refresh(self, order: Order, touched: Iterable[Shape]) -> None:
+        """Refile the groups that were touched, and those of kinds of which more or fewer jobs run."""
+        self._work = order.work
+        before, self._running = self._running, order.running()
+        kinds = {kind for kind in before.keys() | self._running.keys() if before.get(kind) != self._running.get(kind)}
+        shapes = set(touched)
+        for kind in kinds | self._learnt:
+            shapes |= self._kinds.get(kind, set())
+        self._learnt.clear()
+        groups = [group for shape in shapes if (group := self._waiting.group(shape)) is not None]
+        for shape in shapes & self._filed.keys():  # all of them first: a job may have moved from one to the other
+            self._remove(shape)
+        for group in groups:
+            self._file(group)
+
+    def _file(self, group: Group) -> None:
+        shape, head = group.shape, group.oldest
+        resources = self._estimate(shape)
+        key = LaneKey(shape.priority, shape.caps, self._work(next(iter(group))), resources)
+        row_key = row_key_of(key)
+        lane, row = self._lanes.get(key), self._rows.get(row_key)
+        if row is None:
+            row = self._rows[row_key] = Row(row_key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(key)
+            self._least.setdefault(row_key.wants.resources, _Least()).add(resources)
+        else:
+            row.lanes.remove(lane.groups.oldest)
+        lane.groups.add(head, group)
+        lane.size += len(group)
+        row.lanes.add(lane.groups.oldest, lane)
+        self._filed[shape] = _Filed(lane, head, len(group))
+        if shape.kind:
+            self._kinds.setdefault(shape.kind, set()).add(shape)
+
+    def _remove(self, shape: Shape) -> None:
+        lane, head, size = self._filed.pop(shape)
+        key = lane.key
+        row_key = row_key_of(key)
+        row = self._rows[row_key]
+        row.lanes.remove(lane.groups.oldest)
+        lane.groups.remove(head)
+        lane.size -= size
+        if lane.groups:
+            row.lanes.add(lane.groups.oldest, lane)
+        else:
+            del self._lanes[key]
+            self._forget(row_key.wants.resources)
+        if not row.lanes:
+            del self._rows[row_key]
+        if shape.kind:
+            shapes = self._kinds[shape.kind]
+            shapes.discard(shape)
+            if not shapes:
+                del self._kinds[shape.kind]
+
+    def _forget(self, rough: Resources) -> None:
+        """Find the bound anew once half of the lanes that made it are gone."""
+        least = self._least[rough]
+        least.there -= 1
+        if not least.there:
+            del self._least[rough]
+        elif least.seen > 2 * least.there:
+            self._least[rough] = least = _Least()
+            for key in self._lanes:
+                if row_key_of(key).wants.resources == rough:
+                    least.add(key.resources)

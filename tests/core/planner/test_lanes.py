@@ -1,0 +1,191 @@
+"""Lanes: the plan over lanes is the plan over single jobs, and costs the same for any number of kinds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from stoker.core.job import Job
+from stoker.core.learning import Learnt, Runs
+from stoker.core.planner.fairshare import NO_OTHER_ENGINES
+from stoker.core.planner.lanes import LaneKey, Lanes
+from stoker.core.planner.occupancy import Occupancy, Slot, View
+from stoker.core.planner.order import Order
+from stoker.core.planner.plan import Plan, Start, _Planner, plan
+from stoker.core.planner.prospects import Prospects
+from stoker.core.planner.queue import Shape, WaitingJobs, resolved, shape_of
+from stoker.core.settings import Policy
+from stoker.core.spec import Resources
+from support.build import GIB, a_job, a_need, a_queue, a_snapshot, simulated
+
+NOW = 100_000.0
+CARDS = simulated(24, 24, 16)
+MODEL = CARDS[0].model
+KINDS = {
+    "new": Learnt(),
+    "small": Learnt((128.0,), {MODEL: Runs((2 * GIB,), (20,))}),
+    "large": Learnt((2048.0,), {MODEL: Runs((15 * GIB,), (90,))}),
+    "busy": Learnt((512.0,), {MODEL: Runs((4 * GIB,), (95,))}),
+}
+NEEDS = [Resources(), a_need(2), Resources(auto=True), a_need(gib=6), a_need(gib=18), a_need(allowed=["1"]), a_need(9)]
+
+
+def estimate(shape: Shape) -> Resources:
+    return resolved(shape, KINDS.get(shape.kind, Learnt()), 15)
+
+
+def expects(job: Job) -> float | None:
+    """All durations are powers of two, to which work is rounded: so jobs of one lane take the same time."""
+    known = KINDS.get(job.kind, Learnt()).seconds
+    return job.spec.limit or (known[0] if known else None)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> list[Job]:
+    """Up to twelve jobs in the order of their submission."""
+    some = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from(NEEDS),
+                st.sampled_from(sorted(KINDS)),
+                st.sampled_from([None, 64.0, 1024.0]),
+                st.integers(0, 1),
+                st.sampled_from([1.0, 600.0, 7200.0]),
+            ),
+            min_size=1,
+            max_size=12,
+        )
+    )
+    ages = sorted((age for *_, age in some), reverse=True)
+    return [
+        replace(a_job(number, need, limit=limit, priority=priority), kind=kind, submitted=NOW - age)
+        for number, ((need, kind, limit, priority, _), age) in enumerate(zip(some, ages, strict=True), 1)
+    ]
+
+
+SLOTS = st.lists(
+    st.tuples(st.sampled_from([Resources(), a_need(gib=10)]), st.sampled_from("012"), st.sampled_from(sorted(KINDS))),
+    max_size=2,
+    unique_by=lambda one: one[1],
+).map(
+    lambda some: [
+        Slot(f"w{number}", 100 + number, need, (device,), NOW + 300, since=NOW - 60, kind=kind)
+        for number, (need, device, kind) in enumerate(some)
+    ]
+)
+POLICIES = st.builds(
+    Policy,
+    order=st.sampled_from(["fair", "age", "shortest"]),
+    passing=st.sampled_from(["reserved", "freely", "never"]),
+    max_running=st.none() | st.integers(0, 3),
+    max_use=st.none() | st.integers(1, 2),
+    patience=st.just(0.0),
+)
+
+
+def one_by_one(waiting: list[Job], slots: list[Slot], policy: Policy) -> list[Start]:
+    """The plan without lanes: of all jobs the first in order is tried, again and again."""
+    occupancy = Occupancy(slots, a_snapshot(CARDS, NOW), [], policy=policy, now=NOW, freed={})
+    order = Order(policy, NOW, expects, Counter(slot.kind for slot in slots))
+    prospects = Prospects(occupancy, a_snapshot(CARDS, NOW), policy)
+    lanes = Lanes(WaitingJobs(), estimate)
+    planner = _Planner(
+        occupancy, prospects, slots, lanes=lanes, order=order, policy=policy, fair_share=NO_OTHER_ENGINES
+    )
+    left = list(waiting)
+    while left:
+        job = min(left, key=lambda job: (-job.spec.priority, order.key(job), job.id))
+        left.remove(job)
+        shape = shape_of(job)
+        outcome = planner.start_now(job, LaneKey(shape.priority, shape.caps, order.work(job), estimate(shape)))
+        if isinstance(outcome, Start):
+            planner.starts.append(outcome)
+            order.started(job)
+    return planner.starts
+
+
+def planned(waiting: WaitingJobs, slots: list[Slot], policy: Policy, lanes: Lanes | None = None) -> Plan:
+    snapshot = a_snapshot(CARDS, NOW)
+    return plan(waiting, slots, snapshot, [], policy, NOW, expects=expects, estimate=estimate, lanes=lanes)
+
+
+@settings(max_examples=300, derandomize=True, deadline=None)
+@given(jobs(), SLOTS, POLICIES)
+def test_lanes_change_nothing(waiting: list[Job], slots: list[Slot], policy: Policy) -> None:
+    """The same jobs start on the same devices as if each was tried by itself; all others have a reason."""
+    decided = planned(a_queue(*waiting), slots, policy)
+    assert list(decided.starts) == one_by_one(waiting, slots, policy)
+    started = {start.job.id for start in decided.starts}
+    assert all((decided.reason(job) is None) == (job.id in started) for job in waiting)
+
+
+@settings(max_examples=200, derandomize=True, deadline=None)
+@given(st.lists(jobs(), min_size=2, max_size=5), SLOTS, POLICIES, st.randoms(use_true_random=False))
+def test_kept_lanes_are_those_made_anew(
+    batches: list[list[Job]], slots: list[Slot], policy: Policy, random: Random
+) -> None:
+    """However jobs come, go and are learnt of, lanes that are kept give the plan of new ones."""
+    waiting = WaitingJobs()
+    known = dict(KINDS)
+    lanes = Lanes(waiting, lambda shape: resolved(shape, known.get(shape.kind, Learnt()), 15))
+    for number, batch in enumerate(batches):
+        for job in batch:  # some are edited: another job takes the place of one with the same id
+            waiting.add(replace(job, id=100 * random.randrange(max(1, number), number + 2) + job.id))
+        for group in list(waiting.groups()):
+            for job in list(group):
+                if random.random() < 0.3:
+                    waiting.remove(job.id)
+        known["new"] = random.choice(list(KINDS.values()))
+        lanes.learnt("new")
+        running = slots[: random.randrange(3)]
+        fresh = Lanes(waiting, lambda shape: resolved(shape, known.get(shape.kind, Learnt()), 15))
+        order = Order(policy, NOW, expects, Counter(slot.kind for slot in running))
+        fresh.refresh(order, [group.shape for group in waiting.groups()])
+        kept = planned(waiting, running, policy, lanes)
+        assert kept.starts == planned(waiting, running, policy, fresh).starts
+        assert {lane.key: lane.size for lane in lanes} == {lane.key: lane.size for lane in fresh}
+        for start in kept.starts:
+            waiting.remove(start.job.id)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_cost_does_not_grow_with_the_kinds(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full machine a plan examines as many devices for a thousand kinds as for ten."""
+    looks: Counter[int] = Counter()
+    fit = Occupancy.fit
+
+    def counted(self: Occupancy, view: View, *more: object) -> int | None:
+        looks[number] += 1
+        return fit(self, view, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Occupancy, "fit", counted)
+    slots = [Slot(f"w{card.id}", 9000, Resources(), (card.id,), None, since=NOW - 60) for card in CARDS]
+    for number in (10, 1000):
+        random = Random(1)
+        runs = {
+            f"kind{one}": Learnt((300.0,), {MODEL: Runs((random.randrange(1, 20 * GIB),), (random.randrange(100),))})
+            for one in range(number)
+        }
+        auto = Resources(auto=True)
+        waiting = a_queue(*(replace(a_job(one + 1, auto), kind=f"kind{one}") for one in range(number)))
+        lanes = Lanes(waiting, lambda shape: resolved(shape, runs[shape.kind] if known else Learnt(), 15))  # noqa: B023
+        for _ in range(2):
+            looks[number] = 0
+            assert not planned(waiting, slots, Policy(), lanes).starts
+    assert looks[1000] == looks[10]
+
+
+def test_an_edited_job_changes_its_lane() -> None:
+    """Whatever it was before and is now: it is in one lane, and starts."""
+    waiting = WaitingJobs()
+    lanes = Lanes(waiting, estimate)
+    for gib in range(1, 24):
+        waiting.add(a_job(1, a_need(gib=gib)))
+        decided = planned(waiting, [], Policy(max_running=0), lanes)
+        assert (decided.starts, [lane.size for lane in lanes]) == ((), [1])
+    assert [start.job.id for start in planned(waiting, [], Policy(), lanes).starts] == [1]

@@ -61,7 +61,7 @@ PURE = {
 }
 """All that the core may use: nothing with a clock, a file, a process, an environment or a log."""
 
-FORKED = {"journal", "processes", "spawn", "worker", "forkserver"}
+FORKED = {"forkserver", "inherited", "journal", "processes", "spawn", "worker"}
 """Modules of the runner that workers consist of; they must stay small, so they use only the standard library."""
 
 THIRD_PARTY = {

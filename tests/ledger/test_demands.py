@@ -166,7 +166,7 @@ def test_kill_ends_the_demand(ledger: Ledger, user: User) -> None:
         waiter.wait(PATIENCE_SECONDS)
     view = ledger.live()
     assert view.demands == {}
-    assert view.warnings == (f"ignored {ledger.path / name}: left behind by {user.name}, nobody holds it",)
+    assert view.warnings == (f"ignored {ledger.path / name}: left behind by {user.name}, no process holds it",)
 
 
 def test_own_leftovers_are_removed(ledger: Ledger) -> None:

@@ -217,7 +217,7 @@ class TestLifetime:
         view = ledger.live()
         assert view.leases == {}
         (warning,) = view.warnings
-        assert warning == f"ignored {ledger.path / name}: left behind by {users[0].name}, nobody holds it"
+        assert warning == f"ignored {ledger.path / name}: left behind by {users[0].name}, no process holds it"
         assert is_free(ledger)
         assert programs.seen_by(users[0], ledger) == ({}, [])
         assert not (ledger.path / name).exists()

@@ -37,7 +37,7 @@ WARNINGS = 8
 """Ignored files that are named one by one; more get one sentence in all."""
 SWEEP_LIMIT = 16
 SWEEP_SECONDS = 60.0
-"""Age of an unfinished file that nobody is writing any more."""
+"""Age at which an unfinished file belongs to a process that was killed."""
 
 _NAME = re.compile(r"([0-9]{1,10})\.[0-9a-f]{16}\.[a-z]+")
 _TRIES = 10
@@ -203,7 +203,7 @@ def _examine(
         return None
     _check_size(status)
     if stale:
-        raise InvalidFile(f"left behind by {owner_name(uid)}, nobody holds it")
+        raise InvalidFile(f"left behind by {owner_name(uid)}, no process holds it")
     if sizes[uid] + status.st_size > OWNER_BYTES:
         raise InvalidFile(f"its owner has more than {OWNER_BYTES:,} bytes")
     sizes[uid] += status.st_size

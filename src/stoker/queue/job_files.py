@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 NO_SHELLS = ("nologin", "false")
-"""Names of programs that accounts have as SHELL so that nobody can log in."""
+"""Names of programs that accounts have as SHELL to refuse logins."""
 
 PLAIN = JobOptions()
 """Options of a job that has none of its own. Most jobs share this object, so `is` finds them."""

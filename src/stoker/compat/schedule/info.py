@@ -333,7 +333,7 @@ class InfoFile:
             os.umask(mask)
 
     def _unusable(self, verb: str, error: OSError) -> InfoUnusable:
-        reasons = {errno.ELOOP: "it is a symbolic link", errno.EAGAIN: "somebody keeps it locked"}
+        reasons = {errno.ELOOP: "it is a symbolic link", errno.EAGAIN: "another process keeps it locked"}
         reason = reasons.get(error.errno or 0, error.strerror)
         return InfoUnusable(f"{self._path} cannot be {verb}: {reason}", "the GPUs are shared all the same")
 

@@ -43,6 +43,7 @@ from stoker.queue.select import find
 from stoker.queue.view_builder import job_line
 from stoker.queue.view_model import JobLine, amount_now, exactly, moment, resources_of_attempts
 from stoker.queue.view_text import oom_advice, sparing_text
+from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths
 from stoker.store.reports import Latest, read_latest
 from stoker.store.schema import AttemptRow
@@ -236,13 +237,15 @@ class SelectedJobs(Struct, frozen=True):
     jobs: list[JobDetails]
 
 
-def read_jobs(paths: Paths, words: Sequence[str], *, simulated: bool, environment: bool = False) -> SelectedJobs:
-    """The jobs that the words select, in their order."""
+def read_jobs(
+    paths: Paths, words: Sequence[str], chosen: Filter = NO_FILTER, *, simulated: bool, environment: bool = False
+) -> SelectedJobs:
+    """The jobs that the words and the filter select, in their order."""
     secrets = _secrets()
     with known(paths, simulated=simulated) as knowledge:
         store = knowledge.store
         assert isinstance(store, Store)
-        jobs = [job for job_id in find(store, words) if (job := store.job(job_id)) is not None]
+        jobs = [job for job_id in find(store, words, chosen=chosen) if (job := store.job(job_id)) is not None]
         details = [details_of(job, knowledge, secrets, environment=environment) for job in jobs]
         now = knowledge.now
     reported = [replace(job, reported=read_latest(paths.report(job.id))) for job in details]

@@ -178,6 +178,23 @@ class Cursor:
         self._fill()
         return alone
 
+    def split_until(self, wanted: Callable[[Job], bool], most: int) -> Cursor:
+        """Take the groups before the next wanted job out of this walk into one of their own.
+
+        All groups, if none of the next `most` is wanted: then this walk is at its end.
+        """
+        skipped = Cursor(self.key, ())
+        for _ in range(most):
+            if not self or wanted(self.job):
+                return skipped
+            heappush(skipped._open, heappop(self._open))
+            self._fill()
+        for opened in self._open:
+            heappush(skipped._open, opened)
+        skipped._groups, skipped._next = self._groups, self._next
+        self._open, self._next = [], None
+        return skipped
+
     def _fill(self) -> None:
         """Open the groups whose oldest job is older than all jobs of open groups."""
         while self._next is not None and (not self._open or self._next.oldest < self._open[0][0]):

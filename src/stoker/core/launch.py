@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from stoker.core.device import Device
 from stoker.core.job import Ended, Job, id_text, resources_of
-from stoker.core.spec import Command, JobSpec, NewJob, Resources, amount_on
+from stoker.core.spec import Command, EarlySignal, JobSpec, NewJob, Resources, amount_on
 
 INHERIT = "-"
 _NO_PREALLOCATION = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -41,6 +41,8 @@ class Order(Struct, frozen=True):
     grace: float
     mps_terminate: tuple[str, ...] = ()
     """A command to run before the attempt is killed; the ids of its processes are appended."""
+    signal: EarlySignal | None = None
+    """Sent before the limit; a worker of an older version does not know it."""
 
 
 def attempt_key(job_id: int, number: int) -> str:
@@ -123,6 +125,7 @@ def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devic
         err=outputs[1],
         limit=job.spec.limit,
         grace=job.spec.grace,
+        signal=job.spec.signal,
     )
 
 

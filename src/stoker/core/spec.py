@@ -63,6 +63,16 @@ def load_on(resources: Resources, device: Device) -> int:
     return dict(resources.loads).get(device.model, 0) if resources.loads else 0
 
 
+class EarlySignal(Struct, frozen=True):
+    """A signal that the worker sends before the time limit, so that a program can save its state."""
+
+    number: int
+    seconds: float = 60.0
+    """Before the limit."""
+    command_only: bool = False
+    """Whether only the command gets it, and not the processes that it started."""
+
+
 class JobSpec(Struct, frozen=True):
     """How a job runs, apart from its command. Most jobs of a batch share one object."""
 
@@ -75,6 +85,7 @@ class JobSpec(Struct, frozen=True):
     umask: int = 0o022
     limit: float | None = None
     """Time limit in seconds."""
+    signal: EarlySignal | None = None
     grace: float = 30.0
     """Seconds between TERM and KILL."""
     retries: int = 0

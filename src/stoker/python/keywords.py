@@ -37,6 +37,7 @@ class Keywords(TypedDict, total=False):
     group: str
     time: str | int | timedelta
     grace: str | int | timedelta
+    signal: str
     begin: str | datetime
     after: Job | int | str | Sequence[Job | int | str]
     retries: int

@@ -24,6 +24,7 @@ from stoker.queue.control import Control, default_log, warn
 from stoker.queue.options import JobOptions, Surroundings, check_mps, parse_vram, spec_of, vram_word
 from stoker.queue.preflight import Preflight
 from stoker.queue.select import resolve_after
+from stoker.queue.signals import check_early_signal, early_signal_text
 from stoker.queue.view_model import amount_now, resources_of_attempts
 from stoker.queue.view_text import LocalZone
 from stoker.store.engine_lock import QUEUE
@@ -96,6 +97,7 @@ _OF_THE_SPEC = {
     "priority": "priority",
     "time": "limit",
     "grace": "grace",
+    "signal": "signal",
     "retries": "retries",
     "retry_on": "retry_on",
     "no_requeue": "requeue",
@@ -140,6 +142,7 @@ class Rewriter:
         spec = msgspec.structs.replace(
             job.spec, resources=msgspec.structs.replace(job.spec.resources, **resources), **changed
         )
+        check_early_signal(spec.signal, spec.limit)
         if resources:
             check_mps(spec.resources)
             self.refuse_impossible(job, spec.resources)
@@ -196,6 +199,7 @@ _COMMENTS = {
     "priority": "higher starts first",
     "time": "limit, for example 2h",
     "grace": "between TERM and KILL",
+    "signal": "before the time limit, for example USR1@60",
     "begin": "not before: 22:00, now+1hour",
     "after": "after these jobs succeeded; any:ID, notok:ID",
     "retry_on": "for example oom,timeout,75; empty is any failure",
@@ -216,6 +220,7 @@ def options_of(job: Job, label: Callable[[str], str], name: Name = str) -> dict[
         "gpu_type": resources.model,
         "time": "" if spec.limit is None else _seconds(spec.limit),
         "grace": _seconds(spec.grace),
+        "signal": "" if spec.signal is None else early_signal_text(spec.signal),
         "begin": "" if spec.begin is None else datetime.fromtimestamp(int(spec.begin), LocalZone()).isoformat(),
         "after": ",".join(f"{one.kind}:{one.target if one.array else name(one.target)}" for one in spec.after),
         "retries": spec.retries,

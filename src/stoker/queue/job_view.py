@@ -40,6 +40,7 @@ from stoker.core.units import size_text
 from stoker.queue.config import load_config
 from stoker.queue.knowledge import Knowledge, known
 from stoker.queue.select import find
+from stoker.queue.signals import early_signal_text
 from stoker.queue.view_builder import job_line
 from stoker.queue.view_model import JobLine, amount_now, exactly, moment, resources_of_attempts
 from stoker.queue.view_text import oom_advice, sparing_text
@@ -221,6 +222,8 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     """Those given with --env; what looks like a secret is hidden."""
     environment: dict[str, str] | None = None
     """All others, if requested."""
+    early_signal: str = ""
+    """The signal before the time limit: `USR1@60`."""
     advice: str = ""
     """What to try for a job that ran out of GPU memory."""
     reported: Latest | None = None
@@ -289,6 +292,7 @@ def details_of(
         events=[EventLine(exactly(job.submitted), "submitted", ""), *event_lines(job, happened, knowledge)],
         variables=_shown(dict(spec.extra_env), secrets),
         environment=_environment(job, knowledge, secrets) if environment else None,
+        early_signal="" if spec.signal is None else early_signal_text(spec.signal),
         advice=text_for_json(_advice(job, happened, knowledge)),
     )
 

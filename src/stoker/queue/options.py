@@ -16,6 +16,7 @@ from stoker.core.selectors import Named, parse_selection
 from stoker.core.spec import Dependency, JobSpec, Resources, parse_array
 from stoker.core.units import parse_duration, parse_size, size_text
 from stoker.devices.interface import user_name
+from stoker.queue.signals import check_early_signal, parse_early_signal
 
 RETRY_RESULTS = ("failed", "oom", "timeout")
 """Results after which --retry-on may run a job again; a lost job is queued again anyway."""
@@ -41,6 +42,7 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     group: str | None = None
     time: str | None = None
     grace: str | None = None
+    signal: str | None = None
     begin: str | None = None
     after: str | None = None
     mps: str | bool | None = None
@@ -133,6 +135,9 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
     """The spec of a job, with every value checked."""
     _refuse_unusable(options)
     cwd = os.path.normpath(os.path.join(around.cwd, options.chdir or ""))
+    limit = None if options.time is None else parse_duration(options.time)
+    early = None if options.signal is None else parse_early_signal(options.signal)
+    check_early_signal(early, limit)
     return JobSpec(
         resources=resources_of(options, around.resolve),
         priority=options.priority or 0,
@@ -140,7 +145,8 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         environment=around.environment,
         extra_env=tuple(sorted(options.env.items())),
         umask=around.umask,
-        limit=None if options.time is None else parse_duration(options.time),
+        limit=limit,
+        signal=early,
         grace=30.0 if options.grace is None else parse_grace(options.grace),
         retries=check_count(options.retries or 0, "--retries"),
         requeue=not options.no_requeue,
@@ -377,6 +383,12 @@ OPTIONS = (
         takes_number=True,
         check=parse_grace,
         built_in="30s",
+    ),
+    Option(
+        "signal",
+        "Send a signal before the time limit: USR1@60; B:USR1@60 only to the command itself.",
+        "SIG[@SEC]",
+        check=parse_early_signal,
     ),
     Option("begin", "Not before: now+1hour, 22:00, tomorrow, 2026-11-15T22:00.", "WHEN", "-b", of_one_job=True),
     Option(

@@ -18,6 +18,7 @@ import msgspec
 
 from stoker.core.errors import StokerError
 from stoker.core.launch import Order
+from stoker.core.spec import EarlySignal
 from stoker.runner import journal, processes
 from stoker.runner.forkserver_client import Forkserver, Shared
 from stoker.runner.inherited import INHERITED
@@ -105,7 +106,8 @@ class LocalRunner:
         if link := self._links.get(worker):
             link.put_environment(order.environment, variables)
             extra = {**order.extra, MARKER: worker}
-            link.put({"do": "run", **msgspec.structs.asdict(order), "extra": extra})
+            early = _plain(order.signal)
+            link.put({"do": "run", **msgspec.structs.asdict(order), "extra": extra, "signal": early})
             link.expect(order.attempt)
             self._unsent[worker] = link
 
@@ -124,6 +126,12 @@ class LocalRunner:
         if link := self._ended.get(worker):
             link.check_at = 0.0
         self._send(worker, {"do": "stop", "attempt": attempt, "grace": grace, "signal": number})
+
+    def set_limit(
+        self, worker: str, attempt: str, limit: float | None, grace: float, early: EarlySignal | None
+    ) -> None:
+        """Change the time limit of an attempt, which counts from its start."""
+        self._send(worker, {"do": "limit", "attempt": attempt, "limit": limit, "grace": grace, "signal": _plain(early)})
 
     def recall(self, worker: str) -> None:
         """Ask for the attempts back that have not started."""
@@ -321,6 +329,10 @@ class LocalRunner:
                 link.close()
                 raise
         return link
+
+
+def _plain(early: EarlySignal | None) -> dict[str, Any] | None:
+    return None if early is None else msgspec.structs.asdict(early)
 
 
 def _opened(folder: Path) -> Link:

@@ -41,6 +41,8 @@ class Order(Struct, frozen=True):
     grace: float
     mps_terminate: tuple[str, ...] = ()
     """A command to run before the attempt is killed; the ids of its processes are appended."""
+    again: bool = False
+    """Whether an earlier attempt may have read the standard input."""
 
 
 def attempt_key(job_id: int, number: int) -> str:
@@ -123,6 +125,7 @@ def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devic
         err=outputs[1],
         limit=job.spec.limit,
         grace=job.spec.grace,
+        again=job.tries > 0,
     )
 
 

@@ -132,6 +132,7 @@ class Batch:
             earlier=cache(partial(_earlier, paths)),
             commit=Checkouts(self.environment).commit,
             now=time.time(),
+            slurm=request.script is not None and request.script.directives.from_slurm,
         )
         command = request.script.copied(paths) if request.script else None
         self.builder = JobBuilder(request.options, around, self.environment, say, policy=self.policy, command=command)

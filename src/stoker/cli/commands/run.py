@@ -80,8 +80,9 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
         click.echo(context.get_help())
         return 2
     config = config_here(say)
-    options = config.completed(options)
-    options = values["options"] = script.options_of(options) if script else options
+    for note in script.notes if script else ():
+        say(note)
+    options = values["options"] = config.completed(script.options_of(options) if script else options)
     values["script"] = script
     values["settings"] = config.engine
     if options.array and kind == "--":

@@ -113,6 +113,10 @@ class JobSpec(Struct, frozen=True):
     """Whether PyTorch is limited to the memory reserved for the job."""
     mps_optional: bool = False
     """Whether it may run without MPS where MPS is not available."""
+    array_tasks: tuple[int, int, int] | None = None
+    """Number of tasks, least and largest index of its array."""
+    slurm_submit_dir: str = ""
+    """The directory of submit for a script with #SBATCH lines, which gets variables of Slurm; else empty."""
     role: Role = "job"
     """An on-finish job ("hook") is not listed among the jobs."""
 

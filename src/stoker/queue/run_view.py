@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Waiting, result_of, state_word
-from stoker.core.launch import INHERIT
+from stoker.core.launch import INHERIT, shown_command
 from stoker.core.run_result import Tally
 from stoker.core.text import outcome, text_for_json, title
 from stoker.core.units import duration_text
@@ -266,7 +266,7 @@ def _job_result(store: Store, job_id: int) -> JobResult:
     return JobResult(
         id=job.id,
         name=text_for_json(job.name),
-        command=text_for_json(job.command.text),
+        command=text_for_json(shown_command(job).text),
         state=state_word(job),
         exit_code=ended.code if ended else None,
         signal=ended.signal if ended else 0,

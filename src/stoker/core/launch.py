@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.job import Ended, Job, id_text, resources_of
@@ -173,10 +174,18 @@ def device_words(words: tuple[str, ...], devices: Sequence[Device]) -> tuple[str
 
 def _words(job: Job, extra: Mapping[str, str]) -> tuple[str, ...]:
     """The command with its placeholders replaced."""
-    values = {"id": str(job.id), "name": job.name, "gpu": extra["STOKER_GPU_IDS"]}
-    if job.task is not None:
-        values["i"] = str(job.task)
-    return fill(job.command.words, values)
+    return fill(job.command.words, {**_values(job), "gpu": extra["STOKER_GPU_IDS"]})
+
+
+def _values(job: Job) -> dict[str, str]:
+    """The placeholders that are known before the job has devices."""
+    index = {} if job.task is None else {"i": str(job.task)}
+    return {"id": str(job.id), "name": job.name, **index}
+
+
+def shown_command(job: Job) -> Command:
+    """The command with the placeholders replaced that do not depend on devices."""
+    return replace(job.command, words=fill(job.command.words, _values(job))) if job.spec.fill else job.command
 
 
 def fill(words: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:

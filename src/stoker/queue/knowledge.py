@@ -29,10 +29,11 @@ from stoker.core.job import (
 from stoker.core.learning import Learnt, Live, usual_pace
 from stoker.core.lease import Lease
 from stoker.core.planner.queue import NotEligible, Shape, Wants, is_gated, resolved, roughly, shape_of, why_not_eligible
-from stoker.core.planner.reasons import Behind, NotBefore, Reason, Short, sentence
+from stoker.core.planner.reasons import Behind, NotBefore, Outranked, Reason, Short, UnknownDuration, sentence
 from stoker.core.settings import Policy
 from stoker.core.spec import Dependency, NeverSatisfied, Outcome, Resources, never_satisfied_text
 from stoker.devices.interface import ancestors, parent_of, process_file, user_name
+from stoker.queue.places import Places
 from stoker.queue.view_model import JobWord, amount_now, amount_to_come
 from stoker.queue.view_text import clock_text, last_mishap, sparing_text
 from stoker.store import queries
@@ -314,6 +315,13 @@ class Knowledge:
         reason = self._reasons.get((engine, wants)) or self._reasons.get((engine, roughly(wants)))
         return "" if reason is None else sentence(reason, self.clock, self.store.shown_id)
 
+    @cached_property
+    def places(self) -> Places:
+        return Places(self.store, (status for status in self.statuses if status.engine in self._living), self.now)
+
+    def order_text(self, reason: Outranked | UnknownDuration) -> str:
+        return sentence(reason, self.clock, self.store.shown_id)
+
     def situation(self, job: Job, engine: str) -> tuple[JobWord, str]:
         """A job's state in the words of the screens, and why it is not further."""
         if isinstance(job.state, Ended):
@@ -354,7 +362,14 @@ class Knowledge:
             return _queued_word(job, hindered), self._not_eligible_text(hindered)
         if engine == QUEUE and not self.statuses.lives:
             return "queued", NO_ENGINE
-        return "queued", "; ".join(filter(None, (self.reason(job, engine) or "about to start", self._mishap(job))))
+        why = self.reason(job, engine)
+        passed = self._passed(job, engine) if why else ""
+        return "queued", "; ".join(filter(None, (why or "about to start", passed, self._mishap(job))))
+
+    def _passed(self, job: Job, engine: str) -> str:
+        """Which younger job goes first, and why; empty where the first one is older, as users expect."""
+        first = self.places.outranked(job, engine)
+        return self.order_text(first) if first and first.job > job.id else ""
 
     def _not_eligible_text(self, why: NotEligible | NeverSatisfied) -> str:
         if isinstance(why, NeverSatisfied):

@@ -73,6 +73,7 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
     """Labels and values; empty ones are left out."""
     facts = (
         ("why", details.why if details.ended is None else details.note),
+        *((("order" if number == 0 else ""), text) for number, text in enumerate(details.order)),
         ("advice", details.advice),
         ("expected", _expected(details, now)),
         ("command", details.command if not details.shell else f"{details.command}   ({details.shell} -c)"),
@@ -255,7 +256,10 @@ def _past_table(jobs: Sequence[PastLine], now: float, width: int) -> list[Line]:
         Column("ENDED", [Span(clock_text(job.ended.timestamp(), now)) for job in jobs], 5, right=True),
     ]
     last = [
-        (Span(one_line(job.name or job.command)), Span(f" ({printable(job.note)})" if job.note else "", "faint"))
+        (
+            Span(one_line(job.title or job.name or job.command)),
+            Span(f" ({printable(job.note)})" if job.note else "", "faint"),
+        )
         for job in jobs
     ]
     return table_lines(columns, "NAME / COMMAND", last, width, LEAST_NAME)

@@ -429,7 +429,8 @@ class _Planner:
         elif self._policy.passing == "reserved" and self._reservation is None:
             self._reservation = self._prospects.reserve(job, resources)
         elif self._reservation and choose(offers, resources.gpus, resources.required) is not None:
-            return KeptFree(self._reservation.job, self._reservation.gpus)
+            known = self._reservation.moment if self._reservation.sure else None
+            return KeptFree(self._reservation.job, self._reservation.gpus, known)
         return self._prospects.why_blocked(resources)
 
 

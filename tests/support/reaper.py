@@ -49,19 +49,24 @@ class Reaper:
 
 def descendants(pid: int) -> set[int]:
     """All living processes below one."""
-    parents = {int(path.name): _parent(path) for path in Path("/proc").iterdir() if path.name.isdecimal()}
+    processes = {int(name): _state_and_parent(int(name)) for name in os.listdir("/proc") if name.isdecimal()}
     found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
+    while more := {child for child, (state, parent) in processes.items() if parent in found and state != "Z"} - found:
         found |= more
     return found - {pid}
 
 
-def _parent(process: Path) -> int:
+def is_alive(pid: int) -> bool:
+    """Whether it exists, and has not ended without its parent's notice."""
+    return _state_and_parent(pid)[0] not in "ZX"
+
+
+def _state_and_parent(pid: int) -> tuple[str, int]:
     try:
-        state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
     except OSError:
-        return 0
-    return 0 if state in "ZX" else int(parent)
+        return "X", 0
+    return state, int(parent)
 
 
 def _serve() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from support.reaper import Reaper, descendants
+from support.reaper import Reaper, descendants, is_alive
 from support.users import User, reachable_directory
 from support.wait import PATIENCE_SECONDS, wait_until
 
@@ -114,7 +114,7 @@ class Slurm:
         for pid in doomed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not any(map(_is_alive, doomed)))
+        wait_until(lambda: not any(map(is_alive, doomed)))
 
     def wait_idle(self) -> None:
         """Wait until every node can take jobs and has none."""
@@ -184,7 +184,7 @@ class Slurm:
         wait_until(lambda: self._is_gone(name))
 
     def _is_gone(self, name: str) -> bool:
-        return not _is_alive(self._pids[name])
+        return not is_alive(self._pids[name])
 
 
 @contextmanager
@@ -230,10 +230,6 @@ def free_ports(count: int) -> list[int]:
             probe.bind(("127.0.0.1", port))
             found.append(port)
     return found
-
-
-def _is_alive(pid: int) -> bool:
-    return bool(_content(pid, "cmdline"))  # empty once it has ended, also before its parent knows
 
 
 def _content(pid: int, name: str) -> str:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.reaper import descendants
+from support.reaper import descendants, is_alive
 from support.slurm import Slurm, running_slurm, slurm
 from support.users import made_users
 from support.wait import ending, line_from, wait_until
@@ -41,7 +41,7 @@ def test_daemons_come_and_go() -> None:
         slurm.stop_node("n1")
         slurm.start_node("n1")
         slurm.kill_node("n2")
-        assert not Path(f"/proc/{out.read_text().strip()}/exe").exists()
+        assert not is_alive(int(out.read_text()))
         assert "JobState=RUNNING" in slurm.run("scontrol", "show", "job", job)  # Slurm has not noticed yet
 
 
@@ -62,4 +62,4 @@ def test_nothing_outlives_a_killed_test() -> None:
         started = descendants(process.pid)
         assert len(started) >= 5  # reaper, munged, slurmctld, slurmd, slurmstepd, the job
         process.kill()
-    wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in started))
+    wait_until(lambda: not any(map(is_alive, started)))

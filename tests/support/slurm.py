@@ -111,9 +111,10 @@ class Slurm:
         steps = {pid for pid in below if _content(pid, "comm").startswith("slurmstepd") and descendants(pid) & jobs}
         self._end(node, signal.SIGKILL)
         doomed = {pid for root in jobs | steps for pid in (root, *descendants(root))}
-        for pid in doomed:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that none sees another die
+            for pid in doomed:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
         wait_until(lambda: not any(map(is_alive, doomed)))
 
     def wait_idle(self) -> None:

@@ -21,6 +21,7 @@ from stoker.cli.views.text import (
     sparkline,
     table_lines,
 )
+from stoker.core.learning import LEAST
 from stoker.core.text import printable
 from stoker.core.units import count_text, size_text
 from stoker.queue.view_text import ago_text, clock_text, span_text, stamp, vram_text, watch_text
@@ -133,7 +134,8 @@ def _reserved(details: JobDetails) -> str:
         return "unknown yet: runs alone first, and is measured" if unknown else "alone on its GPU" * placed
     size = size_text(details.reserved_bytes)
     if not placed:
-        return f"{size} will be set aside" if details.ended is None else ""
+        why = ": earlier runs used less" if details.vram_mode == "auto" and details.reserved_bytes == LEAST else ""
+        return f"{size} will be set aside{why}" if details.ended is None else ""
     return f"{size} {'were' if details.ended else 'are'} set aside"
 
 

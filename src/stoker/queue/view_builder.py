@@ -27,6 +27,7 @@ from stoker.queue.view_model import (
     JobWord,
     LeaseLine,
     Mark,
+    OtherJob,
     Status,
     exactly,
     mode_of,
@@ -227,6 +228,7 @@ def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge, *, s
             for one in holders.strangers
         ],
         combined_speed=together(holders, knowledge.speeds) if len(jobs) > 1 else None,
+        elsewhere=list(_elsewhere(device, knowledge)),
     )
 
 
@@ -247,7 +249,17 @@ def _leases(device: Device, knowledge: Knowledge) -> Iterator[LeaseLine]:
         claim = next((claim for claim in lease.claims if claim.name in device.claims), None)
         if claim is not None:
             owner, what = text_for_json(lease.owner), text_for_json(lease.what)
-            yield LeaseLine(owner, lease.pid, what, claim.memory, exactly(lease.since))
+            yours = lease.owner == knowledge.user
+            yield LeaseLine(owner, lease.pid, what, claim.memory, exactly(lease.since), yours)
+
+
+def _elsewhere(device: Device, knowledge: Knowledge) -> Iterator[OtherJob]:
+    if not any(lease.yours for lease in _leases(device, knowledge)):
+        return  # a variable alone proves nothing: a shell may have it from a job that is over
+    for pid, name, allocation in knowledge.elsewhere:
+        gpu = next((gpu for gpu in allocation.gpus if gpu.claim in device.claims), None)
+        if gpu is not None:
+            yield OtherJob(text_for_json(allocation.job), text_for_json(name), pid, gpu.memory)
 
 
 def memory_split(

@@ -134,6 +134,20 @@ class LeaseLine(Struct, frozen=True):
     memory_bytes: int | None
     """None is all of it."""
     since: datetime
+    yours: bool = False
+    """Whether another queue of this user has it."""
+
+
+class OtherJob(Struct, frozen=True):
+    """A job of another queue of this user."""
+
+    label: str
+    """Its id in that queue."""
+    name: str
+    pid: int
+    """Its oldest process."""
+    memory_bytes: int | None
+    """Reserved for it on the device; null where unknown."""
 
 
 class DeviceLine(Struct, frozen=True):
@@ -162,6 +176,8 @@ class DeviceLine(Struct, frozen=True):
     strangers: list[ForeignProcess]
     combined_speed: float | None = None
     """The sum of the speeds of our jobs, each a part of its speed alone; null for a single job, or if unknown."""
+    elsewhere: list[OtherJob] = []
+    """Jobs of other queues of this user."""
 
 
 class JobLine(Struct, frozen=True):

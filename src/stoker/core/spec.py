@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.errors import UsageError
@@ -123,6 +124,17 @@ class JobSpec(Struct, frozen=True):
     """The directory of submit for a script with #SBATCH lines, which gets variables of Slurm; else empty."""
     role: Role = "job"
     """An on-finish job ("hook") is not listed among the jobs."""
+
+
+LIMIT_FIELDS = ("limit", "grace", "signal")
+"""What a worker keeps of a spec for the time limit of an attempt."""
+RUNNING_FIELDS = (*LIMIT_FIELDS, "priority", "retries", "retry_on", "requeue", "tags")
+"""What can be changed of the spec of a job that has started."""
+
+
+def with_fields(spec: JobSpec, other: JobSpec, fields: Sequence[str]) -> JobSpec:
+    """The spec with these fields of another one."""
+    return replace(spec, **{name: getattr(other, name) for name in fields})
 
 
 class Command(Struct, frozen=True):

@@ -83,6 +83,8 @@ class Option(Struct, frozen=True):
     """It makes sense for a job or a batch, never as a default for all."""
     at_submit: bool = False
     """`stoker edit` cannot change it later."""
+    while_running: bool = False
+    """`stoker edit` can change it for a job that has started."""
     given_to_jobs: bool = False
     """Inside a job the variable holds the value of that job, and is no option for the jobs it submits."""
 
@@ -371,7 +373,7 @@ OPTIONS = (
     Option("on", "Only these devices, for example 0,2.", "IDS", is_list=True, takes_number=True),
     Option("prefer", "These devices first.", "IDS", is_list=True, takes_number=True),
     Option("gpu_type", "Only GPUs with this in their name, for example a100.", "NAME"),
-    Option("priority", "Higher starts first, default 0.", "N", kind="number", built_in=0),
+    Option("priority", "Higher starts first, default 0.", "N", kind="number", built_in=0, while_running=True),
     Option("group", "Group whose jobs share a limit, where one is configured.", "NAME"),
     Option(
         "time",
@@ -380,6 +382,7 @@ OPTIONS = (
         "-t",
         takes_number=True,
         check=parse_duration,
+        while_running=True,
     ),
     Option(
         "grace",
@@ -388,12 +391,14 @@ OPTIONS = (
         takes_number=True,
         check=parse_grace,
         built_in="30s",
+        while_running=True,
     ),
     Option(
         "signal",
         "Send a signal before the time limit: USR1@60; B:USR1@60 only to the command itself.",
         "SIG[@SEC]",
         check=parse_early_signal,
+        while_running=True,
     ),
     Option("begin", "Not before: now+1hour, 22:00, tomorrow, 2026-11-15T22:00.", "WHEN", "-b", of_one_job=True),
     Option(
@@ -424,7 +429,15 @@ OPTIONS = (
         of_one_job=True,
         at_submit=True,
     ),
-    Option("retries", "Run a failed job again up to N times.", "N", kind="number", check=check_count, built_in=0),
+    Option(
+        "retries",
+        "Run a failed job again up to N times.",
+        "N",
+        kind="number",
+        check=check_count,
+        built_in=0,
+        while_running=True,
+    ),
     Option(
         "retry_on",
         "Only after these ends: oom, timeout, failed, exit codes.",
@@ -432,18 +445,20 @@ OPTIONS = (
         is_list=True,
         takes_number=True,
         check=parse_retry_on,
+        while_running=True,
     ),
-    Option("no_requeue", "Do not run it again when its worker or the machine dies.", kind="flag"),
+    Option("no_requeue", "Do not run it again when its worker or the machine dies.", kind="flag", while_running=True),
     Option("chdir", "Working directory of the jobs.", "DIR", "-D"),
     Option("env", "Set a variable for the jobs (repeatable).", "K=V", kind="table"),
     Option("out", "File for the output; %j is the id, %x the name. - is this terminal.", "PAT", "-o"),
     Option("err", "File for the errors, where they should be apart from the output.", "PAT", "-e"),
-    Option("name", "Name of the jobs.", "NAME", "-J", of_one_job=True),
-    Option("tag", "Note something about the jobs (repeatable).", "K=V", kind="table"),
+    Option("name", "Name of the jobs.", "NAME", "-J", of_one_job=True, while_running=True),
+    Option("tag", "Note something about the jobs (repeatable).", "K=V", kind="table", while_running=True),
 )
 """Every job option, in the order of `--help`."""
 
 BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
+WHILE_RUNNING = tuple(option.name for option in OPTIONS if option.while_running)
 TABLES = tuple(option.name for option in OPTIONS if option.kind == "table")
 
 

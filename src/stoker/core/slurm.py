@@ -78,11 +78,12 @@ def parse_sinfo(text: str) -> list[NodeGroup]:
     for line in text.splitlines():
         fields = [field.strip() for field in line.split("|", 5)]
         if len(fields) == 6 and fields[3].isdecimal():
-            found.append(_node_group(*fields))
+            found.append(_node_group(fields))
     return found
 
 
-def _node_group(partition: str, up: str, limit: str, nodes: str, state: str, gres: str) -> NodeGroup:
+def _node_group(fields: list[str]) -> NodeGroup:
+    partition, up, limit, nodes, state, gres = fields
     return NodeGroup(
         partition=partition.removesuffix("*"),
         is_default=partition.endswith("*"),
@@ -113,7 +114,7 @@ class JobReport(NamedTuple):
 
 def parse_job(text: str) -> JobReport | None:
     """None where Slurm does not know the job."""
-    found = dict(re.findall(r"(\w+)=(\S*)", text))
+    found: dict[str, str] = dict(re.findall(r"(\w+)=(\S*)", text))
     if "JobState" not in found:
         return None
     code = found.get("ExitCode", "").partition(":")[0]

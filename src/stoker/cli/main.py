@@ -83,7 +83,7 @@ VERBS = {
     "wait": "Wait until jobs are over; the exit code tells how they ended.",
     "cancel": "Take jobs out of the queue, and stop those that run.",
     "retry": "Run jobs again that are over.",
-    "edit": "Change jobs that wait.",
+    "edit": "Change jobs that wait, and the limits of those that run.",
     "pause": "Hold jobs, pause the queue, or drain GPUs.",
     "resume": "Let them go on.",
     "gpus": "Show the devices, their memory, and who is on them.",

@@ -165,6 +165,10 @@ class Engine:
             job = self._jobs.apply(job, Cancelled(self.now, note))
         self.site.stop(job, grace, number)
 
+    def set_limit(self, job: Job) -> bool:
+        """Give an active job the time limit of its spec; False where its site cannot."""
+        return self.site.set_limit(job)
+
     def own(self, job_id: int, batch: int) -> bool:
         """Make an adopted job one of ours; False where it is over."""
         return self._table.own(job_id, batch)

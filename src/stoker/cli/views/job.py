@@ -73,6 +73,7 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
     """Labels and values; empty ones are left out."""
     facts = (
         ("why", details.why if details.ended is None else details.note),
+        *((("order" if number == 0 else ""), text) for number, text in enumerate(details.order)),
         ("advice", details.advice),
         ("expected", _expected(details, now)),
         ("command", details.command if not details.shell else f"{details.command}   ({details.shell} -c)"),
@@ -141,6 +142,7 @@ def _reserved(details: JobDetails) -> str:
 
 def _limits(details: JobDetails) -> str:
     parts = [f"{watch_text(details.limit_seconds)} of running time"] if details.limit_seconds is not None else []
+    parts += [f"signal {details.early_signal} before it"] if details.early_signal and parts else []
     parts += [f"{details.at_once} of its array at once"] if details.at_once is not None else []
     if details.retries:
         when = f" (on {', '.join(details.retry_on)})" if details.retry_on else ""
@@ -254,7 +256,10 @@ def _past_table(jobs: Sequence[PastLine], now: float, width: int) -> list[Line]:
         Column("ENDED", [Span(clock_text(job.ended.timestamp(), now)) for job in jobs], 5, right=True),
     ]
     last = [
-        (Span(one_line(job.name or job.command)), Span(f" ({printable(job.note)})" if job.note else "", "faint"))
+        (
+            Span(one_line(job.title or job.name or job.command)),
+            Span(f" ({printable(job.note)})" if job.note else "", "faint"),
+        )
         for job in jobs
     ]
     return table_lines(columns, "NAME / COMMAND", last, width, LEAST_NAME)

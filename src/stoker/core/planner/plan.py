@@ -41,6 +41,9 @@ from stoker.core.spec import Resources
 LISTED_LANES = 100
 """Lanes of a row whose reasons are shown."""
 
+BACKFILL_DEPTH = 100
+"""Groups of a lane that are examined for one short enough to pass the job that has the reservation."""
+
 _NEVER_FREED: Mapping[str, float] = MappingProxyType({})
 NOTHING_LEARNT = Learnt()
 
@@ -153,7 +156,7 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     lanes.refresh(order, touched)
     prospects = Prospects(occupancy, snapshot, policy)
     planner = _Planner(occupancy, prospects, slots, lanes=lanes, order=order, policy=policy, fair_share=fair_share)
-    planner.serve([planner.head(row) for row in lanes.rows], planner.start_now)
+    planner.serve([planner.head(row) for row in lanes.rows], planner.start_now, BACKFILL_DEPTH)
     if planner.blocked and policy.short is None and any(slot.room > 0 for slot in slots):
         planner.prefetch(Prefetch(slots, occupancy))
     starts, waits = tuple(planner.starts), planner.waits()
@@ -214,8 +217,8 @@ class _Planner:
         work = source.key.work if isinstance(source, Row) else self._order.work(job)
         return _Head(-source.priority, self._order.key(job, work), job.id, job, source)
 
-    def serve(self, heads: list[_Head], attempt: Callable[[Job, LaneKey], Start | Reason]) -> None:
-        """Try the jobs in order until each lane is empty or blocked."""
+    def serve(self, heads: list[_Head], attempt: Callable[[Job, LaneKey], Start | Reason], depth: int = 0) -> None:
+        """Try the jobs in order until each lane is empty or blocked; `depth` as in `_refuse`."""
         heapify(heads)
         self.blocked = []
         while heads:
@@ -239,8 +242,8 @@ class _Planner:
                 continue
             outcome = attempt(job, source.key)
             if not isinstance(outcome, Start):
-                self.blocked.append(_Blocked(source, job, source.key.resources, outcome))
                 heappop(heads)
+                self._refuse(source, outcome, heads, depth)
                 continue
             self.starts.append(outcome)
             self._order.started(job)
@@ -249,6 +252,22 @@ class _Planner:
                 heapreplace(heads, self.head(source))
             else:
                 heappop(heads)
+
+    def _refuse(self, lane: Cursor, reason: Reason, heads: list[_Head], depth: int) -> None:
+        """Block a lane. If only the reservation blocks it, go on with its next job that ends early enough to pass.
+
+        The jobs of a lane are about the same work, but do not take the same time; so many groups of them are examined.
+        """
+        job, reservation = lane.job, self._reservation
+        blocked = lane
+        if depth and isinstance(reason, KeptFree) and reservation is not None:
+            blocked = lane.split_until(lambda job: self._may_pass(job, reservation), depth)
+            if lane:
+                heappush(heads, self.head(lane))
+        self.blocked.append(_Blocked(blocked, job, lane.key.resources, reason))
+
+    def _may_pass(self, job: Job, reservation: Reservation) -> bool:
+        return may_pass(self._order.expects(job), reservation, self._policy, self._occupancy.now)
 
     def start_now(self, job: Job, key: LaneKey) -> Start | Reason:
         """Start the job on open devices, or say why not."""
@@ -377,14 +396,14 @@ class _Planner:
 
     def _unreserved(self, offers: list[Offer], job: Job, resources: Resources) -> list[Offer]:
         """The offers that a job may take without delaying the job that has the reservation."""
-        reservation, policy, occupancy = self._reservation, self._policy, self._occupancy
-        if reservation is None or may_pass(self._order.expects(job), reservation, policy, occupancy.now):
+        reservation = self._reservation
+        if reservation is None or self._may_pass(job, reservation):
             return offers
         return [
             offer
             for offer in offers
             if not _reserved(offer.device, reservation)
-            or leaves_room(offer.device, resources, reservation, occupancy, policy=policy)
+            or leaves_room(offer.device, resources, reservation, self._occupancy, policy=self._policy)
         ]
 
     def _too_many(self, resources: Resources, devices: Sequence[Device]) -> NeverFits | MaxUse | MinFree | None:
@@ -410,7 +429,8 @@ class _Planner:
         elif self._policy.passing == "reserved" and self._reservation is None:
             self._reservation = self._prospects.reserve(job, resources)
         elif self._reservation and choose(offers, resources.gpus, resources.required) is not None:
-            return KeptFree(self._reservation.job, self._reservation.gpus)
+            known = self._reservation.moment if self._reservation.sure else None
+            return KeptFree(self._reservation.job, self._reservation.gpus, known)
         return self._prospects.why_blocked(resources)
 
 

@@ -1,0 +1,69 @@
+"""Every command block of the README and of docs/ runs as printed, in a copy of examples/ with simulated GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from support.background import Background
+from support.wait import PATIENCE_SECONDS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TESTED_ELSEWHERE = {"hydra.md": "test_hydra_docs.py", "python.md": "test_python_docs.py"}
+_BLOCK = re.compile(r"(?:^<!-- not run: (.+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    """Commands of a page."""
+
+    commands: str
+    not_run: str
+    """Why the tests cannot run it; empty where they do."""
+
+
+def blocks(page: Path) -> list[Block]:
+    """The shell blocks of a page, in order."""
+    found = _BLOCK.findall(page.read_text())
+    return [Block(text, reason) for reason, kind, text in found if kind in ("sh", "bash", "console")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_run_as_printed(page: Path, tmp_path: Path) -> None:
+    """Each block ends with success; the page has one queue, as for a user who types it from top to bottom."""
+    commands = [block.commands for block in blocks(page) if not block.not_run]
+    if page.name in TESTED_ELSEWHERE or not commands:
+        return
+    with contextlib.closing(Background(tmp_path, "4x24G")) as queue:
+        shutil.copytree(ROOT / "examples", queue.cwd, dirs_exist_ok=True)
+        for text in commands:
+            done = subprocess.run(
+                ["bash", "-e", "-o", "pipefail", "-c", text],
+                cwd=queue.cwd,
+                env=queue.environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=2 * PATIENCE_SECONDS,
+                check=False,
+            )
+            assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+
+
+def test_pages_tested_elsewhere_are_tested() -> None:
+    """A page that this test leaves out has a test of its own."""
+    for page, test in TESTED_ELSEWHERE.items():
+        assert page in (Path(__file__).parent / test).read_text()
+
+
+def test_links_lead_somewhere() -> None:
+    """Every relative link of a page names a file."""
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
+            assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"

@@ -23,6 +23,7 @@ from stoker.core.job import (
     Lost,
     OnHold,
     Paused,
+    Queued,
     Resumed,
     Returned,
     Skipped,
@@ -251,8 +252,15 @@ def read_jobs(paths: Paths, words: Sequence[str], *, simulated: bool, environmen
         jobs = [job for job_id in find(store, words) if (job := store.job(job_id)) is not None]
         details = [details_of(job, knowledge, secrets, environment=environment) for job in jobs]
         now = knowledge.now
-    reported = [replace(job, reported=read_latest(paths.report(job.id))) for job in details]
+    reported = [replace(line, reported=_reported(paths, job)) for line, job in zip(details, jobs, strict=True)]
     return SelectedJobs(SCHEMA, exactly(now), simulated, reported)
+
+
+def _reported(paths: Paths, job: Job) -> Latest | None:
+    """What its run reported; nothing for a job that waits to run again."""
+    if isinstance(job.state, Queued):
+        return None
+    return read_latest(paths.report(job.id), job.tries + isinstance(job.state, Active))
 
 
 def _secrets() -> tuple[str, ...]:

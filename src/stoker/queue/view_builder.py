@@ -124,6 +124,9 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
     live = knowledge.live(job.id) if devices else None
     seen = None if started is None else knowledge.last_seen(engine, started)
     forecast = status if status and knowledge.last_seen(engine, 0.0) is None else None
+    progress = knowledge.progress(job) if word == "running" and seen is None else None
+    end = forecast.ends.get(job.id) if forecast else None
+    end = end if progress is None or progress.left is None else knowledge.now + progress.left
     return JobLine(
         id=job.id,
         label=id_text(job),
@@ -142,7 +145,7 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
         seconds=None if started is None else round(max(0.0, (seen or knowledge.now) - started), 3),
         limit_seconds=spec.limit,
         expected_start=moment(forecast.starts.get(job.id)) if forecast else None,
-        expected_end=moment(forecast.ends.get(job.id)) if forecast else None,
+        expected_end=moment(end),
         why=text_for_json(why),
         run="" if engine == QUEUE else text_for_json(status.label if status else engine),
         hook=spec.role == "hook",
@@ -154,6 +157,7 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
         speed=knowledge.speeds.get(job.id) if devices else None,
         last_seen=moment(seen),
         title=text_for_json(title_text(job)),
+        progress=None if progress is None else round(progress.fraction, 3),
         **_place(job, engine, knowledge, word),
     )
 

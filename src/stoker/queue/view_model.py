@@ -226,6 +226,8 @@ class JobLine(Struct, frozen=True):
     """When an engine last confirmed that it runs; null while one watches it. `seconds` counts until then."""
     title: str = ""
     """What screens call it: its name, its command, or its Python call with arguments."""
+    progress: float | None = None
+    """How much of a running job is done, from 0 to 1: what it reported, else what its log shows."""
     place: int | None = None
     """Its place among the waiting jobs in the order in which they will start, as far as is known; 1 is the next."""
     expected_seconds: float | None = None

@@ -43,6 +43,8 @@ class Order(Struct, frozen=True):
     """A command to run before the attempt is killed; the ids of its processes are appended."""
     signal: EarlySignal | None = None
     """Sent before the limit; a worker of an older version does not know it."""
+    terminal: str = ""
+    """Path of the terminal that becomes the controlling one; in place of `out` and `err`."""
 
 
 def attempt_key(job_id: int, number: int) -> str:
@@ -126,6 +128,7 @@ def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devic
         limit=job.spec.limit,
         grace=job.spec.grace,
         signal=job.spec.signal,
+        terminal=job.spec.terminal,
     )
 
 

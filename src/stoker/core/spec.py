@@ -114,6 +114,8 @@ class JobSpec(Struct, frozen=True):
     """Whether PyTorch is limited to the memory reserved for the job."""
     mps_optional: bool = False
     """Whether it may run without MPS where MPS is not available."""
+    terminal: str = ""
+    """Path of the terminal that the command gets as its own, where it is an interactive session."""
     role: Role = "job"
     """An on-finish job ("hook") is not listed among the jobs."""
 

@@ -76,6 +76,7 @@ class LazyGroup(click.Group):
 
 VERBS = {
     "run": "Run a list of commands, or one command, on the GPUs of this machine.",
+    "shell": "Start an interactive session in this terminal, on GPUs of its own.",
     "submit": "Put a command, or a list of them, into the queue.",
     "status": "Show the GPUs, what runs on them, what waits and why; so does stoker alone.",
     "history": "Show jobs that are over, with the GPU-hours of all.",

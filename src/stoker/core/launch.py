@@ -47,6 +47,8 @@ class Order(Struct, frozen=True):
     """Sent before the limit; a worker of an older version does not know it."""
     again: bool = False
     """Whether an earlier attempt may have read the standard input."""
+    terminal: str = ""
+    """Path of the terminal that becomes the controlling one; in place of `out` and `err`."""
 
 
 def attempt_key(job_id: int, number: int) -> str:
@@ -161,6 +163,7 @@ def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devic
         grace=job.spec.grace,
         signal=job.spec.signal,
         again=job.tries > 0,
+        terminal=job.spec.terminal,
     )
 
 

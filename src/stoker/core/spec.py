@@ -122,6 +122,8 @@ class JobSpec(Struct, frozen=True):
     """Number of tasks, least and largest index of its array."""
     slurm_submit_dir: str = ""
     """The directory of submit for a script with #SBATCH lines, which gets variables of Slurm; else empty."""
+    terminal: str = ""
+    """Path of the terminal that the command gets as its own, where it is an interactive session."""
     role: Role = "job"
     """An on-finish job ("hook") is not listed among the jobs."""
 

@@ -122,6 +122,8 @@ class Surroundings(Struct, frozen=True):
     commit: Callable[[str], str] = lambda _: ""
     """From a directory to the commit checked out there."""
     now: float = 0.0
+    terminal: str = ""
+    """The terminal of an interactive session, which is never run twice."""
     fill: bool = False
     """Whether placeholders in commands are filled."""
     slurm: bool = False
@@ -154,7 +156,7 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         signal=early,
         grace=30.0 if options.grace is None else parse_grace(options.grace),
         retries=check_count(options.retries or 0, "--retries"),
-        requeue=not options.no_requeue,
+        requeue=not options.no_requeue and not around.terminal,
         out=_output(options.out, cwd) or (options.array and around.array_out) or around.default_out,
         err=_output(options.err, cwd),
         group=options.group or "",
@@ -169,6 +171,7 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         mps_optional=bool(options.mps_optional),
         array_tasks=(len(array.indices), min(array.indices), max(array.indices)) if array else None,
         slurm_submit_dir=around.cwd if around.slurm else "",
+        terminal=around.terminal,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from stoker.core.errors import EXIT_CODES
+from stoker.queue.submit import OF_THE_JOB_WE_ARE_IN
 from support.background import Background
 from support.wait import PATIENCE_SECONDS
 
@@ -67,3 +70,17 @@ def test_links_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
             assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_reference_is_generated_from_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make reference` writes the page; it names every variable that a job gets."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    script = runpy.run_path(str(ROOT / "docs/make_reference.py"))
+    assert (ROOT / "docs/reference.md").read_text() == script["reference"]()
+    assert script["JOB_VARIABLES"].keys() >= OF_THE_JOB_WE_ARE_IN
+
+
+def test_exit_codes_are_listed() -> None:
+    """Where users look first when something goes wrong."""
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    assert all(f"| {code} |" in page for code in EXIT_CODES)

@@ -6,7 +6,7 @@ PRODUCT := $(VENV)/.product
 STAMP := $(VENV)/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help schema demo test check faults format bench picture clean
+.PHONY: help schema reference demo test check faults format bench picture clean
 
 help:
 	@echo "make demo    run the demonstration on four simulated GPUs (about 20 s)"
@@ -16,6 +16,7 @@ help:
 	@echo "make format  let ruff mend layout and imports"
 	@echo "make bench   side-by-side measurements against other programs"
 	@echo "make schema  write docs/schema from the code"
+	@echo "make reference  write docs/reference.md from the code"
 	@echo "make picture  draw docs/picture.svg anew from a real run"
 	@echo "make clean   remove .venv and everything that was built"
 
@@ -68,6 +69,9 @@ bench: $(STAMP)
 
 schema: $(STAMP)
 	$(BIN)/python docs/make_schema.py
+
+reference: $(STAMP)
+	$(BIN)/python docs/make_reference.py
 
 picture: $(STAMP)
 	$(BIN)/python docs/make_picture.py

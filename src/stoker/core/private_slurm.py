@@ -207,6 +207,8 @@ class ServerFacts(Struct, frozen=True):
     """The address from which it was reached; empty where that was without ssh."""
     ports: frozenset[int]
     """Those on which something listens."""
+    running: frozenset[str] = frozenset()
+    """Daemons of this cluster that run there: slurmctld, munged, and slurmd by the name of its node."""
 
 
 def parse_facts(text: str) -> ServerFacts:
@@ -224,6 +226,7 @@ def parse_facts(text: str) -> ServerFacts:
             uid=int(found["uid"]),
             client=found["client"].partition(" ")[0],
             ports=frozenset(int(port, 16) for port in found["ports"].split()),
+            running=frozenset(found["running"].split()),
         )
     except (KeyError, ValueError) as error:
         raise UsageError(

@@ -14,7 +14,7 @@ from stoker.cli.doctor import Verdict, note, ok, problem
 from stoker.core.errors import did_you_mean
 from stoker.core.settings import ClusterSettings
 from stoker.core.slurm import TESTED, NodeGroup, parse_config, parse_version, version_text
-from stoker.queue.cluster_status import NO_SHARED, OTHER_SHARED, Probe, ask, partitions, probe_node
+from stoker.queue.cluster_status import NO_SHARED, OTHER_SHARED, Probe, Reply, ask, partitions, probe_node
 from stoker.store.paths import NETWORK_FILE_SYSTEMS, file_system_of
 
 SKEW_SECONDS = 60.0
@@ -23,15 +23,20 @@ SKEW_SECONDS = 60.0
 
 def check_cluster(name: str, settings: ClusterSettings, seconds: float) -> Iterator[Verdict]:
     """The findings, each as soon as it is known; without a controller there is nothing more to ask."""
-    yield from _about("slurm", check_release(ask(settings, "sbatch", "--version").out))
+    yield from _about("slurm", check_release(ask(settings, "sbatch", "--version")))
     groups = partitions(settings)
     if isinstance(groups, str):
         start = f"stoker cluster up {name}" if settings.private else "see scontrol ping; ask the administrators"
         yield from _about("slurm", [problem(f"the controller does not answer: {groups}", start)])
         return
     yield from _about("slurm", check_limits(ask(settings, "scontrol", "show", "config").out))
-    yield from _about("partition", check_partition(settings.partition, groups))
-    yield from _about("shared", check_shared(settings))
+    found = [
+        *_about("partition", check_partition(settings.partition, groups)),
+        *_about("shared", check_shared(settings)),
+    ]
+    yield from found
+    if any(verdict.level == "problem" for verdict in found):
+        return  # a job could not run, or not answer
     python = settings.python or sys.executable
     yield from _about("node", check_node(probe_node(settings, python, seconds), settings, python))
 
@@ -40,11 +45,12 @@ def _about(topic: str, found: list[Verdict] | Iterator[Verdict]) -> Iterator[Ver
     return (structs.replace(verdict, topic=topic) for verdict in found)
 
 
-def check_release(text: str) -> Iterator[Verdict]:
+def check_release(reply: Reply) -> Iterator[Verdict]:
     """Whether Slurm's commands are here, and their release."""
-    version = parse_version(text)
+    version = parse_version(reply.out)
     if version is None:
-        yield problem("sbatch is missing on this machine", "log in where Slurm's commands are; or see PATH")
+        text = f"sbatch does not work here: {reply.error or reply.out.strip() or 'it says nothing'}"
+        yield problem(text, "log in where Slurm's commands work; or see PATH and conf")
     elif version[:2] < TESTED:
         told = f"Slurm {version_text(version)} is older than any release that Stoker was tried with"
         yield note(told, f"it was tried with {version_text(TESTED)}; if jobs behave oddly, tell us")

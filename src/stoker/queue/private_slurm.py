@@ -27,6 +27,7 @@ from stoker.core.private_slurm import (
     choose_port,
     decode_private,
     expand_hosts,
+    gpu_files,
     gres_conf,
     node_names,
     parse_facts,
@@ -141,6 +142,8 @@ def _token(place: Path) -> str:
 def _ask(ssh: Sequence[str], hosts: Sequence[str], words: Sequence[str]) -> tuple[ServerFacts, list[Answer]]:
     """Ask this machine and all servers at once."""
     answers = on_servers(ssh, ["localhost", *hosts], lambda _: words)
+    if answers[0].trouble:
+        raise StokerError(f"this machine cannot be asked: {answers[0].trouble}", "see what `sh` prints here")
     return parse_facts(answers[0].text), answers[1:]
 
 
@@ -264,6 +267,10 @@ def _write_all(cluster: PrivateSlurm, place: Path, before: PrivateSlurm | None) 
         _write(key, secrets.token_bytes(128))
     if before is not None and slurm_conf(before) != slurm_conf(cluster):
         down(before)
+    for file in {
+        file for server in cluster.servers for file in gpu_files(cluster, server) if file not in server.gpu_files
+    }:
+        Path(file).touch(0o600)
     _write(place / "slurm.conf", slurm_conf(cluster))
     _write(place / "gres.conf", gres_conf(cluster))
     _write(place / "cluster.json", msgspec.json.format(msgspec.json.encode(cluster)))

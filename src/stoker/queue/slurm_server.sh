@@ -5,7 +5,7 @@ PATH=$PATH:/usr/sbin:/sbin
 
 say() { printf 'stoker:%s\n' "$*"; }
 fail() { say "failed $*"; exit 1; }
-started_at() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
+started_at() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | awk '$1 != "Z" { print $20 }'; }
 remember() { echo "$2 $(started_at "$2")" > "$local/$1.process"; }
 alive() { # NAME: whether the daemon of that name runs; leaves its process id in $pid
   pid= at=
@@ -73,21 +73,7 @@ start() { # LOCAL CONF PREFIX DAEMON PORT NODE: DAEMON is slurmctld or slurmd, N
   [ "$node" = "$(hostname -s)" ] || set -- "$@" -N "$node"  # not every Slurm is built for another name
   # Without -d an unpacked slurmd would use an installed slurmstepd of another release.
   [ -z "$prefix" ] || set -- "$@" -d "$prefix/usr/sbin/slurmstepd"
-  launch "$node" "$port" running_daemons() { # LOCAL
-  local=$1
-  say running "$(running)"
-}
-
-clean() { # LOCAL
-  local=$1
-  [ -O "$local" ] || return 0
-  [ -z "$(running)" ] || fail "daemons run there"
-  rm -rf "$local"
-  rmdir "${local%/*}" 2>/dev/null
-  say cleaned
-}
-
-"$@"
+  launch "$node" "$port" "$@"
 }
 
 stop_one() { # NAME

@@ -189,7 +189,8 @@ def _start(settings: ClusterSettings, cluster: PrivateSlurm, troubles: Mapping[s
     for host, trouble in troubles.items():
         print(f"  {printable(host):16} cannot be used: {printable(trouble)}")
     if troubles:
-        _say(f"{count_text(len(troubles), 'server')} cannot be used; the others can. Mend that and repeat the command")
+        others = "; the others can" if any(server.host not in troubles for server in cluster.servers) else ""
+        _say(f"{count_text(len(troubles), 'server')} cannot be used{others}. Mend that, and repeat the command")
     return NOT_ALL if troubles else 0
 
 

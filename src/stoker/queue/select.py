@@ -43,7 +43,9 @@ OPEN_STATES = (*WAITING, "held", "starting", "running", "stopping")
 ENDED_STATES: tuple[str, ...] = get_args(Result)
 
 
-def parse_filter(names: Sequence[str], tags: Sequence[str], groups: Sequence[str], states: Sequence[str]) -> Filter:
+def parse_filter(
+    names: Sequence[str] = (), tags: Sequence[str] = (), groups: Sequence[str] = (), states: Sequence[str] = ()
+) -> Filter:
     """A filter as users type it; states may be words or Slurm's letters, with commas between them."""
     return Filter(tuple(names), tuple(map(_parse_tag, tags)), tuple(groups), tuple(_parse_states(states)))
 

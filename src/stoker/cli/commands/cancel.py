@@ -17,6 +17,7 @@ from stoker.core.requests import Cancel
 from stoker.queue.control import change, opened, warn
 from stoker.queue.options import parse_grace
 from stoker.queue.select import find, jobs_in_order
+from stoker.queue.signals import parse_signal, signal_name
 from stoker.store.filters import NO_FILTER, Filter
 
 NOTE = "cancelled by you"
@@ -52,7 +53,9 @@ def command(
     """
     if not ids and chosen == NO_FILTER:
         raise UsageError("no jobs given", "name them, or choose them by --name, --tag, --group or --state")
-    request = Cancel(0, NOTE, None if grace is None else parse_grace(grace), parse_signal(number))
+    request = Cancel(
+        0, NOTE, None if grace is None else parse_grace(grace), 0 if number is None else parse_signal(number)
+    )
     with opened(sim) as control:
         found = jobs_in_order(control.store, find(control.store, ids, chosen=chosen))
         if not found:
@@ -64,19 +67,7 @@ def command(
         return report("cancel", results, as_json=as_json, dry_run=dry_run)
 
 
-def parse_signal(text: str | None) -> int:
-    """The number of INT, SIGINT or 2; 0 for None."""
-    if text is None:
-        return 0
-    name = text.upper().removeprefix("SIG")
-    known = {each.name.removeprefix("SIG"): each.value for each in signal.Signals}
-    known |= {str(value): value for value in known.values()}
-    if name not in known:
-        raise UsageError(f"--signal {text!r} is not a signal", "write it as INT, TERM, USR1 or a number")
-    return known[name]
-
-
 def _how(job: Job, request: Cancel, *, sent: bool) -> str:
     grace = job.spec.grace if request.grace is None else request.grace
-    first = signal.Signals(request.signal or signal.SIGTERM).name
+    first = f"SIG{signal_name(request.signal or signal.SIGTERM)}"
     return f"{first}{' sent' if sent else ''}, SIGKILL in {grace:g}s"

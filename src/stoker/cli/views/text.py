@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple, TextIO
 
-from stoker.core.text import printable
+from stoker.core.text import on_one_line, printable
 
 Look = Literal["", "heading", "simulated", "good", "bad", "odd", "faint", "id", "light", "moderate", "heavy"]
 
@@ -90,7 +90,7 @@ def heading(parts: Iterable[str], width: int, *, simulated: bool) -> Line:
 
 def one_line(text: str) -> str:
     """A command or a name, escaped and on one line; no terminal shows more than 2000 characters of it."""
-    return printable(text[:LONGEST_TEXT].strip().replace("\\\n", " ").replace("\n", "; "))
+    return printable(on_one_line(text[:LONGEST_TEXT]))
 
 
 def or_dash(value: object, form: str = "{}") -> str:

@@ -18,7 +18,7 @@ _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
 _DEFAULT_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 _MACHINE_WIDE = frozenset((errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE))
 _OF_A_DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE))
-_FileAction = tuple[int, int, int] | tuple[int, int, str, int, int]
+_FileAction = tuple[Any, ...]
 
 
 class Refused(Exception):
@@ -164,7 +164,7 @@ def _spawn_apart(program: str, words: list[str], environment: Mapping[str, str],
         )
 
 
-def _fork_apart(program: str, words: list[str], environment: Mapping[str, str], actions: list[_FileAction]) -> int:
+def _fork_apart(program: str, words: list[str], environment: Mapping[str, str], actions: Sequence[_FileAction]) -> int:
     """Fork, open a session and execute: safe, since a worker has one thread."""
     if pid := os.fork():
         return pid

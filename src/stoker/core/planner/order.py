@@ -31,14 +31,18 @@ class Order:
 
     def key(self, job: Job) -> float:
         """The sort key of a job. In the course of a plan it never becomes smaller."""
+        return self.key_for(job, self.work(job))
+
+    def key_for(self, job: Job, work: float) -> float:
+        """The sort key that a job has if it is this work."""
         match self._policy.order:
             case "age":
                 return 0.0
             case "shortest":
-                return job.submitted + self.work(job)
+                return job.submitted + work
             case "fair":
                 waited = self._now - job.submitted
-                return -inf if waited >= self._policy.overdue else -(waited + HEAD_START) / self.work(job)
+                return -inf if waited >= self._policy.overdue else -(waited + HEAD_START) / work
 
     def work(self, job: Job) -> float:
         """The GPU-seconds by which the order ranks a job.

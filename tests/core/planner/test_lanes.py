@@ -235,3 +235,28 @@ def test_an_edited_job_changes_its_lane() -> None:
         decided = planned(waiting, [], Policy(max_running=0), lanes)
         assert (decided.starts, [lane.size for lane in lanes]) == ((), [1])
     assert [start.job.id for start in planned(waiting, [], Policy(), lanes).starts] == [1]
+
+
+@given(jobs())
+def test_standings_are_in_the_order_of_the_plan(queued: list[Job]) -> None:
+    """The first jobs by priority, key and age, with the figures that decide."""
+    waiting, order = a_queue(*queued), Order(Policy(), NOW, expects, Counter())
+    lanes = Lanes(waiting, estimate)
+    lanes.refresh(order, waiting.take_touched())
+    ranked = sorted(queued, key=lambda job: (-job.spec.priority, order.key(job), job.id))
+    for most in (3, 99):
+        assert [one.job for one in lanes.standings(order, most)] == [job.id for job in ranked][:most]
+
+
+def test_an_array_stands_once() -> None:
+    """Whatever its size, it costs one step, and tells how many of its tasks are left."""
+    tasks = [replace(a_job(number), array=2, task=number - 2) for number in range(2, 30_002)]
+    waiting = a_queue(a_job(1), *tasks, a_job(40_000))
+    for gone in (2, 3, 500, 30_001):
+        waiting.remove(gone)
+    lanes, order = Lanes(waiting, estimate), Order(Policy(order="age"), NOW, expects, Counter())
+    lanes.refresh(order, waiting.take_touched())
+    assert [(one.job, one.tasks) for one in lanes.standings(order, 200)] == [(1, 1), (4, 29_996), (40_000, 1)]
+    waiting.add(tasks[0])
+    lanes.refresh(order, waiting.take_touched())
+    assert [(one.job, one.tasks) for one in lanes.standings(order, 200)] == [(1, 1), (2, 29_997), (40_000, 1)]

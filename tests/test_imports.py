@@ -75,6 +75,7 @@ THIRD_PARTY = {
     "hydra": "stoker.python.hydra",
     "joblib": "stoker.python.joblib_backend",
     "omegaconf": "stoker.python.hydra",
+    "tqdm": "stoker.python.api",
 }
 """Libraries, and the one part that may import each."""
 

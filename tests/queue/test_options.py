@@ -7,7 +7,7 @@ import pytest
 
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.spec import Dependency, EarlySignal, Resources
-from stoker.python.submitting import Keywords
+from stoker.python.keywords import Keywords
 from stoker.queue.options import (
     BY_NAME,
     OPTIONS,

@@ -139,6 +139,7 @@ class Batch:
             earlier=cache(partial(_earlier, paths)),
             commit=Checkouts(self.environment).commit,
             now=time.time(),
+            slurm=request.script is not None and request.script.directives.from_slurm,
             terminal=request.relay.terminal if request.relay else "",
         )
         command = request.script.copied(paths) if request.script else None
@@ -317,6 +318,7 @@ def _run_batch(
             user=current_user(),
             within=parent.worker if parent else "",
             share_output=batch.shares_output(),
+            share_input=batch.one_command and _input_is_ours(),
             forkserver=forkserver,
         ),
         policy=batch.policy,
@@ -340,6 +342,17 @@ def _run_batch(
         if demonstration and foreground.stopped_by is None:
             return demonstration.judge()
         return exit_code(foreground, one_command=batch.one_command)
+
+
+def _input_is_ours() -> bool:
+    """Whether a job may read standard input. In the background it would take the keys from the user's shell.
+
+    The kernel does not prevent that: a job has a session of its own, so that terminal is not its controlling one.
+    """
+    try:
+        return not os.isatty(0) or os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:  # it is not our controlling terminal either, so no shell reads it
+        return True
 
 
 def _find_devices(request: Request, items: Items, paths: Paths, parent: Parent | None) -> Devices:

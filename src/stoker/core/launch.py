@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.job import Ended, Job, id_text, resources_of
@@ -45,6 +47,8 @@ class Order(Struct, frozen=True):
     """A command to run before the attempt is killed; the ids of its processes are appended."""
     signal: EarlySignal | None = None
     """Sent before the limit; a worker of an older version does not know it."""
+    again: bool = False
+    """Whether an earlier attempt may have read the standard input."""
     terminal: str = ""
     """Path of the terminal that becomes the controlling one; in place of `out` and `err`."""
 
@@ -75,6 +79,7 @@ def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> d
         **({"STOKER_GROUP": job.spec.group} if job.spec.group else {}),
         **_reserved(job, devices),
         **array_variables(job),
+        **_slurm_variables(job, devices),
     }
 
 
@@ -107,6 +112,35 @@ def array_variables(job: Job) -> dict[str, str]:
     return {} if job.task is None else {"STOKER_ARRAY_ID": str(job.array), "STOKER_ARRAY_INDEX": str(job.task)}
 
 
+SLURM_VARIABLES = (
+    *("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"),
+    *("SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX"),
+    *("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NAME", "SLURM_SUBMIT_DIR", "SLURM_CPUS_PER_TASK"),
+    *("SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_RESTART_COUNT"),
+)
+"""Variables of Slurm that jobs may get; all are true on one machine.
+
+SLURM_NTASKS, SLURM_PROCID and the lists of nodes are left out: frameworks that find them wait for processes that only
+srun would start.
+"""
+
+
+def _slurm_variables(job: Job, devices: Sequence[Device]) -> dict[str, str]:
+    """Tasks of all arrays get Slurm's index; a script with #SBATCH lines gets the rest too."""
+    given: dict[str, object] = {}
+    if job.task is not None:
+        given |= {"ARRAY_JOB_ID": job.array, "ARRAY_TASK_ID": job.task}
+    if job.task is not None and job.spec.array_tasks:
+        given |= zip(("ARRAY_TASK_COUNT", "ARRAY_TASK_MIN", "ARRAY_TASK_MAX"), job.spec.array_tasks, strict=True)
+    if job.spec.slurm_submit_dir:
+        script = dict(job.spec.extra_env).get("STOKER_SCRIPT", "")
+        given |= {"JOB_ID": job.id, "JOBID": job.id, "JOB_NAME": job.name or posixpath.basename(script)}
+        given |= {"SUBMIT_DIR": job.spec.slurm_submit_dir}
+        given |= {"JOB_GPUS": ",".join(one.label for one in devices), "GPUS_ON_NODE": len(devices)} if devices else {}
+        given |= {"RESTART_COUNT": job.tries} if job.tries else {}
+    return {f"SLURM_{name}": str(value) for name, value in given.items()}
+
+
 def _device_variables(devices: Sequence[Device]) -> dict[str, str]:
     """The variables of the devices' own kind, else CUDA_VISIBLE_DEVICES."""
     if not devices or not devices[0].variables:
@@ -130,6 +164,7 @@ def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devic
         limit=job.spec.limit,
         grace=job.spec.grace,
         signal=job.spec.signal,
+        again=job.tries > 0,
         terminal=job.spec.terminal,
     )
 
@@ -144,10 +179,18 @@ def device_words(words: tuple[str, ...], devices: Sequence[Device]) -> tuple[str
 
 def _words(job: Job, extra: Mapping[str, str]) -> tuple[str, ...]:
     """The command with its placeholders replaced."""
-    values = {"id": str(job.id), "name": job.name, "gpu": extra["STOKER_GPU_IDS"]}
-    if job.task is not None:
-        values["i"] = str(job.task)
-    return fill(job.command.words, values)
+    return fill(job.command.words, {**_values(job), "gpu": extra["STOKER_GPU_IDS"]})
+
+
+def _values(job: Job) -> dict[str, str]:
+    """The placeholders that are known before the job has devices."""
+    index = {} if job.task is None else {"i": str(job.task)}
+    return {"id": str(job.id), "name": job.name, **index}
+
+
+def shown_command(job: Job) -> Command:
+    """The command with the placeholders replaced that do not depend on devices."""
+    return replace(job.command, words=fill(job.command.words, _values(job))) if job.spec.fill else job.command
 
 
 def fill(words: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:

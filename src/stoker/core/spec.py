@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +15,10 @@ from stoker.core.errors import UsageError
 from stoker.core.selectors import parse_selection, quoted
 
 Role = Literal["job", "hook"]
+CALL_PROGRAM = "/python/function_child.py"
+"""End of the path of the program that runs a Python call; function and arguments follow it."""
+_PLAIN = re.compile(r"(?:[\w@%+=:,./-]|(?<!\$)\{(?:i|id|gpu|name)\})+", re.ASCII)
+"""A word that needs no quotes; placeholders are replaced before any shell could read them."""
 _COPY = re.compile(r".*/scripts/[0-9a-f]{32}/([^/]+)", re.DOTALL)
 """Path of the copy of a script; users know it by its file name."""
 
@@ -116,6 +120,10 @@ class JobSpec(Struct, frozen=True):
     """Whether it may run without MPS where MPS is not available."""
     notify: tuple[str, ...] = ()
     """Where to tell the user that all jobs of its batch have ended: URLs, or `mail`."""
+    array_tasks: tuple[int, int, int] | None = None
+    """Number of tasks, least and largest index of its array."""
+    slurm_submit_dir: str = ""
+    """The directory of submit for a script with #SBATCH lines, which gets variables of Slurm; else empty."""
     terminal: str = ""
     """Path of the terminal that the command gets as its own, where it is an interactive session."""
     role: Role = "job"
@@ -145,9 +153,30 @@ class Command(Struct, frozen=True):
         """The command as a user would type it."""
         if self.shell:
             return self.words[0]
-        import shlex
+        if call := self.call:
+            return f"{call.function}({', '.join(call.arguments)})"
+        return " ".join(map(_quoted, [*map(_typed, self.words[:2]), *self.words[2:]]))
 
-        return shlex.join([*map(_typed, self.words[:2]), *self.words[2:]])
+    @property
+    def call(self) -> Call | None:
+        """The Python call that the command runs; None for any other command."""
+        if self.shell or len(self.words) < 5 or not self.words[2].endswith(CALL_PROGRAM):
+            return None
+        return Call(self.words[4].rpartition(".")[2], self.words[5:])
+
+
+class Call(NamedTuple):
+    """A Python call as screens show it."""
+
+    function: str
+    arguments: tuple[str, ...]
+    """Those that are short as text: `lr=0.001`."""
+
+
+def _quoted(word: str) -> str:
+    import shlex
+
+    return word if _PLAIN.fullmatch(word) else shlex.quote(word)
 
 
 PLAIN_SHELL = "/bin/sh"

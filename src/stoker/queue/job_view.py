@@ -23,6 +23,7 @@ from stoker.core.job import (
     Lost,
     OnHold,
     Paused,
+    Queued,
     Resumed,
     Returned,
     Skipped,
@@ -34,6 +35,7 @@ from stoker.core.job import (
 )
 from stoker.core.launch import INHERIT, notification_name
 from stoker.core.learning import MIB, Use, reached
+from stoker.core.planner.reasons import UnknownDuration
 from stoker.core.spec import Resources, dependency_text
 from stoker.core.text import PATTERNS, outcome, shown_value, text_for_json
 from stoker.core.units import size_text
@@ -44,7 +46,7 @@ from stoker.queue.signals import early_signal_text
 from stoker.queue.targets import shown_target
 from stoker.queue.view_builder import job_line
 from stoker.queue.view_model import JobLine, amount_now, exactly, moment, resources_of_attempts
-from stoker.queue.view_text import oom_advice, sparing_text
+from stoker.queue.view_text import oom_advice, place_text, sparing_text
 from stoker.store import queries
 from stoker.store.logs import last_line
 from stoker.store.paths import Paths
@@ -233,6 +235,8 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     """Whether the notification was sent, or why not; empty before the batch has ended."""
     advice: str = ""
     """What to try for a job that ran out of GPU memory."""
+    order: tuple[str, ...] = ()
+    """Its place in the order, and why other jobs go first."""
     reported: Latest | None = None
     """The last values that its last run reported with `stoker.report()`."""
 
@@ -255,8 +259,15 @@ def read_jobs(paths: Paths, words: Sequence[str], *, simulated: bool, environmen
         jobs = [job for job_id in find(store, words) if (job := store.job(job_id)) is not None]
         details = [details_of(job, knowledge, secrets, environment=environment) for job in jobs]
         now = knowledge.now
-    reported = [replace(job, reported=read_latest(paths.report(job.id))) for job in details]
+    reported = [replace(line, reported=_reported(paths, job)) for line, job in zip(details, jobs, strict=True)]
     return SelectedJobs(SCHEMA, exactly(now), simulated, reported)
+
+
+def _reported(paths: Paths, job: Job) -> Latest | None:
+    """What its run reported; nothing for a job that waits to run again."""
+    if isinstance(job.state, Queued):
+        return None
+    return read_latest(paths.report(job.id), job.tries + isinstance(job.state, Active))
 
 
 def _secrets() -> tuple[str, ...]:
@@ -303,7 +314,27 @@ def details_of(
         notify=tuple(text_for_json(shown_target(target)) for target in spec.notify),
         notified=text_for_json(_notified(job, knowledge)) if spec.notify else "",
         advice=text_for_json(_advice(job, happened, knowledge)),
+        order=tuple(_order(job, knowledge)),
     )
+
+
+def _order(job: Job, knowledge: Knowledge) -> Iterator[str]:
+    """The place of a waiting job among all that may start, and what decides on it."""
+    engine = knowledge.store.owner(job.id)
+    status = knowledge.statuses.of(engine)
+    if knowledge.situation(job, engine)[0] != "queued" or status is None or not status.order:
+        return
+    standing, place = knowledge.places.standing(job, engine), knowledge.places.place(job, engine)
+    if standing is None or place is None:
+        listed = sum(one.tasks for one in status.order)
+        if listed < status.waiting:
+            yield f"after the first {listed} of {status.waiting} waiting jobs"
+        return
+    yield place_text(place, status.waiting, standing, knowledge.now)
+    if not standing.known:
+        yield knowledge.order_text(UnknownDuration(standing.seconds, standing.gpus))
+    if first := knowledge.places.outranked(job, engine):
+        yield knowledge.order_text(first)
 
 
 def known_line(job: Job, attempts: list[AttemptLine], knowledge: Knowledge) -> JobLine:

@@ -128,6 +128,8 @@ class Surroundings(Struct, frozen=True):
     """The terminal of an interactive session, which is never run twice."""
     fill: bool = False
     """Whether placeholders in commands are filled."""
+    slurm: bool = False
+    """Whether the jobs are a script with #SBATCH lines."""
 
 
 def merged(base: JobOptions, own: JobOptions) -> JobOptions:
@@ -140,6 +142,7 @@ def merged(base: JobOptions, own: JobOptions) -> JobOptions:
 def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
     """The spec of a job, with every value checked."""
     _refuse_unusable(options)
+    array = None if options.array is None else parse_array(options.array)
     cwd = os.path.normpath(os.path.join(around.cwd, options.chdir or ""))
     limit = None if options.time is None else parse_duration(options.time)
     early = None if options.signal is None else parse_early_signal(options.signal)
@@ -162,13 +165,15 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         begin=None if options.begin is None else _moment(options.begin, around.now),
         after=() if options.after is None else around.earlier(options.after),
         retry_on=() if options.retry_on is None else parse_retry_on(options.retry_on),
-        at_once=None if options.array is None else parse_array(options.array).at_once,
+        at_once=array.at_once if array else None,
         tags=tuple(sorted(options.tag.items())),
         commit=around.commit(cwd),
         fill=around.fill or options.array is not None,
         cap=bool(options.cap),
         mps_optional=bool(options.mps_optional),
         notify=() if options.notify is None else parse_targets(options.notify),
+        array_tasks=(len(array.indices), min(array.indices), max(array.indices)) if array else None,
+        slurm_submit_dir=around.cwd if around.slurm else "",
         terminal=around.terminal,
     )
 

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import signal
+import stat
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
 _DEFAULT_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 _MACHINE_WIDE = frozenset((errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE))
 _OF_A_DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE))
-_FileActions = Sequence[tuple[Any, ...]]
+_FileAction = tuple[Any, ...]
 
 
 class Refused(Exception):
@@ -114,9 +115,11 @@ def _open_output(path: str, inherited: int) -> int:
 
 def _spawn(order: Mapping[str, Any], environment: Mapping[str, str], out: int, err: int) -> int:
     words = [order["shell"], "-c", *order["words"]] if order["shell"] else order["words"]
-    actions: list[tuple[Any, ...]] = [
+    actions: list[_FileAction] = [
         (os.POSIX_SPAWN_DUP2, source, target) for source, target in ((out, 1), (err, 2)) if source != target
     ]
+    if order.get("again") and not _can_reread(0):
+        actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
     if order.get("terminal"):  # the first that the leader of a new session opens becomes the controlling one
         actions.insert(0, (os.POSIX_SPAWN_OPEN, 0, order["terminal"], os.O_RDWR, 0))
     program = _find_program(words[0], environment)
@@ -126,7 +129,16 @@ def _spawn(order: Mapping[str, Any], environment: Mapping[str, str], out: int, e
         raise _refusal(error, words) from None
 
 
-def _spawn_apart(program: str, words: list[str], environment: Mapping[str, str], actions: _FileActions) -> int:
+def _can_reread(descriptor: int) -> bool:
+    """Whether a retry finds the same input: a file from its start, or a terminal. The rest of a pipe would be half."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            return True
+    return os.isatty(descriptor)
+
+
+def _spawn_apart(program: str, words: list[str], environment: Mapping[str, str], actions: Sequence[_FileAction]) -> int:
     """Spawn in a new session; a Python built for an older C library, as conda's, supports only process groups."""
     try:
         return os.posix_spawn(
@@ -152,7 +164,7 @@ def _spawn_apart(program: str, words: list[str], environment: Mapping[str, str],
         )
 
 
-def _fork_apart(program: str, words: list[str], environment: Mapping[str, str], actions: _FileActions) -> int:
+def _fork_apart(program: str, words: list[str], environment: Mapping[str, str], actions: Sequence[_FileAction]) -> int:
     """Fork, open a session and execute: safe, since a worker has one thread."""
     if pid := os.fork():
         return pid

@@ -12,6 +12,7 @@ from stoker.core.job import Event, Job
 from stoker.core.learning import Learnt, Live
 from stoker.core.lease import Lease
 from stoker.core.planner.forecast import Forecast
+from stoker.core.planner.order import Standing
 from stoker.core.planner.queue import WaitingJobs, Wants
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import Policy
@@ -75,6 +76,8 @@ class SiteStatus(Struct, frozen=True):
     warnings: Sequence[str] = ()
     survivors: Mapping[int, str] = {}
     """Active jobs that cannot end, because processes of theirs outlive their worker, each with the reason."""
+    order: Sequence[Standing] = ()
+    """The first waiting jobs in the order of the plan, one for each array."""
 
 
 class SiteView(Protocol):

@@ -64,6 +64,9 @@ def command(
     list, unless -f says so. A script runs from a copy made now; STOKER_SCRIPT tells it its own path. After -- the words
     are executed as they are, without a copy.
 
+    One command reads the standard input of stoker run; the jobs of a list read nothing. A retry reads a file again from
+    its start, and nothing from a pipe.
+
     A line goes through your shell; several words are executed as they are. A list that ends in .jsonl,
     .toml or .csv holds the options of each job too. Ctrl-C lets running jobs finish, a second one stops them,
     a third kills them.
@@ -87,8 +90,9 @@ def command(
         click.echo(context.get_help())
         return 2
     config = config_here(say)
-    options = config.completed(options)
-    options = values["options"] = script.options_of(options) if script else options
+    for note in script.notes if script else ():
+        say(note)
+    options = values["options"] = config.completed(script.options_of(options) if script else options)
     values["script"] = script
     values["settings"] = config.engine
     if options.array and kind == "--":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import islice
 from math import inf
 from typing import Any, NamedTuple
@@ -328,10 +329,17 @@ def status_of(
         counts=counts,
         hidden=_hidden(counts, len(active), queued),
         today=queries.past_counts(knowledge.store, Period(midnight(knowledge.now), on_finish_jobs=on_finish_jobs)),
-        expected_empty=moment(statuses.queue.empty) if statuses.queue and statuses.lives else None,
+        expected_empty=expected_empty(statuses, counts),
         notes=[text_for_json(note) for note in _notes(statuses)],
         filtered=chosen != NO_FILTER,
     )
+
+
+def expected_empty(statuses: EngineStatuses, counts: Counts) -> datetime | None:
+    """When the queue will be empty; the engine's forecast may be older than the end of the last job."""
+    if statuses.queue is None or not statuses.lives or not (counts.active or counts.waiting):
+        return None
+    return moment(statuses.queue.empty)
 
 
 def _matching(

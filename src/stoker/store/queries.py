@@ -346,6 +346,16 @@ def jobs_of(reader: Reader, ids: Sequence[int]) -> Iterator[Job]:
         yield from (reader.job_of(row) for row in rows)
 
 
+def jobs_of_batch(reader: Reader, batch: int) -> list[Job]:
+    return [reader.job_of(row) for row in reader.rows(f"{JOB}batch = ? ORDER BY id", batch)]
+
+
+def last_named(reader: Reader, name: str) -> Job | None:
+    """The newest job with a name."""
+    rows = reader.rows(f"{JOB}name = ? ORDER BY id DESC LIMIT 1", name)
+    return reader.job_of(rows[0]) if rows else None
+
+
 def open_among(reader: Reader, ids: Sequence[int]) -> list[int]:
     return _ids(reader, f"SELECT id FROM jobs WHERE {_AMONG} AND {OPEN} ORDER BY id", json.dumps(list(ids)))
 

@@ -328,6 +328,31 @@ def test_the_table_without_a_terminal(background: Background) -> None:
     assert "that ended" in background("history", "--table", STOKER_OUTPUT="json").out
 
 
+def test_a_filter_chooses_jobs_and_counts(background: Background) -> None:
+    """Also by why they wait; states that only ended jobs have are refused with the command that shows those."""
+    (gate,) = background.submit(until("gate"), names=["gate"], tags=(("sweep", "3"),))
+    background.wait_word("running", gate)
+    (behind,) = background.submit("true", names=["behind"], tags=(("sweep", "3"),), after=(Dependency(gate),))
+    array, *_ = background.submit(*["true"] * 5, array=True, held="held by you", group="big")
+
+    def seen(*words: str) -> tuple[list[str], tuple[int, int, int]]:
+        found = status(background, *words)
+        assert found.filtered
+        return [job.label for job in found.jobs], (found.counts.active, found.counts.waiting, found.counts.held)
+
+    assert seen("--tag", "sweep=3") == ([str(gate), str(behind)], (1, 1, 0))
+    assert seen("--state", "blocked") == ([str(behind)], (0, 1, 0))
+    assert seen("--state", "queued") == ([], (0, 0, 0))
+    assert seen("--state", "R") == ([str(gate)], (1, 0, 0))
+    assert seen("--group", "big", "--state", "held") == ([f"{array}.[0-4]"], (0, 0, 5))
+    assert "no job matches the filter" in background("status", "--table", "--name", "nothing").out
+    assert "stoker history --state failed" in background("status", "--state", "failed").err
+    groups = status(background, "--by-group").groups
+    assert [(one.group, one.active, one.waiting, one.held) for one in groups] == [("", 1, 1, 0), ("big", 0, 0, 5)]
+    (own,) = status(background, "--by-user").users
+    assert (own.you, own.running, own.waiting) == (True, 1, 1)
+
+
 @pytest.mark.parametrize(("line", "header"), [("stoker status", " ID "), ("stoker status | cat", "ID\t")])
 def test_watch_gets_the_table(background: Background, line: str, header: str) -> None:
     """watch(1) reads through a pipe and sets COLUMNS and LINES; a pipe inside its command still gets plain lines."""

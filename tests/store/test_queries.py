@@ -9,6 +9,7 @@ from pathlib import Path
 from stoker.core.job import Assigned, Cancelled, Event, Exited, Job, Paused, Resumed, Started
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob
 from stoker.store import queries
+from stoker.store.filters import Filter
 from stoker.store.queries import Load, Period
 from stoker.store.writer import Store
 from support.store import TRUE, after, wanted
@@ -185,7 +186,7 @@ class TestPast:
         late = Period(10.0)
         assert queries.past_counts(store, late) == {"done": 1, "failed": 1}
         assert queries.past_gpu_seconds(store, late) == 21.0
-        failed = Period(10.0, ("failed", "oom"))
+        failed = Period(10.0, Filter(states=("failed", "oom")))
         assert [one.job.id for one in queries.past(store, failed, 9)] == [bad]
         assert queries.past_counts(store, failed) == {"failed": 1}
         assert queries.past_gpu_seconds(store, failed) == 11.0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from stoker.core.job import Job
 from stoker.core.settings import Policy
+from stoker.store.filters import NO_FILTER, NOT_ON_FINISH, SCOPES, Filter, Scope, condition, sql_pattern
 from stoker.store.reader import Reader
 from stoker.store.schema import (
     ACTIVE,
@@ -47,11 +48,8 @@ _QUEUED = "state IN ('waiting', 'held')"
 _PAGE = 10_000
 DRAINED = "drained "
 """Prefix of the keys of `drained_key`."""
-_NOT_ON_FINISH = "coalesce((SELECT json_extract(body, '$.role') FROM specs WHERE specs.id = jobs.spec), 'job') = 'job'"
-_SCOPES = {"open": OPEN, "ended": "ended IS NOT NULL", "any": "1"}
 _FAILED = "state IN ('failed', 'oom', 'timeout', 'skipped', 'lost')"
 _AMONG = "id IN (SELECT value FROM json_each(?))"
-Scope = Literal["open", "ended", "any"]
 
 
 class Owned(NamedTuple):
@@ -98,8 +96,7 @@ class Period(NamedTuple):
     """A selection of ended jobs."""
 
     since: float = 0.0
-    states: tuple[str, ...] = ()
-    """Results; empty is any."""
+    chosen: Filter = NO_FILTER
     on_finish_jobs: bool = False
 
 
@@ -208,13 +205,12 @@ def _tasks(reader: Reader, count: int, state: str, within: tuple[str, int, int])
 
 
 def _within(reader: Reader, period: Period) -> tuple[str, list[Any]]:
-    where, values = f"jobs.{ENDED} AND jobs.ended >= ?", [period.since]
-    if period.states:
-        where += f" AND jobs.state IN ({_marks(period.states)})"
+    matching, values = condition(period.chosen)
+    where = f"jobs.{ENDED} AND jobs.ended >= ? AND {matching}"
     specs = [] if period.on_finish_jobs else _on_finish_specs(reader)
     if specs:
         where += f" AND jobs.spec NOT IN ({_marks(specs)})"
-    return where, [*values, *period.states, *specs]
+    return where, [period.since, *values, *specs]
 
 
 def _on_finish_specs(reader: Reader) -> list[int]:
@@ -249,18 +245,18 @@ def range_of_tasks(reader: Reader, array: int) -> tuple[int, int] | None:
 
 def newest(reader: Reader) -> tuple[int, int] | None:
     """Id and array of the job submitted last."""
-    rows = reader.rows(f"SELECT id, array FROM jobs WHERE {_NOT_ON_FINISH} ORDER BY id DESC LIMIT 1")
+    rows = reader.rows(f"SELECT id, array FROM jobs WHERE {NOT_ON_FINISH} ORDER BY id DESC LIMIT 1")
     return (rows[0][0], rows[0][1]) if rows else None
 
 
 def all_ids(reader: Reader, scope: Scope) -> list[int]:
-    return _ids(reader, f"SELECT id FROM jobs WHERE {_SCOPES[scope]} AND {_NOT_ON_FINISH} ORDER BY id")
+    return _ids(reader, f"SELECT id FROM jobs WHERE {SCOPES[scope]} AND {NOT_ON_FINISH} ORDER BY id")
 
 
 def ids_named(reader: Reader, pattern: str, scope: Scope, *, glob: bool) -> list[int]:
     """Jobs by their name, or by a pattern with `*`, `?` and `[...]`."""
-    condition = f"name {'GLOB' if glob else '='} ? AND {_SCOPES[scope]} AND {_NOT_ON_FINISH}"
-    written = text_of(pattern).replace("[!", "[^") if glob else text_of(pattern)
+    condition = f"name {'GLOB' if glob else '='} ? AND {SCOPES[scope]} AND {NOT_ON_FINISH}"
+    written = sql_pattern(pattern) if glob else text_of(pattern)
     return _ids(reader, f"SELECT id FROM jobs WHERE {condition} ORDER BY id", written)
 
 
@@ -277,7 +273,7 @@ def failed_among(reader: Reader, ids: Sequence[int]) -> list[int]:
 
 def failed_since(reader: Reader, engine: str, since: float) -> list[int]:
     """An engine's jobs that ended without success since a moment."""
-    query = f"SELECT id FROM jobs WHERE ended >= ? AND {_FAILED} AND engine = ? AND {_NOT_ON_FINISH} ORDER BY id"
+    query = f"SELECT id FROM jobs WHERE ended >= ? AND {_FAILED} AND engine = ? AND {NOT_ON_FINISH} ORDER BY id"
     return _ids(reader, query, since, engine)
 
 
@@ -293,6 +289,16 @@ def jobs_of(reader: Reader, ids: Sequence[int]) -> Iterator[Job]:
         page = json.dumps(list(ids[at : at + _PAGE]))
         rows = reader.rows(f"{JOB}{_AMONG} ORDER BY id", page)
         yield from (reader.job_of(row) for row in rows)
+
+
+def jobs_of_batch(reader: Reader, batch: int) -> list[Job]:
+    return [reader.job_of(row) for row in reader.rows(f"{JOB}batch = ? ORDER BY id", batch)]
+
+
+def last_named(reader: Reader, name: str) -> Job | None:
+    """The newest job with a name."""
+    rows = reader.rows(f"{JOB}name = ? ORDER BY id DESC LIMIT 1", name)
+    return reader.job_of(rows[0]) if rows else None
 
 
 def open_among(reader: Reader, ids: Sequence[int]) -> list[int]:

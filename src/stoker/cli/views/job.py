@@ -89,6 +89,7 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
         ("priority", str(details.priority) if details.priority else ""),
         ("group", details.group),
         ("tags", ", ".join(f"{name}={value}" for name, value in details.tags.items())),
+        ("notify", ", ".join(filter(None, (*details.notify, details.notified)))),
         ("run", details.run),
         ("commit", details.commit),
         ("variables", ", ".join(f"{name}={value}" for name, value in details.variables.items())),

@@ -154,12 +154,67 @@ def past(reader: Reader, period: Period, limit: int) -> list[Past]:
     """The jobs that ended last, newest first."""
     where, values = _within(reader, period)
     query = f"{_PAST} WHERE {where} ORDER BY jobs.ended DESC, jobs.id DESC LIMIT ?"
-    found = []
-    for row in reader.rows(query, *values, limit):
-        gpu_seconds, peak, utilisation, *attempt = row[_JOB_COLUMNS:]
-        last = None if attempt[0] is None else attempt_of(tuple(attempt))
-        found.append(Past(reader.job_of(row[:_JOB_COLUMNS]), last, float(gpu_seconds or 0.0), peak, utilisation))
-    return found
+    return [_past(reader, row) for row in reader.rows(query, *values, limit)]
+
+
+def _past(reader: Reader, row: tuple[Any, ...]) -> Past:
+    gpu_seconds, peak, utilisation, *attempt = row[_JOB_COLUMNS:]
+    last = None if attempt[0] is None else attempt_of(tuple(attempt))
+    return Past(reader.job_of(row[:_JOB_COLUMNS]), last, float(gpu_seconds or 0.0), peak, utilisation)
+
+
+class PastTasks(NamedTuple):
+    """The ended tasks of an array that a period selects."""
+
+    counts: dict[str, int]
+    """By result."""
+    first: int
+    last: int
+    """Indices of the first and of the last of them."""
+    telling: Past
+    """The last one that failed, or else the last one."""
+    started: float | None
+    ended: float
+    gpu_seconds: float
+    peak: int | None
+
+
+def past_by_array(reader: Reader, period: Period, limit: int) -> list[Past | PastTasks]:
+    """The jobs and arrays that ended last, newest first; an array counts as one, whose end is that of its last task."""
+    where, values = _within(reader, period)
+    key = "CASE WHEN array != 0 THEN array ELSE id END"
+    query = (
+        f"SELECT {key}, count(*), max(id) FROM jobs WHERE {where} GROUP BY 1 ORDER BY max(ended) DESC, 3 DESC LIMIT ?"
+    )
+    groups = reader.rows(query, *values, limit)
+    single = [last for _, size, last in groups if size == 1]
+    alone = {one.job.id: one for one in _past_of(reader, single)}
+    return [alone[last] if size == 1 else _past_tasks(reader, period, array) for array, size, last in groups]
+
+
+def _past_of(reader: Reader, ids: Sequence[int]) -> list[Past]:
+    return [_past(reader, row) for row in reader.rows(f"{_PAST} WHERE jobs.{_AMONG}", json.dumps(list(ids)))]
+
+
+def _past_tasks(reader: Reader, period: Period, array: int) -> PastTasks:
+    where, values = _within(reader, period)
+    where, values = f"jobs.array = ? AND {IN_ARRAY} AND {where}", [array, *values]
+    rows = reader.rows(
+        f"SELECT state, count(*), min(task), max(task), max(id), max(ended) FROM jobs WHERE {where} GROUP BY state",
+        *values,
+    )
+    failed = [row for row in rows if row[0] not in ("done", "cancelled", "skipped")]
+    (telling,) = _past_of(reader, [max(row[4] for row in failed or rows)])
+    ((gpu_seconds, started, peak),) = reader.rows(
+        f"SELECT sum({_GPU_SECONDS}), min(attempts.started), max(measures.peak)"
+        " FROM jobs JOIN attempts ON attempts.job = jobs.id LEFT JOIN measures"
+        f" ON measures.job = jobs.id AND measures.number = attempts.number WHERE {where}",
+        *values,
+    )
+    counts = {state: count for state, count, *_ in rows}
+    first, last = min(row[2] for row in rows), max(row[3] for row in rows)
+    ended = max(row[5] for row in rows)
+    return PastTasks(counts, first, last, telling, started, ended, float(gpu_seconds or 0.0), peak)
 
 
 def past_counts(reader: Reader, period: Period) -> dict[str, int]:
@@ -303,6 +358,12 @@ def last_named(reader: Reader, name: str) -> Job | None:
 
 def open_among(reader: Reader, ids: Sequence[int]) -> list[int]:
     return _ids(reader, f"SELECT id FROM jobs WHERE {_AMONG} AND {OPEN} ORDER BY id", json.dumps(list(ids)))
+
+
+def counts_among(reader: Reader, ids: Sequence[int]) -> dict[str, int]:
+    """How many of these jobs are in each state, as stored."""
+    query = f"SELECT state, count(*) FROM jobs WHERE {_AMONG} GROUP BY state"
+    return dict(reader.rows(query, json.dumps(list(ids))))
 
 
 def owners_of(reader: Reader, ids: Sequence[int]) -> dict[str, list[int]]:

@@ -1,4 +1,4 @@
-"""`stoker history`: jobs that are over."""
+"""`stoker history`: finished jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ EVERYTHING = 2**62
 @click.command(name="history")
 @click.option("--since", metavar="WHEN", help="Only what ended since then: 2h, 1d, 08:00, yesterday, 2026-11-15.")
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="The last N jobs.")
-@click.option("-a", "--all", "everything", is_flag=True, help="All of them.")
+@click.option("-a", "--all", "everything", is_flag=True, help="All of them, and every task of an array.")
+@click.option("--tasks", "each_task", is_flag=True, help="A line for every task of an array.")
 @click.option("--hooks", "on_finish_jobs", is_flag=True, help="Hook commands too.")
 @click.option("--csv", "stream", flag_value="csv", help="Comma separated, all of them.")
 @click.option("--jsonl", "stream", flag_value="jsonl", help="One JSON value for each job, all of them.")
@@ -41,15 +42,19 @@ def command(
     chosen: Filter,
     limit: int | None,
     everything: bool,
+    each_task: bool,
     on_finish_jobs: bool,
     stream: str | None,
     screen: Screen,
 ) -> int:
-    """Jobs that are over, newest last, with the GPU-hours of all.
+    """Show finished jobs, newest last, with their GPU-hours and why they failed.
+
+    On a terminal the tasks of an array share a line. Programs get a line for each task.
 
     \b
       stoker history                              the last ones
       stoker history --since 1d --state failed,oom
+      stoker history --tag sweep=3 --tasks        every task of a sweep
       stoker history --csv > jobs.csv             all, for a spreadsheet
     """
     now = time.time()
@@ -63,7 +68,8 @@ def command(
         return 0
     fitting = max(1, screen.size[1] - 4) if screen.form == "screen" else MOST_LINES
     most = EVERYTHING if everything else limit or fitting
-    _show(read_history(paths, period, most, now, simulated=screen.sim), screen)
+    each = each_task or everything or screen.form != "screen"
+    _show(read_history(paths, period, most, now, simulated=screen.sim, each_task=each), screen)
     return 0
 
 

@@ -200,4 +200,5 @@ def _hidden(status: Status, shown: Sequence[JobLine], width: int, sim: str) -> s
 def results_text(counts: Mapping[str, int]) -> str:
     """`212 done, 3 failed`."""
     others = [f"{count} {word}" for word, count in sorted(counts.items()) if word != "done" and count]
-    return ", ".join([f"{counts.get('done', 0)} done", *others])
+    done = [f"{counts.get('done', 0)} done"] if counts.get("done") or not others else []
+    return ", ".join([*done, *others])

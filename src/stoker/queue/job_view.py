@@ -40,6 +40,7 @@ from stoker.core.spec import Resources, dependency_text
 from stoker.core.text import PATTERNS, outcome, shown_value, text_for_json
 from stoker.core.units import size_text
 from stoker.queue.config import load_config
+from stoker.queue.failure import failure_text
 from stoker.queue.knowledge import Knowledge, known
 from stoker.queue.select import find
 from stoker.queue.view_builder import job_line
@@ -225,6 +226,8 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     """All others, if requested."""
     advice: str = ""
     """What to try for a job that ran out of GPU memory."""
+    failure: str = ""
+    """Why it failed: the note about its end, or the line of its log that tells most."""
     order: tuple[str, ...] = ()
     """Its place in the order, and why other jobs go first."""
     reported: Latest | None = None
@@ -301,6 +304,7 @@ def details_of(
         variables=_shown(dict(spec.extra_env), secrets),
         environment=_environment(job, knowledge, secrets) if environment else None,
         advice=text_for_json(_advice(job, happened, knowledge)),
+        failure=failure_text(store, job),
         order=tuple(_order(job, knowledge)),
     )
 

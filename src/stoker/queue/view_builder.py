@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import islice
 from math import inf
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from stoker.core.planner.order import times_waited
 from stoker.core.spec import amount_on
 from stoker.core.text import text_for_json, title_text
 from stoker.core.units import duration_text
+from stoker.queue.attention import interrupted_runs, recent_failures
 from stoker.queue.knowledge import EngineStatuses, Knowledge, jobs_by_device
 from stoker.queue.view_model import (
     Counts,
@@ -156,6 +158,7 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
         speed=knowledge.speeds.get(job.id) if devices else None,
         last_seen=moment(seen),
         title=text_for_json(title_text(job)),
+        interrupted=knowledge.is_abandoned(engine),
         progress=None if progress is None else round(progress.fraction, 3),
         **_place(job, engine, knowledge, word),
     )
@@ -306,9 +309,18 @@ def status_of(
         counts=counts,
         hidden=_hidden(counts, len(active), queued),
         today=queries.past_counts(knowledge.store, Period(midnight(knowledge.now), on_finish_jobs=on_finish_jobs)),
-        expected_empty=moment(statuses.queue.empty) if statuses.queue and statuses.lives else None,
+        expected_empty=_expected_empty(statuses, counts),
         notes=[text_for_json(note) for note in _notes(statuses)],
+        interrupted=interrupted_runs(knowledge),
+        failures=recent_failures(knowledge),
     )
+
+
+def _expected_empty(statuses: EngineStatuses, counts: Counts) -> datetime | None:
+    """When the queue will be empty; None where it is, since the forecast may be older than its last job."""
+    if not statuses.lives or statuses.queue is None or not counts.active + counts.waiting:
+        return None
+    return moment(statuses.queue.empty)
 
 
 def engine_line(knowledge: Knowledge) -> EngineLine:

@@ -38,6 +38,7 @@ from stoker.engine.adoption import Supply
 from stoker.engine.foreground import Complaints, Foreground, Setup, Source, View
 from stoker.engine.status_writer import engine_status
 from stoker.ledger import prepare_ledger
+from stoker.queue.engine_process import simulated_gpus
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, ListSource, StreamSource, Unusable
 from stoker.queue.knowledge import EngineStatuses, Knowledge, jobs_of_processes
 from stoker.queue.options import (
@@ -271,6 +272,7 @@ class JobLog:
 def run(request: Request, label: str, items: Items, forkserver: Forkserver | None = None) -> int:
     """Run the jobs and return the exit code."""
     paths = find_paths(os.environ, socket.gethostname(), simulated=bool(request.simulation))
+    request = msgspec.structs.replace(request, sim=simulated_gpus(request.sim, paths))
     parent = find_parent(os.environ, simulated=bool(request.simulation)) if not request.demo else None
     if parent:
         request = msgspec.structs.replace(request, settings=parent.restrict(request.settings))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -127,7 +126,7 @@ def _slurm_variables(job: Job, devices: Sequence[Device]) -> dict[str, str]:
         given |= zip(("ARRAY_TASK_COUNT", "ARRAY_TASK_MIN", "ARRAY_TASK_MAX"), job.spec.array_tasks, strict=True)
     if job.spec.slurm_submit_dir:
         script = dict(job.spec.extra_env).get("STOKER_SCRIPT", "")
-        given |= {"JOB_ID": job.id, "JOBID": job.id, "JOB_NAME": job.name or posixpath.basename(script)}
+        given |= {"JOB_ID": job.id, "JOBID": job.id, "JOB_NAME": job.name or script.rpartition("/")[2]}
         given |= {"SUBMIT_DIR": job.spec.slurm_submit_dir}
         given |= {"JOB_GPUS": ",".join(one.label for one in devices), "GPUS_ON_NODE": len(devices)} if devices else {}
         given |= {"RESTART_COUNT": job.tries} if job.tries else {}

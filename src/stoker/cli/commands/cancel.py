@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from stoker.cli.completion import complete_jobs
 from stoker.cli.output_options import controlling
+from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.changes import report, result
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job
@@ -20,14 +21,14 @@ from stoker.queue.select import find, jobs_in_order
 NOTE = "cancelled by you"
 
 
-@click.command(name="cancel")
+@click.command(name="cancel", cls=StokerCommand)
 @click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_jobs)
 @click.option("--signal", "number", metavar="NAME", help="Send this first in place of TERM, for example INT.")
 @click.option("--grace", metavar="DUR", help="Time until KILL, in place of the job's own; like -t.")
 @click.option("--dry-run", is_flag=True, help="Only say what would happen.")
 @controlling
 def command(
-    *, ids: tuple[str, ...], number: str | None, grace: str | None, dry_run: bool, as_json: bool, sim: bool
+    *, ids: tuple[str, ...], number: str | None, grace: str | None, dry_run: bool, as_json: bool, sim: str | None
 ) -> int:
     """Take jobs out of the queue; those that run get TERM, and KILL after their grace.
 

@@ -18,6 +18,7 @@ from click.core import ParameterSource
 from stoker.cli.completion import complete_jobs
 from stoker.cli.job_options import change_options
 from stoker.cli.output_options import controlling
+from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.changes import ChangeResult, report, result
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Job, Queued, id_text
@@ -29,12 +30,12 @@ from stoker.queue.options import BY_NAME, read_tables
 from stoker.queue.select import find_queued
 
 
-@click.command(name="edit")
+@click.command(name="edit", cls=StokerCommand)
 @click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_jobs)
 @change_options
 @controlling
 @click.pass_context
-def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim: bool, **values: Any) -> int:
+def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim: str | None, **values: Any) -> int:
     """Change jobs that wait; without options, in an editor ($VISUAL or $EDITOR).
 
     The command stays; to change that, cancel the job and submit another one.

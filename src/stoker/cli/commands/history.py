@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.job import render_history
 from stoker.cli.views.plain import PAST_COLUMNS, csv_lines, plain_lines
 from stoker.cli.views.text import terminal_size, write_lines
@@ -29,7 +30,7 @@ EVERYTHING = 2**62
 STATES: tuple[str, ...] = get_args(Result)
 
 
-@click.command(name="history")
+@click.command(name="history", cls=StokerCommand)
 @click.option("--since", metavar="WHEN", help="Only what ended since then: 2h, 1d, 08:00, yesterday, 2026-11-15.")
 @click.option("--state", "states", metavar="STATES", help=f"Only these ends: {', '.join(STATES)}.")
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="The last N jobs.")

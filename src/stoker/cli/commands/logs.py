@@ -10,6 +10,7 @@ import click
 
 from stoker.cli.commands.wait import DETACHED, exit_code_of
 from stoker.cli.completion import complete_jobs
+from stoker.cli.sim_option import StokerCommand, sim_option
 from stoker.cli.views.logs import Follower, Source, files_of, output_for, runs_of
 from stoker.core.errors import NoSuchJob, UsageError
 from stoker.core.job import Ended, Job, id_text
@@ -21,14 +22,14 @@ from stoker.store.logs import Tail, open_log
 from stoker.store.schema import AttemptRow
 
 
-@click.command(name="logs")
+@click.command(name="logs", cls=StokerCommand)
 @click.argument("job", required=False, shell_complete=complete_jobs)
 @click.option("-f", "--follow", is_flag=True, help="Show what comes until the job is over, and exit with its code.")
 @click.option("-n", "lines", type=click.IntRange(min=0), metavar="LINES", help="Only the last lines.")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Its first, second... run; default the last.")
 @click.option("--jsonl", "as_json", is_flag=True, help="Each line as a JSON value.")
 @click.option("--path", "only_path", is_flag=True, help="Print the name of the log file instead.")
-@click.option("--sim", is_flag=True, help="A job on simulated GPUs.")
+@sim_option
 def command(
     *,
     job: str | None,
@@ -37,7 +38,7 @@ def command(
     attempt: int | None,
     as_json: bool,
     only_path: bool,
-    sim: bool,
+    sim: str | None,
 ) -> int:
     """Show the output of a job, of the newest one where none is named.
 

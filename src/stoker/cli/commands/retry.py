@@ -12,6 +12,7 @@ import msgspec
 
 from stoker.cli.completion import complete_jobs
 from stoker.cli.output_options import controlling
+from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.changes import ChangeResult, report, result
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, id_text
@@ -38,7 +39,7 @@ from stoker.store.engine_lock import QUEUE
 DAY = 86400.0
 
 
-@click.command(name="retry")
+@click.command(name="retry", cls=StokerCommand)
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @click.option("--failed", is_flag=True, help="Of these jobs, those that did not succeed; else of all of the last day.")
 @click.option("--since", metavar="WHEN", help="With --failed: what ended since then, for example 2h, 08:00 or 7d.")
@@ -57,7 +58,7 @@ def command(
     vram: str | None,
     dry_run: bool,
     as_json: bool,
-    sim: bool,
+    sim: str | None,
 ) -> int:
     """Run jobs again that are over: the same id and command, a new run with a log file of its own.
 

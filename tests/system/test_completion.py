@@ -27,7 +27,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 def tab(background: Background) -> Tab:
     """A shell with the script that `engine completion` wrote."""
     background.environment["XDG_DATA_HOME"] = str(background.home / "data")
-    outcome = background("engine", "completion", "bash")
+    outcome = background("engine", "completion", "bash", "--install")
     assert outcome.code == 0
     assert "source " in outcome.err
     return Tab(background, background.home / "data/bash-completion/completions/stoker")

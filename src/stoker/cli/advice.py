@@ -11,6 +11,9 @@ import click
 
 from stoker.cli.sim_option import SIM, sim_words
 from stoker.core.errors import NoSuchJob, StokerError, UsageError
+from stoker.core.spec import parse_array
+from stoker.queue.options import BY_NAME, JobOptions, Option
+from stoker.queue.script import Line
 
 _OF_JOBS = ("submit", "run")
 _FOREIGN = {
@@ -54,6 +57,41 @@ def _foreign(flag: str) -> str:
     if long in IGNORED:
         return "it means nothing on one machine; leave it out"
     return "stoker has nothing like that; see docs/from-slurm.md" if long in UNSUPPORTED else ""
+
+
+_MISPLACED = ("gpus", "vram", "time", "priority", "array", "retries")
+_SHORT = ("-G", "-t")
+
+
+def misplaced_option(line: Line, options: JobOptions) -> str:
+    """A note where a word after the command looks like an option for Stoker that was not given before it."""
+    words = line.words
+    for place, word in enumerate(words[1:], 1):
+        flag, equals, value = word.partition("=")
+        following = words[place + 1 : place + 2]
+        option = next((BY_NAME[name] for name in _MISPLACED if flag in (BY_NAME[name].flag, BY_NAME[name].short)), None)
+        if option is None or (flag == option.short and flag not in _SHORT):
+            continue
+        value = value if equals else "".join(following)
+        if getattr(options, option.name) is None and _is_value(option, value):
+            rest = [*words[:place], *words[place + (1 if equals else 2) :]]
+            before = [given for given in line.options if given != "--"]
+            typed = shlex.join(["stoker", line.verb, *before, flag, value, "--", *rest])
+            return f"note: {flag} {value} goes to {words[0]}; if it is meant for stoker, type: {typed}"
+    return ""
+
+
+def _is_value(option: Option, value: str) -> bool:
+    """Whether it can be meant for Stoker; a plain number as a time is more likely the program's."""
+    if option.kind == "number":
+        return value.lstrip("-").isdecimal()
+    if option.name in ("time", "array") and value.isdecimal():
+        return False
+    try:
+        parse_array(value) if option.name == "array" else option.check(value)
+    except StokerError:
+        return False
+    return True
 
 
 def other_queue(error: NoSuchJob, words: Sequence[str]) -> StokerError:

@@ -192,6 +192,8 @@ def _end(event: Exited, after: Job | None) -> str:
 
 
 SCHEMA = "stoker.jobs/1"
+_NOT_STARTED = ("queued", "held", "blocked")
+"""States in which a report is that of an earlier attempt."""
 
 
 class JobDetails(JobLine, frozen=True, kw_only=True):
@@ -245,7 +247,10 @@ def read_jobs(paths: Paths, words: Sequence[str], *, simulated: bool, environmen
         jobs = [job for job_id in find(store, words) if (job := store.job(job_id)) is not None]
         details = [details_of(job, knowledge, secrets, environment=environment) for job in jobs]
         now = knowledge.now
-    reported = [replace(job, reported=read_latest(paths.report(job.id))) for job in details]
+    reported = [
+        replace(job, reported=None if job.state in _NOT_STARTED else read_latest(paths.report(job.id)))
+        for job in details
+    ]
     return SelectedJobs(SCHEMA, exactly(now), simulated, reported)
 
 

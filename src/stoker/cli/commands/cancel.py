@@ -36,7 +36,7 @@ def command(
 
     \b
       stoker cancel 12            job 12, or all tasks of array 12
-      stoker cancel 12.3-7 vit-*  tasks, and jobs by their name
+      stoker cancel 12.3-7 'vit-*'  tasks, and jobs by their name
       stoker cancel last --signal INT --grace 2m
     """
     request = Cancel(0, NOTE, None if grace is None else parse_grace(grace), parse_signal(number))

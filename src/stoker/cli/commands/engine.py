@@ -354,17 +354,19 @@ def install(only_print: bool) -> int:
 @command.command(name="completion")
 @click.argument("shell", type=click.Choice(SHELLS), required=False)
 @click.option("--print", "only_print", is_flag=True, help="Print the script, and write nothing.")
+@click.option("--install", is_flag=True, help="Write the file, also where the output is no terminal.")
 @click.pass_context
-def completion(context: click.Context, shell: str | None, only_print: bool) -> int:
+def completion(context: click.Context, shell: str | None, only_print: bool, install: bool) -> int:
     """Let a shell complete verbs, options, ids and names of jobs: bash, zsh or fish, else the one you use.
 
-    It writes a file where the shell looks for it, and says what is left to type.
+    On a terminal it writes a file where the shell looks for it, and says what is left to type. Otherwise it prints the
+    script, so that this works too: eval "$(stoker engine completion bash)"
     """
     from stoker.cli.completion import install_script, script
 
     shell = shell or _own_shell()
     text = script(context.find_root().command, shell)
-    if only_print:
+    if only_print or not (install or sys.stdout.isatty()):
         print(text, end="")
     else:
         install_script(shell, text)

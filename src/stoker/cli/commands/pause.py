@@ -38,7 +38,7 @@ def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool,
     It holds until `stoker resume`, whatever happens to the engine. `all` means every waiting job.
 
     \b
-      stoker pause 12 vit-*   hold jobs
+      stoker pause 12 'vit-*'   hold jobs
       stoker pause --queue    nothing starts any more
       stoker pause --gpu 3    drain a GPU
     """

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from stoker.cli.advice import misplaced_option
 from stoker.cli.console import say
 from stoker.cli.job_options import DASHES, TYPED, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
 from stoker.cli.output_options import wants_json
@@ -80,6 +81,8 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     if kind == "help":
         click.echo(context.get_help())
         return 2
+    if note := misplaced_option(Line("run", context.meta[TYPED_OPTIONS], words), options):
+        say(note)
     config = config_here(say)
     for note in script.notes if script else ():
         say(note)

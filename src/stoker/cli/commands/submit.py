@@ -13,6 +13,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
+from stoker.cli.advice import misplaced_option
 from stoker.cli.console import flush_output, say, silence_output
 from stoker.cli.job_options import DASHES, TYPED_OPTIONS, TypedCommand, job_options, options_from
 from stoker.cli.output_options import wants_json, write_json
@@ -252,6 +253,8 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
         click.echo(context.get_help())
         return 2
     items, script = _meant(context, words, file, as_line=shell)
+    if note := misplaced_option(Line("submit", context.meta[TYPED_OPTIONS], words), options):
+        say(note)
     return submit_jobs(Request(options=options, label=file or "submit", script=script, **values), items)
 
 

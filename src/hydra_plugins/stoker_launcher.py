@@ -27,6 +27,7 @@ class StokerConf:
     group: str | None = None
     time: Any = None
     grace: Any = None
+    signal: str | None = None
     begin: str | None = None
     after: Any = None
     retries: int | None = None

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.job import Ended, Job, id_text, resources_of
-from stoker.core.spec import Command, JobSpec, NewJob, Resources, amount_on
+from stoker.core.spec import Command, EarlySignal, JobSpec, NewJob, Resources, amount_on
 
 INHERIT = "-"
 _NO_PREALLOCATION = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -44,8 +45,12 @@ class Order(Struct, frozen=True):
     grace: float
     mps_terminate: tuple[str, ...] = ()
     """A command to run before the attempt is killed; the ids of its processes are appended."""
+    signal: EarlySignal | None = None
+    """Sent before the limit; a worker of an older version does not know it."""
     again: bool = False
     """Whether an earlier attempt may have read the standard input."""
+    terminal: str = ""
+    """Path of the terminal that becomes the controlling one; in place of `out` and `err`."""
 
 
 def attempt_key(job_id: int, number: int) -> str:
@@ -158,7 +163,9 @@ def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devic
         err=outputs[1],
         limit=job.spec.limit,
         grace=job.spec.grace,
+        signal=job.spec.signal,
         again=job.tries > 0,
+        terminal=job.spec.terminal,
     )
 
 
@@ -172,10 +179,18 @@ def device_words(words: tuple[str, ...], devices: Sequence[Device]) -> tuple[str
 
 def _words(job: Job, extra: Mapping[str, str]) -> tuple[str, ...]:
     """The command with its placeholders replaced."""
-    values = {"id": str(job.id), "name": job.name, "gpu": extra["STOKER_GPU_IDS"]}
-    if job.task is not None:
-        values["i"] = str(job.task)
-    return fill(job.command.words, values)
+    return fill(job.command.words, {**_values(job), "gpu": extra["STOKER_GPU_IDS"]})
+
+
+def _values(job: Job) -> dict[str, str]:
+    """The placeholders that are known before the job has devices."""
+    index = {} if job.task is None else {"i": str(job.task)}
+    return {"id": str(job.id), "name": job.name, **index}
+
+
+def shown_command(job: Job) -> Command:
+    """The command with the placeholders replaced that do not depend on devices."""
+    return replace(job.command, words=fill(job.command.words, _values(job))) if job.spec.fill else job.command
 
 
 def fill(words: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:

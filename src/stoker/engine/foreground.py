@@ -65,6 +65,8 @@ class Setup(EngineConfig, frozen=True):
     """Whether a run that resumes repeats what succeeded before."""
     interrupted: Callable[[Foreground, signal.Signals, int], None] | None = None
     """Called at each interrupt with its count; by default `by_stages`."""
+    hangup_stops: bool = False
+    """Whether a hangup counts as an interrupt; otherwise running jobs may finish."""
 
 
 class Foreground:
@@ -213,13 +215,13 @@ class Foreground:
             match number:
                 case signal.SIGUSR1:
                     self._view.say(self.status())
-                case signal.SIGHUP:
+                case signal.SIGHUP if not self.setup.hangup_stops:
                     self.stopped_by = self.stopped_by or number
                     self._view.say("hung up: starting nothing more, and waiting for what runs")
                     self.engine.drain()
                 case signal.SIGINT:
                     self._interrupted(number, self._interrupts + 1)
-                case signal.SIGTERM:
+                case signal.SIGTERM | signal.SIGHUP:
                     self._interrupted(number, max(2, self._interrupts + 1))
 
     def _interrupted(self, number: signal.Signals, stage: int) -> None:

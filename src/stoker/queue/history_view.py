@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from stoker.core.device import Device
 from stoker.core.job import Ended, Result, id_text
-from stoker.core.launch import INHERIT
-from stoker.core.text import text_for_json
+from stoker.core.launch import INHERIT, shown_command
+from stoker.core.text import text_for_json, title_text
 from stoker.queue.view_model import VramMode, amount_now, exactly, mode_of, moment, resources_of_attempts
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
@@ -63,6 +63,8 @@ class PastLine(Struct, frozen=True):
     """The most that its last attempt held on one of its GPUs, if measured..."""
     utilisation_percent: int | None = None
     """... and how busy it kept them on average while it had them to itself."""
+    title: str = ""
+    """What screens call it: its name, its command, or its Python call with arguments."""
 
 
 class History(Struct, frozen=True):
@@ -145,11 +147,12 @@ def past_line(past: Past, store: Reader, devices: Mapping[str, Device]) -> PastL
         commit=text_for_json(spec.commit),
         tags={text_for_json(name): text_for_json(value) for name, value in spec.tags},
         log=text_for_json(last.log) if last and last.log and last.log != INHERIT else None,
-        command=text_for_json(job.command.text),
+        command=text_for_json(shown_command(job).text),
         vram_mode=mode_of(spec.resources),
         reserved_bytes=_reserved(past, store, devices),
         peak_vram_bytes=past.peak or None,
         utilisation_percent=past.utilisation,
+        title=text_for_json(title_text(job)),
     )
 
 

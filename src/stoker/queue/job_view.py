@@ -23,6 +23,7 @@ from stoker.core.job import (
     Lost,
     OnHold,
     Paused,
+    Queued,
     Resumed,
     Returned,
     Skipped,
@@ -34,15 +35,17 @@ from stoker.core.job import (
 )
 from stoker.core.launch import INHERIT
 from stoker.core.learning import MIB, Use, reached
+from stoker.core.planner.reasons import UnknownDuration
 from stoker.core.spec import Resources, dependency_text
 from stoker.core.text import PATTERNS, outcome, shown_value, text_for_json
 from stoker.core.units import size_text
 from stoker.queue.config import load_config
 from stoker.queue.knowledge import Knowledge, known
 from stoker.queue.select import find
+from stoker.queue.signals import early_signal_text
 from stoker.queue.view_builder import job_line
 from stoker.queue.view_model import JobLine, amount_now, exactly, moment, resources_of_attempts
-from stoker.queue.view_text import oom_advice, sparing_text
+from stoker.queue.view_text import oom_advice, place_text, sparing_text
 from stoker.store.paths import Paths
 from stoker.store.reports import Latest, read_latest
 from stoker.store.schema import AttemptRow
@@ -192,8 +195,6 @@ def _end(event: Exited, after: Job | None) -> str:
 
 
 SCHEMA = "stoker.jobs/1"
-_NOT_STARTED = ("queued", "held", "blocked")
-"""States in which a report is that of an earlier attempt."""
 
 
 class JobDetails(JobLine, frozen=True, kw_only=True):
@@ -223,8 +224,12 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     """Those given with --env; what looks like a secret is hidden."""
     environment: dict[str, str] | None = None
     """All others, if requested."""
+    early_signal: str = ""
+    """The signal before the time limit: `USR1@60`."""
     advice: str = ""
     """What to try for a job that ran out of GPU memory."""
+    order: tuple[str, ...] = ()
+    """Its place in the order, and why other jobs go first."""
     reported: Latest | None = None
     """The last values that its last run reported with `stoker.report()`."""
 
@@ -247,11 +252,15 @@ def read_jobs(paths: Paths, words: Sequence[str], *, simulated: bool, environmen
         jobs = [job for job_id in find(store, words) if (job := store.job(job_id)) is not None]
         details = [details_of(job, knowledge, secrets, environment=environment) for job in jobs]
         now = knowledge.now
-    reported = [
-        replace(job, reported=None if job.state in _NOT_STARTED else read_latest(paths.report(job.id)))
-        for job in details
-    ]
+    reported = [replace(line, reported=_reported(paths, job)) for line, job in zip(details, jobs, strict=True)]
     return SelectedJobs(SCHEMA, exactly(now), simulated, reported)
+
+
+def _reported(paths: Paths, job: Job) -> Latest | None:
+    """What its run reported; nothing for a job that waits to run again."""
+    if isinstance(job.state, Queued):
+        return None
+    return read_latest(paths.report(job.id), job.tries + isinstance(job.state, Active))
 
 
 def _secrets() -> tuple[str, ...]:
@@ -294,8 +303,29 @@ def details_of(
         events=[EventLine(exactly(job.submitted), "submitted", ""), *event_lines(job, happened, knowledge)],
         variables=_shown(dict(spec.extra_env), secrets),
         environment=_environment(job, knowledge, secrets) if environment else None,
+        early_signal="" if spec.signal is None else early_signal_text(spec.signal),
         advice=text_for_json(_advice(job, happened, knowledge)),
+        order=tuple(_order(job, knowledge)),
     )
+
+
+def _order(job: Job, knowledge: Knowledge) -> Iterator[str]:
+    """The place of a waiting job among all that may start, and what decides on it."""
+    engine = knowledge.store.owner(job.id)
+    status = knowledge.statuses.of(engine)
+    if knowledge.situation(job, engine)[0] != "queued" or status is None or not status.order:
+        return
+    standing, place = knowledge.places.standing(job, engine), knowledge.places.place(job, engine)
+    if standing is None or place is None:
+        listed = sum(one.tasks for one in status.order)
+        if listed < status.waiting:
+            yield f"after the first {listed} of {status.waiting} waiting jobs"
+        return
+    yield place_text(place, status.waiting, standing, knowledge.now)
+    if not standing.known:
+        yield knowledge.order_text(UnknownDuration(standing.seconds, standing.gpus))
+    if first := knowledge.places.outranked(job, engine):
+        yield knowledge.order_text(first)
 
 
 def known_line(job: Job, attempts: list[AttemptLine], knowledge: Knowledge) -> JobLine:

@@ -16,6 +16,7 @@ from stoker.core.selectors import Named, parse_selection
 from stoker.core.spec import Dependency, JobSpec, Resources, parse_array
 from stoker.core.units import parse_duration, parse_size, size_text
 from stoker.devices.interface import user_name
+from stoker.queue.signals import check_early_signal, parse_early_signal
 
 RETRY_RESULTS = ("failed", "oom", "timeout")
 """Results after which --retry-on may run a job again; a lost job is queued again anyway."""
@@ -43,6 +44,7 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     group: str | None = None
     time: str | None = None
     grace: str | None = None
+    signal: str | None = None
     begin: str | None = None
     after: str | None = None
     mps: str | bool | None = None
@@ -83,6 +85,8 @@ class Option(Struct, frozen=True):
     """It makes sense for a job or a batch, never as a default for all."""
     at_submit: bool = False
     """`stoker edit` cannot change it later."""
+    while_running: bool = False
+    """`stoker edit` can change it for a job that has started."""
     given_to_jobs: bool = False
     """Inside a job the variable holds the value of that job, and is no option for the jobs it submits."""
 
@@ -120,6 +124,8 @@ class Surroundings(Struct, frozen=True):
     commit: Callable[[str], str] = lambda _: ""
     """From a directory to the commit checked out there."""
     now: float = 0.0
+    terminal: str = ""
+    """The terminal of an interactive session, which is never run twice."""
     fill: bool = False
     """Whether placeholders in commands are filled."""
     slurm: bool = False
@@ -138,6 +144,9 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
     _refuse_unusable(options)
     array = None if options.array is None else parse_array(options.array)
     cwd = os.path.normpath(os.path.join(around.cwd, options.chdir or ""))
+    limit = None if options.time is None else parse_duration(options.time)
+    early = None if options.signal is None else parse_early_signal(options.signal)
+    check_early_signal(early, limit)
     return JobSpec(
         resources=resources_of(options, around.resolve),
         priority=options.priority or 0,
@@ -145,10 +154,11 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         environment=around.environment,
         extra_env=tuple(sorted(options.env.items())),
         umask=around.umask,
-        limit=None if options.time is None else parse_duration(options.time),
+        limit=limit,
+        signal=early,
         grace=30.0 if options.grace is None else parse_grace(options.grace),
         retries=check_count(options.retries or 0, "--retries"),
-        requeue=not options.no_requeue,
+        requeue=not options.no_requeue and not around.terminal,
         out=_output(options.out, cwd) or (options.array and around.array_out) or around.default_out,
         err=_output(options.err, cwd),
         group=options.group or "",
@@ -163,6 +173,7 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         mps_optional=bool(options.mps_optional),
         array_tasks=(len(array.indices), min(array.indices), max(array.indices)) if array else None,
         slurm_submit_dir=around.cwd if around.slurm else "",
+        terminal=around.terminal,
     )
 
 
@@ -370,7 +381,7 @@ OPTIONS = (
     Option("on", "Only these devices, for example 0,2.", "IDS", is_list=True, takes_number=True),
     Option("prefer", "These devices first.", "IDS", is_list=True, takes_number=True),
     Option("gpu_type", "Only GPUs with this in their name, for example a100.", "NAME"),
-    Option("priority", "Higher starts first, default 0.", "N", kind="number", built_in=0),
+    Option("priority", "Higher starts first, default 0.", "N", kind="number", built_in=0, while_running=True),
     Option("group", "Group whose jobs share a limit, where one is configured.", "NAME"),
     Option(
         "time",
@@ -379,6 +390,7 @@ OPTIONS = (
         "-t",
         takes_number=True,
         check=parse_duration,
+        while_running=True,
     ),
     Option(
         "grace",
@@ -387,6 +399,14 @@ OPTIONS = (
         takes_number=True,
         check=parse_grace,
         built_in="30s",
+        while_running=True,
+    ),
+    Option(
+        "signal",
+        "Send a signal before the time limit: USR1@60; B:USR1@60 only to the command itself.",
+        "SIG[@SEC]",
+        check=parse_early_signal,
+        while_running=True,
     ),
     Option("begin", "Not before: now+1hour, 22:00, tomorrow, 2026-11-15T22:00.", "WHEN", "-b", of_one_job=True),
     Option(
@@ -417,7 +437,15 @@ OPTIONS = (
         of_one_job=True,
         at_submit=True,
     ),
-    Option("retries", "Run a failed job again up to N times.", "N", kind="number", check=check_count, built_in=0),
+    Option(
+        "retries",
+        "Run a failed job again up to N times.",
+        "N",
+        kind="number",
+        check=check_count,
+        built_in=0,
+        while_running=True,
+    ),
     Option(
         "retry_on",
         "Only after these ends: oom, timeout, failed, exit codes.",
@@ -425,18 +453,20 @@ OPTIONS = (
         is_list=True,
         takes_number=True,
         check=parse_retry_on,
+        while_running=True,
     ),
-    Option("no_requeue", "Do not run it again when its worker or the machine dies.", kind="flag"),
+    Option("no_requeue", "Do not run it again when its worker or the machine dies.", kind="flag", while_running=True),
     Option("chdir", "Working directory of the jobs.", "DIR", "-D"),
     Option("env", "Set a variable for the jobs (repeatable).", "K=V", kind="table"),
     Option("out", "File for the output; %j is the id, %x the name. - is this terminal.", "PAT", "-o"),
     Option("err", "File for the errors, where they should be apart from the output.", "PAT", "-e"),
-    Option("name", "Name of the jobs.", "NAME", "-J", of_one_job=True),
-    Option("tag", "Note something about the jobs (repeatable).", "K=V", kind="table"),
+    Option("name", "Name of the jobs.", "NAME", "-J", of_one_job=True, while_running=True),
+    Option("tag", "Note something about the jobs (repeatable).", "K=V", kind="table", while_running=True),
 )
 """Every job option, in the order of `--help`."""
 
 BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
+WHILE_RUNNING = tuple(option.name for option in OPTIONS if option.while_running)
 TABLES = tuple(option.name for option in OPTIONS if option.kind == "table")
 
 

@@ -48,6 +48,10 @@ class Preflight:
         self._warn(f"--mps is left out: {reason}")
         return replace(spec, resources=replace(spec.resources, mps=None))
 
+    def check_signal(self, spec: JobSpec) -> None:
+        if spec.signal is not None and spec.limit is None:
+            self._warn("--signal has no effect without a time limit; add -t")
+
     def _warn(self, sentence: str) -> None:
         if sentence not in self._said:
             self._said.add(sentence)

@@ -134,6 +134,20 @@ class LeaseLine(Struct, frozen=True):
     memory_bytes: int | None
     """None is all of it."""
     since: datetime
+    yours: bool = False
+    """Whether another queue of this user has it."""
+
+
+class OtherJob(Struct, frozen=True):
+    """A job of another queue of this user."""
+
+    label: str
+    """Its id in that queue."""
+    name: str
+    pid: int
+    """Its oldest process."""
+    memory_bytes: int | None
+    """Reserved for it on the device; null where unknown."""
 
 
 class DeviceLine(Struct, frozen=True):
@@ -162,6 +176,8 @@ class DeviceLine(Struct, frozen=True):
     strangers: list[ForeignProcess]
     combined_speed: float | None = None
     """The sum of the speeds of our jobs, each a part of its speed alone; null for a single job, or if unknown."""
+    elsewhere: list[OtherJob] = []
+    """Jobs of other queues of this user."""
 
 
 class JobLine(Struct, frozen=True):
@@ -208,6 +224,16 @@ class JobLine(Struct, frozen=True):
     """As a part of its speed alone, if it shares a GPU and its log tells the rate."""
     last_seen: datetime | None = None
     """When an engine last confirmed that it runs; null while one watches it. `seconds` counts until then."""
+    title: str = ""
+    """What screens call it: its name, its command, or its Python call with arguments."""
+    progress: float | None = None
+    """How much of a running job is done, from 0 to 1: what it reported, else what its log shows."""
+    place: int | None = None
+    """Its place among the waiting jobs in the order in which they will start, as far as is known; 1 is the next."""
+    expected_seconds: float | None = None
+    """How long a waiting job will run, by its limit or by earlier runs."""
+    waited_ratio: float | None = None
+    """How long it has waited, as a multiple of its expected work; the fair order compares this."""
 
 
 class Counts(Struct, frozen=True):

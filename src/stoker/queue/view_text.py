@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 from stoker.core.device import Device
 from stoker.core.job import Active, Event, Exited, Job, needs_exclusive
+from stoker.core.planner.order import Standing, times_waited
 from stoker.core.planner.placement import suits
+from stoker.core.planner.reasons import rough_duration
 from stoker.core.units import in_calendar, size_text
 from stoker.queue.view_model import VramMode
 
@@ -116,6 +118,19 @@ def _what_follows(job: Job, event: Exited) -> str:
     if not event.floor:
         return f"{again} with as much set aside as before"
     return f"{again} with {size_text(max(job.floor, job.spec.resources.memory or 0))} set aside"
+
+
+def place_text(place: int, waiting: int, standing: Standing, now: float) -> str:
+    """`place 4 of 31: waited 2h10 for about 40 min of work (3.2 times)`."""
+    waited = rough_duration(max(0.0, now - standing.submitted))
+    text = f"place {place} of {max(place, waiting)}: waited {waited}"
+    if not standing.known:
+        return text
+    gpus = f"on {standing.gpus} GPUs" if standing.gpus > 1 else "of work"
+    batch = f", counted {standing.batch + 1} times: {standing.batch} of its batch running" if standing.batch else ""
+    return (
+        f"{text} for about {rough_duration(standing.seconds)} {gpus}{batch} ({times_waited(standing, now):.1f} times)"
+    )
 
 
 class LocalZone(tzinfo):

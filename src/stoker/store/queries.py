@@ -145,6 +145,14 @@ def queued_tasks(reader: Reader, engine: str, array: int) -> list[Tasks]:
     return [_tasks(reader, count, state, within) for count, state in groups if count]
 
 
+def count_waiting(reader: Reader, engine: str, first: int, end: int) -> int:
+    """How many waiting jobs of an engine have an id from `first` up to `end`."""
+    query = (
+        f"SELECT count(*) FROM {_OPEN_JOBS} WHERE engine = ? AND id >= ? AND id < ? AND {OPEN} AND state = 'waiting'"
+    )
+    return int(reader.rows(query, engine, first, end)[0][0])
+
+
 def past(reader: Reader, period: Period, limit: int) -> list[Past]:
     """The jobs that ended last, newest first."""
     where, values = _within(reader, period)

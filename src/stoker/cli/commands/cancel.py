@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-
 import click
 from msgspec.structs import replace
 
@@ -11,12 +9,12 @@ from stoker.cli.completion import complete_jobs
 from stoker.cli.output_options import controlling
 from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.changes import report, result
-from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job
 from stoker.core.requests import Cancel
 from stoker.queue.control import change, opened, warn
 from stoker.queue.options import parse_grace
 from stoker.queue.select import find, jobs_in_order
+from stoker.queue.signals import parse_signal, signal_name
 
 NOTE = "cancelled by you"
 
@@ -39,7 +37,9 @@ def command(
       stoker cancel 12.3-7 'vit-*'  tasks, and jobs by their name
       stoker cancel last --signal INT --grace 2m
     """
-    request = Cancel(0, NOTE, None if grace is None else parse_grace(grace), parse_signal(number))
+    request = Cancel(
+        0, NOTE, None if grace is None else parse_grace(grace), 0 if number is None else parse_signal(number)
+    )
     with opened(sim) as control:
         found = jobs_in_order(control.store, find(control.store, ids))
         if not found:
@@ -51,19 +51,7 @@ def command(
         return report("cancel", results, as_json=as_json, dry_run=dry_run)
 
 
-def parse_signal(text: str | None) -> int:
-    """The number of INT, SIGINT or 2; 0 for None."""
-    if text is None:
-        return 0
-    name = text.upper().removeprefix("SIG")
-    known = {each.name.removeprefix("SIG"): each.value for each in signal.Signals}
-    known |= {str(value): value for value in known.values()}
-    if name not in known:
-        raise UsageError(f"--signal {text!r} is not a signal", "write it as INT, TERM, USR1 or a number")
-    return known[name]
-
-
 def _how(job: Job, request: Cancel) -> str:
     grace = job.spec.grace if request.grace is None else request.grace
-    first = signal.Signals(request.signal).name.removeprefix("SIG") + " now, " if request.signal else ""
+    first = f"{signal_name(request.signal)} now, " if request.signal else ""
     return f"{first}KILL after {grace:g}s"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from typing import get_args
@@ -14,7 +13,7 @@ from stoker.cli.output_options import Screen, screen_options, write_json, write_
 from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.job import render_history
 from stoker.cli.views.plain import PAST_COLUMNS, csv_lines, plain_lines
-from stoker.cli.views.text import terminal_size, write_lines
+from stoker.cli.views.text import write_lines
 from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.job import Result
 from stoker.core.units import parse_since
@@ -64,7 +63,7 @@ def command(
             json_lines = (msgspec.json.encode(job).decode() for job in jobs)
             write_plain(csv_lines(jobs) if stream == "csv" else json_lines)
         return 0
-    fitting = max(1, terminal_size(os.environ)[1] - 4) if screen.form == "screen" else MOST_LINES
+    fitting = max(1, screen.size[1] - 4) if screen.form == "screen" else MOST_LINES
     most = EVERYTHING if everything else limit or fitting
     _show(read_history(paths, period, most, now, simulated=screen.sim), screen)
     return 0
@@ -90,4 +89,4 @@ def _show(history: History, screen: Screen) -> None:
         if history.hidden:
             print(f"stoker: {history.hidden} older (stoker history{screen.typed} -a)", file=sys.stderr)
     else:
-        write_lines(render_history(history, terminal_size(os.environ)[0], screen.typed), screen.color)
+        write_lines(render_history(history, screen.size[0], screen.typed), screen.color)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import click
 
 from stoker.cli.output_options import Screen, output_options, write_json, write_plain
 from stoker.cli.views.simulate import drawing, plain_lines, text_lines
-from stoker.cli.views.text import terminal_size, write_lines
+from stoker.cli.views.text import write_lines
 from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.text import printable
 from stoker.core.units import count_text, parse_duration
@@ -90,4 +89,4 @@ def _show(names: list[str], options: ReplayOptions, setup: Setup, screen: Screen
     elif screen.form == "plain":
         write_plain(plain_lines(report))
     else:
-        write_lines(text_lines(report, terminal_size(os.environ)[0]), screen.color)
+        write_lines(text_lines(report, screen.size[0]), screen.color)

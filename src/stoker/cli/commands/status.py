@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Sequence
 
@@ -61,9 +60,9 @@ def _show_queue(paths: Paths, screen: Screen, *, everything: bool, on_finish_job
         _write_plain(status, screen)
     else:
         from stoker.cli.views.status import render_status
-        from stoker.cli.views.text import terminal_size, write_lines
+        from stoker.cli.views.text import write_lines
 
-        width, height = terminal_size(os.environ)
+        width, height = screen.size
         write_lines(render_status(status, width, None if everything else height, screen.typed), screen.color)
         if not status.jobs and not screen.sim and (count := _open_jobs(paths.other)):
             print(
@@ -106,7 +105,7 @@ def _show_jobs(paths: Paths, words: Sequence[str], screen: Screen, *, everything
         write_plain(plain_lines(chosen.jobs, JOB_COLUMNS))
     else:
         from stoker.cli.views.job import render_jobs
-        from stoker.cli.views.text import terminal_size, write_lines
+        from stoker.cli.views.text import write_lines
 
-        width, height = terminal_size(os.environ)
+        width, height = screen.size
         write_lines(render_jobs(chosen, width, None if everything else height, screen.typed), screen.color)

@@ -22,7 +22,7 @@ from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Job, Waiting
 from stoker.core.launch import output_paths
 from stoker.core.spec import Command, shell_of
-from stoker.core.text import printable, shortened, text_for_json
+from stoker.core.text import on_one_line, printable, shortened, text_for_json
 from stoker.queue.config import config_here
 from stoker.queue.engine_process import Background, simulated_gpus
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list
@@ -96,8 +96,7 @@ def _ids_text(one: Entered) -> str:
 
 
 def _title(one: Entered) -> str:
-    text = one.part.jobs[0].command.text.strip().replace("\\\n", " ").replace("\n", "; ")
-    return shortened(printable(text), WIDTH)
+    return shortened(printable(on_one_line(one.part.jobs[0].command.text)), WIDTH)
 
 
 def _jobs(one: Entered) -> Iterator[SubmittedJob]:

@@ -88,10 +88,13 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
     "retry --dry-run": (Sentence("would run {id} again (was {how}{memory}): {command}"),),
     "edit": (
         _RETRY,
-        Sentence(
-            "{id} is {was}, and what runs cannot be changed; stoker cancel {id} ends it", before=ACTIVE, refused=True
-        ),
+        Sentence("{id} is being stopped, and cannot be changed", before=["stopping"], refused=True),
         Sentence("{id}: {difference}", when="changed"),
+        Sentence(
+            "{id} keeps its time limit: an older version of Stoker started it; the rest was changed",
+            when="limit kept",
+            refused=True,
+        ),
         Sentence("{id} is {now} by now, and was not changed", refused=True),
     ),
     "pause": (

@@ -21,6 +21,7 @@ from stoker.cli.views.text import (
     sparkline,
     table_lines,
 )
+from stoker.core.learning import LEAST
 from stoker.core.text import printable
 from stoker.core.units import count_text, size_text
 from stoker.queue.view_text import ago_text, clock_text, span_text, stamp, vram_text, watch_text
@@ -72,6 +73,7 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
     """Labels and values; empty ones are left out."""
     facts = (
         ("why", details.why if details.ended is None else details.note),
+        *((("order" if number == 0 else ""), text) for number, text in enumerate(details.order)),
         ("advice", details.advice),
         ("expected", _expected(details, now)),
         ("command", details.command if not details.shell else f"{details.command}   ({details.shell} -c)"),
@@ -133,12 +135,14 @@ def _reserved(details: JobDetails) -> str:
         return "unknown yet: runs alone first, and is measured" if unknown else "alone on its GPU" * placed
     size = size_text(details.reserved_bytes)
     if not placed:
-        return f"{size} will be set aside" if details.ended is None else ""
+        why = ": earlier runs used less" if details.vram_mode == "auto" and details.reserved_bytes == LEAST else ""
+        return f"{size} will be set aside{why}" if details.ended is None else ""
     return f"{size} {'were' if details.ended else 'are'} set aside"
 
 
 def _limits(details: JobDetails) -> str:
     parts = [f"{watch_text(details.limit_seconds)} of running time"] if details.limit_seconds is not None else []
+    parts += [f"signal {details.early_signal} before it"] if details.early_signal and parts else []
     parts += [f"{details.at_once} of its array at once"] if details.at_once is not None else []
     if details.retries:
         when = f" (on {', '.join(details.retry_on)})" if details.retry_on else ""
@@ -252,7 +256,10 @@ def _past_table(jobs: Sequence[PastLine], now: float, width: int) -> list[Line]:
         Column("ENDED", [Span(clock_text(job.ended.timestamp(), now)) for job in jobs], 5, right=True),
     ]
     last = [
-        (Span(one_line(job.name or job.command)), Span(f" ({printable(job.note)})" if job.note else "", "faint"))
+        (
+            Span(one_line(job.title or job.name or job.command)),
+            Span(f" ({printable(job.note)})" if job.note else "", "faint"),
+        )
         for job in jobs
     ]
     return table_lines(columns, "NAME / COMMAND", last, width, LEAST_NAME)

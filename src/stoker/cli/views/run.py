@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from stoker.cli.views.status import memory_cells
+from stoker.cli.views.gpus import memory_cells
 from stoker.cli.views.text import (
     EMPTY,
     GAP,

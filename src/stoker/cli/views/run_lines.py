@@ -12,10 +12,10 @@ from stoker.core.job import Ended, Exited, Job, JobEvent, Lost, Started, Waiting
 from stoker.core.launch import INHERIT
 from stoker.core.text import after, outcome, printable, shortened, title
 from stoker.core.units import count_text, duration_text, size_text
-from stoker.queue.run_view import FinishedRun, newest_log, saved_seconds
+from stoker.queue.failure import newest_log, said_at_end
+from stoker.queue.run_view import FinishedRun, saved_seconds
 from stoker.queue.view_model import amount_now
 from stoker.queue.view_text import oom_advice, sparing_text
-from stoker.store.logs import last_line
 
 SHOWN_FAILURES = 10
 
@@ -131,7 +131,7 @@ def summary_lines(run: FinishedRun, again: str, logs: str = "stoker logs", folde
 def _failure_line(run: FinishedRun, job: Job, logs: str) -> str:
     assert isinstance(job.state, Ended)
     log = newest_log(run.store, job.id)
-    said = printable(job.state.note) or (last_line(log) if log else "")
+    said = said_at_end(job.state.note, log)
     advice = _advice(run, job, logs) if job.state.result == "oom" else ""
     said = f"{said.partition(': ')[0]}; {advice}" if advice else shortened(said, 100)
     show = f"  [{logs} {job.id}]" if os.path.exists(log) else ""

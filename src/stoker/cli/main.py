@@ -12,7 +12,7 @@ import click
 from stoker import __version__
 from stoker.cli.console import json_is_default, leave, open_missing_streams, silence_output
 from stoker.cli.sim_option import StokerCommand, sim_words
-from stoker.core.errors import NoSuchJob, StokerError, UsageError, did_you_mean
+from stoker.core.errors import EXIT_CODES, NoSuchJob, StokerError, UsageError, did_you_mean
 
 if TYPE_CHECKING:  # only a shell that completes needs it
     from click.shell_completion import CompletionItem
@@ -129,6 +129,7 @@ _OF_THE_GROUP = ("-h", "--help", "-V", "--version", "--")
     aliases=ALIASES,
     files={"pause": "pause", "resume": "pause"},
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="\b\nExit codes:\n" + "\n".join(f"  {code:9}{meaning}" for code, meaning in EXIT_CODES.items()),
 )
 @click.version_option(__version__, "-V", "--version", prog_name="stoker")
 def stoker() -> None:
@@ -143,12 +144,6 @@ def stoker() -> None:
       stoker run jobs.txt                  every line on a GPU of its own, as they become free
       tail -f -n 0 queue | stoker run -    jobs start as lines arrive
       stoker run --demo                    see it work on four simulated GPUs
-
-    \b
-    Exit codes: 0 success, 1 a job failed, 2 wrong usage, 3 no engine, 4 no such job,
-    5 impossible on this machine, 124 time limit or timeout, 125 failure of stoker,
-    126 and 127 command not executable or not found, 128+N ended by signal N.
-    One job (run -- COMMAND, wait ID, logs -f ID): its own exit code.
     """
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -303,14 +303,16 @@ _SHELL_WORDS = frozenset(
 _MOST_NOTES = 5
 
 
-def start_notes(jobs: Iterable[tuple[Command, JobSpec]], environment: Mapping[str, str]) -> list[str]:
-    """Warnings about jobs that would fail at once if they started now."""
+def start_notes(
+    jobs: Iterable[tuple[Command, JobSpec]], environment: Mapping[str, str], own: Collection[str] = ()
+) -> list[str]:
+    """Warnings about jobs that would fail at once if they started now; `own` are outputs whose directory we make."""
     seen: dict[tuple[str, str, str], str] = {}
     for command, spec in jobs:
         program, path = _first_program(command), dict(spec.extra_env).get("PATH", environment.get("PATH", os.defpath))
         if program and (program, path, spec.cwd) not in seen:
             seen[program, path, spec.cwd] = _program_note(program, {**environment, "PATH": path}, spec.cwd)
-        for pattern in {spec.out, spec.err} if not spec.after else ():
+        for pattern in {spec.out, spec.err}.difference(own) if not spec.after else ():
             if (pattern, "", spec.cwd) not in seen:
                 seen[pattern, "", spec.cwd] = _output_note(pattern)
     return list(filter(None, seen.values()))[:_MOST_NOTES]

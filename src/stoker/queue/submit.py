@@ -278,7 +278,8 @@ class QueueSubmission:
         first = [(job.command, job.spec) for part in parts for job in (part.jobs[:1] if part.array else part.jobs)]
         if self._script:  # its copy is made later
             first = [(Command(("sh",)), spec) for _, spec in first]
-        self.notes += start_notes(first, self._environment)
+        around = self._builder.around
+        self.notes += start_notes(first, self._environment, {around.default_out, around.array_out, ""})
         return parts
 
     def enter(

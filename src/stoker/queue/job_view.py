@@ -48,6 +48,7 @@ from stoker.queue.view_builder import job_line
 from stoker.queue.view_model import JobLine, amount_now, exactly, moment, resources_of_attempts
 from stoker.queue.view_text import oom_advice, place_text, sparing_text
 from stoker.store import queries
+from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.logs import last_line
 from stoker.store.paths import Paths
 from stoker.store.reports import Latest, read_latest
@@ -250,13 +251,15 @@ class SelectedJobs(Struct, frozen=True):
     jobs: list[JobDetails]
 
 
-def read_jobs(paths: Paths, words: Sequence[str], *, simulated: bool, environment: bool = False) -> SelectedJobs:
-    """The jobs that the words select, in their order."""
+def read_jobs(
+    paths: Paths, words: Sequence[str], chosen: Filter = NO_FILTER, *, simulated: bool, environment: bool = False
+) -> SelectedJobs:
+    """The jobs that the words and the filter select, in their order."""
     secrets = _secrets()
     with known(paths, simulated=simulated) as knowledge:
         store = knowledge.store
         assert isinstance(store, Store)
-        jobs = [job for job_id in find(store, words) if (job := store.job(job_id)) is not None]
+        jobs = [job for job_id in find(store, words, chosen=chosen) if (job := store.job(job_id)) is not None]
         details = [details_of(job, knowledge, secrets, environment=environment) for job in jobs]
         now = knowledge.now
     reported = [replace(line, reported=_reported(paths, job)) for line, job in zip(details, jobs, strict=True)]

@@ -37,6 +37,7 @@ from stoker.queue.view_model import (
 from stoker.queue.view_text import midnight
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
+from stoker.store.filters import NO_FILTER, WAITING, Filter, Group, counts_of_open, ids_matching, queued_groups
 from stoker.store.queries import Load, Period, Tasks, drained_key, paused_key
 
 SCHEMA = "stoker.status/1"
@@ -300,13 +301,22 @@ def together(holders: Holders, speeds: Mapping[int, float]) -> float | None:
 
 
 def status_of(
-    knowledge: Knowledge, host: str, limit: int | None, *, each_task: bool = False, on_finish_jobs: bool = False
+    knowledge: Knowledge,
+    host: str,
+    limit: int | None,
+    *,
+    each_task: bool = False,
+    on_finish_jobs: bool = False,
+    chosen: Filter = NO_FILTER,
 ) -> Status:
     """The queue now, with all active jobs and the first of those that wait."""
     statuses = knowledge.statuses
-    active = active_lines(knowledge, on_finish_jobs=on_finish_jobs)
-    queued = queued_lines(knowledge, limit, each_task=each_task, on_finish_jobs=on_finish_jobs)
-    counts = _counts(knowledge, on_finish_jobs=on_finish_jobs)
+    if chosen == NO_FILTER:
+        active = active_lines(knowledge, on_finish_jobs=on_finish_jobs)
+        queued = queued_lines(knowledge, limit, each_task=each_task, on_finish_jobs=on_finish_jobs)
+        counts = _counts(knowledge, on_finish_jobs=on_finish_jobs)
+    else:
+        active, queued, counts = _matching(knowledge, chosen, limit, each_task=each_task)
     return Status(
         schema=SCHEMA,
         at=exactly(knowledge.now),
@@ -321,6 +331,7 @@ def status_of(
         today=queries.past_counts(knowledge.store, Period(midnight(knowledge.now), on_finish_jobs=on_finish_jobs)),
         expected_empty=expected_empty(statuses, counts),
         notes=[text_for_json(note) for note in _notes(statuses)],
+        filtered=chosen != NO_FILTER,
     )
 
 
@@ -329,6 +340,31 @@ def expected_empty(statuses: EngineStatuses, counts: Counts) -> datetime | None:
     if statuses.queue is None or not statuses.lives or not (counts.active or counts.waiting):
         return None
     return moment(statuses.queue.empty)
+
+
+def _matching(
+    knowledge: Knowledge, chosen: Filter, limit: int | None, *, each_task: bool
+) -> tuple[list[JobLine], list[JobLine], Counts]:
+    """The active jobs that a filter chooses, the first of those that wait, and how many there are."""
+    store, states = knowledge.store, chosen.states
+    ids = set(ids_matching(store, chosen, "open", [job.id for job, _ in knowledge.active]))
+    active = [job_line(job, engine, knowledge) for job, engine in knowledge.active if job.id in ids]
+    partly = 0 < len(set(WAITING) & set(states)) < len(WAITING)  # SQL does not tell why a job waits
+    groups = queued_groups(store, chosen, None if partly else limit, each_task=each_task)
+    queued = [_group_line(group, knowledge) for group in groups]
+    stored = counts_of_open(store, chosen)
+    held, waiting = stored.get("held", 0), stored.get("waiting", 0)
+    if partly:
+        queued = [line for line in queued if line.state in states]
+        waiting = sum(line.tasks for line in queued) - held
+    return active, queued[:limit], Counts(len(active), waiting, held)
+
+
+def _group_line(group: Group, knowledge: Knowledge) -> JobLine:
+    first, last = knowledge.store.job(group.first), knowledge.store.job(group.last)
+    assert first is not None
+    assert last is not None
+    return _tasks_line(Tasks(group.size, first, last), group.engine, knowledge)
 
 
 def engine_line(knowledge: Knowledge) -> EngineLine:

@@ -40,6 +40,7 @@ from stoker.core.spec import Resources, dependency_text
 from stoker.core.text import PATTERNS, outcome, shown_value, text_for_json
 from stoker.core.units import size_text
 from stoker.queue.config import load_config
+from stoker.queue.failure import failure_text
 from stoker.queue.knowledge import Knowledge, known
 from stoker.queue.select import find
 from stoker.queue.signals import early_signal_text
@@ -236,6 +237,8 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     """Whether the notification was sent, or why not; empty before the batch has ended."""
     advice: str = ""
     """What to try for a job that ran out of GPU memory."""
+    failure: str = ""
+    """Why it failed: the note about its end, or the line of its log that tells most."""
     order: tuple[str, ...] = ()
     """Its place in the order, and why other jobs go first."""
     reported: Latest | None = None
@@ -317,6 +320,7 @@ def details_of(
         notify=tuple(text_for_json(shown_target(target)) for target in spec.notify),
         notified=text_for_json(_notified(job, knowledge)) if spec.notify else "",
         advice=text_for_json(_advice(job, happened, knowledge)),
+        failure=failure_text(store, job),
         order=tuple(_order(job, knowledge)),
     )
 

@@ -381,7 +381,7 @@ class Knowledge:
             )
         word, why = self._about_queued(job, engine)
         if self.is_abandoned(engine):
-            return word, f"left by {self._run_label(job.batch)}, now gone; go on with it: stoker resume {id_text(job)}"
+            return word, f"{self._run_label(job.batch)} was interrupted; continue: stoker resume {id_text(job)}"
         return word, why
 
     def _unseen(self, job: Job, engine: str) -> str:

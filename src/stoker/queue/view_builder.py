@@ -18,6 +18,7 @@ from stoker.core.planner.order import times_waited
 from stoker.core.spec import amount_on
 from stoker.core.text import text_for_json, title_text
 from stoker.core.units import duration_text
+from stoker.queue.attention import interrupted_runs, recent_failures
 from stoker.queue.knowledge import EngineStatuses, Knowledge, jobs_by_device
 from stoker.queue.view_model import (
     Counts,
@@ -159,6 +160,7 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
         speed=knowledge.speeds.get(job.id) if devices else None,
         last_seen=moment(seen),
         title=text_for_json(title_text(job)),
+        interrupted=knowledge.is_abandoned(engine),
         progress=None if progress is None else round(progress.fraction, 3),
         **_place(job, engine, knowledge, word),
     )
@@ -331,6 +333,8 @@ def status_of(
         today=queries.past_counts(knowledge.store, Period(midnight(knowledge.now), on_finish_jobs=on_finish_jobs)),
         expected_empty=expected_empty(statuses, counts),
         notes=[text_for_json(note) for note in _notes(statuses)],
+        interrupted=interrupted_runs(knowledge) if chosen == NO_FILTER else [],
+        failures=recent_failures(knowledge) if chosen == NO_FILTER else [],
         filtered=chosen != NO_FILTER,
     )
 

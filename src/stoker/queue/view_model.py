@@ -228,6 +228,8 @@ class JobLine(Struct, frozen=True):
     """What screens call it: its name, its command, or its Python call with arguments."""
     progress: float | None = None
     """How much of a running job is done, from 0 to 1: what it reported, else what its log shows."""
+    interrupted: bool = False
+    """Whether it belongs to a foreground run that ended, so that no engine has it."""
     place: int | None = None
     """Its place among the waiting jobs in the order in which they will start, as far as is known; 1 is the next."""
     expected_seconds: float | None = None
@@ -277,6 +279,32 @@ class UserLine(Struct, frozen=True):
     """As fair share counts them, with a half-life of one hour; only known of users who wait."""
 
 
+class InterruptedRun(Struct, frozen=True):
+    """A foreground run that ended before all its jobs had started."""
+
+    label: str
+    """What the user typed."""
+    jobs: int
+    """How many did not start."""
+    submitted: datetime
+    resume: str
+    """The command that continues it."""
+
+
+class FailedJob(Struct, frozen=True):
+    """A job that failed lately."""
+
+    id: int
+    label: str
+    title: str
+    state: JobWord
+    how: str
+    """`exit 1`, `oom`, `timeout`."""
+    ended: datetime
+    why: str
+    """The note about its end, or the line of its log that tells most."""
+
+
 class Status(Struct, frozen=True):
     """The queue: `stoker status --json`."""
 
@@ -301,6 +329,10 @@ class Status(Struct, frozen=True):
     """With --by-group."""
     users: list[UserLine] = []
     """With --by-user."""
+    interrupted: list[InterruptedRun] = []
+    """Runs whose waiting jobs no engine has; they are listed among the jobs, too."""
+    failures: list[FailedJob] = []
+    """The last failures within an hour, the newest first."""
 
 
 NoticeMark = Literal["failed", "again", "note"]

@@ -142,6 +142,15 @@ def queued_tasks(reader: Reader, engine: str, array: int) -> list[Tasks]:
     return [_tasks(reader, count, state, within) for count, state in groups if count]
 
 
+def queued_by_batch(reader: Reader, engine: str) -> list[tuple[int, float, list[int]]]:
+    """The ids of an engine's jobs that no worker holds, with the batch and the first submission."""
+    query = f"SELECT batch, submitted, id FROM {_OPEN_JOBS} WHERE engine = ? AND {OPEN} AND {_QUEUED} ORDER BY id"
+    found: dict[int, tuple[int, float, list[int]]] = {}
+    for batch, submitted, job_id in reader.rows(query, engine):
+        found.setdefault(batch, (batch, submitted, []))[2].append(job_id)
+    return list(found.values())
+
+
 def count_waiting(reader: Reader, engine: str, first: int, end: int) -> int:
     """How many waiting jobs of an engine have an id from `first` up to `end`."""
     query = (

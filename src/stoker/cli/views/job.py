@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from stoker.cli.views.status import LOOKS, job_table, results_text
+from stoker.cli.views.job_table import LOOKS, job_table, progress_cell
+from stoker.cli.views.status import results_text
 from stoker.cli.views.text import (
     EMPTY,
     Column,
@@ -25,7 +26,7 @@ from stoker.cli.views.text import (
 from stoker.core.learning import LEAST
 from stoker.core.text import printable
 from stoker.core.units import count_text, size_text
-from stoker.queue.view_text import ago_text, clock_text, span_text, stamp, vram_text, watch_text
+from stoker.queue.view_text import ago_text, clock_text, left_text, span_text, stamp, start_text, vram_text, watch_text
 from stoker.store.reports import latest_text
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 FEW = 4
 """How many jobs a terminal shows in full."""
 LABEL = 11
+PROGRESS = 20
+"""Columns of the progress bar."""
 CURVE = 32
 """Columns of the curve that shows what an attempt held over time."""
 _ASKED = {"all": "whole", "auto": "memory as learnt (auto)"}
@@ -45,7 +48,8 @@ def render_details(
     details: JobDetails, now: float, width: int, sim: str = "", *, simulated: bool = False
 ) -> list[Line]:
     """A heading, labelled values, the attempts, and the events; nothing is cut off."""
-    name = f" · {printable(details.name)}" if details.name else ""
+    named = details.title if details.title != details.command else details.name
+    name = f" · {printable(named)}" if named else ""
     title = heading([f"job {details.label}{name} · "], 0, simulated=simulated)
     lines: list[Line] = [(*title, Span(_state(details), LOOKS.get(details.state, "")))]
     for label, text in _facts(details, now):
@@ -73,9 +77,10 @@ def _state(details: JobDetails) -> str:
 def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
     """Labels and values; empty ones are left out."""
     facts = (
-        ("why", details.why if details.ended is None else details.note),
-        *((("order" if number == 0 else ""), text) for number, text in enumerate(details.order)),
+        ("why", details.why if details.ended is None else details.failure or details.note),
+        *(("" if number else "order", text) for number, text in enumerate(details.order) if text not in details.why),
         ("advice", details.advice),
+        ("progress", _progress(details)),
         ("expected", _expected(details, now)),
         ("command", details.command if not details.shell else f"{details.command}   ({details.shell} -c)"),
         ("reported", latest_text(details.reported) if details.reported else ""),
@@ -101,10 +106,17 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
         yield "", f"{name}={value}"
 
 
+def _progress(details: JobDetails) -> str:
+    if details.progress is None:
+        return ""
+    return "".join(span.text for span in progress_cell(details.progress, PROGRESS))
+
+
 def _expected(details: JobDetails, now: float) -> str:
     start, end = details.expected_start, details.expected_end
-    parts = [f"start ~{clock_text(start.timestamp(), now)}"] if start else []
-    parts += [f"end ~{clock_text(end.timestamp(), now)}"] if end else []
+    parts = [f"start {start_text(start.timestamp(), now)}"] if start else []
+    left = f" ({left_text(end.timestamp() - now)} left)" if end and details.seconds is not None else ""
+    parts += [f"end ~{clock_text(end.timestamp(), now)}{left}"] if end else []
     return ", ".join(parts) or ("start ?" if details.state == "queued" else "")
 
 

@@ -54,6 +54,8 @@ JOB_COLUMNS: Columns = {
     "LIMIT": "limit_seconds",
     "START": lambda job: job.started or job.expected_start,
     "END": lambda job: getattr(job, "ended", None) or job.expected_end,  # only JobDetails have it
+    "PROGRESS": lambda job: "" if job.progress is None else f"{job.progress:.3f}",
+    "PLACE": "place",
     "PRIORITY": "priority",
     "GROUP": "group",
     "RUN": "run",

@@ -70,6 +70,7 @@ THIRD_PARTY = {
     "pynvml": "stoker.devices",
     "click": "stoker.cli",
     "rich": "stoker.cli.views.run",
+    "apprise": "stoker.queue.notify",
     "cloudpickle": "stoker.python",
     "hydra": "stoker.python.hydra",
     "joblib": "stoker.python.joblib_backend",

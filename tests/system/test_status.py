@@ -196,7 +196,7 @@ def test_jobs_of_a_foreground_run(background: Background) -> None:
     assert [device.jobs for device in seen.devices] == [["1"]]
     run.send_signal(signal.SIGKILL)
     run.wait(PATIENCE_SECONDS)
-    wait_until(lambda: "left by stoker run -, now gone" in status(background).jobs[1].why)
+    wait_until(lambda: "stoker run - was interrupted" in status(background).jobs[1].why)
     assert status(background).jobs[1].why.endswith("stoker resume 2")
 
 

@@ -21,6 +21,8 @@ _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _FRACTION = "per_process_memory_fraction"
 _FRACTION_SETTING = re.compile(rf"{_FRACTION}:[\d.]+,?")
 _PARTS = 10_000
+NOTIFICATION_LIMIT = 60.0
+"""Seconds; a server that does not answer must not keep the engine alive."""
 _LABEL = 40
 _FILE_NAME = 120
 """Bytes of a name in a path; the file system takes 255 for all of it."""
@@ -274,3 +276,21 @@ def on_finish_job(job: Job, log: str, line: str, shell: str, out: str) -> NewJob
         role="hook",
     )
     return NewJob(Command(("/usr/bin/env", *assignments, shell, "-c", line)), spec, f"on_finish {id_text(job)}")
+
+
+def notification_name(batch: int) -> str:
+    return f"notify {batch}"
+
+
+def notification_job(job: Job, program: Sequence[str], out: str) -> NewJob:
+    """The job that tells the user that the batch of a job has ended; the program gets the number of the batch."""
+    spec = JobSpec(
+        resources=Resources(gpus=0),
+        environment=job.spec.environment,
+        umask=job.spec.umask,
+        limit=NOTIFICATION_LIMIT,
+        grace=2.0,
+        out=out,
+        role="hook",
+    )
+    return NewJob(Command((*program, str(job.batch))), spec, notification_name(job.batch))

@@ -381,7 +381,7 @@ class Knowledge:
             )
         word, why = self._about_queued(job, engine)
         if self.is_abandoned(engine):
-            return word, f"left by {self._run_label(job.batch)}, now gone; go on with it: stoker resume {id_text(job)}"
+            return word, f"{self._run_label(job.batch)} was interrupted; continue: stoker resume {id_text(job)}"
         return word, why
 
     def _unseen(self, job: Job, engine: str) -> str:
@@ -445,6 +445,12 @@ def _active_word(job: Job) -> JobWord:
             return "stopping"
         case _:
             return "starting"
+
+
+def waiting_word(job: Job, now: float, outcome: Callable[[Dependency], Outcome]) -> JobWord:
+    """The word for a job that waits: queued, blocked by another job, or scheduled for later."""
+    hindered = why_not_eligible(job, now, outcome) if is_gated(job) else None
+    return "queued" if hindered is None else _queued_word(job, hindered)
 
 
 def _queued_word(job: Job, why: NotEligible | NeverSatisfied) -> JobWord:

@@ -17,6 +17,7 @@ from stoker.core.spec import Dependency, JobSpec, Resources, parse_array
 from stoker.core.units import parse_duration, parse_size, size_text
 from stoker.devices.interface import user_name
 from stoker.queue.signals import check_early_signal, parse_early_signal
+from stoker.queue.targets import parse_targets
 
 RETRY_RESULTS = ("failed", "oom", "timeout")
 """Results after which --retry-on may run a job again; a lost job is queued again anyway."""
@@ -59,6 +60,7 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     err: str | None = None
     name: str | None = None
     tag: dict[str, str] = {}
+    notify: str | None = None
 
 
 Kind = Literal["text", "number", "flag", "switch", "table"]
@@ -171,6 +173,7 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         fill=around.fill or options.array is not None,
         cap=bool(options.cap),
         mps_optional=bool(options.mps_optional),
+        notify=() if options.notify is None else parse_targets(options.notify),
         array_tasks=(len(array.indices), min(array.indices), max(array.indices)) if array else None,
         slurm_submit_dir=around.cwd if around.slurm else "",
         terminal=around.terminal,
@@ -462,6 +465,14 @@ OPTIONS = (
     Option("err", "File for the errors, where they should be apart from the output.", "PAT", "-e"),
     Option("name", "Name of the jobs.", "NAME", "-J", of_one_job=True, while_running=True),
     Option("tag", "Note something about the jobs (repeatable).", "K=V", kind="table", while_running=True),
+    Option(
+        "notify",
+        "Tell when the job, array or list has ended: a URL of apprise (ntfy://..., slack://...), or mail.",
+        "URL|mail",
+        is_list=True,
+        check=parse_targets,
+        while_running=True,
+    ),
 )
 """Every job option, in the order of `--help`."""
 

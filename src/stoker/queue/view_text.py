@@ -56,10 +56,24 @@ def watch_text(seconds: float) -> str:
 
 
 def left_text(seconds: float) -> str:
-    """Time left in hours and minutes: `0:31`, `3d0:01`; less than a minute is `0:00`."""
-    days, rest = divmod(max(0, int(seconds)), 86400)
-    clock = f"{rest // 3600}:{rest % 3600 // 60:02}"
-    return f"{days}d{clock}" if days else clock
+    """Time left: `8s`, `3m`, `2h10`, `3d4h`."""
+    whole = max(0, int(seconds))
+    if whole < 3600:
+        return f"{whole}s" if whole < 60 else f"{whole // 60}m"
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}h{minutes:02}" if hours < 24 else f"{hours // 24}d{hours % 24}h"
+
+
+def start_text(at: float, now: float) -> str:
+    """When a job will start: `now`, `at 11:40`, `tomorrow 09:15`, `Fri 12:00`, or a date."""
+    if at <= now:
+        return "now"
+    clock = clock_text(at, now)
+    if ":" in clock and " " not in clock:
+        return f"at {clock}"
+    if time.localtime(in_calendar(at))[:3] == time.localtime(now + DAY)[:3]:
+        return f"tomorrow {clock[-5:]}"
+    return clock
 
 
 def midnight(now: float) -> float:

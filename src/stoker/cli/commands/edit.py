@@ -46,7 +46,7 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim:
     submitted before it. `all` means every waiting job.
 
     Of a running job, these can be changed: --time (counted from its start), --grace, --signal, --priority, --name,
-    --retries, --retry-on, --no-requeue, --tag.
+    --retries, --retry-on, --no-requeue, --tag, --notify.
 
     \b
       stoker edit 12 --priority 5 --time 2h

@@ -5,26 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stoker.cli.views.gpus import device_table, machine_text, marked
+from stoker.cli.views.job_table import ACTIVE, attention_lines, chosen_jobs, headers_in, job_table, listed_jobs
 from stoker.cli.views.text import (
     EMPTY,
-    GIB,
-    Column,
     Line,
-    Look,
     Span,
-    amount_text,
     cells,
     clipped,
     fitting,
     heading,
-    one_line,
-    short_size,
-    table_lines,
 )
 from stoker.core.text import printable
-from stoker.core.units import count_text
-from stoker.queue.view_model import JobLine, JobWord, Status
-from stoker.queue.view_text import ago_text, clock_text, left_text, span_text, watch_text
+from stoker.queue.view_model import JobLine, Status
+from stoker.queue.view_text import ago_text, clock_text, span_text
 
 NO_ENGINE = "no engine runs; it starts with the next submit, or: stoker engine start"
 OLD_SECONDS = 5.0
@@ -35,21 +28,6 @@ WIDE = 100
 """Columns from which on names get a column of their own and speeds are shown."""
 LEAST_WHY = 24
 LONGEST_NAME = 24
-ACTIVE: tuple[JobWord, ...] = ("starting", "running", "stopping")
-
-LOOKS: dict[JobWord, Look] = {
-    "running": "good",
-    "done": "good",
-    "starting": "good",
-    "stopping": "odd",
-    "held": "odd",
-    "blocked": "odd",
-    "scheduled": "odd",
-    "failed": "bad",
-    "oom": "bad",
-    "timeout": "bad",
-    "lost": "bad",
-}
 
 
 def render_status(status: Status, width: int, height: int | None, sim: str = "") -> list[Line]:
@@ -59,78 +37,35 @@ def render_status(status: Status, width: int, height: int | None, sim: str = "")
     top = [_heading(status, width), *_note_lines(status)]
     gap = [EMPTY] if room >= ROOMY else []
     room -= len(top) + 2 * len(gap)
-    least_jobs = min(len(status.jobs), 3) + 1 if status.jobs else 1
+    listed = listed_jobs(status)
+    below = attention_lines(status, now, width, sim)
+    least_jobs = min(len(listed), 3) + 1 if listed else 1
     devices = device_table(status.devices, now, width, room - least_jobs, speeds=width >= WIDE)
-    shown = _chosen(status.jobs, room - len(devices) - 1)
-    jobs = job_table(shown, now, width) if shown else []
+    if status.groups or status.users:
+        return _summary(status, width, room + 1)
+    room -= len(devices)
+    for_jobs = room - min(len(below), room // 4)
+    shown = chosen_jobs(listed, for_jobs)
+    jobs = job_table(shown, now, width, headers_in(for_jobs)) if shown else []
     if not any((status.counts.active, status.counts.waiting, status.counts.held)):
         jobs = [(Span(f"the queue is empty; put something into it: stoker submit{sim} python train.py"),)]
+    if status.filtered and not shown:
+        jobs = [(Span("no job matches the filter"),)]
+    jobs += below[: max(0, room - len(jobs))]
     parts = [part for part in (top, devices, [*jobs, *_last_line(status, shown, width, sim)]) if part]
     lines = [line for part in parts for line in (*gap, *part)]
     return [clipped(line, width) for line in lines[len(gap) :]]
 
 
-# -- jobs ----------------------------------------------------------------------------------------
+def _summary(status: Status, width: int, room: int) -> list[Line]:
+    """Counts of groups or users in place of devices and jobs."""
+    from stoker.cli.views.summary import group_table, user_table
 
-
-def job_table(jobs: Sequence[JobLine], now: float, width: int) -> list[Line]:
-    """A header and a line for each job."""
-    named = width >= WIDE and any(job.name for job in jobs)
-    columns = [
-        Column("ID", [Span(job.label, "id") for job in jobs], 9, most=18),
-        Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 8, always=True),
-        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 5, most=7),
-        Column("MEM", [_memory(job) for job in jobs], 3, right=True),
-        Column("TIME", [Span("-" if job.seconds is None else watch_text(job.seconds)) for job in jobs], 4, right=True),
-        Column("LEFT", [Span(_left(job, now)) for job in jobs], 6, right=True),
-        *([Column("NAME", [Span(one_line(job.name) or "-") for job in jobs], 2, most=LONGEST_NAME)] if named else []),
-    ]
-    last = [(Span(_what(job, named=named)),) for job in jobs]
-    return table_lines(columns, "WHY / COMMAND" if named else "NAME / WHY", last, width, LEAST_WHY)
-
-
-def _what(job: JobLine, *, named: bool) -> str:
-    """Name or command of an active job; why another one waits."""
-    if job.state in ACTIVE:
-        what = one_line(job.command if named or not job.name else job.name)
-        return f"{what} ({printable(job.why)})" if job.why else what
-    tasks = f"{count_text(job.tasks, 'task')}: " if job.tasks > 1 else ""
-    return tasks + printable(job.why)
-
-
-def _memory(job: JobLine) -> Span:
-    """What an active job holds of the memory reserved on each GPU; what will be reserved for one that waits."""
-    reserved = job.reserved_bytes
-    used = job.used_bytes if job.held_bytes is None else job.held_bytes
-    if used is None or job.state not in ACTIVE:
-        unknown = "auto" if job.vram_mode == "auto" else "-"
-        return Span(unknown if reserved is None else short_size(reserved))
-    if reserved is None:
-        return Span(f"{used / GIB:.1f}G")
-    return Span(amount_text(used, reserved), "odd" if used > reserved else "")
-
-
-def _left(job: JobLine, now: float) -> str:
-    """How long it will run, or when it will start: `~` is an estimate, `≤` a limit, `?` unknown."""
-    if job.state in ACTIVE:
-        if job.last_seen is not None:
-            return "?"
-        if job.expected_end is not None:
-            return f"~{left_text(job.expected_end.timestamp() - now)}"
-        if job.limit_seconds is not None:
-            return f"≤{left_text(job.limit_seconds - (job.seconds or 0.0))}"
-        return "?"
-    if job.expected_start is not None:
-        return f"~{clock_text(job.expected_start.timestamp(), now)}"
-    return "?" if job.state == "queued" else "-"
-
-
-def _chosen(jobs: Sequence[JobLine], room: int) -> list[JobLine]:
-    """The jobs that fit: active ones first, but at least a third of the lines for those that wait."""
-    active = [job for job in jobs if job.state in ACTIVE]
-    queued = [job for job in jobs if job.state not in ACTIVE]
-    for_queued = min(len(queued), max(room - len(active), room // 3))
-    return [*active[: max(0, room - for_queued)], *queued[: max(0, for_queued)]]
+    now = status.at.timestamp()
+    lines = group_table(status.groups, width) if status.groups else user_table(status.users, now, width)
+    more = [(Span(f" … {len(lines) - room} more (--plain)", "faint"),)] if len(lines) > room + 1 else []
+    shown = lines[:room] if more else lines
+    return [clipped(line, width) for line in (_heading(status, width), *_note_lines(status), *shown, *more)]
 
 
 # -- heading, notes and last line ----------------------------------------------------------------
@@ -175,6 +110,7 @@ def _hidden(status: Status, shown: Sequence[JobLine], width: int, sim: str) -> s
     held = sum(job.tasks for job in shown if job.state == "held")
     queued = sum(job.tasks for job in shown) - active - held
     counts = status.counts
+    queued += sum(run.jobs for run in status.interrupted)  # they have a line of their own
     left = ((counts.active - active, "running"), (counts.waiting - queued, "waiting"), (counts.held - held, "held"))
     counted = [f"{count} more {word}" for count, word in left if count > 0]
     more = sum(max(0, count) for count, _ in left)
@@ -185,4 +121,5 @@ def _hidden(status: Status, shown: Sequence[JobLine], width: int, sim: str) -> s
 def results_text(counts: Mapping[str, int]) -> str:
     """`212 done, 3 failed`."""
     others = [f"{count} {word}" for word, count in sorted(counts.items()) if word != "done" and count]
-    return ", ".join([f"{counts.get('done', 0)} done", *others])
+    done = [f"{counts.get('done', 0)} done"] if counts.get("done") or not others else []
+    return ", ".join([*done, *others])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple, TextIO
 
@@ -54,6 +54,18 @@ def clip(text: str, width: int) -> str:
             break
         kept.append(character)
     return "".join(kept) + "…" if width > 0 else ""
+
+
+def clip_middle(text: str, width: int) -> str:
+    """The text in at most so many columns, with `…` after its first third: commands differ at their end."""
+    if cells(text) <= width:
+        return text
+    head = clip(text, max(1, width // 3)) if width > 0 else ""
+    room = width - cells(head)
+    tail = text[len(text) - max(0, room) :]
+    while tail and cells(tail) > room:
+        tail = tail[1:]
+    return head + tail
 
 
 def padded(text: str, width: int) -> str:
@@ -116,18 +128,26 @@ class Column(NamedTuple):
 
 
 def table_lines(
-    columns: Sequence[Column], title: str | None, last: Sequence[Line], width: int, least: int
+    columns: Sequence[Column],
+    title: str | None,
+    last: Sequence[Line],
+    width: int,
+    least: int,
+    *,
+    fit: Callable[[Line, int], Line] = lambda line, room: line,
 ) -> list[Line]:
     """A header, unless the last column's title is None, and a line for each row.
 
-    Columns are dropped until at least `least` cells are left for the last one.
+    Columns are dropped until at least `least` cells are left for the last one. `fit` shortens a cell of the last column
+    to the room that it has; else the end of the line is cut.
     """
     kept = [(column, _width(column)) for column in columns]
     spare = sorted((one for one in kept[1:] if not one[0].always), key=lambda one: -one[0].weight)
     while spare and 1 + sum(wide + len(column.gap) for column, wide in kept) + least > width:
         kept.remove(spare.pop())
+    room = width - 1 - sum(wide + len(column.gap) for column, wide in kept)
     rows = [
-        (*(span for column, wide in kept for span in _cell(column, column.cells[number], wide)), *rest)
+        (*(span for column, wide in kept for span in _cell(column, column.cells[number], wide)), *fit(rest, room))
         for number, rest in enumerate(last)
     ]
     if title is not None:

@@ -145,7 +145,7 @@ def test_progress_priorities_interrupted_runs_and_failures(utc: None) -> None:
         " 22  queued      5  tomorrow 08:00  python …tion 1 --seed 22",
         " 23  queued      0  now             python train.py           needs 1 GPU; none…",
         " 4 jobs of 'stoker run jobs.txt' (07:59) did not start: stoker resume 30-33",
-        " ✗ 7  exit 1  9s ago  python…in.py --seed 7  RuntimeError: nan",
+        " ✗ 7  exit 1  9s ago  pytho…in.py --seed 7  RuntimeError: nan",
     ]
 
 

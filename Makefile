@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PRODUCT := $(VENV)/.product
 STAMP := $(VENV)/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help schema demo test check faults format bench picture clean
+.PHONY: help schema reference demo test check faults format bench picture clean
 
 help:
 	@echo "make demo    run the demonstration on four simulated GPUs (about 20 s)"
@@ -15,19 +16,31 @@ help:
 	@echo "make format  let ruff mend layout and imports"
 	@echo "make bench   side-by-side measurements against other programs"
 	@echo "make schema  write docs/schema from the code"
+	@echo "make reference  write docs/reference.md from the code"
 	@echo "make picture  draw docs/picture.svg anew from a real run"
 	@echo "make clean   remove .venv and everything that was built"
 
-$(STAMP): pyproject.toml constraints.txt
+# The product alone, which is all that the demonstration needs.
+$(PRODUCT): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Stoker needs Python 3.11 or newer; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
 	$(BIN)/python -m compileall -q src
 	touch $@
 
-demo: $(STAMP)
+$(STAMP): $(PRODUCT)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(PRODUCT)
 	$(BIN)/stoker run --demo
+	@echo
+	@echo "Next, in this shell:"
+	@echo "  . $(VENV)/bin/activate          # puts stoker on the PATH"
+	@echo "  export STOKER_SIM=4x24G        # only on a machine without GPUs"
+	@echo "  stoker submit -- sleep 60      # your command in place of sleep 60"
+	@echo "  stoker                         # GPUs and jobs"
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -49,13 +62,16 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-BENCHES ?= dispatch submit submit_busy waiting idle long_list packing python_calls gpu_task small
+BENCHES ?= dispatch submit submit_busy waiting idle long_list packing python_calls gpu_task small keystrokes
 bench: $(STAMP)
 	$(BIN)/python -m compileall -q src
 	@for script in $(BENCHES); do echo; echo "== bench/$$script.py"; $(BIN)/python bench/$$script.py || exit; done
 
 schema: $(STAMP)
 	$(BIN)/python docs/make_schema.py
+
+reference: $(STAMP)
+	$(BIN)/python docs/make_reference.py
 
 picture: $(STAMP)
 	$(BIN)/python docs/make_picture.py

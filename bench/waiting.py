@@ -8,7 +8,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
 from statistics import median
+from typing import NamedTuple
 
 from bars import Bar, bars_shown, table
 from cost import FLOORS, MEMORY_HEAD, Cost, Memory, cpu_seconds, memory_of, spend
@@ -16,11 +18,13 @@ from machine import milliseconds, queue_parser, say, workshop
 from programs import COMPETITORS, GFLOW, HYPERQUEUE, SLOTS
 from rounds import Incomplete
 from servers import Server, StokerServer, gflow, hyperqueue, present, stoker
-from stoker.core.device import Device, Snapshot
+from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.job import Job, Waiting
+from stoker.core.learning import Learnt, Runs, expected_seconds
+from stoker.core.planner.lanes import Lanes
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import plan
-from stoker.core.planner.queue import WaitingJobs
+from stoker.core.planner.queue import Shape, WaitingJobs, resolved
 from stoker.core.settings import Policy
 from stoker.core.spec import Command, JobSpec, Resources
 from stoker.core.units import count_text
@@ -35,17 +39,24 @@ LOOKS = (("status", "--json"), ("status", "--plain"), ("status",), ("status", "1
 GFLOW_LOOKS = (("gqueue",), ("gqueue", "-n", "200"), ("gqueue", "-o", "json"))
 SHAPES = (1, 100)
 """Numbers of different shapes among the waiting jobs: the plan considers each."""
+KINDS_MILLISECONDS = {10: 0.3, 1_000: 0.5, 10_000: 0.5, 100_000: 0.5}
+"""Numbers of different kinds of work, and what a plan on a full machine may take with each."""
+GPUS, GPU_MEMORY = 8, 40 * 2**30
 
 
 def main() -> int:
     """Measure and print; returns 1 where a program failed."""
     options = _options()
+    if options.kinds:
+        _print_kinds()
+        return 0
     names = [] if options.alone else present([HYPERQUEUE, GFLOW])
     try:
         with workshop(options.directory) as directory:
             looks, memory, busy = _measure(directory, names, options)
             plans = {shapes: _planning_seconds(options.jobs, shapes) for shapes in SHAPES}
             _print(looks, memory, busy, plans, options)
+            _print_kinds()
     except Incomplete as error:
         say(str(error))
         return 1
@@ -55,6 +66,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     options = queue_parser(__doc__ or "")
     options.add_argument("--jobs", type=int, default=100_000, help="jobs that wait, default %(default)s")
+    options.add_argument("--kinds", action="store_true", help="only the plans on a full machine")
     options.add_argument("--rounds", type=int, default=10, help="looks of each kind, default %(default)s")
     options.add_argument("--seconds", type=float, default=10.0, help="how long the engine is watched while they wait")
     return options.parse_args()
@@ -150,6 +162,63 @@ def _one_plan(waiting: WaitingJobs, slots: Sequence[Slot], snapshot: Snapshot) -
     if len(decided.starts) != 1:
         raise Incomplete(f"planned {len(decided.starts)} starts instead of one")
     return seconds
+
+
+class KindsCost(NamedTuple):
+    """Seconds of processor time with jobs of many kinds on a full machine."""
+
+    filing: float
+    """Of the first plan, which files all jobs."""
+    plan: float
+    """Of each plan after it: the median."""
+
+
+def _kinds_cost(kinds: int, known: bool) -> KindsCost:
+    """Each kind has one job, and is as unlike the others as can be where its memory, load and time are known."""
+    random = Random(0)
+    learnt = {str(kind): _drawn(random) if known else Learnt() for kind in range(kinds)}
+    spec, waiting = JobSpec(resources=Resources(auto=True)), WaitingJobs()
+    for number in range(kinds):
+        waiting.add(Job(number + 1, 1, Command(("true",)), spec, Waiting(0.0), 0.0, kind=str(number)))
+    names = [str(number) for number in range(GPUS)]
+    devices = [Device(name, name, name, (name,), "simulated", memory=GPU_MEMORY) for name in names]
+    snapshot = Snapshot(1.0, tuple(devices), {name: Reading(used=0) for name in names})
+    slots = [Slot(name, kinds + 1 + int(name), Resources(), (name,), since=0.0) for name in names]
+
+    def expects(job: Job) -> float | None:
+        return expected_seconds(learnt[job.kind])
+
+    def estimate(shape: Shape) -> Resources:
+        return resolved(shape, learnt[shape.kind], Policy().margin)
+
+    lanes = Lanes(waiting, estimate)
+
+    def one(now: float) -> float:
+        started = time.process_time()
+        plan(waiting, slots, snapshot, (), Policy(), now, expects=expects, estimate=estimate, lanes=lanes)
+        return time.process_time() - started
+
+    return KindsCost(one(1.0), median(one(2.0 + turn) for turn in range(200)))
+
+
+def _drawn(random: Random) -> Learnt:
+    runs = Runs((random.randrange(GPU_MEMORY),), (random.randrange(100),))
+    return Learnt((random.lognormvariate(7.0, 2.0),), {"": runs})
+
+
+def _print_kinds() -> None:
+    costs = {(kinds, known): _kinds_cost(kinds, known) for known in (False, True) for kinds in KINDS_MILLISECONDS}
+    print("\none job of each kind on a full machine, processor time")
+    rows = [
+        [f"{kinds:,}", "known" if known else "new", f"{1000 * cost.plan:.2f}", f"{cost.filing:.2f}"]
+        for (kinds, known), cost in costs.items()
+    ]
+    print(table(["kinds", "durations and memory", "ms per plan", "s for the first"], rows))
+    bars = [
+        Bar(f"ms per plan, {kinds:,} known kinds", 1000 * costs[kinds, True].plan, wanted, at_most=True)
+        for kinds, wanted in KINDS_MILLISECONDS.items()
+    ]
+    print("\nbars\n" + bars_shown(bars))
 
 
 def _print(

@@ -27,6 +27,7 @@ class StokerConf:
     group: str | None = None
     time: Any = None
     grace: Any = None
+    signal: str | None = None
     begin: str | None = None
     after: Any = None
     retries: int | None = None
@@ -40,6 +41,7 @@ class StokerConf:
     err: str | None = None
     name: str | None = None
     tag: dict[str, Any] = field(default_factory=dict)
+    notify: Any = None
 
 
 class StokerLauncher(Launcher):

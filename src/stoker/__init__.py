@@ -5,6 +5,7 @@ __version__ = "0.1.0"
 _PLACES = {
     **dict.fromkeys(("params", "progress", "report", "should_stop", "work_dir"), "stoker.python.in_job"),
     **dict.fromkeys(("as_completed", "job", "jobs", "submit", "submit_array", "wait"), "stoker.python.api"),
+    **dict.fromkeys(("gpus", "history", "status"), "stoker.python.tables"),
     "Executor": "stoker.python.executor",
     "Job": "stoker.python.job",
     **dict.fromkeys(("JobFailed", "StokerError"), "stoker.core.errors"),
@@ -24,4 +25,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES})
+    return sorted(__all__)

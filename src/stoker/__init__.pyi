@@ -13,6 +13,9 @@ from stoker.python.in_job import report as report
 from stoker.python.in_job import should_stop as should_stop
 from stoker.python.in_job import work_dir as work_dir
 from stoker.python.job import Job as Job
+from stoker.python.tables import gpus as gpus
+from stoker.python.tables import history as history
+from stoker.python.tables import status as status
 
 __version__: str
 __all__ = [
@@ -22,12 +25,15 @@ __all__ = [
     "StokerError",
     "__version__",
     "as_completed",
+    "gpus",
+    "history",
     "job",
     "jobs",
     "params",
     "progress",
     "report",
     "should_stop",
+    "status",
     "submit",
     "submit_array",
     "wait",

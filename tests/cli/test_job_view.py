@@ -9,6 +9,7 @@ import pytest
 
 from stoker.cli.views.job import render_details
 from stoker.cli.views.text import line_cells
+from stoker.core.learning import LEAST
 from stoker.queue.job_view import AttemptLine, EventLine, JobDetails
 from stoker.queue.view_model import exactly
 from support.views import GIB, NOW, a_line, texts
@@ -110,6 +111,7 @@ def test_everything_is_told() -> None:
     [
         ({"vram_mode": "auto", "reserved_bytes": None}, "unknown yet: runs alone first, and is measured"),
         ({"vram_mode": "auto", "reserved_bytes": 7 * GIB}, "7.0G will be set aside"),
+        ({"vram_mode": "auto", "reserved_bytes": LEAST}, "512M will be set aside: earlier runs used less"),
         ({"devices": ["0"], "reserved_bytes": 7 * GIB, "held_bytes": 5 * GIB}, "7.0G are set aside, uses 5.0G now"),
         ({"devices": ["0"], "reserved_bytes": None, "peak_vram_bytes": GIB}, "alone on its GPU, at most 1.0G"),
         ({"devices": ["0"], "utilisation_percent": 40}, "12.0G are set aside, kept its GPU 40% busy"),

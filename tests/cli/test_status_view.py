@@ -90,12 +90,12 @@ def test_the_first_screen(utc: None) -> None:
     assert lines == [
         "stoker on lab7 · engine up 3d 2h · 5 × A100-SXM4-40GB",
         "",
-        " GPU  MEMORY held/total (others)          UTIL  TEMP  JOBS",
-        " 0    █████████████████████▒▒░░ 34.0/40G   97%  71°C  41 43",
-        " 1    ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░ 26.0/40G   97%  71°C  alice pid 9911 (not ours)",
-        " 2    ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓  0.0/40G   97%  71°C  bob: stoker",
-        " 3    ░░░░░░░░░░░░░░░░░░░░░░░░░  0.0/40G   97%  71°C  drained by you, 2h ago",
-        " 4                                     -   97%  71°C  fell off the bus",
+        " GPU  █used ▒reserved ▓others ░free      UTIL  TEMP  JOBS",
+        " 0    █████████████████▒░░ 34.0/40G  ████ 97%  71°C  41 43",
+        " 1    ▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░ 26.0/40G  ████ 97%  71°C  alice: 26G foreign (pid 99…",
+        " 2    ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓  0.0/40G  ████ 97%  71°C  bob: 1 job whole GPU (pid …",
+        " 3    ░░░░░░░░░░░░░░░░░░░░  0.0/40G  ████ 97%  71°C  drained by you, 2h ago",
+        " 4                                -  ████ 97%  71°C  fell off the bus",
         "",
         " ID         STATE    GPU       MEM     TIME   LEFT  JOB",
         " 41         running  0    12.0/14G  1:12:03  ≤1h17  vit-b lr=3e-4  python train…",
@@ -168,7 +168,7 @@ def test_jobs_that_share_a_gpu() -> None:
     amounts = {"used_bytes": 8 * GIB, "ours_bytes": 7 * GIB, "reserved_bytes": 21 * GIB, "others_bytes": GIB}
     status = a_status(packed, [a_device("0", jobs=["1", "2"], combined_speed=1.68, **amounts)])
     narrow, wide = shown(status), shown(status, 120)
-    assert "████▒▒▒▒▒▒▒▒▒▓░░░░░░░░░░░ 8.0/40G" in narrow
+    assert "████▒▒▒▒▒▒▓░░░░░░░░░  8.0/40G" in narrow
     assert "together" not in narrow
     assert "1 2 (together 1.7x)" in wide
     for memory in ("6.0/6.9G", "1.0/14G", "3.0G", " 7G ", "auto"):

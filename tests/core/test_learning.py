@@ -11,6 +11,7 @@ from stoker.core.learning import (
     CURVE,
     GRAIN,
     KEPT,
+    LEAST,
     MIB,
     Learnt,
     Use,
@@ -129,6 +130,15 @@ def test_the_largest_of_the_last_peaks_counts_with_a_margin() -> None:
     assert model == "A100"
     assert 3.45 * GIB <= size < 3.45 * GIB + GRAIN
     assert size % GRAIN == 0
+
+
+def test_work_without_gpu_memory_is_known_after_two_runs() -> None:
+    """A single run may have ended early. A later run that takes memory counts alone."""
+    learnt, amounts = Learnt(), []
+    for peak in (0, 0, GIB):
+        learnt = observe_use(learnt, "A100", peak=peak)
+        amounts.append(dict(estimated(Resources(auto=True), learnt, 0).predicted).get("A100"))
+    assert amounts == [None, LEAST, GIB]
 
 
 def test_another_gpu_model_is_unknown() -> None:

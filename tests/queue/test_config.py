@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.errors import UsageError
-from stoker.core.settings import KEYS, EngineSettings
+from stoker.core.settings import CLUSTER_KEYS, KEYS, ClusterSettings, EngineSettings
 from stoker.queue.config import (
     BUILT_IN,
     Config,
@@ -433,3 +433,91 @@ class TestProject:
         assert refused.value.message.startswith(str(project / name))
         assert complaint in refused.value.message
         assert refused.value.hint
+
+
+class TestClusters:
+    """`[cluster.NAME]` tables."""
+
+    def test_built_in(self, files: Files) -> None:
+        """A table without keys is a cluster, with paths below the home."""
+        files.write(files.user, "[cluster.lab]")
+        config = files.load()
+        shared = f"{files.environment['HOME']}/.stoker-shared"
+        assert config.clusters == {"lab": ClusterSettings(shared=shared)}
+        assert origin_of(config, "cluster.lab.poll") == ("30s", "built in")
+        assert origin_of(config, "cluster.lab.kind") == ("slurm", str(files.user))
+
+    def test_every_key(self, files: Files) -> None:
+        """Every key is read, and listed with its origin."""
+        given = (
+            '[cluster.lab]\nkind = "slurm"\nshared = "/scratch/me"\npartition = "gpu"\naccount = "lab"\nqos = "high"\n'
+            'options = ["--constraint=a100"]\npilots = "never"\npilot_time = "2h"\npilots_max = 3\npoll = "5s"\n'
+            'queued_max = 10\npython = "~/venv/bin/python"\nprivate = true\nconf = "/scratch/slurm.conf"\n'
+            'prefix = "/scratch/slurm"\nssh = ["ssh", "-F", "~/ssh"]\n'
+        )
+        files.write(files.user, given)
+        config, home = files.load(), files.environment["HOME"]
+        assert config.cluster("lab") == ClusterSettings(
+            shared="/scratch/me",
+            partition="gpu",
+            account="lab",
+            qos="high",
+            options=("--constraint=a100",),
+            pilots="never",
+            pilot_time=7200.0,
+            pilots_max=3,
+            poll=5.0,
+            queued_max=10,
+            python=f"{home}/venv/bin/python",
+            private=True,
+            conf="/scratch/slurm.conf",
+            prefix="/scratch/slurm",
+            ssh=("ssh", "-F", f"{home}/ssh"),
+        )
+        shown = [row for row in config.origins() if row.key.startswith("cluster.lab.")]
+        assert {row.key.rpartition(".")[2] for row in shown} == set(CLUSTER_KEYS)
+        assert {row.origin for row in shown} == {str(files.user)}
+
+    def test_files_overlay(self, files: Files) -> None:
+        """The machine's file defines a cluster for all users; a user changes single keys."""
+        files.write(files.system, '[cluster.lab]\npartition = "cpu"\naccount = "all"')
+        files.write(files.user, '[cluster.lab]\npartition = "gpu"')
+        config = files.load()
+        assert (config.cluster("lab").partition, config.cluster("lab").account) == ("gpu", "all")
+        assert origin_of(config, "cluster.lab.account") == ("all", str(files.system))
+
+    @pytest.mark.parametrize(
+        ("where", "text", "message", "hint"),
+        [
+            ("user", "[cluster.lab]\npartitions = 'a'", "unknown key 'partitions' under [cluster.lab]", "partition?"),
+            ("user", "[cluster.lab]\nx = 1", "unknown key 'x' under [cluster.lab]", "known are kind, shared"),
+            ("user", "[cluster.lab]\npoll = 30", "poll under [cluster.lab] is '30', not a duration", "30s"),
+            ("user", "[cluster.lab]\nshared = 'here'", "shared under [cluster.lab] is 'here', not a path", "~/"),
+            ("user", "[cluster.lab]\npilots = 'yes'", "is 'yes', not auto, never or always", "never"),
+            ("user", "[cluster.lab]\nkind = 'pbs'", "is 'pbs', not slurm", "slurm"),
+            ("user", "[cluster.lab]\npartition = 'a b'", "is 'a b', not the name of a partition", "gpu"),
+            ("user", "[cluster.lab]\noptions = '\"'", "not a list of options for sbatch", "--constraint"),
+            ("user", "[cluster.local]", "'local' means this machine", "letters, digits"),
+            ("user", "[cluster.'../lab']", "'../lab' is not the name of a cluster", "letters, digits"),
+            ("user", "cluster = 'lab'", "cluster is not a table", "under [defaults]"),
+            ("user", "[cluster]\nlab = 1", "cluster.lab is not a table", "write [cluster.lab]"),
+            ("project", "[cluster.lab]", "cluster cannot be set for one project", "config.toml"),
+        ],
+    )
+    def test_refused(self, files: Files, where: str, text: str, message: str, hint: str) -> None:
+        """An error names the file, the key and what to write."""
+        path = getattr(files, where)
+        files.write(path, text)
+        said = files.complaint()
+        assert message in said[0]
+        assert hint in said[1]
+
+    def test_unknown_name(self, files: Files) -> None:
+        """A mistyped name gets the nearest one, or the command that adds it."""
+        with pytest.raises(UsageError) as none:
+            files.load().cluster("lab")
+        assert none.value.hint == "add it: stoker cluster add lab --slurm"
+        files.write(files.user, "[cluster.lab]")
+        with pytest.raises(UsageError) as near:
+            files.load().cluster("lap")
+        assert (near.value.message, near.value.hint) == ("there is no cluster 'lap'", "did you mean lab?")

@@ -15,7 +15,7 @@ import pytest
 
 import stoker
 from stoker.core.errors import NoSuchJob, UsageError
-from stoker.python.submitting import Keywords, read_keywords, with_variables
+from stoker.python.keywords import Keywords, read_keywords, with_variables
 from stoker.queue.options import JobOptions
 from support.cli import until
 from support.python_program import Programs, programs_in

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,7 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stoker.compat.simple_gpu_scheduler import _newer_spelling
+from stoker.compat.simple_gpu_scheduler import _newer_spelling, _setup
+from stoker.core.settings import Policy
+from stoker.queue.parent import declare_here
 from support.shell import Shell
 from support.wait import ending, wait_until
 
@@ -185,6 +188,14 @@ def test_announcements_come_at_once_and_first(shell: Shell) -> None:
     assert (code, errors, len(lines)) == (0, "", 602)
     place = {line.rpartition(" on gpu ")[0] or line: number for number, line in enumerate(lines)}
     assert all(place[f"Processing command `echo short {n}`"] < place[f"short {n}"] for n in range(300))
+
+
+def test_short_commands_are_prefetched_as_by_stoker_run() -> None:
+    """No slot waits for the scheduler between commands that take tenths of a second."""
+    with contextlib.closing(declare_here(["0"])) as devices:
+        policy = _setup(["0"], devices).policy
+    assert policy == Policy(order="age", newest_first=True)
+    assert policy.ahead >= 0.2
 
 
 def test_command_that_comes_back_is_announced_once(shell: Shell) -> None:

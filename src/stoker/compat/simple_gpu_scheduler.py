@@ -27,8 +27,6 @@ PROGRAM = "simple_gpu_scheduler"
 
 NOT_STARTED = "not started: its scheduler was stopped"
 
-VERY_SHORT = 0.01
-"""Seconds. Only commands too short for a person to follow may leave the order in which slots become free."""
 SHOWN_COMMAND = 200
 """Characters of a command that a report on standard error shows."""
 
@@ -90,7 +88,7 @@ def _warn_of_odd_slots(slots: Sequence[str]) -> None:
 
 def _setup(slots: Sequence[str], devices: Devices) -> Setup:
     setup = tool_setup(devices, f"{PROGRAM} --gpus {' '.join(slots)}", share_output=True)
-    return replace(setup, policy=Policy(order="age", newest_first=True, ahead=VERY_SHORT))
+    return replace(setup, policy=Policy(order="age", newest_first=True))
 
 
 def _commands(run: Foreground) -> StreamSource:

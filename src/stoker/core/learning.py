@@ -16,6 +16,10 @@ KEPT = 9
 """Newest runs that are kept."""
 GRAIN = 64 * 2**20
 """Bytes to which estimates are rounded up, so that small differences do not make different shapes."""
+LEAST = 512 * 2**20
+"""Bytes that an estimate has at least: about what a process takes that begins to use a GPU."""
+ZERO_RUNS = 2
+"""Runs without any GPU memory after which the work is known to need none."""
 CURVE = 64
 """Most points of a curve. A full curve drops every second point and doubles its spacing."""
 MIB = 2**20
@@ -93,9 +97,15 @@ def estimated(resources: Resources, learnt: Learnt, margin: int, floor: int = 0)
     loads = tuple((model, max(runs.loads)) for model, runs in sorted(learnt.models.items()) if runs.loads)
     if not resources.auto:
         return replace(resources, loads=loads, floor=floor)
-    peaks = [(model, max(runs.peaks)) for model, runs in sorted(learnt.models.items()) if runs.peaks]
-    predicted = tuple((model, rounded_up(peak * (100 + margin) // 100)) for model, peak in peaks)
+    peaks = [(model, peak) for model, runs in sorted(learnt.models.items()) if (peak := _peak(runs)) is not None]
+    predicted = tuple((model, max(LEAST, rounded_up(peak * (100 + margin) // 100))) for model, peak in peaks)
     return replace(resources, predicted=predicted, loads=loads, floor=floor)
+
+
+def _peak(runs: Runs) -> int | None:
+    """The largest peak; None without runs, and where a single one took no memory: it may have ended early."""
+    peak = max(runs.peaks, default=0)
+    return peak if peak or len(runs.peaks) >= ZERO_RUNS else None
 
 
 def rounded_up(size: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ class PlanSettings(Struct, frozen=True):
     """Bytes of each device that sharing jobs leave free; an exclusive job may use them."""
     margin: int = 15
     """Percent that is reserved on top of the largest learnt peak."""
-    busy: int = 150
+    busy: int = 170
     """Percent: jobs do not share a device if their known loads together exceed this."""
     tolerance: int = 300 * MIB
     """Bytes that an idle device may show as used."""
@@ -91,6 +92,44 @@ class EngineSettings(PlanSettings, frozen=True):
     """How many jobs of a group may run at once."""
 
 
+class ClusterSettings(Struct, frozen=True):
+    """One `[cluster.NAME]` table: where jobs of a cluster go, and how."""
+
+    kind: Literal["slurm"] = "slurm"
+    shared: str = "~/.stoker-shared"
+    """Directory that this machine and all nodes see; absolute once the configuration is read."""
+    partition: str = ""
+    """Slurm's default where empty, as for account and qos."""
+    account: str = ""
+    qos: str = ""
+    options: tuple[str, ...] = ()
+    """More words for sbatch, for example --constraint=a100."""
+    pilots: Literal["auto", "never", "always"] = "auto"
+    """Whether jobs run inside pilots: jobs that share or are short, none, or all."""
+    pilot_time: float = 4 * 3600.0
+    """Seconds: the time limit of a pilot."""
+    pilots_max: int = 8
+    """Most pilots at once, running or pending."""
+    poll: float = 30.0
+    """Seconds between two calls of squeue."""
+    queued_max: int = 1000
+    """Most jobs that wait in Slurm at once; the others wait in Stoker's queue."""
+    python: str = ""
+    """Interpreter with stoker on the nodes; empty is the one of this machine."""
+    private: bool = False
+    """Whether `stoker cluster make` made it: a Slurm of this user alone."""
+    conf: str = ""
+    """Path of slurm.conf; empty is where the installed Slurm looks."""
+    prefix: str = ""
+    """Directory into which Slurm's packages were unpacked; empty is an installed Slurm."""
+    ssh: tuple[str, ...] = ("ssh",)
+    """Command that reaches the servers of a private cluster."""
+
+
+LOCAL = "local"
+"""The name that means this machine; no cluster can have it."""
+
+
 def policy_of(settings: EngineSettings, cores: int) -> Policy:
     """The policy of the plan on a machine with this many cores."""
     groups = {f"group {name}": limit for name, limit in settings.groups.items()}
@@ -109,9 +148,9 @@ class Key(Struct, frozen=True):
     """Convert a value from a file or variable; raises ValueError, TypeError or UsageError."""
 
 
-def read_setting(name: str, raw: object, place: str) -> Any:
-    """The value of a setting; `place` names its source in an error."""
-    key = KEYS[name]
+def read_setting(name: str, raw: object, place: str, keys: Mapping[str, Key] | None = None) -> Any:
+    """The value of a setting of the engine, or of another table of keys; `place` names its source in an error."""
+    key = (keys or KEYS)[name]
     try:
         return key.read(raw)
     except (ValueError, TypeError, UsageError):
@@ -181,6 +220,39 @@ def _patterns(raw: object) -> tuple[str, ...]:
     return tuple(words)
 
 
+def _words(raw: object) -> tuple[str, ...]:
+    """A list of words, or one text that is split as a shell does."""
+    words = shlex.split(raw) if isinstance(raw, str) else raw
+    if not isinstance(words, list | tuple) or not all(_text(word) for word in words):
+        raise TypeError(raw)
+    return tuple(words)
+
+
+def _command(raw: object) -> tuple[str, ...]:
+    if not (words := _words(raw)):
+        raise ValueError(raw)
+    return words
+
+
+def _path(raw: object) -> str:
+    text = _text(raw)
+    if not text.startswith(("/", "~/")):
+        raise ValueError(raw)
+    return text
+
+
+def _unless_empty(read: Callable[[object], str]) -> Callable[[object], str]:
+    return lambda raw: "" if raw == "" else read(raw)
+
+
+def _word(raw: object) -> str:
+    """One word that Slurm takes as a name: empty, or without blanks."""
+    text = _text(raw)
+    if re.search(r"\s", text) or text.startswith("-"):
+        raise ValueError(raw)
+    return text
+
+
 def _limits(raw: object) -> dict[str, int]:
     """A table of groups, or `big=2,eval=4`."""
     if isinstance(raw, str):
@@ -206,7 +278,7 @@ KEYS: Mapping[str, Key] = {
     "strangers": Key("avoid", "avoid or count", "count", _one_of("avoid", "count")),
     "reserve": Key("512M", "a size", "512M", _size),
     "margin": Key("15%", "a part in percent", "20%", _whole(0, 1000, "%")),
-    "busy": Key("150%", "a load in percent", "120%", _whole(0, 10_000, "%")),
+    "busy": Key("170%", "a load in percent", "120%", _whole(0, 10_000, "%")),
     "tolerance": Key("300M", "a size", "300M", _size),
     "order": Key("fair", "fair, age or shortest", "age", _one_of("fair", "age", "shortest")),
     "patience": Key("60s", "a duration with a unit", "60s", _duration_or_nothing),
@@ -221,3 +293,25 @@ KEYS: Mapping[str, Key] = {
     "groups": Key({}, "a table of groups, each with a limit of 1 or more", {"big": 2}, _limits),
     "mps_exclusive": Key(False, "true or false", True, _flag),
 }
+
+PILOTS = ("auto", "never", "always")
+
+CLUSTER_KEYS: Mapping[str, Key] = {
+    "kind": Key("slurm", "slurm, the only kind there is", "slurm", _one_of("slurm")),
+    "shared": Key("~/.stoker-shared", "a path that begins with / or ~/", "~/.stoker-shared", _path),
+    "partition": Key("", "the name of a partition", "gpu", _word),
+    "account": Key("", "the name of an account", "lab", _word),
+    "qos": Key("", "the name of a QOS", "normal", _word),
+    "options": Key((), "a list of options for sbatch", ["--constraint=a100"], _words),
+    "pilots": Key("auto", "auto, never or always", "never", _one_of(*PILOTS)),
+    "pilot_time": Key("4h", "a duration with a unit", "4h", _duration),
+    "pilots_max": Key(8, "a number of pilots of 1 or more", 8, _whole(1)),
+    "poll": Key("30s", "a duration with a unit", "30s", _duration),
+    "queued_max": Key(1000, "a number of jobs of 1 or more", 1000, _whole(1)),
+    "python": Key("", "the path of a Python interpreter", "~/venv/bin/python", _unless_empty(_path)),
+    "private": Key(False, "true or false", True, _flag),
+    "conf": Key("", "a path that begins with / or ~/", "/etc/slurm/slurm.conf", _unless_empty(_path)),
+    "prefix": Key("", "a path that begins with / or ~/", "~/.stoker-shared/slurm", _unless_empty(_path)),
+    "ssh": Key(("ssh",), "a command", ["ssh", "-F", "~/.ssh/lab"], _command),
+}
+"""Every key of a `[cluster.NAME]` table."""

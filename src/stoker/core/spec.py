@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.errors import UsageError
@@ -67,6 +68,16 @@ def load_on(resources: Resources, device: Device) -> int:
     return dict(resources.loads).get(device.model, 0) if resources.loads else 0
 
 
+class EarlySignal(Struct, frozen=True):
+    """A signal that the worker sends before the time limit, so that a program can save its state."""
+
+    number: int
+    seconds: float = 60.0
+    """Before the limit."""
+    command_only: bool = False
+    """Whether only the command gets it, and not the processes that it started."""
+
+
 class JobSpec(Struct, frozen=True):
     """How a job runs, apart from its command. Most jobs of a batch share one object."""
 
@@ -79,6 +90,7 @@ class JobSpec(Struct, frozen=True):
     umask: int = 0o022
     limit: float | None = None
     """Time limit in seconds."""
+    signal: EarlySignal | None = None
     grace: float = 30.0
     """Seconds between TERM and KILL."""
     retries: int = 0
@@ -106,8 +118,27 @@ class JobSpec(Struct, frozen=True):
     """Whether PyTorch is limited to the memory reserved for the job."""
     mps_optional: bool = False
     """Whether it may run without MPS where MPS is not available."""
+    notify: tuple[str, ...] = ()
+    """Where to tell the user that all jobs of its batch have ended: URLs, or `mail`."""
+    array_tasks: tuple[int, int, int] | None = None
+    """Number of tasks, least and largest index of its array."""
+    slurm_submit_dir: str = ""
+    """The directory of submit for a script with #SBATCH lines, which gets variables of Slurm; else empty."""
+    terminal: str = ""
+    """Path of the terminal that the command gets as its own, where it is an interactive session."""
     role: Role = "job"
     """An on-finish job ("hook") is not listed among the jobs."""
+
+
+LIMIT_FIELDS = ("limit", "grace", "signal")
+"""What a worker keeps of a spec for the time limit of an attempt."""
+RUNNING_FIELDS = (*LIMIT_FIELDS, "priority", "retries", "retry_on", "requeue", "tags", "notify")
+"""What can be changed of the spec of a job that has started."""
+
+
+def with_fields(spec: JobSpec, other: JobSpec, fields: Sequence[str]) -> JobSpec:
+    """The spec with these fields of another one."""
+    return replace(spec, **{name: getattr(other, name) for name in fields})
 
 
 class Command(Struct, frozen=True):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from stoker.core.job import Edited, Ended, Job, OnHold, Paused, Queued, Resumed, Retried, Waiting
+from msgspec.structs import replace
+
+from stoker.core.job import Edited, Ended, Job, OnHold, Paused, Queued, Resumed, Retried, Stopping, Waiting
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
 from stoker.core.settings import Policy
+from stoker.core.spec import LIMIT_FIELDS, RUNNING_FIELDS, with_fields
 from stoker.engine.job_table import Jobs
 from stoker.store.queries import with_user_settings
 from stoker.store.writer import Store
@@ -59,6 +62,9 @@ class RequestTarget(Protocol):
     def cancel(self, job_id: int, grace: float | None, note: str, number: int = 0) -> None:
         """Cancel one job, whatever its state."""
 
+    def set_limit(self, job: Job) -> bool:
+        """Give an active job the time limit of its spec; False where its site cannot."""
+
     def adopt(self, job: Job, *, adopted: bool) -> None:
         """Take over a job of a dead engine."""
 
@@ -80,6 +86,18 @@ def handle(request: Request, engine: RequestTarget, jobs: Jobs) -> None:
             jobs.change_queued(request.job, OnHold, Resumed(jobs.clock()))
         case Edit():
             jobs.change_queued(request.job, Queued, Edited(jobs.clock(), request.spec, request.name))
+            _edit_active(request, engine, jobs)
+
+
+def _edit_active(request: Edit, engine: RequestTarget, jobs: Jobs) -> None:
+    """Change a job that has started, where the request was made for that; a worker that cannot keeps its limit."""
+    job, spec = jobs.active(request.job), request.spec
+    if job is None or isinstance(job.state, Stopping) or with_fields(spec, job.spec, RUNNING_FIELDS) != job.spec:
+        return
+    limits = with_fields(job.spec, spec, LIMIT_FIELDS)
+    if limits != job.spec and not engine.set_limit(replace(job, spec=spec)):
+        spec = with_fields(spec, job.spec, LIMIT_FIELDS)
+    jobs.apply(job, Edited(jobs.clock(), spec, request.name))
 
 
 def _run_again(request: Again, jobs: Jobs) -> None:

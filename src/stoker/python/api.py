@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import concurrent.futures
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.core.errors import NoSuchJob, UsageError
 from stoker.python.connection import find_link
 from stoker.python.job import Job, handles_of
-from stoker.python.submitting import read_keywords, submit_command
+from stoker.python.keywords import read_keywords, takes_job_options
+from stoker.python.submitting import submit_command
 from stoker.queue.select import find
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from stoker.python.submitting import Keywords
+    from stoker.python.keywords import Keywords
 
     Meant = Job | int | str
 
@@ -27,6 +29,7 @@ class Waited(NamedTuple):
     not_done: set[Job]
 
 
+@takes_job_options
 def submit(command: Sequence[str] | str, **options: Unpack[Keywords]) -> Job:
     """Submit a command: words are executed, text goes through the shell."""
     given = read_keywords(options)
@@ -36,6 +39,7 @@ def submit(command: Sequence[str] | str, **options: Unpack[Keywords]) -> Job:
     return handles_of(link, submit_command(link, command, given))[0]
 
 
+@takes_job_options
 def submit_array(command: Sequence[str] | str, array: str, **options: Unpack[Keywords]) -> list[Job]:
     """Many tasks of one command, such as `0-9%4`; {i} in it is the index."""
     link = find_link()
@@ -69,9 +73,22 @@ def wait(
     return Waited({job for job in jobs if job in done}, {job for job in jobs if job not in done})
 
 
-def as_completed(meant: Meant | Iterable[Meant], timeout: float | None = None) -> Iterator[Job]:
-    """The jobs in the order in which they end."""
-    return concurrent.futures.as_completed(_handles(meant), timeout)  # type: ignore[return-value]
+def as_completed(
+    meant: Meant | Iterable[Meant], timeout: float | None = None, *, progress: bool = False
+) -> Iterator[Job]:
+    """The jobs in the order in which they end; `progress` shows a bar of tqdm, where that is installed."""
+    handles = _handles(meant)
+    ended: Iterator[Job] = concurrent.futures.as_completed(handles, timeout)  # type: ignore[assignment]
+    return _with_bar(ended, len(handles)) if progress else ended
+
+
+def _with_bar(ended: Iterator[Job], count: int) -> Iterator[Job]:
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        warnings.warn("no progress bar: tqdm is not installed (pip install tqdm)", RuntimeWarning, stacklevel=3)
+        return ended
+    return iter(tqdm(ended, total=count, unit="job"))
 
 
 def _handles(meant: Meant | Iterable[Meant]) -> list[Job]:

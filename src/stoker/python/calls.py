@@ -104,8 +104,18 @@ def _write(file: BinaryIO, function: Callable[..., Any], calls: Sequence[Call]) 
             call = calls[len(starts) - 2] if len(starts) > 1 else None
             raise NotPicklable(*_blame(cloudpickle, function, call, error)) from error
     path = [os.path.abspath(entry) for entry in sys.path]  # "" is the current directory
-    table = pickle.dumps({"python": sys.version_info[:2], "path": path, "starts": starts})
+    sources = _sources(function)
+    table = pickle.dumps({"python": sys.version_info[:2], "path": path, "starts": starts, "sources": sources})
     file.write(table + len(table).to_bytes(LENGTH, "little"))
+
+
+def _sources(function: Callable[..., Any]) -> dict[str, list[str]]:
+    """The lines of notebook cells that define the function and the functions it uses; tracebacks quote them."""
+    import linecache
+
+    used = [function, *(value for _, value in _reached(function))]
+    files = {each.__code__.co_filename for each in used if hasattr(each, "__code__")}
+    return {file: linecache.getlines(file) for file in files if not os.path.exists(file)}
 
 
 def _cloudpickle() -> ModuleType:

@@ -10,18 +10,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from stoker.core.errors import UsageError
+from stoker.core.units import count_text
 from stoker.python import submitting
 from stoker.python.calls import Call
 from stoker.python.connection import find_link
 from stoker.python.function_child import run_chunk
 from stoker.python.job import Job, cancel_all, handles_of
-from stoker.python.submitting import read_keywords
+from stoker.python.keywords import read_keywords, takes_job_options
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from stoker.python.submitting import Keywords
+    from stoker.python.keywords import Keywords
 
 Value = TypeVar("Value")
 
@@ -32,7 +35,9 @@ class Executor(concurrent.futures.Executor):
     The jobs outlive this program: stoker.job(id) finds one again.
     """
 
+    @takes_job_options
     def __init__(self, **options: Unpack[Keywords]) -> None:
+        """Nothing is submitted yet."""
         self._options = read_keywords(options)
         if self._options.array is not None:
             raise UsageError("an Executor has no array of its own", "map_array() makes one of its arguments")
@@ -46,9 +51,14 @@ class Executor(concurrent.futures.Executor):
         """One call as one job; on disk when this returns."""
         return self._submit(fn, [Call(args, kwargs)], None)[0]
 
-    def map_array(self, fn: Callable[..., Any], *iterables: Iterable[Any], at_once: int | None = None) -> list[Job]:
-        """A job for each set of arguments, as the tasks of one array; `at_once` is how many may run at a time."""
-        calls = [Call(arguments) for arguments in zip(*iterables, strict=False)]
+    def map_array(
+        self, fn: Callable[..., Any], *iterables: Iterable[Any], at_once: int | None = None, **constants: Any
+    ) -> list[Job]:
+        """A job for each set of arguments, as the tasks of one array; `at_once` is how many may run at a time.
+
+        All calls get the `constants` as keyword arguments.
+        """
+        calls = [Call(arguments, constants) for arguments in zip(*iterables, strict=False)]
         if not calls:
             return []
         limit = "" if at_once is None else f"%{at_once}"
@@ -82,6 +92,16 @@ class Executor(concurrent.futures.Executor):
         """Wait for all jobs, unless the program is interrupted: then they go on without it."""
         self.shutdown(wait=exc_type is None or issubclass(exc_type, Exception))
         return None
+
+    def __repr__(self) -> str:
+        given = [
+            f"{name}={value!r}"
+            for name, value in msgspec.structs.asdict(self._options).items()
+            if value not in (None, {})
+        ]
+        with self._lock:
+            count = len(self._open)
+        return f"<stoker.Executor({', '.join(given)}): {count_text(count, 'open job')}{', shut down' * self._is_shut}>"
 
     def _submit(self, fn: Callable[..., Any], calls: Sequence[Call], array: str | None) -> list[Job]:
         if self._is_shut:

@@ -152,11 +152,21 @@ def _read(path: str, task: int, script: ModuleType) -> tuple[Callable[..., Any],
             wrote, reads = ("{}.{}".format(*each) for each in (table["python"], version))
             raise Unreadable(f"it was submitted by Python {wrote}, and {sys.executable} is {reads} now")
         sys.path[:] = table["path"]
+        _remember_sources(table.get("sources"))
         file.seek(table["starts"][0])
         function = _Reader(file, script).load()
         file.seek(table["starts"][1 + task])
         arguments, keywords = _Reader(file, script).load()
     return function, arguments, keywords
+
+
+def _remember_sources(sources: dict[str, list[str]] | None) -> None:
+    """Let tracebacks quote lines of a notebook, which are in no file."""
+    if sources:
+        import linecache
+
+        for name, lines in sources.items():
+            linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
 
 
 def _define_script() -> None:

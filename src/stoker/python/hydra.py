@@ -29,7 +29,7 @@ from stoker.python import submitting
 from stoker.python.calls import Call
 from stoker.python.connection import Link, find_link
 from stoker.python.job import Job, cancel_all, handles_of
-from stoker.python.submitting import read_keywords
+from stoker.python.keywords import read_keywords
 from stoker.queue.options import JobOptions, working_directory
 
 if TYPE_CHECKING:

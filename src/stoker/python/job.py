@@ -17,18 +17,20 @@ from stoker.core.job import Active, Ended, Queued, Waiting, id_text, state_word
 from stoker.core.job import Job as Record
 from stoker.core.launch import INHERIT
 from stoker.core.requests import Cancel
-from stoker.core.text import title
+from stoker.core.text import printable, title
 from stoker.core.units import duration_text
 from stoker.python.connection import Link, find_link, known, watch
 from stoker.python.function_child import UNWRITTEN, result_path
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
-from stoker.store.logs import last_line
+from stoker.store.logs import Tail, last_line
 from stoker.store.paths import Paths
 from stoker.store.schema import AttemptRow
 from stoker.store.status_file import read_machine
 
 NOTE = "cancelled by a program"
+FOLLOW_INTERVAL = 0.2
+"""Seconds between two reads of a log that is followed."""
 
 
 class Job(Future[Any]):
@@ -99,6 +101,30 @@ class Job(Future[Any]):
     def stderr(self) -> str:
         """The standard error of its last attempt so far; the same as stdout(), unless `err` was given."""
         return _text(log_of(self._attempts()))
+
+    def tail(self, lines: int = 20) -> str:
+        """The last lines of its output so far; a progress bar as it stands."""
+        path = log_of(self._attempts(), errors=False)
+        if not path:
+            return ""
+        with contextlib.closing(Tail(path, lines)) as tail:
+            text = b"".join(tail.read()).decode(errors="replace")
+        return "\n".join(
+            next(filter(None, reversed(line.split("\r"))), "") for line in text.removesuffix("\n").split("\n")
+        )
+
+    def follow(self) -> None:
+        """Print its output as it comes, until it ends. Ctrl-C ends only the following: the job continues."""
+        tail, ended = Tail(""), False
+        while not ended:
+            ended = self.wait(FOLLOW_INTERVAL)
+            _print_new(tail)
+            path = log_of(self._attempts(), errors=False)
+            if path != tail.path:  # of the first attempt, or of a retry
+                tail.close()
+                tail = Tail(path)
+                _print_new(tail)
+        tail.close()
 
     def reports(self) -> list[dict[str, Any]]:
         """Its reports by stoker.report() and stoker.progress(), oldest first."""
@@ -205,6 +231,12 @@ class Job(Future[Any]):
             return f"<stoker.Job {self.shown_id}{name} {self.state}>"
         return f"<stoker.Job {self.shown_id}{name}>"
 
+    def _repr_html_(self) -> str:
+        from stoker.python.tables import html_table
+
+        cells = (self.shown_id, self.name, self.state, ", ".join(self.devices), self.tail(1))
+        return html_table(("id", "name", "state", "GPU", "last line"), [[printable(cell) for cell in cells]])
+
     def __reduce__(self) -> tuple[Any, ...]:
         return find_job, (self.id,)
 
@@ -241,6 +273,12 @@ def cancel_all(link: Link, jobs: Sequence[Job], *, only_waiting: bool = False) -
         requests = [Cancel(record.id, NOTE) for record in found if isinstance(record.state, states)]
         with contextlib.suppress(Unanswered):  # it is recorded, and the next engine handles it
             carry_out(Control(link.paths, store, link.sim), requests)
+
+
+def _print_new(tail: Tail) -> None:
+    for block in tail.read():
+        sys.stdout.write(block.decode(errors="replace"))
+    sys.stdout.flush()
 
 
 def _text(path: str) -> str:

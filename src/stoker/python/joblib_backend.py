@@ -12,7 +12,7 @@ from joblib.parallel import BatchedCalls, Parallel, ParallelBackendBase
 from stoker.core.errors import UsageError
 from stoker.python.executor import Executor
 from stoker.python.job import Job, cancel_all
-from stoker.python.submitting import Keywords
+from stoker.python.keywords import Keywords
 
 MOST_AT_ONCE = 256
 """Jobs of a loop in the queue where n_jobs does not limit them."""

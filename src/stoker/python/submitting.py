@@ -1,4 +1,4 @@
-"""Submit commands and function calls of a Python program to the queue; job options are keyword arguments."""
+"""Submit commands and function calls of a Python program to the queue."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any
 
 import msgspec
 
@@ -19,85 +18,13 @@ from stoker.core.spec import Command, shell_of
 from stoker.python import calls
 from stoker.python.calls import Call
 from stoker.python.connection import Link
+from stoker.python.keywords import naming_keywords, with_variables
 from stoker.queue.config import config_here
 from stoker.queue.engine_process import Background
-from stoker.queue.job_files import COMMAND_LINE, Listed, read_options
-from stoker.queue.options import OPTIONS, JobOptions, Option
+from stoker.queue.job_files import COMMAND_LINE, Listed
+from stoker.queue.options import JobOptions
 from stoker.queue.submit import Entered, Part, QueueSubmission
 from stoker.store.paths import make_durable
-
-if TYPE_CHECKING:
-    from stoker.python.job import Job
-
-
-class Keywords(TypedDict, total=False):
-    """The table of job options, in the form that type checkers read."""
-
-    gpus: int
-    vram: str
-    cap: bool
-    on: str | int | list[str | int]
-    prefer: str | int | list[str | int]
-    gpu_type: str
-    mps: str | bool
-    mps_optional: bool
-    priority: int
-    group: str
-    time: str | int | timedelta
-    grace: str | int | timedelta
-    begin: str | datetime
-    after: Job | int | str | Sequence[Job | int | str]
-    retries: int
-    retry_on: str | list[str | int]
-    no_requeue: bool
-    chdir: str | os.PathLike[str]
-    env: dict[str, Any]
-    out: str | os.PathLike[str]
-    err: str | os.PathLike[str]
-    name: str
-    tag: dict[str, Any]
-    tags: dict[str, Any]
-
-
-def read_keywords(given: Mapping[str, Any]) -> JobOptions:
-    """The options; None is the same as not given, and `tags` the same as `tag`."""
-    words = {key: _word(value) for key, value in given.items() if value is not None}
-    if "tags" in words:
-        words["tag"] = {**words.get("tag", {}), **words.pop("tags")}
-    return read_options(words, "the keywords")
-
-
-def with_variables(options: JobOptions, environment: Mapping[str, str]) -> JobOptions:
-    """The options, completed by STOKER_* variables."""
-    found = {}
-    for option in OPTIONS:
-        variable = option.variable_in(environment)
-        text = environment.get(variable) if variable and option.name != "array" else None
-        if text and getattr(options, option.name) is None:
-            found[option.name] = _read_variable(option, text)
-    return msgspec.structs.replace(options, **found) if found else options
-
-
-def _read_variable(option: Option, text: str) -> Any:
-    types = {field.name: field.type for field in msgspec.structs.fields(JobOptions)}
-    try:
-        return msgspec.convert(text, types[option.name], strict=False)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{option.variable}={text} cannot be read: {error}", "correct or unset it") from None
-
-
-def _word(value: Any) -> Any:
-    """The value as a job file has it."""
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_word(each) for each in value]
-    if isinstance(value, timedelta):
-        return f"{value.total_seconds():.3f}".rstrip("0").rstrip(".") + "s"
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    return getattr(value, "shown_id", value)
-
 
 LABEL = "python"
 Undo = Callable[[], object]
@@ -137,6 +64,7 @@ def _with_commands(part: Part, commands: Sequence[Command]) -> Part:
     return Part(jobs, part.array)
 
 
+@naming_keywords()
 def check(link: Link, options: JobOptions) -> None:
     _submission(link, options).read([Listed(_PLACEHOLDER, COMMAND_LINE)])
 
@@ -149,6 +77,7 @@ def command_of(words: Sequence[str] | str) -> Command:
     return Command(tuple(parts), shell_of(os.environ) if isinstance(words, str) else "")
 
 
+@naming_keywords()
 def _submit(
     link: Link,
     options: JobOptions,

@@ -11,6 +11,7 @@ from stoker.queue.failure import NOT_FAILED, failure_text
 from stoker.queue.knowledge import Knowledge
 from stoker.queue.view_model import FailedJob, InterruptedRun, exactly
 from stoker.store import queries
+from stoker.store.filters import Filter
 from stoker.store.queries import Period
 
 RECENT_SECONDS = 3600.0
@@ -49,7 +50,7 @@ def ranges_text(ids: Sequence[int]) -> str:
 def recent_failures(knowledge: Knowledge) -> list[FailedJob]:
     """The jobs that failed within the last hour, the newest first."""
     store = knowledge.store
-    past = queries.past(store, Period(knowledge.now - RECENT_SECONDS, FAILED), MOST_FAILURES)
+    past = queries.past(store, Period(knowledge.now - RECENT_SECONDS, Filter(states=FAILED)), MOST_FAILURES)
     return [
         FailedJob(
             job.id,

@@ -15,7 +15,15 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import StokerError, UsageError, did_you_mean
-from stoker.core.settings import KEYS, EngineSettings, read_setting, setting_text
+from stoker.core.settings import (
+    CLUSTER_KEYS,
+    KEYS,
+    LOCAL,
+    ClusterSettings,
+    EngineSettings,
+    read_setting,
+    setting_text,
+)
 from stoker.core.text import shown_value
 from stoker.devices.interface import user_name
 from stoker.queue.options import BY_NAME, OPTIONS, JobOptions, merged, working_directory
@@ -190,8 +198,51 @@ def _refuse(name: str, place: str) -> NoReturn:
     raise UsageError(f"{place} is unknown", did_you_mean(name, known, f"known are {', '.join(known)}"))
 
 
+def checked_clusters(tables: object, place: str) -> dict[str, dict[str, Any]]:
+    """The `[cluster.NAME]` tables of a file, every value checked."""
+    if not isinstance(tables, dict):
+        hint = f'write [cluster.{tables}] above its settings; for a default write cluster = "{tables}" under [defaults]'
+        raise UsageError(
+            f"{place}: cluster is not a table", hint if isinstance(tables, str) else "write [cluster.NAME]"
+        )
+    return {name: _checked_cluster(name, table, place) for name, table in tables.items()}
+
+
+def check_cluster_name(name: str) -> None:
+    if not _CLUSTER_NAME.fullmatch(name) or name == LOCAL:
+        why = "means this machine" if name == LOCAL else "is not the name of a cluster"
+        raise UsageError(f"{name!r} {why}", "letters, digits, - and _ make a name, at most 40 of them")
+
+
+def _checked_cluster(name: str, table: object, place: str) -> dict[str, Any]:
+    check_cluster_name(name)
+    if not isinstance(table, dict):
+        raise UsageError(f"{place}: cluster.{name} is not a table", f"write [cluster.{name}] above its settings")
+    for key, raw in table.items():
+        if key not in CLUSTER_KEYS:
+            hint = did_you_mean(key, CLUSTER_KEYS, f"known are {', '.join(CLUSTER_KEYS)}")
+            raise UsageError(f"{place}: unknown key {key!r} under [cluster.{name}]", hint)
+        read_setting(key, raw, f"{place}: {key} under [cluster.{name}]", CLUSTER_KEYS)
+    return {"kind": "slurm", **table}  # so that a table without keys is one all the same
+
+
+def _cluster_settings(table: Mapping[str, object], environment: Mapping[str, str]) -> ClusterSettings:
+    read = {key: read_setting(key, raw, key, CLUSTER_KEYS) for key, raw in {**_CLUSTER_BUILT_IN, **table}.items()}
+    home = environment.get("HOME") or os.path.expanduser("~")
+
+    def expanded(text: str) -> str:
+        return home + text[1:] if text.startswith("~/") else text
+
+    paths = {key: expanded(read[key]) for key in ("shared", "python", "conf", "prefix")}
+    return ClusterSettings(**{**read, **paths, "ssh": tuple(map(expanded, read["ssh"]))})
+
+
+_CLUSTER_BUILT_IN = {name: key.built_in for name, key in CLUSTER_KEYS.items()}
 SYSTEM_FILE = Path("/etc/stoker/config.toml")
 _BUILT_IN = "built in"
+_CLUSTER = "cluster"
+_ADD = "stoker cluster add {} --slurm"
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", re.ASCII)
 Name = tuple[str, ...]
 """Parts of a dotted key: ("reserve",), ("groups", "big"), ("defaults", "env", "SEED")."""
 
@@ -218,6 +269,8 @@ class Config(Struct, frozen=True):
     defaults: dict[str, Any]
     """Job options from files; STOKER_* variables come with the options of the command line."""
     values: dict[Name, Value]
+    clusters: Mapping[str, ClusterSettings] = {}
+    """By name, in the order of the files."""
     files: tuple[Path, ...] = ()
     """The files that were read, weakest first."""
     warnings: tuple[str, ...] = ()
@@ -226,9 +279,16 @@ class Config(Struct, frozen=True):
         """The options, and the configured ones where they are not given."""
         return merged(JobOptions(**self.defaults), options)
 
+    def cluster(self, name: str) -> ClusterSettings:
+        """The settings of a cluster that a user named."""
+        if name not in self.clusters:
+            known = f"known are {', '.join(self.clusters)}" if self.clusters else f"add it: {_ADD.format(name)}"
+            raise UsageError(f"there is no cluster {name!r}", did_you_mean(name, self.clusters, known))
+        return self.clusters[name]
+
     def origins(self) -> list[Row]:
         """Every value with its origin, engine settings first; secrets are hidden."""
-        order = {name: place for place, name in enumerate([*KEYS, "defaults"])}
+        order = {name: place for place, name in enumerate([*KEYS, _CLUSTER, "defaults"])}
         names = sorted(self.values, key=lambda name: order[name[0]])
         return [Row(".".join(name), self._shown(name), self.values[name].origin) for name in names]
 
@@ -252,13 +312,24 @@ def load_config(
     typed = {name: f"--{name.replace('_', '-')}" for name in flags or ()}
     values = _overlaid([written, _of_environment(environment), _given(flags or {}, typed)])
     table = _nested(values)
+    named = table.get(_CLUSTER, {})
+    shown = _flat({_CLUSTER: dict.fromkeys(named, _CLUSTER_BUILT_IN), "defaults": BUILT_IN}, _BUILT_IN)
     return Config(
         engine=EngineSettings(**{name: read_setting(name, table.get(name, {}), name) for name in KEYS}),
         defaults=_nested(written).get("defaults", {}),
-        values=_flat({"defaults": BUILT_IN}, _BUILT_IN) | values,  # for display only: JobOptions has None for them
+        values=shown | values,  # for display only: JobOptions has None for them
+        clusters={name: _cluster_settings(each, environment) for name, each in named.items()},
         files=tuple(each.path for each in files),
         warnings=tuple(each.warning for each in found if isinstance(each, Ignored)),
     )
+
+
+def read_cluster(environment: Mapping[str, str], name: str, table: Mapping[str, object]) -> ClusterSettings:
+    """The settings of a cluster as they would be with this table in the user's file, in place of one there."""
+    checked = _checked_cluster(name, dict(table), "here")
+    system = [_of_file(each) for each in read_settings(SYSTEM_FILE) if isinstance(each, Settings)]
+    below = _nested(_overlaid(system)).get(_CLUSTER, {}).get(name, {})
+    return _cluster_settings({**below, **checked}, environment)
 
 
 def config_here(say: Callable[[str], None]) -> Config:
@@ -287,9 +358,9 @@ def _of_file(settings: Settings) -> dict[Name, Value]:
     """The values of a file, each checked even where a stronger file overrides it."""
     place = str(settings.path)
     for key, value in settings.table.items():
-        if key not in KEYS and key != "defaults":
+        if key not in KEYS and key not in (_CLUSTER, "defaults"):
             _refuse_unknown(key, settings)
-        if key in KEYS and settings.project:
+        if key != "defaults" and settings.project:
             header = _defaults_header(settings)
             raise UsageError(
                 f"{place}: {key} cannot be set for one project, because one engine serves all of yours",
@@ -298,7 +369,8 @@ def _of_file(settings: Settings) -> dict[Name, Value]:
         if key in KEYS:
             read_setting(key, value, f"{place}: {key}")
     defaults = checked_defaults(settings.table.get("defaults", {}), place)
-    return _flat({**settings.table, "defaults": defaults}, place)
+    clusters = checked_clusters(settings.table.get(_CLUSTER, {}), place)
+    return _flat({**settings.table, _CLUSTER: clusters, "defaults": defaults}, place)
 
 
 def _of_environment(environment: Mapping[str, str]) -> dict[Name, Value]:
@@ -342,7 +414,7 @@ def _nested(values: Mapping[Name, Value]) -> dict[str, Any]:
 
 
 def _refuse_unknown(key: str, settings: Settings) -> NoReturn:
-    known = ["defaults"] if settings.project else [*KEYS, "defaults"]
+    known = ["defaults"] if settings.project else [*KEYS, _CLUSTER, "defaults"]
     hint = did_you_mean(key, known, f"known are {', '.join(known)}")
     if key in BY_NAME:
         hint = f"{key} is a job option: put it under {_defaults_header(settings)}"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
@@ -28,6 +28,7 @@ from stoker.core.job import (
 )
 from stoker.core.learning import Learnt, Live, usual_pace
 from stoker.core.lease import Lease
+from stoker.core.parent import VARIABLE, ParentAllocation, read_parent
 from stoker.core.planner.queue import NotEligible, Shape, Wants, is_gated, resolved, roughly, shape_of, why_not_eligible
 from stoker.core.planner.reasons import Behind, NotBefore, Outranked, Reason, Short, UnknownDuration, sentence
 from stoker.core.settings import Policy
@@ -149,6 +150,28 @@ def _job_of(pid: int) -> int | None:
     return next((int(mark[1]) for mark in marks if mark), None)
 
 
+class JobElsewhere(NamedTuple):
+    """A job of another queue of this user, by the environment of its first process."""
+
+    pid: int
+    name: str
+    allocation: ParentAllocation
+
+
+def jobs_elsewhere(workers: Path) -> list[JobElsewhere]:
+    """This user's jobs with GPUs whose workers are not in the given directory, each by its oldest process."""
+    found: dict[str, JobElsewhere] = {}
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        environment = process_file(pid, "environ")
+        if VARIABLE.encode() not in environment:
+            continue
+        variables = dict(pair.partition("=")[::2] for pair in environment.decode(errors="replace").split("\0"))
+        allocation = read_parent(variables.get(VARIABLE, ""))
+        if allocation is not None and Path(allocation.folder).parent != workers:
+            found.setdefault(allocation.folder, JobElsewhere(pid, variables.get("STOKER_JOB_NAME", ""), allocation))
+    return list(found.values())
+
+
 # -- speeds --------------------------------------------------------------------------------------
 
 MOST_LOGS = 64
@@ -202,8 +225,12 @@ class Knowledge:
         active: list[Owned] | None = None,
         report_of: Callable[[int], Path] | None = None,
         jobs_by_process: Mapping[int, int | None] | None = None,
+        workers: Path | None = None,
     ) -> None:
-        """`active` are the jobs to show as placed, default all in the store; `report_of` names the file of reports."""
+        """`active` are the jobs to show as placed, default all in the store.
+
+        `report_of` names the file of a job's reports; `workers` is the queue's directory of workers.
+        """
         self.store = store
         self.statuses = statuses
         self.now = now
@@ -218,6 +245,7 @@ class Knowledge:
             jobs_of_processes(process.pid for process in processes) if jobs_by_process is None else jobs_by_process
         )
         self._used = self._used_by_jobs(processes)
+        self._workers = workers
         self._report_of = report_of
         self._logs_read = 0
         self._outcomes: dict[Dependency, Outcome] = {}
@@ -247,6 +275,12 @@ class Knowledge:
         """Jobs that run inside other jobs, on what is reserved for those."""
         engines = {status.engine for status in self.statuses if status.nested}
         return {job.id for job, engine in self.active if engine in engines}
+
+    @cached_property
+    def elsewhere(self) -> list[JobElsewhere]:
+        """Jobs of this user's other queues; processes are searched only if a lease tells of such a queue."""
+        others = self._workers and any(lease.owner == self.user for lease in self.statuses.leases)
+        return jobs_elsewhere(self._workers) if self._workers and others else []
 
     @cached_property
     def speeds(self) -> dict[int, float]:
@@ -413,6 +447,12 @@ def _active_word(job: Job) -> JobWord:
             return "starting"
 
 
+def waiting_word(job: Job, now: float, outcome: Callable[[Dependency], Outcome]) -> JobWord:
+    """The word for a job that waits: queued, blocked by another job, or scheduled for later."""
+    hindered = why_not_eligible(job, now, outcome) if is_gated(job) else None
+    return "queued" if hindered is None else _queued_word(job, hindered)
+
+
 def _queued_word(job: Job, why: NotEligible | NeverSatisfied) -> JobWord:
     if isinstance(job.state, OnHold):
         return "held"
@@ -429,4 +469,4 @@ def known(paths: Paths, *, simulated: bool, statuses: EngineStatuses | None = No
     now = time.time()
     seen = statuses or read_statuses(paths, now)
     with contextlib.closing(open_store(paths)) as store, store.reading():
-        yield Knowledge(store, seen, now, simulated=simulated, report_of=paths.report)
+        yield Knowledge(store, seen, now, simulated=simulated, report_of=paths.report, workers=paths.workers)

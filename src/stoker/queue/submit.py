@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from stoker.core.device import Device, Snapshot, resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
-from stoker.core.launch import INHERIT, literal, log_pattern
+from stoker.core.launch import INHERIT, SLURM_VARIABLES, literal, log_pattern
 from stoker.core.planner.fairshare import never_within_limits
 from stoker.core.planner.placement import never_fits
 from stoker.core.settings import Policy
@@ -193,6 +193,8 @@ class JobBuilder:
         return self._specs[key]
 
     def _settled(self, spec: JobSpec) -> JobSpec:
+        self.preflight.check_signal(spec)
+        self.preflight.check_notify(spec)
         settled = self.preflight.settle_mps(spec, self.snapshot.devices if self.snapshot else ())
         if self.snapshot is not None and settled.resources.gpus:
             _refuse_impossible(settled, self.snapshot, self._policy)
@@ -219,13 +221,15 @@ class QueueSubmission:
         self._script = script
         self._now = now
         own = without_given(environment)
-        self._environment = {name: own[name] for name in own if name not in OF_THE_JOB_WE_ARE_IN}
+        outer = {*OF_THE_JOB_WE_ARE_IN, *(SLURM_VARIABLES if "STOKER_JOB_ID" in own else ())}
+        self._environment = {name: own[name] for name in own if name not in outer}
         self._limits = KernelLimits(self._environment)
         self.devices = config.engine.devices
         """The devices that the user wants the engine to have; empty is any."""
-        completed = config.completed(options)
+        if script:
+            self.notes += script.notes
         self._builder = JobBuilder(
-            script.options_of(completed) if script else completed,
+            config.completed(script.options_of(options) if script else options),
             self._surroundings(),
             self._environment,
             self.notes.append,
@@ -244,6 +248,7 @@ class QueueSubmission:
             earlier=_only_read,
             now=self._now,
             fill=True,
+            slurm=self._script is not None and self._script.directives.from_slurm,
         )
 
     def read(self, items: Sequence[Listed]) -> None:

@@ -29,6 +29,7 @@ from stoker.queue.view_model import (
     JobWord,
     LeaseLine,
     Mark,
+    OtherJob,
     Status,
     exactly,
     mode_of,
@@ -37,6 +38,7 @@ from stoker.queue.view_model import (
 from stoker.queue.view_text import midnight
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
+from stoker.store.filters import NO_FILTER, WAITING, Filter, Group, counts_of_open, ids_matching, queued_groups
 from stoker.store.queries import Load, Period, Tasks, drained_key, paused_key
 
 SCHEMA = "stoker.status/1"
@@ -234,6 +236,7 @@ def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge, *, s
             for one in holders.strangers
         ],
         combined_speed=together(holders, knowledge.speeds) if len(jobs) > 1 else None,
+        elsewhere=list(_elsewhere(device, knowledge)),
     )
 
 
@@ -254,7 +257,17 @@ def _leases(device: Device, knowledge: Knowledge) -> Iterator[LeaseLine]:
         claim = next((claim for claim in lease.claims if claim.name in device.claims), None)
         if claim is not None:
             owner, what = text_for_json(lease.owner), text_for_json(lease.what)
-            yield LeaseLine(owner, lease.pid, what, claim.memory, exactly(lease.since))
+            yours = lease.owner == knowledge.user
+            yield LeaseLine(owner, lease.pid, what, claim.memory, exactly(lease.since), yours)
+
+
+def _elsewhere(device: Device, knowledge: Knowledge) -> Iterator[OtherJob]:
+    if not any(lease.yours for lease in _leases(device, knowledge)):
+        return  # a variable alone proves nothing: a shell may have it from a job that is over
+    for pid, name, allocation in knowledge.elsewhere:
+        gpu = next((gpu for gpu in allocation.gpus if gpu.claim in device.claims), None)
+        if gpu is not None:
+            yield OtherJob(text_for_json(allocation.job), text_for_json(name), pid, gpu.memory)
 
 
 def memory_split(
@@ -290,13 +303,22 @@ def together(holders: Holders, speeds: Mapping[int, float]) -> float | None:
 
 
 def status_of(
-    knowledge: Knowledge, host: str, limit: int | None, *, each_task: bool = False, on_finish_jobs: bool = False
+    knowledge: Knowledge,
+    host: str,
+    limit: int | None,
+    *,
+    each_task: bool = False,
+    on_finish_jobs: bool = False,
+    chosen: Filter = NO_FILTER,
 ) -> Status:
     """The queue now, with all active jobs and the first of those that wait."""
     statuses = knowledge.statuses
-    active = active_lines(knowledge, on_finish_jobs=on_finish_jobs)
-    queued = queued_lines(knowledge, limit, each_task=each_task, on_finish_jobs=on_finish_jobs)
-    counts = _counts(knowledge, on_finish_jobs=on_finish_jobs)
+    if chosen == NO_FILTER:
+        active = active_lines(knowledge, on_finish_jobs=on_finish_jobs)
+        queued = queued_lines(knowledge, limit, each_task=each_task, on_finish_jobs=on_finish_jobs)
+        counts = _counts(knowledge, on_finish_jobs=on_finish_jobs)
+    else:
+        active, queued, counts = _matching(knowledge, chosen, limit, each_task=each_task)
     return Status(
         schema=SCHEMA,
         at=exactly(knowledge.now),
@@ -309,18 +331,44 @@ def status_of(
         counts=counts,
         hidden=_hidden(counts, len(active), queued),
         today=queries.past_counts(knowledge.store, Period(midnight(knowledge.now), on_finish_jobs=on_finish_jobs)),
-        expected_empty=_expected_empty(statuses, counts),
+        expected_empty=expected_empty(statuses, counts),
         notes=[text_for_json(note) for note in _notes(statuses)],
-        interrupted=interrupted_runs(knowledge),
-        failures=recent_failures(knowledge),
+        interrupted=interrupted_runs(knowledge) if chosen == NO_FILTER else [],
+        failures=recent_failures(knowledge) if chosen == NO_FILTER else [],
+        filtered=chosen != NO_FILTER,
     )
 
 
-def _expected_empty(statuses: EngineStatuses, counts: Counts) -> datetime | None:
-    """When the queue will be empty; None where it is, since the forecast may be older than its last job."""
-    if not statuses.lives or statuses.queue is None or not counts.active + counts.waiting:
+def expected_empty(statuses: EngineStatuses, counts: Counts) -> datetime | None:
+    """When the queue will be empty; the engine's forecast may be older than the end of the last job."""
+    if statuses.queue is None or not statuses.lives or not (counts.active or counts.waiting):
         return None
     return moment(statuses.queue.empty)
+
+
+def _matching(
+    knowledge: Knowledge, chosen: Filter, limit: int | None, *, each_task: bool
+) -> tuple[list[JobLine], list[JobLine], Counts]:
+    """The active jobs that a filter chooses, the first of those that wait, and how many there are."""
+    store, states = knowledge.store, chosen.states
+    ids = set(ids_matching(store, chosen, "open", [job.id for job, _ in knowledge.active]))
+    active = [job_line(job, engine, knowledge) for job, engine in knowledge.active if job.id in ids]
+    partly = 0 < len(set(WAITING) & set(states)) < len(WAITING)  # SQL does not tell why a job waits
+    groups = queued_groups(store, chosen, None if partly else limit, each_task=each_task)
+    queued = [_group_line(group, knowledge) for group in groups]
+    stored = counts_of_open(store, chosen)
+    held, waiting = stored.get("held", 0), stored.get("waiting", 0)
+    if partly:
+        queued = [line for line in queued if line.state in states]
+        waiting = sum(line.tasks for line in queued) - held
+    return active, queued[:limit], Counts(len(active), waiting, held)
+
+
+def _group_line(group: Group, knowledge: Knowledge) -> JobLine:
+    first, last = knowledge.store.job(group.first), knowledge.store.job(group.last)
+    assert first is not None
+    assert last is not None
+    return _tasks_line(Tasks(group.size, first, last), group.engine, knowledge)
 
 
 def engine_line(knowledge: Knowledge) -> EngineLine:

@@ -134,6 +134,20 @@ class LeaseLine(Struct, frozen=True):
     memory_bytes: int | None
     """None is all of it."""
     since: datetime
+    yours: bool = False
+    """Whether another queue of this user has it."""
+
+
+class OtherJob(Struct, frozen=True):
+    """A job of another queue of this user."""
+
+    label: str
+    """Its id in that queue."""
+    name: str
+    pid: int
+    """Its oldest process."""
+    memory_bytes: int | None
+    """Reserved for it on the device; null where unknown."""
 
 
 class DeviceLine(Struct, frozen=True):
@@ -162,6 +176,8 @@ class DeviceLine(Struct, frozen=True):
     strangers: list[ForeignProcess]
     combined_speed: float | None = None
     """The sum of the speeds of our jobs, each a part of its speed alone; null for a single job, or if unknown."""
+    elsewhere: list[OtherJob] = []
+    """Jobs of other queues of this user."""
 
 
 class JobLine(Struct, frozen=True):
@@ -230,6 +246,39 @@ class Counts(Struct, frozen=True):
     held: int
 
 
+class GroupLine(Struct, frozen=True):
+    """The open jobs of one group."""
+
+    group: str
+    """Empty for jobs without a group."""
+    active: int
+    waiting: int
+    held: int
+    gpus: int
+    """GPUs that its jobs have; one that two of them share counts twice."""
+    limit: int | None = None
+    """How many of its jobs may run at once."""
+
+
+class UserLine(Struct, frozen=True):
+    """What one user has of the machine, and waits for."""
+
+    user: str
+    you: bool
+    running: int
+    """Jobs of yours; leases of another user, each for one job at a time."""
+    gpus: int
+    vram_bytes: int | None
+    """Reserved on all GPUs; null if another user has whole GPUs."""
+    waiting: int | None
+    """Your waiting jobs; unknown of other users."""
+    waiting_gpus: int | None
+    """GPUs that the waiting jobs of another user could take now."""
+    waiting_since: datetime | None
+    recent_gpu_hours: float | None
+    """As fair share counts them, with a half-life of one hour; only known of users who wait."""
+
+
 class InterruptedRun(Struct, frozen=True):
     """A foreground run that ended before all its jobs had started."""
 
@@ -274,6 +323,12 @@ class Status(Struct, frozen=True):
     """How many jobs ended since midnight, by how they ended."""
     expected_empty: datetime | None
     notes: list[str]
+    filtered: bool = False
+    """Whether jobs and counts are only those that a filter chose."""
+    groups: list[GroupLine] = []
+    """With --by-group."""
+    users: list[UserLine] = []
+    """With --by-user."""
     interrupted: list[InterruptedRun] = []
     """Runs whose waiting jobs no engine has; they are listed among the jobs, too."""
     failures: list[FailedJob] = []

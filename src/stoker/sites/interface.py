@@ -129,6 +129,9 @@ class Site(SiteView, Protocol):
     def stop(self, job: Job, grace: float | None, number: int = 0) -> None:
         """Send TERM, or the signal with this number, and KILL after the grace or else the job's own."""
 
+    def set_limit(self, job: Job) -> bool:
+        """Give an active job the time limit, grace and early signal of its spec; False where that is not possible."""
+
     def finish(self) -> None:
         """Report the last measurements, to be recorded before `close`."""
 

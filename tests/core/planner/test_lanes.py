@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -16,9 +17,10 @@ from stoker.core.planner.fairshare import NO_OTHER_ENGINES
 from stoker.core.planner.lanes import LaneKey, Lanes
 from stoker.core.planner.occupancy import Occupancy, Slot, View
 from stoker.core.planner.order import Order
-from stoker.core.planner.plan import Plan, Start, _Planner, plan
+from stoker.core.planner.plan import BACKFILL_DEPTH, Plan, Start, _Planner, plan
 from stoker.core.planner.prospects import Prospects
 from stoker.core.planner.queue import Shape, WaitingJobs, resolved, shape_of
+from stoker.core.planner.reasons import KeptFree
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from support.build import GIB, a_job, a_need, a_queue, a_snapshot, simulated
@@ -28,9 +30,11 @@ CARDS = simulated(24, 24, 16)
 MODEL = CARDS[0].model
 KINDS = {
     "new": Learnt(),
-    "small": Learnt((128.0,), {MODEL: Runs((2 * GIB,), (20,))}),
-    "large": Learnt((2048.0,), {MODEL: Runs((15 * GIB,), (90,))}),
-    "busy": Learnt((512.0,), {MODEL: Runs((4 * GIB,), (95,))}),
+    "small": Learnt((100.0,), {MODEL: Runs((2 * GIB,), (20,))}),
+    "alike": Learnt((100.0,), {MODEL: Runs((2 * GIB,), (20,))}),
+    "third": Learnt((100.0,), {MODEL: Runs((2 * GIB,), (20,))}),
+    "large": Learnt((1850.0,), {MODEL: Runs((15 * GIB,), (90,))}),
+    "busy": Learnt((700.0,), {MODEL: Runs((4 * GIB,), (95,))}),
 }
 NEEDS = [Resources(), a_need(2), Resources(auto=True), a_need(gib=6), a_need(gib=18), a_need(allowed=["1"]), a_need(9)]
 
@@ -40,7 +44,6 @@ def estimate(shape: Shape) -> Resources:
 
 
 def expects(job: Job) -> float | None:
-    """All durations are powers of two, to which work is rounded: so jobs of one lane take the same time."""
     known = KINDS.get(job.kind, Learnt()).seconds
     return job.spec.limit or (known[0] if known else None)
 
@@ -53,7 +56,7 @@ def jobs(draw: st.DrawFn) -> list[Job]:
             st.tuples(
                 st.sampled_from(NEEDS),
                 st.sampled_from(sorted(KINDS)),
-                st.sampled_from([None, 64.0, 1024.0]),
+                st.sampled_from([None, 64.0, 800.0, 1500.0, 2000.0]),
                 st.integers(0, 1),
                 st.sampled_from([1.0, 600.0, 7200.0]),
             ),
@@ -69,13 +72,18 @@ def jobs(draw: st.DrawFn) -> list[Job]:
 
 
 SLOTS = st.lists(
-    st.tuples(st.sampled_from([Resources(), a_need(gib=10)]), st.sampled_from("012"), st.sampled_from(sorted(KINDS))),
+    st.tuples(
+        st.sampled_from([Resources(), a_need(gib=10)]),
+        st.sampled_from("012"),
+        st.sampled_from(sorted(KINDS)),
+        st.sampled_from([None, NOW + 300, NOW + 1700]),
+    ),
     max_size=2,
     unique_by=lambda one: one[1],
 ).map(
     lambda some: [
-        Slot(f"w{number}", 100 + number, need, (device,), NOW + 300, since=NOW - 60, kind=kind)
-        for number, (need, device, kind) in enumerate(some)
+        Slot(f"w{number}", 100 + number, need, (device,), until, since=NOW - 60, kind=kind)
+        for number, (need, device, kind, until) in enumerate(some)
     ]
 )
 POLICIES = st.builds(
@@ -122,6 +130,44 @@ def test_lanes_change_nothing(waiting: list[Job], slots: list[Slot], policy: Pol
     assert list(decided.starts) == one_by_one(waiting, slots, policy)
     started = {start.job.id for start in decided.starts}
     assert all((decided.reason(job) is None) == (job.id in started) for job in waiting)
+
+
+@settings(max_examples=100, derandomize=True, deadline=None)
+@given(st.lists(st.sampled_from(["small", "alike", "third"]), min_size=3, max_size=8))
+def test_lanes_change_nothing_among_kinds_that_share_one(kinds: list[str]) -> None:
+    """A start makes the next job of its kind more work; that hides no job of another kind in the same lane."""
+    waiting = [replace(a_job(number, since=NOW - 600), kind=kind) for number, kind in enumerate(kinds, 1)]
+    assert list(planned(a_queue(*waiting), [], Policy()).starts) == one_by_one(waiting, [], Policy())
+
+
+@settings(max_examples=100, derandomize=True, deadline=None)
+@given(
+    st.lists(st.sampled_from([None, 64.0, 800.0, 1500.0, 1900.0]), min_size=2, max_size=6),
+    st.sampled_from(["fair", "age", "shortest"]),
+    st.sampled_from([NOW + 90, NOW + 900, NOW + 1800, None]),
+)
+def test_lanes_change_nothing_behind_a_reservation(
+    limits: list[float | None], order: Literal["fair", "age", "shortest"], until: float | None
+) -> None:
+    """Jobs of one lane take different times: each passes the blocked job if it ends early enough."""
+    policy = Policy(order=order, patience=0.0)
+    wide = a_job(1, a_need(3), priority=1)
+    waiting = [wide, *(a_job(number, limit=limit, since=NOW - 60) for number, limit in enumerate(limits, 2))]
+    running = [Slot("w0", 100, Resources(), ("0",), until, since=NOW - 60)]
+    decided = planned(a_queue(*waiting), running, policy)
+    assert list(decided.starts) == one_by_one(waiting, running, policy)
+
+
+def test_a_long_lane_is_examined_to_a_limit() -> None:
+    """Behind so many groups that are too long to pass, a shorter one waits; so the cost is bounded."""
+    running = [Slot("w0", 1000, Resources(), ("0",), NOW + 600, since=NOW - 60)]
+    wide = a_job(1, a_need(3), priority=1)
+    short = a_job(900, limit=500.0)
+    for groups, starts in ((BACKFILL_DEPTH - 1, [900]), (BACKFILL_DEPTH, [])):
+        longer = [a_job(number + 2, limit=1000.0 + number) for number in range(groups)]
+        decided = planned(a_queue(wide, *longer, short), running, Policy(order="age", patience=0.0))
+        assert [start.job.id for start in decided.starts] == starts
+        assert all(isinstance(decided.reason(job), KeptFree) for job in longer)
 
 
 @settings(max_examples=200, derandomize=True, deadline=None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from stoker.core.planner.plan import Start, plan
 from stoker.core.planner.reasons import Crowded
 from stoker.core.settings import Policy
@@ -24,6 +26,15 @@ def test_jobs_are_spread_evenly_over_the_slots() -> None:
     queue = a_queue(*(a_job(number) for number in range(1, 10)))
     decided = plan(queue, [slot(8, "0", room=3), slot(9, "1", room=2)], TWO, [], Policy(), 0.0)
     assert behind(decided) == {1: "k8", 2: "k8", 3: "k9", 4: "k8", 5: "k9"}
+
+
+def test_of_equal_slots_the_one_that_runs_longest_is_next() -> None:
+    """Attempts of equal length: slots get jobs in the order in which they become free. One not started yet is last."""
+    three = a_snapshot(declared("0", "1", "2"))
+    started = {7: None, 8: 30.0, 9: 20.0}
+    slots = [replace(slot(job, str(job - 7), room=1), since=since) for job, since in started.items()]
+    decided = plan(a_queue(*map(a_job, (1, 2, 3, 4))), slots, three, [], Policy(), 40.0)
+    assert behind(decided) == {1: "k9", 2: "k8", 3: "k7"}
 
 
 def test_a_prefetched_job_gets_the_devices_of_its_slot() -> None:

@@ -107,6 +107,19 @@ def test_an_attempt_that_was_never_seen_is_not_recorded(records: tuple[Records, 
     assert (made.measured, made.learnt) == ([], [])
 
 
+def test_a_run_without_gpu_memory_is_learnt(records: tuple[Records, Learning]) -> None:
+    """A peak of 0 counts after enough looks at GPUs without another process: else a container may hide its memory."""
+    made, learning = records
+    looks = [(LOOKS_ENOUGH, LOOKS_ENOUGH), (LOOKS_ENOUGH, LOOKS_ENOUGH - 1), (LOOKS_ENOUGH - 1, LOOKS_ENOUGH - 1)]
+    for all_looks, exclusive in looks:
+        made.over = [a_run(use=Use(looks=all_looks, busy=exclusive))]
+        learning.learn(SNAPSHOT, 0.0)
+    made.over = [a_run("cancelled", use=Use(looks=9, busy=9))]
+    learning.learn(SNAPSHOT, 0.0)
+    (runs,) = made.learnt[-1].models.values()
+    assert runs.peaks == (0,)
+
+
 def test_running_attempts_are_recorded_from_time_to_time(records: tuple[Records, Learning]) -> None:
     """Nothing is learnt from them yet."""
     made, learning = records

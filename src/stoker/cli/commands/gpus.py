@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import click
 
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.cli.views.gpus import render_gpus
 from stoker.cli.views.plain import DEVICE_COLUMNS, plain_lines
-from stoker.cli.views.status import render_gpus
-from stoker.cli.views.text import terminal_size, write_lines
+from stoker.cli.views.text import write_lines
 from stoker.core.errors import UsageError
 from stoker.core.spec import Resources
 from stoker.core.text import printable
@@ -65,4 +64,4 @@ def _show(gpus: Gpus, screen: Screen) -> None:
         for note in gpus.notes:
             print(f"stoker: {printable(note)}", file=sys.stderr)
     else:
-        write_lines(render_gpus(gpus, terminal_size(os.environ)[0]), screen.color)
+        write_lines(render_gpus(gpus, screen.size[0]), screen.color)

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TextIO
 
 from stoker.core.text import on_one_line, printable
 
-Look = Literal["", "heading", "simulated", "good", "bad", "odd", "faint", "id"]
+Look = Literal["", "heading", "simulated", "good", "bad", "odd", "faint", "id", "light", "moderate", "heavy"]
 
 
 class Span(NamedTuple):
@@ -182,6 +182,23 @@ GIB = 2**30
 HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
+GPU_LOADS = (10, 75)
+MEMORY_LOADS = (10, 80)
+"""Percent from which on a load is moderate, and heavy; nvitop uses the same."""
+
+
+def load_look(percent: float, loads: tuple[int, int]) -> Look:
+    return "light" if percent < loads[0] else "moderate" if percent < loads[1] else "heavy"
+
+
+def load_bar(columns: int, percent: int | None) -> Line:
+    """How busy a GPU is; blank if unknown."""
+    if percent is None:
+        return (Span(" " * columns),)
+    busy = min(columns, max(round(percent * columns / 100), int(percent > 0)))
+    return Span("█" * busy, load_look(percent, GPU_LOADS)), Span("░" * (columns - busy), "faint")
+
+
 def memory_bar(columns: int, total: int | None, ours: int = 0, reserved: int = 0, others: int = 0) -> Line:
     """Held by our jobs, reserved for them but not used yet, of others, and free; blank if the total is unknown."""
     if not total:
@@ -192,9 +209,10 @@ def memory_bar(columns: int, total: int | None, ours: int = 0, reserved: int = 0
     )
     foreign = min(columns - held, foreign)
     unused = max(0, min(columns - foreign, round(reserved * columns / total)) - held)
+    look = load_look(100 * (ours + others) / total, MEMORY_LOADS)
     return (
-        Span("█" * held, "good"),
-        Span("▒" * unused, "good"),
+        Span("█" * held, look),
+        Span("▒" * unused, look),
         Span("▓" * foreign, "odd"),
         Span("░" * (columns - held - unused - foreign), "faint"),
     )
@@ -232,6 +250,9 @@ _CODES: dict[Look, str] = {
     "odd": "35",
     "faint": "2",
     "id": "1",
+    "light": "32",
+    "moderate": "33",
+    "heavy": "31",
 }
 """Only the terminal's own colours, and none that is hard to read on a light or a dark background."""
 

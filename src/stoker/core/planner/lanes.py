@@ -89,10 +89,11 @@ class ByAge(Generic[Thing]):
 class Lane:
     """Groups of one lane."""
 
-    __slots__ = ("groups", "key", "size")
+    __slots__ = ("groups", "key", "row", "size")
 
-    def __init__(self, key: LaneKey) -> None:
+    def __init__(self, key: LaneKey, row: Row) -> None:
         self.key = key
+        self.row = row
         self.groups: ByAge[Group] = ByAge()
         self.size = 0
 
@@ -179,6 +180,23 @@ class Cursor:
         self._fill()
         return alone
 
+    def split_until(self, wanted: Callable[[Job], bool], most: int) -> Cursor:
+        """Take the groups before the next wanted job out of this walk into one of their own.
+
+        All groups, if none of the next `most` is wanted: then this walk is at its end.
+        """
+        skipped = Cursor(self.key, ())
+        for _ in range(most):
+            if not self or wanted(self.job):
+                return skipped
+            heappush(skipped._open, heappop(self._open))
+            self._fill()
+        for opened in self._open:
+            heappush(skipped._open, opened)
+        skipped._groups, skipped._next = self._groups, self._next
+        self._open, self._next = [], None
+        return skipped
+
     def _fill(self) -> None:
         """Open the groups whose oldest job is older than all jobs of open groups."""
         while self._next is not None and (not self._open or self._next.oldest < self._open[0][0]):
@@ -205,6 +223,8 @@ class _Least:
         self._floor: int | None = None
         self._predicted: dict[str, int] = {}
         self._loads: dict[str, int] = {}
+        self._resources: Resources | None = None
+        """What `resources` returned; None after a change."""
 
     def add(self, resources: Resources) -> None:
         loads = dict(resources.loads)
@@ -214,6 +234,7 @@ class _Least:
             self._loads = loads
         self.seen += 1
         self.there += 1
+        self._resources = None
         self._floor = resources.floor if self._floor is None else min(self._floor, resources.floor)
         if resources.memory is not None:
             self._memory = resources.memory if self._memory is None else min(self._memory, resources.memory)
@@ -222,13 +243,15 @@ class _Least:
 
     def resources(self, rough: Resources) -> Resources:
         """Resources of the row with the bounds."""
-        return replace(
-            rough,
-            memory=self._memory,
-            predicted=tuple(sorted(self._predicted.items())),
-            loads=tuple((model, load) for model, load in sorted(self._loads.items()) if load),
-            floor=self._floor or 0,
-        )
+        if self._resources is None:
+            self._resources = replace(
+                rough,
+                memory=self._memory,
+                predicted=tuple(sorted(self._predicted.items())),
+                loads=tuple((model, load) for model, load in sorted(self._loads.items()) if load),
+                floor=self._floor or 0,
+            )
+        return self._resources
 
 
 class Lanes:
@@ -278,51 +301,61 @@ class Lanes:
             shapes |= self._kinds.get(kind, set())
         self._learnt.clear()
         groups = [group for shape in shapes if (group := self._waiting.group(shape)) is not None]
-        for shape in shapes & self._filed.keys():  # all of them first: a job may have moved from one to the other
+        gone = shapes & self._filed.keys()
+        # All of them first: a job may have moved from one to the other. At their ends the sorted lists change fast.
+        for shape in sorted(gone, key=lambda shape: self._filed[shape].head, reverse=True):
             self._remove(shape)
-        for group in groups:
+        for group in sorted(groups, key=lambda group: group.oldest):
             self._file(group)
 
     def _file(self, group: Group) -> None:
         shape, head = group.shape, group.oldest
-        resources = self._estimate(shape)
-        key = LaneKey(shape.priority, shape.caps, self._work(next(iter(group))), resources)
-        row_key = row_key_of(key)
-        lane, row = self._lanes.get(key), self._rows.get(row_key)
-        if row is None:
-            row = self._rows[row_key] = Row(row_key)
-        if lane is None:
-            lane = self._lanes[key] = Lane(key)
-            self._least.setdefault(row_key.wants.resources, _Least()).add(resources)
-        else:
-            row.lanes.remove(lane.groups.oldest)
+        key = LaneKey(shape.priority, shape.caps, self._work(next(iter(group))), self._estimate(shape))
+        lane = self._lanes.get(key) or self._open(key)
+        if not lane.groups or head < lane.groups.oldest:
+            if lane.groups:
+                lane.row.lanes.remove(lane.groups.oldest)
+            lane.row.lanes.add(head, lane)
         lane.groups.add(head, group)
         lane.size += len(group)
-        row.lanes.add(lane.groups.oldest, lane)
         self._filed[shape] = _Filed(lane, head, len(group))
         if shape.kind:
             self._kinds.setdefault(shape.kind, set()).add(shape)
 
+    def _open(self, key: LaneKey) -> Lane:
+        """A new lane, and a row for it where there is none."""
+        row_key = row_key_of(key)
+        row = self._rows.get(row_key)
+        if row is None:
+            row = self._rows[row_key] = Row(row_key)
+        self._least.setdefault(row_key.wants.resources, _Least()).add(key.resources)
+        lane = self._lanes[key] = Lane(key, row)
+        return lane
+
     def _remove(self, shape: Shape) -> None:
         lane, head, size = self._filed.pop(shape)
-        key = lane.key
-        row_key = row_key_of(key)
-        row = self._rows[row_key]
-        row.lanes.remove(lane.groups.oldest)
+        was_oldest = head == lane.groups.oldest
         lane.groups.remove(head)
         lane.size -= size
-        if lane.groups:
-            row.lanes.add(lane.groups.oldest, lane)
-        else:
-            del self._lanes[key]
-            self._forget(row_key.wants.resources)
-        if not row.lanes:
-            del self._rows[row_key]
+        if was_oldest:
+            lane.row.lanes.remove(head)
+            if lane.groups:
+                lane.row.lanes.add(lane.groups.oldest, lane)
+            else:
+                self._close(lane)
         if shape.kind:
             shapes = self._kinds[shape.kind]
             shapes.discard(shape)
             if not shapes:
                 del self._kinds[shape.kind]
+
+    def _close(self, lane: Lane) -> None:
+        """Remove a lane without groups, and its row where that has no other."""
+        row = lane.row
+        del self._lanes[lane.key]
+        self._forget(row.key.wants.resources)
+        if not row.lanes:
+            del self._rows[row.key]
 
     def _forget(self, rough: Resources) -> None:
         """Find the bound anew once half of the lanes that made it are gone."""
@@ -332,6 +365,6 @@ class Lanes:
             del self._least[rough]
         elif least.seen > 2 * least.there:
             self._least[rough] = least = _Least()
-            for key in self._lanes:
-                if row_key_of(key).wants.resources == rough:
-                    least.add(key.resources)
+            for lane in self._lanes.values():
+                if lane.row.key.wants.resources == rough:
+                    least.add(lane.key.resources)

@@ -57,16 +57,15 @@ class Order:
         self.expects = expects
         self._running = Counter(running)
 
-    def key(self, job: Job) -> float:
-        """The sort key of a job. In the course of a plan it never becomes smaller."""
-        match self._policy.order:
-            case "age":
-                return 0.0
-            case "shortest":
-                return job.submitted + self.work(job)
-            case "fair":
-                waited = self._now - job.submitted
-                return -inf if waited >= self._policy.overdue else -(waited + HEAD_START) / self.work(job)
+    def key(self, job: Job, work: float | None = None) -> float:
+        """The sort key of a job, whose work may be known already. In the course of a plan it never becomes smaller."""
+        if self._policy.order == "age":
+            return 0.0
+        work = self.work(job) if work is None else work
+        if self._policy.order == "shortest":
+            return job.submitted + work
+        waited = self._now - job.submitted
+        return -inf if waited >= self._policy.overdue else -(waited + HEAD_START) / work
 
     def work(self, job: Job) -> float:
         """The GPU-seconds by which the order ranks a job.

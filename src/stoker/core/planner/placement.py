@@ -139,29 +139,31 @@ class Prefetch:
     def __init__(self, slots: Sequence[Slot], occupancy: Occupancy) -> None:
         self._occupancy = occupancy
         self._wanted: set[str] = set()
-        self._roomy: dict[tuple[Resources, tuple[Cap, ...]], list[tuple[int, int, Slot]]] = {}
+        self._roomy: dict[tuple[Resources, tuple[Cap, ...]], list[tuple[int, float, int, Slot]]] = {}
         sound = {view.device.id for view in occupancy.views if not isinstance(view.closed, Unusable | Drained)}
         for index, slot in enumerate(slots):
             if slot.room > 0 and sound.issuperset(slot.devices):
-                self._roomy.setdefault((slot.resources, slot.caps), []).append((-slot.room, index, slot))
+                since = inf if slot.since is None else slot.since
+                self._roomy.setdefault((slot.resources, slot.caps), []).append((-slot.room, since, index, slot))
         for line in self._roomy.values():
             heapify(line)
 
     def take(self, resources: Resources, caps: tuple[Cap, ...]) -> Slot | None:
-        """The slot with the most room among those that run the same resources.
+        """The slot with the most room among those that run the same resources, and of equals the one that runs longest.
 
+        Where attempts take about the same time, slots so get jobs in the order in which they become free.
         A prefetched attempt counts towards the same limits and runs after the other, so no limit is exceeded.
         """
         line = self._roomy.get((resources, caps), [])
-        while line and not self._wanted.isdisjoint(line[0][2].devices):
+        while line and not self._wanted.isdisjoint(line[0][-1].devices):
             heappop(line)
         if not line:
             return None
-        minus_room, index, slot = line[0]
+        minus_room, since, index, slot = line[0]
         if minus_room == -1:
             heappop(line)
         else:
-            heapreplace(line, (minus_room + 1, index, slot))
+            heapreplace(line, (minus_room + 1, since, index, slot))
         return slot
 
     def close_all(self) -> None:

@@ -17,7 +17,7 @@ from stoker.core.job import Job, limit_of
 from stoker.core.learning import Learnt
 from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import NO_OTHER_ENGINES, FairShare, OwnDemand, Unserved, exceeds_limits, own_demand
-from stoker.core.planner.lanes import Cursor, Estimate, Lane, LaneKey, Lanes, Row, wants_of
+from stoker.core.planner.lanes import Cursor, Estimate, LaneKey, Lanes, Row, wants_of
 from stoker.core.planner.occupancy import Occupancy, Slot
 from stoker.core.planner.order import Order
 from stoker.core.planner.placement import Offer, Prefetch, Reservation, choose, leaves_room, may_pass
@@ -40,6 +40,9 @@ from stoker.core.spec import Resources
 
 LISTED_LANES = 100
 """Lanes of a row whose reasons are shown."""
+
+BACKFILL_DEPTH = 100
+"""Groups of a lane that are examined for one short enough to pass the job that has the reservation."""
 
 _NEVER_FREED: Mapping[str, float] = MappingProxyType({})
 NOTHING_LEARNT = Learnt()
@@ -70,8 +73,7 @@ class Waits:
         self._prospects = prospects
         self._examined: dict[Wants, Reason] = {}
         self._refused: dict[Wants, _Barrier | None] = {}
-        self._listed: list[Lane] = []
-        """Some of the lanes that were refused with their row."""
+        self._rows: list[Row] = []
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Waits) and (self._examined, self._refused) == (other._examined, other._refused)
@@ -87,7 +89,7 @@ class Waits:
     def add_row(self, row: Row, barrier: _Barrier | None) -> None:
         """Add a row that was refused because of a barrier, or because it finds no open device."""
         self._refused.setdefault(row.key.wants, barrier)
-        self._listed.extend(islice(row.lanes, LISTED_LANES))
+        self._rows.append(row)
 
     def of(self, wants: Wants) -> Reason | None:
         """Why such jobs wait; None where none waits."""
@@ -101,9 +103,10 @@ class Waits:
         return never or self._refused[rough] or self._prospects.why_blocked(wants.resources)
 
     def items(self) -> Iterator[tuple[Wants, Reason]]:
-        """Reasons to show: all of the jobs that were examined, and some of each row."""
+        """Reasons to show: all of the jobs that were examined, and some of each row. Call it before the next plan."""
         yield from self._examined.items()
-        for wants in dict.fromkeys(wants_of(lane.key) for lane in self._listed):
+        listed = (lane for row in self._rows for lane in islice(row.lanes, LISTED_LANES))
+        for wants in dict.fromkeys(wants_of(lane.key) for lane in listed):
             if wants not in self._examined and (reason := self.of(wants)):
                 yield wants, reason
 
@@ -153,7 +156,7 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     lanes.refresh(order, touched)
     prospects = Prospects(occupancy, snapshot, policy)
     planner = _Planner(occupancy, prospects, slots, lanes=lanes, order=order, policy=policy, fair_share=fair_share)
-    planner.serve([planner.head(row) for row in lanes.rows], planner.start_now)
+    planner.serve([planner.head(row) for row in lanes.rows], planner.start_now, BACKFILL_DEPTH)
     if planner.blocked and policy.short is None and any(slot.room > 0 for slot in slots):
         planner.prefetch(Prefetch(slots, occupancy))
     starts, waits = tuple(planner.starts), planner.waits()
@@ -210,36 +213,37 @@ class _Planner:
         """The first blocked job, where the policy lets no job pass it."""
 
     def head(self, source: Row | Cursor) -> _Head:
+        # The key by the work of the lane: if that of its first job has grown, the job must not hide those after it.
         job = source.job
-        return _Head(-source.priority, self._order.key(job), job.id, job, source)
+        return _Head(-source.priority, self._order.key(job, source.key.work), job.id, job, source)
 
-    def serve(self, heads: list[_Head], attempt: Callable[[Job, LaneKey], Start | Reason]) -> None:
-        """Try the jobs in order until each lane is empty or blocked."""
+    def serve(self, heads: list[_Head], attempt: Callable[[Job, LaneKey], Start | Reason], depth: int = 0) -> None:
+        """Try the jobs in order until each lane is empty or blocked; `depth` as in `_refuse`."""
         heapify(heads)
         self.blocked = []
         while heads:
             head = heads[0]
             job, source = head.job, head.source
-            work = self._order.work(job)
-            is_moved = work != source.key.work  # a job of the same kind has started in this plan
             if isinstance(source, Row):
                 heappop(heads)
+                is_moved = bool(self.starts) and self._order.work(job) != source.key.work
                 barrier = self._barrier(source.key.wants.caps) or self._closed()
-                if not is_moved and self._refuses(source, barrier):
+                if not is_moved and self._refuses(source, job, barrier):
                     self.blocked.append(_Blocked(source, job, source.resources, barrier))
                 else:
                     for lane in source.lanes:
                         heappush(heads, self.head(Cursor(lane.key, lane.groups)))
                 continue
-            if is_moved:
+            work = self._order.work(job)
+            if work != source.key.work:  # a job of the same kind has started in this plan
                 heapreplace(heads, self.head(source.split(work)))
                 if source:
                     heappush(heads, self.head(source))
                 continue
             outcome = attempt(job, source.key)
             if not isinstance(outcome, Start):
-                self.blocked.append(_Blocked(source, job, source.key.resources, outcome))
                 heappop(heads)
+                self._refuse(source, outcome, heads, depth)
                 continue
             self.starts.append(outcome)
             self._order.started(job)
@@ -248,6 +252,22 @@ class _Planner:
                 heapreplace(heads, self.head(source))
             else:
                 heappop(heads)
+
+    def _refuse(self, lane: Cursor, reason: Reason, heads: list[_Head], depth: int) -> None:
+        """Block a lane. If only the reservation blocks it, go on with its next job that ends early enough to pass.
+
+        The jobs of a lane are about the same work, but do not take the same time; so many groups of them are examined.
+        """
+        job, reservation = lane.job, self._reservation
+        blocked = lane
+        if depth and isinstance(reason, KeptFree) and reservation is not None:
+            blocked = lane.split_until(lambda job: self._may_pass(job, reservation), depth)
+            if lane:
+                heappush(heads, self.head(lane))
+        self.blocked.append(_Blocked(blocked, job, lane.key.resources, reason))
+
+    def _may_pass(self, job: Job, reservation: Reservation) -> bool:
+        return may_pass(self._order.expects(job), reservation, self._policy, self._occupancy.now)
 
     def start_now(self, job: Job, key: LaneKey) -> Start | Reason:
         """Start the job on open devices, or say why not."""
@@ -335,9 +355,9 @@ class _Planner:
             return None
         return reservation
 
-    def _refuses(self, row: Row, barrier: _Barrier | None) -> bool:
-        """Whether no job of a row can start; if not, its lanes are examined one by one."""
-        job, resources = row.job, row.resources
+    def _refuses(self, row: Row, job: Job, barrier: _Barrier | None) -> bool:
+        """Whether no job of a row can start, of which this is the oldest; if not, its lanes are examined one by one."""
+        resources = row.resources
         if not resources.gpus or self._prospects.never(resources):
             return False
         if barrier is not None:
@@ -376,14 +396,14 @@ class _Planner:
 
     def _unreserved(self, offers: list[Offer], job: Job, resources: Resources) -> list[Offer]:
         """The offers that a job may take without delaying the job that has the reservation."""
-        reservation, policy, occupancy = self._reservation, self._policy, self._occupancy
-        if reservation is None or may_pass(self._order.expects(job), reservation, policy, occupancy.now):
+        reservation = self._reservation
+        if reservation is None or self._may_pass(job, reservation):
             return offers
         return [
             offer
             for offer in offers
             if not _reserved(offer.device, reservation)
-            or leaves_room(offer.device, resources, reservation, occupancy, policy=policy)
+            or leaves_room(offer.device, resources, reservation, self._occupancy, policy=self._policy)
         ]
 
     def _too_many(self, resources: Resources, devices: Sequence[Device]) -> NeverFits | MaxUse | MinFree | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stoker.core.device import Snapshot
 from stoker.core.job import Ended, Job, state_word
+from stoker.core.learning import Use
 from stoker.core.logs.progress import read_pace
 from stoker.sites.interface import EngineJobs
 from stoker.sites.machine.telemetry import Telemetry, Watched
@@ -12,7 +13,7 @@ from stoker.store.logs import read_tail
 from stoker.store.schema import Measured
 
 LOOKS_ENOUGH = 3
-"""Snapshots after which the mean load of a GPU is meaningful."""
+"""Snapshots after which the mean load of a GPU is meaningful, and a peak of 0."""
 COMPLETE = ("done", "timeout")
 """Ends of attempts that ran as long as they ever do: their peak is final."""
 
@@ -47,14 +48,19 @@ class Learning:
     def _learn(self, one: Watched) -> None:
         """Of a run that was cut short only a peak counts that is higher than any before."""
         models = [device.model for device in one.devices]
-        peak = one.use.peak or None
+        peak = one.use.peak or (0 if _shows_no_memory(one.use) else None)
         if _result(one.job) not in COMPLETE:
-            if peak is not None and self._history.knows_less(one.job, models, peak):
+            if peak and self._history.knows_less(one.job, models, peak):
                 self._jobs.learn(self._history.learn_use(one.job, models, peak=peak))
             return
         load = one.use.utilisation if one.use.busy >= LOOKS_ENOUGH else None
         pace = None if one.shared else _pace(one.log)
         self._jobs.learn(self._history.learn_use(one.job, models, peak=peak, load=load, pace=pace))
+
+
+def _shows_no_memory(use: Use) -> bool:
+    """Whether a peak of 0 is a fact: no other process was on its GPUs, such as one that a container started for it."""
+    return use.peak == 0 and use.looks == use.busy >= LOOKS_ENOUGH
 
 
 def _result(after: Job) -> str:

@@ -310,6 +310,8 @@ class MachineSite:
         self._allocations[worker].recognise(devices)
         if isinstance(job.state, Stopping):  # the engine may have died before it told the worker
             self.stop(job, None)
+        else:  # or of a new limit
+            self.set_limit(job)
         # An engine that died between recording and sending left an attempt that the worker does not know.
         self._runner.account(worker, attempt_key(job.id, job.attempts))
 
@@ -320,6 +322,11 @@ class MachineSite:
         assert isinstance(job.state, Active)
         seconds = job.spec.grace if grace is None else grace
         self._runner.stop(slot_of(job.state.ref), attempt_key(job.id, job.state.attempt), seconds, number)
+
+    def set_limit(self, job: Job) -> bool:
+        assert isinstance(job.state, Active)
+        worker, key = slot_of(job.state.ref), attempt_key(job.id, job.state.attempt)
+        return self._runner.set_limit(worker, key, job.spec.limit, job.spec.grace, job.spec.signal)
 
     def process_of(self, job: Job) -> int | None:
         if not isinstance(job.state, Active):

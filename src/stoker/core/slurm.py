@@ -1,0 +1,122 @@
+"""Slurm as seen from its commands: the variables they need, and what their output means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from stoker.core.settings import ClusterSettings
+
+TESTED = (22, 5)
+"""The release that the tests of this project run."""
+SINFO_FORMAT = "%P|%a|%l|%D|%t|%G"
+"""Partition, up or down, time limit, nodes, their state, generic resources; for `parse_sinfo`."""
+
+
+def slurm_environment(settings: ClusterSettings, base: Mapping[str, str]) -> dict[str, str]:
+    """The variables for Slurm's commands of a cluster: its slurm.conf, and its programs where they are unpacked."""
+    found = dict(base)
+    path = base.get("PATH", "/usr/bin:/bin")
+    if settings.prefix:
+        path = f"{settings.prefix}/usr/bin:{settings.prefix}/usr/sbin:{path}"
+        libraries = [f"{settings.prefix}/lib", f"{settings.prefix}/lib/slurm-wlm", base.get("LD_LIBRARY_PATH", "")]
+        found["LD_LIBRARY_PATH"] = ":".join(filter(None, libraries))
+    if settings.conf:
+        found["SLURM_CONF"] = settings.conf
+    return {**found, "PATH": f"{path}:/usr/sbin:/sbin"}  # daemons are there, and often not on a user's path
+
+
+def parse_version(text: str) -> tuple[int, int, int] | None:
+    """The release in `slurm 23.02.7` or `slurm-wlm 22.05.8`; None where there is none."""
+    match = re.search(r"\bslurm\S* (\d+)\.(\d+)(?:\.(\d+))?", text)
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
+
+
+def version_text(version: tuple[int, ...]) -> str:
+    """As Slurm writes it: 22.05.8."""
+    return ".".join(f"{part:02}" if place == 1 else str(part) for place, part in enumerate(version))
+
+
+class Limits(NamedTuple):
+    """Numbers of a controller that matter to jobs; None where it does not tell."""
+
+    max_array: int | None
+    """One more than the largest index of an array."""
+    min_job_age: int | None
+    """Seconds for which a job that is over can be asked for."""
+    max_jobs: int | None
+
+
+def parse_config(text: str) -> Limits:
+    """The limits in the output of `scontrol show config`."""
+    found = dict(re.findall(r"^(\w+)\s*= *(\d+)", text, re.MULTILINE))
+    numbers = [int(found[key]) if key in found else None for key in ("MaxArraySize", "MinJobAge", "MaxJobCount")]
+    return Limits(*numbers)
+
+
+class NodeGroup(NamedTuple):
+    """Nodes of a partition that are in the same state and alike: a line of sinfo."""
+
+    partition: str
+    is_default: bool
+    is_up: bool
+    time_limit: str
+    """In Slurm's own words."""
+    nodes: int
+    state: str
+    """Without the sign that Slurm appends to the state of a node that does not answer, sleeps or is reserved..."""
+    responds: bool
+    """... but whether the node answers."""
+    gpus: int
+    """Of each node."""
+
+
+def parse_sinfo(text: str) -> list[NodeGroup]:
+    """The lines of `sinfo -h -o SINFO_FORMAT`; others are skipped."""
+    found = []
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split("|", 5)]
+        if len(fields) == 6 and fields[3].isdecimal():
+            found.append(_node_group(fields))
+    return found
+
+
+def _node_group(fields: list[str]) -> NodeGroup:
+    partition, up, limit, nodes, state, gres = fields
+    return NodeGroup(
+        partition=partition.removesuffix("*"),
+        is_default=partition.endswith("*"),
+        is_up=up == "up",
+        time_limit=limit,
+        nodes=int(nodes),
+        state=state.rstrip("*~#!%$@^-+"),
+        responds=not state.endswith("*"),
+        gpus=parse_gres(gres),
+    )
+
+
+def parse_gres(text: str) -> int:
+    """The GPUs in `gpu:4`, `gpu:a100:4(S:0-1)` or `(null)`, of all types together."""
+    plain = re.sub(r"\([^)]*\)", "", text)
+    words = [word.split(":") for word in plain.split(",")]
+    return sum(int(word[-1]) if word[-1].isdecimal() else 1 for word in words if word[0] == "gpu")
+
+
+class JobReport(NamedTuple):
+    """How a job stands, from `scontrol show job`."""
+
+    state: str
+    reason: str
+    code: int | None
+    node: str
+
+
+def parse_job(text: str) -> JobReport | None:
+    """None where Slurm does not know the job."""
+    found: dict[str, str] = dict(re.findall(r"(\w+)=(\S*)", text))
+    if "JobState" not in found:
+        return None
+    code = found.get("ExitCode", "").partition(":")[0]
+    node = found.get("BatchHost", found.get("NodeList", ""))
+    return JobReport(found["JobState"], found.get("Reason", ""), int(code) if code.isdecimal() else None, node)

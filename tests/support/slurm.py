@@ -1,0 +1,240 @@
+"""A real Slurm for tests: munged, slurmctld, and slurmd for several nodes on this machine with four fake GPUs each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import random
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+from support.reaper import Reaper, descendants, is_alive
+from support.users import User, reachable_directory
+from support.wait import PATIENCE_SECONDS, wait_until
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun")
+PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+GPU_FILES = "/dev/null,/dev/zero,/dev/full,/dev/random"
+"""Slurm wants character devices; these exist everywhere, and do no harm."""
+
+
+class Knobs(Struct, frozen=True):
+    """What tests set differently."""
+
+    nodes: int = 3
+    cpus: int = 16
+    min_job_age: int = 300
+    """Seconds after which Slurm forgets a job that is over."""
+    max_array: int = 1001
+    slurmd_timeout: int = 20
+    """Seconds after which a node that does not answer is down."""
+    kill_wait: int = 2
+    lines: tuple[str, ...] = ()
+    """More lines of slurm.conf."""
+
+
+class Slurm:
+    """A running cluster; `partition` all is the default, and jobs of `urgent` preempt those of all."""
+
+    def __init__(self, directory: Path, knobs: Knobs, user: User | None) -> None:
+        self.directory = directory
+        self.knobs = knobs
+        self.nodes = tuple(f"n{number}" for number in range(1, knobs.nodes + 1))
+        self.environment = {"SLURM_CONF": str(directory / "slurm.conf"), "PATH": PATH}
+        """Variables for all that talks to this cluster."""
+        self._user = user
+        self._reaper = Reaper()
+        self._pids: dict[str, int] = {}
+
+    def run(self, *words: str, timeout: float = PATIENCE_SECONDS) -> str:
+        """What one of Slurm's commands prints; it must succeed."""
+        done = self.attempt(*words, timeout=timeout)
+        assert done.returncode == 0, (words, done.stderr)
+        return done.stdout.strip()
+
+    def attempt(self, *words: str, timeout: float = PATIENCE_SECONDS) -> subprocess.CompletedProcess[str]:
+        """How one of Slurm's commands ends."""
+        return subprocess.run(
+            [*self._become(), *words],
+            env={**os.environ, **self.environment},
+            cwd=self.directory,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def start(self) -> None:
+        self._prepare()
+        munge = self.directory / "munge"
+        options = {"socket": "s", "key-file": "key", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        self._launch("munged", "munged", "-F", *(f"--{name}={munge / file}" for name, file in options.items()))
+        wait_until((munge / "s").exists)
+        self.start_controller("-c")
+        for node in self.nodes:
+            self.start_node(node)
+        self.wait_idle()
+
+    def start_controller(self, *options: str) -> None:
+        """With -c it forgets all jobs."""
+        self._launch("slurmctld", "slurmctld", "-D", *options)
+        wait_until(lambda: self._is_gone("slurmctld") or "UP" in self.attempt("scontrol", "ping").stdout)
+        if self._is_gone("slurmctld"):
+            raise OSError((self.directory / "slurmctld.out").read_text())
+
+    def stop_controller(self, number: int = signal.SIGTERM) -> None:
+        """With SIGKILL it loses what it has not saved."""
+        self._end("slurmctld", number)
+
+    def start_node(self, node: str) -> None:
+        self._launch(node, "slurmd", "-D", "-N", node)
+
+    def stop_node(self, node: str, number: int = signal.SIGTERM) -> None:
+        """Jobs on the node go on."""
+        self._end(node, number)
+
+    def kill_node(self, node: str) -> None:
+        """As a power cut: slurmd, and all processes that have the node's name in their environment, and all below."""
+        mark = f"\0SLURMD_NODENAME={node}\0"
+        below = descendants(self._reaper.pid)
+        jobs = {pid for pid in below if mark in f"\0{_content(pid, 'environ')}\0"}
+        steps = {pid for pid in below if _content(pid, "comm").startswith("slurmstepd") and descendants(pid) & jobs}
+        self._end(node, signal.SIGKILL)
+        doomed = {pid for root in jobs | steps for pid in (root, *descendants(root))}
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that none sees another die
+            for pid in doomed:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        wait_until(lambda: not any(map(is_alive, doomed)))
+
+    def wait_idle(self) -> None:
+        """Wait until every node can take jobs and has none."""
+        wait_until(lambda: self.states() == {"idle"})
+
+    def states(self) -> set[str]:
+        """The states of the nodes, as short words."""
+        return set(self.attempt("sinfo", "-h", "-N", "-p", "all", "-o", "%t").stdout.split())
+
+    def close(self) -> None:
+        """End all daemons and jobs."""
+        self._reaper.close()
+
+    def _prepare(self) -> None:
+        for name in ("state", "munge", *(f"spool/{node}" for node in self.nodes)):
+            (self.directory / name).mkdir(parents=True)
+        key = self.directory / "munge/key"
+        key.touch(0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        gres = f"NodeName={','.join(self.nodes)} Name=gpu File={GPU_FILES}\n"
+        (self.directory / "gres.conf").write_text(gres)
+        (self.directory / "slurm.conf").write_text(self._conf(free_ports(1 + len(self.nodes))))
+        if self._user is not None:
+            for path in (self.directory, *self.directory.rglob("*")):
+                os.chown(path, self._user.uid, self._user.gid)
+
+    def _conf(self, ports: list[int]) -> str:
+        host, knobs, names = socket.gethostname(), self.knobs, ",".join(self.nodes)
+        user = self._user.name if self._user is not None else pwd.getpwuid(os.geteuid()).pw_name
+        place = f"NodeHostname={host} NodeAddr=127.0.0.1 CPUs={knobs.cpus} RealMemory=8000 Gres=gpu:4"
+        return "\n".join(
+            [
+                f"ClusterName=test\nSlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={ports[0]}",
+                f"SlurmUser={user}\nSlurmdUser={user}",
+                f"AuthType=auth/munge\nCredType=cred/munge\nAuthInfo=socket={self.directory}/munge/s",
+                f"StateSaveLocation={self.directory}/state\nSlurmdSpoolDir={self.directory}/spool/%n",
+                f"SlurmctldPidFile={self.directory}/slurmctld.pid\nSlurmdPidFile={self.directory}/%n.pid",
+                f"SlurmctldLogFile={self.directory}/slurmctld.log\nSlurmdLogFile={self.directory}/%n.log",
+                "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nMpiDefault=none\nReturnToService=2",
+                "SelectType=select/cons_tres\nSelectTypeParameters=CR_CPU_Memory\nDefMemPerCPU=100\nGresTypes=gpu",
+                "JobAcctGatherType=jobacct_gather/linux\nJobAcctGatherFrequency=task=1",
+                "JobAcctGatherParams=OverMemoryKill\nSlurmdParameters=config_overrides\nSlurmctldTimeout=10",
+                f"MinJobAge={knobs.min_job_age}\nMaxArraySize={knobs.max_array}\nKillWait={knobs.kill_wait}",
+                f"SlurmdTimeout={knobs.slurmd_timeout}\nPreemptType=preempt/partition_prio\nPreemptMode=REQUEUE",
+                "SchedulerParameters=sched_interval=1,sched_min_interval=0,batch_sched_delay=0,bf_interval=1",
+                *(f"NodeName={node} Port={port} {place}" for node, port in zip(self.nodes, ports[1:], strict=True)),
+                f"PartitionName=all Nodes={names} Default=YES PriorityTier=1 DefaultTime=60 MaxTime=600",
+                f"PartitionName=urgent Nodes={names} PriorityTier=10 PreemptMode=OFF",
+                *knobs.lines,
+                "",
+            ]
+        )
+
+    def _launch(self, name: str, *command: str) -> None:
+        environment = {**os.environ, **self.environment}
+        words = [*self._become(), shutil.which(command[0], path=PATH) or command[0], *command[1:]]
+        self._pids[name] = self._reaper.start(words, environment, self.directory / f"{name}.out")
+
+    def _become(self) -> list[str]:
+        if self._user is None:
+            return []
+        ids = [f"--reuid={self._user.uid}", f"--regid={self._user.gid}", "--clear-groups"]
+        return ["setpriv", *ids, "--pdeathsig", "KILL"]
+
+    def _end(self, name: str, number: int) -> None:
+        os.kill(self._pids[name], number)
+        wait_until(lambda: self._is_gone(name))
+
+    def _is_gone(self, name: str) -> bool:
+        return not is_alive(self._pids[name])
+
+
+@contextmanager
+def running_slurm(user: User | None = None, **knobs: object) -> Iterator[Slurm]:
+    """A Slurm of its own with nothing in it; as root it can also be that of an ordinary user."""
+    require_slurm()
+    for tries_left in (2, 1, 0):
+        with ExitStack() as stack:
+            directory = stack.enter_context(reachable_directory())
+            slurm = Slurm(directory, Knobs(**knobs), user)  # type: ignore[arg-type]
+            stack.callback(slurm.close)
+            try:
+                slurm.start()
+            except OSError:  # another process may have taken a port since it was found free
+                if not tries_left:
+                    raise
+                continue
+            yield slurm
+            return
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[Slurm]:
+    """The cluster of the session. A test that stops daemons or needs other knobs uses running_slurm()."""
+    with running_slurm() as cluster:
+        yield cluster
+
+
+def require_slurm() -> None:
+    """Skip on a desk without Slurm; on CI, where a skip goes unnoticed, fail."""
+    missing = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
+    if missing:
+        why = f"{', '.join(missing)} missing: apt-get install slurmctld slurmd slurm-client munge"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on which nothing listens, below those that the kernel gives to connections."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+    return found
+
+
+def _content(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+    except OSError:
+        return ""

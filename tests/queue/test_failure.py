@@ -39,7 +39,9 @@ def test_a_traceback_is_explained_by_its_exception(store: Store, tmp_path: Path)
     with log.open("wb") as file:
         file.write(b"\xff\x00\x1b[31m\n")
         file.flush()
-        subprocess.run([sys.executable, "-c", "raise RuntimeError('loss is nan')"], stderr=file, check=False)
+        subprocess.run(
+            [sys.executable, "-c", "raise RuntimeError('loss is nan')"], stderr=file, timeout=60, check=False
+        )
     assert failure_text(store, ended_with(store, log)) == "RuntimeError: loss is nan"
 
 

@@ -13,7 +13,8 @@ from stoker.core.spec import Dependency, JobSpec, Resources
 from stoker.store.engine_lock import QUEUE, living_engines
 from support.background import Background
 from support.build import a_job
-from support.cli import until
+from support.cli import PROGRAM, until
+from support.terminal import open_terminal
 from support.wait import wait_until
 
 GIB = 2**30
@@ -215,3 +216,40 @@ def test_rounds() -> None:
     jobs = [last, *tasks, behind, after_that, second]
     assert [[job.id for job in round_] for round_ in rounds(jobs)] == [[1, 2], [3, 4, 5], [6]]
     assert [[job.id for job in round_] for round_ in rounds([behind])] == [[3]]
+
+
+def test_failures_that_a_retry_cannot_fix(background: Background) -> None:
+    """--failed leaves out commands that were not found, and says so; --all and ids take them."""
+    missing, failed = background.submit("exit 127", "exit 3")
+    background.wait_over(missing, failed)
+    outcome = background("retry", "--failed", "--dry-run")
+    assert outcome.out.startswith(f"would run {failed} again")
+    assert f"leaving out 1 failure that a retry cannot fix (command not found, or memory): {missing}" in outcome.err
+    assert len(background("retry", "--failed", "--all", "--dry-run").out.splitlines()) == 2
+    assert background("retry", str(missing)).code == 0
+
+
+def test_other_options_for_the_next_run(background: Background) -> None:
+    """GPUs, limit and priority; a limit is taken away by an empty one."""
+    (job,) = background.submit("exit 3", limit=60.0)
+    background.wait_over(job)
+    said = background("retry", str(job), "-G", "2", "--time", "2h", "--priority", "4").out
+    assert said == f"{job} is queued again (was exit 3; gpus 2; time 2h; priority 4)\n"
+    spec = background.job(job).spec
+    assert (spec.resources.gpus, spec.limit, spec.priority) == (2, 7200.0, 4)
+    background.wait_over(job)
+    background("retry", str(job), "--time", "")
+    assert background.job(job).spec.limit is None
+
+
+def test_many_failures_are_retried_after_a_question(background: Background) -> None:
+    """On a terminal; no is the default."""
+    ids = background.submit(*["exit 3"] * 6)
+    background.wait_over(*ids)
+    with open_terminal(background.cwd) as terminal:
+        words = [f"{name}={background.environment[name]}" for name in ("STOKER_STATE", "STOKER_LEDGER", "STOKER_SIM")]
+        terminal.start(["env", *words, PROGRAM, "retry", "--failed"], 80, 24)
+        terminal.wait_for("retry 6 jobs? [y/N]")
+        terminal.press("Enter")
+        terminal.wait_for("nothing was retried", "exit code 1")
+    assert {background.job(job).tries for job in ids} == {1}

@@ -302,7 +302,7 @@ def test_a_submitted_script_in_an_array(background: Background) -> None:
     """Each task gets its index, in its arguments and in its environment."""
     script(background, "job.sh", SHEBANG, "echo $1 $STOKER_ARRAY_INDEX")
     outcome = background("submit", "-G", "0", "-a", "3-4", "job.sh", "task-{i}")
-    assert outcome.out == "submitted 1 (tasks 3-4): job.sh 'task-{i}'\n"
+    assert outcome.out == "submitted 1 (tasks 3-4): job.sh task-{i}\n"
     background.wait_over(1, 2)
     assert [(background.paths.logs / f"1/{task}.log").read_text() for task in (3, 4)] == ["task-3 3\n", "task-4 4\n"]
 

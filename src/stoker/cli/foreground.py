@@ -41,6 +41,7 @@ from stoker.engine.adoption import Supply
 from stoker.engine.foreground import Complaints, Foreground, Setup, Source, View
 from stoker.engine.status_writer import engine_status
 from stoker.ledger import prepare_ledger
+from stoker.queue.engine_process import simulated_gpus
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, ListSource, StreamSource, Unusable
 from stoker.queue.knowledge import EngineStatuses, Knowledge, jobs_of_processes
 from stoker.queue.options import (
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
 Items = Sequence[Listed | Unusable] | Lines
 ONE_COMMAND = "--"
 LONGEST_LABEL = 200
+TIMED_OUT = 124
+"""As timeout(1) has it."""
 _ANY_LINE = Listed(Command(("true",)), COMMAND_LINE)
 """Stands for the lines of a stream, which all have the options of the batch."""
 
@@ -178,7 +181,7 @@ class Batch:
         if not os.access(chosen, os.W_OK | os.X_OK):
             raise UsageError(f"cannot write to the log directory {chosen}", "choose another with --results DIR")
         self.logs = str(chosen)
-        self.builder.know(self.builder.snapshot, default_out=log_pattern(chosen))
+        self.builder.know(self.builder.snapshot, default_out=log_pattern(chosen, label=True))
 
     def _log_directory(self, paths: Paths) -> Path:
         """--results may name an existing directory; otherwise it is a new one."""
@@ -188,6 +191,15 @@ class Batch:
             chosen.mkdir(parents=True, exist_ok=True)
             return chosen
         return new_log_directory(paths.logs if self.request.demo else Path(cwd, RUNS))
+
+    def logs_kept(self) -> str:
+        """The log directory as a user would type it; an empty one that was made for this run is removed."""
+        if self.logs and not self.request.results:
+            with contextlib.suppress(OSError):
+                Path(self.logs).rmdir()
+                return ""
+        near = os.path.relpath(self.logs, self.builder.around.cwd) if self.logs else ""
+        return self.logs if near.startswith("..") else near
 
     def keep(self, store: Store, paths: Paths) -> None:
         """Store the environment and the script that the jobs refer to."""
@@ -281,6 +293,7 @@ class JobLog:
 def run(request: Request, label: str, items: Items, forkserver: Forkserver | None = None) -> int:
     """Run the jobs and return the exit code."""
     paths = find_paths(os.environ, socket.gethostname(), simulated=bool(request.simulation))
+    request = msgspec.structs.replace(request, sim=simulated_gpus(request.sim, paths))
     parent = find_parent(os.environ, simulated=bool(request.simulation)) if not request.demo else None
     if parent:
         request = msgspec.structs.replace(request, settings=parent.restrict(request.settings))
@@ -361,6 +374,8 @@ def _find_devices(request: Request, items: Items, paths: Paths, parent: Parent |
     named = request.devices.split(",") if request.devices is not None else pool.split(",") if pool else []
     if request.devices is not None and not all(word.strip() for word in named):
         raise UsageError(f"--devices {request.devices!r} has an empty name in it", "write it as --devices 0,1")
+    if len({word.strip() for word in named}) < len(named):
+        raise UsageError(f"--devices {','.join(named)} names a device twice", "name each device once")
     if not all(word.isprintable() for word in named):
         raise UsageError(f"--devices {request.devices!r} has a name that cannot be shown", "use plainer names")
     if request.simulation and not parent:
@@ -448,8 +463,13 @@ class RunReader:
 
 
 def exit_code(run: Foreground, *, one_command: bool) -> int:
-    """The job's own code for one command; else 1 after a failure, or 128 + the signal that stopped the run."""
+    """The job's own code for one command, or 124 after its time limit.
+
+    Of a list: 1 after a failure, or 128 + the signal that stopped the run.
+    """
     last = run.tally.last_ended
+    if one_command and last is not None and isinstance(last.state, Ended) and last.state.result == "timeout":
+        return TIMED_OUT
     if one_command and last is not None and isinstance(last.state, Ended) and last.state.code is not None:
         return last.state.code
     if run.stopped_by is not None:
@@ -469,7 +489,7 @@ def _sum_up(foreground: Foreground, batch: Batch, ids: dict[int, None]) -> None:
         typed = [word for word in batch.request.typed if word != "--resume"]
         # A stream cannot be read twice.
         again = "" if batch.label in ("-", "--demo") else shlex.join(["stoker", "run", "--resume", *typed])
-        for line in summary_lines(run, printable(again), logs):
+        for line in summary_lines(run, printable(again), logs, printable(batch.logs_kept())):
             to_stderr(line + "\n")
 
 

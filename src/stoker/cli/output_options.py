@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.cli.console import json_is_default, watch_reads
+from stoker.cli.sim_option import sim_option
 from stoker.core.errors import UsageError
 
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
@@ -22,8 +23,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def controlling(function: Function) -> Function:
     """Add the options of all commands that change jobs."""
     as_json = click.option("--json", "as_json", is_flag=True, help="Tell it as one JSON value.")
-    simulated = click.option("--sim", is_flag=True, help="The queue of the simulated GPUs.")
-    return as_json(simulated(function))
+    return as_json(sim_option(function))
 
 
 def wants_json(as_json: bool) -> bool:
@@ -60,19 +60,18 @@ class Screen(Struct, frozen=True):
 
 def screen_options(function: Callable[..., int]) -> Callable[..., int]:
     """Add the options of a screen, passed to the command as one `Screen`."""
-    return output_options(function, click.option("--sim", is_flag=True, help="The queue of simulated GPUs."))
+    return output_options(function, sim_option)
 
 
 def output_options(function: Callable[..., int], *more: Decorator) -> Callable[..., int]:
     """The same for a command that has no queue."""
 
     @wraps(function)
-    def wrapped(*arguments: Any, color: str, sim: bool | None = None, **values: Any) -> int:
-        simulated = sim is not None and (sim or bool(os.environ.get("STOKER_SIM")))
+    def wrapped(*arguments: Any, color: str, sim: str | None = None, **values: Any) -> int:
         watched = not sys.stdout.isatty() and watch_reads()
         chosen = {form: values.pop(form) for form in ("json", "plain", "table")}
         form = _form(chosen, terminal=color == "always" or watched or sys.stdout.isatty())
-        return function(*arguments, screen=Screen(form, color, simulated, watched), **values)
+        return function(*arguments, screen=Screen(form, color, bool(sim), watched), **values)
 
     options: list[Decorator] = [
         click.option("--json", is_flag=True, help="Print JSON."),

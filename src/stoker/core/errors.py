@@ -43,6 +43,11 @@ class NoSuchJob(StokerError):
 
     exit_code = 4
 
+    def __init__(self, message: str, hint: str = "", word: str = "") -> None:
+        super().__init__(message, hint)
+        self.word = word
+        """The id or name that no job has; empty where the job exists."""
+
 
 class Impossible(StokerError):
     """This machine can never meet the request."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -22,9 +21,12 @@ _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _FRACTION = "per_process_memory_fraction"
 _FRACTION_SETTING = re.compile(rf"{_FRACTION}:[\d.]+,?")
 _PARTS = 10_000
-_PLACEHOLDER = re.compile("%([jAaxu%])")
 NOTIFICATION_LIMIT = 60.0
 """Seconds; a server that does not answer must not keep the engine alive."""
+_LABEL = 40
+_FILE_NAME = 120
+"""Bytes of a name in a path; the file system takes 255 for all of it."""
+_PLACEHOLDER = re.compile("%([jAalxu%])")
 ON_FINISH_LIMIT = 600.0
 """Seconds; an on-finish job that hangs must not keep the engine alive for ever."""
 
@@ -134,7 +136,7 @@ def _slurm_variables(job: Job, devices: Sequence[Device]) -> dict[str, str]:
         given |= zip(("ARRAY_TASK_COUNT", "ARRAY_TASK_MIN", "ARRAY_TASK_MAX"), job.spec.array_tasks, strict=True)
     if job.spec.slurm_submit_dir:
         script = dict(job.spec.extra_env).get("STOKER_SCRIPT", "")
-        given |= {"JOB_ID": job.id, "JOBID": job.id, "JOB_NAME": job.name or posixpath.basename(script)}
+        given |= {"JOB_ID": job.id, "JOBID": job.id, "JOB_NAME": job.name or script.rpartition("/")[2]}
         given |= {"SUBMIT_DIR": job.spec.slurm_submit_dir}
         given |= {"JOB_GPUS": ",".join(one.label for one in devices), "GPUS_ON_NODE": len(devices)} if devices else {}
         given |= {"RESTART_COUNT": job.tries} if job.tries else {}
@@ -214,9 +216,9 @@ def literal(path: str) -> str:
     return path.replace("%", "%%")
 
 
-def log_pattern(directory: object) -> str:
-    """One log file per job in a directory, named after its id."""
-    return literal(str(directory)) + "/%j.log"
+def log_pattern(directory: object, *, label: bool = False) -> str:
+    """One log file per job in a directory, named after its id, with a label for users who look into it."""
+    return literal(str(directory)) + ("/%j-%l.log" if label else "/%j.log")
 
 
 def output_paths(job: Job, user: str) -> tuple[str, str]:
@@ -229,12 +231,23 @@ def _output_path(pattern: str, job: Job, user: str) -> str:
     if pattern == INHERIT or pattern.startswith("/dev/"):
         return pattern
     names = {"j": str(job.id), "A": str(job.array or job.id), "a": str(job.task or 0), "u": user, "%": "%"}
-    path = _PLACEHOLDER.sub(lambda match: _file_name(job.name) if match[1] == "x" else names[match[1]], pattern)
+    spoken = {"x": job.name, "l": _label(job)}
+    path = _PLACEHOLDER.sub(
+        lambda match: names[match[1]] if match[1] in names else _file_name(spoken[match[1]]), pattern
+    )
     return f"{path}.{job.tries}" if job.tries else path
 
 
+def _label(job: Job) -> str:
+    """Name and index of a job; without a name, the beginning of its command."""
+    task = () if job.task is None else (str(job.task),)
+    words = " ".join(fill(job.command.words, {"i": task[0]} if task else {}))
+    return "-".join((job.name, *task)) if job.name else re.sub(r"[^\w.=+-]+", "_", words).strip("_")[:_LABEL]
+
+
 def _file_name(name: str) -> str:
-    return re.sub(r"[^\w.,=+-]", "_", name)[:120].lstrip(".") or "job"
+    plain = re.sub(r"[^\w.,=+-]", "_", name).lstrip(".")
+    return plain.encode(errors="replace")[:_FILE_NAME].decode(errors="ignore") or "job"
 
 
 def on_finish_job(job: Job, log: str, line: str, shell: str, out: str) -> NewJob | None:

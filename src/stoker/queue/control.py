@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,15 +88,14 @@ class Control(NamedTuple):
 
 
 @contextlib.contextmanager
-def opened(sim: bool) -> Iterator[Control]:
+def opened(sim: str | None) -> Iterator[Control]:
     """Open the queue of this user, or that of the simulated GPUs."""
-    from stoker.store.paths import paths_for
+    from stoker.queue.engine_process import simulated_gpus
+    from stoker.store.paths import paths_here
 
-    given = os.environ.get("STOKER_SIM")
-    simulated = sim or bool(given)
-    paths = paths_for("simulated" if simulated else None)
+    paths = paths_here(bool(sim))
     with contextlib.closing(open_store(paths)) as store:
-        yield Control(paths, store, (given or _sim_before(paths)) if simulated else None)
+        yield Control(paths, store, simulated_gpus(sim, paths))
 
 
 def carry_out(control: Control, requests: Sequence[Request]) -> None:
@@ -143,15 +141,6 @@ def _wait_answered(store: Store, numbers: Sequence[int]) -> None:
             )
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
-
-
-def _sim_before(paths: Paths) -> str:
-    """The simulated GPUs of the last engine."""
-    from stoker.store.status_file import read_status
-
-    status = read_status(paths.status_file(QUEUE))
-    sizes = [device.memory for device in status.devices if device.memory] if status else []
-    return ",".join(f"1x{size // 2**20}M" for size in sizes) or "1x24G"
 
 
 def abandoned(control: Control, jobs: Sequence[Job]) -> set[int]:

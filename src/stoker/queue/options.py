@@ -24,6 +24,8 @@ RETRY_RESULTS = ("failed", "oom", "timeout")
 LONGEST_NAME = 1000
 LARGEST_NUMBER = 10**9
 LEAST_VRAM = 2**20
+PAST_SECONDS = 60.0
+"""A start time may be so long ago: the minute in which it was typed."""
 _YES = ("true", "yes", "on")
 _NO = ("false", "no", "off")
 _WITHOUT_MPS = "leave out --mps; where it is configured, --mps=off"
@@ -321,7 +323,10 @@ def _moment(text: str, now: float) -> float:
     from stoker.core.units import parse_moment
     from stoker.queue.view_text import LocalZone
 
-    return parse_moment(text, now, LocalZone())
+    moment = parse_moment(text, now, LocalZone())
+    if moment < now - PAST_SECONDS:
+        raise UsageError(f"--begin {text} is in the past", "leave it out to start as soon as possible")
+    return moment
 
 
 def _refuse_unusable(options: JobOptions) -> None:

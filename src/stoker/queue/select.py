@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
-from stoker.core.errors import NoSuchJob, UsageError, did_you_mean
+from stoker.core.errors import NoSuchJob, StokerError, UsageError, did_you_mean
 from stoker.core.job import Job, Queued, Result, Waiting
 from stoker.core.selectors import All, Last, Named, Numbers, Pick, Task, parse_selection, pick_text
 from stoker.core.spec import Dependency, parse_after
@@ -96,7 +96,7 @@ def find_last(store: Store) -> list[int]:
     """The job submitted last, with all tasks where it is an array."""
     found = queries.newest(store)
     if found is None:
-        raise NoSuchJob("the queue is empty", "stoker submit COMMAND puts a job into it")
+        raise NoSuchJob("the queue is empty", "stoker submit COMMAND puts a job into it", "last")
     job_id, array = found
     return queries.ids_between(store, array, array) if array else [job_id]
 
@@ -104,6 +104,14 @@ def find_last(store: Store) -> list[int]:
 def jobs_in_order(store: Store, ids: Sequence[int]) -> list[Job]:
     found = {job.id: job for job in queries.jobs_of(store, ids)}
     return [found[job_id] for job_id in ids]
+
+
+def is_there(store: Store, word: str) -> bool:
+    """Whether a word chooses a job."""
+    try:
+        return bool(find(store, [word]))
+    except StokerError:
+        return False
 
 
 def find_queued(store: Store, words: Sequence[str]) -> list[Job]:
@@ -139,10 +147,10 @@ def _find_name(store: Store, pick: Named, scope: Scope) -> list[int]:
 
 
 def _no_number(store: Store, pick: Numbers) -> list[int]:
-    newest = queries.newest(store)
+    newest, word = queries.newest(store), pick_text(pick)
     if newest is None:
-        raise NoSuchJob(f"there is no job {pick_text(pick)}: the queue is empty", "stoker submit puts a job into it")
-    raise NoSuchJob(f"there is no job {pick_text(pick)}", f"the newest is {newest[1] or newest[0]}; {_STATUS}")
+        raise NoSuchJob(f"there is no job {word}: the queue is empty", "stoker submit puts a job into it", word)
+    raise NoSuchJob(f"there is no job {word}", f"the newest is {newest[1] or newest[0]}; {_STATUS}", word)
 
 
 def _no_task(store: Store, pick: Task) -> list[int]:
@@ -157,7 +165,7 @@ def _no_task(store: Store, pick: Task) -> list[int]:
 def _no_name(store: Store, pick: Named) -> list[int]:
     what = "no job has a name like" if pick.is_glob else "no job is named"
     hint = did_you_mean(pick.pattern, queries.names(store), _STATUS)
-    raise NoSuchJob(f"{what} '{printable(pick.pattern)}'", printable(hint))
+    raise NoSuchJob(f"{what} '{printable(pick.pattern)}'", printable(hint), pick.pattern)
 
 
 MOST = 10_000

@@ -37,7 +37,7 @@ from stoker.queue.options import (
     spec_of,
     working_directory,
 )
-from stoker.queue.preflight import Checkouts, KernelLimits, Preflight
+from stoker.queue.preflight import Checkouts, KernelLimits, Preflight, start_notes
 from stoker.queue.script import VARIABLE, Script
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths
@@ -275,7 +275,13 @@ class QueueSubmission:
             resolve=_unknown_device if snapshot is None else partial(resolve, snapshot),
         )
         self._builder.check(items)
-        return list(self._parts(items))
+        parts = list(self._parts(items))
+        first = [(job.command, job.spec) for part in parts for job in (part.jobs[:1] if part.array else part.jobs)]
+        if self._script:  # its copy is made later
+            first = [(Command(("sh",)), spec) for _, spec in first]
+        around = self._builder.around
+        self.notes += start_notes(first, self._environment, {around.default_out, around.array_out, ""})
+        return parts
 
     def enter(
         self, store: Store, parts: Sequence[Part], label: str, *, held: str, key: Key | None = None

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from stoker.cli.completion import complete_jobs
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import controlling
+from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.changes import report, result
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job
@@ -23,7 +24,7 @@ from stoker.store.filters import NO_FILTER, Filter
 NOTE = "cancelled by you"
 
 
-@click.command(name="cancel")
+@click.command(name="cancel", cls=StokerCommand)
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @filter_options
 @click.option("--signal", "number", metavar="NAME", help="Send this first in place of TERM, for example INT.")
@@ -38,7 +39,7 @@ def command(
     grace: str | None,
     dry_run: bool,
     as_json: bool,
-    sim: bool,
+    sim: str | None,
 ) -> int:
     """Take jobs out of the queue; those that run get TERM, and KILL after their grace.
 

@@ -18,6 +18,7 @@ from click.core import ParameterSource
 from stoker.cli.completion import complete_jobs
 from stoker.cli.job_options import change_options
 from stoker.cli.output_options import controlling
+from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.changes import ChangeResult, report, result
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Active, Job, Queued, Running, Starting, id_text
@@ -32,12 +33,12 @@ from stoker.queue.select import find_queued
 CHANGEABLE = Queued | Starting | Running
 
 
-@click.command(name="edit")
+@click.command(name="edit", cls=StokerCommand)
 @click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_jobs)
 @change_options
 @controlling
 @click.pass_context
-def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim: bool, **values: Any) -> int:
+def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim: str | None, **values: Any) -> int:
     """Change jobs that wait or run; without options, in an editor ($VISUAL or $EDITOR).
 
     The command stays; to change that, cancel the job and submit another one.
@@ -45,7 +46,7 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim:
     submitted before it. `all` means every waiting job.
 
     Of a running job, these can be changed: --time (counted from its start), --grace, --signal, --priority, --name,
-    --retries, --retry-on, --no-requeue, --tag.
+    --retries, --retry-on, --no-requeue, --tag, --notify.
 
     \b
       stoker edit 12 --priority 5 --time 2h

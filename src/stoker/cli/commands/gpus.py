@@ -7,6 +7,7 @@ import sys
 import click
 
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.gpus import render_gpus
 from stoker.cli.views.plain import DEVICE_COLUMNS, plain_lines
 from stoker.cli.views.text import write_lines
@@ -18,7 +19,7 @@ from stoker.queue.options import parse_vram, vram_word
 from stoker.store.paths import paths_here
 
 
-@click.command(name="gpus")
+@click.command(name="gpus", cls=StokerCommand)
 @click.option("--pick", type=click.IntRange(1), metavar="N", help="Print N that are free, for $(...); exit 1 if none.")
 @click.option("-m", "--vram", metavar="SIZE", help="With --pick: so much free memory on each. Default: all of it.")
 @click.option("--gpu-type", metavar="NAME", help="With --pick: only GPUs with this in their name, for example a100.")

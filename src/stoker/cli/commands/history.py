@@ -10,6 +10,7 @@ import msgspec
 
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.job import render_history
 from stoker.cli.views.plain import PAST_COLUMNS, csv_lines, plain_lines
 from stoker.cli.views.text import write_lines
@@ -26,7 +27,7 @@ MOST_LINES = 200
 EVERYTHING = 2**62
 
 
-@click.command(name="history")
+@click.command(name="history", cls=StokerCommand)
 @click.option("--since", metavar="WHEN", help="Only what ended since then: 2h, 1d, 08:00, yesterday, 2026-11-15.")
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="The last N jobs.")
 @click.option("-a", "--all", "everything", is_flag=True, help="All of them, and every task of an array.")

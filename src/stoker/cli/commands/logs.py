@@ -10,6 +10,7 @@ import click
 
 from stoker.cli.commands.wait import DETACHED, end_text, exit_code_of
 from stoker.cli.completion import complete_jobs
+from stoker.cli.sim_option import StokerCommand, sim_option
 from stoker.cli.views.logs import MOST_FOLLOWED, Follower, Source, files_of, follow, output_for, runs_of
 from stoker.core.errors import NoSuchJob, UsageError
 from stoker.core.job import Ended, Job, id_text
@@ -21,7 +22,7 @@ from stoker.store.logs import Tail, open_log
 from stoker.store.schema import AttemptRow
 
 
-@click.command(name="logs")
+@click.command(name="logs", cls=StokerCommand)
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @click.option(
     "-f", "--follow", "follows", is_flag=True, help="Follow the output until the job ends; exit with its code."
@@ -30,7 +31,7 @@ from stoker.store.schema import AttemptRow
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Its first, second... run; default the last.")
 @click.option("--jsonl", "as_json", is_flag=True, help="Each line as a JSON value.")
 @click.option("--path", "only_path", is_flag=True, help="Print the name of the log file instead.")
-@click.option("--sim", is_flag=True, help="A job on simulated GPUs.")
+@sim_option
 def command(
     *,
     ids: tuple[str, ...],
@@ -39,7 +40,7 @@ def command(
     attempt: int | None,
     as_json: bool,
     only_path: bool,
-    sim: bool,
+    sim: str | None,
 ) -> int:
     """Show the output of jobs, by default of the newest one.
 

@@ -12,9 +12,11 @@ from typing import Any
 
 import click
 
+from stoker.cli.advice import misplaced_option
 from stoker.cli.console import say
 from stoker.cli.job_options import DASHES, TYPED, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
 from stoker.cli.output_options import wants_json
+from stoker.cli.sim_option import sim_option
 from stoker.core.errors import UsageError
 from stoker.core.spec import parse_array, shell_of
 from stoker.core.units import parse_duration
@@ -30,7 +32,7 @@ from stoker.runner.forkserver_client import Forkserver
 @job_options
 @click.option("-f", "--file", metavar="FILE", help="Read FILE as a job list, whatever it looks like; - is stdin.")
 @option("--devices", metavar="IDS", help="Use these devices only; names of your own where there is no driver.")
-@option("--sim", metavar="SPEC", help="Use simulated GPUs, for example 4x24G or 2x80G,4x24G.")
+@sim_option
 @option("-j", "--jobs", type=click.IntRange(1), metavar="N", help="Run at most N jobs at once.")
 @option("--max-use", type=click.IntRange(1), metavar="N", help="Use at most N GPUs at once, your other runs counted.")
 @option("--min-free", type=click.IntRange(0), metavar="N", help="Leave N of the free GPUs to others.")
@@ -89,6 +91,8 @@ def command(
     if kind == "help":
         click.echo(context.get_help())
         return 2
+    if note := misplaced_option(Line("run", context.meta[TYPED_OPTIONS], words), options):
+        say(note)
     config = config_here(say)
     for note in script.notes if script else ():
         say(note)

@@ -9,6 +9,7 @@ import click
 
 from stoker.cli.commands.run import run_session
 from stoker.cli.job_options import TypedCommand, job_options, option
+from stoker.cli.sim_option import sim_option
 from stoker.core.spec import shell_of
 
 
@@ -17,7 +18,7 @@ from stoker.core.spec import shell_of
 @job_options
 @option("--idle", metavar="DUR", help="Warn, then end the session after so long without keyboard, GPU or CPU use.")
 @option("--devices", metavar="IDS", help="Use these devices only; names of your own where there is no driver.")
-@option("--sim", metavar="SPEC", help="Use simulated GPUs, for example 4x24G or 2x80G,4x24G.")
+@sim_option
 @option("--max-use", type=click.IntRange(1), metavar="N", help="Use at most N GPUs at once, your other runs counted.")
 @option("--min-free", type=click.IntRange(0), metavar="N", help="Leave N of the free GPUs to others.")
 def command(words: tuple[str, ...], **values: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 
@@ -11,8 +12,10 @@ from msgspec.structs import replace
 from stoker.cli.completion import complete_jobs
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
-from stoker.core.errors import UsageError
+from stoker.cli.sim_option import StokerCommand
+from stoker.core.errors import StokerError, UsageError
 from stoker.core.text import printable
+from stoker.core.units import count_text
 from stoker.queue.engine_status import revive
 from stoker.queue.knowledge import Knowledge, known
 from stoker.queue.select import OPEN_STATES, refuse_states
@@ -26,7 +29,7 @@ MOST_LINES = 200
 """How many waiting jobs are read without --all."""
 
 
-@click.command(name="status")
+@click.command(name="status", cls=StokerCommand)
 @click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=complete_jobs)
 @click.option("-a", "--all", "everything", is_flag=True, help="Every job, and every task of an array.")
 @click.option("--hooks", "on_finish_jobs", is_flag=True, help="Hook commands too.")
@@ -69,7 +72,7 @@ def command(
         )
         if by:
             status = _with_summary(status, knowledge, paths, by, chosen)
-    _show_queue(status, screen, by, everything=everything)
+    _show_queue(paths, status, screen, by, everything=everything)
     return 0
 
 
@@ -81,7 +84,7 @@ def _with_summary(status: Status, knowledge: Knowledge, paths: Paths, by: str, c
     return replace(status, users=user_lines(knowledge, ledger_view(paths, simulated=knowledge.simulated)))
 
 
-def _show_queue(status: Status, screen: Screen, by: str | None, *, everything: bool) -> None:
+def _show_queue(paths: Paths, status: Status, screen: Screen, by: str | None, *, everything: bool) -> None:
     """Each form of output loads only what it needs."""
     if screen.form == "json":
         write_json(status)
@@ -93,6 +96,22 @@ def _show_queue(status: Status, screen: Screen, by: str | None, *, everything: b
 
         width, height = screen.size
         write_lines(render_status(status, width, None if everything else height, screen.typed), screen.color)
+        if not status.jobs and not screen.sim and (count := _open_jobs(paths.other)):
+            print(
+                f"stoker: {count_text(count, 'job')} in the queue of the simulated GPUs: stoker --sim", file=sys.stderr
+            )
+
+
+def _open_jobs(paths: Paths) -> int:
+    """How many jobs of a queue are not over; 0 where it does not exist or cannot be read."""
+    from stoker.store import queries
+    from stoker.store.writer import open_store
+
+    with contextlib.suppress(StokerError, OSError):
+        if paths.database.exists():
+            with contextlib.closing(open_store(paths)) as store:
+                return len(queries.all_ids(store, "open"))
+    return 0
 
 
 def _write_plain(status: Status, screen: Screen, by: str | None) -> None:

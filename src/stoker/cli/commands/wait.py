@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from stoker.cli.completion import complete_jobs
 from stoker.cli.output_options import controlling, wants_json, write_json
+from stoker.cli.sim_option import StokerCommand
 from stoker.core.job import Ended, Job, Result, id_text
 from stoker.core.text import outcome, printable, text_for_json, title
 from stoker.core.units import parse_duration
@@ -56,11 +57,11 @@ class Waited(Struct, frozen=True):
     timed_out: bool
 
 
-@click.command(name="wait")
+@click.command(name="wait", cls=StokerCommand)
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @click.option("--timeout", metavar="DUR", help="Give up after this time, with exit code 124; like -t.")
 @controlling
-def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, sim: bool) -> int:
+def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, sim: str | None) -> int:
     """Wait until jobs are over: by default the one submitted last; `all` is all that is not over yet.
 
     The exit code is that of the job where it is one, else 1 if any failed; what was over before counts only where

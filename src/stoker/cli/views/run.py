@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import termios
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.live import Live
@@ -263,6 +265,36 @@ STYLES: dict[Look, str] = {
 """The looks of views/text.py in rich's words."""
 
 
+_LOCAL_FLAGS = 3
+"""Their place in the attributes of a terminal."""
+
+
+class Keyboard:
+    """Keeps the terminal from echoing keys into the display: a newline would move it and leave a copy."""
+
+    def __init__(self) -> None:
+        self._before: list[Any] | None = None
+
+    def silence(self) -> None:
+        with contextlib.suppress(OSError, termios.error):
+            if self._before is None and _owns_terminal():
+                self._before = termios.tcgetattr(0)
+                termios.tcsetattr(
+                    0, termios.TCSANOW, [*self._before[:3], self._before[3] & ~termios.ECHO, *self._before[4:]]
+                )
+
+    def restore(self) -> None:
+        with contextlib.suppress(OSError, termios.error):
+            if self._before is not None and _owns_terminal():
+                termios.tcsetattr(0, termios.TCSANOW, self._before)
+        self._before = None
+
+
+def _owns_terminal() -> bool:
+    """Whether we run in the foreground: from the background, a change of the terminal would stop us."""
+    return os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
+
+
 class LiveView:
     """Redraws a few lines at the bottom of the terminal, and removes them when it is closed."""
 
@@ -282,6 +314,7 @@ class LiveView:
         self._due = 0.0
         self._drawn: object = None
         self._gone = False
+        self._keyboard = Keyboard()
 
     def happened(self, job_event: JobEvent) -> None:
         self.recent.note(job_event)
@@ -300,6 +333,7 @@ class LiveView:
         if (lines, size) == self._drawn:
             return
         self._drawn = (lines, size)
+        self._keyboard.silence()
         self._on_terminal(self._live.start)
         self._on_terminal(lambda: self._live.update(drawing(lines), refresh=True))
 
@@ -308,6 +342,7 @@ class LiveView:
 
     def close(self) -> None:
         self._on_terminal(self._live.stop)
+        self._keyboard.restore()
 
     def _on_terminal(self, act: Callable[[], object]) -> None:
         """Ignore a terminal that is gone: the run goes on without it."""

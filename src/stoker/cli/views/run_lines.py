@@ -100,8 +100,11 @@ def _clock(second: int) -> str:
 # -- the summary ---------------------------------------------------------------------------------
 
 
-def summary_lines(run: FinishedRun, again: str, logs: str = "stoker logs") -> list[str]:
-    """The summary, fit for pasting into a message; `again` and `logs` are the commands to type next."""
+def summary_lines(run: FinishedRun, again: str, logs: str = "stoker logs", folder: str = "") -> list[str]:
+    """The summary, fit for pasting into a message; `again` and `logs` are the commands to type next.
+
+    `folder` is the directory of the logs.
+    """
     tally = run.tally
     wall = time.time() - run.started
     parts = [f"{tally.results['done']} ok"]
@@ -118,6 +121,8 @@ def summary_lines(run: FinishedRun, again: str, logs: str = "stoker logs") -> li
     hidden = sum(count for result, count in tally.results.items() if result != "done") - SHOWN_FAILURES
     if hidden > 0:
         lines.append(f"  … and {hidden} more")
+    if folder:
+        lines.append(f"  logs: {folder}/")
     if again and (tally.failures or run.waiting):
         lines.append(f"  run what is missing: {again}")
     return lines

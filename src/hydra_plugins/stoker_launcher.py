@@ -41,6 +41,7 @@ class StokerConf:
     err: str | None = None
     name: str | None = None
     tag: dict[str, Any] = field(default_factory=dict)
+    notify: Any = None
 
 
 class StokerLauncher(Launcher):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from stoker.core.errors import EXIT_CODES
+from stoker.queue.submit import OF_THE_JOB_WE_ARE_IN
 from support.background import Background
 from support.wait import PATIENCE_SECONDS
 
@@ -29,9 +32,10 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> list[Block]:
-    """The shell blocks of a page, in order."""
+    """The shell blocks of a page, in order; one that starts with #! is a script, and not typed."""
     found = _BLOCK.findall(page.read_text())
-    return [Block(text, reason) for reason, kind, text in found if kind in ("sh", "bash", "console")]
+    typed = [(reason, text) for reason, kind, text in found if kind in ("sh", "bash", "console")]
+    return [Block(text, reason) for reason, text in typed if not text.startswith("#!")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -67,3 +71,17 @@ def test_links_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
             assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_reference_is_generated_from_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make reference` writes the page; it names every variable that a job gets."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    script = runpy.run_path(str(ROOT / "docs/make_reference.py"))
+    assert (ROOT / "docs/reference.md").read_text() == script["reference"]()
+    assert script["JOB_VARIABLES"].keys() >= OF_THE_JOB_WE_ARE_IN
+
+
+def test_exit_codes_are_listed() -> None:
+    """Where users look first when something goes wrong."""
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    assert all(f"| {code} |" in page for code in EXIT_CODES)

@@ -20,6 +20,8 @@ from msgspec import Struct
 from stoker.cli.commands.demo import Demonstration
 from stoker.cli.console import say, to_stderr
 from stoker.cli.output_options import write_json
+from stoker.cli.relay import Relay
+from stoker.cli.session import SessionView, end_by_signal
 from stoker.cli.views.run_lines import LineView, QuietView, summary_lines
 from stoker.core.device import resolve
 from stoker.core.errors import UsageError
@@ -31,6 +33,7 @@ from stoker.core.run_result import parse_halt
 from stoker.core.settings import EngineSettings, Policy, policy_of
 from stoker.core.spec import Command, Dependency, NewJob, digest_of
 from stoker.core.text import printable, shortened, text_for_json
+from stoker.core.units import parse_duration
 from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
 from stoker.devices.mps.daemon import without_given
@@ -90,6 +93,10 @@ class Request(Struct, frozen=True):
     as_json: bool = False
     no_bar: bool = False
     demo: bool = False
+    relay: Relay | None = None
+    """The terminal of an interactive session."""
+    idle: str | None = None
+    """After how long a session without use is ended."""
     script: Script | None = None
     """Set where the command is a script."""
     typed: tuple[str, ...] = ()
@@ -133,6 +140,7 @@ class Batch:
             commit=Checkouts(self.environment).commit,
             now=time.time(),
             slurm=request.script is not None and request.script.directives.from_slurm,
+            terminal=request.relay.terminal if request.relay else "",
         )
         command = request.script.copied(paths) if request.script else None
         self.builder = JobBuilder(request.options, around, self.environment, say, policy=self.policy, command=command)
@@ -209,6 +217,8 @@ class Batch:
 
     def shares_output(self) -> bool:
         """Whether a job writes to the terminal of this process."""
+        if self.request.relay:
+            return False
         all_options = [self.request.options, *(item.options for item in self.listed)]
         named = any(INHERIT in (options.out, options.err) for options in all_options)
         return named or (self.one_command and not self.request.options.out)
@@ -315,13 +325,17 @@ def _run_batch(
         label=batch.what,
         halt=parse_halt(request.halt) if request.halt else None,
         resume=request.resume,
+        interrupted=end_by_signal if request.relay else None,
+        hangup_stops=request.relay is not None,
     )
     with contextlib.ExitStack() as closing:
         joblog = closing.enter_context(contextlib.closing(JobLog(request.joblog))) if request.joblog else None
-        shown = closing.enter_context(contextlib.closing(RunView(_display(batch), batch, joblog)))
+        shown = closing.enter_context(contextlib.closing(_view(batch, joblog)))
         demonstration = Demonstration(shown) if request.demo else None
         foreground = closing.enter_context(contextlib.closing(Foreground(setup, demonstration or shown)))
         batch.keep(foreground.store, paths)
+        if isinstance(shown, SessionView):
+            shown.attach(foreground)
         foreground.run(batch.source(foreground, shown))
         shown.close()
         _sum_up(foreground, batch, shown.ids)
@@ -457,6 +471,13 @@ def _sum_up(foreground: Foreground, batch: Batch, ids: dict[int, None]) -> None:
         again = "" if batch.label in ("-", "--demo") else shlex.join(["stoker", "run", "--resume", *typed])
         for line in summary_lines(run, printable(again), logs):
             to_stderr(line + "\n")
+
+
+def _view(batch: Batch, joblog: JobLog | None) -> RunView | SessionView:
+    request = batch.request
+    if request.relay:
+        return SessionView(request.relay, None if request.idle is None else parse_duration(request.idle))
+    return RunView(_display(batch), batch, joblog)
 
 
 def _display(batch: Batch) -> LineView | LiveView:

@@ -76,6 +76,7 @@ class LazyGroup(click.Group):
 
 VERBS = {
     "run": "Run a list of commands, or one command, on the GPUs of this machine.",
+    "shell": "Start an interactive session in this terminal, on GPUs of its own.",
     "submit": "Put a command, or a list of them, into the queue.",
     "status": "Show the GPUs, what runs on them, what waits and why; so does stoker alone.",
     "history": "Show jobs that are over, with the GPU-hours of all.",
@@ -87,6 +88,7 @@ VERBS = {
     "pause": "Hold jobs, pause the queue, or drain GPUs.",
     "resume": "Let them go on.",
     "gpus": "Show the devices, their memory, and who is on them.",
+    "cluster": "Slurm clusters: the lab's, or one of your own.",
     "simulate": "Replay a trace of jobs on a machine that you may not have, by this or other rules.",
     "engine": "The engine in the background: start, stop and more.",
 }

@@ -23,6 +23,8 @@ _FRACTION = "per_process_memory_fraction"
 _FRACTION_SETTING = re.compile(rf"{_FRACTION}:[\d.]+,?")
 _PARTS = 10_000
 _PLACEHOLDER = re.compile("%([jAaxu%])")
+NOTIFICATION_LIMIT = 60.0
+"""Seconds; a server that does not answer must not keep the engine alive."""
 ON_FINISH_LIMIT = 600.0
 """Seconds; an on-finish job that hangs must not keep the engine alive for ever."""
 
@@ -47,6 +49,8 @@ class Order(Struct, frozen=True):
     """Sent before the limit; a worker of an older version does not know it."""
     again: bool = False
     """Whether an earlier attempt may have read the standard input."""
+    terminal: str = ""
+    """Path of the terminal that becomes the controlling one; in place of `out` and `err`."""
 
 
 def attempt_key(job_id: int, number: int) -> str:
@@ -161,6 +165,7 @@ def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devic
         grace=job.spec.grace,
         signal=job.spec.signal,
         again=job.tries > 0,
+        terminal=job.spec.terminal,
     )
 
 
@@ -258,3 +263,21 @@ def on_finish_job(job: Job, log: str, line: str, shell: str, out: str) -> NewJob
         role="hook",
     )
     return NewJob(Command(("/usr/bin/env", *assignments, shell, "-c", line)), spec, f"on_finish {id_text(job)}")
+
+
+def notification_name(batch: int) -> str:
+    return f"notify {batch}"
+
+
+def notification_job(job: Job, program: Sequence[str], out: str) -> NewJob:
+    """The job that tells the user that the batch of a job has ended; the program gets the number of the batch."""
+    spec = JobSpec(
+        resources=Resources(gpus=0),
+        environment=job.spec.environment,
+        umask=job.spec.umask,
+        limit=NOTIFICATION_LIMIT,
+        grace=2.0,
+        out=out,
+        role="hook",
+    )
+    return NewJob(Command((*program, str(job.batch))), spec, notification_name(job.batch))

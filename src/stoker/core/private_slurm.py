@@ -175,11 +175,14 @@ def _node_line(server: Server) -> str:
 def gres_conf(cluster: PrivateSlurm) -> str:
     """The text of gres.conf: the GPUs of each server."""
     with_gpus = [server for server in cluster.servers if server.gpus]
-    return "".join(f"NodeName={server.node} Name=gpu {_devices(server)}\n" for server in with_gpus)
+    lines = (f"NodeName={server.node} Name=gpu File={','.join(gpu_files(cluster, server))}\n" for server in with_gpus)
+    return "".join(lines)
 
 
-def _devices(server: Server) -> str:
-    return f"File={','.join(server.gpu_files)}" if server.gpu_files else f"Count={server.gpus}"
+def gpu_files(cluster: PrivateSlurm, server: Server) -> tuple[str, ...]:
+    """A file for each GPU, without which slurmd reports none: its device, or an empty file that stands for it."""
+    place = cluster.conf.rpartition("/")[0]
+    return server.gpu_files or tuple(f"{place}/gpu{number}" for number in range(server.gpus))
 
 
 def choose_port(taken: Collection[int], first: int = FIRST_PORT) -> int:
@@ -207,6 +210,8 @@ class ServerFacts(Struct, frozen=True):
     """The address from which it was reached; empty where that was without ssh."""
     ports: frozenset[int]
     """Those on which something listens."""
+    running: frozenset[str] = frozenset()
+    """Daemons of this cluster that run there: slurmctld, munged, and slurmd by the name of its node."""
 
 
 def parse_facts(text: str) -> ServerFacts:
@@ -224,6 +229,7 @@ def parse_facts(text: str) -> ServerFacts:
             uid=int(found["uid"]),
             client=found["client"].partition(" ")[0],
             ports=frozenset(int(port, 16) for port in found["ports"].split()),
+            running=frozenset(found["running"].split()),
         )
     except (KeyError, ValueError) as error:
         raise UsageError(

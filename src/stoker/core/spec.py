@@ -118,17 +118,21 @@ class JobSpec(Struct, frozen=True):
     """Whether PyTorch is limited to the memory reserved for the job."""
     mps_optional: bool = False
     """Whether it may run without MPS where MPS is not available."""
+    notify: tuple[str, ...] = ()
+    """Where to tell the user that all jobs of its batch have ended: URLs, or `mail`."""
     array_tasks: tuple[int, int, int] | None = None
     """Number of tasks, least and largest index of its array."""
     slurm_submit_dir: str = ""
     """The directory of submit for a script with #SBATCH lines, which gets variables of Slurm; else empty."""
+    terminal: str = ""
+    """Path of the terminal that the command gets as its own, where it is an interactive session."""
     role: Role = "job"
     """An on-finish job ("hook") is not listed among the jobs."""
 
 
 LIMIT_FIELDS = ("limit", "grace", "signal")
 """What a worker keeps of a spec for the time limit of an attempt."""
-RUNNING_FIELDS = (*LIMIT_FIELDS, "priority", "retries", "retry_on", "requeue", "tags")
+RUNNING_FIELDS = (*LIMIT_FIELDS, "priority", "retries", "retry_on", "requeue", "tags", "notify")
 """What can be changed of the spec of a job that has started."""
 
 

@@ -118,6 +118,11 @@ class Engine:
         return self._table.next_waiting
 
     @property
+    def next_queued(self) -> Job | None:
+        """The next waiting job or, where none waits for a device, the first that is blocked."""
+        return self.next_waiting or self._table.blocked.first
+
+    @property
     def at_rest(self) -> bool:
         """Whether none of our jobs is active and all events are recorded."""
         return not self._table.any_of_ours and not self._jobs.recorder

@@ -50,6 +50,7 @@ class Keywords(TypedDict, total=False):
     name: str
     tag: dict[str, Any]
     tags: dict[str, Any]
+    notify: str | list[str]
 
 
 def read_keywords(given: Mapping[str, Any]) -> JobOptions:

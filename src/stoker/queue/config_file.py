@@ -26,8 +26,10 @@ def own_file(environment: Mapping[str, str]) -> Path:
     return path
 
 
-def has_cluster(path: Path, name: str) -> bool:
-    return name in _tables(_text(path), path).get("cluster", {})
+def cluster_table(path: Path, name: str) -> dict[str, Any]:
+    """What the file says of a cluster; empty where it says nothing."""
+    found = _tables(_text(path), path).get("cluster", {}).get(name)
+    return {} if found is None else {"kind": "slurm", **found}
 
 
 def write_cluster(path: Path, name: str, table: Mapping[str, Any]) -> None:

@@ -212,18 +212,21 @@ ENGINE_INTERVAL = 1.0
 class Watch:
     """Jobs that are waited for."""
 
-    def __init__(self, control: Control, ids: Sequence[int]) -> None:
+    def __init__(self, control: Control, ids: Sequence[int], say: Callable[[str], None] = warn) -> None:
+        """`say` tells the user why jobs wait or do not start."""
         self.left = list(ids)
         self._control = control
+        self._say = say
         self._version = -1
         self._pause = SHORTEST_PAUSE
         self._engine_at = 0.0
         self._warned = False
         self._why_at = time.monotonic() + WHY_DELAY
 
-    def wait_over(self, deadline: float | None) -> bool:
-        """Wait until all are over; False if the deadline came first."""
+    def wait_over(self, deadline: float | None, show: Callable[[], None] = lambda: None) -> bool:
+        """Wait until all are over; False if the deadline came first. `show` is called again and again meanwhile."""
         while self.look():
+            show()
             if deadline is not None and time.monotonic() >= deadline:
                 return False
             if time.monotonic() >= self._why_at:
@@ -257,7 +260,7 @@ class Watch:
         """Say what the first job waits for, if none of them runs."""
         jobs, left = self._jobs(LOOKED_AT)
         if jobs and not any(isinstance(job.state, Active | Ended) or _stuck(job, left) for job in jobs):
-            warn(printable(why_waits(self._control, jobs[0])))
+            self._say(printable(why_waits(self._control, jobs[0])))
 
     def _ensure_engine(self) -> None:
         """Restart a dead engine; warn once of jobs that no engine would start."""
@@ -271,7 +274,7 @@ class Watch:
             stuck = [words for job in jobs if (words := _stuck(job, left))]
             more = [f"and {len(stuck) - WARNINGS} more like that"] if len(stuck) > WARNINGS else []
             for words in (*stuck[:WARNINGS], *more):
-                warn(words)
+                self._say(words)
         if not engine_lives(self._control.paths, QUEUE) and self._need_engine():
             start_for(self._control, "the jobs are safe in the queue")
 

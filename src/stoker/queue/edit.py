@@ -34,6 +34,7 @@ from stoker.queue.options import (
 from stoker.queue.preflight import Preflight
 from stoker.queue.select import resolve_after
 from stoker.queue.signals import check_early_signal, early_signal_text
+from stoker.queue.targets import shown_target
 from stoker.queue.view_model import amount_now, resources_of_attempts
 from stoker.queue.view_text import LocalZone, watch_text
 from stoker.store.engine_lock import QUEUE
@@ -115,6 +116,7 @@ _OF_THE_SPEC = {
     "begin": "begin",
     "after": "after",
     "chdir": "cwd",
+    "notify": "notify",
     "out": "out",
     "err": "err",
 }
@@ -232,6 +234,7 @@ _COMMENTS = {
     "signal": "before the time limit, for example USR1@60",
     "begin": "not before: 22:00, now+1hour",
     "after": "after these jobs succeeded; any:ID, notok:ID",
+    "notify": "a URL of apprise, or mail; only the kind of a URL is shown",
     "retry_on": "for example oom,timeout,75; empty is any failure",
 }
 
@@ -260,6 +263,7 @@ def options_of(job: Job, label: Callable[[str], str], name: Name = str) -> dict[
         "chdir": text_for_json(spec.cwd),
         "out": text_for_json(spec.out),
         "err": text_for_json(spec.err),
+        "notify": ",".join(map(shown_target, spec.notify)),
         "env": {text_for_json(name): text_for_json(shown_value(name, value)) for name, value in spec.extra_env},
         "tag": dict(spec.tags),
     }

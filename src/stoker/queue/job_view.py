@@ -23,6 +23,7 @@ from stoker.core.job import (
     Lost,
     OnHold,
     Paused,
+    Queued,
     Resumed,
     Returned,
     Skipped,
@@ -32,7 +33,7 @@ from stoker.core.job import (
     id_text,
     result_of,
 )
-from stoker.core.launch import INHERIT
+from stoker.core.launch import INHERIT, notification_name
 from stoker.core.learning import MIB, Use, reached
 from stoker.core.planner.reasons import UnknownDuration
 from stoker.core.spec import Resources, dependency_text
@@ -42,9 +43,13 @@ from stoker.queue.config import load_config
 from stoker.queue.knowledge import Knowledge, known
 from stoker.queue.select import find
 from stoker.queue.signals import early_signal_text
+from stoker.queue.targets import shown_target
 from stoker.queue.view_builder import job_line
 from stoker.queue.view_model import JobLine, amount_now, exactly, moment, resources_of_attempts
 from stoker.queue.view_text import oom_advice, place_text, sparing_text
+from stoker.store import queries
+from stoker.store.filters import NO_FILTER, Filter
+from stoker.store.logs import last_line
 from stoker.store.paths import Paths
 from stoker.store.reports import Latest, read_latest
 from stoker.store.schema import AttemptRow
@@ -225,6 +230,10 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     """All others, if requested."""
     early_signal: str = ""
     """The signal before the time limit: `USR1@60`."""
+    notify: tuple[str, ...] = ()
+    """Targets of the notification, of which only the kind is shown."""
+    notified: str = ""
+    """Whether the notification was sent, or why not; empty before the batch has ended."""
     advice: str = ""
     """What to try for a job that ran out of GPU memory."""
     order: tuple[str, ...] = ()
@@ -242,17 +251,26 @@ class SelectedJobs(Struct, frozen=True):
     jobs: list[JobDetails]
 
 
-def read_jobs(paths: Paths, words: Sequence[str], *, simulated: bool, environment: bool = False) -> SelectedJobs:
-    """The jobs that the words select, in their order."""
+def read_jobs(
+    paths: Paths, words: Sequence[str], chosen: Filter = NO_FILTER, *, simulated: bool, environment: bool = False
+) -> SelectedJobs:
+    """The jobs that the words and the filter select, in their order."""
     secrets = _secrets()
     with known(paths, simulated=simulated) as knowledge:
         store = knowledge.store
         assert isinstance(store, Store)
-        jobs = [job for job_id in find(store, words) if (job := store.job(job_id)) is not None]
+        jobs = [job for job_id in find(store, words, chosen=chosen) if (job := store.job(job_id)) is not None]
         details = [details_of(job, knowledge, secrets, environment=environment) for job in jobs]
         now = knowledge.now
-    reported = [replace(job, reported=read_latest(paths.report(job.id))) for job in details]
+    reported = [replace(line, reported=_reported(paths, job)) for line, job in zip(details, jobs, strict=True)]
     return SelectedJobs(SCHEMA, exactly(now), simulated, reported)
+
+
+def _reported(paths: Paths, job: Job) -> Latest | None:
+    """What its run reported; nothing for a job that waits to run again."""
+    if isinstance(job.state, Queued):
+        return None
+    return read_latest(paths.report(job.id), job.tries + isinstance(job.state, Active))
 
 
 def _secrets() -> tuple[str, ...]:
@@ -296,6 +314,8 @@ def details_of(
         variables=_shown(dict(spec.extra_env), secrets),
         environment=_environment(job, knowledge, secrets) if environment else None,
         early_signal="" if spec.signal is None else early_signal_text(spec.signal),
+        notify=tuple(text_for_json(shown_target(target)) for target in spec.notify),
+        notified=text_for_json(_notified(job, knowledge)) if spec.notify else "",
         advice=text_for_json(_advice(job, happened, knowledge)),
         order=tuple(_order(job, knowledge)),
     )
@@ -335,6 +355,15 @@ def known_line(job: Job, attempts: list[AttemptLine], knowledge: Knowledge) -> J
         peak_vram_bytes=last.peak_vram_bytes,
         utilisation_percent=last.utilisation_percent,
     )
+
+
+def _notified(job: Job, knowledge: Knowledge) -> str:
+    sender = queries.last_named(knowledge.store, notification_name(job.batch))
+    if sender is None or not isinstance(sender.state, Ended):
+        return "" if sender is None else "being sent"
+    attempts = knowledge.store.attempts(sender.id)
+    said = last_line(attempts[-1].log) if attempts else ""
+    return "sent" if sender.state.result == "done" else f"not sent: {said or outcome(sender.state)}"
 
 
 def _advice(job: Job, events: Sequence[Event], knowledge: Knowledge) -> str:

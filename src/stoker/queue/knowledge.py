@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
@@ -44,6 +44,9 @@ from stoker.store.queries import Load, Owned
 from stoker.store.reader import Reader
 from stoker.store.status_file import EngineStatus, read_status
 from stoker.store.writer import open_store
+
+if TYPE_CHECKING:
+    from stoker.core.logs.progress import Progress
 
 NO_ENGINE = "no engine runs (stoker engine start)"
 OLD_SECONDS = 2.0
@@ -220,10 +223,14 @@ class Knowledge:
         *,
         simulated: bool,
         active: list[Owned] | None = None,
+        report_of: Callable[[int], Path] | None = None,
         jobs_by_process: Mapping[int, int | None] | None = None,
         workers: Path | None = None,
     ) -> None:
-        """`active` are the jobs to show as placed, default all in the store; `workers` is the queue's directory."""
+        """`active` are the jobs to show as placed, default all in the store.
+
+        `report_of` names the file of a job's reports; `workers` is the queue's directory of workers.
+        """
         self.store = store
         self.statuses = statuses
         self.now = now
@@ -239,6 +246,8 @@ class Knowledge:
         )
         self._used = self._used_by_jobs(processes)
         self._workers = workers
+        self._report_of = report_of
+        self._logs_read = 0
         self._outcomes: dict[Dependency, Outcome] = {}
         self._learnt: dict[str, Learnt] = {}
         self._to_come: dict[tuple[str, Shape], Resources] = {}
@@ -276,6 +285,15 @@ class Knowledge:
     @cached_property
     def speeds(self) -> dict[int, float]:
         return speeds_of((job for job, _ in self.active), self.devices, self.learnt)
+
+    def progress(self, job: Job) -> Progress | None:
+        """The progress of a running job; of so many jobs as one screen shows."""
+        if self._report_of is None or self._logs_read >= MOST_LOGS:
+            return None
+        from stoker.store.progress import progress_of  # it loads the patterns of log lines
+
+        self._logs_read += 1
+        return progress_of(job, self._report_of(job.id), self.now)
 
     def clock(self, at: float) -> str:
         return clock_text(at, self.now)
@@ -400,7 +418,7 @@ class Knowledge:
     def _passed(self, job: Job, engine: str) -> str:
         """Which younger job goes first, and why; empty where the first one is older, as users expect."""
         first = self.places.outranked(job, engine)
-        return self.order_text(first) if first and first.job > job.id else ""
+        return self.order_text(first) if first and first.job > job.id and first.by != "priority" else ""
 
     def _not_eligible_text(self, why: NotEligible | NeverSatisfied) -> str:
         if isinstance(why, NeverSatisfied):
@@ -429,6 +447,12 @@ def _active_word(job: Job) -> JobWord:
             return "starting"
 
 
+def waiting_word(job: Job, now: float, outcome: Callable[[Dependency], Outcome]) -> JobWord:
+    """The word for a job that waits: queued, blocked by another job, or scheduled for later."""
+    hindered = why_not_eligible(job, now, outcome) if is_gated(job) else None
+    return "queued" if hindered is None else _queued_word(job, hindered)
+
+
 def _queued_word(job: Job, why: NotEligible | NeverSatisfied) -> JobWord:
     if isinstance(job.state, OnHold):
         return "held"
@@ -445,4 +469,4 @@ def known(paths: Paths, *, simulated: bool, statuses: EngineStatuses | None = No
     now = time.time()
     seen = statuses or read_statuses(paths, now)
     with contextlib.closing(open_store(paths)) as store, store.reading():
-        yield Knowledge(store, seen, now, simulated=simulated, workers=paths.workers)
+        yield Knowledge(store, seen, now, simulated=simulated, report_of=paths.report, workers=paths.workers)

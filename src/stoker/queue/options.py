@@ -17,6 +17,7 @@ from stoker.core.spec import Dependency, JobSpec, Resources, parse_array
 from stoker.core.units import parse_duration, parse_size, size_text
 from stoker.devices.interface import user_name
 from stoker.queue.signals import check_early_signal, parse_early_signal
+from stoker.queue.targets import parse_targets
 
 RETRY_RESULTS = ("failed", "oom", "timeout")
 """Results after which --retry-on may run a job again; a lost job is queued again anyway."""
@@ -57,6 +58,7 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     err: str | None = None
     name: str | None = None
     tag: dict[str, str] = {}
+    notify: str | None = None
 
 
 Kind = Literal["text", "number", "flag", "switch", "table"]
@@ -122,6 +124,8 @@ class Surroundings(Struct, frozen=True):
     commit: Callable[[str], str] = lambda _: ""
     """From a directory to the commit checked out there."""
     now: float = 0.0
+    terminal: str = ""
+    """The terminal of an interactive session, which is never run twice."""
     fill: bool = False
     """Whether placeholders in commands are filled."""
     slurm: bool = False
@@ -154,7 +158,7 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         signal=early,
         grace=30.0 if options.grace is None else parse_grace(options.grace),
         retries=check_count(options.retries or 0, "--retries"),
-        requeue=not options.no_requeue,
+        requeue=not options.no_requeue and not around.terminal,
         out=_output(options.out, cwd) or (options.array and around.array_out) or around.default_out,
         err=_output(options.err, cwd),
         group=options.group or "",
@@ -167,8 +171,10 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         fill=around.fill or options.array is not None,
         cap=bool(options.cap),
         mps_optional=bool(options.mps_optional),
+        notify=() if options.notify is None else parse_targets(options.notify),
         array_tasks=(len(array.indices), min(array.indices), max(array.indices)) if array else None,
         slurm_submit_dir=around.cwd if around.slurm else "",
+        terminal=around.terminal,
     )
 
 
@@ -454,6 +460,14 @@ OPTIONS = (
     Option("err", "File for the errors, where they should be apart from the output.", "PAT", "-e"),
     Option("name", "Name of the jobs.", "NAME", "-J", of_one_job=True, while_running=True),
     Option("tag", "Note something about the jobs (repeatable).", "K=V", kind="table", while_running=True),
+    Option(
+        "notify",
+        "Tell when the job, array or list has ended: a URL of apprise (ntfy://..., slack://...), or mail.",
+        "URL|mail",
+        is_list=True,
+        check=parse_targets,
+        while_running=True,
+    ),
 )
 """Every job option, in the order of `--help`."""
 

@@ -14,6 +14,7 @@ from stoker.core.device import Device
 from stoker.core.errors import Impossible, UsageError
 from stoker.core.spec import Command, JobSpec
 from stoker.core.units import size_text
+from stoker.queue.targets import why_not_sendable
 
 
 class Preflight:
@@ -50,6 +51,10 @@ class Preflight:
     def check_signal(self, spec: JobSpec) -> None:
         if spec.signal is not None and spec.limit is None:
             self._warn("--signal has no effect without a time limit; add -t")
+
+    def check_notify(self, spec: JobSpec) -> None:
+        if spec.notify and (reason := why_not_sendable(spec.notify)):
+            self._warn(f"--notify will not work: {reason}")
 
     def _warn(self, sentence: str) -> None:
         if sentence not in self._said:

@@ -1,17 +1,20 @@
-"""Find jobs by id, name or glob, and resolve --after."""
+"""Find jobs by id, name or glob, filter them, and resolve --after."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from stoker.core.errors import NoSuchJob, UsageError, did_you_mean
-from stoker.core.job import Job, Queued
+from stoker.core.job import Job, Queued, Result, Waiting
 from stoker.core.selectors import All, Last, Named, Numbers, Pick, Task, parse_selection, pick_text
 from stoker.core.spec import Dependency, parse_after
 from stoker.core.text import printable
+from stoker.queue.view_model import LETTERS
 from stoker.store import queries
+from stoker.store.filters import NO_FILTER, WAITING, Filter, ids_matching
 from stoker.store.queries import arrays_of, tasks_in
 from stoker.store.writer import Store
 
@@ -20,14 +23,73 @@ Scope = Literal["open", "ended"]
 _STATUS = "stoker status shows what there is"
 
 
-def find(store: Store, words: Sequence[str], scope: Scope = "open") -> list[int]:
+def find(store: Store, words: Sequence[str], scope: Scope = "open", chosen: Filter = NO_FILTER) -> list[int]:
     """Ids of the jobs that the words choose, in order and without repeats; every word must choose one.
 
     The first id of an array means all its tasks. A name means all open jobs of that name, or the newest where none is
-    open; `all` may mean none.
+    open; `all` may mean none. Without words, a filter chooses among all jobs.
     """
     picks = parse_selection(words)
-    return list(dict.fromkeys(job_id for pick in picks for job_id in _find_pick(store, pick, scope)))
+    found = list(dict.fromkeys(job_id for pick in picks for job_id in _find_pick(store, pick, scope)))
+    if chosen == NO_FILTER:
+        return found
+    matching = ids_matching(store, chosen, "any", found) if words else ids_matching(store, chosen, scope)
+    return _in_states(store, matching, chosen.states)
+
+
+# -- filters -------------------------------------------------------------------------------------
+
+OPEN_STATES = (*WAITING, "held", "starting", "running", "stopping")
+ENDED_STATES: tuple[str, ...] = get_args(Result)
+
+
+def parse_filter(
+    names: Sequence[str] = (), tags: Sequence[str] = (), groups: Sequence[str] = (), states: Sequence[str] = ()
+) -> Filter:
+    """A filter as users type it; states may be words or Slurm's letters, with commas between them."""
+    return Filter(tuple(names), tuple(map(_parse_tag, tags)), tuple(groups), tuple(_parse_states(states)))
+
+
+def refuse_states(chosen: Filter, known: Sequence[str], other: str) -> None:
+    """Refuse states that a command never shows; `other` is the command that does."""
+    for word in chosen.states:
+        if word not in known:
+            raise UsageError(f"no job here is {word}", f"{other} --state {word} shows such jobs")
+
+
+def _parse_tag(text: str) -> tuple[str, str]:
+    """`K=V`, where V may be a pattern; `K` is any value."""
+    name, equals, value = text.partition("=")
+    if not name:
+        raise UsageError(
+            f"--tag {printable(text)!r} has no name", "write it as --tag lr=0.1, or --tag lr for any value"
+        )
+    return name, value if equals else "*"
+
+
+def _parse_states(texts: Sequence[str]) -> list[str]:
+    known = (*OPEN_STATES, *ENDED_STATES)
+    found: list[str] = []
+    for word in (word.strip() for text in texts for word in text.split(",")):
+        letters = [one for one, code in LETTERS.items() if code == word.upper()]
+        meant: list[str] = [word.lower()] if word.lower() in known else [*letters]
+        if not meant:
+            hint = did_you_mean(word.lower(), known, f"there are {', '.join(known)}")
+            raise UsageError(f"unknown state {printable(word)!r}", hint)
+        found += meant
+    return list(dict.fromkeys(found))
+
+
+def _in_states(store: Store, ids: list[int], states: Sequence[str]) -> list[int]:
+    """The jobs in these states; SQL does not tell why a job waits."""
+    if not states or set(WAITING) <= set(states) or not set(WAITING) & set(states):
+        return ids
+    from stoker.queue.knowledge import waiting_word  # few commands need to know why a job waits
+
+    now = time.time()
+    waiting = [job for job in queries.jobs_of(store, ids) if isinstance(job.state, Waiting)]
+    other = {job.id for job in waiting if waiting_word(job, now, store.outcome) not in states}
+    return [job_id for job_id in ids if job_id not in other]
 
 
 def find_last(store: Store) -> list[int]:

@@ -194,6 +194,7 @@ class JobBuilder:
 
     def _settled(self, spec: JobSpec) -> JobSpec:
         self.preflight.check_signal(spec)
+        self.preflight.check_notify(spec)
         settled = self.preflight.settle_mps(spec, self.snapshot.devices if self.snapshot else ())
         if self.snapshot is not None and settled.resources.gpus:
             _refuse_impossible(settled, self.snapshot, self._policy)

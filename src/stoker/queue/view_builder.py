@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import islice
 from math import inf
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ from stoker.queue.view_model import (
 from stoker.queue.view_text import midnight
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
+from stoker.store.filters import NO_FILTER, WAITING, Filter, Group, counts_of_open, ids_matching, queued_groups
 from stoker.store.queries import Load, Period, Tasks, drained_key, paused_key
 
 SCHEMA = "stoker.status/1"
@@ -124,6 +126,9 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
     live = knowledge.live(job.id) if devices else None
     seen = None if started is None else knowledge.last_seen(engine, started)
     forecast = status if status and knowledge.last_seen(engine, 0.0) is None else None
+    progress = knowledge.progress(job) if word == "running" and seen is None else None
+    end = forecast.ends.get(job.id) if forecast else None
+    end = end if progress is None or progress.left is None else knowledge.now + progress.left
     return JobLine(
         id=job.id,
         label=id_text(job),
@@ -142,7 +147,7 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
         seconds=None if started is None else round(max(0.0, (seen or knowledge.now) - started), 3),
         limit_seconds=spec.limit,
         expected_start=moment(forecast.starts.get(job.id)) if forecast else None,
-        expected_end=moment(forecast.ends.get(job.id)) if forecast else None,
+        expected_end=moment(end),
         why=text_for_json(why),
         run="" if engine == QUEUE else text_for_json(status.label if status else engine),
         hook=spec.role == "hook",
@@ -154,6 +159,7 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
         speed=knowledge.speeds.get(job.id) if devices else None,
         last_seen=moment(seen),
         title=text_for_json(title_text(job)),
+        progress=None if progress is None else round(progress.fraction, 3),
         **_place(job, engine, knowledge, word),
     )
 
@@ -295,13 +301,22 @@ def together(holders: Holders, speeds: Mapping[int, float]) -> float | None:
 
 
 def status_of(
-    knowledge: Knowledge, host: str, limit: int | None, *, each_task: bool = False, on_finish_jobs: bool = False
+    knowledge: Knowledge,
+    host: str,
+    limit: int | None,
+    *,
+    each_task: bool = False,
+    on_finish_jobs: bool = False,
+    chosen: Filter = NO_FILTER,
 ) -> Status:
     """The queue now, with all active jobs and the first of those that wait."""
     statuses = knowledge.statuses
-    active = active_lines(knowledge, on_finish_jobs=on_finish_jobs)
-    queued = queued_lines(knowledge, limit, each_task=each_task, on_finish_jobs=on_finish_jobs)
-    counts = _counts(knowledge, on_finish_jobs=on_finish_jobs)
+    if chosen == NO_FILTER:
+        active = active_lines(knowledge, on_finish_jobs=on_finish_jobs)
+        queued = queued_lines(knowledge, limit, each_task=each_task, on_finish_jobs=on_finish_jobs)
+        counts = _counts(knowledge, on_finish_jobs=on_finish_jobs)
+    else:
+        active, queued, counts = _matching(knowledge, chosen, limit, each_task=each_task)
     return Status(
         schema=SCHEMA,
         at=exactly(knowledge.now),
@@ -314,9 +329,42 @@ def status_of(
         counts=counts,
         hidden=_hidden(counts, len(active), queued),
         today=queries.past_counts(knowledge.store, Period(midnight(knowledge.now), on_finish_jobs=on_finish_jobs)),
-        expected_empty=moment(statuses.queue.empty) if statuses.queue and statuses.lives else None,
+        expected_empty=expected_empty(statuses, counts),
         notes=[text_for_json(note) for note in _notes(statuses)],
+        filtered=chosen != NO_FILTER,
     )
+
+
+def expected_empty(statuses: EngineStatuses, counts: Counts) -> datetime | None:
+    """When the queue will be empty; the engine's forecast may be older than the end of the last job."""
+    if statuses.queue is None or not statuses.lives or not (counts.active or counts.waiting):
+        return None
+    return moment(statuses.queue.empty)
+
+
+def _matching(
+    knowledge: Knowledge, chosen: Filter, limit: int | None, *, each_task: bool
+) -> tuple[list[JobLine], list[JobLine], Counts]:
+    """The active jobs that a filter chooses, the first of those that wait, and how many there are."""
+    store, states = knowledge.store, chosen.states
+    ids = set(ids_matching(store, chosen, "open", [job.id for job, _ in knowledge.active]))
+    active = [job_line(job, engine, knowledge) for job, engine in knowledge.active if job.id in ids]
+    partly = 0 < len(set(WAITING) & set(states)) < len(WAITING)  # SQL does not tell why a job waits
+    groups = queued_groups(store, chosen, None if partly else limit, each_task=each_task)
+    queued = [_group_line(group, knowledge) for group in groups]
+    stored = counts_of_open(store, chosen)
+    held, waiting = stored.get("held", 0), stored.get("waiting", 0)
+    if partly:
+        queued = [line for line in queued if line.state in states]
+        waiting = sum(line.tasks for line in queued) - held
+    return active, queued[:limit], Counts(len(active), waiting, held)
+
+
+def _group_line(group: Group, knowledge: Knowledge) -> JobLine:
+    first, last = knowledge.store.job(group.first), knowledge.store.job(group.last)
+    assert first is not None
+    assert last is not None
+    return _tasks_line(Tasks(group.size, first, last), group.engine, knowledge)
 
 
 def engine_line(knowledge: Knowledge) -> EngineLine:

@@ -226,6 +226,8 @@ class JobLine(Struct, frozen=True):
     """When an engine last confirmed that it runs; null while one watches it. `seconds` counts until then."""
     title: str = ""
     """What screens call it: its name, its command, or its Python call with arguments."""
+    progress: float | None = None
+    """How much of a running job is done, from 0 to 1: what it reported, else what its log shows."""
     place: int | None = None
     """Its place among the waiting jobs in the order in which they will start, as far as is known; 1 is the next."""
     expected_seconds: float | None = None
@@ -240,6 +242,39 @@ class Counts(Struct, frozen=True):
     active: int
     waiting: int
     held: int
+
+
+class GroupLine(Struct, frozen=True):
+    """The open jobs of one group."""
+
+    group: str
+    """Empty for jobs without a group."""
+    active: int
+    waiting: int
+    held: int
+    gpus: int
+    """GPUs that its jobs have; one that two of them share counts twice."""
+    limit: int | None = None
+    """How many of its jobs may run at once."""
+
+
+class UserLine(Struct, frozen=True):
+    """What one user has of the machine, and waits for."""
+
+    user: str
+    you: bool
+    running: int
+    """Jobs of yours; leases of another user, each for one job at a time."""
+    gpus: int
+    vram_bytes: int | None
+    """Reserved on all GPUs; null if another user has whole GPUs."""
+    waiting: int | None
+    """Your waiting jobs; unknown of other users."""
+    waiting_gpus: int | None
+    """GPUs that the waiting jobs of another user could take now."""
+    waiting_since: datetime | None
+    recent_gpu_hours: float | None
+    """As fair share counts them, with a half-life of one hour; only known of users who wait."""
 
 
 class Status(Struct, frozen=True):
@@ -260,6 +295,12 @@ class Status(Struct, frozen=True):
     """How many jobs ended since midnight, by how they ended."""
     expected_empty: datetime | None
     notes: list[str]
+    filtered: bool = False
+    """Whether jobs and counts are only those that a filter chose."""
+    groups: list[GroupLine] = []
+    """With --by-group."""
+    users: list[UserLine] = []
+    """With --by-user."""
 
 
 NoticeMark = Literal["failed", "again", "note"]

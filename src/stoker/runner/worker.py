@@ -62,6 +62,7 @@ class Attempt:
         self.key: str = order["attempt"]
         self.pid = pid
         self.mps_terminate: list[str] | None = order.get("mps_terminate")
+        self.has_terminal = bool(order.get("terminal"))
         self.began = time.monotonic()
         self.began_at = _boot_clock()
         self.set_limit(order)
@@ -343,6 +344,8 @@ class Worker:
         attempt.clear_limit()  # the first reason stays
         if attempt.kill_at is None and grace > 0:
             processes.send(_descendants(), number)
+            if attempt.has_terminal and number == signal.SIGTERM:  # which interactive shells ignore
+                processes.send(_descendants(), signal.SIGHUP)
         attempt.kill_at = kill_at if attempt.kill_at is None else min(kill_at, attempt.kill_at)
         self._keep_time()
 

@@ -31,6 +31,8 @@ MODEL = CARDS[0].model
 KINDS = {
     "new": Learnt(),
     "small": Learnt((100.0,), {MODEL: Runs((2 * GIB,), (20,))}),
+    "alike": Learnt((100.0,), {MODEL: Runs((2 * GIB,), (20,))}),
+    "third": Learnt((100.0,), {MODEL: Runs((2 * GIB,), (20,))}),
     "large": Learnt((1850.0,), {MODEL: Runs((15 * GIB,), (90,))}),
     "busy": Learnt((700.0,), {MODEL: Runs((4 * GIB,), (95,))}),
 }
@@ -128,6 +130,14 @@ def test_lanes_change_nothing(waiting: list[Job], slots: list[Slot], policy: Pol
     assert list(decided.starts) == one_by_one(waiting, slots, policy)
     started = {start.job.id for start in decided.starts}
     assert all((decided.reason(job) is None) == (job.id in started) for job in waiting)
+
+
+@settings(max_examples=100, derandomize=True, deadline=None)
+@given(st.lists(st.sampled_from(["small", "alike", "third"]), min_size=3, max_size=8))
+def test_lanes_change_nothing_among_kinds_that_share_one(kinds: list[str]) -> None:
+    """A start makes the next job of its kind more work; that hides no job of another kind in the same lane."""
+    waiting = [replace(a_job(number, since=NOW - 600), kind=kind) for number, kind in enumerate(kinds, 1)]
+    assert list(planned(a_queue(*waiting), [], Policy()).starts) == one_by_one(waiting, [], Policy())
 
 
 @settings(max_examples=100, derandomize=True, deadline=None)

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from stoker.cli.completion import complete_jobs
+from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import controlling
 from stoker.cli.views.changes import ChangeResult, report, result
 from stoker.core.errors import UsageError
@@ -34,12 +35,14 @@ from stoker.queue.select import find, jobs_in_order
 from stoker.queue.view_text import LocalZone
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
+from stoker.store.filters import NO_FILTER, Filter, ids_matching
 
 DAY = 86400.0
 
 
 @click.command(name="retry")
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
+@filter_options
 @click.option("--failed", is_flag=True, help="Of these jobs, those that did not succeed; else of all of the last day.")
 @click.option("--since", metavar="WHEN", help="With --failed: what ended since then, for example 2h, 08:00 or 7d.")
 @click.option("--only", is_flag=True, help="Leave alone what was skipped because of these jobs.")
@@ -51,6 +54,7 @@ DAY = 86400.0
 def command(
     *,
     ids: tuple[str, ...],
+    chosen: Filter,
     failed: bool,
     since: str | None,
     only: bool,
@@ -68,16 +72,19 @@ def command(
     \b
       stoker retry 12                job 12, or all tasks of array 12
       stoker retry --failed          what failed in the last 24 hours
+      stoker retry --tag sweep=3 --state oom
       stoker retry 12 --vram +20%    with more GPU memory than the last time
     """
-    if not ids and not failed:
-        raise UsageError("there is nothing to run again", "name jobs, or say --failed")
+    filtered = chosen != NO_FILTER
+    if not ids and not failed and not filtered:
+        raise UsageError("no jobs given", "name them, or use --failed, --name, --tag, --group or --state")
     if since is not None and (ids or not failed):
         raise UsageError("--since is for --failed without ids", f"write it as --failed --since {since}")
     with opened(sim) as control:
-        found = _chosen(control, ids, failed=failed) if ids else _recently_failed(control, since)
-        if not found and ids:
-            warn("nothing has failed" if failed else "nothing is over")
+        recent = failed and not ids
+        found = _recently_failed(control, since, chosen) if recent else _chosen(control, ids, chosen, failed=failed)
+        if not found and not recent:
+            warn("no job matches" if filtered else "no job has failed" if failed else "no job has ended")
         along = [] if only else skipped_because(control.store, found)
         retries = [*_retries(control, found, vram), *_retries(control, along, None)]
         after = [one.job for one in retries] if dry_run else _retry(control, retries)
@@ -86,8 +93,8 @@ def command(
         return report("retry", results, as_json=as_json, dry_run=dry_run)
 
 
-def _chosen(control: Control, ids: Sequence[str], *, failed: bool) -> list[Job]:
-    named = find(control.store, ids, "ended")
+def _chosen(control: Control, ids: Sequence[str], chosen: Filter, *, failed: bool) -> list[Job]:
+    named = find(control.store, ids, "ended", chosen)
     jobs = jobs_in_order(control.store, queries.failed_among(control.store, named) if failed else named)
     for job in jobs:
         if not isinstance(job.state, Ended):
@@ -97,11 +104,11 @@ def _chosen(control: Control, ids: Sequence[str], *, failed: bool) -> list[Job]:
     return jobs
 
 
-def _recently_failed(control: Control, since: str | None) -> list[Job]:
+def _recently_failed(control: Control, since: str | None, chosen: Filter) -> list[Job]:
     now = time.time()
     begin = now - DAY if since is None else parse_since(since, now, LocalZone())
     when = "of the last 24 h" if since is None else f"since {since}"
-    failed = queries.failed_since(control.store, QUEUE, begin)
+    failed = ids_matching(control.store, chosen, "ended", queries.failed_since(control.store, QUEUE, begin))
     if failed:
         warn(f"{count_text(len(failed), 'failed job')} {when}")
     else:

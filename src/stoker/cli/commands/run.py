@@ -17,6 +17,7 @@ from stoker.cli.job_options import DASHES, TYPED, TYPED_OPTIONS, TypedCommand, j
 from stoker.cli.output_options import wants_json
 from stoker.core.errors import UsageError
 from stoker.core.spec import parse_array, shell_of
+from stoker.core.units import parse_duration
 from stoker.queue.config import config_here
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list, spread
 from stoker.queue.options import JobOptions
@@ -44,9 +45,13 @@ from stoker.runner.forkserver_client import Forkserver
 @click.option("--dry-run", is_flag=True, help="Show what would run where, and run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="At the end print everything as one JSON value.")
 @click.option("--no-bar", is_flag=True, help="No live display; one line per event.")
+@click.option("--pty", is_flag=True, help="Give the command this terminal, as stoker shell does.")
+@click.option("--idle", metavar="DUR", help="With --pty: end the session after so long without any use.")
 @click.option("--demo", is_flag=True, help="Show what it looks like on four simulated GPUs, in about 20 seconds.")
 @click.pass_context
-def command(context: click.Context, /, words: tuple[str, ...], file: str | None, demo: bool, **values: Any) -> int:
+def command(
+    context: click.Context, /, words: tuple[str, ...], file: str | None, demo: bool, pty: bool, **values: Any
+) -> int:
     """Run a job list, one command per line, each on GPUs of its own; or run one script or command.
 
     \b
@@ -66,6 +71,11 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     .toml or .csv holds the options of each job too. Ctrl-C lets running jobs finish, a second one stops them,
     a third kills them.
     """
+    if pty:
+        _refuse_with_terminal({**values, "file": file, "demo": demo})
+        return run_session(values, words or (shell_of(os.environ),), forward_ports=bool(words))
+    if values["idle"] is not None:
+        raise UsageError("--idle is for interactive sessions", "add --pty, or use -t for a time limit")
     options = options_from(values)
     values["as_json"] = wants_json(values["as_json"])
     values |= {"options": options, "demo": demo, "typed": context.meta[TYPED]}
@@ -91,6 +101,30 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
         items.tasks = () if options.array is None else parse_array(options.array).indices
         return _run(values, kind, items)
     return _run(values, kind, spread(items, options))
+
+
+def _refuse_with_terminal(values: dict[str, Any]) -> None:
+    """Refuse what has no meaning for one command in this terminal."""
+    others = ("file", "demo", "dry_run", "as_json", "resume", "halt", "results", "joblog", "jobs")
+    given = [name.removeprefix("as_").replace("_", "-") for name in others if values[name]]
+    if given:
+        raise UsageError(f"--{given[0]} cannot be used with --pty", "leave one of them out")
+
+
+def run_session(values: dict[str, Any], words: tuple[str, ...], *, forward_ports: bool) -> int:
+    """Run a command in this terminal. The relay is forked first, while this process is small and has no threads."""
+    from stoker.cli.relay import Relay
+
+    options = options_from(values)
+    for name in ("array", "out", "err"):
+        if getattr(options, name):
+            raise UsageError(f"--{name} has no meaning for a session", "leave it out; script(1) keeps a log of one")
+    if values["idle"] is not None:
+        parse_duration(values["idle"])
+    config = config_here(say)
+    with contextlib.closing(Relay(forward_ports=forward_ports)) as relay:
+        values |= {"options": config.completed(options), "settings": config.engine, "relay": relay, "dry_run": False}
+        return _run(values, "--", [Listed(command_of(words, shell_of(os.environ)), COMMAND_LINE)])
 
 
 def _run(values: dict[str, Any], label: str, items: Sequence[Listed | Unusable] | Lines) -> int:

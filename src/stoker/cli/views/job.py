@@ -13,6 +13,7 @@ from stoker.cli.views.text import (
     Line,
     Span,
     amount_text,
+    clip,
     clipped,
     fitting,
     heading,
@@ -89,6 +90,7 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
         ("priority", str(details.priority) if details.priority else ""),
         ("group", details.group),
         ("tags", ", ".join(f"{name}={value}" for name, value in details.tags.items())),
+        ("notify", ", ".join(filter(None, (*details.notify, details.notified)))),
         ("run", details.run),
         ("commit", details.commit),
         ("variables", ", ".join(f"{name}={value}" for name, value in details.variables.items())),
@@ -240,29 +242,36 @@ def render_history(history: History, width: int, sim: str = "") -> list[Line]:
     return [clipped(line, width) for line in (title, *table, (last,))]
 
 
-def _past_table(jobs: Sequence[PastLine], now: float, width: int) -> list[Line]:
+def _past_table(past: Sequence[PastLine], now: float, width: int) -> list[Line]:
+    """By end; jobs whose ends look the same are in the order of their ids."""
+    jobs = sorted(past, key=lambda job: (job.ended.timestamp() // 60, job.id))
     waits = ["-" if job.wait_seconds is None else span_text(job.wait_seconds) for job in jobs]
     runs = ["-" if job.run_seconds is None else watch_text(job.run_seconds) for job in jobs]
+    exits = [f"signal {job.signal}" if job.signal else or_dash(job.exit_code) for job in jobs]
     columns = [
-        Column("ID", [Span(job.label, "id") for job in jobs], 9, most=18),
-        Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 8),
-        Column("EXIT", [Span(f"signal {job.signal}" if job.signal else or_dash(job.exit_code)) for job in jobs], 6),
-        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 4, most=7),
+        Column("ID", [Span(job.label, "id") for job in jobs], 10, most=18),
+        Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 9),
+        Column("EXIT", list(map(Span, exits)), 5),
+        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 3, most=7),
         Column("VRAM", [Span(vram_text(job.vram_mode, job.vram_bytes)) for job in jobs], 0, right=True),
-        Column("PEAK", [Span(peak_text(job.peak_vram_bytes, job.reserved_bytes)) for job in jobs], 3, right=True),
+        Column("PEAK", [Span(peak_text(job.peak_vram_bytes, job.reserved_bytes)) for job in jobs], 4, right=True),
         Column("UTIL", [Span(or_dash(job.utilisation_percent, "{}%")) for job in jobs], 1, right=True),
         Column("WAITED", list(map(Span, waits)), 2, right=True),
-        Column("RAN", list(map(Span, runs)), 7, right=True),
-        Column("ENDED", [Span(clock_text(job.ended.timestamp(), now)) for job in jobs], 5, right=True),
+        Column("RAN", list(map(Span, runs)), 8, right=True),
+        Column("GPU-H", [Span(f"{job.gpu_hours:.2f}" if job.gpus else "-") for job in jobs], 7, right=True),
+        Column("ENDED", [Span(clock_text(job.ended.timestamp(), now)) for job in jobs], 6, right=True),
     ]
-    last = [
-        (
-            Span(one_line(job.title or job.name or job.command)),
-            Span(f" ({printable(job.note)})" if job.note else "", "faint"),
-        )
-        for job in jobs
-    ]
-    return table_lines(columns, "NAME / COMMAND", last, width, LEAST_NAME)
+    least = max(LEAST_NAME, width * 2 // 5) if any(job.note for job in jobs) else LEAST_NAME
+    return table_lines(columns, "NAME / NOTE", [_past_name(job, width // 6) for job in jobs], width, least)
+
+
+def _past_name(job: PastLine, longest: int) -> Line:
+    """How many tasks ended how, the name, and why it failed."""
+    counts = (Span(f"{results_text(job.counts)}: "),) if job.counts else ()
+    said = printable(job.note) or (f"exit {job.exit_code}" if job.state == "failed" and job.exit_code else "")
+    note = (Span(f" ({said})", LOOKS.get(job.state, "")),) if said else ()
+    name = one_line(job.title or job.name or job.command)
+    return *counts, Span(clip(name, longest) if note else name), *note
 
 
 def peak_text(peak: int | None, reserved: int | None) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from stoker.cli.views.counts import counts_line
 from stoker.cli.views.gpus import memory_cells
 from stoker.cli.views.text import (
     EMPTY,
@@ -33,15 +34,11 @@ from stoker.core.job import JobEvent
 from stoker.core.text import printable
 from stoker.core.units import count_text, duration_text, size_text
 from stoker.queue.run_view import Recent
-from stoker.queue.view_model import DeviceLine, JobLine, Notice, RunCounts, RunStatus
+from stoker.queue.view_model import DeviceLine, JobLine, Notice, RunStatus
 
 SPARE_ROWS = 2
 """Rows of the terminal that stay free, so that messages above the display can be read."""
-SPARE_COLUMNS = 4
-"""Columns of the last line that stay free, for the ^C that a terminal echoes there."""
 MOST_NOTICES = 10
-LONGEST_BAR = 40
-SHORTEST_BAR = 8
 LEAST_SAID = 16
 """Columns for a failure's own words; the command that shows its log is left out if there are fewer."""
 
@@ -77,7 +74,14 @@ def render_run(status: RunStatus, width: int, height: int) -> list[Line]:
     room -= len(news)
     above = [EMPTY] if room >= 2 else []
     below = [EMPTY] if room >= 2 and news else []
-    lines = [_heading(status, width), *above, *rows, *below, *news, counts_line(status, width)]
+    lines = [
+        _heading(status, width),
+        *above,
+        *rows,
+        *below,
+        *news,
+        counts_line(status.counts, status.elapsed, status.left, width),
+    ]
     return [clipped(line, width) for line in lines]
 
 
@@ -95,38 +99,6 @@ def _near(path: str) -> str:
     if path.startswith(here + "/"):
         return "." + path.removeprefix(here)
     return "~" + path.removeprefix(home) if path.startswith(home + "/") else path
-
-
-def counts_line(status: RunStatus, width: int) -> Line:
-    """`━━━━━━───  6/24  5 ok 1 failed 6 running 12 waiting  [01:24<03:40]`."""
-    counts, room = status.counts, width - SPARE_COLUMNS
-    clock = f"[{duration_text(status.elapsed)}<{rough_text(status.left)}]"
-    line = next((line for line in _counts(counts, clock) if line_cells(line) <= room), None)
-    if line is None:
-        return (Span(f" {counts.ended}/{counts.total}"),)
-    space = min(LONGEST_BAR, room - line_cells(line) - 1)
-    space = space if space >= SHORTEST_BAR else 0
-    good, over = (count * space // max(1, counts.total) for count in (counts.ok, counts.ended))
-    bar = Span("━" * good, "good"), Span("━" * (over - good), "bad"), Span("─" * (space - over), "faint")
-    return (Span(" "), *bar, *line)
-
-
-def _counts(counts: RunCounts, clock: str) -> Iterator[Line]:
-    """The counts in words, then ever shorter."""
-    share = f" {counts.ended}/{counts.total}{'+' if counts.open_ended else ''}  "
-    failed = [Span(f"{counts.failed} failed ", "bad")] if counts.failed else []
-    rest = f"{counts.running} running {counts.waiting} waiting  "
-    yield Span(share), Span(f"{counts.ok} ok ", "good"), *failed, Span(rest), Span(clock, "faint")
-    yield Span(share), Span(f"{counts.ok} ok ", "good"), *failed, Span(f" {clock}", "faint")
-    yield Span(share), *failed
-
-
-def rough_text(seconds: float | None) -> str:
-    """An estimate, rounded up to no more digits than it deserves; `?` if unknown."""
-    if seconds is None:
-        return "?"
-    step = 5 if seconds < 120 else 30 if seconds < 1200 else 300
-    return duration_text(-(-seconds // step) * step)
 
 
 # -- devices -------------------------------------------------------------------------------------

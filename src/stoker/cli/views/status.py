@@ -61,13 +61,28 @@ def render_status(status: Status, width: int, height: int | None, sim: str = "")
     room -= len(top) + 2 * len(gap)
     least_jobs = min(len(status.jobs), 3) + 1 if status.jobs else 1
     devices = device_table(status.devices, now, width, room - least_jobs, speeds=width >= WIDE)
+    if status.groups or status.users:
+        return _summary(status, width, room + 1)
     shown = _chosen(status.jobs, room - len(devices) - 1)
     jobs = job_table(shown, now, width) if shown else []
     if not any((status.counts.active, status.counts.waiting, status.counts.held)):
         jobs = [(Span(f"the queue is empty; put something into it: stoker submit{sim} python train.py"),)]
+    if status.filtered and not shown:
+        jobs = [(Span("no job matches the filter"),)]
     parts = [part for part in (top, devices, [*jobs, *_last_line(status, shown, width, sim)]) if part]
     lines = [line for part in parts for line in (*gap, *part)]
     return [clipped(line, width) for line in lines[len(gap) :]]
+
+
+def _summary(status: Status, width: int, room: int) -> list[Line]:
+    """Counts of groups or users in place of devices and jobs."""
+    from stoker.cli.views.summary import group_table, user_table
+
+    now = status.at.timestamp()
+    lines = group_table(status.groups, width) if status.groups else user_table(status.users, now, width)
+    more = [(Span(f" … {len(lines) - room} more (--plain)", "faint"),)] if len(lines) > room + 1 else []
+    shown = lines[:room] if more else lines
+    return [clipped(line, width) for line in (_heading(status, width), *_note_lines(status), *shown, *more)]
 
 
 # -- jobs ----------------------------------------------------------------------------------------
@@ -185,4 +200,5 @@ def _hidden(status: Status, shown: Sequence[JobLine], width: int, sim: str) -> s
 def results_text(counts: Mapping[str, int]) -> str:
     """`212 done, 3 failed`."""
     others = [f"{count} {word}" for word, count in sorted(counts.items()) if word != "done" and count]
-    return ", ".join([f"{counts.get('done', 0)} done", *others])
+    done = [f"{counts.get('done', 0)} done"] if counts.get("done") or not others else []
+    return ", ".join([*done, *others])

@@ -44,6 +44,7 @@ from stoker.sites.machine.fairshare import Sharing, Usage
 from stoker.sites.machine.learning import Learning
 from stoker.sites.machine.mps import POLL_INTERVAL
 from stoker.sites.machine.observation import REFRESH_INTERVAL, Observation
+from stoker.sites.machine.progress import ExpectedEnds
 from stoker.sites.machine.ref import adopted_lease, read_ref
 from stoker.sites.machine.shortages import Shortages
 from stoker.sites.machine.telemetry import Telemetry
@@ -112,6 +113,7 @@ class MachineSite:
         self._sharing = Sharing(ledger, self._usage, context.label)
         self._telemetry = Telemetry(self._allocations, runner, jobs.active, context.store.uses)
         self._learning = Learning(self._telemetry, self._history, jobs)
+        self._ends = ExpectedEnds(jobs.active, context.paths.report)
         self._shortages = Shortages(jobs, runner, str(context.paths.state))
         self._worker_events = WorkerEvents(
             jobs,
@@ -381,6 +383,7 @@ class MachineSite:
         now, observation = self._jobs.clock(), self._observation
         waiting = WaitingJobs() if self._draining else self._jobs.waiting
         slots = self._allocations.slots(self._jobs.active, 0.0, now)
+        slots = self._ends.applied(slots, now) if waiting else slots
         lanes = None if self._draining else self._lanes
         seen, leases = observation.snapshot, observation.leases
         present = Now(waiting, slots, seen, leases, self._policy, now, self._estimate, lanes)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from stoker.cli.commands.engine import COMMANDS
+from stoker.cli.commands.cluster import COMMANDS as CLUSTER_COMMANDS
+from stoker.cli.commands.engine import COMMANDS as ENGINE_COMMANDS
 from stoker.cli.main import VERBS
 from support.cli import Stoker
 from support.wait import PATIENCE_SECONDS
@@ -34,8 +35,10 @@ def pages(generator: dict[str, Any]) -> dict[str, str]:
 
 
 def test_every_verb_has_its_page(pages: dict[str, str]) -> None:
-    """The engine commands too, but no hidden one."""
-    expected = {"stoker", *(f"stoker-{verb}" for verb in VERBS), *(f"stoker-engine-{room}" for room in COMMANDS)}
+    """The commands of the engine and of clusters too, but no hidden one."""
+    below = {"engine": ENGINE_COMMANDS, "cluster": CLUSTER_COMMANDS}
+    expected = {"stoker", *(f"stoker-{verb}" for verb in VERBS)}
+    expected |= {f"stoker-{verb}-{name}" for verb, names in below.items() for name in names}
     assert set(pages) == expected
 
 

@@ -84,9 +84,7 @@ def command(
     if demo:
         if words or file is not None or options != JobOptions():
             raise UsageError("--demo brings its own jobs", "leave out the list and the options of jobs")
-        from stoker.cli.commands.demo import demo_jobs
-
-        return _run(values, "--demo", demo_jobs())
+        return _run_demo(values)
     kind, items, script = _meant(context, words, file)
     if kind == "help":
         click.echo(context.get_help())
@@ -105,6 +103,17 @@ def command(
         items.tasks = () if options.array is None else parse_array(options.array).indices
         return _run(values, kind, items)
     return _run(values, kind, spread(items, options))
+
+
+def _run_demo(values: dict[str, Any]) -> int:
+    """Run the demonstration in a queue of its own, which is removed afterwards."""
+    import tempfile
+
+    from stoker.cli.commands.demo import demo_jobs
+
+    with tempfile.TemporaryDirectory(prefix="stoker-demo-", ignore_cleanup_errors=True) as state:
+        os.environ["STOKER_STATE"] = state
+        return _run(values, "--demo", demo_jobs())
 
 
 def _refuse_with_terminal(values: dict[str, Any]) -> None:

@@ -87,6 +87,13 @@ def test_one_answer_or_a_moment_decides_nothing(answers: Answers) -> None:
     assert judge(NOTHING, answers) == "waits"
 
 
+def test_a_task_that_slurm_gave_up_is_taken_back_at_once() -> None:
+    """Making its claim shows beyond doubt whether it began."""
+    assert judge(NOTHING, Answers(SlurmFact("FAILED"), 1)) == "take back"
+    assert judge(NOTHING, Answers(SlurmFact("CANCELLED"), 1)) == "called off"
+    assert judge(STARTED, Answers(SlurmFact("FAILED"), 1)) == "runs"
+
+
 def test_answers_count_while_they_agree() -> None:
     """A task that is known again begins anew."""
     over, runs = SlurmFact("FAILED"), SlurmFact("RUNNING")

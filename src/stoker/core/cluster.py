@@ -69,7 +69,7 @@ class JournalFact(NamedTuple):
 Verdict = Literal[
     "waits", "runs", "ended", "timeout", "out of memory", "cancelled", "preempted", "lost", "take back", "called off"
 ]
-"""`take back`: it has not started; whoever makes its claim decides. `called off`: the same, cancelled in Slurm."""
+"""`take back`: make its claim; if that works, it never began. `called off`: the same, and it was cancelled in Slurm."""
 
 _ENDS: Mapping[str, Verdict] = {
     "CANCELLED": "cancelled",
@@ -84,15 +84,15 @@ def judge(journal: JournalFact, answers: Answers) -> Verdict:
     """What became of an attempt. The journal must have been read after the last of the answers was given."""
     if journal.ended:
         return "ended"
-    if not _is_settled(answers):
-        return "runs" if journal.started else "waits"
     state = answers.fact.state if answers.fact is not None else ""
     if journal.started:
-        return _ENDS.get(state, "lost")
-    return "called off" if state == "CANCELLED" else "take back"
+        return _ENDS.get(state, "lost") if is_settled(answers) else "runs"
+    if state in ENDED_STATES or is_settled(answers):
+        return "called off" if state == "CANCELLED" else "take back"
+    return "waits"
 
 
-def _is_settled(answers: Answers) -> bool:
+def is_settled(answers: Answers) -> bool:
     """Whether Slurm says for long enough that it does no more for the task."""
     over = answers.fact is None or answers.fact.is_over
     return over and answers.times >= ANSWERS_NEEDED and answers.seconds >= SETTLE_SECONDS

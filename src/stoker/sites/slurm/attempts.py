@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from stoker.core.cluster import Answers, JournalFact, SlurmFact, heard, judge, loss_text, said
+from stoker.core.cluster import Answers, JournalFact, SlurmFact, heard, is_settled, judge, loss_text, said
 from stoker.core.job import Active, Cancelled, Event, Exited, Job, Lost, Paused, Returned, Started, started_at
 from stoker.core.launch import attempt_key
 from stoker.core.logs.oom import find_oom
@@ -161,8 +161,9 @@ class Judgement:
         """Slurm does no more for an attempt that has no start in its journal: its claim tells whether it began."""
         now = self._jobs.clock()
         if not bundle.folder.claim(attempt.index):
-            self._jobs.apply(job, Lost(attempt.number, now, loss_text(attempt.answers)))
-            return True
+            if is_settled(attempt.answers):  # else the journal may only be late
+                self._jobs.apply(job, Lost(attempt.number, now, loss_text(attempt.answers)))
+            return is_settled(attempt.answers)
         fact = attempt.answers.fact
         if called_off:
             job = self._jobs.apply(job, Cancelled(now, "cancelled in Slurm"))

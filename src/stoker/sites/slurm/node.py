@@ -7,6 +7,7 @@ crash of Slurm's controller, finds the claim taken and does nothing.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -20,6 +21,8 @@ from stoker.sites.slurm.shared import BundleFolder
 
 STOPS_INTERVAL = 10.0
 """Seconds between two looks for an order to stop, where no signal of Slurm's comes through."""
+TERM_SECONDS = 0.2
+"""How much later than the command this process may get Slurm's TERM."""
 GPUS = "\0"
 """Stands for the GPUs of the node in orders; no argument or variable can contain it."""
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
@@ -61,7 +64,7 @@ class TaskWorker(Worker):
 
     def _write(self, record: journal.Record) -> None:
         """Write and sync. Of an attempt that Slurm ended no end is written: what Slurm says of it counts."""
-        if isinstance(record, journal.AttemptExited) and self._ended_by_slurm:
+        if isinstance(record, journal.AttemptExited) and self._was_ended_by_slurm(record):
             return
         line = journal.line_of(record)
         if isinstance(record, journal.AttemptStarted):
@@ -69,6 +72,13 @@ class TaskWorker(Worker):
         os.pwrite(self._journal, line, self._offset)
         os.fsync(self._journal)
         self._offset += len(line)
+
+    def _was_ended_by_slurm(self, end: journal.AttemptExited) -> bool:
+        """Whether Slurm's TERM came. It reaches the command and this process one after the other."""
+        if not self._ended_by_slurm and end.why == "exited":
+            late = select.select([self._alarm], [], [], TERM_SECONDS if end.code else 0.0)[0]
+            self._ended_by_slurm = bool(late) and signal.SIGTERM in self._alarm.recv(4096)
+        return self._ended_by_slurm
 
 
 def run_task(folder: BundleFolder, index: int, environment: Mapping[str, str]) -> None:

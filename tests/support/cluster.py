@@ -31,13 +31,15 @@ RAN = "echo $STOKER_JOB_ID >> ran; "
 class ClusterQueue(Stoker):
     """Types `stoker ...` where a cluster is configured."""
 
-    def __init__(self, home: Path, slurm: Slurm, **settings: object) -> None:
+    def __init__(self, home: Path, slurm: Slurm, *, sim: str = "", **settings: object) -> None:
+        """`sim` are simulated GPUs for pilots."""
         super().__init__(home)
+        self.environment |= {"STOKER_SIM": sim} if sim else {}
         self.slurm = slurm
         self.shared = home / "shared"
         self.environment |= {"XDG_CONFIG_HOME": str(home / "config"), **slurm.environment}
         self.environment["PATH"] = f"{Path(sys.executable).parent}:{slurm.environment['PATH']}"
-        self.paths = find_paths(self.environment, socket.gethostname(), simulated=False)
+        self.paths = find_paths(self.environment, socket.gethostname(), simulated=bool(sim))
         self.configure(**settings)
 
     def configure(self, **settings: object) -> None:

@@ -26,8 +26,8 @@ SEEDS = 20
 
 
 @contextlib.contextmanager
-def queue_on(home: Path, slurm: Slurm, **settings: object) -> Iterator[ClusterQueue]:
-    with contextlib.closing(ClusterQueue(home, slurm, **settings)) as queue:
+def queue_on(home: Path, slurm: Slurm) -> Iterator[ClusterQueue]:
+    with contextlib.closing(ClusterQueue(home, slurm)) as queue:
         yield queue
 
 

@@ -162,6 +162,16 @@ def run(sim: str | None, stay: bool, ready_fd: int | None, restartable: bool, cl
     return 0
 
 
+@command.command(name="pilot", hidden=True)
+@click.argument("folder", type=click.Path(path_type=Path))
+def pilot(folder: Path) -> int:
+    """Be a pilot, on a node of a cluster."""
+    from stoker.cli.commands.engine_pilot import serve_pilot
+
+    serve_pilot(folder)
+    return 0
+
+
 @command.command(name="stop")
 @_simulated
 @click.option("--drain", is_flag=True, help="Start nothing more, and leave when nothing runs.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from stoker.core.cluster import Answers, JournalFact, SlurmFact, heard, is_settled, judge, loss_text, said
@@ -95,6 +95,11 @@ class Bundle:
         self.doubtful = False
         self.slurm_id = ""
         self.since = 0.0
+
+    @property
+    def tasks(self) -> Collection[int]:
+        """Indices of its tasks in Slurm that matter still."""
+        return self.attempts
 
 
 class Judgement:

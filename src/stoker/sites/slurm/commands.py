@@ -1,4 +1,4 @@
-"""Run sbatch, squeue, scancel and scontrol, one at a time and without waiting, and read what they print.
+"""Run sbatch, squeue, scancel, scontrol and sinfo, one at a time and without waiting, and read what they print.
 
 Nothing else runs a command of the scheduler: another scheduler would be another module of this size.
 """
@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Literal, NamedTuple
 
 from stoker.core.cluster import SlurmFact
+from stoker.core.slurm import parse_gres
 
-Kind = Literal["submit", "query", "cancel", "configuration"]
+Kind = Literal["submit", "query", "cancel", "configuration", "nodes"]
 PATIENCE_SECONDS = 120.0
 """A command that takes longer is killed, and counts as unanswered."""
 IDS_AT_ONCE = 500
@@ -96,6 +97,10 @@ class SlurmCommands:
 
     def configuration(self) -> None:
         self._start("configuration", "", ["scontrol", "show", "config"])
+
+    def nodes(self, partition: str) -> None:
+        """Ask what the nodes of a partition have."""
+        self._start("nodes", "", ["sinfo", "-h", *(["-p", partition] if partition else []), "-o", "%G|%m|%c"])
 
     def result(self) -> Done | None:
         """The command that has ended since the last call; None while it runs, or where none does."""
@@ -181,6 +186,26 @@ def indices(text: str) -> list[int]:
 
 def _moment(text: str) -> float | None:
     return float(text) if text.isdecimal() else None
+
+
+class NodeSize(NamedTuple):
+    """What one node has."""
+
+    gpus: int
+    memory: int
+    """MiB."""
+    cpus: int
+
+
+def read_nodes(text: str) -> NodeSize:
+    """The largest of the nodes that `nodes` printed; without GPUs where none has any."""
+    rows = [line.strip().rsplit("|", 2) for line in text.splitlines()]
+    sizes = [
+        NodeSize(parse_gres(gres), *(int(re.sub(r"\D.*", "", each) or 0) for each in rest))
+        for gres, *rest in rows
+        if len(rest) == 2
+    ]
+    return max(sizes, default=NodeSize(0, 0, 0))
 
 
 def read_submitted(text: str) -> str:

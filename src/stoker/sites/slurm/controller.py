@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from stoker.core.cluster import Answers, SlurmFact, heard, is_ghost
+from stoker.core.settings import ClusterSettings
 from stoker.core.slurm import parse_config
 from stoker.core.text import printable
 from stoker.core.units import duration_text
 from stoker.sites.slurm.attempts import Bundle
-from stoker.sites.slurm.commands import Done, SlurmCommands, read_facts, read_submitted
+from stoker.sites.slurm.commands import Done, NodeSize, SlurmCommands, read_facts, read_nodes, read_submitted
 
 BUSY_INTERVAL = 0.03
 """Seconds between two checks whether a command has ended."""
@@ -41,8 +42,10 @@ Key = tuple[str, int]
 class Controller:
     """Speaks with Slurm: one command at a time, none more often than is polite."""
 
-    def __init__(self, commands: SlurmCommands, tag: str, poll: float, script: Callable[[Bundle], str]) -> None:
-        """`tag` begins all tags of this queue; `poll` are the seconds between two questions."""
+    def __init__(
+        self, commands: SlurmCommands, tag: str, settings: ClusterSettings, script: Callable[[Bundle], str]
+    ) -> None:
+        """`tag` begins all tags of this queue; `script` makes the batch script of a bundle."""
         self.facts: dict[Key, SlurmFact] = {}
         """The newest answer."""
         self.asked_at = 0.0
@@ -50,10 +53,13 @@ class Controller:
         self.answer_interval = 0.0
         """Seconds between it and the answer before."""
         self.max_array: int | None = None
+        self.nodes: NodeSize | None = None
+        """What a node has; asked once."""
         self.trouble = ""
         self._commands = commands
         self._tag = tag
-        self._poll = poll
+        self._poll = settings.poll
+        self._partition = settings.partition
         self._script = script
         self._answered_at: float | None = None
         self._poll_at = 0.0
@@ -73,7 +79,7 @@ class Controller:
         if self._commands.busy:
             return BUSY_INTERVAL
         moments = []
-        if self.max_array is None or self._ids(self._signals) or self._ids(self._unwanted):
+        if not self.knows_limits or self._ids(self._signals) or self._ids(self._unwanted):
             moments.append(self._retry_at)
         if bundles or self._unwanted:
             moments.append(max(self._retry_at, self._poll_at))
@@ -89,6 +95,10 @@ class Controller:
         if not self._commands.busy and now >= self._retry_at:
             self._start_next(bundles, now)
         return answered
+
+    @property
+    def knows_limits(self) -> bool:
+        return self.max_array is not None and self.nodes is not None
 
     def take_refused(self) -> list[tuple[str, str]]:
         """Bundles that Slurm will never take, each with its words."""
@@ -132,6 +142,8 @@ class Controller:
         self._pause, self._retry_at = FIRST_PAUSE, 0.0
         if done.kind == "configuration":
             self.max_array = max(2, parse_config(done.out).max_array or MAX_ARRAY_SIZE)
+        if done.kind == "nodes":
+            self.nodes = read_nodes(done.out)
         if done.kind != "query":
             return False
         if not done.ok:
@@ -184,7 +196,7 @@ class Controller:
 
     def _is_unsettled(self, bundle: Bundle) -> bool:
         """Whether Slurm does no more for an attempt whose journal has no end yet."""
-        facts = (self.facts.get((bundle.tag, index)) for index in bundle.attempts)
+        facts = (self.facts.get((bundle.tag, index)) for index in bundle.tasks)
         return bundle.submitted_at is not None and any(fact is None or fact.is_over for fact in facts)
 
     def _interval(self, seconds: float, *, hurry: bool) -> float:
@@ -197,6 +209,8 @@ class Controller:
     def _start_next(self, bundles: Mapping[str, Bundle], now: float) -> None:
         if self.max_array is None:
             self._commands.configuration()
+        elif self.nodes is None:
+            self._commands.nodes(self._partition)
         elif ids := self._ids(self._unwanted):
             self._commands.cancel(list(ids))
             self._unwanted -= set(ids.values())
@@ -222,4 +236,4 @@ class Controller:
 
 def _is_ready(bundle: Bundle) -> bool:
     """Whether a bundle has to be submitted: it is written, and no sbatch may have taken it."""
-    return bundle.made and bundle.submitted_at is None and not bundle.doubtful and bool(bundle.attempts)
+    return bundle.made and bundle.submitted_at is None and not bundle.doubtful and bool(bundle.tasks)

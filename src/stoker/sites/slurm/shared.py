@@ -135,6 +135,10 @@ def sync(folder: Path) -> None:
         os.close(descriptor)
 
 
+def append(path: Path, data: bytes) -> None:
+    _write(path, data, _APPEND)
+
+
 def _write(path: Path, data: bytes, flags: int) -> None:
     descriptor = os.open(path, flags, 0o600)
     try:

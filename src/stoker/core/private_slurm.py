@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import UsageError
+from stoker.core.slurm import LIBRARIES
 
 MOST_HOSTS = 1024
 FIRST_PORT = 26817
@@ -120,7 +121,7 @@ class PrivateSlurm(Struct, frozen=True):
 def slurm_conf(cluster: PrivateSlurm) -> str:
     """The text of slurm.conf."""
     local, names = cluster.local, ",".join(server.node for server in cluster.servers)
-    plugins = [f"PluginDir={cluster.prefix}/lib/slurm-wlm"] if cluster.prefix else []
+    plugins = [f"PluginDir={cluster.prefix}/{LIBRARIES}/slurm-wlm"] if cluster.prefix else []
     gpus = ["GresTypes=gpu"] if any(server.gpus for server in cluster.servers) else []
     return "\n".join(
         [

@@ -10,6 +10,8 @@ from stoker.core.settings import ClusterSettings
 
 TESTED = (22, 5)
 """The release that the tests of this project run."""
+LIBRARIES = "libraries"
+"""Directory of links to the libraries of an unpacked Slurm, below its prefix."""
 SINFO_FORMAT = "%P|%a|%l|%D|%t|%G"
 """Partition, up or down, time limit, nodes, their state, generic resources; for `parse_sinfo`."""
 
@@ -20,8 +22,8 @@ def slurm_environment(settings: ClusterSettings, base: Mapping[str, str]) -> dic
     path = base.get("PATH", "/usr/bin:/bin")
     if settings.prefix:
         path = f"{settings.prefix}/usr/bin:{settings.prefix}/usr/sbin:{path}"
-        libraries = [f"{settings.prefix}/lib", f"{settings.prefix}/lib/slurm-wlm", base.get("LD_LIBRARY_PATH", "")]
-        found["LD_LIBRARY_PATH"] = ":".join(filter(None, libraries))
+        own = f"{settings.prefix}/{LIBRARIES}"
+        found["LD_LIBRARY_PATH"] = ":".join(filter(None, (own, f"{own}/slurm-wlm", base.get("LD_LIBRARY_PATH", ""))))
     if settings.conf:
         found["SLURM_CONF"] = settings.conf
     return {**found, "PATH": f"{path}:/usr/sbin:/sbin"}  # daemons are there, and often not on a user's path

@@ -204,6 +204,7 @@ def _servers(
 ) -> tuple[Server, ...]:
     """The servers that answered; one that did not, and was part before, stays as it was."""
     names, found = node_names(hosts), list[Server]()
+    addresses = _resolved(wishes.ssh, [host for host in facts if not is_local(host)])
     for host in hosts:
         old = before.server(host) if before else None
         if host not in facts:
@@ -216,7 +217,7 @@ def _servers(
             Server(
                 host=host,
                 node=names[host],
-                address=_address(facts) if is_local(host) else _resolved(wishes.ssh, host),
+                address=addresses.get(host) or _address(facts),
                 port=_kept_port(old.port if old else None, names[host], one, taken, wishes.port + 1),
                 hostname=one.hostname,
                 cpus=one.cpus,
@@ -246,11 +247,16 @@ def _address(facts: Mapping[str, ServerFacts]) -> str:
     return next((one.client for one in facts.values() if one.client), "127.0.0.1")
 
 
-def _resolved(ssh: Sequence[str], host: str) -> str:
-    """The address behind a name of ssh's configuration."""
-    done = subprocess.run([*ssh, "-G", host], check=False, capture_output=True, text=True, timeout=SERVER_SECONDS)
-    match = re.search(r"^hostname (\S+)$", done.stdout, re.MULTILINE)
-    return match[1] if match else host
+def _resolved(ssh: Sequence[str], hosts: Sequence[str]) -> dict[str, str]:
+    """The addresses behind names of ssh's configuration."""
+
+    def resolved(host: str) -> str:
+        done = subprocess.run([*ssh, "-G", host], check=False, capture_output=True, text=True, timeout=SERVER_SECONDS)
+        match = re.search(r"^hostname (\S+)$", done.stdout, re.MULTILINE)
+        return match[1] if match else host
+
+    with ThreadPoolExecutor(32) as pool:
+        return dict(zip(hosts, pool.map(resolved, hosts), strict=True))
 
 
 def _before(place: Path) -> PrivateSlurm | None:

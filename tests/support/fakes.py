@@ -255,6 +255,9 @@ class FakeSite:
             else:
                 self.sent.append(job_id)
 
+    def recall(self, job: Job) -> None:
+        pass
+
     def drain(self) -> None:
         self.draining = True
         self.calls.append(("drain",))

@@ -104,6 +104,10 @@ class JobSpec(Struct, frozen=True):
     """Whether it may run without MPS where MPS is not available."""
     role: Role = "job"
     """An on-finish job ("hook") is not listed among the jobs."""
+    cluster: str = ""
+    """Name of the cluster that it runs on; empty is this machine."""
+    nodes: int = 1
+    """Nodes of the cluster that it runs on at once."""
 
 
 class Command(Struct, frozen=True):

@@ -165,6 +165,11 @@ class Engine:
             job = self._jobs.apply(job, Cancelled(self.now, note))
         self.site.stop(job, grace, number)
 
+    def recall(self, job_id: int) -> None:
+        """Return an active job to the queue that has not started, where the site can do that at once."""
+        if (job := self._table.active(job_id)) is not None:
+            self.site.recall(job)
+
     def own(self, job_id: int, batch: int) -> bool:
         """Make an adopted job one of ours; False where it is over."""
         return self._table.own(job_id, batch)

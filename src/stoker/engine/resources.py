@@ -20,7 +20,7 @@ from stoker.engine.loop import Engine
 from stoker.engine.recorder import FollowUp
 from stoker.engine.status_writer import StatusWriter
 from stoker.sites.interface import SiteConfig, SiteContext
-from stoker.store.engine_lock import EngineLock, WakeFifo, sweep_locks
+from stoker.store.engine_lock import QUEUE, EngineLock, WakeFifo, is_background, sweep_locks
 from stoker.store.paths import Paths
 from stoker.store.writer import Store, open_store
 
@@ -141,4 +141,7 @@ def _follow_up(config: EngineConfig, engine: str) -> FollowUp | None:
     shell, out = shell_of(os.environ), log_pattern(config.paths.logs)
     with contextlib.suppress(OSError):  # on a full disk the command cannot write, and reports that itself
         config.paths.logs.mkdir(mode=0o700, exist_ok=True)
-    return FollowUp(engine, lambda job, log: on_finish_job(job, log, config.on_finish, shell, out))
+    return FollowUp(
+        QUEUE if is_background(engine) else engine,
+        lambda job, log: on_finish_job(job, log, config.on_finish, shell, out),
+    )

@@ -92,5 +92,6 @@ def engine_status(
         empty=expected.empty,
         uses=dict(site.uses),
         survivors=dict(site.survivors),
+        handed_over=dict(site.handed_over),
         settings=settings,
     )

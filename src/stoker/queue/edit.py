@@ -126,6 +126,10 @@ class Rewriter:
             raise UsageError("the tasks of an array cannot be changed", "cancel it and submit another one")
         given = {name: value for name, value in changes.items() if name not in _TABLES and value != ""}
         read = spec_of(JobOptions(**given), self._around(job, changes))
+        if job.spec.cluster and (read.resources.allowed or read.resources.preferred):
+            raise UsageError("--on and --prefer name devices of this machine", "leave them out on a cluster")
+        if read.resources.gpus % job.spec.nodes:
+            raise UsageError(f"-G counts all {job.spec.nodes} nodes together", f"give a multiple of {job.spec.nodes}")
         if INHERIT in (read.out, read.err):
             raise UsageError("-o - is this terminal, which a job of the queue does not have", "name a file")
         resources = {
@@ -152,6 +156,8 @@ class Rewriter:
         return self._preflights[digest]
 
     def refuse_impossible(self, job: Job, resources: Resources) -> None:
+        if job.spec.cluster:  # its devices are not known here
+            return
         if self._status is not None and resources.gpus and (why := never_fits(resources, self._status.devices)):
             raise Impossible(f"{id_text(job)} {why}", "ask for less; stoker gpus shows what there is")
 
@@ -173,7 +179,7 @@ class Rewriter:
 
     def _around(self, job: Job, changes: Changes) -> Surroundings:
         """A new directory is relative to this one, a file to the job's directory, as when it was submitted."""
-        logs = default_log(self._control)
+        logs = default_log(self._control, job.spec)
         return Surroundings(
             cwd=os.getcwd() if changes.get("chdir") else job.spec.cwd,
             umask=job.spec.umask,

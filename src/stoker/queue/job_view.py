@@ -26,6 +26,7 @@ from stoker.core.job import (
     Resumed,
     Returned,
     Skipped,
+    Started,
     Waiting,
     advance,
     event_word,
@@ -161,6 +162,8 @@ def _detail(event: Event, after: Job | None, needs: Iterator[Resources | None], 
     match event:
         case Assigned():
             return _place(event, next(needs), knowledge)
+        case Started() if event.devices:
+            return f"GPU {','.join(knowledge.labels(event.devices))}"
         case Exited():
             return _end(event, after)
         case Cancelled() | Paused() | Skipped():
@@ -168,14 +171,14 @@ def _detail(event: Event, after: Job | None, needs: Iterator[Resources | None], 
         case Returned():
             return event.short or "before it started"
         case Lost():
-            return "its worker was killed, or the machine went down"
+            return event.note or "its worker was killed, or the machine went down"
         case _:
             return ""
 
 
 def _place(event: Assigned, resources: Resources | None, knowledge: Knowledge) -> str:
     if not event.devices:
-        return "no GPU"
+        return "no GPU" if resources is None or not resources.gpus else "handed over to the cluster"
     place = f"GPU {','.join(knowledge.labels(event.devices))}"
     amount = amount_now(resources, knowledge.devices_of(event.devices))
     if amount is not None:
@@ -245,7 +248,8 @@ def read_jobs(paths: Paths, words: Sequence[str], *, simulated: bool, environmen
         jobs = [job for job_id in find(store, words) if (job := store.job(job_id)) is not None]
         details = [details_of(job, knowledge, secrets, environment=environment) for job in jobs]
         now = knowledge.now
-    reported = [replace(job, reported=read_latest(paths.report(job.id))) for job in details]
+    places = {job.id: paths.on(job.spec.cluster) for job in jobs}
+    reported = [replace(job, reported=read_latest(places[job.id].report(job.id))) for job in details]
     return SelectedJobs(SCHEMA, exactly(now), simulated, reported)
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from stoker import __version__
 from stoker.core.device import Device, Process, Reading
-from stoker.core.job import Active, Job, id_text, resources_of, started_at
+from stoker.core.job import Active, Job, id_text, is_handed_over, resources_of, started_at
 from stoker.core.spec import amount_on
 from stoker.core.text import text_for_json
 from stoker.core.units import duration_text
@@ -31,8 +31,8 @@ from stoker.queue.view_model import (
 )
 from stoker.queue.view_text import midnight
 from stoker.store import queries
-from stoker.store.engine_lock import QUEUE
-from stoker.store.queries import Load, Period, Tasks, drained_key, paused_key
+from stoker.store.engine_lock import QUEUE, is_background
+from stoker.store.queries import Load, Owned, Period, Tasks, drained_key, paused_key
 
 SCHEMA = "stoker.status/1"
 _PAGE = 256
@@ -42,7 +42,8 @@ _PAGE = 256
 
 
 def active_lines(knowledge: Knowledge, *, on_finish_jobs: bool = False) -> list[JobLine]:
-    wanted = [one for one in knowledge.active if on_finish_jobs or one.job.spec.role != "hook"]
+    active = [one for one in knowledge.active if not is_handed_over(one.job)]
+    wanted = [one for one in active if on_finish_jobs or one.job.spec.role != "hook"]
     return [job_line(job, engine, knowledge) for job, engine in wanted]
 
 
@@ -51,7 +52,7 @@ def queued_lines(
 ) -> list[JobLine]:
     """The first queued jobs by id; tasks of an array that wait alike share a line unless `each_task`."""
     lines = [_queued_of(engine, knowledge, each_task=each_task) for engine in knowledge.loads]
-    merged = heapq.merge(*lines, key=lambda line: line.id)
+    merged = heapq.merge(*lines, _handed_over(knowledge, each_task=each_task), key=lambda line: line.id)
     return list(islice((line for line in merged if on_finish_jobs or not line.hook), limit))
 
 
@@ -68,6 +69,16 @@ def _queued_of(engine: str, knowledge: Knowledge, *, each_task: bool) -> Iterato
                 yield from sorted((_tasks_line(one, engine, knowledge) for one in tasks), key=lambda line: line.id)
             else:
                 yield job_line(job, engine, knowledge)
+
+
+def _handed_over(knowledge: Knowledge, *, each_task: bool) -> Iterator[JobLine]:
+    """Jobs that wait in the queue of a cluster; the tasks of an array share a line, with the reason of the first."""
+    seen: dict[int, list[Owned]] = {}
+    for one in filter(lambda one: is_handed_over(one.job), knowledge.active):
+        seen.setdefault(one.job.id if each_task or not one.job.array else -one.job.array, []).append(one)
+    for tasks in seen.values():
+        size, first, last = len(tasks), tasks[0], tasks[-1]
+        yield _tasks_line(Tasks(size, first.job, last.job), first.engine, knowledge)
 
 
 def _tasks_line(tasks: Tasks, engine: str, knowledge: Knowledge) -> JobLine:
@@ -106,7 +117,7 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
         expected_start=moment(forecast.starts.get(job.id)) if forecast else None,
         expected_end=moment(forecast.ends.get(job.id)) if forecast else None,
         why=text_for_json(why),
-        run="" if engine == QUEUE else text_for_json(status.label if status else engine),
+        run="" if is_background(engine) else text_for_json(status.label if status else engine),
         hook=spec.role == "hook",
         vram_mode=mode_of(resources),
         reserved_bytes=knowledge.reserved(job, engine),
@@ -289,8 +300,9 @@ def _counts(knowledge: Knowledge, *, on_finish_jobs: bool) -> Counts:
     loads: list[Load] = list(knowledge.loads.values())
     running = 0 if on_finish_jobs else sum(one.job.spec.role == "hook" for one in knowledge.active)
     hooks = 0 if on_finish_jobs else queries.queued_on_finish_jobs(knowledge.store)
-    waiting = sum(load.waiting for load in loads) - hooks
-    return Counts(len(knowledge.active) - running, waiting, sum(load.held for load in loads))
+    handed_over = sum(is_handed_over(one.job) for one in knowledge.active)
+    waiting = sum(load.waiting for load in loads) - hooks + handed_over
+    return Counts(len(knowledge.active) - running - handed_over, waiting, sum(load.held for load in loads))
 
 
 def _hidden(counts: Counts, active: int, queued: list[JobLine]) -> Counts:

@@ -13,7 +13,7 @@ from stoker.core.learning import Learnt, Live
 from stoker.core.lease import Lease
 from stoker.core.planner.forecast import Forecast
 from stoker.core.planner.queue import WaitingJobs, Wants
-from stoker.core.planner.reasons import Reason
+from stoker.core.planner.reasons import InCluster, Reason
 from stoker.core.settings import Policy
 from stoker.store.paths import Paths
 from stoker.store.schema import Measured
@@ -75,6 +75,8 @@ class SiteStatus(Struct, frozen=True):
     warnings: Sequence[str] = ()
     survivors: Mapping[int, str] = {}
     """Active jobs that cannot end, because processes of theirs outlive their worker, each with the reason."""
+    handed_over: Mapping[str, InCluster] = {}
+    """Why jobs that were handed over to a cluster have not started, by the bundle that is a part of their ref."""
 
 
 class SiteView(Protocol):
@@ -119,6 +121,9 @@ class Site(SiteView, Protocol):
 
     def adopt(self, job: Job) -> None:
         """Take over an active job of a dead engine."""
+
+    def recall(self, job: Job) -> None:
+        """Return an active job that has not started, where that is possible at once."""
 
     def is_gone(self, job: Job) -> bool:
         """Whether nothing runs an active job of a dead engine any more, so that adopting it tells how it ended."""

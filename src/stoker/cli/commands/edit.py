@@ -20,7 +20,7 @@ from stoker.cli.job_options import change_options
 from stoker.cli.output_options import controlling
 from stoker.cli.views.changes import ChangeResult, report, result
 from stoker.core.errors import StokerError, UsageError
-from stoker.core.job import Job, Queued, id_text
+from stoker.core.job import Job, Queued, id_text, is_handed_over
 from stoker.core.requests import Edit
 from stoker.core.text import printable, title
 from stoker.queue.control import Control, abandoned, change, opened, spec_in_queue, warn
@@ -52,7 +52,7 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim:
     with opened(sim) as control:
         found = find_queued(control.store, ids)
         rewriter = Rewriter(control)
-        waiting = [job for job in found if isinstance(job.state, Queued)]
+        waiting = [job for job in found if _can_change(job)]
         if not changes and waiting:
             changes = _edited(waiting, rewriter)
             if not changes:
@@ -61,13 +61,17 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim:
         return report("edit", _edit(control, rewriter, found, changes), as_json=as_json)
 
 
+def _can_change(job: Job) -> bool:
+    return isinstance(job.state, Queued) or is_handed_over(job)
+
+
 def _edit(control: Control, rewriter: Rewriter, found: Sequence[Job], changes: Changes) -> list[ChangeResult]:
     """Check all changes before the first is sent."""
     name = changes.get("name")
     rest = {option: value for option, value in changes.items() if option != "name"}
     left = abandoned(control, found)
     edits: dict[int, Edit] = {}
-    for job in (job for job in found if isinstance(job.state, Queued)):
+    for job in filter(_can_change, found):
         spec = rewriter.spec(job, rest)
         spec = spec_in_queue(control, spec) if job.id in left else spec
         edits[job.id] = Edit(job.id, spec, job.name if name is None else name)

@@ -151,13 +151,14 @@ def _overridden(before: Sequence[str], given: Sequence[str]) -> list[str]:
 @_service_options
 @click.option("--ready-fd", type=int, help="Descriptor to tell when it works.")
 @click.option("--restartable", is_flag=True, help="Leave a record by which it is started again if it is killed.")
-def run(sim: str | None, stay: bool, ready_fd: int | None, restartable: bool, **flags: int | None) -> int:
+@click.option("--cluster", default="", metavar="NAME", help="Be the engine of a cluster.")
+def run(sim: str | None, stay: bool, ready_fd: int | None, restartable: bool, cluster: str, **flags: int | None) -> int:
     """Be the engine, in the foreground."""
     from stoker.cli.commands.engine_run import serve_queue
     from stoker.store.paths import paths_for
 
-    restart = _words(sim, stay, flags) if restartable else None
-    serve_queue(paths_for(sim), sim, ready_fd, stay=stay, flags=flags, restart=restart)
+    restart = _words(sim, stay, flags) if restartable and not cluster else None
+    serve_queue(paths_for(sim), sim, ready_fd, stay=stay, flags=flags, restart=restart, cluster=cluster)
     return 0
 
 

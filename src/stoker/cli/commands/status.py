@@ -37,7 +37,7 @@ def command(ids: tuple[str, ...], everything: bool, on_finish_jobs: bool, enviro
       stoker status --json   for programs
     """
     paths = paths_here(screen.sim)
-    for notice in filter(None, (revive(paths), version_notice(paths))):
+    for notice in filter(None, (revive(paths, os.environ.get("STOKER_SIM")), version_notice(paths))):
         print(f"stoker: {printable(notice)}", file=sys.stderr)
     if ids:
         _show_jobs(paths, ids, screen, everything=everything, environment=environment)

@@ -307,8 +307,11 @@ class MachineSite:
         # An engine that died between recording and sending left an attempt that the worker does not know.
         self._runner.account(worker, attempt_key(job.id, job.attempts))
 
+    def recall(self, job: Job) -> None:
+        """What is starting here runs within a moment, or waits behind a job that does."""
+
     def is_gone(self, job: Job) -> bool:
-        return isinstance(job.state, Active) and self._runner.is_dead(slot_of(job.state.ref))
+        return not job.spec.cluster and isinstance(job.state, Active) and self._runner.is_dead(slot_of(job.state.ref))
 
     def stop(self, job: Job, grace: float | None, number: int = 0) -> None:
         assert isinstance(job.state, Active)

@@ -53,7 +53,7 @@ def check_release(reply: Reply) -> Iterator[Verdict]:
         yield problem(text, "log in where Slurm's commands work; or see PATH and conf")
     elif version[:2] < TESTED:
         told = f"Slurm {version_text(version)} is older than any release that Stoker was tried with"
-        yield note(told, f"it was tried with {version_text(TESTED)}; if jobs behave oddly, tell us")
+        yield note(told, f"it was tried with {version_text(TESTED)}; watch the first jobs")
     else:
         yield ok(f"Slurm {version_text(version)}")
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from stoker.core.cluster import OWNER
 from stoker.core.settings import ClusterSettings
 from stoker.core.slurm import (
     SINFO_FORMAT,
@@ -32,8 +33,6 @@ from stoker.store.writer import open_store
 
 SLURM_SECONDS = 30.0
 """How long one of Slurm's commands may take; without a controller they give up after about ten seconds."""
-OWNER = "cluster:"
-"""Prefix of the engine that owns the jobs of a cluster, before its name."""
 NO_SHARED, OTHER_SHARED = 41, 42
 """Exit codes of the probe job, which cannot say anything else without the shared directory."""
 

@@ -223,7 +223,7 @@ def _servers(
                 cpus=one.cpus,
                 memory_mib=one.memory_mib,
                 gpus=gpus,
-                gpu_files=one.gpu_files if len(one.gpu_files) == gpus else (),
+                gpu_files=one.gpu_files[:gpus] if len(one.gpu_files) >= gpus else (),
             )
         )
     return tuple(found)

@@ -10,6 +10,7 @@ from stoker.core.errors import UsageError
 from stoker.core.private_slurm import (
     PrivateSlurm,
     Server,
+    cgroup_conf,
     choose_port,
     expand_hosts,
     gres_conf,
@@ -99,6 +100,12 @@ def test_conf() -> None:
     assert "NodeName=cpu NodeHostname=cpu NodeAddr=10.0.0.3 Port=26820 CPUs=4 RealMemory=2000" in lines
     assert not any(line.startswith("PluginDir") for line in lines)
     assert "PluginDir=/s/unpacked/libraries/slurm-wlm" in slurm_conf(cluster(prefix="/s/unpacked"))
+
+
+def test_cgroups() -> None:
+    """Newer releases are told to do without; older ones would not start if they were."""
+    assert cgroup_conf(cluster()) == ""
+    assert cgroup_conf(cluster(version="slurm-wlm 24.11.5")) == "CgroupPlugin=disabled\n"
 
 
 def test_gres() -> None:

@@ -1,6 +1,8 @@
-"""What Slurm's commands print, and the variables they need. The texts were printed by Slurm 22.05.8."""
+"""What Slurm's commands print, and the variables they need. Texts in this file were printed by Slurm 22.05.8."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,7 @@ from stoker.core.slurm import (
     JobReport,
     Limits,
     NodeGroup,
+    is_usable,
     parse_config,
     parse_gres,
     parse_job,
@@ -37,6 +40,29 @@ JobId=1 JobName=wrap
    NodeList=n1
    BatchHost=n1
 """
+
+
+DATA = Path(__file__).parents[1] / "data/slurm-24.11.5"
+"""What that release printed, with an array of four, a job that failed and one that waits on three nodes."""
+
+
+def test_a_newer_release() -> None:
+    """Slurm 24.11.5 prints the same fields; a node that is planned for a waiting job can take others."""
+    assert [(group.state, group.nodes, group.gpus) for group in parse_sinfo((DATA / "sinfo.txt").read_text())] == [
+        ("mix", 2, 4),
+        ("plnd", 1, 4),
+    ] * 2
+    assert parse_job((DATA / "job.txt").read_text()) == JobReport("FAILED", "NonZeroExitCode", 42, "n3")
+    assert parse_config((DATA / "config.txt").read_text()) == Limits(1001, 300, 10000)
+
+
+@pytest.mark.parametrize(
+    ("state", "usable"),
+    [("idle", True), ("mix-", True), ("plnd", True), ("idle*", False), ("drain", False), ("unk*", False)],
+)
+def test_usable(state: str, usable: bool) -> None:
+    """A sign after the state tells more about the node; a star, that it does not answer."""
+    assert is_usable(state) is usable
 
 
 def test_nodes() -> None:

@@ -74,6 +74,19 @@ class NodeGroup(NamedTuple):
     """Of each node."""
 
 
+USABLE = frozenset(("alloc", "comp", "idle", "mix", "plnd"))
+"""States of nodes that take jobs, now or when those that run are over; `plnd` is idle until a large job starts."""
+
+
+def is_usable(state: str) -> bool:
+    """Whether a node in that state, as sinfo prints it, answers and takes jobs."""
+    return _plain_state(state) in USABLE and not state.endswith("*")
+
+
+def _plain_state(state: str) -> str:
+    return state.rstrip("*~#!%$@^-+")
+
+
 def parse_sinfo(text: str) -> list[NodeGroup]:
     """The lines of `sinfo -h -o SINFO_FORMAT`; others are skipped."""
     found = []
@@ -92,7 +105,7 @@ def _node_group(fields: list[str]) -> NodeGroup:
         is_up=up == "up",
         time_limit=limit,
         nodes=int(nodes),
-        state=state.rstrip("*~#!%$@^-+"),
+        state=_plain_state(state),
         responds=not state.endswith("*"),
         gpus=parse_gres(gres),
     )

@@ -23,6 +23,7 @@ from stoker.core.slurm import (
     SINFO_FORMAT,
     JobReport,
     NodeGroup,
+    is_usable,
     parse_job,
     parse_sinfo,
     slurm_environment,
@@ -131,8 +132,8 @@ def partitions(settings: ClusterSettings) -> list[NodeGroup] | str:
 
 def usable_nodes(settings: ClusterSettings) -> list[str]:
     """Names of the nodes that answer and take jobs."""
-    reply = ask(settings, "sinfo", "-h", "-N", "-t", "idle,alloc,mix", "-o", "%N %t")
-    return [line.split()[0] for line in reply.out.splitlines() if line and not line.endswith("*")]
+    lines = [line.split() for line in ask(settings, "sinfo", "-h", "-N", "-o", "%N %t").out.splitlines()]
+    return [line[0] for line in lines if len(line) == 2 and is_usable(line[1])]
 
 
 def cluster_load(paths: Paths, name: str) -> queries.Load:

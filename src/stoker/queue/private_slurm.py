@@ -24,6 +24,7 @@ from stoker.core.private_slurm import (
     PrivateSlurm,
     Server,
     ServerFacts,
+    cgroup_conf,
     choose_port,
     decode_private,
     expand_hosts,
@@ -279,6 +280,8 @@ def _write_all(cluster: PrivateSlurm, place: Path, before: PrivateSlurm | None) 
         Path(file).touch(0o600)
     _write(place / "slurm.conf", slurm_conf(cluster))
     _write(place / "gres.conf", gres_conf(cluster))
+    if text := cgroup_conf(cluster):
+        _write(place / "cgroup.conf", text)
     _write(place / "cluster.json", msgspec.json.format(msgspec.json.encode(cluster)))
 
 

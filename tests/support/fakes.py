@@ -255,6 +255,8 @@ class FakeSite:
             else:
                 self.sent.append(job_id)
 
+    cluster = ""
+
     def recall(self, job: Job) -> None:
         pass
 

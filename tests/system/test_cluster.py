@@ -115,3 +115,56 @@ def test_more_gpus_than_any_node_has(lab: ClusterQueue) -> None:
     job = lab.submit("-G", "64", RAN)
     lab.wait_word("held", job)
     assert "Requested node configuration is not available" in lab("status", "--plain", str(job)).out
+
+
+def test_a_run_in_the_foreground(lab: ClusterQueue) -> None:
+    """One command shows its output and has its exit code; a list has a summary, and goes on after its engine died."""
+    done = lab("run", "-M", "lab", "-G", "0", "--", "sh", "-c", "echo begun; sleep 0.3; echo over; exit 7")
+    assert (done.out, done.code) == ("begun\nover\n", 7)
+    lab.write("list.txt", f"{RAN} exit 0", f"{RAN} exit 1", f"{RAN} {until('gate')}")
+    run = lab.start("run", "-M", "lab", "-G", "0", "list.txt")
+    lab.wait_lines("ran", 3)
+    run.kill()
+    lab.finish(run)
+    (lab.cwd / "gate").touch()
+    again = lab("run", "--resume", "-M", "lab", "-G", "0", "list.txt")
+    assert again.code == 1
+    ran = lab.lines("ran")
+    assert len(ran) == len(set(ran)), "what was under way is not run again"
+    assert "1 failed" in again.err
+
+
+def test_python_calls_run_on_the_cluster(lab: ClusterQueue) -> None:
+    """Functions and results travel through the shared directory."""
+    program = lab.write(
+        "program.py",
+        "import os, stoker",
+        "def double(x):",
+        "    stoker.report(x=x)",
+        "    return 2 * x, 'SLURM_JOB_ID' in os.environ",
+        "if __name__ == '__main__':",
+        "    with stoker.Executor(cluster='lab', gpus=0) as executor:",
+        "        jobs = executor.map_array(double, [1, 2])",
+        "        print([job.result() for job in jobs], jobs[0].reports()[0]['x'])",
+    )
+    done = lab.typed(f"python {program}")
+    assert done.out == "[(2, True), (4, True)] 1\n", done.err
+
+
+def test_gpu_task_scheduler_on_the_cluster(lab: ClusterQueue) -> None:
+    """scheduler_config["cluster"] is all it takes."""
+    program = lab.write(
+        "tasks.py",
+        "from gpu_task_scheduler.gpu_task import GPUTask",
+        "from gpu_task_scheduler.gpu_task_scheduler import GPUTaskScheduler",
+        "class Task(GPUTask):",
+        "    def main(self):",
+        "        import os",
+        "        open('ran', 'a').write(f\"{self._config['a']} {'SLURM_JOB_ID' in os.environ}\\n\")",
+        "if __name__ == '__main__':",
+        "    config = {'scheduler_config': {'cluster': 'lab'}, 'test_config': [{'a': [1, 2]}]}",
+        "    GPUTaskScheduler(config, Task).start()",
+    )
+    done = lab.typed(f"python {program}")
+    assert done.code == 0, done.err
+    assert sorted(lab.lines("ran")) == ["1 True", "2 True"]

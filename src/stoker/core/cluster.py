@@ -6,11 +6,13 @@ Journals, which nodes write, are the truth. Slurm is asked only why something wa
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Literal, NamedTuple
 
 from stoker.core.job import Job
+from stoker.core.planner.queue import CPU_JOBS, caps_of
 from stoker.core.settings import ClusterSettings
 from stoker.core.spec import JobSpec
 
@@ -150,7 +152,7 @@ class Shape(NamedTuple):
     at_once: int | None = None
 
 
-class Bundle(NamedTuple):
+class JobBundle(NamedTuple):
     """Jobs that are handed over by one sbatch."""
 
     shape: Shape
@@ -175,14 +177,36 @@ def minutes_of(spec: JobSpec) -> int | None:
     return None if spec.limit is None else ceil((spec.limit + spec.grace) / 60) + 1
 
 
-def bundles(waiting: Iterable[Job], active: Callable[[int], int], room: int, most: int) -> Iterator[Bundle]:
+def within_limits(
+    waiting: Iterable[Job], active: Sequence[Job], limits: Mapping[str, int], most: int | None
+) -> Iterator[Job]:
+    """Those of the waiting jobs that may be handed over beside the active ones: groups, and -j.
+
+    The limit of an array is kept by its bundle, and that of jobs without GPU is about this machine.
+    """
+    counts = Counter(cap.name for job in active for cap in caps_of(job))
+    total = len(active)
+    for job in waiting:
+        caps = [(cap.name, limits[cap.name]) for cap in caps_of(job) if cap.name in limits and cap != CPU_JOBS]
+        if (most is None or total < most) and all(counts[name] < limit for name, limit in caps):
+            total += 1
+            counts.update(name for name, _ in caps)
+            yield job
+
+
+def importance(job: Job) -> tuple[int, int]:
+    """Sorts waiting jobs: the more important first, then the older."""
+    return -job.spec.priority, job.id
+
+
+def bundles(waiting: Iterable[Job], active: Callable[[int], int], room: int, most: int) -> Iterator[JobBundle]:
     """Bundle waiting jobs by shape, the more important and the older first.
 
     `active` tells how many tasks of an array are handed over already, `room` is how many more jobs may wait in Slurm,
     `most` is the largest bundle. A new bundle of a limited array must leave room for what is active.
     """
     found: dict[Shape, list[Job]] = {}
-    for job in sorted(waiting, key=lambda job: (-job.spec.priority, job.id)):
+    for job in sorted(waiting, key=importance):
         found.setdefault(shape_of(job), []).append(job)
     for shape, jobs in found.items():
         allowed = jobs[: max(0, room)]
@@ -191,7 +215,7 @@ def bundles(waiting: Iterable[Job], active: Callable[[int], int], room: int, mos
             allowed = allowed[: max(0, shape.at_once - before)] if before else allowed[:most]
         room -= len(allowed)
         for first in range(0, len(allowed), most):
-            yield Bundle(shape, allowed[first : first + most])
+            yield JobBundle(shape, allowed[first : first + most])
 
 
 def sbatch_words(shape: Shape, count: int, settings: ClusterSettings) -> list[str]:

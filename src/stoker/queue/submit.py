@@ -228,8 +228,8 @@ class QueueSubmission:
         """The devices that the user wants the engine to have; empty is any."""
         completed = config.completed(options)
         own_options = script.options_of(completed) if script else completed
-        self._files = self._place_of("" if own_options.cluster in (None, LOCAL) else str(own_options.cluster))
-        """Where the copy of a script goes."""
+        self.files = self._place_of("" if own_options.cluster in (None, LOCAL) else str(own_options.cluster))
+        """Where files go that the jobs need: the copy of a script, a pickled function."""
         self.clusters: list[str] = []
         """Where the jobs run, each once; empty is this machine."""
         self._builder = JobBuilder(
@@ -238,7 +238,7 @@ class QueueSubmission:
             self._environment,
             self.notes.append,
             policy=Policy(max_use=config.engine.max_use, min_free=config.engine.min_free),
-            command=script.copied(self._files) if script else None,
+            command=script.copied(self.files) if script else None,
         )
 
     def _place_of(self, cluster: str) -> Paths:
@@ -302,7 +302,7 @@ class QueueSubmission:
             if key and (before := entered_before(store, key)):
                 return before
             if self._script:
-                self._script.keep(self._files)
+                self._script.keep(self.files)
             store.add_environment(self._environment)
             batch = store.add_batch(label, self._now)
             entered = [self._enter_part(store, batch, part, held) for part in parts]

@@ -77,6 +77,8 @@ class SiteStatus(Struct, frozen=True):
     """Active jobs that cannot end, because processes of theirs outlive their worker, each with the reason."""
     handed_over: Mapping[str, InCluster] = {}
     """Why jobs that were handed over to a cluster have not started, by the bundle that is a part of their ref."""
+    summary: str = ""
+    """Where its jobs are, in one line, where devices do not show that."""
 
 
 class SiteView(Protocol):
@@ -100,6 +102,10 @@ class SiteView(Protocol):
 
 class Site(SiteView, Protocol):
     """Where jobs are placed and run. What happens to them is reported through `EngineJobs.apply`."""
+
+    @property
+    def cluster(self) -> str:
+        """Name of the cluster that it is; empty for this machine. It can adopt jobs of this place only."""
 
     def sources(self) -> Sequence[tuple[object, Callable[[], None]]]:
         """Files to wait for, each with what to call when it is readable."""

@@ -13,7 +13,6 @@ import msgspec
 
 from stoker.core.errors import Impossible, StokerError
 from stoker.core.settings import EngineSettings, policy_of
-from stoker.core.slurm import slurm_environment
 from stoker.devices.detect import LateDevices, detect, simulate
 from stoker.devices.interface import Devices
 from stoker.engine.background import ServiceConfig, serve
@@ -22,7 +21,7 @@ from stoker.queue.config import Config, Rereading, load_config
 from stoker.queue.engine_process import Background, log, tell_failure, tell_ready
 from stoker.queue.options import current_user
 from stoker.sites.machine.site import MachineConfig
-from stoker.sites.slurm.site import SlurmConfig
+from stoker.sites.slurm.site import slurm_config
 from stoker.store.engine_lock import engine_of
 from stoker.store.paths import Paths
 from stoker.store.restart import read_restart, remove_restart, restart_record, write_restart
@@ -94,28 +93,12 @@ def _service_config(paths: Paths, config: Config, devices: Devices, sim: str | N
 def _cluster_config(paths: Paths, config: Config, cluster: str, sim: str | None, *, stay: bool) -> ServiceConfig:
     return ServiceConfig(
         paths=paths,
-        site=cluster_site(config, cluster),
+        site=slurm_config(cluster, config.cluster(cluster), current_user(), os.environ),
         label=f"{LABEL} {cluster}",
         owner=engine_of(cluster),
         start_queue=Background(paths, sim).wake,
         **_rules(config.engine, stay=stay),
     )
-
-
-def cluster_site(config: Config, cluster: str) -> SlurmConfig:
-    """The site of a cluster that the configuration names."""
-    settings = config.cluster(cluster)
-    return SlurmConfig(cluster, settings, current_user(), slurm_environment(settings, _own_environment(os.environ)))
-
-
-def _own_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without what an allocation of Slurm's means that this process may run in: sbatch would take it for options."""
-    kept = ("SLURM_CONF",)
-    return {
-        name: value
-        for name, value in environment.items()
-        if name in kept or not name.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "STOKER_"))
-    }
 
 
 def _cluster_news(

@@ -16,6 +16,7 @@ from stoker.cli.console import say
 from stoker.cli.job_options import DASHES, TYPED, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
 from stoker.cli.output_options import wants_json
 from stoker.core.errors import UsageError
+from stoker.core.settings import LOCAL
 from stoker.core.spec import parse_array, shell_of
 from stoker.queue.config import config_here
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list, spread
@@ -81,6 +82,8 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     options = values["options"] = script.options_of(options) if script else options
     values["script"] = script
     values["settings"] = config.engine
+    if options.cluster not in (None, LOCAL):
+        values["on_cluster"] = config.cluster(str(options.cluster))
     if options.array and kind == "--":
         kind = "array"
     if isinstance(items, Lines):

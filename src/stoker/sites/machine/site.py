@@ -141,6 +141,10 @@ class MachineSite:
         self._lost_workers: list[str] = []
         """Workers whose folders are removed once their events are recorded."""
 
+    @property
+    def cluster(self) -> str:
+        return ""
+
     # -- when to be called ------------------------------------------------------------------------
 
     def sources(self) -> Sequence[tuple[Any, Callable[[], None]]]:
@@ -311,7 +315,7 @@ class MachineSite:
         """What is starting here runs within a moment, or waits behind a job that does."""
 
     def is_gone(self, job: Job) -> bool:
-        return not job.spec.cluster and isinstance(job.state, Active) and self._runner.is_dead(slot_of(job.state.ref))
+        return isinstance(job.state, Active) and self._runner.is_dead(slot_of(job.state.ref))
 
     def stop(self, job: Job, grace: float | None, number: int = 0) -> None:
         assert isinstance(job.state, Active)

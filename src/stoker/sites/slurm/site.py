@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from stoker.core import cluster
+from stoker.core.cluster import JobBundle, bundles, importance, reason_text, sbatch_words, within_limits
 from stoker.core.device import Device, Snapshot
 from stoker.core.job import Active, Assigned, Job, Returned, Starting
 from stoker.core.launch import Order, order_of, output_paths, variables
@@ -19,6 +19,7 @@ from stoker.core.planner.forecast import Forecast
 from stoker.core.planner.queue import Wants, caps_of, shape_of
 from stoker.core.planner.reasons import InCluster, QueuePaused, Reason, Short
 from stoker.core.settings import ClusterSettings, Policy
+from stoker.core.slurm import slurm_environment
 from stoker.sites.interface import SiteContext, SiteStatus
 from stoker.sites.slurm.attempts import Attempt, Bundle, Judgement, read_all, read_ref, ref_of
 from stoker.sites.slurm.commands import TAG, SlurmCommands
@@ -54,8 +55,22 @@ class SlurmConfig(Struct, frozen=True):
         return SlurmSite(self, context, files, SlurmCommands(self.environment, os.getuid()))
 
 
+def slurm_config(name: str, settings: ClusterSettings, user: str, environment: Mapping[str, str]) -> SlurmConfig:
+    """The site of a cluster, for a process with this environment.
+
+    What an allocation of Slurm's set in it, which the process may run in, would be options for sbatch.
+    """
+    foreign = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "STOKER_")
+    own = {key: value for key, value in environment.items() if key == "SLURM_CONF" or not key.startswith(foreign)}
+    return SlurmConfig(name, settings, user, slurm_environment(settings, own))
+
+
 class SlurmSite:
     """Runs jobs on the nodes of a cluster; a `Site`."""
+
+    @property
+    def cluster(self) -> str:
+        return self._config.name
 
     def __init__(self, config: SlurmConfig, context: SiteContext, files: Paths, commands: SlurmCommands) -> None:
         """`files` is the directory of this queue on the shared one."""
@@ -151,29 +166,31 @@ class SlurmSite:
         self._jobs.plan_due = False
         if policy.paused or not self._jobs.waiting or not self._is_reachable():
             return
-        waiting = [job for group in self._jobs.waiting.groups() for job in group]
+        queued = sorted((job for group in self._jobs.waiting.groups() for job in group), key=importance)
+        waiting = within_limits(queued, self._active(), policy.limits, policy.max_running)
         room = self._config.settings.queued_max - sum(1 for _ in self._pending())
-        for found in cluster.bundles(waiting, self._active_in, room, self._controller.max_array - 1):
+        for found in bundles(waiting, self._active_in, room, self._controller.max_array - 1):
             self._assign(found, now)
 
     def _pending(self) -> Iterator[Attempt]:
         for bundle in self._bundles.values():
             yield from (attempt for attempt in bundle.attempts.values() if attempt.began is None)
 
-    def _active_in(self, array: int) -> int:
-        jobs = (
-            self._jobs.active(each.job_id) for bundle in self._bundles.values() for each in bundle.attempts.values()
-        )
-        return sum(job is not None and job.array == array for job in jobs)
+    def _active(self) -> list[Job]:
+        attempts = (attempt for bundle in self._bundles.values() for attempt in bundle.attempts.values())
+        return [job for attempt in attempts if (job := self._jobs.active(attempt.job_id)) is not None]
 
-    def _assign(self, found: cluster.Bundle, now: float) -> None:
+    def _active_in(self, array: int) -> int:
+        return sum(job.array == array for job in self._active())
+
+    def _assign(self, found: JobBundle, now: float) -> None:
         self._count += 1
         name = f"{self._context.instance}-{self._count}"
         bundle = self._bundles[name] = Bundle(name, self._tag + name, self._files.state / name)
         first = found.jobs[0]
         bundle.options = [
             f"--job-name=stoker-{first.array or first.id}",
-            *cluster.sbatch_words(found.shape, len(found.jobs), self._config.settings),
+            *sbatch_words(found.shape, len(found.jobs), self._config.settings),
         ]
         bundle.since = now
         assigned = []
@@ -273,8 +290,9 @@ class SlurmSite:
             self._bundles[name] = bundle
         bundle.attempts[index] = Attempt(job, index)
 
-    def is_gone(self, job: Job) -> bool:
-        return job.spec.cluster == self._config.name
+    def is_gone(self, _job: Job) -> bool:
+        """Any attempt on the cluster can be judged, whatever became of the engine that handed it over."""
+        return True
 
     def stop(self, job: Job, grace: float | None, number: int = 0) -> None:
         if (found := self._find(job)) is None:
@@ -336,7 +354,8 @@ class SlurmSite:
         answered = self._controller.answered_text()
         note = f"{self._config.name}: {running} running, {pending} waiting in Slurm{answered}" if self._bundles else ""
         return SiteStatus(
-            Snapshot(now, (), note=note),
+            Snapshot(now, ()),
+            summary=note,
             waits=self._waits(),
             trouble="; ".join(filter(None, (self._controller.trouble, self._disk_trouble))),
             handed_over={name: self._situation(bundle) for name, bundle in self._bundles.items()},
@@ -357,7 +376,7 @@ class SlurmSite:
         if fact is None:
             words = "submitted" if bundle.submitted_at is not None else "about to be submitted"
             return InCluster(bundle.since, words)
-        return InCluster(bundle.since, cluster.reason_text(fact.reason), fact.start)
+        return InCluster(bundle.since, reason_text(fact.reason), fact.start)
 
     def forecast(self, typical: float | None = None) -> Forecast:
         """Slurm's expected starts."""

@@ -124,6 +124,7 @@ def test_ports_in_use(login: Login) -> None:
         ("make ../gpus gpu1", 2, "is not the name of a cluster"),
         ("make gpus gpu1 --local var", 2, "not a path from /"),
         ("make gpus gpu1 --shared var", 2, "shared under [cluster.gpus] is 'var', not a path"),
+        ("make gpus gpu1 --shared '/tmp/a b'", 2, "has characters that slurm.conf cannot hold"),
         ("up lab", 2, "there is no cluster 'lab'"),
     ],
 )

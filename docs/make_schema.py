@@ -12,6 +12,8 @@ FOLDER = Path(__file__).parent / "schema"
 
 TYPES = {
     "change-1": "stoker.cli.views.changes:Report",
+    "cluster-check-1": "stoker.cli.doctor:Check",
+    "cluster-status-1": "stoker.queue.cluster_status:Clusters",
     "dry-run-1": "stoker.cli.views.dry_run:DryRun",
     "engine-check-1": "stoker.cli.doctor:Check",
     "engine-config-1": "stoker.cli.views.engine:ConfigShown",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stoker.core.errors import StokerError, UsageError
 from stoker.queue.config import load_config
-from stoker.queue.config_file import has_cluster, own_file, remove_cluster, write_cluster
+from stoker.queue.config_file import cluster_table, own_file, remove_cluster, write_cluster
 
 LAB = {"kind": "slurm", "partition": "gpu"}
 BEFORE = '# mine\nreserve = "1G"  # one\n\n[defaults]\ntime = "8h"\n'
@@ -41,7 +41,7 @@ def test_text_stays(path: Path) -> None:
     path.chmod(0o644)
     write_cluster(path, "lab", LAB)
     assert path.read_text().startswith(BEFORE)
-    assert has_cluster(path, "lab")
+    assert cluster_table(path, "lab") == LAB
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     remove_cluster(path, "lab")
     assert path.read_text().strip() == BEFORE.strip()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from stoker.cli.commands.cluster import COMMANDS as CLUSTER_COMMANDS
 from stoker.cli.commands.engine import COMMANDS
 from stoker.cli.main import VERBS
 from support.cli import Stoker
@@ -34,9 +35,9 @@ def pages(generator: dict[str, Any]) -> dict[str, str]:
 
 
 def test_every_verb_has_its_page(pages: dict[str, str]) -> None:
-    """The engine commands too, but no hidden one."""
-    expected = {"stoker", *(f"stoker-{verb}" for verb in VERBS), *(f"stoker-engine-{room}" for room in COMMANDS)}
-    assert set(pages) == expected
+    """The commands of engine and cluster too, but no hidden one."""
+    inner = {f"stoker-engine-{name}" for name in COMMANDS} | {f"stoker-cluster-{name}" for name in CLUSTER_COMMANDS}
+    assert set(pages) == {"stoker", *(f"stoker-{verb}" for verb in VERBS), *inner}
 
 
 def test_pages_have_the_sections_that_readers_look_for(pages: dict[str, str]) -> None:

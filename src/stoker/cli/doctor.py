@@ -54,7 +54,7 @@ class Verdict(Struct, frozen=True):
 
 
 class Check(Struct, frozen=True):
-    """The whole examination: `stoker engine check --json`."""
+    """The whole examination: `stoker engine check --json`, and that of a cluster."""
 
     schema: str
     problems: int
@@ -95,10 +95,10 @@ def diagnose(subject: Subject) -> Iterator[Verdict]:
         yield from (structs.replace(verdict, topic=topic) for verdict in found)
 
 
-def report(subject: Subject, *, as_json: bool) -> int:
+def report(findings: Iterable[Verdict], schema: str, *, as_json: bool) -> int:
     """Print all findings, each as soon as it is known: a driver may take its time. Returns the number of problems."""
     found = []
-    for verdict in diagnose(subject):
+    for verdict in findings:
         text, advice = text_for_json(verdict.text), text_for_json(verdict.advice)
         found.append(structs.replace(verdict, text=text, advice=advice))
         if not as_json:
@@ -107,7 +107,7 @@ def report(subject: Subject, *, as_json: bool) -> int:
             print(f"{'':19} → {printable(verdict.advice)}", flush=True)
     problems = sum(verdict.level == "problem" for verdict in found)
     if as_json:
-        write_json(Check("stoker.engine-check/1", problems, found))
+        write_json(Check(schema, problems, found))
     elif problems:
         print(f"{count_text(problems, 'problem')} found", file=sys.stderr)
     return problems

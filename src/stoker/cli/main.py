@@ -87,6 +87,7 @@ VERBS = {
     "pause": "Hold jobs, pause the queue, or drain GPUs.",
     "resume": "Let them go on.",
     "gpus": "Show the devices, their memory, and who is on them.",
+    "cluster": "Slurm clusters: the lab's, or one of your own.",
     "simulate": "Replay a trace of jobs on a machine that you may not have, by this or other rules.",
     "engine": "The engine in the background: start, stop and more.",
 }

@@ -324,6 +324,14 @@ def load_config(
     )
 
 
+def read_cluster(environment: Mapping[str, str], name: str, table: Mapping[str, object]) -> ClusterSettings:
+    """The settings of a cluster as they would be with this table in the user's file, in place of one there."""
+    checked = _checked_cluster(name, dict(table), "here")
+    system = [_of_file(each) for each in read_settings(SYSTEM_FILE) if isinstance(each, Settings)]
+    below = _nested(_overlaid(system)).get(_CLUSTER, {}).get(name, {})
+    return _cluster_settings({**below, **checked}, environment)
+
+
 def config_here(say: Callable[[str], None]) -> Config:
     """The configuration for jobs of the current directory; `say` gets its warnings."""
     config = load_config(os.environ, Path(working_directory()))

@@ -165,6 +165,24 @@ def make_durable(folder: Path) -> None:
         os.close(descriptor)
 
 
+def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace a file in one step, also if the machine crashes."""
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)  # left by a process that was killed
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    make_durable(path.parent)
+
+
 PROBE = 64 * 1024
 """Bytes that an engine needs to write its status file."""
 

@@ -279,7 +279,7 @@ def status(sim: bool, as_json: bool) -> int:
 @click.pass_context
 def check(context: click.Context, sim: bool, as_json: bool) -> int:
     """Tell what is wrong with this machine, and what to do about it. Exit code 1 where there is a problem."""
-    from stoker.cli.doctor import Subject, known_variables, report
+    from stoker.cli.doctor import Subject, diagnose, known_variables, report
     from stoker.cli.output_options import wants_json
     from stoker.queue.engine_status import engine_answers
     from stoker.store.paths import paths_for
@@ -292,7 +292,7 @@ def check(context: click.Context, sim: bool, as_json: bool) -> int:
         answers=engine_answers(paths),
         known_variables=frozenset(known_variables(context.find_root().command, context)),
     )
-    return 1 if report(subject, as_json=wants_json(as_json)) else 0
+    return 1 if report(diagnose(subject), "stoker.engine-check/1", as_json=wants_json(as_json)) else 0
 
 
 @command.command(name="config")

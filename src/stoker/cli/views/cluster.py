@@ -1,0 +1,40 @@
+"""Text of `stoker cluster status`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stoker.core.text import printable
+from stoker.core.units import count_text
+from stoker.queue.cluster_status import ClusterStatus, Nodes
+
+
+def print_clusters(found: Sequence[ClusterStatus]) -> None:
+    for place, cluster in enumerate(found):
+        if place:
+            print()
+        for line in cluster_lines(cluster):
+            print(printable(line))
+
+
+def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
+    """The head line with what matters most, then the nodes."""
+    kind = "private Slurm" if cluster.private else "Slurm"
+    state = "answers" if cluster.answers else "does not answer"
+    waiting = cluster.jobs - cluster.active
+    yield f"{cluster.name}: {kind}, {state}; {cluster.active} of your jobs in Slurm, {waiting} waiting here"
+    if cluster.trouble:
+        yield f"  {cluster.trouble}"
+        start = f"stoker cluster up {cluster.name}" if cluster.private else f"stoker cluster check {cluster.name}"
+        yield f"  see {start}; jobs that run go on"
+    yield f"  shared directory {cluster.shared}"
+    for nodes in cluster.nodes:
+        yield f"  {_nodes(nodes)}"
+
+
+def _nodes(nodes: Nodes) -> str:
+    name = nodes.partition + ("*" if nodes.default else "")
+    gpus = f", {count_text(nodes.gpus, 'GPU')} each" if nodes.gpus else ""
+    silent = "" if nodes.responds else ", not answering"
+    down = "" if nodes.up else ", partition down"
+    return f"{name:12} {count_text(nodes.nodes, 'node'):9} {nodes.state}{silent}{gpus}, limit {nodes.time_limit}{down}"

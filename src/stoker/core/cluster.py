@@ -22,8 +22,6 @@ SETTLE_SECONDS = 5.0
 """... and the seconds that they must span: a shared directory may show what a node wrote with a delay."""
 GHOST_ANSWERS = 3
 """Answers in a row that show a task as alive whose attempt is over; then it is cancelled in Slurm."""
-OWNER = "cluster:"
-"""Prefix of the name of a cluster's engine, before the name of the cluster."""
 
 ENDED_STATES = frozenset(
     (

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from stoker.core.cluster import OWNER
+from stoker.core.job import Active, id_text
 from stoker.core.settings import ClusterSettings
 from stoker.core.slurm import (
     SINFO_FORMAT,
@@ -29,6 +29,7 @@ from stoker.core.slurm import (
     slurm_environment,
 )
 from stoker.store import queries
+from stoker.store.engine_lock import engine_of
 from stoker.store.paths import Paths
 from stoker.store.writer import open_store
 
@@ -136,12 +137,24 @@ def usable_nodes(settings: ClusterSettings) -> list[str]:
     return [line[0] for line in lines if len(line) == 2 and is_usable(line[1])]
 
 
+def jobs_on_nodes(paths: Paths, name: str) -> dict[str, list[tuple[str, str]]]:
+    """GPU and job of all that runs on the cluster, by node."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    with contextlib.closing(open_store(paths)) as store:
+        active = [one.job for one in queries.all_active(store) if one.job.spec.cluster == name]
+    for job in active:
+        for device in job.state.devices if isinstance(job.state, Active) else ():
+            node, _, gpu = device.removeprefix(f"{name}:").rpartition(" ")
+            found.setdefault(node, []).append((gpu, id_text(job)))
+    return {node: sorted(jobs) for node, jobs in sorted(found.items())}
+
+
 def cluster_load(paths: Paths, name: str) -> queries.Load:
     """Open jobs of this queue that belong to the cluster."""
     if not paths.database.exists():
         return queries.Load(0, 0, 0)
     with contextlib.closing(open_store(paths)) as store:
-        return queries.loads(store).get(f"{OWNER}{name}", queries.Load(0, 0, 0))
+        return queries.loads(store).get(engine_of(name), queries.Load(0, 0, 0))
 
 
 class Probe(Struct, frozen=True):

@@ -6,7 +6,7 @@ PRODUCT := $(VENV)/.product
 STAMP := $(VENV)/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help schema demo test check faults format bench picture clean
+.PHONY: help schema reference demo test check faults format bench picture clean
 
 help:
 	@echo "make demo    run the demonstration on four simulated GPUs (about 20 s)"
@@ -16,6 +16,7 @@ help:
 	@echo "make format  let ruff mend layout and imports"
 	@echo "make bench   side-by-side measurements against other programs"
 	@echo "make schema  write docs/schema from the code"
+	@echo "make reference  write docs/reference.md from the code"
 	@echo "make picture  draw docs/picture.svg anew from a real run"
 	@echo "make clean   remove .venv and everything that was built"
 
@@ -61,13 +62,16 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-BENCHES ?= dispatch submit submit_busy waiting idle long_list packing python_calls gpu_task small
+BENCHES ?= dispatch submit submit_busy waiting idle long_list packing python_calls gpu_task small keystrokes
 bench: $(STAMP)
 	$(BIN)/python -m compileall -q src
 	@for script in $(BENCHES); do echo; echo "== bench/$$script.py"; $(BIN)/python bench/$$script.py || exit; done
 
 schema: $(STAMP)
 	$(BIN)/python docs/make_schema.py
+
+reference: $(STAMP)
+	$(BIN)/python docs/make_reference.py
 
 picture: $(STAMP)
 	$(BIN)/python docs/make_picture.py

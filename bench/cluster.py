@@ -7,6 +7,7 @@ import contextlib
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -51,7 +52,7 @@ def stoker_seconds(lab: ClusterQueue, line: str, count: int, *options: str) -> f
 
 
 @contextlib.contextmanager
-def queue(slurm: Slurm, *, sim: str = "", **settings: object):  # noqa: ANN201
+def queue(slurm: Slurm, *, sim: str = "", **settings: object) -> Iterator[ClusterQueue]:
     with tempfile.TemporaryDirectory(prefix="stoker-bench-") as home:
         lab = ClusterQueue(Path(home), slurm, sim=sim, **settings)
         with contextlib.closing(lab):

@@ -54,15 +54,16 @@ class Setting:
     rho: float = 0.9
     repeats: float = REPEATS
     spread: float = SPREAD
-    wide: bool = True
+    wide: float = 1.0
+    """How often wide jobs come beside narrow ones, as a multiple of the trace."""
     slicing: bool = False
 
 
 SENSITIVITY = (
     *(Setting(f"load {rho}", rho=rho) for rho in (0.5, 0.7, 0.9, 1.0, 1.1)),
     *(Setting(f"{share:.0%} of the kinds repeat", repeats=share) for share in (0.0, 0.5)),
-    Setting("durations within a kind spread 1.5", spread=1.5),
-    Setting("no wide jobs", wide=False),
+    *(Setting(f"run times within a kind spread by e^{spread}", spread=spread) for spread in (0.5, 1.5)),
+    *(Setting(f"{factor:g} times as many wide jobs", wide=factor) for factor in (0.0, 0.5, 2.0)),
     Setting("time slicing on shared GPUs", slicing=True),
 )
 
@@ -136,10 +137,15 @@ class Slices:
         random = Random(seed)
         first = random.randrange(max(1, len(self._rows) - self._jobs))
         rows = capped(extract(self._rows, first, self._jobs), LONGEST)
-        if not setting.wide:
-            rows = extract([row for row in rows if 2 * row.gpus < len(self._sizes)])
+        if setting.wide != 1.0:
+            rows = extract([row for row in rows if random.random() < self._chance(row, setting.wide)])
         rows, largest = paced(rows, len(self._sizes), setting.rho), min(self._sizes)
         return draw(rows, self._models, largest, random, repeats=setting.repeats, spread=setting.spread)
+
+    def _chance(self, row: Row, factor: float) -> float:
+        """How likely a job stays where wide ones are to come `factor` times as often beside the others."""
+        is_wide = row.gpus > 1 and 2 * row.gpus >= len(self._sizes)
+        return factor if is_wide else 1 / max(1.0, factor)
 
     def _replay(self, policy: str, works: Sequence[Work], setting: Setting) -> Figures:
         if policy in REFERENCES:

@@ -12,6 +12,7 @@ import click
 
 from stoker import __version__
 from stoker.cli.main import stoker
+from stoker.core.errors import EXIT_CODES
 
 _AS_IT_IS = "\b"
 """With which click marks paragraphs whose lines are left alone."""
@@ -24,9 +25,6 @@ Settings of yours; also stoker.toml or [tool.stoker] in pyproject.toml, and /etc
 .I ~/.local/state/stoker/HOST/
 The queue (queue.db), the logs of jobs (logs/) and that of the engine (engine.log).
 .SH EXIT STATUS
-0 all is well; 1 a job failed; 2 the command line cannot be understood; 3 the engine cannot be reached or started;
-4 there is no such job; 5 the machine can never do what is asked; 124 the time to wait ran out; 125 Stoker itself
-failed; 128+N killed by signal N. For one job in the foreground it is the job's own.
 """
 
 
@@ -44,17 +42,22 @@ def write_pages(directory: Path) -> list[Path]:
 def pages() -> Iterator[tuple[str, str]]:
     """Name and text of every page."""
     top = click.Context(stoker, info_name="stoker", **stoker.context_settings)
-    yield "stoker", _page(top) + _FILES + _see_also(top)
+    yield "stoker", _page(top) + _FILES + _exit_status() + _see_also(top)
     yield from _pages_below(top)
 
 
 def _pages_below(context: click.Context) -> Iterator[tuple[str, str]]:
-    for inner in _verbs(context):
+    for inner in commands_below(context):
         yield inner.command_path.replace(" ", "-"), _page(inner) + _see_also(inner)
         yield from _pages_below(inner)
 
 
-def _verbs(context: click.Context) -> Iterator[click.Context]:
+def _exit_status() -> str:
+    meanings = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
+    return f"{escaped(meanings)}. For one job in the foreground it is the exit code of the job.\n"
+
+
+def commands_below(context: click.Context) -> Iterator[click.Context]:
     group = context.command
     if not isinstance(group, click.Group):
         return
@@ -76,7 +79,7 @@ def _page(context: click.Context) -> str:
             f".SH SYNOPSIS\n.B {escaped(context.command_path)}\n{escaped(synopsis)}\n",
             f".SH DESCRIPTION\n{''.join(_paragraphs(command.help or ''))}",
             _list("OPTIONS", list(_options(context))),
-            _list("VERBS", [(inner.info_name or "", _sentence(inner.command)) for inner in _verbs(context)]),
+            _list("VERBS", [(inner.info_name or "", _sentence(inner.command)) for inner in commands_below(context)]),
         ]
     )
 
@@ -108,7 +111,7 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _see_also(context: click.Context) -> str:
-    around = [*_verbs(context), *([context.parent] if context.parent else [])]
+    around = [*commands_below(context), *([context.parent] if context.parent else [])]
     names = sorted(each.command_path.replace(" ", "-") for each in around)
     return ".SH SEE ALSO\n" + ",\n".join(f".BR {escaped(name)} (1)" for name in names) + "\n"
 

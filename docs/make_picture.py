@@ -1,11 +1,15 @@
-"""Draws docs/picture.svg: one frame of the live display, taken from a real run of the demonstration."""
+"""Draws the pictures of the README from real runs: the live display of a list, and the screen of the queue."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import socket
+import subprocess
+import sys
 import tempfile
+import time
 from contextlib import ExitStack, closing
 from io import StringIO
 from pathlib import Path
@@ -15,18 +19,22 @@ from rich.console import Console
 from stoker.cli.commands.demo import Demonstration, demo_jobs
 from stoker.cli.foreground import Batch, Request, RunReader
 from stoker.cli.views.run import drawing, render_run
+from stoker.cli.views.status import render_status
 from stoker.cli.views.text import Line
 from stoker.core.job import JobEvent
 from stoker.devices.detect import simulate
 from stoker.engine.foreground import Foreground, Setup
 from stoker.ledger import prepare_ledger
+from stoker.queue.knowledge import known
 from stoker.queue.options import JobOptions, current_user
 from stoker.queue.run_view import Recent
+from stoker.queue.view_builder import status_of
 from stoker.queue.view_model import RunStatus
 from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import find_paths
 
 WIDTH, HEIGHT = 110, 30
+EXAMPLES = Path(__file__).parents[1] / "examples"
 _OUTSIDE_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 """A picture in a document must not load anything from elsewhere."""
 
@@ -89,22 +97,60 @@ def photograph(state: str) -> list[Line]:
     return photographer.lines
 
 
-def picture(lines: list[Line]) -> str:
+QUEUE = (
+    "-J vit-b -m 14G -t 10m -- python train.py --bs 200 --epochs 60 --seconds 0.5",
+    "-J seeds -m 7G -t 10m -a 0-5%3 -- python train.py --bs 90 --epochs 50 --seconds 0.5 --seed {i}",
+    "-G 2 -t 20m -- python train.py --lr 3e-4 --epochs 80 --seconds 0.5",
+    "-J wrong -G 0 -- python train.py --epochs many",
+    "-J vit-l -G 4 -t 1h -- python train.py --epochs 40",
+    "-t 10m -- python train.py --lr 1e-5 --bs 64",
+    "-J eval -d vit-l -- python eval.py",
+)
+"""Options and commands of the jobs on the second picture."""
+
+
+def queue_screen(state: str) -> list[Line]:
+    """The lines of `stoker` with running, waiting and failed jobs."""
+    own = {"STOKER_STATE": state, "STOKER_SIM": "4x24G", "STOKER_LEDGER": prepare_ledger(Path(state, "ledger"))}
+    environment = {**os.environ, **{name: str(value) for name, value in own.items()}}
+    for words in (*(f"submit {job}" for job in QUEUE), "wait wrong"):
+        command = [sys.executable, "-m", "stoker", *words.split()]
+        subprocess.run(command, cwd=EXAMPLES, env=environment, capture_output=True, timeout=60, check=False)
+    paths = find_paths({"STOKER_STATE": state}, socket.gethostname(), simulated=True)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            with known(paths, simulated=True) as knowledge:
+                status = status_of(knowledge, "lab7", None)
+            running = [job for job in status.jobs if job.state == "running"]
+            if len(running) >= 4 and all((job.progress or 0) > 0.1 for job in running):
+                return render_status(status, WIDTH, HEIGHT)
+            assert time.monotonic() < deadline, "the jobs did not start"
+            time.sleep(0.5)
+    finally:
+        for ending in ("cancel all --grace 0", "wait all", "engine stop"):
+            command = [sys.executable, "-m", "stoker", *ending.split()]
+            subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+
+
+def picture(lines: list[Line], title: str = "stoker run --demo") -> str:
     """The lines as an SVG that needs nothing from elsewhere."""
     console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True, color_system="standard")
     console.print(drawing(lines))
-    exported = console.export_svg(title="stoker run --demo", unique_id="stoker")
+    exported = console.export_svg(title=title, unique_id=title.replace(" ", ""))
     # Without the attribute some programs that show SVG swallow the blanks before a word.
     return _OUTSIDE_FONTS.sub("", exported).replace("<svg ", '<svg xml:space="preserve" ', 1)
 
 
 def main() -> None:
-    """Write the picture."""
+    """Write the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", nargs="?", type=Path, default=Path(__file__).with_name("picture.svg"))
-    file: Path = parser.parse_args().file
+    parser.add_argument("directory", nargs="?", type=Path, default=Path(__file__).parent)
+    directory: Path = parser.parse_args().directory
     with tempfile.TemporaryDirectory() as state:
-        file.write_text(picture(photograph(state)), encoding="utf-8")
+        (directory / "picture.svg").write_text(picture(photograph(state)), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as state:
+        (directory / "status.svg").write_text(picture(queue_screen(state), "stoker"), encoding="utf-8")
 
 
 if __name__ == "__main__":

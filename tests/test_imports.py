@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """What each package may import, besides itself. The order is the order of this table."""
 
-RUNS_AN_ENGINE = {"cli.commands.run", "cli.commands.demo", "cli.commands.engine", "cli.foreground"}
+RUNS_AN_ENGINE = {"cli.commands.run", "cli.commands.demo", "cli.commands.engine", "cli.foreground", "cli.session"}
 """Parts of the command line that run an engine in their own process, and may import it."""
 
 PURE = {
@@ -70,6 +70,7 @@ THIRD_PARTY = {
     "pynvml": "stoker.devices",
     "click": "stoker.cli",
     "rich": "stoker.cli.views.run",
+    "apprise": "stoker.queue.notify",
     "cloudpickle": "stoker.python",
     "hydra": "stoker.python.hydra",
     "joblib": "stoker.python.joblib_backend",

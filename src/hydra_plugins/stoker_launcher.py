@@ -29,6 +29,7 @@ class StokerConf:
     group: str | None = None
     time: Any = None
     grace: Any = None
+    signal: str | None = None
     begin: str | None = None
     after: Any = None
     retries: int | None = None
@@ -42,6 +43,7 @@ class StokerConf:
     err: str | None = None
     name: str | None = None
     tag: dict[str, Any] = field(default_factory=dict)
+    notify: Any = None
 
 
 class StokerLauncher(Launcher):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import string
 
 import pytest
+from msgspec.structs import replace
 
-from stoker.cli.views.changes import SENTENCES, result
+from stoker.cli.views.changes import SENTENCES, grouped_lines, result
 from stoker.core.job import Ended, OnHold, Running, State, Waiting
 from support.build import a_job
 
@@ -17,21 +18,21 @@ DONE, GONE = Ended("done", 2.0), Ended("cancelled", 2.0)
 @pytest.mark.parametrize(
     ("verb", "before", "after", "when", "said", "refused"),
     [
-        ("cancel", WAITS, GONE, "", "cancelled 1 (was queued)", False),
-        ("cancel", RUNS, RUNS, "", "stopping 1 (was running; HOW)", False),
-        ("cancel", RUNS, DONE, "", "1 ended by itself (done)", False),
-        ("cancel", DONE, DONE, "", "1 is over already (done)", False),
+        ("cancel", WAITS, GONE, "", "cancelled 1 (queued)", False),
+        ("cancel", RUNS, RUNS, "", "stopping 1 (HOW)", False),
+        ("cancel", RUNS, DONE, "", "finished before the cancel: 1 (done)", False),
+        ("cancel", DONE, DONE, "", "already finished: 1 (done)", False),
         ("cancel --dry-run", HELD, HELD, "", "would cancel 1 (held)", False),
         ("cancel --dry-run", RUNS, RUNS, "", "would stop 1 (running; HOW)", False),
-        ("retry", DONE, WAITS, "", "1 is queued again (was HOW)", False),
+        ("retry", DONE, WAITS, "", "requeued 1 (last result: HOW)", False),
         ("retry", DONE, DONE, "ended again", "1 is OUTCOME again", True),
         ("edit", WAITS, WAITS, "changed", "1: DIFFERENCE", False),
         ("edit", WAITS, RUNS, "", "1 is running by now, and was not changed", True),
-        ("edit", DONE, DONE, "", "1 is over (done); stoker retry 1 runs it again", True),
+        ("edit", DONE, DONE, "", "already finished: 1 (done); stoker retry 1 runs it again", True),
         ("pause", WAITS, HELD, "", "held 1", False),
         ("pause", HELD, HELD, "", "1 is held already", False),
         ("pause", WAITS, DONE, "", "1 has ended meanwhile (done)", True),
-        ("pause", DONE, DONE, "", "1 is over already (done)", True),
+        ("pause", DONE, DONE, "", "already finished: 1 (done)", True),
         ("resume", HELD, WAITS, "", "released 1", False),
         ("resume", WAITS, WAITS, "abandoned", "1 goes on in the queue; the run that had it is gone", False),
         ("resume", RUNS, RUNS, "", "1 is not held; it is running", False),
@@ -51,3 +52,32 @@ def test_something_is_always_said(verb: str) -> None:
     assert (last.before, last.after, last.when) == ((), (), "")
     for sentence in SENTENCES[verb]:
         assert "id" in {name for _, name, _, _ in string.Formatter().parse(sentence.text)}
+
+
+def test_jobs_with_the_same_result_share_a_line() -> None:
+    """Also where others are between them; ranges are short, and the numbers in a result are not ids."""
+    jobs = [a_job(number, state=WAITS) for number in (1, 2, 3, 7)]
+    tasks = [replace(a_job(20 + task, state=WAITS), array=20, task=task) for task in range(4)]
+    results = [result("retry", job, job, how="exit 1", memory="") for job in (*jobs[:2], *tasks, *jobs[2:])]
+    results.insert(3, result("retry", a_job(9, state=DONE), a_job(9, state=WAITS), how="exit 9", memory=""))
+    assert grouped_lines(results) == [
+        "requeued 8 jobs 1-2,20.[0-3],3,7 (last result: exit 1)",
+        "requeued 9 (last result: exit 9)",
+    ]
+    assert grouped_lines([results[2], results[4]]) == ["requeued 2 tasks 20.[0-1] (last result: exit 1)"]
+
+
+def test_a_grouped_hint_names_no_single_job() -> None:
+    """The command in it is for each of them."""
+    over = [a_job(number, state=DONE) for number in (4, 5)]
+    assert grouped_lines([result("edit", job, job) for job in over]) == [
+        "already finished: 2 jobs 4-5 (done); stoker retry ID runs it again"
+    ]
+
+
+def test_a_line_names_no_more_ranges_than_can_be_read() -> None:
+    """The number of jobs is complete, the list of ids is not."""
+    jobs = [a_job(number, state=WAITS) for number in range(1, 2001, 2)]
+    (line,) = grouped_lines([result("cancel", job, a_job(job.id, state=GONE)) for job in jobs])
+    assert line.startswith("cancelled 1000 jobs 1,3,5,")
+    assert line.endswith(",39,… (queued)")

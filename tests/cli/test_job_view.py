@@ -97,7 +97,7 @@ def test_everything_is_told() -> None:
     assert "▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄█ up to 8.0G in 0:01:00" in shown
     assert "1:00:00 of running time, 8 of its array at once, 2 retries (on oom, 3), not run again when lost" in shown
     assert "5 (ok), array 6 (any)" in shown
-    assert "start ~" in shown
+    assert "start now" in shown or "start at " in shown or "start tomorrow " in shown
     assert "3f2a1c*" in shown
     assert "SEED=4, MY_TOKEN=********" in shown
     assert "signal 9" in shown

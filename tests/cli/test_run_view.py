@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from itertools import product
 
+from stoker.cli.views.counts import counts_line, rough_text
 from stoker.cli.views.run import (
     SPARE_ROWS,
-    counts_line,
     device_rows,
     jobs_line,
     notice_lines,
     render_run,
-    rough_text,
     successes_line,
 )
 from stoker.cli.views.text import Line, line_cells
@@ -166,14 +165,14 @@ def test_jobs_that_are_overdue_starting_or_stopping() -> None:
 
 def test_the_last_line_shrinks_with_the_terminal() -> None:
     """First the bar goes, then running and waiting, then the clock; what failed stays. A stream's total is open."""
-    shown = [text_of(counts_line(a_run(), width)).strip() for width in (64, 58, 42, 20)]
+    shown = [text_of(counts_line(a_run().counts, 84.0, None, width)).strip() for width in (64, 58, 42, 20)]
     assert shown == [
         "6/24  5 ok 1 failed 6 running 12 waiting  [01:24<?]",
         "6/24  5 ok 1 failed 6 running 12 waiting  [01:24<?]",
         "6/24  5 ok 1 failed  [01:24<?]",
         "6/24  1 failed",
     ]
-    assert "6/24+ " in text_of(counts_line(a_run(counts=RunCounts(24, 5, 1, open_ended=True)), 80))
+    assert "6/24+ " in text_of(counts_line(RunCounts(24, 5, 1, open_ended=True), 84.0, None, 80))
 
 
 def test_what_remains_is_only_guessed_roughly() -> None:

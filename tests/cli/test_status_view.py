@@ -11,7 +11,18 @@ import pytest
 
 from stoker.cli.views.status import render_status
 from stoker.cli.views.text import line_cells
-from stoker.queue.view_model import Counts, EngineLine, ForeignProcess, LeaseLine, Mark, Status, exactly
+from stoker.queue.view_model import (
+    Counts,
+    EngineLine,
+    FailedJob,
+    ForeignProcess,
+    InterruptedRun,
+    LeaseLine,
+    Mark,
+    Status,
+    exactly,
+)
+from stoker.queue.view_text import DAY
 from support.views import GIB, NOW, a_device, a_line, a_running_line, a_status, texts
 
 ALICE = ForeignProcess(pid=9911, owner="alice", command="python x.py", memory_bytes=26 * GIB)
@@ -79,32 +90,70 @@ def test_the_first_screen(utc: None) -> None:
     assert lines == [
         "stoker on lab7 · engine up 3d 2h · 5 × A100-SXM4-40GB",
         "",
-        " GPU  MEMORY held/total (others)          UTIL  TEMP  JOBS",
-        " 0    █████████████████████▒▒░░ 34.0/40G   97%  71°C  41 43",
-        " 1    ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░ 26.0/40G   97%  71°C  alice pid 9911 (not ours)",
-        " 2    ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓  0.0/40G   97%  71°C  bob: stoker",
-        " 3    ░░░░░░░░░░░░░░░░░░░░░░░░░  0.0/40G   97%  71°C  drained by you, 2h ago",
-        " 4                                     -   97%  71°C  fell off the bus",
+        " GPU  █used ▒reserved ▓others ░free      UTIL  TEMP  JOBS",
+        " 0    █████████████████▒░░ 34.0/40G  ████ 97%  71°C  41 43",
+        " 1    ▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░ 26.0/40G  ████ 97%  71°C  alice: 26G foreign (pid 99…",
+        " 2    ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓  0.0/40G  ████ 97%  71°C  bob: 1 job whole GPU (pid …",
+        " 3    ░░░░░░░░░░░░░░░░░░░░  0.0/40G  ████ 97%  71°C  drained by you, 2h ago",
+        " 4                                -  ████ 97%  71°C  fell off the bus",
         "",
-        " ID         STATE    GPU       MEM     TIME    LEFT  NAME / WHY",
-        " 41         running  0    12.0/14G  1:12:03   ≤1:17  vit-b lr=3e-4",
-        " 42         running  0           -  1:12:03   ~1:02  名前名前名前名前名前名前名…",
-        " 46         queued   -         24G        -  ~08:01  needs 24.0G; most free is …",
-        " 47         blocked  -           -        -       -  after 46 (ok)",
-        " 48         held     -           -        -       -  held by you",
-        " 50.[3-99]  queued   -           -        -       ?  97 tasks: needs 1 GPU; non…",
+        " ID         STATE    GPU       MEM     TIME   LEFT  JOB",
+        " 41         running  0    12.0/14G  1:12:03  ≤1h17  vit-b lr=3e-4  python train…",
+        " 42         running  0           -  1:12:03  ~1h02  名前名前…前名前名前名前名前…",
+        " ID         STATE    MEM  START     JOB              WHY",
+        " 46         queued   24G  at 08:01  python train.py  needs 24.0G; most free is …",
+        " 47         blocked    -  -         python train.py  after 46 (ok)",
+        " 48         held       -  -         python train.py  held by you",
+        " 50.[3-99]  queued     -  ?         python train.py  97 tasks: needs 1 GPU; non…",
         " queue empty ~08:10 · today 212 done, 3 failed (stoker history)",
     ]
 
 
-def test_a_wide_screen_has_names_and_commands(utc: None) -> None:
-    """Each in a column of its own."""
-    lines = [text.rstrip() for text in texts(render_status(FULL, 120, 40))]
-    assert lines[9:12] == [
-        " ID         STATE    GPU       MEM     TIME    LEFT  NAME                      WHY / COMMAND",
-        " 41         running  0    12.0/14G  1:12:03   ≤1:17  vit-b lr=3e-4             python train.py",
-        " 42         running  0           -  1:12:03   ~1:02  名前名前名前名前名前名…   python train.py",
+def test_a_tiny_screen() -> None:
+    """The first jobs stay, and the number of the hidden ones."""
+    assert [text.rstrip() for text in texts(render_status(FULL, 20, 5))] == [
+        "stoker on lab7",
+        " 41  running  v…3e-4",
+        " 42  running  …名前…",
+        " … 100 more (stoker…",
     ]
+
+
+BUSY_DAY = a_status(
+    [
+        a_running_line(8, command="python train.py --seed 8", progress=0.53, expected_end=exactly(NOW + 8)),
+        a_running_line(9, name="vit", title="vit(lr=0.1)", command="vit(lr=0.1)"),
+        a_line(
+            22, priority=5, command="python sweep.py --a-long-option 1 --seed 22", expected_start=exactly(NOW + DAY)
+        ),
+        a_line(23, why="needs 1 GPU; none free", expected_start=exactly(NOW - 1)),
+        a_line(30, interrupted=True, why="interrupted"),
+    ],
+    interrupted=[InterruptedRun("stoker run jobs.txt", 4, exactly(NOW - 60), "stoker resume 30-33")],
+    failures=[FailedJob(7, "7", "python train.py --seed 7", "failed", "exit 1", exactly(NOW - 9), "RuntimeError: nan")],
+    counts=Counts(2, 6, 0),
+)
+
+
+def test_progress_priorities_interrupted_runs_and_failures(utc: None) -> None:
+    """Progress has a bar, priorities a column, an interrupted run one line, and a failure its reason."""
+    assert [text.rstrip() for text in texts(render_status(BUSY_DAY, 80, 24))][2:] == [
+        " ID  STATE    GPU  MEM     TIME  LEFT  DONE       JOB",
+        " 8   running  0      -  1:12:03   ~8s  ██░░░ 53%  python train.py --seed 8",
+        " 9   running  0      -  1:12:03     ?  -          vit(lr=0.1)",
+        " ID  STATE    PRIO  START           JOB                       WHY",
+        " 22  queued      5  tomorrow 08:00  python …tion 1 --seed 22",
+        " 23  queued      0  now             python train.py           needs 1 GPU; none…",
+        " 4 jobs of 'stoker run jobs.txt' (07:59) did not start: stoker resume 30-33",
+        " ✗ 7  exit 1  9s ago  pytho…in.py --seed 7  RuntimeError: nan",
+    ]
+
+
+def test_a_wide_screen_has_names_and_commands(utc: None) -> None:
+    """Both are shown, and a longer bar."""
+    lines = [text.rstrip() for text in texts(render_status(FULL, 120, 40))]
+    assert lines[10] == " 41         running  0    12.0/14G  1:12:03  ≤1h17  vit-b lr=3e-4  python train.py"
+    assert "█████░░░░░ 53%" in shown(BUSY_DAY, 100)
 
 
 def test_jobs_that_share_a_gpu() -> None:
@@ -119,7 +168,7 @@ def test_jobs_that_share_a_gpu() -> None:
     amounts = {"used_bytes": 8 * GIB, "ours_bytes": 7 * GIB, "reserved_bytes": 21 * GIB, "others_bytes": GIB}
     status = a_status(packed, [a_device("0", jobs=["1", "2"], combined_speed=1.68, **amounts)])
     narrow, wide = shown(status), shown(status, 120)
-    assert "████▒▒▒▒▒▒▒▒▒▓░░░░░░░░░░░ 8.0/40G" in narrow
+    assert "████▒▒▒▒▒▒▓░░░░░░░░░  8.0/40G" in narrow
     assert "together" not in narrow
     assert "1 2 (together 1.7x)" in wide
     for memory in ("6.0/6.9G", "1.0/14G", "3.0G", " 7G ", "auto"):
@@ -129,7 +178,7 @@ def test_jobs_that_share_a_gpu() -> None:
 def test_the_last_line_tells_what_is_hidden() -> None:
     """And the command that shows it, in words that fit."""
     many = a_status([a_running_line(n) for n in range(1, 31)] + [a_line(n) for n in range(31, 61)], [BUSY])
-    assert shown(many, height=20).splitlines()[-1].strip() == "… 22 more running, 26 more waiting (stoker status -a)"
+    assert shown(many, height=20).splitlines()[-1].strip() == "… 22 more running, 27 more waiting (stoker status -a)"
     assert shown(many, width=40, height=10).splitlines()[-1].strip() == "… 56 more (stoker status -a)"
 
 

@@ -88,6 +88,7 @@ def test_counts_only_grow_and_agree_with_the_state(spec: JobSpec, details: list[
         assert then.attempts - before.attempts in (0, 1)
         assert then.failures + then.losses <= then.attempts
         assert (then.id, then.command, then.spec) == (before.id, before.command, before.spec)
+        assert then.submitted == before.submitted  # by which the order ranks it
         if isinstance(then.state, Starting | Running | Stopping):
             assert then.state.attempt == then.attempts
 

@@ -60,6 +60,8 @@ class TestVariables:
             "STOKER_VRAM": "21474836480",
             "STOKER_ARRAY_ID": "12",
             "STOKER_ARRAY_INDEX": "2",
+            "SLURM_ARRAY_JOB_ID": "12",
+            "SLURM_ARRAY_TASK_ID": "2",
         }
 
     def test_all_of_them(self) -> None:

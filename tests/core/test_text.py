@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.core.job import Ended
 from stoker.core.spec import Command
-from stoker.core.text import HIDDEN, after, looks_secret, outcome, printable, shortened, shown_value, title
+from stoker.core.text import HIDDEN, after, looks_secret, outcome, printable, shortened, shown_value, title, title_text
 from support.build import a_job
 
 
@@ -44,6 +44,31 @@ def test_anything_can_be_written(text: str) -> None:
 def test_shortening_shows_that_there_was_more() -> None:
     """A long text is cut to the width and ends with …."""
     assert [shortened("abcdef", width) for width in (6, 4, 1)] == ["abcdef", "abc…", "…"]
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "shown", "together"),
+    [
+        (("python", "t.py", "--seed", "{i}"), "", "python t.py --seed 3", "python t.py --seed {i}"),
+        (("python", "t.py", "--out", "a b/{i}"), "", "python t.py --out 'a b/3'", "python t.py --out 'a b/{i}'"),
+        (("echo", "{1,2}", "${i}"), "", "echo '{1,2}' '${i}'", "echo '{1,2}' '${i}'"),
+        (("python", "t.py", "{i}"), "vit", "vit", "vit"),
+        (("py", "-P", "/x/python/function_child.py", "/s", "m.f"), "", "f()", "f(…)"),
+        (
+            ("py", "-P", "/x/python/function_child.py", "/s", "m.<locals>.f", "lr=0.1", "n=2"),
+            "",
+            "f(lr=0.1, n=2)",
+            "f(…)",
+        ),
+        (("py", "-P", "/x/python/function_child.py", "/s", "app.main", "lr=0.1"), "app", "app(lr=0.1)", "app(…)"),
+    ],
+)
+def test_a_task_has_values_of_its_own(words: tuple[str, ...], name: str, shown: str, together: str) -> None:
+    """Placeholders are replaced; all tasks in one line show them as typed, without quotes."""
+    plain = a_job(12)
+    spec = msgspec.structs.replace(plain.spec, fill=True)
+    job = msgspec.structs.replace(plain, command=Command(words), spec=spec, name=name, array=9, task=3)
+    assert (title_text(job), title_text(job, array=True)) == (shown, together)
 
 
 def test_a_title_is_one_line() -> None:

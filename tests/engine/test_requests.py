@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.core.job import Active, OnHold, Waiting
+from stoker.core.job import Active, OnHold, Running, Waiting
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
 from stoker.core.settings import Policy
 from stoker.engine.requests import INTERVAL, RequestReader
@@ -87,6 +87,21 @@ class TestHandling:
         ask(world, Edit(job, spec, "renamed"))
         assert (world.job(job).spec.priority, world.job(job).name) == (7, "renamed")
 
+    @pytest.mark.parametrize("can", [True, False])
+    def test_edit_of_a_running_job(self, world: EngineAtFakeSite, can: bool) -> None:
+        """A running job gets name, retries and limit; a limit that its worker cannot change stays."""
+        world.site.room, world.site.can_set_limit = 1, can
+        (job,) = world.add()
+        world.turn()
+        world.site.start(job)
+        world.turn()
+        spec = msgspec.structs.replace(world.job(job).spec, retries=2, limit=60.0)
+        ask(world, Edit(job, spec, "renamed"))
+        after = world.job(job)
+        assert (after.name, after.spec.retries, after.spec.limit) == ("renamed", 2, 60.0 if can else None)
+        assert isinstance(after.state, Running)
+        assert world.site.called("set_limit") == [[job, 60.0]]
+
     def test_again_runs_only_what_is_over(self, world: EngineAtFakeSite) -> None:
         """With another spec, if one was given."""
         (job,) = world.add()
@@ -104,7 +119,8 @@ class TestHandling:
         world.site.room = 1
         (job,) = world.add()
         world.turn()
-        ask(world, Hold(job), Release(job), Edit(job, world.job(job).spec, "x"))
+        other = msgspec.structs.replace(world.job(job).spec, cwd="/elsewhere")
+        ask(world, Hold(job), Release(job), Edit(job, other, "x"))
         assert world.kinds(job) == ["Assigned"]
         world.site.start(job)
         world.site.exit(job)

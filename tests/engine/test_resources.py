@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from stoker.core.errors import StokerError
+from stoker.core.job import Ended, Job
 from stoker.core.settings import Policy
+from stoker.core.spec import Command, JobSpec
 from stoker.engine.resources import EngineConfig, EngineRuntime, steady_clock
 from stoker.store.engine_lock import QUEUE, EngineRuns, living_engines, wake
 from stoker.store.paths import Paths
@@ -81,7 +83,9 @@ def test_settings_can_change_while_it_runs(tmp_path: Path) -> None:
     follow_ups = [runtime.engine._jobs.recorder.follow_up]
     runtime.adapt(a_config(tmp_path, config))
     follow_ups.append(runtime.engine._jobs.recorder.follow_up)
-    assert [follow_up is None for follow_up in follow_ups] == [False, True]
+    ended = Job(1, 1, Command(("true",)), JobSpec(), Ended("done", 2.0, 0), submitted=1.0)
+    made = [follow_up.make(ended, "") for follow_up in follow_ups if follow_up is not None]
+    assert [job is None for job in made] == [False, True]
     assert (tmp_path / "logs").is_dir()
     runtime.close()
 

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from stoker.cli.views.gpus import render_gpus
 from stoker.cli.views.plain import DEVICE_COLUMNS, plain_lines
-from stoker.cli.views.status import render_gpus, render_status
+from stoker.cli.views.status import render_status
 from stoker.core.device import Device
 from stoker.core.lease import Claim, Lease
 from stoker.core.planner.fairshare import Demand, demands_ahead, yield_devices, yield_reason

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stoker.python import function_child
-from stoker.python.calls import Call, command_of, is_function, name_of, settle, written
+from stoker.python.calls import Call, command_of, name_of, settle, written
 from stoker.python.function_child import LENGTH, RAISED
 from stoker.store.paths import Paths
 from support.wait import PATIENCE_SECONDS
@@ -129,9 +129,15 @@ def test_command_shows_short_values() -> None:
     assert called(batch_size=3) == ("batch_size=3",)
 
 
+def test_command_hides_secrets() -> None:
+    """Other users see the words of a process; its screens and logs are passed on."""
+    command = command_of(Paths(Path("/state")), print, Call((), {"api_token": "hf_1", "lr": 0.1}))
+    assert command.text == "print(api_token=********, lr=0.1)"
+
+
 def test_command_is_recognised() -> None:
     """A job that runs a function is recognised by its command."""
     command = command_of(Paths(Path("/state")), print, Call(()))
-    assert is_function(command)
+    assert command.call is not None
     assert command.words[4] == "builtins.print"
     assert name_of(print) == "print"

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.cli.views.gpus import render_gpus
 from stoker.cli.views.plain import DEVICE_COLUMNS, JOB_COLUMNS, plain_lines
-from stoker.cli.views.status import render_gpus, render_status
+from stoker.cli.views.status import render_status
 from stoker.core.device import Process, Reading
 from stoker.core.errors import StokerError
 from stoker.core.job import Running

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from stoker.core.errors import Impossible, StokerError, UsageError
-from stoker.core.spec import Dependency, Resources
+from stoker.core.spec import Dependency, EarlySignal, Resources
 from stoker.python.keywords import Keywords
 from stoker.queue.options import (
     BY_NAME,
@@ -19,6 +19,7 @@ from stoker.queue.options import (
     resources_of,
     spec_of,
 )
+from stoker.queue.signals import early_signal_text
 
 GIB = 2**30
 
@@ -144,6 +145,13 @@ def test_memory_without_unit(number: str, meant: str) -> None:
         JobOptions(time="never"),
         JobOptions(time="0"),
         JobOptions(grace="-1"),
+        JobOptions(signal="USR9"),
+        JobOptions(signal="USR1@soon"),
+        JobOptions(signal="USR1@0"),
+        JobOptions(signal="R:USR1@60"),
+        JobOptions(signal=":USR1"),
+        JobOptions(signal="KILL@60"),
+        JobOptions(signal="USR1@60", time="60s"),
         JobOptions(retries=-1),
         JobOptions(name="a\0b"),
         JobOptions(name="all"),
@@ -192,6 +200,22 @@ def test_assignments() -> None:
     for text in ("A", "=1", "", "A=\0"):
         with pytest.raises(UsageError):
             parse_assignment(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant", "shown"),
+    [
+        ("USR1", EarlySignal(10, 60.0), "USR1@60"),
+        ("USR1@90", EarlySignal(10, 90.0), "USR1@90"),
+        ("sigint@5m", EarlySignal(2, 300.0), "INT@300"),
+        ("B:12@120", EarlySignal(12, 120.0, command_only=True), "B:USR2@120"),
+    ],
+)
+def test_signal_before_the_limit(text: str, meant: EarlySignal, shown: str) -> None:
+    """A signal may be a name or a number, the time before the limit seconds or a duration, as in Slurm."""
+    spec = spec_of(JobOptions(signal=text, time="1h"), AROUND)
+    assert spec.signal == meant
+    assert early_signal_text(meant) == shown
 
 
 def test_grace_may_be_nothing() -> None:

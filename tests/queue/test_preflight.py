@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.core.errors import UsageError
-from stoker.core.spec import Command, JobSpec, Resources
-from stoker.queue.preflight import ONE_STRING, Checkouts, KernelLimits, Preflight
+from stoker.core.spec import Command, Dependency, JobSpec, Resources
+from stoker.queue.preflight import ONE_STRING, Checkouts, KernelLimits, Preflight, start_notes
 from support.torch import with_torch
 from support.wait import PATIENCE_SECONDS, wait_until
 
@@ -243,3 +243,58 @@ def test_an_environment_that_leaves_no_room() -> None:
     """It is refused before any job is looked at."""
     with pytest.raises(UsageError, match="together"):
         KernelLimits({f"V{number}": "x" * 100_000 for number in range(100)})
+
+
+# -- the program and the output --------------------------------------------------------------------
+
+
+def noted(tmp_path: Path, *words: str, shell: str = "", **spec: object) -> list[str]:
+    """Warnings about one job, with one program on its PATH."""
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    (tmp_path / "bin/python").write_text("")
+    (tmp_path / "bin/python").chmod(0o755)
+    used = replace(JobSpec(cwd=str(tmp_path)), **spec)
+    return start_notes([(Command(words, shell), used)] * 2, {"PATH": str(tmp_path / "bin")})
+
+
+@pytest.mark.parametrize(
+    ("words", "shell"),
+    [
+        (("python", "train.py"), ""),
+        (("bin/python",), ""),
+        (("{name}",), ""),
+        (("cd x && ./train.sh",), "/bin/sh"),
+        (("A=1 nothing",), "/bin/sh"),
+        (("module load cuda; train",), "/bin/sh"),
+        (("for i in 1 2; do nothing; done",), "/bin/sh"),
+    ],
+)
+def test_a_program_that_may_be_there(tmp_path: Path, words: tuple[str, ...], shell: str) -> None:
+    """Nothing is said of programs that exist, and where it is unclear what starts."""
+    assert noted(tmp_path, *words, shell=shell) == []
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    """Once, with the nearest name; in a line too; a path is relative to the directory of the job."""
+    (note,) = noted(tmp_path, "pyhton", "train.py")
+    assert "pyhton is not on the PATH now" in note
+    assert "did you mean python?" in note
+    assert noted(tmp_path, "pyhton train.py", shell="/bin/sh") == [note]
+    assert "./run.sh does not exist" in noted(tmp_path, "./run.sh")[0]
+    (tmp_path / "run.sh").touch()
+    assert f"type: chmod +x {tmp_path}/./run.sh" in noted(tmp_path, "./run.sh")[0]
+
+
+def test_the_path_of_the_job_counts(tmp_path: Path) -> None:
+    """--env PATH=... replaces that of the submitter."""
+    assert noted(tmp_path, "python", extra_env=(("PATH", "/nowhere"),)) != []
+
+
+def test_a_missing_directory_for_the_output(tmp_path: Path) -> None:
+    """The note names the command that makes it; a job that waits for another may find it made."""
+    out = f"{tmp_path}/my logs/%j.log"
+    assert noted(tmp_path, "python", out=out) == [
+        f"warning: the directory of the output does not exist; type: mkdir -p '{tmp_path}/my logs'"
+    ]
+    assert noted(tmp_path, "python", out=out, after=(Dependency(1),)) == []
+    assert noted(tmp_path, "python", out=f"{tmp_path}/%x/%j.log", err=f"{tmp_path}/e") == []

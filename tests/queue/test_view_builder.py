@@ -1,12 +1,14 @@
-"""Who holds the memory of a device: the rule of all screens."""
+"""What all screens show of devices and of the queue."""
 
 from __future__ import annotations
 
 import pytest
 
 from stoker.core.device import Process, Reading
-from stoker.queue.view_builder import Holders, memory_split
-from stoker.queue.view_model import LeaseLine, exactly
+from stoker.queue.knowledge import EngineStatuses
+from stoker.queue.view_builder import Holders, expected_empty, memory_split
+from stoker.queue.view_model import Counts, LeaseLine, exactly
+from stoker.store.status_file import EngineStatus
 from support.build import GIB, a_job, simulated
 
 (DEVICE,) = simulated(24)
@@ -51,3 +53,20 @@ def test_claims_of_others_count_even_if_unused() -> None:
     whole, part = (LeaseLine("bob", 7, "stoker", size, exactly(0.0)) for size in (None, 5 * GIB))
     assert split(0.0, Holders([], [whole], [], [], measured=True)) == (0.0, 24.0)
     assert split(6.0, Holders([JOB], [part], [OURS], [], measured=True)) == (6.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("lives", "counts", "shown"),
+    [
+        (True, Counts(1, 0, 0), True),
+        (True, Counts(0, 1, 0), True),
+        (True, Counts(0, 0, 0), False),
+        (True, Counts(0, 0, 1), False),
+        (False, Counts(1, 0, 0), False),
+    ],
+)
+def test_an_empty_queue_has_no_expected_end(lives: bool, counts: Counts, shown: bool) -> None:
+    """The engine's forecast may be older than the end of the last job."""
+    status = EngineStatus("queue", "", 1, "1", 0.0, 9.0, 0, 0, (), {}, "", "", False, (), (), empty=600.0)
+    expected = expected_empty(EngineStatuses(status, lives), counts)
+    assert expected == (exactly(600.0) if shown else None)

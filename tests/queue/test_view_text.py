@@ -70,9 +70,15 @@ def test_spans(seconds: float, text: str) -> None:
 
 
 def test_watches() -> None:
-    """What has passed is told to the second, with days as Slurm writes them; what is left to the minute."""
+    """What has passed is told to the second, with days as Slurm writes them; what is left in the two largest units."""
     assert [watch_text(seconds) for seconds in (0, 4323, 2 * DAY + 10800)] == ["0:00:00", "1:12:03", "2-03:00:00"]
-    assert [left_text(seconds) for seconds in (-3, 31, 1860, 3 * DAY + 60)] == ["0:00", "0:00", "0:31", "3d0:01"]
+    assert [left_text(seconds) for seconds in (-3, 31, 1860, 7800, 3 * DAY + 60)] == [
+        "0s",
+        "31s",
+        "31m",
+        "2h10",
+        "3d0h",
+    ]
 
 
 def test_today_begins_at_midnight() -> None:

@@ -28,11 +28,15 @@ SINCE_0_2: list[tuple[bytes, Record]] = [
         Born("12.1", 4711, 4700, 123456, "5d4b5f0e-0000-4000-8000-000000000000"),
     ),
     (
+        b"P 12.1 4711 4700 123456 5d4b5f0e-0000-4000-8000-000000000000 1\n",
+        Born("12.1", 4711, 4700, 123456, "5d4b5f0e-0000-4000-8000-000000000000", 1),
+    ),
+    (
         b'E 12.1 1700000001.500000 126 0 refused -11 "cannot start a process"\n',
         AttemptReturned("12.1", 1700000001.5, 11, "cannot start a process"),
     ),
 ]
-"""An older engine reads the first without its last two fields, and the second as a refused start."""
+"""An older engine ignores the last fields of P, and reads the last line as a refused start."""
 
 
 @pytest.mark.parametrize(("line", "record"), WRITTEN_BY_0_1 + SINCE_0_2)

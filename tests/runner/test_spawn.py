@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,25 @@ from pathlib import Path
 import pytest
 
 from support.local import VARIABLES, Yard, engine_process, yard
+from support.wait import PATIENCE_SECONDS
+
+SPAWNS_ON_A_TERMINAL = """
+import os, sys
+from stoker.runner import spawn
+terminal, directory, old = sys.argv[1:]
+if old:
+    def refuse(*words, setsid=False, **more):
+        raise NotImplementedError
+    os.posix_spawn = refuse
+os.setsid()
+program = (
+    "import os, sys; leads = os.getsid(0) == os.getpid() == os.tcgetpgrp(0);"
+    "open('/dev/tty').close(); print(*map(os.ttyname, range(3)), leads); sys.exit(7)"
+)
+order = {"umask": 0o22, "cwd": directory, "out": "-", "err": "-", "terminal": terminal, "shell": ""}
+pid = spawn.launch({**order, "words": [sys.executable, "-c", program]}, dict(os.environ))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
 
 
 @pytest.fixture
@@ -43,6 +63,22 @@ class TestSurroundings:
         over = works.run("touch", odd, cwd=str(works.directory / odd), out=odd + ".log")
         assert over.code == 0
         assert sorted(os.listdir(works.directory / odd)) == sorted([odd, odd + ".log"])
+
+    @pytest.mark.parametrize("sessions", [True, False])
+    def test_terminal(self, tmp_path: Path, sessions: bool) -> None:
+        """The terminal of an order is the controlling one and all streams, also under a Python that cannot spawn so."""
+        master, slave = os.openpty()
+        terminal = os.ttyname(slave)
+        done = subprocess.run(
+            [sys.executable, "-c", SPAWNS_ON_A_TERMINAL, terminal, str(tmp_path), "" if sessions else "old"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        shown = os.read(master, 4096).decode()
+        os.close(master)
+        os.close(slave)
+        assert (done.returncode, shown) == (7, f"{terminal} {terminal} {terminal} True\r\n")
 
     def test_standard_input_is_empty(self, works: Yard) -> None:
         """Standard input is /dev/null."""

@@ -16,11 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from stoker.core.spec import EarlySignal
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted
 from stoker.runner.worker import LINGER
 from support.local import Yard, lives, wait_pid, yard
 from support.wait import wait_until
 
+SHORT_SLEEPS = "while :; do sleep 0.02; done"
 FOREVER = "while :; do sleep 1000; done"
 WRITES_ITS_NUMBER = "echo $$ > pid; exec sleep 1000"
 
@@ -137,6 +139,49 @@ class TestTimeLimit:
         (began,) = works.records(AttemptStarted)
         assert (over.signal, over.why) == (signal.SIGTERM, "timeout")
         assert over.at - began.at >= 0.19
+
+    def test_signal_before_the_limit(self, works: Yard) -> None:
+        """All processes of the command get the early signal, and may end before the limit."""
+        child = f'trap "echo child; exit" USR1; {SHORT_SLEEPS}'
+        over = works.run(
+            f"trap 'wait; echo parent; exit 7' USR1; sh -c '{child}' & {SHORT_SLEEPS}",
+            shell="/bin/sh",
+            limit=1000.0,
+            signal=EarlySignal(signal.SIGUSR1, 998.5),
+        )
+        assert {"child", "parent"} <= set(works.log().read_text().split())
+        assert (over.code, over.why) == (7, "exited")
+
+    def test_signal_for_the_command_alone(self, works: Yard) -> None:
+        """With B: only the command gets the early signal."""
+        child = f'trap "echo child" USR1; {SHORT_SLEEPS}'
+        over = works.run(
+            f"trap 'exit 7' USR1; sh -c '{child}' & {SHORT_SLEEPS}",
+            shell="/bin/sh",
+            limit=1000.0,
+            signal=EarlySignal(signal.SIGUSR1, 998.5, command_only=True),
+        )
+        assert ("child" in works.log().read_text(), over.code, over.why) == (False, 7, "exited")
+
+    def test_new_limit(self, works: Yard) -> None:
+        """A new limit counts from the start of the command, and an early signal is sent once for each limit."""
+        worker = works.begin(f"trap 'echo signalled' USR1; echo ready; {SHORT_SLEEPS}", shell="/bin/sh", limit=1000.0)
+        works.wait_log("ready\n")
+        early = EarlySignal(signal.SIGUSR1, 900.0)
+        works.runner.set_limit(worker, "1.1", 900.5, 30.0, early)
+        wait_until(lambda: "signalled" in works.log().read_text())
+        works.runner.set_limit(worker, "1.1", 900.5, 30.0, early)  # as the next engine does
+        works.runner.set_limit(worker, "1.1", 0.01, 0.2, None)
+        over = works.wait_over()
+        assert (works.log().read_text().count("signalled"), over.why) == (1, "timeout")
+
+    def test_new_limit_of_a_queued_attempt(self, works: Yard) -> None:
+        """An attempt that waits behind another one in its worker gets the new limit too."""
+        worker = works.begin("sleep", "1000")
+        works.start(worker, "2.1", "sleep", "1000")
+        works.runner.set_limit(worker, "2.1", 0.05, 30.0, None)
+        works.runner.stop(worker, "1.1", 0.0)
+        assert works.wait_over("2.1").why == "timeout"
 
     def test_limit_that_is_ignored(self, works: Yard) -> None:
         """Who ignores TERM at the limit is killed after the order's grace."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 
 import pytest
 
 from stoker.core.errors import UsageError
-from stoker.simulation.trace import read_models, read_trace
-from stoker.simulation.workload import MEASURED_PEAKS, Row
+from stoker.simulation.trace import SAMPLE, read_models, read_trace
+from stoker.simulation.workload import MEASURED_PEAKS, Row, extract, offered_load
 
 PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 2017-10-09 07:01:55,66.0,1,66.0,11cb48
@@ -130,3 +131,38 @@ def test_another_file_is_no_table_of_models(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match="tells no throughputs") as refused:
         read_models(path)
     assert "gavel_throughputs.json" in refused.value.hint
+
+
+HISTORY = "ID,STATE,GPUS,DEVICES,VRAM,PEAK_VRAM,UTIL,SUBMITTED,RAN,DIRECTORY,NAME,COMMAND"
+
+
+def test_a_history_is_read_as_it_is_printed(tmp_path: Path) -> None:
+    """What was asked for is no peak; runs of one program are one kind; a job that never ran took no time."""
+    lines = (
+        HISTORY,
+        '1,done,2,"0,1",auto,6000000000,80,2026-11-17T04:00:00Z,90,/a,x,train.py --seed 1',
+        "2,failed,1,0,all,,,2026-11-17T04:00:10Z,5,/a,y,train.py --seed 2",
+        "3,skipped,1,,all,,,2026-11-17T04:00:20Z,,/b,,eval.py",
+    )
+    jobs = rows(tmp_path, "\n".join(lines))
+    assert [job.arrival - jobs[0].arrival for job in jobs] == [0, 10, 20]
+    assert [(job.seconds, job.gpus, job.memory, job.load) for job in jobs] == [
+        (90, 2, 6_000_000_000, 80), (5, 1, None, None), (0, 1, None, None)
+    ]  # fmt: skip
+    assert [job.devices for job in jobs] == [("0", "1"), ("0",), ()]
+    assert jobs[0].kind == jobs[1].kind != jobs[2].kind
+
+
+def test_a_history_without_its_durations_is_refused(tmp_path: Path) -> None:
+    """The column that is missing is named."""
+    with pytest.raises(UsageError, match="no column for the duration"):
+        rows(tmp_path, "SUBMITTED,GPUS\n2026-11-17T04:00:00Z,1\n")
+
+
+def test_the_sample_is_what_its_program_writes() -> None:
+    """Its jobs keep a machine of eight GPUs busy, but not more than busy."""
+    program = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "make_sample_trace.py"))
+    assert SAMPLE.read_text() == program["sample"]()
+    jobs = read_trace(SAMPLE)
+    assert len(jobs) == 400
+    assert 0.7 < offered_load(extract(jobs), 8) < 1.0

@@ -171,10 +171,14 @@ def test_other_files_read_as_empty(tmp_path: Path) -> None:
         (b"\x1b[31mred\x1b[0m \x1b]0;title\x07end\x1b[K\n\x1b[0m\n", "red end"),
         (b"bytes \xff\n", "bytes \\xff"),
         (b"x" * 50_000 + b"\nlast", "last"),
+        (b"RuntimeError: loss is nan\n 45%|####   | 45/100 [00:01<00:01]\n=======\n", "RuntimeError: loss is nan"),
+        (b"[rank0]: ValueError: bad\nerrors.ChildFailedError: \ntrain.py FAILED\n------\n", "[rank0]: ValueError: bad"),
+        (b"KeyError: 'x' was ignored\n" + b"fine\n" * 60 + b"fatal: no space\n", "fatal: no space"),
+        (b" 45%|####   | 45/100\n", "45%|####   | 45/100"),
     ],
 )
 def test_the_last_line_with_text(tmp_path: Path, log: bytes, said: str) -> None:
-    """Blank lines, progress bars, colours and titles are skipped."""
+    """Blank lines, progress bars, colours and titles are skipped; an exception counts more than what follows it."""
     path = tmp_path / "log"
     path.write_bytes(log)
     assert last_line(str(path)) == said

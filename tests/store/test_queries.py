@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from stoker.core.job import Assigned, Cancelled, Event, Exited, Job, Paused, Resumed, Started
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob
 from stoker.store import queries
+from stoker.store.filters import Filter
 from stoker.store.queries import Load, Period
 from stoker.store.writer import Store
 from support.store import TRUE, after, wanted
@@ -185,10 +188,30 @@ class TestPast:
         late = Period(10.0)
         assert queries.past_counts(store, late) == {"done": 1, "failed": 1}
         assert queries.past_gpu_seconds(store, late) == 21.0
-        failed = Period(10.0, ("failed", "oom"))
+        failed = Period(10.0, Filter(states=("failed", "oom")))
         assert [one.job.id for one in queries.past(store, failed, 9)] == [bad]
         assert queries.past_counts(store, failed) == {"failed": 1}
         assert queries.past_gpu_seconds(store, failed) == 11.0
+
+    def test_the_tasks_of_an_array_are_one(self, store: Store) -> None:
+        """With their results, the time of all, and the last failure; an array of one ended task is that task."""
+        (alone,) = add(store, TRUE)
+        new = [replace(TRUE, task=task) for task in range(4)]
+        with store.writing():
+            tasks = store.add_jobs(store.add_batch("b", 1.0), "queue", new, 1.0, array=True)
+        for place, job_id in enumerate((*tasks[:3], alone)):
+            start(store, job_id, at=2.0 + place)
+            end(store, job_id, 10.0 + place, code=int(place == 1))
+        newest, array = queries.past_by_array(store, Period(), 9)
+        assert isinstance(newest, queries.Past)
+        assert newest.job.id == alone
+        assert isinstance(array, queries.PastTasks)
+        assert (array.counts, array.first, array.last) == ({"done": 2, "failed": 1}, 0, 2)
+        assert (array.telling.job.id, array.started, array.ended, array.gpu_seconds) == (tasks[1], 2.0, 12.0, 24.0)
+        (only,) = queries.past_by_array(store, Period(chosen=Filter(states=("failed",))), 9)
+        assert isinstance(only, queries.Past)
+        assert only.job.id == tasks[1]
+        assert queries.past_by_array(store, Period(), 1) == [newest]
 
     def test_on_finish_jobs_are_left_out(self, store: Store) -> None:
         """On-finish jobs are left out unless asked for."""

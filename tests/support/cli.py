@@ -103,7 +103,7 @@ class Stoker:
 
     def logs(self) -> list[str]:
         """The contents of all log files, in the order of the jobs."""
-        found = sorted(self.cwd.glob("stoker-runs/*/*.log"), key=lambda path: int(path.stem))
+        found = sorted(self.cwd.glob("stoker-runs/*/*.log"), key=lambda path: int(path.stem.partition("-")[0]))
         return [path.read_text() for path in found]
 
     def wait_lines(self, name: str, count: int) -> None:

@@ -14,7 +14,7 @@ from stoker.core.launch import Order, attempt_key
 from stoker.core.planner.forecast import Forecast
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import Policy
-from stoker.core.spec import Command, JobSpec, NewJob, Resources
+from stoker.core.spec import Command, EarlySignal, JobSpec, NewJob, Resources
 from stoker.devices.detect import DeclaredDevices
 from stoker.devices.interface import Devices
 from stoker.engine.job_table import Jobs
@@ -68,6 +68,7 @@ class FakeRunner:
 
     def __init__(self, clock: Callable[[], float] = lambda: START) -> None:
         self.calls: list[tuple[object, ...]] = []
+        self.knows_limit = True
         self.orders: dict[str, Order] = {}
         """By attempt, those that were sent."""
         self.workers: dict[str, str] = {}
@@ -154,6 +155,12 @@ class FakeRunner:
             self.workers[order.attempt] = worker
         self._queued.clear()
 
+    def set_limit(
+        self, worker: str, attempt: str, limit: float | None, grace: float, early: EarlySignal | None
+    ) -> bool:
+        self.calls.append(("set_limit", worker, attempt, limit))
+        return self.knows_limit
+
     def stop(self, worker: str, attempt: str, grace: float, number: int = 0) -> None:
         self.calls.append(("stop", worker, attempt, grace, number))
 
@@ -191,6 +198,7 @@ class FakeSite:
     def __init__(self, jobs: EngineJobs, room: int = 1) -> None:
         self.jobs = jobs
         self.room = room
+        self.can_set_limit = True
         self.calls: list[tuple[object, ...]] = []
         self.sent: list[int] = []
         self.gone: set[int] = set()
@@ -273,6 +281,10 @@ class FakeSite:
     def stop(self, job: Job, grace: float | None, number: int = 0) -> None:
         assert isinstance(job.state, Stopping)
         self.calls.append(("stop", job.id, grace, number))
+
+    def set_limit(self, job: Job) -> bool:
+        self.calls.append(("set_limit", job.id, job.spec.limit))
+        return self.can_set_limit
 
     def reason(self, job: Job) -> Reason | None:
         return next((reason for _, reason in self.shown.waits), None)

@@ -6,14 +6,16 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from stoker.core.device import Device
 from stoker.core.job import Job
 from stoker.core.lease import Claim, Lease
 from stoker.core.planner.occupancy import Slot, claims_on
 from stoker.core.planner.plan import Plan, Start, plan
-from stoker.core.planner.queue import WaitingJobs
+from stoker.core.planner.queue import WaitingJobs, caps_of
 from stoker.core.settings import Policy
-from stoker.core.spec import Resources
+from stoker.core.spec import JobSpec, Resources
 from support.build import a_job, a_snapshot
 
 
@@ -43,10 +45,20 @@ class World:
     run_times: dict[int, float] = field(default_factory=dict)
     started_at: dict[int, float] = field(default_factory=dict)
 
-    def submit(self, resources: Resources, run_time: float, *, priority: int = 0, limited: bool = False) -> Job:
+    def submit(
+        self,
+        resources: Resources,
+        run_time: float,
+        *,
+        priority: int = 0,
+        limited: bool = False,
+        kind: str = "",
+        group: str = "",
+    ) -> Job:
         """Queue a job that will run so long, and whose time limit says so if it has one."""
         limit = run_time if limited else None
-        job = a_job(len(self.run_times) + 1, resources, priority=priority, limit=limit, since=self.clock)
+        spec = JobSpec(resources=resources, priority=priority, limit=limit, group=group)
+        job = replace(a_job(len(self.run_times) + 1, spec=spec, since=self.clock), kind=kind)
         self.run_times[job.id] = run_time
         self.waiting.add(job)
         return job
@@ -56,6 +68,11 @@ class World:
         snapshot = a_snapshot(self.devices, at=self.clock + 0.5)
         queue = self.waiting if waiting is None else waiting
         return plan(queue, self.slots(), snapshot, self.leases, self.policy, self.clock, self.freed)
+
+    @property
+    def jobs(self) -> list[Job]:
+        """All jobs that wait."""
+        return [job for group in self.waiting.groups() for job in group]
 
     def turn(self) -> Plan:
         """Plan, and do it."""
@@ -96,7 +113,8 @@ class World:
         until = worker.since + sum(known) if len(known) == len(limits) else None
         head = worker.jobs[0]
         room = self.room + 1 - len(worker.jobs)
-        return Slot(worker.name, head.id, head.spec.resources, worker.devices, until, room, since=worker.since)
+        caps, since = caps_of(head), worker.since
+        return Slot(worker.name, head.id, head.spec.resources, worker.devices, until, room, caps, since, kind=head.kind)
 
     def _act(self, start: Start) -> None:
         if start.behind:

@@ -44,6 +44,14 @@ def test_small_costs_have_their_bars(tmp_path: Path) -> None:
     assert "ids of 2 jobs at Tab, ms of CPU" in told.stdout
 
 
+def test_keystrokes_are_echoed_in_both_shells(tmp_path: Path) -> None:
+    """A few keys in bash and in a session end with both rows and the bar between them."""
+    told = bench("keystrokes.py", tmp_path, "--keys", "3")
+    assert told.returncode == 0, told.stderr
+    assert "| stoker shell " in told.stdout
+    assert "p99 above bash, ms" in told.stdout
+
+
 @pytest.mark.skipif(shutil.which("cc") is None, reason="gaps are stamped by a small C program")
 def test_dispatch_measures_gaps_on_each_slot(tmp_path: Path) -> None:
     """Eight commands on four slots leave four gaps."""

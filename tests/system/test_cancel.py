@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from typing import Any
 
 import pytest
 
@@ -28,10 +29,10 @@ def test_what_waits_and_what_runs(background: Background) -> None:
     background.wait_word("running", running)
     outcome = background("cancel", str(waiting), str(running))
     assert outcome.code == 0
-    assert outcome.out.splitlines()[0] == f"cancelled {waiting} (was queued)"
+    assert outcome.out.splitlines()[0] == f"cancelled {waiting} (queued)"
     assert outcome.out.splitlines()[1] in (
-        f"stopping {running} (was running; KILL after 30s)",
-        f"cancelled {running} (was running)",
+        f"stopping {running} (SIGTERM sent, SIGKILL in 30s)",
+        f"cancelled {running} (running)",
     )
     background.wait_over(running, waiting)
     assert background.ended(running).result == "cancelled"
@@ -39,7 +40,7 @@ def test_what_waits_and_what_runs(background: Background) -> None:
     assert background.ended(waiting).note == "cancelled by you"
     assert not (background.cwd / "ran").exists()
     again = background("kill", str(running))
-    assert (again.code, again.out) == (0, f"{running} is over already (cancelled)\n")
+    assert (again.code, again.out) == (0, f"already finished: {running} (cancelled)\n")
 
 
 def test_another_signal_and_grace(background: Background) -> None:
@@ -49,12 +50,12 @@ def test_another_signal_and_grace(background: Background) -> None:
     background.wait_word("running", polite, stubborn)
     wait_until(lambda: (background.cwd / "heeds").exists() and (background.cwd / "ignores").exists())
     said = background("cancel", str(polite), "--signal", "INT", "--grace", "2m").out
-    assert "INT now, KILL after 120s" in said or said == f"cancelled {polite} (was running)\n"  # it may be over by then
+    assert "SIGINT sent, SIGKILL in 120s" in said or said == f"cancelled {polite} (running)\n"  # it may be over by then
     background.wait_over(polite)
     assert background.log(polite) == "int\n"
     assert f"stopping {stubborn}" in background("cancel", str(stubborn)).out
     shorter = background("cancel", str(stubborn), "--grace", "0")
-    assert f"{stubborn} is being stopped already; KILL after 0s" in shorter.out or "(was" in shorter.out
+    assert f"already stopping: {stubborn} (SIGTERM sent, SIGKILL in 0s)" in shorter.out or "cancelled" in shorter.out
     background.wait_over(stubborn)
     assert background.ended(stubborn).signal == signal.SIGKILL
 
@@ -64,7 +65,7 @@ def test_tasks_of_an_array(background: Background) -> None:
     ids = background.submit(*[until("never")] * 6, array=True, resources=WHOLE)
     array = ids[0]
     outcome = background("cancel", f"{array}.3-4")
-    assert outcome.out == f"cancelled {array}.[3-4] (was queued), 2 tasks\n"
+    assert outcome.out == f"cancelled 2 tasks {array}.[3-4] (queued)\n"
     assert background("cancel", str(array)).code == 0
     background.wait_over(*ids)
 
@@ -72,11 +73,11 @@ def test_tasks_of_an_array(background: Background) -> None:
 def test_all(background: Background) -> None:
     """`all` is all that is not over, and nothing is no error."""
     ids = background.submit("true", until("never"), until("never"), held="held by you")
-    assert len(background("cancel", "all").out.splitlines()) == 3
+    assert background("cancel", "all").out == f"cancelled 3 jobs {ids[0]}-{ids[2]} (held)\n"
     background.wait_over(*ids)
     nothing = background("cancel", "all")
     assert (nothing.code, nothing.out) == (0, "")
-    assert "nothing is left to cancel" in nothing.err
+    assert "no job to cancel" in nothing.err
 
 
 def test_dry_run(background: Background) -> None:
@@ -101,7 +102,7 @@ def test_json(background: Background) -> None:
             "before": "held",
             "after": "cancelled",
             "refused": False,
-            "said": f"cancelled {held} (was held)",
+            "said": f"cancelled {held} (held)",
         }
     ]
 
@@ -109,7 +110,7 @@ def test_json(background: Background) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        ([], 2, "Missing argument"),
+        ([], 2, "no jobs given"),
         (["99"], 4, "there is no job 99"),
         (["1", "99"], 4, "there is no job 99"),
         (["1-"], 2, "is not an id"),
@@ -130,7 +131,7 @@ def test_without_an_engine(background: Background) -> None:
     """Where no engine lives, one is started to carry it out."""
     (waiting,) = background.submit("touch ran", start=False)
     assert background.engine_process is None
-    assert background("cancel", str(waiting)).out == f"cancelled {waiting} (was queued)\n"
+    assert background("cancel", str(waiting)).out == f"cancelled {waiting} (queued)\n"
     assert not (background.cwd / "ran").exists()
 
 
@@ -234,3 +235,33 @@ def test_a_crash_around_the_answer(background: Background, heard: bool) -> None:
     assert background.ended(running).result == background.ended(waiting).result == "cancelled"
     assert background.lines("starts") == ["started"]
     assert not (background.cwd / "ran").exists()
+
+
+def test_jobs_are_chosen_by_tag_group_name_and_state(background: Background) -> None:
+    """Filters choose among all jobs, or among those named; a job must match all of them."""
+    held: dict[str, Any] = {"held": "held by you", "start": False}
+    a, b = background.submit("true", "true", names=["vit-a", "vit-b"], tags=(("lr", "1"), ("sweep", "3")), **held)
+    (c,) = background.submit("true", names=["bert"], tags=(("sweep", "31"),), group="nlp", **held)
+    dry = [
+        (words, background("cancel", "--dry-run", *words).out)
+        for words in (
+            ["--tag", "sweep=3"],
+            ["--tag", "sweep"],
+            ["--name", "vit-?", str(a), str(c)],
+            ["--group", "n*"],
+            ["--tag", "sweep=3", "--tag", "lr=2"],
+            ["--state", "queued"],
+            ["--state", "PD", "--name", "*-b"],
+        )
+    ]
+    assert [out for _, out in dry] == [
+        f"would cancel 2 jobs {a}-{b} (held)\n",
+        f"would cancel 3 jobs {a}-{c} (held)\n",
+        f"would cancel {a} (held)\n",
+        f"would cancel {c} (held)\n",
+        "",
+        "",
+        f"would cancel {b} (held)\n",
+    ]
+    assert background("cancel", "--tag", "nothing").err == "stoker: no job matches\n"
+    assert "unknown state 'runing'" in background("cancel", "--state", "runing").err

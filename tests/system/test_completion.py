@@ -27,7 +27,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 def tab(background: Background) -> Tab:
     """A shell with the script that `engine completion` wrote."""
     background.environment["XDG_DATA_HOME"] = str(background.home / "data")
-    outcome = background("engine", "completion", "bash")
+    outcome = background("engine", "completion", "bash", "--install")
     assert outcome.code == 0
     assert "source " in outcome.err
     return Tab(background, background.home / "data/bash-completion/completions/stoker")
@@ -114,7 +114,8 @@ def test_the_script_of_each_shell(stoker: Stoker, shell: str) -> None:
     stoker.environment |= {"XDG_DATA_HOME": str(stoker.home / "data"), "XDG_CONFIG_HOME": str(stoker.home / "config")}
     printed = stoker("engine", "completion", shell, "--print").out
     assert f"_STOKER_COMPLETE={shell}_complete" in printed
-    outcome = stoker("engine", "completion", shell)
+    assert stoker("engine", "completion", shell).out == printed  # for eval
+    outcome = stoker("engine", "completion", shell, "--install")
     path = script_path(shell, stoker.environment)
     assert path.is_relative_to(stoker.home)
     assert path.read_text() == printed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from stoker.core.spec import Dependency, Resources
@@ -65,15 +67,43 @@ def test_it_matters(background: Background) -> None:
     assert background.log(second) == f"{background.cwd}/there\n"
 
 
-def test_what_runs_or_is_over(background: Background) -> None:
-    """Neither can be changed, and both say what to type instead."""
-    running, over = background.submit(until("gate"), "true")
-    background.wait_word("running", running)
+def test_what_is_over(background: Background) -> None:
+    """An ended job cannot be changed, and the message says what to type instead."""
+    (over,) = background.submit("true")
     background.wait_over(over)
-    outcome = background("edit", str(running), str(over), "--priority", "5")
+    outcome = background("edit", str(over), "--priority", "5")
     assert (outcome.code, outcome.out) == (2, "")
-    assert f"{running} is running, and what runs cannot be changed" in outcome.err
     assert f"stoker retry {over} runs it again" in outcome.err
+
+
+def test_what_runs(background: Background) -> None:
+    """Of a running job, name and limits can be changed; a limit that has passed is refused, as are its GPUs."""
+    (running,) = background.submit(until("gate"), limit=3600.0)
+    background.wait_word("running", running)
+    outcome = background("edit", str(running), "--time", "2h", "-J", "longer", "--retries", "2", "--priority", "5")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == f"{running}: name none → longer, priority 0 → 5, time 3600s → 7200s, retries 0 → 2\n"
+    changed = background.job(running)
+    assert (changed.name, changed.spec.limit, changed.spec.retries) == ("longer", 7200.0, 2)
+    refused = background("edit", str(running), "--gpus", "2")
+    assert (refused.code, "--gpus cannot be changed any more" in refused.err) == (2, True)
+    passed = background("edit", str(running), "--time", "0.01s")
+    assert (passed.code, f"stoker cancel {running}" in passed.err) == (2, True)
+    assert background.job(running) == changed
+
+
+def test_a_new_limit_ends_it(background: Background) -> None:
+    """The worker of a running job keeps the new limit, also after the engine that sent it was killed."""
+    (running,) = background.submit(until("gate"), limit=3600.0)
+    background.wait_word("running", running)
+    in_the_editor = background("edit", str(running), EDITOR="sed -i 's/3600s/7200s/'")
+    assert in_the_editor.out == f"{running}: time 3600s → 7200s\n"
+    ran = time.time() - background.job(running).submitted
+    assert background("edit", str(running), "--time", f"{ran + 8:.1f}s").code == 0
+    background.kill_engine()
+    background.start_engine()
+    background.wait_over(running)
+    assert background.word(running) == "timeout"
 
 
 def test_dependencies(background: Background) -> None:

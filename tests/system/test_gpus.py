@@ -182,6 +182,6 @@ def test_on_a_terminal(background: Background) -> None:
             screen = terminal.wait_for("exit code 0")
     assert " SIM " in screen
     assert "2 × SIM 24G" in screen
-    assert "▓" * 20 in screen
-    assert f"pid {pid} (not ours)" in screen
-    assert "WHAT (not ours)" in screen
+    assert "▓" * 13 in screen
+    assert f"12G foreign (pid {pid})" in screen
+    assert "OTHER JOBS AND PROCESSES" in screen

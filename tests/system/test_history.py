@@ -158,3 +158,29 @@ def test_on_a_terminal(background: Background) -> None:
     assert screen.startswith(" SIM  jobs on ")
     assert f" {ids[-1]} " in screen
     assert "… 80 older (stoker history -a) · 100 done · 100.00 GPU-hours" in screen
+
+
+def test_an_array_is_one_line_of_the_table(background: Background) -> None:
+    """With its results and why it failed; `--tasks` shows each, and so do lines for programs."""
+    array, *_ = background.submit("true", "echo ValueError: bad; exit 1", array=True, names=["sweep"] * 2)
+    background.wait_over(array, array + 1)
+    table = background("history", "--table", COLUMNS="100").out
+    assert f"{array}.[0-1]" in table
+    assert "1 done, 1 failed: sweep (ValueError: bad)" in table
+    expanded = background("history", "--table", "--tasks", COLUMNS="100").out
+    assert f"{array}.1 " in expanded
+    assert "sweep (ValueError: bad)" in expanded
+    assert [line.label for line in history(background).jobs] == [f"{array}.0", f"{array}.1"]
+    assert [line.note for line in history(background).jobs] == ["", "ValueError: bad"]
+    assert "1.1" not in background("history", "--state", "done").out
+    assert background("history", "--state", "running").code == 2
+
+
+def test_jobs_that_end_in_the_same_minute_are_in_the_order_of_their_ids(background: Background) -> None:
+    """The table shows minutes; within one, the order of the seconds looked like none."""
+    now = time.time() // 60 * 60
+    write_past(background, 2, ended=now + 30)
+    write_past(background, 2, ended=now + 10)
+    write_past(background, 1, ended=now - 60)
+    ids = [line.split()[0] for line in texts(render_history(history(background), 80))[2:-1]]
+    assert ids == ["5", "1", "2", "3", "4"]

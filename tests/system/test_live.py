@@ -182,3 +182,19 @@ def test_a_frame_is_cheap() -> None:
         view.draw(a_run(devices, jobs, counts=RunCounts(100, seconds), elapsed=float(seconds)))
     assert (time.process_time() - began) / 20 < 0.1
     view.close()
+
+
+def test_keys_do_not_move_the_display(tmp_path: Path) -> None:
+    """Enter leaves no copy of a line, and the terminal echoes again afterwards."""
+    with open_terminal(tmp_path) as terminal:
+        terminal.start([*STOKER, "--devices", "0", a_list(tmp_path, SLEEP, SLEEP)], 80, 24)
+        terminal.wait_for("1 running 1 waiting")
+        for key in ("Enter", "x", "Enter"):
+            terminal.press(key)
+        terminal.press("C-c")
+        screen = terminal.wait_for("press again to stop them", "… starting nothing more")
+        assert screen.count("stoker run jobs.txt") == 1
+        terminal.press("C-c")
+        terminal.wait_for("exit code 130")
+        terminal.press("z")
+        terminal.wait_for("z")

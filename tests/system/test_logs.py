@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -66,13 +67,14 @@ def test_runs_of_a_job(background: Background) -> None:
 
 
 def test_a_task(background: Background) -> None:
-    """A task is named by its array and index; the array alone is not one job."""
+    """A task is named by its array and index; the array is all its tasks, each below a header."""
     ids = background.submit("echo a", "echo b", array=True)
     background.wait_over(*ids)
     assert background("logs", f"{ids[0]}.1").out == "b\n"
     whole = background("logs", str(ids[0]))
-    assert whole.code == 2
-    assert f"name one of them, for example {ids[0]}.1" in whole.err
+    assert whole.out == f"==> {ids[0]}.0 echo a <==\na\n\n==> {ids[0]}.1 echo b <==\nb\n"
+    paths = background("logs", str(ids[0]), "--path").out.splitlines()
+    assert [Path(path).read_text() for path in paths] == ["a\n", "b\n"]
     assert background("logs").out == "b\n"
 
 
@@ -152,7 +154,7 @@ def test_follow_over_retries(background: Background) -> None:
         outcome = background.finish(process)
     assert outcome.code == 0
     assert outcome.out == "run 2\nrun 3\n"
-    assert "3. run" in outcome.err
+    assert f"{job}: run 3" in outcome.err
 
 
 def test_follow_what_waits(background: Background) -> None:
@@ -186,7 +188,7 @@ def test_interrupted(background: Background) -> None:
         process.send_signal(signal.SIGINT)
         outcome = background.finish(process)
     assert outcome.code == 130
-    assert f"detached; {job} goes on without you" in outcome.err
+    assert f"detached; {job} continues" in outcome.err
     assert background.word(job) == "running"
 
 
@@ -237,3 +239,32 @@ def _is_read(descriptor: int, into: bytearray) -> bool:
         return True
     into += part
     return not part
+
+
+def test_an_array_is_followed_as_a_whole(background: Background) -> None:
+    """Whole lines of all tasks, each with its task before it, until all are over; the exit code tells of failures."""
+    lines = [
+        f"printf 'a{task}\\nb'; {until('gate')}; printf 'c{task}\\n\\033[31mred'; exit {task}" for task in range(2)
+    ]
+    ids = background.submit(*lines, array=True)
+    process = background.start("logs", "-f", str(ids[0]))
+    background.wait_word("running", *ids)
+    background.open_gate("gate")
+    outcome = background.finish(process)
+    array = ids[0]
+    assert sorted(outcome.out.splitlines()) == sorted(
+        f"{array}.{task} | {text}" for task in range(2) for text in (f"a{task}", f"bc{task}", "\x1b[31mred")
+    )
+    assert outcome.code == 1
+    assert f"{array}.1 exit 1" in outcome.err
+    assert f"{array}.0 " not in outcome.err
+
+
+def test_jobs_without_output_are_counted(background: Background) -> None:
+    """Of several jobs those that ran are shown."""
+    (over,) = background.submit("echo hi")
+    background.wait_over(over)
+    (held,) = background.submit("true", held="held by you")
+    outcome = background("logs", str(over), str(held))
+    assert outcome.out == f"==> {over} echo hi <==\nhi\n"
+    assert "1 job without output yet" in outcome.err

@@ -26,3 +26,11 @@ def test_the_picture_shows_the_demonstration() -> None:
     text = "".join(ElementTree.fromstring(svg).itertext())
     for word in ("SIM", "GPU3", "RuntimeError:", "running", "waiting"):
         assert word in text
+
+
+def test_the_second_picture_shows_the_queue() -> None:
+    """Running jobs, and waiting ones with their reasons."""
+    svg = (DOCUMENTS / "status.svg").read_text(encoding="utf-8")
+    text = "".join(ElementTree.fromstring(svg).itertext())
+    for word in ("SIM", "running", "queued", "blocked", "vit-b", "failed"):
+        assert word in text

@@ -52,7 +52,7 @@ def test_what_cannot_be_held(background: Background) -> None:
     assert (outcome.code, outcome.out) == (2, "")
     assert f"stoker: {running} is running: paused, it would keep its GPU" in outcome.err
     assert f"stoker cancel {running}" in outcome.err
-    assert f"{over} is over already (done)" in outcome.err
+    assert f"already finished: {over} (done)" in outcome.err
     assert background("pause", "all").code == 0
 
 
@@ -60,8 +60,8 @@ def test_all(background: Background) -> None:
     """`all` is all that waits, and to resume, all that is held."""
     busy, *waiting = background.submit(until("gate"), "true", "true", resources=WHOLE)
     background.wait_word("running", busy)
-    assert background("pause", "all").out.splitlines() == [f"held {job_id}" for job_id in waiting]
-    assert background("resume", "all").out.splitlines() == [f"released {job_id}" for job_id in waiting]
+    assert background("pause", "all").out == f"held 2 jobs {waiting[0]}-{waiting[1]}\n"
+    assert background("resume", "all").out == f"released 2 jobs {waiting[0]}-{waiting[1]}\n"
     background.open_gate("gate")
     background.wait_over(*waiting)
 
@@ -69,7 +69,7 @@ def test_all(background: Background) -> None:
 def test_tasks_of_an_array(background: Background) -> None:
     """Tasks can be held one by one."""
     ids = background.submit(*["true"] * 4, array=True, held="held by you")
-    assert background("resume", f"{ids[0]}.1-2").out == f"released {ids[0]}.[1-2], 2 tasks\n"
+    assert background("resume", f"{ids[0]}.1-2").out == f"released 2 tasks {ids[0]}.[1-2]\n"
     background.wait_over(ids[1], ids[2])
     assert background.word(ids[0]) == "held"
 

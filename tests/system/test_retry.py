@@ -13,7 +13,8 @@ from stoker.core.spec import Dependency, JobSpec, Resources
 from stoker.store.engine_lock import QUEUE, living_engines
 from support.background import Background
 from support.build import a_job
-from support.cli import until
+from support.cli import PROGRAM, until
+from support.terminal import open_terminal
 from support.wait import wait_until
 
 GIB = 2**30
@@ -24,7 +25,7 @@ def test_the_same_job_again(background: Background) -> None:
     (job,) = background.submit("echo run $STOKER_ATTEMPT; test -e mended")
     assert background("wait").code == 1
     background.open_gate("mended")
-    assert background("retry", str(job)).out == f"{job} is queued again (was exit 1)\n"
+    assert background("retry", str(job)).out == f"requeued {job} (last result: exit 1)\n"
     assert background("wait", str(job)).code == 0
     assert (background.log(job), background.log(job, 1)) == ("run 1\n", "run 2\n")
 
@@ -47,9 +48,8 @@ def test_what_failed_of_late(background: Background) -> None:
     assert "3 failed jobs since 1h" in background("retry", "--failed", "--since", "1h", "--dry-run").err
     outcome = background("retry", "--failed")
     assert outcome.out.splitlines() == [
-        f"{old} is queued again (was exit 1)",
-        f"{ids[0]} is queued again (was exit 1)",
-        f"{ids[2]} is queued again (was exit 3)",
+        f"requeued 2 jobs {old}-{ids[0]} (last result: exit 1)",
+        f"requeued {ids[2]} (last result: exit 3)",
     ]
     assert "3 failed jobs of the last 24 h" in outcome.err
     assert background("wait", f"{old}-{ids[-1]}").code == 1
@@ -63,10 +63,10 @@ def test_what_failed_of_some(background: Background) -> None:
     background.wait_over(*ids, other)
     array = ids[0]
     assert background("retry", str(array), "--failed", "--dry-run").out.splitlines() == [
-        f"would run {array}.0 again (was exit 1): false",
-        f"would run {array}.2 again (was exit 1): false",
+        f"would requeue 2 tasks {array}.0,{array}.2 (last result: exit 1): false",
     ]
-    assert len(background("retry", "all", "--failed").out.splitlines()) == 3
+    again = background("retry", "all", "--failed").out
+    assert again == f"requeued 3 jobs {array}.0,{array}.2,{other} (last result: exit 1)\n"
 
 
 def test_nothing_failed(background: Background) -> None:
@@ -76,7 +76,7 @@ def test_nothing_failed(background: Background) -> None:
     for arguments in (["--failed"], ["--failed", str(job)]):
         outcome = background("retry", *arguments)
         assert (outcome.code, outcome.out) == (0, "")
-        assert "nothing has failed" in outcome.err or "there is no failed job" in outcome.err
+        assert "no job has failed" in outcome.err or "there is no failed job" in outcome.err
 
 
 def test_more_memory(background: Background) -> None:
@@ -104,11 +104,11 @@ def test_more_memory_than_was_learnt(background: Background) -> None:
     said = background("retry", str(job), "--vram", "+50%").out
     assert (
         said
-        == f"{job} is queued again (was done; 6.0G on each GPU, 50% more than the 4.0G it held at most last time)\n"
+        == f"requeued {job} (last result: done; 6.0G on each GPU, 50% more than the 4.0G it held at most last time)\n"
     )
     background.wait_over(job)
     assert background.job(job).spec.resources == Resources(memory=6 * GIB)
-    assert "(was done; memory as learnt)" in background("retry", str(job), "--vram", "auto").out
+    assert "(last result: done; memory as learnt)" in background("retry", str(job), "--vram", "auto").out
     background.wait_over(job)
     assert background.job(job).spec.resources == Resources(auto=True)
     said = background("retry", str(job), "--vram", "+25%", "--dry-run").out
@@ -125,7 +125,7 @@ def measured(background: Background, job: int) -> bool:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "name jobs, or say --failed"),
+        ([], "or use --failed"),
         (["1", "--since", "1h"], "--since is for --failed"),
         (["1", "--vram", "+20%"], "whole GPUs already"),
         (["1", "--vram", "lots"], "lots"),
@@ -167,9 +167,8 @@ def test_what_was_skipped_because_of_a_job(background: Background) -> None:
     assert len(background("retry", str(root), "--only", "--dry-run").out.splitlines()) == 1
     background.open_gate("mended")
     assert background("retry", str(root)).out.splitlines() == [
-        f"{root} is queued again (was exit 1)",
-        f"{behind} is queued again (was skipped)",
-        f"{last} is queued again (was skipped)",
+        f"requeued {root} (last result: exit 1)",
+        f"requeued 2 jobs {behind}-{last} (last result: skipped)",
     ]
     assert background("wait", str(root), str(behind), str(last)).code == 0
     assert background.word(both) == "skipped"
@@ -217,3 +216,40 @@ def test_rounds() -> None:
     jobs = [last, *tasks, behind, after_that, second]
     assert [[job.id for job in round_] for round_ in rounds(jobs)] == [[1, 2], [3, 4, 5], [6]]
     assert [[job.id for job in round_] for round_ in rounds([behind])] == [[3]]
+
+
+def test_failures_that_a_retry_cannot_fix(background: Background) -> None:
+    """--failed leaves out commands that were not found, and says so; --all and ids take them."""
+    missing, failed = background.submit("exit 127", "exit 3")
+    background.wait_over(missing, failed)
+    outcome = background("retry", "--failed", "--dry-run")
+    assert outcome.out.startswith(f"would run {failed} again")
+    assert f"leaving out 1 failure that a retry cannot fix (command not found, or memory): {missing}" in outcome.err
+    assert len(background("retry", "--failed", "--all", "--dry-run").out.splitlines()) == 2
+    assert background("retry", str(missing)).code == 0
+
+
+def test_other_options_for_the_next_run(background: Background) -> None:
+    """GPUs, limit and priority; a limit is taken away by an empty one."""
+    (job,) = background.submit("exit 3", limit=60.0)
+    background.wait_over(job)
+    said = background("retry", str(job), "-G", "2", "--time", "2h", "--priority", "4").out
+    assert said == f"{job} is queued again (was exit 3; gpus 2; time 2h; priority 4)\n"
+    spec = background.job(job).spec
+    assert (spec.resources.gpus, spec.limit, spec.priority) == (2, 7200.0, 4)
+    background.wait_over(job)
+    background("retry", str(job), "--time", "")
+    assert background.job(job).spec.limit is None
+
+
+def test_many_failures_are_retried_after_a_question(background: Background) -> None:
+    """On a terminal; no is the default."""
+    ids = background.submit(*["exit 3"] * 6)
+    background.wait_over(*ids)
+    with open_terminal(background.cwd) as terminal:
+        words = [f"{name}={background.environment[name]}" for name in ("STOKER_STATE", "STOKER_LEDGER", "STOKER_SIM")]
+        terminal.start(["env", *words, PROGRAM, "retry", "--failed"], 80, 24)
+        terminal.wait_for("retry 6 jobs? [y/N]")
+        terminal.press("Enter")
+        terminal.wait_for("nothing was retried", "exit code 1")
+    assert {background.job(job).tries for job in ids} == {1}

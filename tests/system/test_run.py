@@ -42,11 +42,12 @@ def test_a_list_runs_every_line_once(stoker: Stoker) -> None:
 def test_a_pipe_gets_one_line_per_event(stoker: Stoker) -> None:
     """Without a terminal each start and each end is a line with a time, and nothing is ever overwritten."""
     result = stoker("run", "--devices", "0", "-", stdin="true\nfalse\n")
-    *events, counts, failure = result.err.splitlines()
+    *events, counts, failure, logs = result.err.splitlines()
     assert [match[1] for line in events if (match := EVENT.match(line))] == ["start", "done", "start", "FAILED"]
     assert "\r" not in result.err
     assert re.fullmatch(r"1 ok, 1 failed · \d\d:\d\d wall · 0\.00 GPU-hours", counts)
     assert failure.startswith("  ✗ #2 false: exit 1")
+    assert logs.startswith("  logs: stoker-runs/")
 
 
 @pytest.mark.parametrize("line", ["stoker run - < jobs.txt", "stoker run < jobs.txt", "cat jobs.txt | stoker run -"])
@@ -225,7 +226,7 @@ def test_a_limit_ends_a_job(stoker: Stoker) -> None:
 def test_one_command_that_reaches_its_limit_is_told(stoker: Stoker) -> None:
     """A single command that was ended by -t gives the code of its death and one sentence."""
     result = stoker("run", "--devices", "0", "-t", "0.2s", "--", "sleep", "60")
-    assert (result.code, result.err) == (143, "stoker: stopped: it reached its time limit (-t)\n")
+    assert (result.code, result.err) == (124, "stoker: stopped: it reached its time limit (-t)\n")
 
 
 def test_a_failed_job_is_tried_again(stoker: Stoker) -> None:

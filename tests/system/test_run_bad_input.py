@@ -27,7 +27,7 @@ from support.wait import line_from, wait_until
         (["--devices", "0,\udcff"], 2, "has a name that cannot be shown"),
         (["--sim", "4y8G"], 2, "'4y8G' does not describe simulated GPUs"),
         (["--devices", "0", "--mem", "3G"], 2, "did you mean --vram (GPU)"),
-        (["--devicse", "0"], 2, "Did you mean '--devices'?"),
+        (["--devicse", "0"], 2, "did you mean --devices?"),
         (["--devices", "0", "-t", "soon"], 2, "'soon' is not a duration"),
         (["--devices", "0", "-j", "0"], 2, "0 is not in the range x>=1"),
         (["--devices", "0", "-G", "-1"], 2, "-G -1 is less than nothing"),

@@ -68,7 +68,7 @@ def test_toml_holds_whole_scripts(stoker: Stoker) -> None:
         ("jobs.toml", "[[job]]\ncomand = 'true'", 2, "jobs.toml job 1 has no command"),
         ("jobs.toml", "command = 'true'", 2, "jobs.toml has no [[job]] tables"),
         ("jobs.toml", "[[job]]\ncommand = '\udcff'", 2, "jobs.toml is not TOML"),
-        ("jobs.csv", "a,b\n1,2\n", 2, "has no header"),
+        ("jobs.csv", "a,b\n1,2\n", 2, "has no column command"),
     ],
 )
 def test_a_list_that_cannot_be_understood(stoker: Stoker, name: str, text: str, code: int, sentence: str) -> None:

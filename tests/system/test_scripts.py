@@ -302,7 +302,7 @@ def test_a_submitted_script_in_an_array(background: Background) -> None:
     """Each task gets its index, in its arguments and in its environment."""
     script(background, "job.sh", SHEBANG, "echo $1 $STOKER_ARRAY_INDEX")
     outcome = background("submit", "-G", "0", "-a", "3-4", "job.sh", "task-{i}")
-    assert outcome.out == "submitted 1 (tasks 3-4): job.sh 'task-{i}'\n"
+    assert outcome.out == "submitted 1 (tasks 3-4): job.sh task-{i}\n"
     background.wait_over(1, 2)
     assert [(background.paths.logs / f"1/{task}.log").read_text() for task in (3, 4)] == ["task-3 3\n", "task-4 4\n"]
 
@@ -348,3 +348,48 @@ def test_retry_runs_the_copy(background: Background) -> None:
     assert background("retry", "1").code == 0
     background.wait_lines("ran", 2)
     assert background.lines("ran") == ["1", "1"]
+
+
+# -- options in its lines --------------------------------------------------------------------------
+
+SLURM = ("#SBATCH --job-name=vit --gres=gpu:2 --array=1-3 --output=%x-%a.out --partition=gpu", "#SBATCH -c 4 --new 1")
+
+
+def test_a_script_brings_its_own_options(background: Background) -> None:
+    """Those of #SBATCH lines are applied, those of a cluster are named, and tasks get Slurm's variables."""
+    given = "$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT $SLURM_ARRAY_JOB_ID $SLURM_JOB_NAME $SLURM_CPUS_PER_TASK"
+    script(background, "job.sh", SHEBANG, *SLURM, f'echo "{given} $STOKER_GPU_IDS $SLURM_SUBMIT_DIR"')
+    done = background("submit", "--parsable", "job.sh")
+    assert done.err.splitlines() == [
+        "stoker: job.sh: on one machine these #SBATCH options are ignored: --partition, --cpus-per-task",
+        "stoker: warning: job.sh: these #SBATCH options are not applied: --new (unknown)",
+    ]
+    array = int(done.out)
+    background.wait_over(array, array + 1, array + 2)
+    assert background.lines("vit-2.out") == [f"2/3 {array} vit 4 0,1 {background.cwd}"]
+
+
+def test_typed_options_override_those_of_a_script(background: Background) -> None:
+    """Options, then variables, then #STOKER lines, then #SBATCH lines, then the configuration."""
+    background.write("stoker.toml", "[defaults]", "gpus = 0", 'group = "night"', "retries = 7")
+    script(background, "job.sh", SHEBANG, "#STOKER -t 3h --retries 2", "#SBATCH -G 2 -t 1h -J slurm", "true")
+    done = background("submit", "--parsable", "-J", "typed", "job.sh", STOKER_RETRIES="1")
+    job = background.job(int(done.out))
+    assert (job.name, job.spec.resources.gpus, job.spec.limit) == ("typed", 2, 10800.0)
+    assert (job.spec.retries, job.spec.group) == (1, "night")
+
+
+def test_a_run_reads_the_lines_of_a_script(stoker: Stoker) -> None:
+    """Here a limit and an array; a plain array gets the index, but not the other variables of Slurm."""
+    script(stoker, "job.sh", SHEBANG, "#SBATCH --array=0-1 -o %a.out", "echo $SLURM_ARRAY_TASK_ID $SLURM_JOB_NAME")
+    assert stoker(*RUN, "job.sh").code == 0
+    assert stoker.lines("0.out") + stoker.lines("1.out") == ["0 job.sh", "1 job.sh"]
+    stoker(*RUN, "-a", "5", "echo $SLURM_ARRAY_TASK_ID,$SLURM_ARRAY_TASK_MAX,$SLURM_JOB_ID >> plain")
+    assert stoker.lines("plain") == ["5,5,"]
+
+
+def test_a_wrong_line_is_refused_before_anything_starts(stoker: Stoker) -> None:
+    """With its number, and with what to write."""
+    script(stoker, "job.sh", SHEBANG, "#STOKER --vrm 6G", "touch ran")
+    assert_refused(stoker(*RUN, "job.sh"), "job.sh line 2: --vrm is not a job option", "did you mean --vram?")
+    assert not (stoker.cwd / "ran").exists()

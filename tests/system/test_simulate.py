@@ -35,10 +35,10 @@ def simulated(stoker: Stoker, *words: str) -> Simulation:
 def test_stoker_and_strict_order_are_compared(stoker: Stoker, trace: str) -> None:
     """By default; jobs that the machine could not run are named and left out, and none is lost."""
     told = simulated(stoker, trace, "--gpus", "2x24G")
-    assert [one.policy for one in told.policies] == ["stoker", "fifo"]
+    assert [one.policy for one in told.policies] == ["stoker", "stoker-auto", "fifo"]
     assert (told.jobs, list(told.notes)) == (56, ["4 jobs left out: more than 2 GPUs needed"])
-    assert [one.figures.lost for one in told.policies] == [0, 0]
-    assert told.policies[0].figures.completion_mean < told.policies[1].figures.completion_mean
+    assert [one.figures.lost for one in told.policies] == [0, 0, 0]
+    assert told.policies[0].figures.completion_mean < told.policies[2].figures.completion_mean
 
 
 def test_the_same_words_give_the_same_figures(stoker: Stoker, trace: str) -> None:
@@ -52,7 +52,9 @@ def test_all_policies_in_a_table_for_programs(stoker: Stoker, trace: str) -> Non
     """TAB separated without a terminal, with a note on jobs left out; the bound is the best of all."""
     outcome = stoker("simulate", trace, "--gpus", "2x24G", "--policy", "all", "--rho", "0.9", "--cap-duration", "1h")
     assert outcome.code == 0
-    assert outcome.err == "stoker: 4 jobs left out: more than 2 GPUs needed\n"
+    note, summary = outcome.err.splitlines()
+    assert note == "stoker: 4 jobs left out: more than 2 GPUs needed"
+    assert summary.startswith("stoker: With 56 jobs of trace.csv on 2x24G, the default order would end jobs")
     head, *rows = [line.split("\t") for line in outcome.out.splitlines()]
     assert [row[0] for row in rows] == list(POLICIES)
     means = [float(row[head.index("completion_mean")]) for row in rows]
@@ -79,6 +81,26 @@ def test_the_plot_can_be_drawn_into_a_file(stoker: Stoker, trace: str) -> None:
     assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 3
 
 
+def test_the_sample_works_as_the_documents_have_it(stoker: Stoker) -> None:
+    """Anywhere, without a file."""
+    told = simulated(stoker, "--sample")
+    assert (told.jobs, told.gpus) == (400, "8x40G")
+    assert "times sooner than strict FIFO" in told.summary
+
+
+def test_a_history_is_replayed_from_the_queue_and_from_its_file(stoker: Stoker) -> None:
+    """On the machine of the engine, by all policies; the file tells the same jobs."""
+    missing = stoker("simulate", "--history")
+    assert (missing.code, missing.err.splitlines()[0]) == (2, "stoker: there is no history yet")
+    assert stoker("submit", "--sim", "2x24G", "-a", "0-3", "--", "sleep", "1").code == 0
+    assert stoker("wait", "--sim", "all").code == 0
+    told = simulated(stoker, "--history", "--sim")
+    assert (told.jobs, told.gpus, len(told.policies)) == (4, "2x24G", len(POLICIES))
+    (stoker.cwd / "jobs.csv").write_text(stoker("history", "--sim", "--csv").out)
+    again = simulated(stoker, "jobs.csv", "--gpus", "2x24G", "--policy", "all")
+    assert again.policies == told.policies
+
+
 def test_an_oracle_is_told_in_the_report(stoker: Stoker, trace: str) -> None:
     """The report says that durations were known."""
     told = simulated(stoker, trace, "--gpus", "2x24G", "--policy", "shortest", "--oracle")
@@ -103,6 +125,8 @@ def test_models_come_from_a_file(stoker: Stoker, trace: str) -> None:
         (["negative.csv"], "negative.csv:2: duration is '-3', not a number of seconds"),
         (["wide.csv", "--gpus", "2x24G"], "none of 1 job can run on 2x24G (1 job left out: more than 2 GPUs needed)"),
         (["large.csv", "--gpus", "2x24G"], "1 job left out: more than 24.0G on a GPU needed"),
+        ([], "nothing, or more than one thing to replay"),
+        (["trace.csv", "--sample"], "nothing, or more than one thing to replay"),
         (["trace.csv", "--from", "99"], "no job of trace.csv is left: it has 60 jobs"),
         (["trace.csv", "--gpus", "lots"], "'lots' does not describe simulated GPUs"),
         (["trace.csv", "--gpus", "0x24G"], "'0x24G' does not describe simulated GPUs"),

@@ -196,7 +196,7 @@ def test_jobs_of_a_foreground_run(background: Background) -> None:
     assert [device.jobs for device in seen.devices] == [["1"]]
     run.send_signal(signal.SIGKILL)
     run.wait(PATIENCE_SECONDS)
-    wait_until(lambda: "left by stoker run -, now gone" in status(background).jobs[1].why)
+    wait_until(lambda: "stoker run - was interrupted" in status(background).jobs[1].why)
     assert status(background).jobs[1].why.endswith("stoker resume 2")
 
 
@@ -311,6 +311,31 @@ def test_json_and_plain_are_two_forms(background: Background) -> None:
     """Asking for both is a mistake; a variable chooses JSON for all."""
     assert background("status", "--json", "--plain").code == 2
     assert json.loads(background("status", STOKER_OUTPUT="json").out)["schema"] == "stoker.status/1"
+
+
+def test_the_table_without_a_terminal(background: Background) -> None:
+    """`--table` and `--color always` print it, in COLUMNS and LINES; NO_COLOR and the default stay as they are."""
+    background.environment |= {"COLUMNS": "60", "LINES": "10"}
+    background.submit("true", names=["x" * 90], held="held by you", start=False)
+    table, coloured = background("status", "--table"), background("status", "--color", "always")
+    assert "STATE" in table.out
+    assert "\x1b" not in table.out
+    assert max(map(len, table.out.splitlines())) <= 60
+    assert "\x1b[" in coloured.out
+    assert background("status").out.startswith("ID\tST\t")
+    assert background("status", "--plain", "--color", "always").out.startswith("ID\tST\t")
+    assert background("status", "--plain", "--table").code == 2
+    assert "that ended" in background("history", "--table", STOKER_OUTPUT="json").out
+
+
+@pytest.mark.parametrize(("line", "header"), [("stoker status", " ID "), ("stoker status | cat", "ID\t")])
+def test_watch_gets_the_table(background: Background, line: str, header: str) -> None:
+    """watch(1) reads through a pipe and sets COLUMNS and LINES; a pipe inside its command still gets plain lines."""
+    background.submit("true", held="held by you", start=False)
+    program = background.write("watch", "#!/bin/sh", line, "true")
+    program.chmod(0o755)
+    outcome = background.typed(str(program), COLUMNS="80", LINES="24")
+    assert any(text.startswith(header) for text in outcome.out.splitlines()), outcome.out
 
 
 class TestTerminal:

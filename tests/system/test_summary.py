@@ -41,3 +41,20 @@ def test_memory_in_a_run(stoker: Stoker) -> None:
     assert "oom  does not fit on a GPU of its own (24.0G)" in done.err
     assert "; needs a larger GPU, a smaller batch, or more GPUs (-G)  [stoker logs --sim 4]" in done.err
     assert "packing" not in done.err
+
+
+def test_the_summary_says_where_the_logs_are(stoker: Stoker) -> None:
+    """Their names tell the jobs apart; a run that skips all jobs leaves no directory."""
+    stoker.write("jobs.toml", "[[job]]", 'command = "echo a"', 'name = "vit b"', "[[job]]", 'command = "echo  --lr 3"')
+    done = stoker("run", "--devices", "0", "jobs.toml")
+    (folder,) = (stoker.cwd / "stoker-runs").iterdir()
+    assert f"  logs: stoker-runs/{folder.name}/\n" in done.err
+    assert sorted(path.name for path in folder.iterdir()) == ["1-vit_b.log", "2-echo_--lr_3.log"]
+    done = stoker("run", "--devices", "0", "--resume", "jobs.toml")
+    assert "logs:" not in done.err
+    assert list((stoker.cwd / "stoker-runs").iterdir()) == [folder]
+
+
+def test_a_time_limit_exits_as_timeout_does(stoker: Stoker) -> None:
+    """124 for one command."""
+    assert stoker("run", "--devices", "0", "-t", "0.2s", "--", "sleep", "60").code == 124

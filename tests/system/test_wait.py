@@ -12,6 +12,7 @@ import pytest
 from stoker.core.spec import Resources
 from support.background import Background
 from support.cli import until
+from support.terminal import open_terminal
 from support.wait import line_from, wait_until
 
 CPU = Resources(gpus=0)
@@ -65,7 +66,7 @@ def test_interrupted(background: Background) -> None:
     process.send_signal(signal.SIGINT)
     outcome = background.finish(process)
     assert outcome.code == 130
-    assert f"detached; job {running} goes on without you" in outcome.err
+    assert f"detached; job {running} continues" in outcome.err
     assert background.word(running) == "running"
 
 
@@ -157,3 +158,25 @@ def _ticks(pid: int) -> int:
     with open(f"/proc/{pid}/stat") as stat:
         fields = stat.read().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
+
+
+def test_a_failure_is_explained(background: Background) -> None:
+    """By the last line of its log; without a terminal there is no progress line."""
+    background.submit("true", "echo RuntimeError: loss is nan; exit 1")
+    outcome = background("wait", "1-2", "--json")
+    assert [job["failure"] for job in json.loads(outcome.out)["jobs"]] == ["", "RuntimeError: loss is nan"]
+    assert background("wait", "1-2").err == "stoker: 2 exit 1: RuntimeError: loss is nan\nstoker: 1 of 2 jobs failed\n"
+
+
+def test_progress_on_a_terminal(background: Background) -> None:
+    """A line counts the jobs and gives way to the result."""
+    ids = background.submit("true", until("gate"), "exit 3", resources=CPU)
+    background.wait_over(ids[0], ids[2])
+    names = ("STOKER_STATE", "STOKER_LEDGER", "STOKER_SIM", "PATH")
+    with open_terminal(background.home, **{name: background.environment[name] for name in names}) as terminal:
+        terminal.start(["stoker", "wait", f"{ids[0]}-{ids[2]}"], 80, 24)
+        terminal.wait_for("2/3  1 ok 1 failed 1 running 0 waiting  [00:0")
+        background.open_gate("gate")
+        screen = terminal.wait_for("exit code 1")
+    assert "2/3" not in screen
+    assert f"{ids[2]} exit 3" in screen

@@ -26,6 +26,7 @@ OPEN_ONLY = frozenset({"cancel", "kill", "pause", "hold", "resume", "release", "
 ALL = frozenset({"status", "st", "ls", "logs", "follow", "wait", "retry"})
 """Verbs for any job."""
 _WORDS = ("last", "all")
+SIM = "--sim"
 _PLAIN = re.compile(r"[\w.@%+/=-]+")
 """Names that need no quotes in a shell; others are not offered."""
 
@@ -41,7 +42,9 @@ def complete_jobs(context: click.Context, _parameter: click.Parameter, incomplet
     """Completions of an argument of ids, for click."""
     from click.shell_completion import CompletionItem
 
-    offered = offers(incomplete, simulated=bool(context.params.get("sim")), ended=context.info_name not in OPEN_ONLY)
+    offered = offers(
+        incomplete, simulated=context.params.get("sim") is not None, ended=context.info_name not in OPEN_ONLY
+    )
     return [CompletionItem(offer.word, help=offer.meaning) for offer in offered]
 
 
@@ -79,7 +82,8 @@ def complete_at_once() -> bool:
     line = _typed()
     if line is None or not _wants_ids(line):
         return False
-    for offer in offers(line.incomplete, simulated="--sim" in line.words, ended=line.words[1] in ALL):
+    simulated = any(word.partition("=")[0] == SIM for word in line.words)
+    for offer in offers(line.incomplete, simulated=simulated, ended=line.words[1] in ALL):
         print(_answer(line.shell, offer))
     return True
 
@@ -104,7 +108,8 @@ def _wants_ids(line: Line) -> bool:
         return False
     if line.shell == "fish" and "," in line.incomplete:  # click's script cuts words there
         return False
-    return not line.incomplete.startswith("-") and (len(line.words) == 2 or not line.words[-1].startswith("-"))
+    last = line.words[-1]
+    return not line.incomplete.startswith("-") and (len(line.words) == 2 or last == SIM or not last.startswith("-"))
 
 
 def _answer(shell: str, offer: Offer) -> str:

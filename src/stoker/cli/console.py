@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import sys
 from typing import NoReturn
 
@@ -21,6 +22,21 @@ def open_missing_streams() -> None:
 
 def json_is_default() -> bool:
     return os.environ.get("STOKER_OUTPUT") == "json"
+
+
+def watch_reads() -> bool:
+    """Whether watch(1) shows what we print: it sets COLUMNS and LINES, and has the pipe that is our output."""
+    if not {"COLUMNS", "LINES"} <= os.environ.keys():
+        return False
+    from stoker.devices.interface import ancestors, has_open, process_file  # only needed without a terminal
+
+    try:
+        output = os.fstat(sys.stdout.fileno())
+    except (OSError, ValueError):
+        return False
+    if not stat.S_ISFIFO(output.st_mode):
+        return False
+    return any(process_file(pid, "comm") == b"watch\n" and has_open(pid, output) for pid in ancestors(os.getppid()))
 
 
 def flush_output() -> None:

@@ -20,6 +20,8 @@ from msgspec import Struct
 from stoker.cli.commands.demo import Demonstration
 from stoker.cli.console import say, to_stderr
 from stoker.cli.output_options import write_json
+from stoker.cli.relay import Relay
+from stoker.cli.session import SessionView, end_by_signal
 from stoker.cli.views.run_lines import FollowingView, LineView, QuietView, summary_lines
 from stoker.core.device import resolve
 from stoker.core.errors import UsageError
@@ -31,6 +33,7 @@ from stoker.core.run_result import parse_halt
 from stoker.core.settings import ClusterSettings, EngineSettings, Policy, policy_of
 from stoker.core.spec import Command, Dependency, NewJob, digest_of
 from stoker.core.text import printable, shortened, text_for_json
+from stoker.core.units import parse_duration
 from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
 from stoker.devices.mps.daemon import without_given
@@ -38,6 +41,7 @@ from stoker.engine.adoption import Supply
 from stoker.engine.foreground import Complaints, Foreground, Setup, Source, View
 from stoker.engine.status_writer import engine_status
 from stoker.ledger import prepare_ledger
+from stoker.queue.engine_process import simulated_gpus
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, ListSource, StreamSource, Unusable
 from stoker.queue.knowledge import EngineStatuses, Knowledge, jobs_of_processes
 from stoker.queue.options import (
@@ -68,6 +72,8 @@ if TYPE_CHECKING:
 Items = Sequence[Listed | Unusable] | Lines
 ONE_COMMAND = "--"
 LONGEST_LABEL = 200
+TIMED_OUT = 124
+"""As timeout(1) has it."""
 _ANY_LINE = Listed(Command(("true",)), COMMAND_LINE)
 """Stands for the lines of a stream, which all have the options of the batch."""
 
@@ -91,6 +97,10 @@ class Request(Struct, frozen=True):
     as_json: bool = False
     no_bar: bool = False
     demo: bool = False
+    relay: Relay | None = None
+    """The terminal of an interactive session."""
+    idle: str | None = None
+    """After how long a session without use is ended."""
     script: Script | None = None
     """Set where the command is a script."""
     typed: tuple[str, ...] = ()
@@ -141,6 +151,8 @@ class Batch:
             earlier=cache(partial(_earlier, paths)),
             commit=Checkouts(self.environment).commit,
             now=time.time(),
+            slurm=request.script is not None and request.script.directives.from_slurm,
+            terminal=request.relay.terminal if request.relay else "",
         )
         command = request.script.copied(self.files) if request.script else None
         self.builder = JobBuilder(request.options, around, self.environment, say, policy=self.policy, command=command)
@@ -188,7 +200,7 @@ class Batch:
         if not os.access(chosen, os.W_OK | os.X_OK):
             raise UsageError(f"cannot write to the log directory {chosen}", "choose another with --results DIR")
         self.logs = str(chosen)
-        self.builder.know(self.builder.snapshot, default_out=log_pattern(chosen))
+        self.builder.know(self.builder.snapshot, default_out=log_pattern(chosen, label=True))
 
     def _log_directory(self, paths: Paths) -> Path:
         """--results may name an existing directory; otherwise it is a new one."""
@@ -198,6 +210,15 @@ class Batch:
             chosen.mkdir(parents=True, exist_ok=True)
             return chosen
         return new_log_directory(paths.logs if self.request.demo else Path(cwd, RUNS))
+
+    def logs_kept(self) -> str:
+        """The log directory as a user would type it; an empty one that was made for this run is removed."""
+        if self.logs and not self.request.results:
+            with contextlib.suppress(OSError):
+                Path(self.logs).rmdir()
+                return ""
+        near = os.path.relpath(self.logs, self.builder.around.cwd) if self.logs else ""
+        return self.logs if near.startswith("..") else near
 
     def keep(self, store: Store, paths: Paths) -> None:
         """Store the environment and the script that the jobs refer to."""
@@ -227,6 +248,8 @@ class Batch:
 
     def shares_output(self) -> bool:
         """Whether a job writes to the terminal of this process."""
+        if self.request.relay:
+            return False
         all_options = [self.request.options, *(item.options for item in self.listed)]
         if self.request.cluster:
             return False
@@ -291,6 +314,7 @@ class JobLog:
 def run(request: Request, label: str, items: Items, forkserver: Forkserver | None = None) -> int:
     """Run the jobs and return the exit code."""
     paths = find_paths(os.environ, socket.gethostname(), simulated=bool(request.simulation))
+    request = msgspec.structs.replace(request, sim=simulated_gpus(request.sim, paths))
     parent = find_parent(os.environ, simulated=bool(request.simulation)) if not request.demo else None
     if parent:
         request = msgspec.structs.replace(request, settings=parent.restrict(request.settings))
@@ -330,25 +354,41 @@ def _run_batch(
             user=current_user(),
             within=parent.worker if parent else "",
             share_output=batch.shares_output(),
+            share_input=batch.one_command and _input_is_ours(),
             forkserver=forkserver,
         ),
         policy=batch.policy,
         label=batch.what,
         halt=parse_halt(request.halt) if request.halt else None,
         resume=request.resume,
+        interrupted=end_by_signal if request.relay else None,
+        hangup_stops=request.relay is not None,
     )
     with contextlib.ExitStack() as closing:
         joblog = closing.enter_context(contextlib.closing(JobLog(request.joblog))) if request.joblog else None
-        shown = closing.enter_context(contextlib.closing(RunView(_display(batch), batch, joblog)))
+        shown = closing.enter_context(contextlib.closing(_view(batch, joblog)))
         demonstration = Demonstration(shown) if request.demo else None
         foreground = closing.enter_context(contextlib.closing(Foreground(setup, demonstration or shown)))
         batch.keep(foreground.store, paths)
+        if isinstance(shown, SessionView):
+            shown.attach(foreground)
         foreground.run(batch.source(foreground, shown))
         shown.close()
         _sum_up(foreground, batch, shown.ids)
         if demonstration and foreground.stopped_by is None:
             return demonstration.judge()
         return exit_code(foreground, one_command=batch.one_command)
+
+
+def _input_is_ours() -> bool:
+    """Whether a job may read standard input. In the background it would take the keys from the user's shell.
+
+    The kernel does not prevent that: a job has a session of its own, so that terminal is not its controlling one.
+    """
+    try:
+        return not os.isatty(0) or os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:  # it is not our controlling terminal either, so no shell reads it
+        return True
 
 
 def _find_devices(request: Request, items: Items, paths: Paths, parent: Parent | None) -> Devices:
@@ -359,6 +399,8 @@ def _find_devices(request: Request, items: Items, paths: Paths, parent: Parent |
     named = request.devices.split(",") if request.devices is not None else pool.split(",") if pool else []
     if request.devices is not None and not all(word.strip() for word in named):
         raise UsageError(f"--devices {request.devices!r} has an empty name in it", "write it as --devices 0,1")
+    if len({word.strip() for word in named}) < len(named):
+        raise UsageError(f"--devices {','.join(named)} names a device twice", "name each device once")
     if not all(word.isprintable() for word in named):
         raise UsageError(f"--devices {request.devices!r} has a name that cannot be shown", "use plainer names")
     if request.simulation and not parent:
@@ -446,8 +488,13 @@ class RunReader:
 
 
 def exit_code(run: Foreground, *, one_command: bool) -> int:
-    """The job's own code for one command; else 1 after a failure, or 128 + the signal that stopped the run."""
+    """The job's own code for one command, or 124 after its time limit.
+
+    Of a list: 1 after a failure, or 128 + the signal that stopped the run.
+    """
     last = run.tally.last_ended
+    if one_command and last is not None and isinstance(last.state, Ended) and last.state.result == "timeout":
+        return TIMED_OUT
     if one_command and last is not None and isinstance(last.state, Ended) and last.state.code is not None:
         return last.state.code
     if run.stopped_by is not None:
@@ -467,8 +514,15 @@ def _sum_up(foreground: Foreground, batch: Batch, ids: dict[int, None]) -> None:
         typed = [word for word in batch.request.typed if word != "--resume"]
         # A stream cannot be read twice.
         again = "" if batch.label in ("-", "--demo") else shlex.join(["stoker", "run", "--resume", *typed])
-        for line in summary_lines(run, printable(again), logs):
+        for line in summary_lines(run, printable(again), logs, printable(batch.logs_kept())):
             to_stderr(line + "\n")
+
+
+def _view(batch: Batch, joblog: JobLog | None) -> RunView | SessionView:
+    request = batch.request
+    if request.relay:
+        return SessionView(request.relay, None if request.idle is None else parse_duration(request.idle))
+    return RunView(_display(batch), batch, joblog)
 
 
 def _display(batch: Batch) -> LineView | LiveView:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import UsageError
 from stoker.queue.options import OPTIONS, JobOptions, Option, read_tables
 
@@ -15,8 +16,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 DASHES = "stoker.dashes"
 TYPED = "stoker.typed"
 TYPED_OPTIONS = "stoker.options"
-ALONE = "--mps"
-"""The option that takes its value only behind an equals sign."""
 _SETTINGS: Mapping[str, dict[str, Any]] = {
     "text": {},
     "number": {"type": int},
@@ -33,27 +32,7 @@ def option(*flags: str, **settings: Any) -> Callable[[Function], Function]:
     return click.option(*flags, envvar=f"STOKER_{long.removeprefix('--').replace('-', '_').upper()}", **settings)
 
 
-class JobCommand(click.Command):
-    """A command with job options; `--mps` never takes the next word as its value."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, self._completed(args))
-
-    def _completed(self, args: list[str]) -> list[str]:
-        options = [one for one in self.params if isinstance(one, click.Option) and not one.is_flag]
-        with_value = {flag for one in options for flag in one.opts} - {ALONE}
-        rest = iter(args)
-        read = []
-        for word in rest:
-            read.append(f"{ALONE}=true" if word == ALONE else word)
-            if word == "--" or not word.startswith("-"):
-                break
-            if word in with_value:
-                read += [value for value in (next(rest, None),) if value is not None]
-        return [*read, *rest]
-
-
-class TypedCommand(JobCommand):
+class TypedCommand(StokerCommand):
     """Remembers what was typed: words after `--` are a command, never a script or a job list."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

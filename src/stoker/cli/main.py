@@ -11,7 +11,8 @@ import click
 
 from stoker import __version__
 from stoker.cli.console import json_is_default, leave, open_missing_streams, silence_output
-from stoker.core.errors import StokerError, UsageError, did_you_mean
+from stoker.cli.sim_option import StokerCommand, sim_words
+from stoker.core.errors import EXIT_CODES, NoSuchJob, StokerError, UsageError, did_you_mean
 
 if TYPE_CHECKING:  # only a shell that completes needs it
     from click.shell_completion import CompletionItem
@@ -19,6 +20,8 @@ if TYPE_CHECKING:  # only a shell that completes needs it
 
 class LazyGroup(click.Group):
     """Knows its commands by a sentence each; suggests a near one for a mistyped command."""
+
+    command_class = StokerCommand
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class LazyGroup(click.Group):
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             known = [*self.sentences, *self.aliases]
             hint = did_you_mean(args[0], known, f"there are {', '.join(self.sentences)}")
-            raise click.UsageError(f"no such verb: {args[0]!r}; {hint}", ctx)
+            raise UsageError(f"no such command: {args[0]!r}", FOREIGN.get(args[0], hint))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -76,6 +79,7 @@ class LazyGroup(click.Group):
 
 VERBS = {
     "run": "Run a list of commands, or one command, on the GPUs of this machine.",
+    "shell": "Start an interactive session in this terminal, on GPUs of its own.",
     "submit": "Put a command, or a list of them, into the queue.",
     "status": "Show the GPUs, what runs on them, what waits and why; so does stoker alone.",
     "history": "Show jobs that are over, with the GPU-hours of all.",
@@ -83,7 +87,7 @@ VERBS = {
     "wait": "Wait until jobs are over; the exit code tells how they ended.",
     "cancel": "Take jobs out of the queue, and stop those that run.",
     "retry": "Run jobs again that are over.",
-    "edit": "Change jobs that wait.",
+    "edit": "Change jobs that wait, and the limits of those that run.",
     "pause": "Hold jobs, pause the queue, or drain GPUs.",
     "resume": "Let them go on.",
     "gpus": "Show the devices, their memory, and who is on them.",
@@ -97,10 +101,25 @@ ALIASES = {
     "ls": "status",
     "follow": "logs",
     "kill": "cancel",
+    "rm": "cancel",
+    "log": "logs",
+    "queue": "status",
+    "show": "status",
     "hold": "pause",
     "release": "resume",
 }
 """Words of other tools; `follow` also means -f."""
+FOREIGN = {
+    "sbatch": "type: stoker submit SCRIPT",
+    "srun": "type: stoker run -- COMMAND",
+    "squeue": "type: stoker",
+    "scancel": "type: stoker cancel ID",
+    "sacct": "type: stoker history",
+    "sinfo": "type: stoker gpus",
+    "scontrol": "type: stoker status ID, stoker edit ID, stoker pause ID or stoker resume ID",
+}
+"""Commands of Slurm, and what to type instead."""
+_OF_THE_GROUP = ("-h", "--help", "-V", "--version", "--")
 
 
 @click.group(
@@ -110,6 +129,7 @@ ALIASES = {
     aliases=ALIASES,
     files={"pause": "pause", "resume": "pause"},
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="\b\nExit codes:\n" + "\n".join(f"  {code:9}{meaning}" for code, meaning in EXIT_CODES.items()),
 )
 @click.version_option(__version__, "-V", "--version", prog_name="stoker")
 def stoker() -> None:
@@ -151,22 +171,38 @@ def run_cli(arguments: list[str]) -> int:
 def _run_verb(arguments: list[str]) -> int:
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     as_json = "--json" in ours or json_is_default()
-    words = [*arguments[1:], "--help"] if arguments[:1] == ["help"] else arguments or ["status"]
-    if words[:1] == ["follow"]:
-        words = ["follow", "-f", *words[1:]]
+    words = _with_command(arguments)
     outcome: Any = 0
     try:
         outcome = stoker.main(words, prog_name="stoker", standalone_mode=False)
+    except NoSuchJob as error:
+        from stoker.cli.advice import other_queue
+
+        outcome = _report(other_queue(error, words), as_json=as_json)
     except StokerError as error:
         outcome = _report(error, as_json=as_json)
     except click.ClickException as error:
-        if as_json:
-            outcome = _report(UsageError(error.format_message(), "see --help"), as_json=True)
-        else:
-            error.show(sys.stderr)
-            outcome = UsageError.exit_code
+        from stoker.cli.advice import usage_error
+
+        outcome = _report(usage_error(error, words), as_json=as_json)
     sys.stdout.flush()
     return outcome if isinstance(outcome, int) else 0
+
+
+def _with_command(words: list[str]) -> list[str]:
+    """The words with a command first: without one it is `status`, and `--sim` may precede it."""
+    if words[:1] == ["help"]:
+        return [*words[1:], "--help"]
+    if words[:1] == ["follow"]:
+        return ["follow", "-f", *words[1:]]
+    if words and (not words[0].startswith("-") or words[0] in _OF_THE_GROUP):
+        return words
+    count = sim_words(words)
+    sim, rest = words[:count], words[count:]
+    if sim and rest and (rest[0] in VERBS or rest[0] in ALIASES):
+        place = 2 if rest[0] == "engine" else 1
+        return [*rest[:place], *sim, *rest[place:]]
+    return ["status", *words]
 
 
 def _report(error: StokerError, *, as_json: bool) -> int:

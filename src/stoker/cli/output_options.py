@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any, Literal, TypeVar
 
@@ -12,7 +12,8 @@ import click
 import msgspec
 from msgspec import Struct
 
-from stoker.cli.console import json_is_default
+from stoker.cli.console import json_is_default, watch_reads
+from stoker.cli.sim_option import sim_option
 from stoker.core.errors import UsageError
 
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
@@ -22,8 +23,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def controlling(function: Function) -> Function:
     """Add the options of all commands that change jobs."""
     as_json = click.option("--json", "as_json", is_flag=True, help="Tell it as one JSON value.")
-    simulated = click.option("--sim", is_flag=True, help="The queue of the simulated GPUs.")
-    return as_json(simulated(function))
+    return as_json(sim_option(function))
 
 
 def wants_json(as_json: bool) -> bool:
@@ -31,6 +31,8 @@ def wants_json(as_json: bool) -> bool:
 
 
 Form = Literal["screen", "plain", "json"]
+WATCH_TITLE = 2
+"""Lines that watch(1) takes of the terminal; no prompt follows the output there."""
 
 
 class Screen(Struct, frozen=True):
@@ -39,6 +41,16 @@ class Screen(Struct, frozen=True):
     form: Form
     color: str
     sim: bool
+    watched: bool = False
+    """Whether watch(1) shows the output, below its title."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines for the output and a prompt after it."""
+        from stoker.cli.views.text import terminal_size  # other forms do not need it
+
+        width, height = terminal_size(os.environ)
+        return width, max(1, height - (WATCH_TITLE - 1 if self.watched else 0))
 
     @property
     def typed(self) -> str:
@@ -48,22 +60,28 @@ class Screen(Struct, frozen=True):
 
 def screen_options(function: Callable[..., int]) -> Callable[..., int]:
     """Add the options of a screen, passed to the command as one `Screen`."""
-    return output_options(function, click.option("--sim", is_flag=True, help="The queue of simulated GPUs."))
+    return output_options(function, sim_option)
 
 
 def output_options(function: Callable[..., int], *more: Decorator) -> Callable[..., int]:
     """The same for a command that has no queue."""
 
     @wraps(function)
-    def wrapped(*arguments: Any, as_json: bool, plain: bool, color: str, sim: bool | None = None, **values: Any) -> int:
-        simulated = sim is not None and (sim or bool(os.environ.get("STOKER_SIM")))
-        return function(*arguments, screen=Screen(_form(as_json=as_json, plain=plain), color, simulated), **values)
+    def wrapped(*arguments: Any, color: str, sim: str | None = None, **values: Any) -> int:
+        watched = not sys.stdout.isatty() and watch_reads()
+        chosen = {form: values.pop(form) for form in ("json", "plain", "table")}
+        form = _form(chosen, terminal=color == "always" or watched or sys.stdout.isatty())
+        return function(*arguments, screen=Screen(form, color, bool(sim), watched), **values)
 
     options: list[Decorator] = [
-        click.option("--json", "as_json", is_flag=True, help="As one JSON value."),
-        click.option("--plain", is_flag=True, help="TAB separated; the default where the output is no terminal."),
+        click.option("--json", is_flag=True, help="Print JSON."),
+        click.option("--plain", is_flag=True, help="TAB separated; the default when output is not a terminal."),
+        click.option("--table", is_flag=True, help="The table of a terminal, also when output is not one."),
         click.option(
-            "--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="When to use colour."
+            "--color",
+            type=click.Choice(["auto", "always", "never"]),
+            default="auto",
+            help="When to use colour; always implies --table.",
         ),
         *more,
     ]
@@ -84,9 +102,10 @@ def write_plain(lines: Iterable[str]) -> None:
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def _form(*, as_json: bool, plain: bool) -> Form:
-    if as_json and plain:
-        raise UsageError("--json and --plain are two forms of the same", "give one of them")
-    if as_json or (not plain and json_is_default()):
+def _form(chosen: Mapping[str, bool], *, terminal: bool) -> Form:
+    given = [form for form, wanted in chosen.items() if wanted]
+    if len(given) > 1:
+        raise UsageError(f"--{given[0]} and --{given[1]} exclude each other", "give one of them")
+    if chosen["json"] or (not given and json_is_default()):
         return "json"
-    return "screen" if not plain and sys.stdout.isatty() else "plain"
+    return "screen" if chosen["table"] or (terminal and not chosen["plain"]) else "plain"

@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+EXIT_CODES = {
+    "0": "success",
+    "1": "a job failed",
+    "2": "the command line is wrong",
+    "3": "the engine cannot be reached or started",
+    "4": "no such job",
+    "5": "this machine can never run the job",
+    "124": "the time limit of the job or of `wait` was reached",
+    "125": "Stoker itself failed",
+    "126, 127": "the command cannot be executed, or was not found",
+    "128+N": "killed by signal N",
+}
+"""What the exit codes of all commands mean."""
+
 
 class StokerError(Exception):
     """What went wrong in one sentence, and a hint on what to do about it."""
@@ -28,6 +42,11 @@ class NoSuchJob(StokerError):
     """The job asked for is not in this queue."""
 
     exit_code = 4
+
+    def __init__(self, message: str, hint: str = "", word: str = "") -> None:
+        super().__init__(message, hint)
+        self.word = word
+        """The id or name that no job has; empty where the job exists."""
 
 
 class Impossible(StokerError):

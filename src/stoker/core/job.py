@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from stoker.core.device import Device
 from stoker.core.learning import kind_of
-from stoker.core.spec import Command, JobSpec, Resources
+from stoker.core.spec import RUNNING_FIELDS, Command, JobSpec, Resources, with_fields
 
 LOSSES_ALLOWED = 3
 """How often a job may lose its worker and still be requeued."""
@@ -287,8 +287,8 @@ def advance(job: Job, event: Event) -> Job:
             return msgspec.structs.replace(job, state=Running(**_place(_on(state, event), since=event.at)))
         case Stopping(attempt=attempt) as state, Started() if event.attempt == attempt:
             return msgspec.structs.replace(job, state=msgspec.structs.replace(_on(state, event), started=event.at))
-        case (Starting() | Running() | Stopping()) as state, Cancelled():
-            return msgspec.structs.replace(job, state=_stopping(state, event))
+        case (Starting() | Running() | Stopping()) as state, (Cancelled() | Edited()):
+            return _changed_while_active(job, state, event)
         case ((Running(attempt=attempt) | Stopping(attempt=attempt)), Exited()) if event.attempt == attempt:
             return _exited(job, event)
         case ((Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt)), Returned()) if (
@@ -372,6 +372,15 @@ def _edited(job: Job, event: Edited) -> Job:
     floor = job.floor if event.spec.resources == job.spec.resources else 0
     kind = kind_of(job.command, event.spec)
     return msgspec.structs.replace(job, spec=event.spec, name=event.name, kind=kind, floor=floor)
+
+
+def _changed_while_active(job: Job, state: Active, event: Cancelled | Edited) -> Job:
+    """Stopping, or edited: what it reserves and how it was started stays."""
+    if isinstance(event, Cancelled):
+        return msgspec.structs.replace(job, state=_stopping(state, event))
+    if isinstance(state, Stopping) or with_fields(event.spec, job.spec, RUNNING_FIELDS) != job.spec:
+        raise InvalidTransition(job, event)
+    return msgspec.structs.replace(job, spec=event.spec, name=event.name)
 
 
 def _ended(job: Job, ended: Ended) -> Job:

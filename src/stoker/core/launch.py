@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.job import Ended, Job, id_text, resources_of
-from stoker.core.spec import Command, JobSpec, NewJob, Resources, amount_on
+from stoker.core.spec import Command, EarlySignal, JobSpec, NewJob, Resources, amount_on
 
 INHERIT = "-"
 _NO_PREALLOCATION = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -20,7 +21,12 @@ _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _FRACTION = "per_process_memory_fraction"
 _FRACTION_SETTING = re.compile(rf"{_FRACTION}:[\d.]+,?")
 _PARTS = 10_000
-_PLACEHOLDER = re.compile("%([jAaxu%])")
+NOTIFICATION_LIMIT = 60.0
+"""Seconds; a server that does not answer must not keep the engine alive."""
+_LABEL = 40
+_FILE_NAME = 120
+"""Bytes of a name in a path; the file system takes 255 for all of it."""
+_PLACEHOLDER = re.compile("%([jAalxu%])")
 ON_FINISH_LIMIT = 600.0
 """Seconds; an on-finish job that hangs must not keep the engine alive for ever."""
 
@@ -41,6 +47,12 @@ class Order(Struct, frozen=True):
     grace: float
     mps_terminate: tuple[str, ...] = ()
     """A command to run before the attempt is killed; the ids of its processes are appended."""
+    signal: EarlySignal | None = None
+    """Sent before the limit; a worker of an older version does not know it."""
+    again: bool = False
+    """Whether an earlier attempt may have read the standard input."""
+    terminal: str = ""
+    """Path of the terminal that becomes the controlling one; in place of `out` and `err`."""
 
 
 def attempt_key(job_id: int, number: int) -> str:
@@ -69,6 +81,7 @@ def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> d
         **({"STOKER_GROUP": job.spec.group} if job.spec.group else {}),
         **_reserved(job, devices),
         **array_variables(job),
+        **_slurm_variables(job, devices),
     }
 
 
@@ -101,6 +114,35 @@ def array_variables(job: Job) -> dict[str, str]:
     return {} if job.task is None else {"STOKER_ARRAY_ID": str(job.array), "STOKER_ARRAY_INDEX": str(job.task)}
 
 
+SLURM_VARIABLES = (
+    *("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"),
+    *("SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX"),
+    *("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NAME", "SLURM_SUBMIT_DIR", "SLURM_CPUS_PER_TASK"),
+    *("SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_RESTART_COUNT"),
+)
+"""Variables of Slurm that jobs may get; all are true on one machine.
+
+SLURM_NTASKS, SLURM_PROCID and the lists of nodes are left out: frameworks that find them wait for processes that only
+srun would start.
+"""
+
+
+def _slurm_variables(job: Job, devices: Sequence[Device]) -> dict[str, str]:
+    """Tasks of all arrays get Slurm's index; a script with #SBATCH lines gets the rest too."""
+    given: dict[str, object] = {}
+    if job.task is not None:
+        given |= {"ARRAY_JOB_ID": job.array, "ARRAY_TASK_ID": job.task}
+    if job.task is not None and job.spec.array_tasks:
+        given |= zip(("ARRAY_TASK_COUNT", "ARRAY_TASK_MIN", "ARRAY_TASK_MAX"), job.spec.array_tasks, strict=True)
+    if job.spec.slurm_submit_dir:
+        script = dict(job.spec.extra_env).get("STOKER_SCRIPT", "")
+        given |= {"JOB_ID": job.id, "JOBID": job.id, "JOB_NAME": job.name or script.rpartition("/")[2]}
+        given |= {"SUBMIT_DIR": job.spec.slurm_submit_dir}
+        given |= {"JOB_GPUS": ",".join(one.label for one in devices), "GPUS_ON_NODE": len(devices)} if devices else {}
+        given |= {"RESTART_COUNT": job.tries} if job.tries else {}
+    return {f"SLURM_{name}": str(value) for name, value in given.items()}
+
+
 def _device_variables(devices: Sequence[Device]) -> dict[str, str]:
     """The variables of the devices' own kind, else CUDA_VISIBLE_DEVICES."""
     if not devices or not devices[0].variables:
@@ -123,6 +165,9 @@ def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devic
         err=outputs[1],
         limit=job.spec.limit,
         grace=job.spec.grace,
+        signal=job.spec.signal,
+        again=job.tries > 0,
+        terminal=job.spec.terminal,
     )
 
 
@@ -136,10 +181,18 @@ def device_words(words: tuple[str, ...], devices: Sequence[Device]) -> tuple[str
 
 def _words(job: Job, extra: Mapping[str, str]) -> tuple[str, ...]:
     """The command with its placeholders replaced."""
-    values = {"id": str(job.id), "name": job.name, "gpu": extra["STOKER_GPU_IDS"]}
-    if job.task is not None:
-        values["i"] = str(job.task)
-    return fill(job.command.words, values)
+    return fill(job.command.words, {**_values(job), "gpu": extra["STOKER_GPU_IDS"]})
+
+
+def _values(job: Job) -> dict[str, str]:
+    """The placeholders that are known before the job has devices."""
+    index = {} if job.task is None else {"i": str(job.task)}
+    return {"id": str(job.id), "name": job.name, **index}
+
+
+def shown_command(job: Job) -> Command:
+    """The command with the placeholders replaced that do not depend on devices."""
+    return replace(job.command, words=fill(job.command.words, _values(job))) if job.spec.fill else job.command
 
 
 def fill(words: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
@@ -163,9 +216,9 @@ def literal(path: str) -> str:
     return path.replace("%", "%%")
 
 
-def log_pattern(directory: object) -> str:
-    """One log file per job in a directory, named after its id."""
-    return literal(str(directory)) + "/%j.log"
+def log_pattern(directory: object, *, label: bool = False) -> str:
+    """One log file per job in a directory, named after its id, with a label for users who look into it."""
+    return literal(str(directory)) + ("/%j-%l.log" if label else "/%j.log")
 
 
 def output_paths(job: Job, user: str) -> tuple[str, str]:
@@ -178,12 +231,23 @@ def _output_path(pattern: str, job: Job, user: str) -> str:
     if pattern == INHERIT or pattern.startswith("/dev/"):
         return pattern
     names = {"j": str(job.id), "A": str(job.array or job.id), "a": str(job.task or 0), "u": user, "%": "%"}
-    path = _PLACEHOLDER.sub(lambda match: _file_name(job.name) if match[1] == "x" else names[match[1]], pattern)
+    spoken = {"x": job.name, "l": _label(job)}
+    path = _PLACEHOLDER.sub(
+        lambda match: names[match[1]] if match[1] in names else _file_name(spoken[match[1]]), pattern
+    )
     return f"{path}.{job.tries}" if job.tries else path
 
 
+def _label(job: Job) -> str:
+    """Name and index of a job; without a name, the beginning of its command."""
+    task = () if job.task is None else (str(job.task),)
+    words = " ".join(fill(job.command.words, {"i": task[0]} if task else {}))
+    return "-".join((job.name, *task)) if job.name else re.sub(r"[^\w.=+-]+", "_", words).strip("_")[:_LABEL]
+
+
 def _file_name(name: str) -> str:
-    return re.sub(r"[^\w.,=+-]", "_", name)[:120].lstrip(".") or "job"
+    plain = re.sub(r"[^\w.,=+-]", "_", name).lstrip(".")
+    return plain.encode(errors="replace")[:_FILE_NAME].decode(errors="ignore") or "job"
 
 
 def on_finish_job(job: Job, log: str, line: str, shell: str, out: str) -> NewJob | None:
@@ -212,3 +276,21 @@ def on_finish_job(job: Job, log: str, line: str, shell: str, out: str) -> NewJob
         role="hook",
     )
     return NewJob(Command(("/usr/bin/env", *assignments, shell, "-c", line)), spec, f"on_finish {id_text(job)}")
+
+
+def notification_name(batch: int) -> str:
+    return f"notify {batch}"
+
+
+def notification_job(job: Job, program: Sequence[str], out: str) -> NewJob:
+    """The job that tells the user that the batch of a job has ended; the program gets the number of the batch."""
+    spec = JobSpec(
+        resources=Resources(gpus=0),
+        environment=job.spec.environment,
+        umask=job.spec.umask,
+        limit=NOTIFICATION_LIMIT,
+        grace=2.0,
+        out=out,
+        role="hook",
+    )
+    return NewJob(Command((*program, str(job.batch))), spec, notification_name(job.batch))

@@ -27,7 +27,7 @@ class PlanSettings(Struct, frozen=True):
     """Bytes of each device that sharing jobs leave free; an exclusive job may use them."""
     margin: int = 15
     """Percent that is reserved on top of the largest learnt peak."""
-    busy: int = 150
+    busy: int = 170
     """Percent: jobs do not share a device if their known loads together exceed this."""
     tolerance: int = 300 * MIB
     """Bytes that an idle device may show as used."""
@@ -278,7 +278,7 @@ KEYS: Mapping[str, Key] = {
     "strangers": Key("avoid", "avoid or count", "count", _one_of("avoid", "count")),
     "reserve": Key("512M", "a size", "512M", _size),
     "margin": Key("15%", "a part in percent", "20%", _whole(0, 1000, "%")),
-    "busy": Key("150%", "a load in percent", "120%", _whole(0, 10_000, "%")),
+    "busy": Key("170%", "a load in percent", "120%", _whole(0, 10_000, "%")),
     "tolerance": Key("300M", "a size", "300M", _size),
     "order": Key("fair", "fair, age or shortest", "age", _one_of("fair", "age", "shortest")),
     "patience": Key("60s", "a duration with a unit", "60s", _duration_or_nothing),

@@ -5,15 +5,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.errors import UsageError
 from stoker.core.selectors import parse_selection, quoted
 
 Role = Literal["job", "hook"]
+CALL_PROGRAM = "/python/function_child.py"
+"""End of the path of the program that runs a Python call; function and arguments follow it."""
+_PLAIN = re.compile(r"(?:[\w@%+=:,./-]|(?<!\$)\{(?:i|id|gpu|name)\})+", re.ASCII)
+"""A word that needs no quotes; placeholders are replaced before any shell could read them."""
 _COPY = re.compile(r".*/scripts/[0-9a-f]{32}/([^/]+)", re.DOTALL)
 """Path of the copy of a script; users know it by its file name."""
 
@@ -63,6 +68,16 @@ def load_on(resources: Resources, device: Device) -> int:
     return dict(resources.loads).get(device.model, 0) if resources.loads else 0
 
 
+class EarlySignal(Struct, frozen=True):
+    """A signal that the worker sends before the time limit, so that a program can save its state."""
+
+    number: int
+    seconds: float = 60.0
+    """Before the limit."""
+    command_only: bool = False
+    """Whether only the command gets it, and not the processes that it started."""
+
+
 class JobSpec(Struct, frozen=True):
     """How a job runs, apart from its command. Most jobs of a batch share one object."""
 
@@ -75,6 +90,7 @@ class JobSpec(Struct, frozen=True):
     umask: int = 0o022
     limit: float | None = None
     """Time limit in seconds."""
+    signal: EarlySignal | None = None
     grace: float = 30.0
     """Seconds between TERM and KILL."""
     retries: int = 0
@@ -102,12 +118,31 @@ class JobSpec(Struct, frozen=True):
     """Whether PyTorch is limited to the memory reserved for the job."""
     mps_optional: bool = False
     """Whether it may run without MPS where MPS is not available."""
+    notify: tuple[str, ...] = ()
+    """Where to tell the user that all jobs of its batch have ended: URLs, or `mail`."""
+    array_tasks: tuple[int, int, int] | None = None
+    """Number of tasks, least and largest index of its array."""
+    slurm_submit_dir: str = ""
+    """The directory of submit for a script with #SBATCH lines, which gets variables of Slurm; else empty."""
+    terminal: str = ""
+    """Path of the terminal that the command gets as its own, where it is an interactive session."""
     role: Role = "job"
     """An on-finish job ("hook") is not listed among the jobs."""
     cluster: str = ""
     """Name of the cluster that it runs on; empty is this machine."""
     nodes: int = 1
     """Nodes of the cluster that it runs on at once."""
+
+
+LIMIT_FIELDS = ("limit", "grace", "signal")
+"""What a worker keeps of a spec for the time limit of an attempt."""
+RUNNING_FIELDS = (*LIMIT_FIELDS, "priority", "retries", "retry_on", "requeue", "tags", "notify")
+"""What can be changed of the spec of a job that has started."""
+
+
+def with_fields(spec: JobSpec, other: JobSpec, fields: Sequence[str]) -> JobSpec:
+    """The spec with these fields of another one."""
+    return replace(spec, **{name: getattr(other, name) for name in fields})
 
 
 class Command(Struct, frozen=True):
@@ -122,9 +157,30 @@ class Command(Struct, frozen=True):
         """The command as a user would type it."""
         if self.shell:
             return self.words[0]
-        import shlex
+        if call := self.call:
+            return f"{call.function}({', '.join(call.arguments)})"
+        return " ".join(map(_quoted, [*map(_typed, self.words[:2]), *self.words[2:]]))
 
-        return shlex.join([*map(_typed, self.words[:2]), *self.words[2:]])
+    @property
+    def call(self) -> Call | None:
+        """The Python call that the command runs; None for any other command."""
+        if self.shell or len(self.words) < 5 or not self.words[2].endswith(CALL_PROGRAM):
+            return None
+        return Call(self.words[4].rpartition(".")[2], self.words[5:])
+
+
+class Call(NamedTuple):
+    """A Python call as screens show it."""
+
+    function: str
+    arguments: tuple[str, ...]
+    """Those that are short as text: `lr=0.001`."""
+
+
+def _quoted(word: str) -> str:
+    import shlex
+
+    return word if _PLAIN.fullmatch(word) else shlex.quote(word)
 
 
 PLAIN_SHELL = "/bin/sh"

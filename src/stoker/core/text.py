@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from stoker.core.job import Ended, Job
+from stoker.core.launch import shown_command
 from stoker.core.units import duration_text
 
 PATTERNS = (
@@ -59,9 +60,23 @@ def shortened(text: str, width: int) -> str:
 
 
 def title(job: Job, width: int = 60) -> str:
-    """The job's name, or its command where it has none, on one line."""
-    text = job.name or job.command.text.strip().replace("\\\n", " ").replace("\n", "; ")
-    return shortened(printable(text), width)
+    """The title of a job, safe for a terminal and at most so wide."""
+    return shortened(printable(title_text(job)), width)
+
+
+def title_text(job: Job, *, array: bool = False) -> str:
+    """What all screens call a job, on one line: its name, or its command with the placeholders replaced.
+
+    A Python call is shown with its arguments. `array` is for all tasks together: values that differ are left open.
+    """
+    command = job.command if array else shown_command(job)
+    if call := command.call:
+        return f"{job.name or call.function}({'…' if array else ', '.join(call.arguments)})"
+    return on_one_line(job.name or command.text)
+
+
+def on_one_line(text: str) -> str:
+    return text.strip().replace("\\\n", " ").replace("\n", "; ")
 
 
 def outcome(state: Ended) -> str:

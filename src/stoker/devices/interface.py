@@ -66,6 +66,22 @@ def process_file(pid: int, name: str) -> bytes:
         return b""
 
 
+def has_open(pid: int, status: os.stat_result) -> bool:
+    """Whether a process has a file open; False for another user's process."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        return any(_is_same(f"{folder}/{number}", status) for number in os.listdir(folder))
+    except OSError:
+        return False
+
+
+def _is_same(path: str, status: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), status)
+    except OSError:  # closed meanwhile
+        return False
+
+
 def user_name(uid: int) -> str:
     """The name of a user, the number where there is no name."""
     try:

@@ -22,6 +22,7 @@ from stoker.engine.signals import SignalSocket
 from stoker.store.engine_lock import (
     QUEUE,
     background_processes,
+    cluster_of,
     engine_lives,
     is_background,
     living_engines,
@@ -270,7 +271,7 @@ class Service:
     def _reread(self) -> None:
         """Use the new configuration, if there is one."""
         if (config := self._news()) is not None:
-            if config.site != self.config.site:
+            if cluster_of(config.owner) and config.site != self.config.site:
                 self._leave("again", "the settings of the cluster have changed: starting again with them")
             self.config = config
             self._pruner.keep = config.keep

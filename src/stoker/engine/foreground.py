@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import signal
 import time
@@ -14,10 +15,13 @@ from stoker.core.planner.reasons import sentence
 from stoker.core.run_result import Halt, Tally
 from stoker.core.spec import NewJob
 from stoker.engine.adoption import Resumer, adopt_gone
-from stoker.engine.resources import EngineConfig, EngineRuntime
+from stoker.engine.resources import EngineConfig, EngineRuntime, notification
 from stoker.engine.signals import SignalSocket
 from stoker.sites.interface import RETRY_INTERVAL
+from stoker.store.schema import AfterBatch, FollowUps
 
+NOTIFICATION_PATIENCE = 3.0
+"""Seconds for which a run waits at its end for its notification to be sent."""
 FULL = 20_000
 """Waiting jobs at which no more are taken from a source, so that an endless one cannot fill the memory."""
 
@@ -59,12 +63,15 @@ class Source(Protocol):
 class Setup(EngineConfig, frozen=True):
     """What a run in the foreground is made of."""
 
+    announces: bool = False
     halt: Halt | None = None
     resume: bool = False
     redo: bool = False
     """Whether a run that resumes repeats what succeeded before."""
     interrupted: Callable[[Foreground, signal.Signals, int], None] | None = None
     """Called at each interrupt with its count; by default `by_stages`."""
+    hangup_stops: bool = False
+    """Whether a hangup counts as an interrupt; otherwise running jobs may finish."""
 
 
 class Foreground:
@@ -83,6 +90,8 @@ class Foreground:
         self._arrays: dict[int, int] = {}
         """Ids of the arrays whose tasks were submitted."""
         self._feed_after = 0.0
+        self._to_announce: Job | None = None
+        """A job of the run that asked for a notification."""
         self._runtime = EngineRuntime(setup, self._happened)
         self.engine = self._runtime.engine
         self.store = self._runtime.store
@@ -122,6 +131,20 @@ class Foreground:
             self.engine.turn(self._timeout(source, ready=ready))
             self._runtime.publish()
             self._view.refresh(self)
+        self._announce()
+
+    def _announce(self) -> None:
+        """Start the notification that jobs asked for, and wait a little; its worker goes on without this engine."""
+        job, engine = self._to_announce, self.engine
+        if job is None or engine.draining:
+            return
+        new = AfterBatch(self.batch, job.id, notification(self.setup.paths, job))
+        with contextlib.suppress(StokerError):  # the store cannot be written, which `engine.trouble` has told
+            self.store.follow(FollowUps(engine.name, (), engine.now, after_batches=[new]))
+            engine.poke()
+            deadline = time.monotonic() + NOTIFICATION_PATIENCE
+            while not engine.idle and time.monotonic() < deadline:
+                engine.turn(0.1)
 
     def _timeout(self, source: Source, *, ready: bool) -> float | None:
         """Seconds after which the turn must end for the source or the view."""
@@ -199,6 +222,8 @@ class Foreground:
         if job_event.job.batch != self.batch:
             return
         self.tally.note(job_event)
+        if job_event.job.spec.notify:
+            self._to_announce = job_event.job
         self._view.happened(job_event)
         halt = self.setup.halt
         if halt is not None and not self.engine.draining and halt.reached(self.tally):
@@ -213,13 +238,13 @@ class Foreground:
             match number:
                 case signal.SIGUSR1:
                     self._view.say(self.status())
-                case signal.SIGHUP:
+                case signal.SIGHUP if not self.setup.hangup_stops:
                     self.stopped_by = self.stopped_by or number
                     self._view.say("hung up: starting nothing more, and waiting for what runs")
                     self.engine.drain()
                 case signal.SIGINT:
                     self._interrupted(number, self._interrupts + 1)
-                case signal.SIGTERM:
+                case signal.SIGTERM | signal.SIGHUP:
                     self._interrupted(number, max(2, self._interrupts + 1))
 
     def _interrupted(self, number: signal.Signals, stage: int) -> None:

@@ -73,6 +73,10 @@ class BlockedJobs:
     def get(self, job_id: int) -> Job | None:
         return self._jobs.get(job_id, (None, None))[0]
 
+    @property
+    def first(self) -> Job | None:
+        return next((job for job, _ in self._jobs.values()), None)
+
     def reason(self, job_id: int) -> NotEligible | None:
         return self._jobs.get(job_id, (None, None))[1]
 

@@ -118,6 +118,11 @@ class Engine:
         return self._table.next_waiting
 
     @property
+    def next_queued(self) -> Job | None:
+        """The next waiting job or, where none waits for a device, the first that is blocked."""
+        return self.next_waiting or self._table.blocked.first
+
+    @property
     def at_rest(self) -> bool:
         """Whether none of our jobs is active and all events are recorded."""
         return not self._table.any_of_ours and not self._jobs.recorder
@@ -169,6 +174,10 @@ class Engine:
         """Return an active job to the queue that has not started, where the site can do that at once."""
         if (job := self._table.active(job_id)) is not None:
             self.site.recall(job)
+
+    def set_limit(self, job: Job) -> bool:
+        """Give an active job the time limit of its spec; False where its site cannot."""
+        return self.site.set_limit(job)
 
     def own(self, job_id: int, batch: int) -> bool:
         """Make an adopted job one of ours; False where it is over."""

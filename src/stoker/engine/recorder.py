@@ -11,7 +11,7 @@ from stoker.core.device import Device
 from stoker.core.job import Active, Ended, Event, Job, JobEvent, advance, started_at
 from stoker.core.learning import Learnt
 from stoker.core.spec import NewJob
-from stoker.store.schema import Change, FollowUps, Measured
+from stoker.store.schema import AfterBatch, Change, FollowUps, Measured
 from stoker.store.writer import Store
 
 
@@ -22,6 +22,8 @@ class FollowUp(NamedTuple):
     """Name of the engine that runs it."""
     make: Callable[[Job, str], NewJob | None]
     """From the ended job and the path of its log."""
+    announce: Callable[[Job], NewJob] | None = None
+    """From a job to be notified of: the job that follows when all of its batch have ended."""
 
 
 class _Pending(Struct):
@@ -40,6 +42,7 @@ class Recorder:
         self._store = store
         self._follow_ups: list[NewJob] = []
         self._follow_up_engine = ""
+        self._after_batches: dict[int, AfterBatch] = {}
         self._pending: dict[int, _Pending] = {}
         self._job_events: list[JobEvent] = []
         self._handled: list[int] = []
@@ -92,8 +95,9 @@ class Recorder:
             return ()
         changes = [Change(pending.job, pending.events, pending.released) for pending in self._pending.values()]
         self._store.record(changes, self._handled, self._learnt, self._gathered(), self._measured.values())
-        self.follow_ups_written = self.follow_ups_written or bool(self._follow_ups)
+        self.follow_ups_written = self.follow_ups_written or bool(self._follow_ups or self._after_batches)
         self._follow_ups.clear()
+        self._after_batches.clear()
         self._pending.clear()
         self._learnt.clear()
         self._measured.clear()
@@ -102,11 +106,14 @@ class Recorder:
         return job_events
 
     def _follow(self, follow_up: FollowUp, ended: Job, log: str) -> None:
+        self._follow_up_engine = follow_up.engine
         if (new := follow_up.make(ended, log)) is not None:
             self._follow_ups.append(new)
-            self._follow_up_engine = follow_up.engine
+        if ended.spec.notify and follow_up.announce is not None:
+            self._after_batches[ended.batch] = AfterBatch(ended.batch, ended.id, follow_up.announce(ended))
 
     def _gathered(self) -> FollowUps | None:
-        if not self._follow_ups:
+        if not self._follow_ups and not self._after_batches:
             return None
-        return FollowUps(self._follow_up_engine, tuple(self._follow_ups), self._job_events[-1].event.at)
+        at, after_batches = self._job_events[-1].event.at, tuple(self._after_batches.values())
+        return FollowUps(self._follow_up_engine, tuple(self._follow_ups), at, after_batches=after_batches)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from stoker.core.job import Edited, Ended, Job, OnHold, Paused, Queued, Resumed, Retried, Waiting
+from msgspec.structs import replace
+
+from stoker.core.job import Edited, Ended, Job, OnHold, Paused, Queued, Resumed, Retried, Stopping, Waiting
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
 from stoker.core.settings import Policy
+from stoker.core.spec import LIMIT_FIELDS, RUNNING_FIELDS, with_fields
 from stoker.engine.job_table import Jobs
 from stoker.store.queries import with_user_settings
 from stoker.store.writer import Store
@@ -62,6 +65,9 @@ class RequestTarget(Protocol):
     def recall(self, job_id: int) -> None:
         """Return an active job to the queue that has not started, where its site can do that at once."""
 
+    def set_limit(self, job: Job) -> bool:
+        """Give an active job the time limit of its spec; False where its site cannot."""
+
     def adopt(self, job: Job, *, adopted: bool) -> None:
         """Take over a job of a dead engine."""
 
@@ -85,6 +91,18 @@ def handle(request: Request, engine: RequestTarget, jobs: Jobs) -> None:
         case Edit():
             engine.recall(request.job)
             jobs.change_queued(request.job, Queued, Edited(jobs.clock(), request.spec, request.name))
+            _edit_active(request, engine, jobs)
+
+
+def _edit_active(request: Edit, engine: RequestTarget, jobs: Jobs) -> None:
+    """Change a job that has started, where the request was made for that; a worker that cannot keeps its limit."""
+    job, spec = jobs.active(request.job), request.spec
+    if job is None or isinstance(job.state, Stopping) or with_fields(spec, job.spec, RUNNING_FIELDS) != job.spec:
+        return
+    limits = with_fields(job.spec, spec, LIMIT_FIELDS)
+    if limits != job.spec and not engine.set_limit(replace(job, spec=spec)):
+        spec = with_fields(spec, job.spec, LIMIT_FIELDS)
+    jobs.apply(job, Edited(jobs.clock(), spec, request.name))
 
 
 def _run_again(request: Again, jobs: Jobs) -> None:

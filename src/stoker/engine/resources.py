@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
 from stoker.core.errors import StokerError
-from stoker.core.job import JobEvent
-from stoker.core.launch import log_pattern, on_finish_job
+from stoker.core.job import Job, JobEvent
+from stoker.core.launch import log_pattern, notification_job, on_finish_job
 from stoker.core.settings import EngineSettings, Policy
-from stoker.core.spec import shell_of
+from stoker.core.spec import NewJob, shell_of
 from stoker.engine.job_table import Jobs
 from stoker.engine.loop import Engine
 from stoker.engine.recorder import FollowUp
@@ -46,6 +48,8 @@ class EngineConfig(Struct, frozen=True):
     """What other users see of it."""
     on_finish: str = ""
     """A shell line to run whenever a job has ended; empty is none."""
+    announces: bool = True
+    """Whether it starts a notification as soon as all jobs of a batch have ended. A run may get more jobs."""
     settings: EngineSettings | None = None
     """The whole configuration, for front ends to show."""
 
@@ -135,13 +139,18 @@ def steady_clock() -> Callable[[], float]:
 
 
 def _follow_up(config: EngineConfig, engine: str) -> FollowUp | None:
-    """The job that runs when another ends, if one is configured."""
-    if not config.on_finish:
-        return None
-    shell, out = shell_of(os.environ), log_pattern(config.paths.logs)
+    """The jobs that run when another ends, or a batch."""
+    shell, out, line = shell_of(os.environ), log_pattern(config.paths.logs), config.on_finish
     with contextlib.suppress(OSError):  # on a full disk the command cannot write, and reports that itself
         config.paths.logs.mkdir(mode=0o700, exist_ok=True)
     return FollowUp(
         QUEUE if is_background(engine) else engine,
-        lambda job, log: on_finish_job(job, log, config.on_finish, shell, out),
+        lambda job, log: on_finish_job(job, log, line, shell, out) if line else None,
+        partial(notification, config.paths) if config.announces else None,
     )
+
+
+def notification(paths: Paths, job: Job) -> NewJob:
+    """The job that tells the user that the batch of a job has ended."""
+    program = (sys.executable, "-E", "-P", "-m", "stoker.queue.notify", str(paths.state))
+    return notification_job(job, program, log_pattern(paths.logs))

@@ -87,6 +87,7 @@ def engine_status(
         leases=tuple(site.leases),
         waits=tuple(Wait(wants, reason) for wants, reason in site.waits),
         reserved=site.reserved,
+        order=tuple(site.order),
         starts=expected.starts,
         ends=expected.ends,
         empty=expected.empty,

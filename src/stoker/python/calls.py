@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.spec import Command
+from stoker.core.text import shown_value
 from stoker.python import function_child
 from stoker.python.function_child import CALLS, LENGTH
 from stoker.store.paths import UNFINISHED, Paths
@@ -40,10 +41,6 @@ def command_of(paths: Paths, function: Callable[..., Any], call: Call) -> Comman
     """The command that runs a call. Words after the folder are for users, and identify the work for learning."""
     words = (sys.executable, "-P", _CHILD, str(paths.functions), _full_name(function))
     return Command((*words, *_shown(function, call)))
-
-
-def is_function(command: Command) -> bool:
-    return not command.shell and len(command.words) > 3 and command.words[2].endswith("/python/function_child.py")
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -175,10 +172,10 @@ def _named(function: Callable[..., Any], call: Call) -> list[tuple[str, Any]]:
 
 
 def _shown(function: Callable[..., Any], call: Call) -> Iterator[str]:
-    """The arguments that are short as text."""
+    """The arguments that are short as text, without secrets."""
     for name, value in _named(function, call)[:MOST_SHOWN]:
         if _is_short(value):
-            yield f"{name}={value}"
+            yield f"{name}={shown_value(name, str(value))}"
 
 
 def _is_short(value: object) -> bool:

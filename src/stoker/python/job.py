@@ -19,7 +19,6 @@ from stoker.core.launch import INHERIT
 from stoker.core.requests import Cancel
 from stoker.core.text import printable, title
 from stoker.core.units import duration_text
-from stoker.python.calls import is_function
 from stoker.python.connection import Link, find_link, known, watch
 from stoker.python.function_child import UNWRITTEN, result_path
 from stoker.store import queries
@@ -317,7 +316,7 @@ def outcome_of(job: Record, attempts: list[AttemptRow], paths: Paths) -> Outcome
     if job.state.result == "cancelled":
         return Outcome(error=CancelledError(f"job {id_text(job)} was {job.state.note or 'cancelled'}"))
     failure = _Failure(job, log_of(attempts))
-    if not is_function(job.command):
+    if job.command.call is None:
         return Outcome(0) if job.state.result == "done" else failure.outcome(_how(job))
     path = result_path(str(paths.on(job.spec.cluster).function(job.array or job.id)), job.task or 0)
     return _read(job, Path(path), failure)
@@ -433,7 +432,7 @@ def _how(job: Record) -> str:
             return f"was {state.result}{note}"
     if state.signal:
         return f"{_killed(state.signal)}{note}"
-    if state.code == UNWRITTEN and is_function(job.command):
+    if state.code == UNWRITTEN and job.command.call is not None:
         return f"could not write its result; is the disk full?{note}"
     return f"ended with exit code {state.code}{note}"
 

@@ -39,6 +39,7 @@ class Keywords(TypedDict, total=False):
     group: str
     time: str | int | timedelta
     grace: str | int | timedelta
+    signal: str
     begin: str | datetime
     after: Job | int | str | Sequence[Job | int | str]
     retries: int
@@ -51,6 +52,7 @@ class Keywords(TypedDict, total=False):
     name: str
     tag: dict[str, Any]
     tags: dict[str, Any]
+    notify: str | list[str]
 
 
 def read_keywords(given: Mapping[str, Any]) -> JobOptions:

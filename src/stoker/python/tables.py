@@ -15,6 +15,7 @@ from stoker.python.connection import find_link
 from stoker.queue.gpu_view import gpus_of, known_devices
 from stoker.queue.history_view import past_jobs
 from stoker.queue.knowledge import known
+from stoker.queue.select import parse_filter
 from stoker.queue.view_builder import status_of
 from stoker.queue.view_text import LocalZone
 from stoker.store.paths import host_name
@@ -65,7 +66,7 @@ def status() -> Rows:
 def history(since: str | None = None, states: Sequence[str] = (), limit: int | None = None) -> Rows:
     """The jobs that ended, newest last; `since` is 2h, 1d, yesterday or a date, `states` such as ["failed", "oom"]."""
     link, now = find_link(), time.time()
-    period = Period(parse_since(since, now, LocalZone()) if since else 0.0, tuple(states))
+    period = Period(parse_since(since, now, LocalZone()) if since else 0.0, parse_filter(states=states))
     with past_jobs(link.paths, period, EVERYTHING if limit is None else limit) as jobs:
         return Rows(jobs, ("label", "state", "exit_code", "run_seconds", "peak_vram_bytes", "name", "command", "note"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,15 +90,14 @@ class Control(NamedTuple):
 
 
 @contextlib.contextmanager
-def opened(sim: bool) -> Iterator[Control]:
+def opened(sim: str | None) -> Iterator[Control]:
     """Open the queue of this user, or that of the simulated GPUs."""
-    from stoker.store.paths import paths_for
+    from stoker.queue.engine_process import simulated_gpus
+    from stoker.store.paths import paths_here
 
-    given = os.environ.get("STOKER_SIM")
-    simulated = sim or bool(given)
-    paths = paths_for("simulated" if simulated else None)
+    paths = paths_here(bool(sim))
     with contextlib.closing(open_store(paths)) as store:
-        yield Control(paths, store, (given or _sim_before(paths)) if simulated else None)
+        yield Control(paths, store, simulated_gpus(sim, paths))
 
 
 def carry_out(control: Control, requests: Sequence[Request]) -> None:
@@ -151,15 +149,6 @@ def _wait_answered(store: Store, numbers: Sequence[int]) -> None:
             )
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
-
-
-def _sim_before(paths: Paths) -> str:
-    """The simulated GPUs of the last engine."""
-    from stoker.store.status_file import read_status
-
-    status = read_status(paths.status_file(QUEUE))
-    sizes = [device.memory for device in status.devices if device.memory] if status else []
-    return ",".join(f"1x{size // 2**20}M" for size in sizes) or "1x24G"
 
 
 def abandoned(control: Control, jobs: Sequence[Job]) -> set[int]:
@@ -220,18 +209,21 @@ ENGINE_INTERVAL = 1.0
 class Watch:
     """Jobs that are waited for."""
 
-    def __init__(self, control: Control, ids: Sequence[int]) -> None:
+    def __init__(self, control: Control, ids: Sequence[int], say: Callable[[str], None] = warn) -> None:
+        """`say` tells the user why jobs wait or do not start."""
         self.left = list(ids)
         self._control = control
+        self._say = say
         self._version = -1
         self._pause = SHORTEST_PAUSE
         self._engine_at = 0.0
         self._warned = False
         self._why_at = time.monotonic() + WHY_DELAY
 
-    def wait_over(self, deadline: float | None) -> bool:
-        """Wait until all are over; False if the deadline came first."""
+    def wait_over(self, deadline: float | None, show: Callable[[], None] = lambda: None) -> bool:
+        """Wait until all are over; False if the deadline came first. `show` is called again and again meanwhile."""
         while self.look():
+            show()
             if deadline is not None and time.monotonic() >= deadline:
                 return False
             if time.monotonic() >= self._why_at:
@@ -265,7 +257,7 @@ class Watch:
         """Say what the first job waits for, if none of them runs."""
         jobs, left = self._jobs(LOOKED_AT)
         if jobs and not any(isinstance(job.state, Active | Ended) or _stuck(job, left) for job in jobs):
-            warn(printable(why_waits(self._control, jobs[0])))
+            self._say(printable(why_waits(self._control, jobs[0])))
 
     def _ensure_engine(self) -> None:
         """Restart a dead engine; warn once of jobs that no engine would start."""
@@ -279,7 +271,7 @@ class Watch:
             stuck = [words for job in jobs if (words := _stuck(job, left))]
             more = [f"and {len(stuck) - WARNINGS} more like that"] if len(stuck) > WARNINGS else []
             for words in (*stuck[:WARNINGS], *more):
-                warn(words)
+                self._say(words)
         for cluster in self._needed_engines():
             start_for(self._control, "the jobs are safe in the queue", cluster)
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from stoker.core.device import Device, Snapshot
 from stoker.core.errors import Impossible, StokerError
 from stoker.core.job import Active, Job, Waiting, limit_of, resources_of, slot_of, started_at
+from stoker.core.launch import shown_command
 from stoker.core.planner.forecast import Now, forecast
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Plan, plan
@@ -142,7 +143,7 @@ def _planned(place: str, job: Job, outlook: _Outlook, why: str) -> PlannedJob:
         start=None if start is None else exactly(round(start)),
         after=[dependency_text(dependency, outlook.store.shown_id) for dependency in job.spec.after],
         directory=text_for_json(job.spec.cwd),
-        command=text_for_json(job.command.text),
+        command=text_for_json(shown_command(job).text),
         why=why,
     )
 

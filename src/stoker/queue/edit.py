@@ -1,4 +1,4 @@
-"""Change the spec of waiting jobs."""
+"""Change the spec of jobs that wait or run."""
 
 from __future__ import annotations
 
@@ -14,18 +14,29 @@ from msgspec.structs import replace
 
 from stoker.core.device import Device, resolve
 from stoker.core.errors import Impossible, UsageError, did_you_mean
-from stoker.core.job import Job, id_text
+from stoker.core.job import Active, Job, id_text, is_handed_over, started_at
 from stoker.core.launch import INHERIT
 from stoker.core.planner.placement import never_fits
 from stoker.core.spec import JobSpec, Name, Resources
 from stoker.core.text import shown_value, text_for_json
 from stoker.core.units import size_text
 from stoker.queue.control import Control, default_log, warn
-from stoker.queue.options import JobOptions, Surroundings, check_mps, parse_vram, spec_of, vram_word
+from stoker.queue.options import (
+    BY_NAME,
+    WHILE_RUNNING,
+    JobOptions,
+    Surroundings,
+    check_mps,
+    parse_vram,
+    spec_of,
+    vram_word,
+)
 from stoker.queue.preflight import Preflight
 from stoker.queue.select import resolve_after
+from stoker.queue.signals import check_early_signal, early_signal_text
+from stoker.queue.targets import shown_target
 from stoker.queue.view_model import amount_now, resources_of_attempts
-from stoker.queue.view_text import LocalZone
+from stoker.queue.view_text import LocalZone, watch_text
 from stoker.store.engine_lock import QUEUE
 from stoker.store.reader import Reader
 from stoker.store.status_file import read_status
@@ -96,6 +107,7 @@ _OF_THE_SPEC = {
     "priority": "priority",
     "time": "limit",
     "grace": "grace",
+    "signal": "signal",
     "retries": "retries",
     "retry_on": "retry_on",
     "no_requeue": "requeue",
@@ -104,6 +116,7 @@ _OF_THE_SPEC = {
     "begin": "begin",
     "after": "after",
     "chdir": "cwd",
+    "notify": "notify",
     "out": "out",
     "err": "err",
 }
@@ -124,6 +137,8 @@ class Rewriter:
         """The spec of a job with the changes, checked."""
         if "array" in changes:
             raise UsageError("the tasks of an array cannot be changed", "cancel it and submit another one")
+        if isinstance(job.state, Active) and not is_handed_over(job):
+            _refuse_other_changes(job, changes)
         given = {name: value for name, value in changes.items() if name not in _TABLES and value != ""}
         read = spec_of(JobOptions(**given), self._around(job, changes))
         if job.spec.cluster and (read.resources.allowed or read.resources.preferred):
@@ -144,10 +159,20 @@ class Rewriter:
         spec = msgspec.structs.replace(
             job.spec, resources=msgspec.structs.replace(job.spec.resources, **resources), **changed
         )
+        check_early_signal(spec.signal, spec.limit)
+        self._refuse_passed_limit(job, spec)
         if resources:
             check_mps(spec.resources)
             self.refuse_impossible(job, spec.resources)
         return self._preflight(job).settle_cap(job.command, spec) if changes.get("cap") else spec
+
+    def _refuse_passed_limit(self, job: Job, spec: JobSpec) -> None:
+        began = started_at(job)
+        if began is not None and spec.limit is not None and spec.limit <= (ran := self._now - began):
+            raise UsageError(
+                f"{id_text(job)} has run for {watch_text(ran)}, longer than a limit of {watch_text(spec.limit)}",
+                f"give a longer limit, or end it now with stoker cancel {id_text(job)}",
+            )
 
     def _preflight(self, job: Job) -> Preflight:
         digest = job.spec.environment
@@ -191,6 +216,16 @@ class Rewriter:
         )
 
 
+def _refuse_other_changes(job: Job, changes: Changes) -> None:
+    other = [BY_NAME[name].flag for name in changes if name not in WHILE_RUNNING]
+    if other:
+        possible = ", ".join(BY_NAME[name].flag for name in WHILE_RUNNING)
+        raise UsageError(
+            f"{id_text(job)} has started, and {', '.join(other)} cannot be changed any more",
+            f"possible now: {possible}; or stoker cancel {id_text(job)}, edit it, and stoker retry",
+        )
+
+
 _UNITS = ((2**40, "T"), (2**30, "G"), (2**20, "M"))
 
 _COMMENTS = {
@@ -202,8 +237,10 @@ _COMMENTS = {
     "priority": "higher starts first",
     "time": "limit, for example 2h",
     "grace": "between TERM and KILL",
+    "signal": "before the time limit, for example USR1@60",
     "begin": "not before: 22:00, now+1hour",
     "after": "after these jobs succeeded; any:ID, notok:ID",
+    "notify": "a URL of apprise, or mail; only the kind of a URL is shown",
     "retry_on": "for example oom,timeout,75; empty is any failure",
 }
 
@@ -222,6 +259,7 @@ def options_of(job: Job, label: Callable[[str], str], name: Name = str) -> dict[
         "gpu_type": resources.model,
         "time": "" if spec.limit is None else _seconds(spec.limit),
         "grace": _seconds(spec.grace),
+        "signal": "" if spec.signal is None else early_signal_text(spec.signal),
         "begin": "" if spec.begin is None else datetime.fromtimestamp(int(spec.begin), LocalZone()).isoformat(),
         "after": ",".join(f"{one.kind}:{one.target if one.array else name(one.target)}" for one in spec.after),
         "retries": spec.retries,
@@ -231,6 +269,7 @@ def options_of(job: Job, label: Callable[[str], str], name: Name = str) -> dict[
         "chdir": text_for_json(spec.cwd),
         "out": text_for_json(spec.out),
         "err": text_for_json(spec.err),
+        "notify": ",".join(map(shown_target, spec.notify)),
         "env": {text_for_json(name): text_for_json(shown_value(name, value)) for name, value in spec.extra_env},
         "tag": dict(spec.tags),
     }
@@ -239,7 +278,7 @@ def options_of(job: Job, label: Callable[[str], str], name: Name = str) -> dict[
 def write_toml(options: Mapping[str, Any], heading: str) -> str:
     comments = {name: f"  # {comment}" for name, comment in _COMMENTS.items()}
     plain = [f"{name} = {_value(options[name])}{comments.get(name, '')}" for name in options if name not in _TABLES]
-    tables = [line for name in _TABLES for line in ("", f"[{name}]", *_lines(options[name]))]
+    tables = [line for name in _TABLES if name in options for line in ("", f"[{name}]", *_lines(options[name]))]
     return "\n".join([*(f"# {line}" for line in heading.splitlines()), "", *plain, *tables, ""])
 
 

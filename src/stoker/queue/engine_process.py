@@ -185,6 +185,18 @@ def _still_there(process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
+DEFAULT_SIM = "4x24G"
+
+
+def simulated_gpus(sim: str | None, paths: Paths) -> str | None:
+    """What `--sim` means: its value, else STOKER_SIM, else the GPUs of the last engine; None is none at all."""
+    if sim != "last":
+        return sim
+    status = None if os.environ.get("STOKER_SIM") else read_status(paths.status_file(QUEUE))
+    sizes = [device.memory for device in status.devices if device.memory] if status else []
+    return os.environ.get("STOKER_SIM") or ",".join(f"1x{size // 2**20}M" for size in sizes) or DEFAULT_SIM
+
+
 LEAVING_SECONDS = 3.0
 """How long to wait for an engine that was told to exit."""
 

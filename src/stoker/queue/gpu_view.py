@@ -79,15 +79,11 @@ def _without_engine(paths: Paths, before: EngineStatuses, now: float, *, simulat
                 snapshot = devices.snapshot(now)
     except Impossible as error:
         return _status(Snapshot(now, (), note=error.message), (), now)
-    return before.queue if snapshot is None else _status(snapshot, _leases(paths, simulated=simulated), now)
+    if snapshot is None:
+        return before.queue
+    from stoker.queue.summary_view import ledger_view
 
-
-def _leases(paths: Paths, *, simulated: bool) -> tuple[Lease, ...]:
-    from stoker.ledger import Ledger, ledger_path
-
-    own = simulated and not os.environ.get("STOKER_LEDGER")
-    path = paths.state / "ledger" if own else ledger_path(os.environ)
-    return tuple(Ledger(path).live().leases.values())
+    return _status(snapshot, tuple(ledger_view(paths, simulated=simulated).leases.values()), now)
 
 
 def _status(snapshot: Snapshot, leases: tuple[Lease, ...], now: float) -> EngineStatus:

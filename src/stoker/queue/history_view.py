@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.job import Ended, Result, id_text
-from stoker.core.launch import INHERIT
-from stoker.core.text import text_for_json
+from stoker.core.launch import INHERIT, shown_command
+from stoker.core.text import text_for_json, title_text
+from stoker.queue.failure import NOT_FAILED, said_at_end
 from stoker.queue.view_model import VramMode, amount_now, exactly, mode_of, moment, resources_of_attempts
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths, host_name
-from stoker.store.queries import Past, Period
+from stoker.store.queries import Past, PastTasks, Period
 from stoker.store.reader import Reader
+from stoker.store.schema import AttemptRow
 from stoker.store.status_file import read_status
 from stoker.store.writer import open_store
 
@@ -63,6 +66,12 @@ class PastLine(Struct, frozen=True):
     """The most that its last attempt held on one of its GPUs, if measured..."""
     utilisation_percent: int | None = None
     """... and how busy it kept them on average while it had them to itself."""
+    title: str = ""
+    """What screens call it: its name, its command, or its Python call with arguments."""
+    tasks: int = 1
+    """How many tasks of an array the line stands for; they ran from `started` to `ended`."""
+    counts: dict[str, int] = {}
+    """How they ended, if the line stands for several."""
 
 
 class History(Struct, frozen=True):
@@ -77,14 +86,19 @@ class History(Struct, frozen=True):
     """Newest last."""
     counts: dict[str, int]
     hidden: int
-    """How many of the counted jobs are older than those listed."""
+    """How many of the counted jobs are not listed, since they are older."""
     gpu_hours: float
 
 
-def read_history(paths: Paths, period: Period, limit: int, now: float, *, simulated: bool) -> History:
-    """The jobs that ended last, and the totals of all."""
+def read_history(
+    paths: Paths, period: Period, limit: int, now: float, *, simulated: bool, each_task: bool = True
+) -> History:
+    """The jobs that ended last, and the totals of all; the tasks of an array share a line unless `each_task`."""
     with _opened(paths) as (store, devices):
-        jobs = [past_line(past, store, devices) for past in reversed(queries.past(store, period, limit))]
+        found: Sequence[Past | PastTasks] = (
+            queries.past(store, period, limit) if each_task else queries.past_by_array(store, period, limit)
+        )
+        jobs = [_line(one, store, devices) for one in reversed(found)]
         counts = queries.past_counts(store, period)
         hours = queries.past_gpu_seconds(store, period) / 3600
     return History(
@@ -95,7 +109,7 @@ def read_history(paths: Paths, period: Period, limit: int, now: float, *, simula
         since=moment(period.since or None),
         jobs=jobs,
         counts=counts,
-        hidden=sum(counts.values()) - len(jobs),
+        hidden=sum(counts.values()) - sum(job.tasks for job in jobs),
         gpu_hours=round(hours, 6),
     )
 
@@ -115,6 +129,35 @@ def _opened(paths: Paths) -> Iterator[tuple[Reader, Mapping[str, Device]]]:
         yield store, {device.id: device for device in status.devices} if status else {}
 
 
+def _line(one: Past | PastTasks, store: Reader, devices: Mapping[str, Device]) -> PastLine:
+    return past_line(one, store, devices) if isinstance(one, Past) else _tasks_line(one, store, devices)
+
+
+def _tasks_line(tasks: PastTasks, store: Reader, devices: Mapping[str, Device]) -> PastLine:
+    """One line for many tasks, with the name and the failure of the most telling one."""
+    line = past_line(tasks.telling, store, devices)
+    job = tasks.telling.job
+    ended, began = exactly(tasks.ended), moment(tasks.started)
+    return replace(
+        line,
+        id=job.array,
+        label=f"{job.array}.[{tasks.first}-{tasks.last}]",
+        exit_code=line.exit_code if len(tasks.counts) == 1 else None,
+        signal=line.signal if len(tasks.counts) == 1 else None,
+        devices=[],
+        title="",
+        started=began,
+        ended=ended,
+        wait_seconds=None,
+        run_seconds=None if began is None else round(max(0.0, (ended - began).total_seconds()), 3),
+        gpu_hours=round(tasks.gpu_seconds / 3600, 6),
+        peak_vram_bytes=tasks.peak or None,
+        utilisation_percent=None,
+        tasks=sum(tasks.counts.values()),
+        counts=tasks.counts,
+    )
+
+
 def past_line(past: Past, store: Reader, devices: Mapping[str, Device]) -> PastLine:
     job, last = past.job, past.last
     ended = job.state
@@ -128,7 +171,7 @@ def past_line(past: Past, store: Reader, devices: Mapping[str, Device]) -> PastL
         state=ended.result,
         exit_code=None if ended.signal else ended.code,
         signal=ended.signal or None,
-        note=text_for_json(ended.note),
+        note=text_for_json(_note(ended, last)),
         group=text_for_json(spec.group),
         gpus=spec.resources.gpus,
         devices=[text_for_json(devices[one].label if one in devices else one) for one in had],
@@ -145,12 +188,21 @@ def past_line(past: Past, store: Reader, devices: Mapping[str, Device]) -> PastL
         commit=text_for_json(spec.commit),
         tags={text_for_json(name): text_for_json(value) for name, value in spec.tags},
         log=text_for_json(last.log) if last and last.log and last.log != INHERIT else None,
-        command=text_for_json(job.command.text),
+        command=text_for_json(shown_command(job).text),
         vram_mode=mode_of(spec.resources),
         reserved_bytes=_reserved(past, store, devices),
         peak_vram_bytes=past.peak or None,
         utilisation_percent=past.utilisation,
+        title=text_for_json(title_text(job)),
     )
+
+
+def _note(ended: Ended, last: AttemptRow | None) -> str:
+    """What is known of the end; of a failure that nobody noted, the telling line of the log."""
+    if last is None or ended.result in NOT_FAILED:
+        return ended.note
+    log = last.errors or last.log
+    return said_at_end(ended.note, "" if log == INHERIT else log)
 
 
 def _reserved(past: Past, store: Reader, devices: Mapping[str, Device]) -> int | None:

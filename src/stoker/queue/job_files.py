@@ -170,7 +170,7 @@ def _toml_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
 
 def _csv_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed | Unusable]:
     """A column `command` and columns of options; without that column, the columns of priority_scheduler."""
-    from stoker.queue.task_list import read_sheet, refuse_doubled, tasks_of
+    from stoker.queue.task_list import COLUMNS, column_name, read_sheet, refuse_doubled, tasks_of
 
     sheet = read_sheet(data, name)
     if "command" in sheet.columns:
@@ -178,6 +178,11 @@ def _csv_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed | Unusable]
         refuse_doubled(sheet, columns, name)
         _refuse_unknown({column: "" for column in columns if column != "command"}, name)
         return (_row_job(sheet, record, f"{name} line {record.line}", shell) for record in sheet.records)
+    if not {column_name(column) for column in COLUMNS} & set(sheet.columns):
+        hint = (
+            f"name the columns in its first row: command,gpus,time,... or, for priority_scheduler: {','.join(COLUMNS)}"
+        )
+        raise UsageError(f"{name} has no column command", hint)
     return (_task_job(row, place, name) for place, row in enumerate(tasks_of(sheet, name)))
 
 

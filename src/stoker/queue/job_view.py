@@ -23,6 +23,7 @@ from stoker.core.job import (
     Lost,
     OnHold,
     Paused,
+    Queued,
     Resumed,
     Returned,
     Skipped,
@@ -33,17 +34,24 @@ from stoker.core.job import (
     id_text,
     result_of,
 )
-from stoker.core.launch import INHERIT
+from stoker.core.launch import INHERIT, notification_name
 from stoker.core.learning import MIB, Use, reached
+from stoker.core.planner.reasons import UnknownDuration
 from stoker.core.spec import Resources, dependency_text
 from stoker.core.text import PATTERNS, outcome, shown_value, text_for_json
 from stoker.core.units import size_text
 from stoker.queue.config import load_config
+from stoker.queue.failure import failure_text
 from stoker.queue.knowledge import Knowledge, known
 from stoker.queue.select import find
+from stoker.queue.signals import early_signal_text
+from stoker.queue.targets import shown_target
 from stoker.queue.view_builder import job_line
 from stoker.queue.view_model import JobLine, amount_now, exactly, moment, resources_of_attempts
-from stoker.queue.view_text import oom_advice, sparing_text
+from stoker.queue.view_text import oom_advice, place_text, sparing_text
+from stoker.store import queries
+from stoker.store.filters import NO_FILTER, Filter
+from stoker.store.logs import last_line
 from stoker.store.paths import Paths
 from stoker.store.reports import Latest, read_latest
 from stoker.store.schema import AttemptRow
@@ -224,8 +232,18 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     """Those given with --env; what looks like a secret is hidden."""
     environment: dict[str, str] | None = None
     """All others, if requested."""
+    early_signal: str = ""
+    """The signal before the time limit: `USR1@60`."""
+    notify: tuple[str, ...] = ()
+    """Targets of the notification, of which only the kind is shown."""
+    notified: str = ""
+    """Whether the notification was sent, or why not; empty before the batch has ended."""
     advice: str = ""
     """What to try for a job that ran out of GPU memory."""
+    failure: str = ""
+    """Why it failed: the note about its end, or the line of its log that tells most."""
+    order: tuple[str, ...] = ()
+    """Its place in the order, and why other jobs go first."""
     reported: Latest | None = None
     """The last values that its last run reported with `stoker.report()`."""
 
@@ -239,18 +257,26 @@ class SelectedJobs(Struct, frozen=True):
     jobs: list[JobDetails]
 
 
-def read_jobs(paths: Paths, words: Sequence[str], *, simulated: bool, environment: bool = False) -> SelectedJobs:
-    """The jobs that the words select, in their order."""
+def read_jobs(
+    paths: Paths, words: Sequence[str], chosen: Filter = NO_FILTER, *, simulated: bool, environment: bool = False
+) -> SelectedJobs:
+    """The jobs that the words and the filter select, in their order."""
     secrets = _secrets()
     with known(paths, simulated=simulated) as knowledge:
         store = knowledge.store
         assert isinstance(store, Store)
-        jobs = [job for job_id in find(store, words) if (job := store.job(job_id)) is not None]
+        jobs = [job for job_id in find(store, words, chosen=chosen) if (job := store.job(job_id)) is not None]
         details = [details_of(job, knowledge, secrets, environment=environment) for job in jobs]
         now = knowledge.now
-    places = {job.id: paths.on(job.spec.cluster) for job in jobs}
-    reported = [replace(job, reported=read_latest(places[job.id].report(job.id))) for job in details]
+    reported = [replace(line, reported=_reported(paths, job)) for line, job in zip(details, jobs, strict=True)]
     return SelectedJobs(SCHEMA, exactly(now), simulated, reported)
+
+
+def _reported(paths: Paths, job: Job) -> Latest | None:
+    """What its run reported; nothing for a job that waits to run again."""
+    if isinstance(job.state, Queued):
+        return None
+    return read_latest(paths.on(job.spec.cluster).report(job.id), job.tries + isinstance(job.state, Active))
 
 
 def _secrets() -> tuple[str, ...]:
@@ -293,8 +319,32 @@ def details_of(
         events=[EventLine(exactly(job.submitted), "submitted", ""), *event_lines(job, happened, knowledge)],
         variables=_shown(dict(spec.extra_env), secrets),
         environment=_environment(job, knowledge, secrets) if environment else None,
+        early_signal="" if spec.signal is None else early_signal_text(spec.signal),
+        notify=tuple(text_for_json(shown_target(target)) for target in spec.notify),
+        notified=text_for_json(_notified(job, knowledge)) if spec.notify else "",
         advice=text_for_json(_advice(job, happened, knowledge)),
+        failure=failure_text(store, job),
+        order=tuple(_order(job, knowledge)),
     )
+
+
+def _order(job: Job, knowledge: Knowledge) -> Iterator[str]:
+    """The place of a waiting job among all that may start, and what decides on it."""
+    engine = knowledge.store.owner(job.id)
+    status = knowledge.statuses.of(engine)
+    if knowledge.situation(job, engine)[0] != "queued" or status is None or not status.order:
+        return
+    standing, place = knowledge.places.standing(job, engine), knowledge.places.place(job, engine)
+    if standing is None or place is None:
+        listed = sum(one.tasks for one in status.order)
+        if listed < status.waiting:
+            yield f"after the first {listed} of {status.waiting} waiting jobs"
+        return
+    yield place_text(place, status.waiting, standing, knowledge.now)
+    if not standing.known:
+        yield knowledge.order_text(UnknownDuration(standing.seconds, standing.gpus))
+    if first := knowledge.places.outranked(job, engine):
+        yield knowledge.order_text(first)
 
 
 def known_line(job: Job, attempts: list[AttemptLine], knowledge: Knowledge) -> JobLine:
@@ -312,6 +362,15 @@ def known_line(job: Job, attempts: list[AttemptLine], knowledge: Knowledge) -> J
         peak_vram_bytes=last.peak_vram_bytes,
         utilisation_percent=last.utilisation_percent,
     )
+
+
+def _notified(job: Job, knowledge: Knowledge) -> str:
+    sender = queries.last_named(knowledge.store, notification_name(job.batch))
+    if sender is None or not isinstance(sender.state, Ended):
+        return "" if sender is None else "being sent"
+    attempts = knowledge.store.attempts(sender.id)
+    said = last_line(attempts[-1].log) if attempts else ""
+    return "sent" if sender.state.result == "done" else f"not sent: {said or outcome(sender.state)}"
 
 
 def _advice(job: Job, events: Sequence[Event], knowledge: Knowledge) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
@@ -30,11 +30,13 @@ from stoker.core.job import (
 )
 from stoker.core.learning import Learnt, Live, usual_pace
 from stoker.core.lease import Lease
+from stoker.core.parent import VARIABLE, ParentAllocation, read_parent
 from stoker.core.planner.queue import NotEligible, Shape, Wants, is_gated, resolved, roughly, shape_of, why_not_eligible
-from stoker.core.planner.reasons import Behind, NotBefore, Reason, Short, sentence
+from stoker.core.planner.reasons import Behind, NotBefore, Outranked, Reason, Short, UnknownDuration, sentence
 from stoker.core.settings import Policy
 from stoker.core.spec import Dependency, NeverSatisfied, Outcome, Resources, never_satisfied_text
 from stoker.devices.interface import ancestors, parent_of, process_file, user_name
+from stoker.queue.places import Places
 from stoker.queue.view_model import JobWord, amount_now, amount_to_come
 from stoker.queue.view_text import clock_text, last_mishap, sparing_text
 from stoker.store import queries
@@ -44,6 +46,9 @@ from stoker.store.queries import Load, Owned
 from stoker.store.reader import Reader
 from stoker.store.status_file import EngineStatus, read_status
 from stoker.store.writer import open_store
+
+if TYPE_CHECKING:
+    from stoker.core.logs.progress import Progress
 
 NO_ENGINE = "no engine runs (stoker engine start)"
 OLD_SECONDS = 2.0
@@ -147,6 +152,28 @@ def _job_of(pid: int) -> int | None:
     return next((int(mark[1]) for mark in marks if mark), None)
 
 
+class JobElsewhere(NamedTuple):
+    """A job of another queue of this user, by the environment of its first process."""
+
+    pid: int
+    name: str
+    allocation: ParentAllocation
+
+
+def jobs_elsewhere(workers: Path) -> list[JobElsewhere]:
+    """This user's jobs with GPUs whose workers are not in the given directory, each by its oldest process."""
+    found: dict[str, JobElsewhere] = {}
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        environment = process_file(pid, "environ")
+        if VARIABLE.encode() not in environment:
+            continue
+        variables = dict(pair.partition("=")[::2] for pair in environment.decode(errors="replace").split("\0"))
+        allocation = read_parent(variables.get(VARIABLE, ""))
+        if allocation is not None and Path(allocation.folder).parent != workers:
+            found.setdefault(allocation.folder, JobElsewhere(pid, variables.get("STOKER_JOB_NAME", ""), allocation))
+    return list(found.values())
+
+
 # -- speeds --------------------------------------------------------------------------------------
 
 MOST_LOGS = 64
@@ -198,9 +225,14 @@ class Knowledge:
         *,
         simulated: bool,
         active: list[Owned] | None = None,
+        report_of: Callable[[int], Path] | None = None,
         jobs_by_process: Mapping[int, int | None] | None = None,
+        workers: Path | None = None,
     ) -> None:
-        """`active` are the jobs to show as placed, default all in the store."""
+        """`active` are the jobs to show as placed, default all in the store.
+
+        `report_of` names the file of a job's reports; `workers` is the queue's directory of workers.
+        """
         self.store = store
         self.statuses = statuses
         self.now = now
@@ -215,6 +247,9 @@ class Knowledge:
             jobs_of_processes(process.pid for process in processes) if jobs_by_process is None else jobs_by_process
         )
         self._used = self._used_by_jobs(processes)
+        self._workers = workers
+        self._report_of = report_of
+        self._logs_read = 0
         self._outcomes: dict[Dependency, Outcome] = {}
         self._learnt: dict[str, Learnt] = {}
         self._to_come: dict[tuple[str, Shape], Resources] = {}
@@ -244,8 +279,23 @@ class Knowledge:
         return {job.id for job, engine in self.active if engine in engines}
 
     @cached_property
+    def elsewhere(self) -> list[JobElsewhere]:
+        """Jobs of this user's other queues; processes are searched only if a lease tells of such a queue."""
+        others = self._workers and any(lease.owner == self.user for lease in self.statuses.leases)
+        return jobs_elsewhere(self._workers) if self._workers and others else []
+
+    @cached_property
     def speeds(self) -> dict[int, float]:
         return speeds_of((job for job, _ in self.active), self.devices, self.learnt)
+
+    def progress(self, job: Job) -> Progress | None:
+        """The progress of a running job; of so many jobs as one screen shows."""
+        if self._report_of is None or self._logs_read >= MOST_LOGS:
+            return None
+        from stoker.store.progress import progress_of  # it loads the patterns of log lines
+
+        self._logs_read += 1
+        return progress_of(job, self._report_of(job.id), self.now)
 
     def clock(self, at: float) -> str:
         return clock_text(at, self.now)
@@ -323,6 +373,13 @@ class Knowledge:
         reason = self._reasons.get((engine, wants)) or self._reasons.get((engine, roughly(wants)))
         return "" if reason is None else sentence(reason, self.clock, self.store.shown_id)
 
+    @cached_property
+    def places(self) -> Places:
+        return Places(self.store, (status for status in self.statuses if status.engine in self._living), self.now)
+
+    def order_text(self, reason: Outranked | UnknownDuration) -> str:
+        return sentence(reason, self.clock, self.store.shown_id)
+
     def situation(self, job: Job, engine: str) -> tuple[JobWord, str]:
         """A job's state in the words of the screens, and why it is not further."""
         if isinstance(job.state, Ended):
@@ -335,7 +392,7 @@ class Knowledge:
             )
         word, why = self._about_queued(job, engine)
         if self.is_abandoned(engine):
-            return word, f"left by {self._run_label(job.batch)}, now gone; go on with it: stoker resume {id_text(job)}"
+            return word, f"{self._run_label(job.batch)} was interrupted; continue: stoker resume {id_text(job)}"
         return word, why
 
     def _in_cluster(self, job: Job, engine: str) -> str | None:
@@ -376,7 +433,14 @@ class Knowledge:
             return _queued_word(job, hindered), self._not_eligible_text(hindered)
         if is_background(engine) and engine not in self._living:
             return "queued", NO_ENGINE
-        return "queued", "; ".join(filter(None, (self.reason(job, engine) or "about to start", self._mishap(job))))
+        why = self.reason(job, engine)
+        passed = self._passed(job, engine) if why else ""
+        return "queued", "; ".join(filter(None, (why or "about to start", passed, self._mishap(job))))
+
+    def _passed(self, job: Job, engine: str) -> str:
+        """Which younger job goes first, and why; empty where the first one is older, as users expect."""
+        first = self.places.outranked(job, engine)
+        return self.order_text(first) if first and first.job > job.id and first.by != "priority" else ""
 
     def _not_eligible_text(self, why: NotEligible | NeverSatisfied) -> str:
         if isinstance(why, NeverSatisfied):
@@ -405,6 +469,12 @@ def _active_word(job: Job) -> JobWord:
             return "starting"
 
 
+def waiting_word(job: Job, now: float, outcome: Callable[[Dependency], Outcome]) -> JobWord:
+    """The word for a job that waits: queued, blocked by another job, or scheduled for later."""
+    hindered = why_not_eligible(job, now, outcome) if is_gated(job) else None
+    return "queued" if hindered is None else _queued_word(job, hindered)
+
+
 def _queued_word(job: Job, why: NotEligible | NeverSatisfied) -> JobWord:
     if isinstance(job.state, OnHold):
         return "held"
@@ -421,4 +491,4 @@ def known(paths: Paths, *, simulated: bool, statuses: EngineStatuses | None = No
     now = time.time()
     seen = statuses or read_statuses(paths, now)
     with contextlib.closing(open_store(paths)) as store, store.reading():
-        yield Knowledge(store, seen, now, simulated=simulated)
+        yield Knowledge(store, seen, now, simulated=simulated, report_of=paths.report, workers=paths.workers)

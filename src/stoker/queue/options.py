@@ -17,12 +17,16 @@ from stoker.core.settings import LOCAL
 from stoker.core.spec import Dependency, JobSpec, Resources, parse_array
 from stoker.core.units import parse_duration, parse_size, size_text
 from stoker.devices.interface import user_name
+from stoker.queue.signals import check_early_signal, parse_early_signal
+from stoker.queue.targets import parse_targets
 
 RETRY_RESULTS = ("failed", "oom", "timeout")
 """Results after which --retry-on may run a job again; a lost job is queued again anyway."""
 LONGEST_NAME = 1000
 LARGEST_NUMBER = 10**9
 LEAST_VRAM = 2**20
+PAST_SECONDS = 60.0
+"""A start time may be so long ago: the minute in which it was typed."""
 _YES = ("true", "yes", "on")
 _NO = ("false", "no", "off")
 _WITHOUT_MPS = "leave out --mps; where it is configured, --mps=off"
@@ -44,6 +48,7 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     group: str | None = None
     time: str | None = None
     grace: str | None = None
+    signal: str | None = None
     begin: str | None = None
     after: str | None = None
     mps: str | bool | None = None
@@ -58,6 +63,7 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     err: str | None = None
     name: str | None = None
     tag: dict[str, str] = {}
+    notify: str | None = None
 
 
 Kind = Literal["text", "number", "flag", "switch", "table"]
@@ -84,6 +90,8 @@ class Option(Struct, frozen=True):
     """It makes sense for a job or a batch, never as a default for all."""
     at_submit: bool = False
     """`stoker edit` cannot change it later."""
+    while_running: bool = False
+    """`stoker edit` can change it for a job that has started."""
     given_to_jobs: bool = False
     """Inside a job the variable holds the value of that job, and is no option for the jobs it submits."""
 
@@ -121,10 +129,14 @@ class Surroundings(Struct, frozen=True):
     commit: Callable[[str], str] = lambda _: ""
     """From a directory to the commit checked out there."""
     now: float = 0.0
+    terminal: str = ""
+    """The terminal of an interactive session, which is never run twice."""
     fill: bool = False
     """Whether placeholders in commands are filled."""
     shared_out: Callable[[str], tuple[str, str]] = lambda _: ("", "")
     """`default_out` and `array_out` for a cluster, whose nodes do not see the others; empty for the same."""
+    slurm: bool = False
+    """Whether the jobs are a script with #SBATCH lines."""
 
 
 def merged(base: JobOptions, own: JobOptions) -> JobOptions:
@@ -139,7 +151,11 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
     _refuse_unusable(options)
     cluster = "" if options.cluster in (None, LOCAL) else str(options.cluster)
     single_out, array_out = around.shared_out(cluster) if cluster else ("", "")
+    array = None if options.array is None else parse_array(options.array)
     cwd = os.path.normpath(os.path.join(around.cwd, options.chdir or ""))
+    limit = None if options.time is None else parse_duration(options.time)
+    early = None if options.signal is None else parse_early_signal(options.signal)
+    check_early_signal(early, limit)
     return JobSpec(
         resources=resources_of(options, around.resolve),
         priority=options.priority or 0,
@@ -147,10 +163,11 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         environment=around.environment,
         extra_env=tuple(sorted(options.env.items())),
         umask=around.umask,
-        limit=None if options.time is None else parse_duration(options.time),
+        limit=limit,
+        signal=early,
         grace=30.0 if options.grace is None else parse_grace(options.grace),
         retries=check_count(options.retries or 0, "--retries"),
-        requeue=not options.no_requeue,
+        requeue=not options.no_requeue and not around.terminal,
         out=_output(options.out, cwd)
         or (options.array and (array_out or around.array_out))
         or (single_out or around.default_out),
@@ -159,7 +176,7 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         begin=None if options.begin is None else _moment(options.begin, around.now),
         after=() if options.after is None else around.earlier(options.after),
         retry_on=() if options.retry_on is None else parse_retry_on(options.retry_on),
-        at_once=None if options.array is None else parse_array(options.array).at_once,
+        at_once=array.at_once if array else None,
         tags=tuple(sorted(options.tag.items())),
         commit=around.commit(cwd),
         fill=around.fill or options.array is not None,
@@ -167,6 +184,10 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         mps_optional=bool(options.mps_optional),
         cluster=cluster,
         nodes=_nodes(options, cluster),
+        notify=() if options.notify is None else parse_targets(options.notify),
+        array_tasks=(len(array.indices), min(array.indices), max(array.indices)) if array else None,
+        slurm_submit_dir=around.cwd if around.slurm else "",
+        terminal=around.terminal,
     )
 
 
@@ -328,7 +349,10 @@ def _moment(text: str, now: float) -> float:
     from stoker.core.units import parse_moment
     from stoker.queue.view_text import LocalZone
 
-    return parse_moment(text, now, LocalZone())
+    moment = parse_moment(text, now, LocalZone())
+    if moment < now - PAST_SECONDS:
+        raise UsageError(f"--begin {text} is in the past", "leave it out to start as soon as possible")
+    return moment
 
 
 def _refuse_unusable(options: JobOptions) -> None:
@@ -396,7 +420,7 @@ OPTIONS = (
     Option("on", "Only these devices, for example 0,2.", "IDS", is_list=True, takes_number=True),
     Option("prefer", "These devices first.", "IDS", is_list=True, takes_number=True),
     Option("gpu_type", "Only GPUs with this in their name, for example a100.", "NAME"),
-    Option("priority", "Higher starts first, default 0.", "N", kind="number", built_in=0),
+    Option("priority", "Higher starts first, default 0.", "N", kind="number", built_in=0, while_running=True),
     Option("group", "Group whose jobs share a limit, where one is configured.", "NAME"),
     Option(
         "time",
@@ -405,6 +429,7 @@ OPTIONS = (
         "-t",
         takes_number=True,
         check=parse_duration,
+        while_running=True,
     ),
     Option(
         "grace",
@@ -413,6 +438,14 @@ OPTIONS = (
         takes_number=True,
         check=parse_grace,
         built_in="30s",
+        while_running=True,
+    ),
+    Option(
+        "signal",
+        "Send a signal before the time limit: USR1@60; B:USR1@60 only to the command itself.",
+        "SIG[@SEC]",
+        check=parse_early_signal,
+        while_running=True,
     ),
     Option("begin", "Not before: now+1hour, 22:00, tomorrow, 2026-11-15T22:00.", "WHEN", "-b", of_one_job=True),
     Option(
@@ -443,7 +476,15 @@ OPTIONS = (
         of_one_job=True,
         at_submit=True,
     ),
-    Option("retries", "Run a failed job again up to N times.", "N", kind="number", check=check_count, built_in=0),
+    Option(
+        "retries",
+        "Run a failed job again up to N times.",
+        "N",
+        kind="number",
+        check=check_count,
+        built_in=0,
+        while_running=True,
+    ),
     Option(
         "retry_on",
         "Only after these ends: oom, timeout, failed, exit codes.",
@@ -451,18 +492,28 @@ OPTIONS = (
         is_list=True,
         takes_number=True,
         check=parse_retry_on,
+        while_running=True,
     ),
-    Option("no_requeue", "Do not run it again when its worker or the machine dies.", kind="flag"),
+    Option("no_requeue", "Do not run it again when its worker or the machine dies.", kind="flag", while_running=True),
     Option("chdir", "Working directory of the jobs.", "DIR", "-D"),
     Option("env", "Set a variable for the jobs (repeatable).", "K=V", kind="table"),
     Option("out", "File for the output; %j is the id, %x the name. - is this terminal.", "PAT", "-o"),
     Option("err", "File for the errors, where they should be apart from the output.", "PAT", "-e"),
-    Option("name", "Name of the jobs.", "NAME", "-J", of_one_job=True),
-    Option("tag", "Note something about the jobs (repeatable).", "K=V", kind="table"),
+    Option("name", "Name of the jobs.", "NAME", "-J", of_one_job=True, while_running=True),
+    Option("tag", "Note something about the jobs (repeatable).", "K=V", kind="table", while_running=True),
+    Option(
+        "notify",
+        "Tell when the job, array or list has ended: a URL of apprise (ntfy://..., slack://...), or mail.",
+        "URL|mail",
+        is_list=True,
+        check=parse_targets,
+        while_running=True,
+    ),
 )
 """Every job option, in the order of `--help`."""
 
 BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
+WHILE_RUNNING = tuple(option.name for option in OPTIONS if option.while_running)
 TABLES = tuple(option.name for option in OPTIONS if option.kind == "table")
 
 

@@ -12,7 +12,7 @@ from stoker.core.device import Device, Process, Reading, Snapshot
 from stoker.core.parent import VARIABLE, ParentAllocation, ParentGpu, part_of, part_of_reading, read_parent
 from stoker.core.settings import EngineSettings
 from stoker.devices.detect import DeclaredDevices, declare, found_by_driver
-from stoker.devices.interface import Devices, ancestors, process_file
+from stoker.devices.interface import Devices, ancestors, has_open, process_file
 from stoker.devices.simulated import SimulatedDevices
 from stoker.ledger import find_ledger, prepare_ledger
 
@@ -107,23 +107,8 @@ def _worker_above(lock: Path) -> int | None:
         status = os.stat(lock)
     except OSError:
         return None
-    holders = [pid for pid in ancestors(os.getpid()) if _has_open(pid, status)]
+    holders = [pid for pid in ancestors(os.getpid()) if has_open(pid, status)]
     return holders[-1] if holders else None
-
-
-def _has_open(pid: int, status: os.stat_result) -> bool:
-    folder = f"/proc/{pid}/fd"
-    try:
-        return any(_is_same(f"{folder}/{number}", status) for number in os.listdir(folder))
-    except OSError:  # another user's process, or one that is gone
-        return False
-
-
-def _is_same(path: str, status: os.stat_result) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), status)
-    except OSError:
-        return False
 
 
 def declare_here(words: Sequence[str]) -> Devices:

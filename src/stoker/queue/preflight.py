@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from stoker.core.device import Device
-from stoker.core.errors import Impossible, UsageError
+from stoker.core.errors import Impossible, UsageError, did_you_mean
 from stoker.core.spec import Command, JobSpec
 from stoker.core.units import size_text
+from stoker.queue.targets import why_not_sendable
 
 
 class Preflight:
@@ -46,6 +48,14 @@ class Preflight:
             raise Impossible(f"there is no MPS here: {reason}", "leave out --mps, or let it go with --mps-optional")
         self._warn(f"--mps is left out: {reason}")
         return replace(spec, resources=replace(spec.resources, mps=None))
+
+    def check_signal(self, spec: JobSpec) -> None:
+        if spec.signal is not None and spec.limit is None:
+            self._warn("--signal has no effect without a time limit; add -t")
+
+    def check_notify(self, spec: JobSpec) -> None:
+        if spec.notify and (reason := why_not_sendable(spec.notify)):
+            self._warn(f"--notify will not work: {reason}")
 
     def _warn(self, sentence: str) -> None:
         if sentence not in self._said:
@@ -208,8 +218,6 @@ def _program(words: Sequence[str]) -> str:
 
 def _simple_commands(line: str) -> Iterator[list[str]]:
     """The words between operators of the shell."""
-    import shlex
-
     lexer = shlex.shlex(line.replace("\\\n", " ").replace("\n", ";"), posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     words: list[str] = []
@@ -282,6 +290,75 @@ def _of_script(path: str, environment: Mapping[str, str], cwd: str) -> str | Non
         word = next((word for word in words if is_python(word)), None)
         return _find(word, environment, cwd) if word else None
     return None
+
+
+# -- the program and the output --------------------------------------------------------------------
+
+_FIRST_WORD = re.compile(r"\s*([\w./+-]+)(?=\s|$)")
+_SHELL_WORDS = frozenset(
+    (
+        *(".", ":", "[", "alias", "bg", "break", "builtin", "case", "cd", "command", "continue", "declare", "echo"),
+        *("eval", "exec", "exit", "export", "false", "fg", "for", "function", "getopts", "hash", "if", "jobs", "kill"),
+        *("let", "local", "popd", "printf", "pushd", "pwd", "read", "readonly", "return", "select", "set", "shift"),
+        *("shopt", "source", "test", "time", "times", "trap", "true", "type", "typeset", "ulimit", "umask", "unalias"),
+        *("unset", "until", "wait", "while"),
+    )
+)
+"""Words at the beginning of a line that a shell knows itself."""
+_MOST_NOTES = 5
+
+
+def start_notes(
+    jobs: Iterable[tuple[Command, JobSpec]], environment: Mapping[str, str], own: Collection[str] = ()
+) -> list[str]:
+    """Warnings about jobs that would fail at once if they started now; `own` are outputs whose directory we make."""
+    seen: dict[tuple[str, str, str], str] = {}
+    for command, spec in jobs:
+        program, path = _first_program(command), dict(spec.extra_env).get("PATH", environment.get("PATH", os.defpath))
+        if program and (program, path, spec.cwd) not in seen:
+            seen[program, path, spec.cwd] = _program_note(program, {**environment, "PATH": path}, spec.cwd)
+        for pattern in {spec.out, spec.err}.difference(own) if not spec.after else ():
+            if (pattern, "", spec.cwd) not in seen:
+                seen[pattern, "", spec.cwd] = _output_note(pattern)
+    return list(filter(None, seen.values()))[:_MOST_NOTES]
+
+
+def _first_program(command: Command) -> str:
+    """The program that starts first; empty where that is unclear."""
+    if not command.shell:
+        return "" if "{" in command.words[0] else command.words[0]
+    found = _FIRST_WORD.match(command.words[0])
+    word = found[1] if found else ""
+    return "" if word in _SHELL_WORDS | _SETTING_UP | _WRAPPERS else word
+
+
+def _program_note(program: str, environment: Mapping[str, str], cwd: str) -> str:
+    if _find(program, environment, cwd):
+        return ""
+    path = os.path.join(cwd, program)
+    if "/" in program and os.path.isfile(path):
+        return f"warning: {program} is not executable, so the job would fail; type: chmod +x {path}"
+    if "/" in program:
+        return f"warning: {program} does not exist in {cwd} now, and the job fails if that is so when it starts"
+    near = did_you_mean(program, _programs(program[:1], environment["PATH"]), "check the spelling")
+    return f"warning: {program} is not on the PATH now, and the job fails if that is so when it starts; {near}"
+
+
+def _programs(letter: str, path: str) -> set[str]:
+    """Programs on the PATH that begin so."""
+    found: set[str] = set()
+    for directory in path.split(os.pathsep):
+        with contextlib.suppress(OSError):
+            found.update(name for name in os.listdir(directory or ".") if name.startswith(letter))
+    return found
+
+
+def _output_note(pattern: str) -> str:
+    """A directory with a placeholder is not known before the start."""
+    folder = os.path.dirname(pattern)
+    if not folder.startswith("/") or "%" in folder.replace("%%", "") or os.path.isdir(folder.replace("%%", "%")):
+        return ""
+    return f"warning: the directory of the output does not exist; type: mkdir -p {shlex.quote(folder)}"
 
 
 SINCE = (2, 10)

@@ -13,22 +13,21 @@ from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Waiting, result_of, state_word
-from stoker.core.launch import INHERIT
+from stoker.core.launch import INHERIT, shown_command
 from stoker.core.run_result import Tally
-from stoker.core.text import outcome, printable, shortened, text_for_json, title
+from stoker.core.text import outcome, text_for_json, title
 from stoker.core.units import duration_text
+from stoker.queue.failure import said_at_end
 from stoker.queue.knowledge import Knowledge
 from stoker.queue.view_builder import active_lines, device_lines
 from stoker.queue.view_model import Notice, NoticeMark, RunCounts, RunStatus, exactly
 from stoker.queue.view_text import consequence_text
-from stoker.store.logs import last_line
 from stoker.store.status_file import EngineStatus
 from stoker.store.writer import Store
 
 KEPT_NOTICES = 20
 KEPT_SUCCESSES = 40
 LONGEST_NAME = 60
-LONGEST_NOTE = 200
 SETTLING_SECONDS = 2.0
 """After the end of a job a snapshot of the device may still show its process."""
 NO_JOB_WAITS = ("no job waits", "no job waits, more may come")
@@ -91,9 +90,9 @@ class Recent:
             return Notice("again", job.id, self.short_name(job), f"oom{after}", consequence_text(job, event))
         mark, what, note = _end_of(job_event)
         log = job_event.log if isinstance(event, Exited) and os.path.isfile(job_event.log) else ""
-        said = printable(note) or (last_line(log) if log else "")
+        said = said_at_end(note, log)
         again = "runs again" + (": " if said else "") if mark == "again" else ""
-        return Notice(mark, job.id, self.short_name(job), f"{what}{after}", again + shortened(said, LONGEST_NOTE))
+        return Notice(mark, job.id, self.short_name(job), f"{what}{after}", again + said)
 
 
 def _end_of(job_event: JobEvent) -> tuple[NoticeMark, str, str]:
@@ -240,12 +239,6 @@ class RunResult(Struct, frozen=True):
     """What packing saved at most against one job for each GPU."""
 
 
-def newest_log(store: Store, job_id: int) -> str:
-    """Path of the job's last log; empty if it wrote to a terminal or never ran."""
-    log = next((one.errors or one.log for one in store.attempts(job_id)[-1:]), "")
-    return "" if log == INHERIT else log
-
-
 def run_result(run: FinishedRun, job_ids: list[int]) -> RunResult:
     return RunResult(
         schema="stoker.run/1",
@@ -273,7 +266,7 @@ def _job_result(store: Store, job_id: int) -> JobResult:
     return JobResult(
         id=job.id,
         name=text_for_json(job.name),
-        command=text_for_json(job.command.text),
+        command=text_for_json(shown_command(job).text),
         state=state_word(job),
         exit_code=ended.code if ended else None,
         signal=ended.signal if ended else 0,

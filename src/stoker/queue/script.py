@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.spec import Command
 from stoker.core.units import size_text
-from stoker.queue.options import JobOptions
+from stoker.queue.directives import Directives, read_directives
+from stoker.queue.options import JobOptions, merged
 from stoker.store.paths import UNFINISHED, Paths, make_durable
 
 VARIABLE = "STOKER_SCRIPT"
@@ -87,14 +88,21 @@ class Script(Struct, frozen=True):
     data: bytes
     words: tuple[str, ...]
     """Its path and its arguments, after a shell where it has no `#!` line."""
+    directives: Directives = Directives()
 
     @property
     def command(self) -> Command:
         return Command(self.words)
 
     def options_of(self, options: JobOptions) -> JobOptions:
-        """The options of its job: a variable holds its own path."""
-        return replace(options, env={**options.env, VARIABLE: self.path})
+        """The options of its job: those given override those in its lines, and a variable holds its own path."""
+        given = merged(self.directives.options, options)
+        return replace(given, env={**given.env, VARIABLE: self.path})
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about options in its lines that are not applied."""
+        return list(self.directives.notes(os.path.basename(self.path)))
 
     def copied(self, paths: Paths) -> Command:
         """The command that runs the copy. The path has a digest of the content, so a changed script is other work."""
@@ -237,7 +245,7 @@ def _script(line: Line, size: int, kind: Kind) -> Script:
         raise UsageError(f"{word} is empty", "write the commands into it")
     _check_first_line(word, data.partition(b"\n")[0])
     path = os.path.abspath(word)
-    return Script(path, data, (*shell, path, *arguments))
+    return Script(path, data, (*shell, path, *arguments), read_directives(data, os.path.basename(word)))
 
 
 def _shell_of(word: str) -> str:

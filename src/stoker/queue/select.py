@@ -1,17 +1,20 @@
-"""Find jobs by id, name or glob, and resolve --after."""
+"""Find jobs by id, name or glob, filter them, and resolve --after."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
-from stoker.core.errors import NoSuchJob, UsageError, did_you_mean
-from stoker.core.job import Job, Queued, is_handed_over
+from stoker.core.errors import NoSuchJob, StokerError, UsageError, did_you_mean
+from stoker.core.job import Job, Queued, Result, Waiting, is_handed_over
 from stoker.core.selectors import All, Last, Named, Numbers, Pick, Task, parse_selection, pick_text
 from stoker.core.spec import Dependency, parse_after
 from stoker.core.text import printable
+from stoker.queue.view_model import LETTERS
 from stoker.store import queries
+from stoker.store.filters import NO_FILTER, WAITING, Filter, ids_matching
 from stoker.store.queries import arrays_of, tasks_in
 from stoker.store.writer import Store
 
@@ -20,21 +23,80 @@ Scope = Literal["open", "ended"]
 _STATUS = "stoker status shows what there is"
 
 
-def find(store: Store, words: Sequence[str], scope: Scope = "open") -> list[int]:
+def find(store: Store, words: Sequence[str], scope: Scope = "open", chosen: Filter = NO_FILTER) -> list[int]:
     """Ids of the jobs that the words choose, in order and without repeats; every word must choose one.
 
     The first id of an array means all its tasks. A name means all open jobs of that name, or the newest where none is
-    open; `all` may mean none.
+    open; `all` may mean none. Without words, a filter chooses among all jobs.
     """
     picks = parse_selection(words)
-    return list(dict.fromkeys(job_id for pick in picks for job_id in _find_pick(store, pick, scope)))
+    found = list(dict.fromkeys(job_id for pick in picks for job_id in _find_pick(store, pick, scope)))
+    if chosen == NO_FILTER:
+        return found
+    matching = ids_matching(store, chosen, "any", found) if words else ids_matching(store, chosen, scope)
+    return _in_states(store, matching, chosen.states)
+
+
+# -- filters -------------------------------------------------------------------------------------
+
+OPEN_STATES = (*WAITING, "held", "starting", "running", "stopping")
+ENDED_STATES: tuple[str, ...] = get_args(Result)
+
+
+def parse_filter(
+    names: Sequence[str] = (), tags: Sequence[str] = (), groups: Sequence[str] = (), states: Sequence[str] = ()
+) -> Filter:
+    """A filter as users type it; states may be words or Slurm's letters, with commas between them."""
+    return Filter(tuple(names), tuple(map(_parse_tag, tags)), tuple(groups), tuple(_parse_states(states)))
+
+
+def refuse_states(chosen: Filter, known: Sequence[str], other: str) -> None:
+    """Refuse states that a command never shows; `other` is the command that does."""
+    for word in chosen.states:
+        if word not in known:
+            raise UsageError(f"no job here is {word}", f"{other} --state {word} shows such jobs")
+
+
+def _parse_tag(text: str) -> tuple[str, str]:
+    """`K=V`, where V may be a pattern; `K` is any value."""
+    name, equals, value = text.partition("=")
+    if not name:
+        raise UsageError(
+            f"--tag {printable(text)!r} has no name", "write it as --tag lr=0.1, or --tag lr for any value"
+        )
+    return name, value if equals else "*"
+
+
+def _parse_states(texts: Sequence[str]) -> list[str]:
+    known = (*OPEN_STATES, *ENDED_STATES)
+    found: list[str] = []
+    for word in (word.strip() for text in texts for word in text.split(",")):
+        letters = [one for one, code in LETTERS.items() if code == word.upper()]
+        meant: list[str] = [word.lower()] if word.lower() in known else [*letters]
+        if not meant:
+            hint = did_you_mean(word.lower(), known, f"there are {', '.join(known)}")
+            raise UsageError(f"unknown state {printable(word)!r}", hint)
+        found += meant
+    return list(dict.fromkeys(found))
+
+
+def _in_states(store: Store, ids: list[int], states: Sequence[str]) -> list[int]:
+    """The jobs in these states; SQL does not tell why a job waits."""
+    if not states or set(WAITING) <= set(states) or not set(WAITING) & set(states):
+        return ids
+    from stoker.queue.knowledge import waiting_word  # few commands need to know why a job waits
+
+    now = time.time()
+    waiting = [job for job in queries.jobs_of(store, ids) if isinstance(job.state, Waiting)]
+    other = {job.id for job in waiting if waiting_word(job, now, store.outcome) not in states}
+    return [job_id for job_id in ids if job_id not in other]
 
 
 def find_last(store: Store) -> list[int]:
     """The job submitted last, with all tasks where it is an array."""
     found = queries.newest(store)
     if found is None:
-        raise NoSuchJob("the queue is empty", "stoker submit COMMAND puts a job into it")
+        raise NoSuchJob("the queue is empty", "stoker submit COMMAND puts a job into it", "last")
     job_id, array = found
     return queries.ids_between(store, array, array) if array else [job_id]
 
@@ -42,6 +104,14 @@ def find_last(store: Store) -> list[int]:
 def jobs_in_order(store: Store, ids: Sequence[int]) -> list[Job]:
     found = {job.id: job for job in queries.jobs_of(store, ids)}
     return [found[job_id] for job_id in ids]
+
+
+def is_there(store: Store, word: str) -> bool:
+    """Whether a word chooses a job."""
+    try:
+        return bool(find(store, [word]))
+    except StokerError:
+        return False
 
 
 def find_queued(store: Store, words: Sequence[str]) -> list[Job]:
@@ -77,10 +147,10 @@ def _find_name(store: Store, pick: Named, scope: Scope) -> list[int]:
 
 
 def _no_number(store: Store, pick: Numbers) -> list[int]:
-    newest = queries.newest(store)
+    newest, word = queries.newest(store), pick_text(pick)
     if newest is None:
-        raise NoSuchJob(f"there is no job {pick_text(pick)}: the queue is empty", "stoker submit puts a job into it")
-    raise NoSuchJob(f"there is no job {pick_text(pick)}", f"the newest is {newest[1] or newest[0]}; {_STATUS}")
+        raise NoSuchJob(f"there is no job {word}: the queue is empty", "stoker submit puts a job into it", word)
+    raise NoSuchJob(f"there is no job {word}", f"the newest is {newest[1] or newest[0]}; {_STATUS}", word)
 
 
 def _no_task(store: Store, pick: Task) -> list[int]:
@@ -95,7 +165,7 @@ def _no_task(store: Store, pick: Task) -> list[int]:
 def _no_name(store: Store, pick: Named) -> list[int]:
     what = "no job has a name like" if pick.is_glob else "no job is named"
     hint = did_you_mean(pick.pattern, queries.names(store), _STATUS)
-    raise NoSuchJob(f"{what} '{printable(pick.pattern)}'", printable(hint))
+    raise NoSuchJob(f"{what} '{printable(pick.pattern)}'", printable(hint), pick.pattern)
 
 
 MOST = 10_000

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from stoker.core.device import Device, Snapshot, resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
-from stoker.core.launch import INHERIT, literal, log_pattern
+from stoker.core.launch import INHERIT, SLURM_VARIABLES, literal, log_pattern
 from stoker.core.planner.fairshare import never_within_limits
 from stoker.core.planner.placement import never_fits
 from stoker.core.settings import LOCAL, Policy
@@ -37,7 +37,7 @@ from stoker.queue.options import (
     spec_of,
     working_directory,
 )
-from stoker.queue.preflight import Checkouts, KernelLimits, Preflight
+from stoker.queue.preflight import Checkouts, KernelLimits, Preflight, start_notes
 from stoker.queue.script import VARIABLE, Script
 from stoker.store.engine_lock import engine_of
 from stoker.store.paths import Paths
@@ -193,6 +193,8 @@ class JobBuilder:
         return self._specs[key]
 
     def _settled(self, spec: JobSpec) -> JobSpec:
+        self.preflight.check_signal(spec)
+        self.preflight.check_notify(spec)
         if spec.cluster:  # its devices are not known here
             return spec
         settled = self.preflight.settle_mps(spec, self.snapshot.devices if self.snapshot else ())
@@ -222,12 +224,14 @@ class QueueSubmission:
         self._script = script
         self._now = now
         own = without_given(environment)
-        self._environment = {name: own[name] for name in own if name not in OF_THE_JOB_WE_ARE_IN}
+        outer = {*OF_THE_JOB_WE_ARE_IN, *(SLURM_VARIABLES if "STOKER_JOB_ID" in own else ())}
+        self._environment = {name: own[name] for name in own if name not in outer}
         self._limits = KernelLimits(self._environment)
         self.devices = config.engine.devices
         """The devices that the user wants the engine to have; empty is any."""
-        completed = config.completed(options)
-        own_options = script.options_of(completed) if script else completed
+        if script:
+            self.notes += script.notes
+        own_options = config.completed(script.options_of(options) if script else options)
         self.files = self._place_of("" if own_options.cluster in (None, LOCAL) else str(own_options.cluster))
         """Where files go that the jobs need: the copy of a script, a pickled function."""
         self.clusters: list[str] = []
@@ -263,6 +267,7 @@ class QueueSubmission:
             now=self._now,
             fill=True,
             shared_out=self._shared_out,
+            slurm=self._script is not None and self._script.directives.from_slurm,
         )
 
     def read(self, items: Sequence[Listed]) -> None:
@@ -290,7 +295,13 @@ class QueueSubmission:
             resolve=_unknown_device if snapshot is None else partial(resolve, snapshot),
         )
         self._builder.check(items)
-        return list(self._parts(items))
+        parts = list(self._parts(items))
+        first = [(job.command, job.spec) for part in parts for job in (part.jobs[:1] if part.array else part.jobs)]
+        if self._script:  # its copy is made later
+            first = [(Command(("sh",)), spec) for _, spec in first]
+        around = self._builder.around
+        self.notes += start_notes(first, self._environment, {around.default_out, around.array_out, ""})
+        return parts
 
     def enter(
         self, store: Store, parts: Sequence[Part], label: str, *, held: str, key: Key | None = None

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import islice
+from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
 
 from stoker import __version__
 from stoker.core.device import Device, Process, Reading
-from stoker.core.job import Active, Job, id_text, is_handed_over, resources_of, started_at
+from stoker.core.job import Active, Job, Queued, id_text, is_handed_over, resources_of, started_at
+from stoker.core.launch import shown_command
+from stoker.core.planner.order import times_waited
 from stoker.core.spec import amount_on
-from stoker.core.text import text_for_json
+from stoker.core.text import text_for_json, title_text
 from stoker.core.units import duration_text
+from stoker.queue.attention import interrupted_runs, recent_failures
 from stoker.queue.knowledge import EngineStatuses, Knowledge, jobs_by_device
 from stoker.queue.view_model import (
     Counts,
@@ -22,8 +26,10 @@ from stoker.queue.view_model import (
     EngineLine,
     ForeignProcess,
     JobLine,
+    JobWord,
     LeaseLine,
     Mark,
+    OtherJob,
     Status,
     exactly,
     mode_of,
@@ -32,6 +38,7 @@ from stoker.queue.view_model import (
 from stoker.queue.view_text import midnight
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, is_background
+from stoker.store.filters import NO_FILTER, WAITING, Filter, Group, counts_of_open, ids_matching, queued_groups
 from stoker.store.queries import Load, Owned, Period, Tasks, drained_key, paused_key
 
 SCHEMA = "stoker.status/1"
@@ -50,25 +57,55 @@ def active_lines(knowledge: Knowledge, *, on_finish_jobs: bool = False) -> list[
 def queued_lines(
     knowledge: Knowledge, limit: int | None, *, each_task: bool, on_finish_jobs: bool = False
 ) -> list[JobLine]:
-    """The first queued jobs by id; tasks of an array that wait alike share a line unless `each_task`."""
-    lines = [_queued_of(engine, knowledge, each_task=each_task) for engine in knowledge.loads]
-    merged = heapq.merge(*lines, _handed_over(knowledge, each_task=each_task), key=lambda line: line.id)
-    return list(islice((line for line in merged if on_finish_jobs or not line.hook), limit))
+    """The first queued jobs in the order in which they will start; those of interrupted runs come last.
+
+    Tasks of an array that wait alike share a line unless `each_task`.
+    """
+    lines: list[tuple[tuple[bool, float, bool, int, int], JobLine]] = []
+    for engine in knowledge.loads:
+        found = _queued_of(engine, knowledge, each_task=each_task)
+        shown = islice((line for line in found if on_finish_jobs or not line.hook), limit)
+        lines += [(_rank(line, interrupted=knowledge.is_abandoned(engine)), line) for line in shown]
+    handed_over = _handed_over(knowledge, each_task=each_task)
+    lines += [(_rank(line, interrupted=False), line) for line in islice(handed_over, limit)]
+    lines.sort(key=lambda one: one[0])
+    return [line for _, line in lines[:limit]]
+
+
+def _rank(line: JobLine, *, interrupted: bool) -> tuple[bool, float, bool, int, int]:
+    """Jobs that may start, by expected start, place, priority and age; then those that are blocked or held."""
+    start = inf if line.expected_start is None else line.expected_start.timestamp()
+    place = (0, line.place) if line.place is not None else (-line.priority, line.id)
+    return interrupted, inf if line.state != "queued" else start, line.state != "queued" or line.place is None, *place
 
 
 def _queued_of(engine: str, knowledge: Knowledge, *, each_task: bool) -> Iterator[JobLine]:
-    store, after = knowledge.store, 0
-    while jobs := queries.queued_jobs(store, engine, after, _PAGE):
-        for job in jobs:
+    """The jobs whose place is known, then all others by id."""
+    store = knowledge.store
+    order = knowledge.places.first(engine)
+    jobs = {job.id: job for job in queries.jobs_of(store, order)}
+    listed: set[int] = set()
+    for job in (jobs[job_id] for job_id in order if job_id in jobs):
+        if isinstance(job.state, Queued) and not (job.array and each_task):
+            listed.add(job.array or job.id)
+            yield from _lines_of(job, engine, knowledge, each_task=each_task)
+    after = 0
+    while page := queries.queued_jobs(store, engine, after, _PAGE):
+        for job in page:
             if job.id <= after:
                 continue  # its line was part of that of its array
-            after = job.id
-            if job.array and not each_task:
-                after = queries.last_of_array(store, job.array)
-                tasks = queries.queued_tasks(store, engine, job.array)
-                yield from sorted((_tasks_line(one, engine, knowledge) for one in tasks), key=lambda line: line.id)
-            else:
-                yield job_line(job, engine, knowledge)
+            after = queries.last_of_array(store, job.array) if job.array and not each_task else job.id
+            if (job.array or job.id) not in listed:
+                yield from _lines_of(job, engine, knowledge, each_task=each_task)
+
+
+def _lines_of(job: Job, engine: str, knowledge: Knowledge, *, each_task: bool) -> Iterator[JobLine]:
+    """The line of a job; of an array, one for its waiting and one for its held tasks."""
+    if not job.array or each_task:
+        yield job_line(job, engine, knowledge)
+        return
+    tasks = queries.queued_tasks(knowledge.store, engine, job.array)
+    yield from sorted((_tasks_line(one, engine, knowledge) for one in tasks), key=lambda line: line.id)
 
 
 def _handed_over(knowledge: Knowledge, *, each_task: bool) -> Iterator[JobLine]:
@@ -85,8 +122,14 @@ def _tasks_line(tasks: Tasks, engine: str, knowledge: Knowledge) -> JobLine:
     line = job_line(tasks.first, engine, knowledge)
     if tasks.size == 1:
         return line
-    label = f"{tasks.first.array}.[{tasks.first.task}-{tasks.last.task}]"
-    return msgspec.structs.replace(line, label=label, tasks=tasks.size)
+    first = tasks.first
+    return msgspec.structs.replace(
+        line,
+        label=f"{first.array}.[{first.task}-{tasks.last.task}]",
+        tasks=tasks.size,
+        command=text_for_json(first.command.text),
+        title=text_for_json(title_text(first, array=True)),
+    )
 
 
 def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
@@ -97,12 +140,15 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
     live = knowledge.live(job.id) if devices else None
     seen = None if started is None else knowledge.last_seen(engine, started)
     forecast = status if status and knowledge.last_seen(engine, 0.0) is None else None
+    progress = knowledge.progress(job) if word == "running" and seen is None else None
+    end = forecast.ends.get(job.id) if forecast else None
+    end = end if progress is None or progress.left is None else knowledge.now + progress.left
     return JobLine(
         id=job.id,
         label=id_text(job),
         tasks=1,
         name=text_for_json(job.name),
-        command=text_for_json(job.command.text),
+        command=text_for_json(shown_command(job).text),
         state=word,
         group=text_for_json(spec.group),
         priority=spec.priority,
@@ -115,7 +161,7 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
         seconds=None if started is None else round(max(0.0, (seen or knowledge.now) - started), 3),
         limit_seconds=spec.limit,
         expected_start=moment(forecast.starts.get(job.id)) if forecast else None,
-        expected_end=moment(forecast.ends.get(job.id)) if forecast else None,
+        expected_end=moment(end),
         why=text_for_json(why),
         run="" if is_background(engine) else text_for_json(status.label if status else engine),
         hook=spec.role == "hook",
@@ -126,7 +172,23 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
         utilisation_percent=live.utilisation if live else None,
         speed=knowledge.speeds.get(job.id) if devices else None,
         last_seen=moment(seen),
+        title=text_for_json(title_text(job)),
+        interrupted=knowledge.is_abandoned(engine),
+        progress=None if progress is None else round(progress.fraction, 3),
+        **_place(job, engine, knowledge, word),
     )
+
+
+def _place(job: Job, engine: str, knowledge: Knowledge, word: JobWord) -> dict[str, Any]:
+    """The place of a job that may start, and the figures that decide on it."""
+    standing = knowledge.places.standing(job, engine) if word == "queued" else None
+    if standing is None:
+        return {}
+    return {
+        "place": knowledge.places.place(job, engine),
+        "expected_seconds": standing.seconds if standing.known else None,
+        "waited_ratio": round(times_waited(standing, knowledge.now), 2),
+    }
 
 
 # -- devices -------------------------------------------------------------------------------------
@@ -187,6 +249,7 @@ def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge, *, s
             for one in holders.strangers
         ],
         combined_speed=together(holders, knowledge.speeds) if len(jobs) > 1 else None,
+        elsewhere=list(_elsewhere(device, knowledge)),
     )
 
 
@@ -207,7 +270,17 @@ def _leases(device: Device, knowledge: Knowledge) -> Iterator[LeaseLine]:
         claim = next((claim for claim in lease.claims if claim.name in device.claims), None)
         if claim is not None:
             owner, what = text_for_json(lease.owner), text_for_json(lease.what)
-            yield LeaseLine(owner, lease.pid, what, claim.memory, exactly(lease.since))
+            yours = lease.owner == knowledge.user
+            yield LeaseLine(owner, lease.pid, what, claim.memory, exactly(lease.since), yours)
+
+
+def _elsewhere(device: Device, knowledge: Knowledge) -> Iterator[OtherJob]:
+    if not any(lease.yours for lease in _leases(device, knowledge)):
+        return  # a variable alone proves nothing: a shell may have it from a job that is over
+    for pid, name, allocation in knowledge.elsewhere:
+        gpu = next((gpu for gpu in allocation.gpus if gpu.claim in device.claims), None)
+        if gpu is not None:
+            yield OtherJob(text_for_json(allocation.job), text_for_json(name), pid, gpu.memory)
 
 
 def memory_split(
@@ -243,13 +316,22 @@ def together(holders: Holders, speeds: Mapping[int, float]) -> float | None:
 
 
 def status_of(
-    knowledge: Knowledge, host: str, limit: int | None, *, each_task: bool = False, on_finish_jobs: bool = False
+    knowledge: Knowledge,
+    host: str,
+    limit: int | None,
+    *,
+    each_task: bool = False,
+    on_finish_jobs: bool = False,
+    chosen: Filter = NO_FILTER,
 ) -> Status:
     """The queue now, with all active jobs and the first of those that wait."""
     statuses = knowledge.statuses
-    active = active_lines(knowledge, on_finish_jobs=on_finish_jobs)
-    queued = queued_lines(knowledge, limit, each_task=each_task, on_finish_jobs=on_finish_jobs)
-    counts = _counts(knowledge, on_finish_jobs=on_finish_jobs)
+    if chosen == NO_FILTER:
+        active = active_lines(knowledge, on_finish_jobs=on_finish_jobs)
+        queued = queued_lines(knowledge, limit, each_task=each_task, on_finish_jobs=on_finish_jobs)
+        counts = _counts(knowledge, on_finish_jobs=on_finish_jobs)
+    else:
+        active, queued, counts = _matching(knowledge, chosen, limit, each_task=each_task)
     return Status(
         schema=SCHEMA,
         at=exactly(knowledge.now),
@@ -262,9 +344,44 @@ def status_of(
         counts=counts,
         hidden=_hidden(counts, len(active), queued),
         today=queries.past_counts(knowledge.store, Period(midnight(knowledge.now), on_finish_jobs=on_finish_jobs)),
-        expected_empty=moment(statuses.queue.empty) if statuses.queue and statuses.lives else None,
+        expected_empty=expected_empty(statuses, counts),
         notes=[text_for_json(note) for note in _notes(statuses)],
+        interrupted=interrupted_runs(knowledge) if chosen == NO_FILTER else [],
+        failures=recent_failures(knowledge) if chosen == NO_FILTER else [],
+        filtered=chosen != NO_FILTER,
     )
+
+
+def expected_empty(statuses: EngineStatuses, counts: Counts) -> datetime | None:
+    """When the queue will be empty; the engine's forecast may be older than the end of the last job."""
+    if statuses.queue is None or not statuses.lives or not (counts.active or counts.waiting):
+        return None
+    return moment(statuses.queue.empty)
+
+
+def _matching(
+    knowledge: Knowledge, chosen: Filter, limit: int | None, *, each_task: bool
+) -> tuple[list[JobLine], list[JobLine], Counts]:
+    """The active jobs that a filter chooses, the first of those that wait, and how many there are."""
+    store, states = knowledge.store, chosen.states
+    ids = set(ids_matching(store, chosen, "open", [job.id for job, _ in knowledge.active]))
+    active = [job_line(job, engine, knowledge) for job, engine in knowledge.active if job.id in ids]
+    partly = 0 < len(set(WAITING) & set(states)) < len(WAITING)  # SQL does not tell why a job waits
+    groups = queued_groups(store, chosen, None if partly else limit, each_task=each_task)
+    queued = [_group_line(group, knowledge) for group in groups]
+    stored = counts_of_open(store, chosen)
+    held, waiting = stored.get("held", 0), stored.get("waiting", 0)
+    if partly:
+        queued = [line for line in queued if line.state in states]
+        waiting = sum(line.tasks for line in queued) - held
+    return active, queued[:limit], Counts(len(active), waiting, held)
+
+
+def _group_line(group: Group, knowledge: Knowledge) -> JobLine:
+    first, last = knowledge.store.job(group.first), knowledge.store.job(group.last)
+    assert first is not None
+    assert last is not None
+    return _tasks_line(Tasks(group.size, first, last), group.engine, knowledge)
 
 
 def engine_line(knowledge: Knowledge) -> EngineLine:

@@ -134,6 +134,20 @@ class LeaseLine(Struct, frozen=True):
     memory_bytes: int | None
     """None is all of it."""
     since: datetime
+    yours: bool = False
+    """Whether another queue of this user has it."""
+
+
+class OtherJob(Struct, frozen=True):
+    """A job of another queue of this user."""
+
+    label: str
+    """Its id in that queue."""
+    name: str
+    pid: int
+    """Its oldest process."""
+    memory_bytes: int | None
+    """Reserved for it on the device; null where unknown."""
 
 
 class DeviceLine(Struct, frozen=True):
@@ -162,6 +176,8 @@ class DeviceLine(Struct, frozen=True):
     strangers: list[ForeignProcess]
     combined_speed: float | None = None
     """The sum of the speeds of our jobs, each a part of its speed alone; null for a single job, or if unknown."""
+    elsewhere: list[OtherJob] = []
+    """Jobs of other queues of this user."""
 
 
 class JobLine(Struct, frozen=True):
@@ -208,6 +224,18 @@ class JobLine(Struct, frozen=True):
     """As a part of its speed alone, if it shares a GPU and its log tells the rate."""
     last_seen: datetime | None = None
     """When an engine last confirmed that it runs; null while one watches it. `seconds` counts until then."""
+    title: str = ""
+    """What screens call it: its name, its command, or its Python call with arguments."""
+    progress: float | None = None
+    """How much of a running job is done, from 0 to 1: what it reported, else what its log shows."""
+    interrupted: bool = False
+    """Whether it belongs to a foreground run that ended, so that no engine has it."""
+    place: int | None = None
+    """Its place among the waiting jobs in the order in which they will start, as far as is known; 1 is the next."""
+    expected_seconds: float | None = None
+    """How long a waiting job will run, by its limit or by earlier runs."""
+    waited_ratio: float | None = None
+    """How long it has waited, as a multiple of its expected work; the fair order compares this."""
 
 
 class Counts(Struct, frozen=True):
@@ -216,6 +244,65 @@ class Counts(Struct, frozen=True):
     active: int
     waiting: int
     held: int
+
+
+class GroupLine(Struct, frozen=True):
+    """The open jobs of one group."""
+
+    group: str
+    """Empty for jobs without a group."""
+    active: int
+    waiting: int
+    held: int
+    gpus: int
+    """GPUs that its jobs have; one that two of them share counts twice."""
+    limit: int | None = None
+    """How many of its jobs may run at once."""
+
+
+class UserLine(Struct, frozen=True):
+    """What one user has of the machine, and waits for."""
+
+    user: str
+    you: bool
+    running: int
+    """Jobs of yours; leases of another user, each for one job at a time."""
+    gpus: int
+    vram_bytes: int | None
+    """Reserved on all GPUs; null if another user has whole GPUs."""
+    waiting: int | None
+    """Your waiting jobs; unknown of other users."""
+    waiting_gpus: int | None
+    """GPUs that the waiting jobs of another user could take now."""
+    waiting_since: datetime | None
+    recent_gpu_hours: float | None
+    """As fair share counts them, with a half-life of one hour; only known of users who wait."""
+
+
+class InterruptedRun(Struct, frozen=True):
+    """A foreground run that ended before all its jobs had started."""
+
+    label: str
+    """What the user typed."""
+    jobs: int
+    """How many did not start."""
+    submitted: datetime
+    resume: str
+    """The command that continues it."""
+
+
+class FailedJob(Struct, frozen=True):
+    """A job that failed lately."""
+
+    id: int
+    label: str
+    title: str
+    state: JobWord
+    how: str
+    """`exit 1`, `oom`, `timeout`."""
+    ended: datetime
+    why: str
+    """The note about its end, or the line of its log that tells most."""
 
 
 class Status(Struct, frozen=True):
@@ -236,6 +323,16 @@ class Status(Struct, frozen=True):
     """How many jobs ended since midnight, by how they ended."""
     expected_empty: datetime | None
     notes: list[str]
+    filtered: bool = False
+    """Whether jobs and counts are only those that a filter chose."""
+    groups: list[GroupLine] = []
+    """With --by-group."""
+    users: list[UserLine] = []
+    """With --by-user."""
+    interrupted: list[InterruptedRun] = []
+    """Runs whose waiting jobs no engine has; they are listed among the jobs, too."""
+    failures: list[FailedJob] = []
+    """The last failures within an hour, the newest first."""
 
 
 NoticeMark = Literal["failed", "again", "note"]

@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 from stoker.core.device import Device
 from stoker.core.job import Active, Event, Exited, Job, needs_exclusive
+from stoker.core.planner.order import Standing, times_waited
 from stoker.core.planner.placement import suits
+from stoker.core.planner.reasons import rough_duration
 from stoker.core.units import in_calendar, size_text
 from stoker.queue.view_model import VramMode
 
@@ -54,10 +56,24 @@ def watch_text(seconds: float) -> str:
 
 
 def left_text(seconds: float) -> str:
-    """Time left in hours and minutes: `0:31`, `3d0:01`; less than a minute is `0:00`."""
-    days, rest = divmod(max(0, int(seconds)), 86400)
-    clock = f"{rest // 3600}:{rest % 3600 // 60:02}"
-    return f"{days}d{clock}" if days else clock
+    """Time left: `8s`, `3m`, `2h10`, `3d4h`."""
+    whole = max(0, int(seconds))
+    if whole < 3600:
+        return f"{whole}s" if whole < 60 else f"{whole // 60}m"
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}h{minutes:02}" if hours < 24 else f"{hours // 24}d{hours % 24}h"
+
+
+def start_text(at: float, now: float) -> str:
+    """When a job will start: `now`, `at 11:40`, `tomorrow 09:15`, `Fri 12:00`, or a date."""
+    if at <= now:
+        return "now"
+    clock = clock_text(at, now)
+    if ":" in clock and " " not in clock:
+        return f"at {clock}"
+    if time.localtime(in_calendar(at))[:3] == time.localtime(now + DAY)[:3]:
+        return f"tomorrow {clock[-5:]}"
+    return clock
 
 
 def midnight(now: float) -> float:
@@ -116,6 +132,19 @@ def _what_follows(job: Job, event: Exited) -> str:
     if not event.floor:
         return f"{again} with as much set aside as before"
     return f"{again} with {size_text(max(job.floor, job.spec.resources.memory or 0))} set aside"
+
+
+def place_text(place: int, waiting: int, standing: Standing, now: float) -> str:
+    """`place 4 of 31: waited 2h10 for about 40 min of work (3.2 times)`."""
+    waited = rough_duration(max(0.0, now - standing.submitted))
+    text = f"place {place} of {max(place, waiting)}: waited {waited}"
+    if not standing.known:
+        return text
+    gpus = f"on {standing.gpus} GPUs" if standing.gpus > 1 else "of work"
+    batch = f", counted {standing.batch + 1} times: {standing.batch} of its batch running" if standing.batch else ""
+    return (
+        f"{text} for about {rough_duration(standing.seconds)} {gpus}{batch} ({times_waited(standing, now):.1f} times)"
+    )
 
 
 class LocalZone(tzinfo):

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from stoker.core.errors import StokerError
 from stoker.core.launch import Order
+from stoker.core.spec import EarlySignal
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted
 
 __all__ = [
@@ -57,6 +58,11 @@ class Runner(Protocol):
 
     def stop(self, worker: str, attempt: str, grace: float, number: int = 0) -> None:
         """Send TERM, or the signal with this number, and KILL after the grace."""
+
+    def set_limit(
+        self, worker: str, attempt: str, limit: float | None, grace: float, early: EarlySignal | None
+    ) -> bool:
+        """Change the time limit of an attempt, which counts from its start; False where the worker is too old."""
 
     def adopt(self, worker: str) -> bool:
         """Take over a worker of a dead engine; its events are reported again. False if it left no trace."""

@@ -15,6 +15,10 @@ from typing import NamedTuple
 SIZE = 1 << 20
 """Bytes reserved; room for several thousand attempts, after which a worker is replaced."""
 NOTE_LIMIT = 600
+LIMIT_ORDER = 1
+"""Version of the orders since which a worker can change the time limit of an attempt."""
+ORDERS = LIMIT_ORDER
+"""Version of the orders of this worker."""
 REFUSED = 126
 """Exit code of a command that exists and cannot be started."""
 _NO_NOTE = '""'
@@ -48,6 +52,8 @@ class Born(NamedTuple):
     """Clock ticks since boot when it had started: one that starts later and has the same number is another."""
     boot: str = ""
     """The kernel's id of this boot: after the next one the other numbers mean nothing."""
+    orders: int = 0
+    """Version of the orders that the worker knows; those of version 0 do not write it."""
 
 
 class AttemptExited(NamedTuple):
@@ -86,8 +92,8 @@ def line_of(record: Record) -> bytes:
     match record:
         case AttemptStarted(attempt, at):
             return f"S {attempt} {at:.6f}\n".encode()
-        case Born(attempt, pid, worker, ticks, boot):
-            more = f" {ticks} {boot}" if boot else ""
+        case Born(attempt, pid, worker, ticks, boot, orders):
+            more = f" {ticks} {boot}" + (f" {orders}" if orders else "") if boot else ""
             return f"P {attempt} {pid} {worker}{more}\n".encode()
         case AttemptReturned(attempt, at, 0):
             return f"R {attempt} {at:.6f}\n".encode()
@@ -119,8 +125,11 @@ def record_of(line: bytes) -> Record:
         raise Unreadable(f"{line[:60]!r} is no line of a worker") from None
 
 
-def _born(attempt: str, pid: str, worker: str = "0", ticks: str = "0", boot: str = "", *_: str) -> Born:
-    return Born(attempt, _number(pid, 2**31), _number(worker, 2**31), _number(ticks, 2**63), boot)
+def _born(attempt: str, pid: str, worker: str = "0", ticks: str = "0", *rest: str) -> Born:
+    boot = rest[0] if rest else ""
+    orders = rest[1] if len(rest) > 1 else "0"
+    numbers = _number(pid, 2**31), _number(worker, 2**31), _number(ticks, 2**63)
+    return Born(attempt, *numbers, boot, _number(orders, 2**31))
 
 
 def _ended(attempt: str, at: str, *fields: str) -> AttemptExited | AttemptReturned:
@@ -207,6 +216,15 @@ class Reader:
     def contents(self) -> bytes:
         """All that was written, for inspection."""
         return os.pread(self._descriptor, _LONGEST, 0).rstrip(b"\0")
+
+    def orders(self) -> int:
+        """Version of the orders that the worker knows, as its newest process tells; reads no events."""
+        _, found, rest = self.contents().rpartition(b"\nP ")
+        try:
+            record = record_of(b"P " + rest.partition(b"\n")[0]) if found else None
+        except Unreadable:
+            return 0
+        return record.orders if isinstance(record, Born) else 0
 
     def _check(self, record: Record) -> None:
         """Raise Unreadable where a worker cannot have written this after the lines before it."""

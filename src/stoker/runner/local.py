@@ -18,6 +18,7 @@ import msgspec
 
 from stoker.core.errors import StokerError
 from stoker.core.launch import Order
+from stoker.core.spec import EarlySignal
 from stoker.runner import journal, processes
 from stoker.runner.forkserver_client import Forkserver, Shared
 from stoker.runner.inherited import INHERITED
@@ -105,7 +106,8 @@ class LocalRunner:
         if link := self._links.get(worker):
             link.put_environment(order.environment, variables)
             extra = {**order.extra, MARKER: worker}
-            link.put({"do": "run", **msgspec.structs.asdict(order), "extra": extra})
+            early = _plain(order.signal)
+            link.put({"do": "run", **msgspec.structs.asdict(order), "extra": extra, "signal": early})
             link.expect(order.attempt)
             self._unsent[worker] = link
 
@@ -124,6 +126,14 @@ class LocalRunner:
         if link := self._ended.get(worker):
             link.check_at = 0.0
         self._send(worker, {"do": "stop", "attempt": attempt, "grace": grace, "signal": number})
+
+    def set_limit(
+        self, worker: str, attempt: str, limit: float | None, grace: float, early: EarlySignal | None
+    ) -> bool:
+        """Change the time limit of an attempt, which counts from its start; False where the worker is too old."""
+        self._send(worker, {"do": "limit", "attempt": attempt, "limit": limit, "grace": grace, "signal": _plain(early)})
+        link = self._links.get(worker)
+        return link is not None and link.knows_limit
 
     def recall(self, worker: str) -> None:
         """Ask for the attempts back that have not started."""
@@ -314,6 +324,7 @@ class LocalRunner:
             record = _inherited(inherited, journal.create(str(folder / "journal")))
             listener = inherited.enter_context(_listen(folder))
             link = Link(folder, journal.Reader(str(folder / "journal")))
+            link.knows_limit = True
             try:
                 link.connection = _connect(folder)
                 self._forkserver.fork(folder, [listener.fileno(), lock, record, jobs], self._shared)
@@ -323,10 +334,17 @@ class LocalRunner:
         return link
 
 
+def _plain(early: EarlySignal | None) -> dict[str, Any] | None:
+    return None if early is None else msgspec.structs.asdict(early)
+
+
 def _opened(folder: Path) -> Link:
     """The link of a worker that another engine started, whatever its folder is like."""
     try:
-        return Link(folder, journal.Reader(str(folder / "journal")))
+        reader = journal.Reader(str(folder / "journal"))
+        link = Link(folder, reader)
+        link.knows_limit = reader.orders() >= journal.LIMIT_ORDER
+        return link
     except OSError as error:
         return Link(folder, None, error.strerror or str(error))
 

@@ -48,6 +48,19 @@ def descendants(root: int) -> list[Seen]:
     return _below([root], _all_processes())
 
 
+def cpu_seconds(process: int) -> float:
+    """CPU time of a process, its siblings and all their descendants, with that of children that have ended.
+
+    The siblings of a command are its orphans, since the worker is their subreaper.
+    """
+    parent = parent_of(process)
+    ticks = 0
+    for one in descendants(parent) if parent is not None else ():
+        fields = _content(f"/proc/{one.pid}/stat").rpartition(b")")[2].split()
+        ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+    return ticks * _TICK / 10**9
+
+
 def marked(marker: bytes) -> list[Seen]:
     """This user's processes with the marker in their environment, and all their descendants.
 

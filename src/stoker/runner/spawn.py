@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import signal
+import stat
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
 _DEFAULT_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 _MACHINE_WIDE = frozenset((errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE))
 _OF_A_DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE))
-_FileActions = Sequence[tuple[int, int, int]]
+_FileAction = tuple[Any, ...]
 
 
 class Refused(Exception):
@@ -51,7 +52,8 @@ def is_machine_wide(number: int) -> bool:
 def launch(order: Mapping[str, Any], environment: Mapping[str, str]) -> int:
     """Start an order's command and return its process id."""
     os.umask(order["umask"])
-    out, err = _open_outputs(_within(order["cwd"], order["out"]), _within(order["cwd"], order["err"]))
+    terminal = order.get("terminal", "")
+    out, err = _open_outputs(*(_within(order["cwd"], terminal or order[name]) for name in ("out", "err")))
     try:
         _enter(order["cwd"])
         return _spawn(order, environment, out, err)
@@ -113,7 +115,13 @@ def _open_output(path: str, inherited: int) -> int:
 
 def _spawn(order: Mapping[str, Any], environment: Mapping[str, str], out: int, err: int) -> int:
     words = [order["shell"], "-c", *order["words"]] if order["shell"] else order["words"]
-    actions = [(os.POSIX_SPAWN_DUP2, source, target) for source, target in ((out, 1), (err, 2)) if source != target]
+    actions: list[_FileAction] = [
+        (os.POSIX_SPAWN_DUP2, source, target) for source, target in ((out, 1), (err, 2)) if source != target
+    ]
+    if order.get("again") and not _can_reread(0):
+        actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
+    if order.get("terminal"):  # the first that the leader of a new session opens becomes the controlling one
+        actions.insert(0, (os.POSIX_SPAWN_OPEN, 0, order["terminal"], os.O_RDWR, 0))
     program = _find_program(words[0], environment)
     try:
         return _spawn_apart(program, words, environment, actions)
@@ -121,7 +129,16 @@ def _spawn(order: Mapping[str, Any], environment: Mapping[str, str], out: int, e
         raise _refusal(error, words) from None
 
 
-def _spawn_apart(program: str, words: list[str], environment: Mapping[str, str], actions: _FileActions) -> int:
+def _can_reread(descriptor: int) -> bool:
+    """Whether a retry finds the same input: a file from its start, or a terminal. The rest of a pipe would be half."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            return True
+    return os.isatty(descriptor)
+
+
+def _spawn_apart(program: str, words: list[str], environment: Mapping[str, str], actions: Sequence[_FileAction]) -> int:
     """Spawn in a new session; a Python built for an older C library, as conda's, supports only process groups."""
     try:
         return os.posix_spawn(
@@ -134,6 +151,8 @@ def _spawn_apart(program: str, words: list[str], environment: Mapping[str, str],
             setsigdef=_DEFAULT_SIGNALS,
         )
     except NotImplementedError:
+        if any(action[0] == os.POSIX_SPAWN_OPEN for action in actions):  # a terminal needs a session
+            return _fork_apart(program, words, environment, actions)
         return os.posix_spawn(
             program,
             words,
@@ -143,6 +162,24 @@ def _spawn_apart(program: str, words: list[str], environment: Mapping[str, str],
             setsigmask=[],
             setsigdef=_DEFAULT_SIGNALS,
         )
+
+
+def _fork_apart(program: str, words: list[str], environment: Mapping[str, str], actions: Sequence[_FileAction]) -> int:
+    """Fork, open a session and execute: safe, since a worker has one thread."""
+    if pid := os.fork():
+        return pid
+    try:
+        os.setsid()
+        for number in _DEFAULT_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        for kind, *details in actions:
+            if kind == os.POSIX_SPAWN_OPEN:
+                os.dup2(os.open(*details[1:]), details[0])
+            else:
+                os.dup2(*details)
+        os.execve(program, words, environment)  # noqa: S606
+    finally:
+        os._exit(126)
 
 
 def _find_program(name: str, environment: Mapping[str, str]) -> str:

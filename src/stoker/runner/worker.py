@@ -53,16 +53,37 @@ class Attempt:
     """The process of its `mps_terminate` program, while that runs..."""
     terminator_until = 0.0
     """... and until when it may run."""
+    limit_at: float | None = None
+    signal_at: float | None = None
+    signalled_before: float | None = None
+    """The limit of which the early signal was sent."""
 
-    def __init__(
-        self, key: str, pid: int, limit_at: float | None, grace: float, mps_terminate: list[str] | None = None
-    ) -> None:
-        self.key = key
+    def __init__(self, order: dict[str, Any], pid: int) -> None:
+        self.key: str = order["attempt"]
         self.pid = pid
-        self.limit_at = limit_at
-        self.grace = grace
-        self.mps_terminate = mps_terminate
+        self.mps_terminate: list[str] | None = order.get("mps_terminate")
+        self.has_terminal = bool(order.get("terminal"))
         self.began = time.monotonic()
+        self.began_at = _boot_clock()
+        self.set_limit(order)
+
+    def set_limit(self, order: dict[str, Any]) -> None:
+        """Take the time limit, counted from the start, with grace and early signal. A new engine repeats the order."""
+        self.grace: float = order["grace"]
+        self.early: dict[str, Any] | None = order.get("signal")
+        self.clear_limit()
+        if order["limit"] is not None:
+            self.limit_at = self.began_at + order["limit"]
+        if self.limit_at is not None and self.early and self.limit_at != self.signalled_before:
+            self.signal_at = self.limit_at - self.early["seconds"]
+
+    def clear_limit(self) -> None:
+        self.limit_at = self.signal_at = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether its command has neither ended nor been sent a signal to end."""
+        return self.status is None and self.kill_at is None
 
 
 class Worker:
@@ -196,6 +217,8 @@ class Worker:
                 self._leases.append((order["path"], descriptor))
             case "stop":
                 self._stop(order["attempt"], order["grace"], order.get("signal") or signal.SIGTERM)
+            case "limit":
+                self._set_limit(order)
             case "recall":
                 self._recall()
             case "release" if self._current is None and not self._queue:
@@ -217,6 +240,14 @@ class Worker:
             if self._current.why == "exited" and self._current.status is None:
                 self._current.why = "stopped"
             self._terminate(self._current, grace, number)
+
+    def _set_limit(self, order: dict[str, Any]) -> None:
+        for queued in self._queue:
+            if queued["attempt"] == order["attempt"]:
+                queued.update({name: order[name] for name in ("limit", "grace", "signal")})
+        attempt = self._current
+        if attempt is not None and attempt.key == order["attempt"] and attempt.runs:
+            attempt.set_limit(order)
 
     # -- the attempt -----------------------------------------------------------------------------
 
@@ -241,11 +272,9 @@ class Worker:
 
     def _spawn(self, order: dict[str, Any]) -> Attempt:
         pid = launch(order, {**self._environments[order["environment"]], **order["extra"]})
-        self._write(journal.Born(order["attempt"], pid, os.getpid(), processes.ticks_now(), self._boot))
-        limit = order["limit"]
-        limit_at = None if limit is None else _boot_clock() + limit
+        self._write(journal.Born(order["attempt"], pid, os.getpid(), processes.ticks_now(), self._boot, journal.ORDERS))
         self._childless = False
-        return Attempt(order["attempt"], pid, limit_at, order["grace"], order.get("mps_terminate"))
+        return Attempt(order, pid)
 
     def _reap(self) -> None:
         """Collect every child that ended: the command, and orphans of it."""
@@ -262,7 +291,8 @@ class Worker:
             elif self._current is not None:
                 self._current.peak = max(self._current.peak, usage.ru_maxrss * 1024)
                 if pid == self._current.pid:
-                    self._current.status, self._current.limit_at = status, None
+                    self._current.status = status
+                    self._current.clear_limit()
 
     def _finish(self) -> None:
         """Close the attempt when its command has ended and no process that came from it is left."""
@@ -297,6 +327,16 @@ class Worker:
         elif attempt.limit_at is not None and now >= attempt.limit_at:
             attempt.why = "timeout"
             self._terminate(attempt, attempt.grace)
+        elif attempt.signal_at is not None and now >= attempt.signal_at:
+            attempt.signal_at, attempt.signalled_before = None, attempt.limit_at
+            self._send_early(attempt)
+
+    def _send_early(self, attempt: Attempt) -> None:
+        """Send the signal that an order wants before its limit, to all processes or to the command alone."""
+        if attempt.early is not None:
+            alone = attempt.early["command_only"]
+            found = [process for process in _descendants() if not alone or process.pid == attempt.pid]
+            processes.send(found, attempt.early["number"])
 
     def _terminates_mps(self, attempt: Attempt, now: float) -> bool:
         """Run the `mps_terminate` program before the kill; True while it runs."""
@@ -313,9 +353,11 @@ class Worker:
     def _terminate(self, attempt: Attempt, grace: float, number: int = signal.SIGTERM) -> None:
         """Send TERM to all processes now and KILL after the grace; a second order only shortens that."""
         kill_at = _boot_clock() + grace
-        attempt.limit_at = None  # the first reason stays
+        attempt.clear_limit()  # the first reason stays
         if attempt.kill_at is None and grace > 0:
             processes.send(_descendants(), number)
+            if attempt.has_terminal and number == signal.SIGTERM:  # which interactive shells ignore
+                processes.send(_descendants(), signal.SIGHUP)
         attempt.kill_at = kill_at if attempt.kill_at is None else min(kill_at, attempt.kill_at)
         self._keep_time()
 
@@ -349,7 +391,9 @@ class Worker:
         attempt = self._current
         if attempt is None:
             return None if self._engine is not None else 0.0
-        moments = [at for at in (attempt.kill_at, attempt.linger_at, attempt.limit_at) if at is not None]
+        moments = [
+            at for at in (attempt.kill_at, attempt.linger_at, attempt.limit_at, attempt.signal_at) if at is not None
+        ]
         timeout = min(max(0.0, min(moments) - _boot_clock()), LONGEST_WAIT) if moments else None
         if not attempt.hinted:
             return QUIET_START if timeout is None else min(timeout, QUIET_START)

@@ -49,6 +49,8 @@ class Link:
         self._left_since: float | None = None
         self.born: journal.Born | None = None
         """The newest process in the journal."""
+        self.knows_limit = False
+        """Whether it can change the time limit of an attempt."""
         self.check_at = 0.0
         """When to check again whether the worker, once its connection is closed, is dead (monotonic)."""
         self._pause = FIRST_PAUSE
@@ -61,6 +63,7 @@ class Link:
         for record in self.reader.news() if self.reader is not None else ():
             if isinstance(record, journal.Born):
                 self.born = record
+                self.knows_limit = self.knows_limit or record.orders >= journal.LIMIT_ORDER
                 continue
             if isinstance(record, journal.AttemptStarted):
                 self._open[record.attempt] = None

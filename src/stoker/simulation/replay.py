@@ -13,13 +13,17 @@ from stoker.core.errors import UsageError
 from stoker.core.units import count_text, device_sizes, size_text
 from stoker.simulation.machine import replay, virtual_devices
 from stoker.simulation.policies import REFERENCES, RULES, by_pairs, shortest_remaining_first
-from stoker.simulation.trace import read_models, read_trace
+from stoker.simulation.trace import read_models
 from stoker.simulation.workload import BUILT_IN, Models, Outcome, Row, Work, capped, draw, extract, offered_load, paced
 
 SCHEMA = "stoker.simulate/1"
 POLICIES = (*RULES, *REFERENCES)
 MOST_GPUS = 1024
-
+DEFAULT_GPUS = "8x40G"
+FEW_JOBS = 20
+"""Fewer jobs than this say little about an order."""
+NO_WAIT = 1.0
+"""Seconds of waiting on average that nobody notices."""
 
 SHORT = 600.0
 """Seconds; a job that runs for less counts as this when its slowdown is computed."""
@@ -98,8 +102,10 @@ def _mean(values: Sequence[float]) -> float:
 class ReplayOptions(Struct, frozen=True):
     """What to replay, and how."""
 
-    trace: Path
-    gpus: str
+    source: str
+    """Where the jobs come from, for the report."""
+    gpus: str = ""
+    """The machine; empty is the one that the jobs had, as far as they tell."""
     first: int = 0
     count: int | None = None
     longest: float | None = None
@@ -114,12 +120,15 @@ class ReplayOptions(Struct, frozen=True):
 class Setup(Struct, frozen=True):
     """A machine, and the jobs that arrive at it."""
 
+    gpus: str
+    """The machine as a user would write it..."""
     sizes: Sequence[int]
+    """... and the bytes of each GPU."""
     works: Sequence[Work]
     models: Models
     offered: float
     notes: Sequence[str]
-    """Which jobs were left out, in words."""
+    """Which jobs were left out and what is assumed, in words."""
 
 
 class Told(Struct, frozen=True):
@@ -143,6 +152,8 @@ class Simulation(Struct, frozen=True):
     oracle: bool
     notes: Sequence[str]
     policies: Sequence[Told]
+    summary: str = ""
+    """The gain over strict FIFO in one sentence; empty where that or Stoker's order was not replayed."""
 
 
 class Report(Struct, frozen=True):
@@ -153,30 +164,50 @@ class Report(Struct, frozen=True):
     """Seconds from arrival to end of each job by each policy, the shortest first."""
 
 
-def prepare(options: ReplayOptions) -> Setup:
-    """Read the trace and draw what it does not say; refuse options that cannot be met."""
-    sizes = device_sizes(options.gpus)
-    if len(sizes) > MOST_GPUS:
-        raise UsageError(f"--gpus {options.gpus} are {len(sizes):,} GPUs", f"{MOST_GPUS} are the most")
+def prepare(rows: Sequence[Row], options: ReplayOptions) -> Setup:
+    """Choose the jobs and draw what the trace does not say; refuse options that cannot be met."""
     if options.rho is not None and not options.rho > 0:  # nor nan, which no range keeps out
         raise UsageError(f"--rho {options.rho} is no share of a machine", "write it as --rho 0.9")
-    rows, notes = _runnable(_slice(read_trace(options.trace), options), sizes, options)
+    gpus = options.gpus or machine_of(rows)
+    sizes = device_sizes(gpus)
+    if len(sizes) > MOST_GPUS:
+        raise UsageError(f"--gpus {gpus} are {len(sizes):,} GPUs", f"{MOST_GPUS} are the most")
+    chosen, notes = _runnable(_slice(rows, options), gpus, sizes)
     if options.rho is not None:
-        rows = paced(rows, len(sizes), options.rho)
+        chosen = paced(chosen, len(sizes), options.rho)
     models = read_models(options.models) if options.models else BUILT_IN
-    works = draw(rows, models, min(sizes), Random(options.seed))  # noqa: S311 - not a secret
-    return Setup(sizes, works, models, offered_load(rows, len(sizes)), notes)
+    works = draw(chosen, models, min(sizes), Random(options.seed))  # noqa: S311 - not a secret
+    return Setup(gpus, sizes, works, models, offered_load(chosen, len(sizes)), [*notes, *_doubts(chosen)])
+
+
+def machine_of(rows: Sequence[Row]) -> str:
+    """As many GPUs as the jobs had, where the trace tells; their memory is assumed."""
+    names = {name for row in rows for name in row.devices}
+    if not names:
+        return DEFAULT_GPUS
+    return f"{min(MOST_GPUS, max(len(names), *(row.gpus for row in rows)))}x40G"
+
+
+def _doubts(rows: Sequence[Row]) -> list[str]:
+    """What makes the figures of a history less certain."""
+    doubts = []
+    if len(rows) < FEW_JOBS:
+        doubts.append(f"only {count_text(len(rows), 'job')}: the figures say little")
+    unknown = sum(row.memory is None for row in rows)
+    if unknown and any(row.devices for row in rows):
+        doubts.append(f"the memory of {count_text(unknown, 'job')} was not measured and is assumed")
+    return doubts
 
 
 def _slice(rows: Sequence[Row], options: ReplayOptions) -> list[Row]:
     chosen = extract(rows, options.first, options.count)
     if not chosen:
-        message = f"no job of {options.trace} is left: it has {count_text(len(rows), 'job')}"
+        message = f"no job of {options.source} is left: it has {count_text(len(rows), 'job')}"
         raise UsageError(message, f"--from counts from 0; it was {options.first}")
     return capped(chosen, options.longest) if options.longest else chosen
 
 
-def _runnable(rows: Sequence[Row], sizes: Sequence[int], options: ReplayOptions) -> tuple[list[Row], list[str]]:
+def _runnable(rows: Sequence[Row], gpus: str, sizes: Sequence[int]) -> tuple[list[Row], list[str]]:
     """The jobs that the machine can run, and a sentence on the others."""
     obstacles: dict[str, Callable[[Row], bool]] = {
         "no GPU needed": lambda row: row.gpus == 0,
@@ -191,7 +222,7 @@ def _runnable(rows: Sequence[Row], sizes: Sequence[int], options: ReplayOptions)
             notes.append(f"{count_text(len(left) - len(kept), 'job')} left out: {words}")
         left = kept
     if not left:
-        message = f"none of {count_text(len(rows), 'job')} can run on {options.gpus} ({'; '.join(notes)})"
+        message = f"none of {count_text(len(rows), 'job')} can run on {gpus} ({'; '.join(notes)})"
         raise UsageError(message, "name a larger machine with --gpus, or other jobs with --from")
     return extract(left), notes
 
@@ -209,13 +240,35 @@ def report_of(options: ReplayOptions, setup: Setup, outcomes: Mapping[str, Outco
     results = [Told(policy, figures(outcome), outcome.plans) for policy, outcome in outcomes.items()]
     simulation = Simulation(
         schema=SCHEMA,
-        trace=str(options.trace),
-        gpus=options.gpus,
+        trace=options.source,
+        gpus=setup.gpus,
         jobs=len(setup.works),
         offered_load=None if setup.offered == inf else setup.offered,
         seed=options.seed,
         oracle=options.oracle,
         notes=setup.notes,
         policies=results,
+        summary=summary_of(f"{count_text(len(setup.works), 'job')} of {options.source} on {setup.gpus}", results),
     )
     return Report(simulation, {policy: completion_times(outcome) for policy, outcome in outcomes.items()})
+
+
+def summary_of(jobs: str, results: Sequence[Told]) -> str:
+    """What Stoker's order would have gained over strict FIFO, in one sentence."""
+    means = {one.policy: one.figures.completion_mean for one in results}
+    if "fifo" not in means or "stoker" not in means:
+        return ""
+    if all(one.figures.wait_mean < NO_WAIT for one in results if one.policy in ("fifo", "stoker")):
+        return f"With {jobs}, hardly any job would have waited: the order makes no difference."
+    gain = _compared(means["fifo"], means["stoker"])
+    sentence = f"With {jobs}, the default order would end jobs {gain} strict FIFO on average"
+    if "stoker-auto" in means:
+        sentence += f"; with --vram auto, {_compared(means['fifo'], means['stoker-auto'])} strict FIFO"
+    return f"{sentence}."
+
+
+def _compared(theirs: float, ours: float) -> str:
+    ratio = theirs / ours
+    if 0.95 < ratio < 1.05:
+        return "as soon as"
+    return f"{ratio:.1f} times sooner than" if ratio > 1 else f"{1 / ratio:.1f} times later than"

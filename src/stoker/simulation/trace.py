@@ -1,4 +1,4 @@
-"""Reads traces of jobs (CSV) and tables of measured models (Gavel's JSON)."""
+"""Reads traces of jobs (CSV, also that of `stoker history --csv`) and tables of measured models (Gavel's JSON)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from math import inf, isfinite
 from pathlib import Path
@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from stoker.core.errors import UsageError
+from stoker.core.learning import signature_of
+from stoker.core.spec import PLAIN_SHELL, Command
 from stoker.core.units import parse_size
 from stoker.simulation.policies import scaled_name
 from stoker.simulation.workload import FAMILIES, MEASURED_PEAKS, Models, Row, family_model
@@ -29,7 +31,22 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "kind": ("name", "kind"),
 }
 """Facts of a job, and the column names that they may have."""
+HISTORY_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "arrival": ("submitted",),
+    "duration": ("ran",),
+    "gpus": ("gpus",),
+    "memory": ("peak_vram",),
+    "load": ("util",),
+    "devices": ("devices",),
+    "directory": ("directory",),
+    "command": ("command",),
+}
+"""The same for a history, where `vram` is what was asked for, and the command tells the kind."""
+HISTORY = "submitted"
+"""The column that only a history has."""
 NEEDED = ("arrival", "duration")
+SAMPLE = Path(__file__).with_name("sample.csv")
+"""A trace of a made-up month, written by docs/make_sample_trace.py."""
 GAVEL_GPU = "v100"
 _MODEL = re.compile(r"(\S+)(?: \(batch size (\d+)\))?")
 Value = TypeVar("Value")
@@ -42,39 +59,49 @@ def read_trace(path: Path) -> list[Row]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", "name a CSV file with a trace of jobs") from error
     with file:
-        table = csv.reader(file)
-        header = next(_lines(table, path), None)
-        if header is None:
-            raise UsageError(f"{path} is empty", "a trace begins with a line of column names")
-        columns = _columns(header, path)
-        return [_row(cells, columns, f"{path}:{table.line_num}") for cells in _lines(table, path) if cells]
+        return rows_of(file, str(path))
 
 
-def _lines(table: Any, path: Path) -> Iterator[list[str]]:
+def rows_of(lines: Iterable[str], source: str) -> list[Row]:
+    """All jobs of the lines of a CSV file; `source` names it in an error."""
+    table = csv.reader(lines)
+    header = next(_lines(table, source), None)
+    if header is None:
+        raise UsageError(f"{source} is empty", "a trace begins with a line of column names")
+    titles = [title.strip().lower() for title in header]
+    is_history = HISTORY in titles
+    columns = _columns(titles, HISTORY_COLUMNS if is_history else COLUMNS, source)
+    return [
+        _row(cells, columns, f"{source}:{table.line_num}", is_history=is_history)
+        for cells in _lines(table, source)
+        if cells
+    ]
+
+
+def _lines(table: Any, source: str) -> Iterator[list[str]]:
     try:
         yield from table
     except (csv.Error, OSError) as error:
-        raise UsageError(f"{path}:{table.line_num}: {error}", "a trace is a CSV file") from error
+        raise UsageError(f"{source}:{table.line_num}: {error}", "a trace is a CSV file") from error
 
 
-def _columns(header: Sequence[str], path: Path) -> dict[str, int]:
-    titles = [title.strip().lower() for title in header]
+def _columns(titles: Sequence[str], names: Mapping[str, tuple[str, ...]], source: str) -> dict[str, int]:
     found = {
         name: next(titles.index(word) for word in words if word in titles)
-        for name, words in COLUMNS.items()
+        for name, words in names.items()
         if any(word in titles for word in words)
     }
     for name in NEEDED:
         if name not in found:
-            hint = f"one of {', '.join(COLUMNS[name])}; there are {', '.join(filter(None, titles)) or 'none'}"
-            raise UsageError(f"{path} has no column for the {name}", hint)
+            hint = f"one of {', '.join(names[name])}; there are {', '.join(filter(None, titles)) or 'none'}"
+            raise UsageError(f"{source} has no column for the {name}", hint)
     return found
 
 
-def _row(cells: Sequence[str], columns: Mapping[str, int], place: str) -> Row:
+def _row(cells: Sequence[str], columns: Mapping[str, int], place: str, *, is_history: bool) -> Row:
     def cell(name: str, read: Callable[[str], Value], missing: Value, expected: str) -> Value:
         text = cells[columns[name]].strip() if name in columns and columns[name] < len(cells) else ""
-        if not text and name not in NEEDED:
+        if not text and (name not in NEEDED or (name == "duration" and is_history)):  # a job that never ran
             return missing
         try:
             return read(text)
@@ -89,8 +116,14 @@ def _row(cells: Sequence[str], columns: Mapping[str, int], place: str) -> Row:
         user=cell("user", str, "", ""),
         memory=cell("memory", _memory, None, "a size such as 6G"),
         load=cell("load", lambda text: round(_number(text.removesuffix("%"), 100)), None, "a load in percent"),
-        kind=cell("kind", str, "", ""),
+        kind=cell("kind", str, "", "") or _kind(cell("command", str, "", ""), cell("directory", str, "", "")),
+        devices=cell("devices", lambda text: tuple(text.split(",")), (), ""),
     )
+
+
+def _kind(command: str, directory: str) -> str:
+    """The kind of work of a command, as the engine learns it; empty without a command."""
+    return command and signature_of(Command((command,), PLAIN_SHELL), directory)
 
 
 def _moment(text: str) -> float:

@@ -25,6 +25,8 @@ class Row(Struct, frozen=True):
     """Percent of each GPU that it keeps busy."""
     kind: str = ""
     """Jobs of one kind are runs of the same program."""
+    devices: tuple[str, ...] = ()
+    """The GPUs that it had."""
 
 
 class Work(Struct, frozen=True):

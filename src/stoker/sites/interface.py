@@ -12,6 +12,7 @@ from stoker.core.job import Event, Job
 from stoker.core.learning import Learnt, Live
 from stoker.core.lease import Lease
 from stoker.core.planner.forecast import Forecast
+from stoker.core.planner.order import Standing
 from stoker.core.planner.queue import WaitingJobs, Wants
 from stoker.core.planner.reasons import InCluster, Reason
 from stoker.core.settings import Policy
@@ -75,6 +76,8 @@ class SiteStatus(Struct, frozen=True):
     warnings: Sequence[str] = ()
     survivors: Mapping[int, str] = {}
     """Active jobs that cannot end, because processes of theirs outlive their worker, each with the reason."""
+    order: Sequence[Standing] = ()
+    """The first waiting jobs in the order of the plan, one for each array."""
     handed_over: Mapping[str, InCluster] = {}
     """Why jobs that were handed over to a cluster have not started, by the bundle that is a part of their ref."""
     summary: str = ""
@@ -136,6 +139,9 @@ class Site(SiteView, Protocol):
 
     def stop(self, job: Job, grace: float | None, number: int = 0) -> None:
         """Send TERM, or the signal with this number, and KILL after the grace or else the job's own."""
+
+    def set_limit(self, job: Job) -> bool:
+        """Give an active job the time limit, grace and early signal of its spec; False where that is not possible."""
 
     def finish(self) -> None:
         """Report the last measurements, to be recorded before `close`."""

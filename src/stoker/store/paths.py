@@ -22,6 +22,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
+SIMULATED = "-simulated"
+"""How the name of the state directory of simulated GPUs ends."""
+
 UNREADABLE = (OSError, ValueError, RecursionError, msgspec.MsgspecError)
 """What reading and decoding a damaged file can raise; bytes that are not UTF-8 are a ValueError."""
 
@@ -35,6 +38,16 @@ class Paths(Struct, frozen=True):
     state: Path
     note: str = ""
     """A notice about the choice of the directory."""
+
+    @property
+    def is_simulated(self) -> bool:
+        return self.state.name.endswith(SIMULATED)
+
+    @property
+    def other(self) -> Paths:
+        """The state of the simulated GPUs, or from there that of the real ones; it may not exist."""
+        name = self.state.name
+        return Paths(self.state.with_name(name.removesuffix(SIMULATED) if self.is_simulated else name + SIMULATED))
 
     @property
     def database(self) -> Path:
@@ -222,7 +235,7 @@ def find_paths(
 
     Without a home that is local and can be written to, it is in `spare`, which outlives a reboot.
     """
-    leaf = f"{host}-simulated" if simulated else host
+    leaf = f"{host}{SIMULATED}" if simulated else host
     if chosen := environment.get("STOKER_STATE"):
         state = Path(chosen).absolute() / leaf
         _make_private(state)

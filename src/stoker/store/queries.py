@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from stoker.core.job import Job
 from stoker.core.settings import Policy
+from stoker.store.filters import NO_FILTER, NOT_ON_FINISH, SCOPES, Filter, Scope, condition, sql_pattern
 from stoker.store.reader import Reader
 from stoker.store.schema import (
     ACTIVE,
@@ -47,11 +48,8 @@ _QUEUED = "state IN ('waiting', 'held')"
 _PAGE = 10_000
 DRAINED = "drained "
 """Prefix of the keys of `drained_key`."""
-_NOT_ON_FINISH = "coalesce((SELECT json_extract(body, '$.role') FROM specs WHERE specs.id = jobs.spec), 'job') = 'job'"
-_SCOPES = {"open": OPEN, "ended": "ended IS NOT NULL", "any": "1"}
 _FAILED = "state IN ('failed', 'oom', 'timeout', 'skipped', 'lost')"
 _AMONG = "id IN (SELECT value FROM json_each(?))"
-Scope = Literal["open", "ended", "any"]
 
 
 class Owned(NamedTuple):
@@ -98,8 +96,7 @@ class Period(NamedTuple):
     """A selection of ended jobs."""
 
     since: float = 0.0
-    states: tuple[str, ...] = ()
-    """Results; empty is any."""
+    chosen: Filter = NO_FILTER
     on_finish_jobs: bool = False
 
 
@@ -145,16 +142,88 @@ def queued_tasks(reader: Reader, engine: str, array: int) -> list[Tasks]:
     return [_tasks(reader, count, state, within) for count, state in groups if count]
 
 
+def queued_by_batch(reader: Reader, engine: str) -> list[tuple[int, float, list[int]]]:
+    """The ids of an engine's jobs that no worker holds, with the batch and the first submission."""
+    query = f"SELECT batch, submitted, id FROM {_OPEN_JOBS} WHERE engine = ? AND {OPEN} AND {_QUEUED} ORDER BY id"
+    found: dict[int, tuple[int, float, list[int]]] = {}
+    for batch, submitted, job_id in reader.rows(query, engine):
+        found.setdefault(batch, (batch, submitted, []))[2].append(job_id)
+    return list(found.values())
+
+
+def count_waiting(reader: Reader, engine: str, first: int, end: int) -> int:
+    """How many waiting jobs of an engine have an id from `first` up to `end`."""
+    query = (
+        f"SELECT count(*) FROM {_OPEN_JOBS} WHERE engine = ? AND id >= ? AND id < ? AND {OPEN} AND state = 'waiting'"
+    )
+    return int(reader.rows(query, engine, first, end)[0][0])
+
+
 def past(reader: Reader, period: Period, limit: int) -> list[Past]:
     """The jobs that ended last, newest first."""
     where, values = _within(reader, period)
     query = f"{_PAST} WHERE {where} ORDER BY jobs.ended DESC, jobs.id DESC LIMIT ?"
-    found = []
-    for row in reader.rows(query, *values, limit):
-        gpu_seconds, peak, utilisation, *attempt = row[_JOB_COLUMNS:]
-        last = None if attempt[0] is None else attempt_of(tuple(attempt))
-        found.append(Past(reader.job_of(row[:_JOB_COLUMNS]), last, float(gpu_seconds or 0.0), peak, utilisation))
-    return found
+    return [_past(reader, row) for row in reader.rows(query, *values, limit)]
+
+
+def _past(reader: Reader, row: tuple[Any, ...]) -> Past:
+    gpu_seconds, peak, utilisation, *attempt = row[_JOB_COLUMNS:]
+    last = None if attempt[0] is None else attempt_of(tuple(attempt))
+    return Past(reader.job_of(row[:_JOB_COLUMNS]), last, float(gpu_seconds or 0.0), peak, utilisation)
+
+
+class PastTasks(NamedTuple):
+    """The ended tasks of an array that a period selects."""
+
+    counts: dict[str, int]
+    """By result."""
+    first: int
+    last: int
+    """Indices of the first and of the last of them."""
+    telling: Past
+    """The last one that failed, or else the last one."""
+    started: float | None
+    ended: float
+    gpu_seconds: float
+    peak: int | None
+
+
+def past_by_array(reader: Reader, period: Period, limit: int) -> list[Past | PastTasks]:
+    """The jobs and arrays that ended last, newest first; an array counts as one, whose end is that of its last task."""
+    where, values = _within(reader, period)
+    key = "CASE WHEN array != 0 THEN array ELSE id END"
+    query = (
+        f"SELECT {key}, count(*), max(id) FROM jobs WHERE {where} GROUP BY 1 ORDER BY max(ended) DESC, 3 DESC LIMIT ?"
+    )
+    groups = reader.rows(query, *values, limit)
+    single = [last for _, size, last in groups if size == 1]
+    alone = {one.job.id: one for one in _past_of(reader, single)}
+    return [alone[last] if size == 1 else _past_tasks(reader, period, array) for array, size, last in groups]
+
+
+def _past_of(reader: Reader, ids: Sequence[int]) -> list[Past]:
+    return [_past(reader, row) for row in reader.rows(f"{_PAST} WHERE jobs.{_AMONG}", json.dumps(list(ids)))]
+
+
+def _past_tasks(reader: Reader, period: Period, array: int) -> PastTasks:
+    where, values = _within(reader, period)
+    where, values = f"jobs.array = ? AND {IN_ARRAY} AND {where}", [array, *values]
+    rows = reader.rows(
+        f"SELECT state, count(*), min(task), max(task), max(id), max(ended) FROM jobs WHERE {where} GROUP BY state",
+        *values,
+    )
+    failed = [row for row in rows if row[0] not in ("done", "cancelled", "skipped")]
+    (telling,) = _past_of(reader, [max(row[4] for row in failed or rows)])
+    ((gpu_seconds, started, peak),) = reader.rows(
+        f"SELECT sum({_GPU_SECONDS}), min(attempts.started), max(measures.peak)"
+        " FROM jobs JOIN attempts ON attempts.job = jobs.id LEFT JOIN measures"
+        f" ON measures.job = jobs.id AND measures.number = attempts.number WHERE {where}",
+        *values,
+    )
+    counts = {state: count for state, count, *_ in rows}
+    first, last = min(row[2] for row in rows), max(row[3] for row in rows)
+    ended = max(row[5] for row in rows)
+    return PastTasks(counts, first, last, telling, started, ended, float(gpu_seconds or 0.0), peak)
 
 
 def past_counts(reader: Reader, period: Period) -> dict[str, int]:
@@ -200,13 +269,12 @@ def _tasks(reader: Reader, count: int, state: str, within: tuple[str, int, int])
 
 
 def _within(reader: Reader, period: Period) -> tuple[str, list[Any]]:
-    where, values = f"jobs.{ENDED} AND jobs.ended >= ?", [period.since]
-    if period.states:
-        where += f" AND jobs.state IN ({_marks(period.states)})"
+    matching, values = condition(period.chosen)
+    where = f"jobs.{ENDED} AND jobs.ended >= ? AND {matching}"
     specs = [] if period.on_finish_jobs else _on_finish_specs(reader)
     if specs:
         where += f" AND jobs.spec NOT IN ({_marks(specs)})"
-    return where, [*values, *period.states, *specs]
+    return where, [period.since, *values, *specs]
 
 
 def _on_finish_specs(reader: Reader) -> list[int]:
@@ -241,18 +309,18 @@ def range_of_tasks(reader: Reader, array: int) -> tuple[int, int] | None:
 
 def newest(reader: Reader) -> tuple[int, int] | None:
     """Id and array of the job submitted last."""
-    rows = reader.rows(f"SELECT id, array FROM jobs WHERE {_NOT_ON_FINISH} ORDER BY id DESC LIMIT 1")
+    rows = reader.rows(f"SELECT id, array FROM jobs WHERE {NOT_ON_FINISH} ORDER BY id DESC LIMIT 1")
     return (rows[0][0], rows[0][1]) if rows else None
 
 
 def all_ids(reader: Reader, scope: Scope) -> list[int]:
-    return _ids(reader, f"SELECT id FROM jobs WHERE {_SCOPES[scope]} AND {_NOT_ON_FINISH} ORDER BY id")
+    return _ids(reader, f"SELECT id FROM jobs WHERE {SCOPES[scope]} AND {NOT_ON_FINISH} ORDER BY id")
 
 
 def ids_named(reader: Reader, pattern: str, scope: Scope, *, glob: bool) -> list[int]:
     """Jobs by their name, or by a pattern with `*`, `?` and `[...]`."""
-    condition = f"name {'GLOB' if glob else '='} ? AND {_SCOPES[scope]} AND {_NOT_ON_FINISH}"
-    written = text_of(pattern).replace("[!", "[^") if glob else text_of(pattern)
+    condition = f"name {'GLOB' if glob else '='} ? AND {SCOPES[scope]} AND {NOT_ON_FINISH}"
+    written = sql_pattern(pattern) if glob else text_of(pattern)
     return _ids(reader, f"SELECT id FROM jobs WHERE {condition} ORDER BY id", written)
 
 
@@ -269,7 +337,7 @@ def failed_among(reader: Reader, ids: Sequence[int]) -> list[int]:
 
 def failed_since(reader: Reader, engine: str, since: float) -> list[int]:
     """An engine's jobs that ended without success since a moment."""
-    query = f"SELECT id FROM jobs WHERE ended >= ? AND {_FAILED} AND engine = ? AND {_NOT_ON_FINISH} ORDER BY id"
+    query = f"SELECT id FROM jobs WHERE ended >= ? AND {_FAILED} AND engine = ? AND {NOT_ON_FINISH} ORDER BY id"
     return _ids(reader, query, since, engine)
 
 
@@ -287,8 +355,24 @@ def jobs_of(reader: Reader, ids: Sequence[int]) -> Iterator[Job]:
         yield from (reader.job_of(row) for row in rows)
 
 
+def jobs_of_batch(reader: Reader, batch: int) -> list[Job]:
+    return [reader.job_of(row) for row in reader.rows(f"{JOB}batch = ? ORDER BY id", batch)]
+
+
+def last_named(reader: Reader, name: str) -> Job | None:
+    """The newest job with a name."""
+    rows = reader.rows(f"{JOB}name = ? ORDER BY id DESC LIMIT 1", name)
+    return reader.job_of(rows[0]) if rows else None
+
+
 def open_among(reader: Reader, ids: Sequence[int]) -> list[int]:
     return _ids(reader, f"SELECT id FROM jobs WHERE {_AMONG} AND {OPEN} ORDER BY id", json.dumps(list(ids)))
+
+
+def counts_among(reader: Reader, ids: Sequence[int]) -> dict[str, int]:
+    """How many of these jobs are in each state, as stored."""
+    query = f"SELECT state, count(*) FROM jobs WHERE {_AMONG} GROUP BY state"
+    return dict(reader.rows(query, json.dumps(list(ids))))
 
 
 def owners_of(reader: Reader, ids: Sequence[int]) -> dict[str, list[int]]:

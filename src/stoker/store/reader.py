@@ -75,6 +75,12 @@ class Reader:
     def engines_with_active_jobs(self) -> list[str]:
         return [engine for (engine,) in self.rows("SELECT DISTINCT engine FROM jobs WHERE " + ACTIVE)]
 
+    def is_batch_open(self, batch: int, ended: int) -> bool:
+        """Whether a job of a batch has not ended. Often a neighbour of one that has: that spares a search."""
+        near = f"SELECT 1 FROM jobs WHERE id IN (?, ?) AND batch = ? AND {OPEN}"
+        anywhere = f"SELECT 1 FROM jobs INDEXED BY jobs_open WHERE batch = ? AND {OPEN} LIMIT 1"
+        return bool(self.rows(near, ended + 1, ended - 1, batch) or self.rows(anywhere, batch))
+
     def slots(self) -> set[str]:
         """Slots of the jobs that a site holds."""
         return {slot for (slot,) in self.rows(f"SELECT {_SLOT} FROM jobs WHERE {ACTIVE}")}

@@ -46,12 +46,16 @@ def read_reports(path: Path, most: int = LARGEST) -> list[Report]:
     return list(_lines(_end_of(path, most)))
 
 
-def read_latest(path: Path) -> Latest | None:
-    """The newest value of each name in the tail of the file, and the progress; None without reports."""
+def read_latest(path: Path, attempt: int | None = None) -> Latest | None:
+    """The newest value of each name in the tail of the file, and the progress, of an attempt, default the last one.
+
+    None without reports.
+    """
     reports = read_reports(path, TAIL)
-    if not reports:
+    number = reports[-1].attempt if reports and attempt is None else attempt
+    last = [report for report in reports if report.attempt == number]
+    if not last:
         return None
-    last = [report for report in reports if report.attempt == reports[-1].attempt]
     values = {name: value for report in last for name, value in report.values.items()}
     progress = next((report for report in reversed(last) if report.total is not None), None)
     return Latest(values, progress.done, progress.total) if progress else Latest(values)

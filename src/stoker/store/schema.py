@@ -210,6 +210,15 @@ class Measured(NamedTuple):
     use: Use
 
 
+class AfterBatch(NamedTuple):
+    """A job to be added only if all jobs of a batch have ended."""
+
+    batch: int
+    ended: int
+    """One of its jobs, which has ended."""
+    job: NewJob
+
+
 class FollowUps(Struct, frozen=True):
     """Jobs that the end of other jobs adds to the queue, in the same transaction."""
 
@@ -217,6 +226,7 @@ class FollowUps(Struct, frozen=True):
     jobs: Sequence[NewJob]
     at: float
     label: str = "on_finish"
+    after_batches: Sequence[AfterBatch] = ()
 
 
 class TakeOver(Struct, frozen=True):

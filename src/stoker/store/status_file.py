@@ -12,6 +12,7 @@ from msgspec import Struct
 from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.learning import Live
 from stoker.core.lease import Lease
+from stoker.core.planner.order import Standing
 from stoker.core.planner.queue import Wants
 from stoker.core.planner.reasons import InCluster, Reason
 from stoker.core.settings import EngineSettings
@@ -50,6 +51,8 @@ class EngineStatus(Struct, frozen=True):
     waits: tuple[Wait, ...]
     reserved: int | None = None
     """The waiting job that has a reservation."""
+    order: tuple[Standing, ...] = ()
+    """The first waiting jobs in the order of the plan, one for each array."""
     starts: dict[int, float] = {}
     """Expected starts of waiting jobs, where known."""
     ends: dict[int, float] = {}

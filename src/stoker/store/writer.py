@@ -194,9 +194,17 @@ class Store(Reader):
             connection.executemany("INSERT OR REPLACE INTO learnt VALUES (?, ?)", news)
             connection.executemany(MEASURE, map(measure_row, measured))
             if follow_ups is not None:
-                self.add_jobs(
-                    self.add_batch(follow_ups.label, follow_ups.at), follow_ups.engine, follow_ups.jobs, follow_ups.at
-                )
+                self._follow(follow_ups)
+
+    def _follow(self, new: FollowUps) -> None:
+        after_batches = [one.job for one in new.after_batches if not self.is_batch_open(one.batch, one.ended)]
+        if jobs := [*new.jobs, *after_batches]:
+            self.add_jobs(self.add_batch(new.label, new.at), new.engine, jobs, new.at)
+
+    def follow(self, new: FollowUps) -> None:
+        """Add follow-up jobs by themselves."""
+        with self.writing():
+            self._follow(new)
 
     def take_over(self, wanted: Sequence[TakeOver], engine: str) -> set[int]:
         """Give jobs of dead engines to another one, and return those that no other engine took first."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.logs.progress import Pace, read_pace
+from stoker.core.logs.progress import NEARLY, Pace, Progress, read_pace, read_progress
 
 QUIET = settings(max_examples=300, derandomize=True, deadline=None)
 
@@ -169,3 +169,78 @@ def test_every_bar_is_read_as_it_was_written(done: int, more: int, hundredths: i
     rate = hundredths / 100
     line = f"train: {100 * done // (done + more):3d}%|██   | {done}/{done + more} [00:10<00:12, {rate:5.2f}it/s]"
     assert read_pace(f"hello\n{line}\r") == Pace(done, done + more, rate, "it")
+
+
+def bar(what: str, done: int, total: int, elapsed: int = 0) -> str:
+    """A line of tqdm that takes a second for each step."""
+    percent, left = done * 100 // total, total - done
+    clock = f"{elapsed // 60:02}:{elapsed % 60:02}<{left // 60:02}:{left % 60:02}"
+    return f"{what}{percent:3}%|{'#' * (percent // 10):10}| {done}/{total} [{clock}, 1.00it/s]"
+
+
+def bars(what: str, first: int, last: int, total: int) -> str:
+    return "\r".join(bar(what, done, total, done) for done in range(first, last + 1)) + "\n"
+
+
+KERAS = "\r".join(f"{step}/100 [===>......] - ETA: 3s - loss: 0.1" for step in range(46))
+KERAS_3 = "\r".join(f"\x1b[1m{step}/100\x1b[0m \x1b[32m━━━━\x1b[37m━━\x1b[0m 1s 10ms/step" for step in range(46))
+
+
+@pytest.mark.parametrize(
+    ("log", "ran", "fraction"),
+    [
+        (bars("", 400, 450, 1000) + bars("", 0, 3, 10), 460, 0.45),  # Hugging Face: training, and an evaluation inside
+        (f"Epoch 1/10\n{KERAS}\nEpoch 2/10\n{KERAS}", 100, 0.145),
+        (f"Epoch 3/10\n{KERAS_3}", 100, 0.245),
+        ("Epoch 3/9 ━━━━━╸━━━━ 45/100 0:00:10 • 0:00:12 4.5it/s", 100, 0.345),  # Lightning counts from 0 to 9
+        (bar("Epoch 3/10: ", 45, 100, 10), 100, 0.245),
+        (bar("Epochs: ", 3, 10, 300) + "\n" + bar("train: ", 45, 100, 45), 345, 0.345),
+        (bar("Epochs: ", 3, 10, 300), 345, 0.3),
+        ("Epoch [3/10], Step [200/500], Loss: 0.2", 10, 0.24),
+        ("epoch 2/10 loss 1\nepoch 3/10 loss 0.4\n", 10, 0.3),
+        ("epoch 0/10 loss 1\nepoch 1/10 loss 0.4\n", 10, 0.2),
+        ("epoch 10/10 loss 0.1\n", 10, 0.99),  # it still runs
+        ("step 300/1000 loss 3\n", 10, 0.3),
+        (" iteration      300/    1000 | consumed samples: 3\n", 10, 0.3),
+    ],
+)
+def test_the_progress_of_the_whole_job(log: str, ran: float, fraction: float) -> None:
+    """Epochs count with the part of the running one; a short loop inside the job does not hide the long one."""
+    found = read_progress(log, ran)
+    assert found is not None
+    assert round(found.fraction, 3) == fraction
+
+
+@pytest.mark.parametrize(
+    ("log", "ran"),
+    [
+        (bars("", 0, 99, 100) + bars("", 0, 40, 100), 60),  # began again
+        (bars("", 0, 40, 100), 1000),  # began late
+        (bar("Epoch 3: ", 99, 100, 390), 400),  # an epoch of unknown number
+        (bar("Loading checkpoint shards: ", 3, 3, 30), 40),  # complete, and the job runs
+        ("Epoch: [3][ 20/100]\tTime 0.1 (0.2)\n", 10),
+        (KERAS, 100),
+        ("epoch 0/0\n 0%|   | 0/0 [00:00<?, ?it/s]\nstep 0/0", 10),
+        ("epoch 5/3\nstep nan/10", 10),
+        ("2026/11/15 12/31 a/b 3/4 done", 10),
+        ("45%|####   | 45/100 [00:10<00:12, 4.50MB/s]", 12),  # a download
+        ("\x00\x1b[31\udcff" * 1000, 10),
+        ("", 10),
+    ],
+)
+def test_no_progress_is_better_than_a_wrong_one(log: str, ran: float) -> None:
+    """A loop that begins again with each epoch tells nothing about the whole job."""
+    assert read_progress(log, ran) is None
+
+
+def test_a_bar_tells_the_time_left() -> None:
+    """A job that went on from a checkpoint began in the middle of its bar."""
+    assert read_progress(bars("", 500, 510, 1000), 10) == Progress(0.51, 490.0)
+
+
+@QUIET
+@given(st.text(st.sampled_from("Epoch 0123/9%|[]<:━ of\n\rstep-nan.\x1b"), max_size=200), st.floats(0, 1e6))
+def test_any_text_gives_a_fraction(text: str, ran: float) -> None:
+    """Whatever a log contains, progress is between nothing and nearly all."""
+    found = read_progress(text, ran)
+    assert found is None or 0 <= found.fraction <= NEARLY

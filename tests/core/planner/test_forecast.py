@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from typing import Literal
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.core.job import Job, limit_of
 from stoker.core.planner.forecast import Forecast, Now, forecast
 from stoker.core.planner.occupancy import Slot
 from stoker.core.settings import Policy
+from stoker.core.spec import Resources
 from support.build import GIB, a_job, a_lease, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot
+from support.world import World
 
 TWO = a_snapshot(declared("0", "1"))
 AGE = Policy(order="age")
@@ -18,6 +22,46 @@ AGE = Policy(order="age")
 def forecast_of(*jobs: Job, slots: list[Slot] | None = None, moment: float = 10.0, horizon: int = 64) -> Forecast:
     """The forecast for jobs on two devices, each expected to take as long as its limit."""
     return forecast(Now(a_queue(*jobs), slots or [], TWO, [], Policy(), moment), limit_of, horizon)
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([a_need(1), a_need(2), a_need(3), a_need(1, gib=7)]),
+            st.sampled_from([90.0, 700.0, 3000.0, 20000.0]),
+            st.integers(0, 1),
+            st.sampled_from(["", "a", "b"]),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    st.sampled_from(["fair", "age", "shortest"]),
+    st.integers(0, 3),
+)
+def test_the_forecast_is_what_happens(
+    some: list[tuple[Resources, float, int, str]], order: Literal["fair", "age", "shortest"], turns: int
+) -> None:
+    """Where all jobs take as long as expected and none comes, each starts and ends when the forecast says."""
+    world = World(simulated(24, 24, 24), Policy(order=order, patience=0.0), clock=1000.0)
+    for need, run_time, priority, kind in some:
+        world.submit(need, run_time, priority=priority, limited=True, kind=kind)
+        world.clock += 40.0
+    for _ in range(turns):
+        world.turn()
+        if world.workers:
+            world.end_next()
+    seen = a_snapshot(world.devices, at=world.clock + 0.5)
+    expected = forecast(Now(world.waiting, world.slots(), seen, [], world.policy, world.clock), limit_of)
+    waiting = {job.id for job in world.jobs}
+    world.turn()
+    while world.workers:
+        world.end_next()
+        world.turn()
+    assert expected.starts == {job_id: world.started_at[job_id] for job_id in waiting}
+    assert {job_id: expected.ends[job_id] for job_id in waiting} == {
+        job_id: world.started_at[job_id] + world.run_times[job_id] for job_id in waiting
+    }
 
 
 def test_jobs_start_when_those_before_them_end() -> None:

@@ -31,6 +31,8 @@ MODEL = CARDS[0].model
 KINDS = {
     "new": Learnt(),
     "small": Learnt((100.0,), {MODEL: Runs((2 * GIB,), (20,))}),
+    "alike": Learnt((100.0,), {MODEL: Runs((2 * GIB,), (20,))}),
+    "third": Learnt((100.0,), {MODEL: Runs((2 * GIB,), (20,))}),
     "large": Learnt((1850.0,), {MODEL: Runs((15 * GIB,), (90,))}),
     "busy": Learnt((700.0,), {MODEL: Runs((4 * GIB,), (95,))}),
 }
@@ -131,6 +133,14 @@ def test_lanes_change_nothing(waiting: list[Job], slots: list[Slot], policy: Pol
 
 
 @settings(max_examples=100, derandomize=True, deadline=None)
+@given(st.lists(st.sampled_from(["small", "alike", "third"]), min_size=3, max_size=8))
+def test_lanes_change_nothing_among_kinds_that_share_one(kinds: list[str]) -> None:
+    """A start makes the next job of its kind more work; that hides no job of another kind in the same lane."""
+    waiting = [replace(a_job(number, since=NOW - 600), kind=kind) for number, kind in enumerate(kinds, 1)]
+    assert list(planned(a_queue(*waiting), [], Policy()).starts) == one_by_one(waiting, [], Policy())
+
+
+@settings(max_examples=100, derandomize=True, deadline=None)
 @given(
     st.lists(st.sampled_from([None, 64.0, 800.0, 1500.0, 1900.0]), min_size=2, max_size=6),
     st.sampled_from(["fair", "age", "shortest"]),
@@ -225,3 +235,28 @@ def test_an_edited_job_changes_its_lane() -> None:
         decided = planned(waiting, [], Policy(max_running=0), lanes)
         assert (decided.starts, [lane.size for lane in lanes]) == ((), [1])
     assert [start.job.id for start in planned(waiting, [], Policy(), lanes).starts] == [1]
+
+
+@given(jobs())
+def test_standings_are_in_the_order_of_the_plan(queued: list[Job]) -> None:
+    """The first jobs by priority, key and age, with the figures that decide."""
+    waiting, order = a_queue(*queued), Order(Policy(), NOW, expects, Counter())
+    lanes = Lanes(waiting, estimate)
+    lanes.refresh(order, waiting.take_touched())
+    ranked = sorted(queued, key=lambda job: (-job.spec.priority, order.key(job), job.id))
+    for most in (3, 99):
+        assert [one.job for one in lanes.standings(order, most)] == [job.id for job in ranked][:most]
+
+
+def test_an_array_stands_once() -> None:
+    """Whatever its size, it costs one step, and tells how many of its tasks are left."""
+    tasks = [replace(a_job(number), array=2, task=number - 2) for number in range(2, 30_002)]
+    waiting = a_queue(a_job(1), *tasks, a_job(40_000))
+    for gone in (2, 3, 500, 30_001):
+        waiting.remove(gone)
+    lanes, order = Lanes(waiting, estimate), Order(Policy(order="age"), NOW, expects, Counter())
+    lanes.refresh(order, waiting.take_touched())
+    assert [(one.job, one.tasks) for one in lanes.standings(order, 200)] == [(1, 1), (4, 29_996), (40_000, 1)]
+    waiting.add(tasks[0])
+    lanes.refresh(order, waiting.take_touched())
+    assert [(one.job, one.tasks) for one in lanes.standings(order, 200)] == [(1, 1), (2, 29_997), (40_000, 1)]

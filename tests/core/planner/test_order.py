@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.core.job import Job
-from stoker.core.planner.order import HEAD_START, LEAST_WORK, MOST_WORK, Order, rounded_work
+from stoker.core.planner.order import HEAD_START, LEAST_WORK, MOST_WORK, Order, Standing, outranked, rounded_work
 from stoker.core.planner.plan import plan
+from stoker.core.planner.reasons import Outranked
 from stoker.core.settings import Policy
 from support.build import a_job, a_need, a_queue, a_snapshot, declared, slot, where
 
@@ -120,3 +121,44 @@ def test_a_retry_keeps_its_place() -> None:
         job = submitted(a_job(1, since=since), 0.0)
         order[since] = Order(policy, 2 * HOUR, lambda job: None, {}).key(job)
     assert order[0.0] == order[HOUR]
+
+
+def a_standing(job: int, *, waited: float, seconds: float, priority: int = 0, batch: int = 0) -> Standing:
+    """Figures of a job on one GPU at 100 days."""
+    return Standing(job, 1, priority, 100 * DAY - waited, seconds, True, 1, batch)
+
+
+@pytest.mark.parametrize(
+    ("ours", "first", "reason"),
+    [
+        ({"waited": HOUR, "seconds": HOUR}, {"waited": HOUR, "seconds": 600}, Outranked(2, "waited", 6.0, 1.0)),
+        (
+            {"waited": HOUR, "seconds": 600, "batch": 5},
+            {"waited": HOUR, "seconds": 1200},
+            Outranked(2, "waited", 3.0, 1.0, 5),
+        ),
+        ({"waited": 9.0, "seconds": HOUR}, {"waited": 9.0, "seconds": 2100}, Outranked(2, "alike")),
+        ({"waited": 9.0, "seconds": HOUR}, {"waited": 9.0, "seconds": 900}, Outranked(2, "smaller")),
+        ({"waited": HOUR, "seconds": 60}, {"waited": 29 * DAY, "seconds": DAY}, Outranked(2, "overdue", 28 * DAY)),
+        ({"waited": DAY, "seconds": 60}, {"waited": 1, "seconds": 60, "priority": 3}, Outranked(2, "priority", 3, 0)),
+    ],
+)
+def test_why_another_job_goes_first(ours: dict[str, float], first: dict[str, float], reason: Outranked) -> None:
+    """Priority, four weeks of waiting, the ratio of waiting time to work, or age among jobs that take about as long."""
+    decided = outranked(a_standing(1, **ours), a_standing(2, **first), Policy(), 100 * DAY)  # type: ignore[arg-type]
+    assert replace(decided, theirs=round(decided.theirs, 2), ours=round(decided.ours, 2)) == reason
+
+
+def test_the_ratios_shown_agree_with_the_order() -> None:
+    """Where rounded work decides, the rounded ratios are shown: a user never sees the smaller one go first."""
+    ours, first = a_standing(1, waited=HOUR, seconds=1100), a_standing(2, waited=0.95 * HOUR, seconds=1020)
+    decided = outranked(ours, first, Policy(), 100 * DAY)
+    assert decided.by == "waited"
+    assert decided.theirs > decided.ours
+
+
+@pytest.mark.parametrize(("order", "by"), [("age", "older"), ("shortest", "shorter")])
+def test_other_orders_have_other_reasons(order: str, by: str) -> None:
+    """A ratio explains only the fair order."""
+    standings = a_standing(2, waited=HOUR, seconds=60), a_standing(1, waited=DAY, seconds=60)
+    assert outranked(*standings, Policy(order=order), 100 * DAY).by == by  # type: ignore[arg-type]

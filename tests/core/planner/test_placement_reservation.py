@@ -30,7 +30,7 @@ def test_a_job_that_ends_in_time_may_pass() -> None:
     for job in (long, unknown):
         decided = plan(a_queue(WIDE, job), slots, FOUR, [], PATIENT, 10.0)
         assert where(decided) == {}
-        assert decided.reason(job) == KeptFree(1, 4)
+        assert decided.reason(job) == KeptFree(1, 4, 100.0)
         assert decided.reason(WIDE) == Crowded(4, 3, 9)
 
 
@@ -59,7 +59,7 @@ def test_a_job_that_leaves_room_may_share_a_reserved_device() -> None:
     tight = a_job(1, a_need(gib=13))
     decided = plan(a_queue(tight, a_job(2, a_need(gib=2))), slots, card, [], PATIENT, 10.0)
     assert where(decided) == {}
-    assert decided.reason(a_job(2, a_need(gib=2))) == KeptFree(1, 1)
+    assert decided.reason(a_job(2, a_need(gib=2))) == KeptFree(1, 1, 50.0)
     two = plan(a_queue(large, a_job(2, a_need(gib=2)), a_job(3, a_need(gib=1))), slots, card, [], PATIENT, 10.0)
     assert where(two) == {2: "0"}
     whole = plan(a_queue(a_job(1), a_job(2, a_need(gib=1))), slots, card, [], PATIENT, 10.0)

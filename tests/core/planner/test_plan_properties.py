@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.core.device import Device
-from stoker.core.job import Job
+from stoker.core.job import Job, limit_of
 from stoker.core.lease import Lease
+from stoker.core.planner.order import Order
 from stoker.core.planner.placement import never_fits
 from stoker.core.planner.plan import Plan
 from stoker.core.settings import Policy
@@ -27,7 +28,11 @@ MACHINES = WORDS | SIZES
 IDS = st.lists(st.sampled_from("01234"), max_size=2, unique=True)
 NEEDS = st.builds(a_need, st.integers(0, 3), st.sampled_from([None, 2, 5, 8, 12]), IDS, IDS)
 POLICIES = st.builds(
-    Policy, st.none() | st.integers(1, 6), order=st.just("age"), patience=st.just(PATIENCE), newest_first=st.booleans()
+    Policy,
+    max_running=st.none() | st.integers(1, 6),
+    order=st.sampled_from(["fair", "age", "shortest"]),
+    patience=st.just(PATIENCE),
+    newest_first=st.booleans(),
 )
 LEASES = st.lists(
     st.builds(a_lease, st.sampled_from("0123"), gib=st.sampled_from([None, 4]), share=st.integers(1, 2)),
@@ -61,8 +66,8 @@ def submit_some(draw: st.DrawFn, world: World, needs: list[Resources]) -> None:
 
 def in_order(world: World) -> list[Job]:
     """All waiting jobs in the order of the plan."""
-    jobs = [job for group in world.waiting.groups() for job in group]
-    return sorted(jobs, key=lambda job: (-job.spec.priority, job.id))
+    order = Order(world.policy, world.clock, limit_of, {})
+    return sorted(world.jobs, key=lambda job: (-job.spec.priority, order.key(job), job.id))
 
 
 def open_starts(decided: Plan) -> dict[int, tuple[str, ...]]:

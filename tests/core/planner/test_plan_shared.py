@@ -208,7 +208,7 @@ def test_others_load_counts_too() -> None:
     devices = simulated(24)
     snapshot = Snapshot(0.0, devices, {devices[0].id: Reading(used=GIB)})
     lease = Lease((Claim(devices[0].claims[0], 2 * GIB, 99, load=100),), "bob", 7, "train", 0.0)
-    known = learnt(2 * GIB, load=60)
+    known = learnt(2 * GIB, load=80)
     busy = plan(
         a_queue(kindred(1)), [], snapshot, [lease], Policy(), 0.0, estimate=lambda shape: resolved(shape, known, 15)
     )

@@ -339,10 +339,11 @@ class TestAdopting:
         return job_id
 
     def test_its_worker_is_asked(self, world: EngineOnFakeRunner) -> None:
-        """It tells the events again, and returns an attempt that it never got."""
+        """It tells the events again, gets the limit again, and returns an attempt that it never got."""
         job = self.left(world)
         world.engine.adopt(world.job(job), adopted=False)
-        assert world.runner.calls == [("adopt", "old-1"), ("account", "old-1", f"{job}.1")]
+        limit = ("set_limit", "old-1", f"{job}.1", None)
+        assert world.runner.calls == [("adopt", "old-1"), limit, ("account", "old-1", f"{job}.1")]
         world.runner.report("old-1", AttemptStarted(f"{job}.1", world.clock()))
         world.turn()
         assert isinstance(world.job(job).state, Running)

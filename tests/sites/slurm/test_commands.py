@@ -70,7 +70,7 @@ def test_a_missing_program_is_no_refusal(tmp_path: Path) -> None:
     """Slurm may be installed later, or its file system be away for a moment."""
     commands = SlurmCommands({"PATH": str(tmp_path)}, os.getuid())
     commands.query()
-    done = commands.result()
+    done = commands.finished()
     assert done is not None
     assert "cannot run squeue" in done.error
     assert not done.ok
@@ -87,7 +87,7 @@ def test_a_large_answer_does_not_block(tmp_path: Path) -> None:
     found: list[Done] = []
 
     def ended() -> bool:
-        found.extend(filter(None, [commands.result()]))
+        found.extend(filter(None, [commands.finished()]))
         return bool(found)
 
     wait_until(ended)

@@ -8,7 +8,9 @@ import click
 from msgspec.structs import replace
 
 from stoker.cli.completion import complete_jobs
+from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import controlling
+from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.changes import report, result
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job
@@ -16,53 +18,57 @@ from stoker.core.requests import Cancel
 from stoker.queue.control import change, opened, warn
 from stoker.queue.options import parse_grace
 from stoker.queue.select import find, jobs_in_order
+from stoker.queue.signals import parse_signal, signal_name
+from stoker.store.filters import NO_FILTER, Filter
 
 NOTE = "cancelled by you"
 
 
-@click.command(name="cancel")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_jobs)
+@click.command(name="cancel", cls=StokerCommand)
+@click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
+@filter_options
 @click.option("--signal", "number", metavar="NAME", help="Send this first in place of TERM, for example INT.")
 @click.option("--grace", metavar="DUR", help="Time until KILL, in place of the job's own; like -t.")
 @click.option("--dry-run", is_flag=True, help="Only say what would happen.")
 @controlling
 def command(
-    *, ids: tuple[str, ...], number: str | None, grace: str | None, dry_run: bool, as_json: bool, sim: bool
+    *,
+    ids: tuple[str, ...],
+    chosen: Filter,
+    number: str | None,
+    grace: str | None,
+    dry_run: bool,
+    as_json: bool,
+    sim: str | None,
 ) -> int:
     """Take jobs out of the queue; those that run get TERM, and KILL after their grace.
 
-    `all` means every job that is not over, also those of foreground runs. A second cancel may shorten the grace.
+    `all` means every job that has not ended, also those of foreground runs. Filters choose among the jobs named, or
+    among all. A second cancel may shorten the grace.
 
     \b
-      stoker cancel 12            job 12, or all tasks of array 12
-      stoker cancel 12.3-7 vit-*  tasks, and jobs by their name
+      stoker cancel 12              job 12, or all tasks of array 12
+      stoker cancel 12.3-7 'vit-*'  tasks, and jobs by their name
+      stoker cancel --tag sweep=3 --state queued
       stoker cancel last --signal INT --grace 2m
     """
-    request = Cancel(0, NOTE, None if grace is None else parse_grace(grace), parse_signal(number))
+    if not ids and chosen == NO_FILTER:
+        raise UsageError("no jobs given", "name them, or choose them by --name, --tag, --group or --state")
+    request = Cancel(
+        0, NOTE, None if grace is None else parse_grace(grace), 0 if number is None else parse_signal(number)
+    )
     with opened(sim) as control:
-        found = jobs_in_order(control.store, find(control.store, ids))
+        found = jobs_in_order(control.store, find(control.store, ids, chosen=chosen))
         if not found:
-            warn("nothing is left to cancel")
+            warn("no job to cancel" if chosen == NO_FILTER else "no job matches")
         requests = [replace(request, job=job.id) for job in found if not isinstance(job.state, Ended)]
         pairs = [(job, job) for job in found] if dry_run else change(control, found, requests)
         verb = "cancel --dry-run" if dry_run else "cancel"
-        results = [result(verb, before, after, how=_how(before, request)) for before, after in pairs]
+        results = [result(verb, before, after, how=_how(before, request, sent=not dry_run)) for before, after in pairs]
         return report("cancel", results, as_json=as_json, dry_run=dry_run)
 
 
-def parse_signal(text: str | None) -> int:
-    """The number of INT, SIGINT or 2; 0 for None."""
-    if text is None:
-        return 0
-    name = text.upper().removeprefix("SIG")
-    known = {each.name.removeprefix("SIG"): each.value for each in signal.Signals}
-    known |= {str(value): value for value in known.values()}
-    if name not in known:
-        raise UsageError(f"--signal {text!r} is not a signal", "write it as INT, TERM, USR1 or a number")
-    return known[name]
-
-
-def _how(job: Job, request: Cancel) -> str:
+def _how(job: Job, request: Cancel, *, sent: bool) -> str:
     grace = job.spec.grace if request.grace is None else request.grace
-    first = signal.Signals(request.signal).name.removeprefix("SIG") + " now, " if request.signal else ""
-    return f"{first}KILL after {grace:g}s"
+    first = f"SIG{signal_name(request.signal or signal.SIGTERM)}"
+    return f"{first}{' sent' if sent else ''}, SIGKILL in {grace:g}s"

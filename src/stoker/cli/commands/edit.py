@@ -1,4 +1,4 @@
-"""`stoker edit`: change jobs that wait."""
+"""`stoker edit`: change jobs that wait, and limits of those that run."""
 
 from __future__ import annotations
 
@@ -18,28 +18,35 @@ from click.core import ParameterSource
 from stoker.cli.completion import complete_jobs
 from stoker.cli.job_options import change_options
 from stoker.cli.output_options import controlling
+from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.changes import ChangeResult, report, result
 from stoker.core.errors import StokerError, UsageError
-from stoker.core.job import Job, Queued, id_text, is_handed_over
+from stoker.core.job import Active, Job, Queued, Running, Starting, id_text, is_handed_over
 from stoker.core.requests import Edit
+from stoker.core.spec import LIMIT_FIELDS, with_fields
 from stoker.core.text import printable, title
 from stoker.queue.control import Control, abandoned, change, opened, spec_in_queue, warn
 from stoker.queue.edit import Changes, Rewriter, changes_in, options_of, write_toml
-from stoker.queue.options import BY_NAME, read_tables
+from stoker.queue.options import BY_NAME, WHILE_RUNNING, read_tables
 from stoker.queue.select import find_queued
 
+CHANGEABLE = Queued | Starting | Running
 
-@click.command(name="edit")
+
+@click.command(name="edit", cls=StokerCommand)
 @click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_jobs)
 @change_options
 @controlling
 @click.pass_context
-def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim: bool, **values: Any) -> int:
-    """Change jobs that wait; without options, in an editor ($VISUAL or $EDITOR).
+def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim: str | None, **values: Any) -> int:
+    """Change jobs that wait or run; without options, in an editor ($VISUAL or $EDITOR).
 
     The command stays; to change that, cancel the job and submit another one.
     An empty value is the default: --time '' takes the limit away. A job can only be put behind jobs that were
     submitted before it. `all` means every waiting job.
+
+    Of a running job, these can be changed: --time (counted from its start), --grace, --signal, --priority, --name,
+    --retries, --retry-on, --no-requeue, --tag, --notify.
 
     \b
       stoker edit 12 --priority 5 --time 2h
@@ -52,17 +59,13 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim:
     with opened(sim) as control:
         found = find_queued(control.store, ids)
         rewriter = Rewriter(control)
-        waiting = [job for job in found if _can_change(job)]
-        if not changes and waiting:
-            changes = _edited(waiting, rewriter)
+        open_jobs = [job for job in found if isinstance(job.state, CHANGEABLE)]
+        if not changes and open_jobs:
+            changes = _edited(open_jobs, rewriter)
             if not changes:
                 warn("nothing was changed")
                 return 0
         return report("edit", _edit(control, rewriter, found, changes), as_json=as_json)
-
-
-def _can_change(job: Job) -> bool:
-    return isinstance(job.state, Queued) or is_handed_over(job)
 
 
 def _edit(control: Control, rewriter: Rewriter, found: Sequence[Job], changes: Changes) -> list[ChangeResult]:
@@ -71,18 +74,19 @@ def _edit(control: Control, rewriter: Rewriter, found: Sequence[Job], changes: C
     rest = {option: value for option, value in changes.items() if option != "name"}
     left = abandoned(control, found)
     edits: dict[int, Edit] = {}
-    for job in filter(_can_change, found):
+    for job in (job for job in found if isinstance(job.state, CHANGEABLE)):
         spec = rewriter.spec(job, rest)
         spec = spec_in_queue(control, spec) if job.id in left else spec
         edits[job.id] = Edit(job.id, spec, job.name if name is None else name)
     results = []
     for before, after in change(control, found, list(edits.values())):
         edit = edits.get(before.id)
-        if edit is None or after.spec != edit.spec:
-            results.append(result("edit", before, after))
-        else:
+        if edit is not None and after.spec == edit.spec:
             difference = _difference(rewriter, before, after)
             results.append(result("edit", before, after, "changed", difference=difference))
+        else:
+            kept = edit is not None and after.spec == with_fields(edit.spec, before.spec, LIMIT_FIELDS)
+            results.append(result("edit", before, after, "limit kept" if kept else ""))
     return results
 
 
@@ -103,6 +107,8 @@ def _shown(value: Any) -> str:
 def _edited(jobs: Sequence[Job], rewriter: Rewriter) -> dict[str, Any]:
     """The changes that the user makes in an editor, checked."""
     before = options_of(jobs[0], rewriter.label, rewriter.job)
+    if any(isinstance(job.state, Active) and not is_handed_over(job) for job in jobs):
+        before = {name: value for name, value in before.items() if name in WHILE_RUNNING}
     more = f"\nWhat is changed here is changed for {len(jobs)} jobs." if len(jobs) > 1 else ""
     heading = f"{id_text(jobs[0])}: {title(jobs[0])}\nSave and leave to change it; an empty text is the default.{more}"
     with _text_in_a_file(f"stoker-{jobs[0].id}-", write_toml(before, heading)) as path:

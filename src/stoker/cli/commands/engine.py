@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from stoker.cli.main import LazyGroup
+from stoker.cli.sim_option import sim_option
 from stoker.core.errors import StokerError, UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def command() -> None:
 
 def _service_options(function: Function) -> Function:
     options = [
-        click.option("--sim", metavar="SPEC", envvar="STOKER_SIM", help="Simulated GPUs, for example 4x24G."),
+        sim_option,
         click.option("--stay", is_flag=True, help="Do not leave when idle."),
         click.option("--max-use", type=int, metavar="N", help="Use at most N GPUs at once."),
         click.option("--min-free", type=int, metavar="N", help="Leave N GPUs free for others."),
@@ -57,7 +58,6 @@ def _service_options(function: Function) -> Function:
     return function
 
 
-_simulated = click.option("--sim", is_flag=True, help="The queue of the simulated GPUs.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead.")
 
 
@@ -77,15 +77,17 @@ def start(sim: str | None, stay: bool, again: bool, **flags: int | None) -> int:
     There is no need to: the first submit does it. What is set here holds until the engine leaves; what shall hold
     always belongs into the configuration (stoker engine config).
     """
+    from stoker.queue.engine_process import simulated_gpus
     from stoker.store.paths import paths_for
 
-    paths, words = paths_for(sim), _words(sim, stay, flags)
+    paths = paths_for(sim)
+    words = _words(simulated_gpus(sim, paths), stay, flags)
     if again:
         from stoker.queue.engine_process import restart_killed
 
         restart_killed(paths)
         return 0
-    return _start(paths, words, [word for word in words if word not in ("--sim", sim)])
+    return _start(paths, words, _words(None, stay, flags))
 
 
 def _start(paths: Paths, words: list[str], wanted: list[str]) -> int:
@@ -125,11 +127,13 @@ def restart(sim: str | None, stay: bool, **flags: int | None) -> int:
     """
     import signal
 
+    from stoker.queue.engine_process import simulated_gpus
     from stoker.store.engine_lock import QUEUE, signal_engine
     from stoker.store.paths import paths_for
     from stoker.store.restart import read_restart
 
-    paths, words = paths_for(sim), _words(sim, stay, flags)
+    paths = paths_for(sim)
+    words = _words(simulated_gpus(sim, paths), stay, flags)
     record = read_restart(paths)
     pid = signal_engine(paths, QUEUE, signal.SIGTERM)
     if pid is not None and not _wait_gone(paths, pid):
@@ -155,10 +159,13 @@ def _overridden(before: Sequence[str], given: Sequence[str]) -> list[str]:
 def run(sim: str | None, stay: bool, ready_fd: int | None, restartable: bool, cluster: str, **flags: int | None) -> int:
     """Be the engine, in the foreground."""
     from stoker.cli.commands.engine_run import serve_queue
+    from stoker.queue.engine_process import simulated_gpus
     from stoker.store.paths import paths_for
 
+    paths = paths_for(sim)
+    sim = simulated_gpus(sim, paths)
     restart = _words(sim, stay, flags) if restartable and not cluster else None
-    serve_queue(paths_for(sim), sim, ready_fd, stay=stay, flags=flags, restart=restart, cluster=cluster)
+    serve_queue(paths, sim, ready_fd, stay=stay, flags=flags, restart=restart, cluster=cluster)
     return 0
 
 
@@ -173,11 +180,11 @@ def pilot(folder: Path) -> int:
 
 
 @command.command(name="stop")
-@_simulated
+@sim_option
 @click.option("--drain", is_flag=True, help="Start nothing more, and leave when nothing runs.")
 @click.option("--force", is_flag=True, help="Kill an engine that does not leave; jobs go on.")
 @click.option("--jobs", is_flag=True, help="End all running jobs too: TERM, and KILL after the grace of each.")
-def stop(sim: bool, drain: bool, force: bool, jobs: bool) -> int:
+def stop(sim: str | None, drain: bool, force: bool, jobs: bool) -> int:
     """Stop the engine; what runs goes on, and its end is recorded by the next engine.
 
     \b
@@ -249,9 +256,9 @@ def _does_not_leave(paths: Paths, pid: int) -> StokerError:
 
 
 @command.command(name="status")
-@_simulated
+@sim_option
 @_json
-def status(sim: bool, as_json: bool) -> int:
+def status(sim: str | None, as_json: bool) -> int:
     """Show the engine: its process, devices and jobs, and what troubles it.
 
     Exit code 3 where none runs, or it does not answer.
@@ -274,10 +281,10 @@ def status(sim: bool, as_json: bool) -> int:
 
 
 @command.command(name="check")
-@_simulated
+@sim_option
 @_json
 @click.pass_context
-def check(context: click.Context, sim: bool, as_json: bool) -> int:
+def check(context: click.Context, sim: str | None, as_json: bool) -> int:
     """Tell what is wrong with this machine, and what to do about it. Exit code 1 where there is a problem."""
     from stoker.cli.doctor import Subject, diagnose, known_variables, report
     from stoker.cli.output_options import wants_json
@@ -288,7 +295,7 @@ def check(context: click.Context, sim: bool, as_json: bool) -> int:
     subject = Subject(
         paths=paths,
         environment=dict(os.environ),
-        simulated=sim or bool(os.environ.get("STOKER_SIM")),
+        simulated=bool(sim),
         answers=engine_answers(paths),
         known_variables=frozenset(known_variables(context.find_root().command, context)),
     )
@@ -358,17 +365,19 @@ def install(only_print: bool) -> int:
 @command.command(name="completion")
 @click.argument("shell", type=click.Choice(SHELLS), required=False)
 @click.option("--print", "only_print", is_flag=True, help="Print the script, and write nothing.")
+@click.option("--install", is_flag=True, help="Write the file, also where the output is no terminal.")
 @click.pass_context
-def completion(context: click.Context, shell: str | None, only_print: bool) -> int:
+def completion(context: click.Context, shell: str | None, only_print: bool, install: bool) -> int:
     """Let a shell complete verbs, options, ids and names of jobs: bash, zsh or fish, else the one you use.
 
-    It writes a file where the shell looks for it, and says what is left to type.
+    On a terminal it writes a file where the shell looks for it, and says what is left to type. Otherwise it prints the
+    script, so that this works too: eval "$(stoker engine completion bash)"
     """
     from stoker.cli.completion import install_script, script
 
     shell = shell or _own_shell()
     text = script(context.find_root().command, shell)
-    if only_print:
+    if only_print or not (install or sys.stdout.isatty()):
         print(text, end="")
     else:
         install_script(shell, text)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import click
 
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.cli.sim_option import StokerCommand
+from stoker.cli.views.gpus import render_gpus
 from stoker.cli.views.plain import DEVICE_COLUMNS, plain_lines
-from stoker.cli.views.status import render_gpus
-from stoker.cli.views.text import terminal_size, write_lines
+from stoker.cli.views.text import write_lines
 from stoker.core.errors import UsageError
 from stoker.core.settings import LOCAL
 from stoker.core.spec import Resources
@@ -20,7 +20,7 @@ from stoker.queue.options import parse_vram, vram_word
 from stoker.store.paths import paths_here
 
 
-@click.command(name="gpus")
+@click.command(name="gpus", cls=StokerCommand)
 @click.option("--pick", type=click.IntRange(1), metavar="N", help="Print N that are free, for $(...); exit 1 if none.")
 @click.option("-m", "--vram", metavar="SIZE", help="With --pick: so much free memory on each. Default: all of it.")
 @click.option("--gpu-type", metavar="NAME", help="With --pick: only GPUs with this in their name, for example a100.")
@@ -88,4 +88,4 @@ def _show(gpus: Gpus, screen: Screen) -> None:
         for note in gpus.notes:
             print(f"stoker: {printable(note)}", file=sys.stderr)
     else:
-        write_lines(render_gpus(gpus, terminal_size(os.environ)[0]), screen.color)
+        write_lines(render_gpus(gpus, screen.size[0]), screen.color)

@@ -1,16 +1,17 @@
-"""`stoker logs`: show the output of a job, or follow it."""
+"""`stoker logs`: show the output of jobs, or follow it."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import click
 
-from stoker.cli.commands.wait import DETACHED, exit_code_of
+from stoker.cli.commands.wait import DETACHED, end_text, exit_code_of
 from stoker.cli.completion import complete_jobs
-from stoker.cli.views.logs import Follower, Source, files_of, output_for, runs_of
+from stoker.cli.sim_option import StokerCommand, sim_option
+from stoker.cli.views.logs import MOST_FOLLOWED, Follower, Source, files_of, follow, output_for, runs_of
 from stoker.core.errors import NoSuchJob, UsageError
 from stoker.core.job import Ended, Job, id_text
 from stoker.core.text import outcome, printable, title
@@ -21,61 +22,77 @@ from stoker.store.logs import Tail, open_log
 from stoker.store.schema import AttemptRow
 
 
-@click.command(name="logs")
-@click.argument("job", required=False, shell_complete=complete_jobs)
-@click.option("-f", "--follow", is_flag=True, help="Show what comes until the job is over, and exit with its code.")
+@click.command(name="logs", cls=StokerCommand)
+@click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
+@click.option(
+    "-f", "--follow", "follows", is_flag=True, help="Follow the output until the job ends; exit with its code."
+)
 @click.option("-n", "lines", type=click.IntRange(min=0), metavar="LINES", help="Only the last lines.")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Its first, second... run; default the last.")
 @click.option("--jsonl", "as_json", is_flag=True, help="Each line as a JSON value.")
 @click.option("--path", "only_path", is_flag=True, help="Print the name of the log file instead.")
-@click.option("--sim", is_flag=True, help="A job on simulated GPUs.")
+@sim_option
 def command(
     *,
-    job: str | None,
-    follow: bool,
+    ids: tuple[str, ...],
+    follows: bool,
     lines: int | None,
     attempt: int | None,
     as_json: bool,
     only_path: bool,
-    sim: bool,
+    sim: str | None,
 ) -> int:
-    """Show the output of a job, of the newest one where none is named.
+    """Show the output of jobs, by default of the newest one.
 
-    A terminal gets text and colours, and a progress bar as it stood in the end; a pipe gets the bytes as they are.
+    Several jobs are shown one after another; with -f their lines are merged, each with the job before it. A terminal
+    gets text and colours, and a progress bar in its last state; a pipe gets the bytes as they are.
 
     \b
       stoker logs            the newest job's output
-      stoker logs -f 12.3    that of a task, as it comes
+      stoker logs -f 12.3    follow a task
+      stoker logs -f 12      follow all tasks of array 12
       stoker logs 5 --path   where it is
     """
     with opened(sim) as control:
-        found = _one_job(control, job)
-        if follow:
+        jobs = _jobs(control, ids)
+        if follows:
             if attempt is not None or only_path:
                 raise UsageError("-f follows the run that is going on", "leave out --attempt and --path")
-            return _follow(control, found, lines, as_json=as_json)
-        number, run = _run_of(control, found, attempt)
-        files = _files(run, number, found)
-        if only_path:
-            sys.stdout.buffer.write(b"".join(os.fsencode(path) + b"\n" for path in files.values()))
-        else:
-            _show(found, files, lines, as_json=as_json)
+            return _follow(control, jobs, lines, as_json=as_json)
+        started = [job for job in jobs if job.attempts] or jobs[:1]
+        for number, job in enumerate(started):
+            title_line = (
+                f"==> {id_text(job)} {title(job)} <==" if len(jobs) > 1 and not as_json and not only_path else ""
+            )
+            if title_line:
+                print(f"\n{title_line}" if number else title_line, flush=True)
+            _show_job(control, job, attempt, lines, as_json=as_json, only_path=only_path)
+        if len(started) < len(jobs):
+            warn(f"{count_text(len(jobs) - len(started), 'job')} without output yet")
         return 0
 
 
-def _one_job(control: Control, word: str | None) -> Job:
-    """The selected job; of the last array, the task that started last."""
-    ids = find(control.store, [word or "last"])
-    jobs = jobs_in_order(control.store, ids)
-    if word in (None, "last"):
+def _jobs(control: Control, words: Sequence[str]) -> list[Job]:
+    """The selected jobs; without a word, or as `last`, of the last array the task that started last."""
+    jobs = jobs_in_order(control.store, find(control.store, words or ["last"]))
+    if tuple(words) in ((), ("last",)):
         job = max(jobs, key=lambda one: (one.attempts > 0, one.id))
         warn(f"{id_text(job)}: {title(job)}")
-        return job
+        return [job]
     if not jobs:
-        raise NoSuchJob("no job is left that is not over", "stoker history shows those that are")
-    if len(jobs) > 1:
-        raise UsageError(f"{word} is {len(jobs)} jobs", f"name one of them, for example {id_text(jobs[-1])}")
-    return jobs[0]
+        raise NoSuchJob("no open job", "stoker history shows those that have ended")
+    return jobs
+
+
+def _show_job(
+    control: Control, job: Job, attempt: int | None, lines: int | None, *, as_json: bool, only_path: bool
+) -> None:
+    number, run = _run_of(control, job, attempt)
+    files = _files(run, number, job)
+    if only_path:
+        sys.stdout.buffer.write(b"".join(os.fsencode(path) + b"\n" for path in files.values()))
+    else:
+        _show(job, files, lines, as_json=as_json)
 
 
 def _run_of(control: Control, job: Job, number: int | None) -> tuple[int, AttemptRow]:
@@ -116,17 +133,24 @@ def _show(job: Job, files: Mapping[Source, str], lines: int | None, *, as_json: 
         tail.close()
 
 
-def _follow(control: Control, job: Job, lines: int | None, *, as_json: bool) -> int:
-    if runs := runs_of(control.store.attempts(job.id)):
-        _files(runs[-1], len(runs), job)
+def _follow(control: Control, jobs: Sequence[Job], lines: int | None, *, as_json: bool) -> int:
+    if len(jobs) > MOST_FOLLOWED:
+        raise UsageError(f"{len(jobs)} jobs are too many to follow", f"name at most {MOST_FOLLOWED}")
+    if len(jobs) == 1 and (runs := runs_of(control.store.attempts(jobs[0].id))):
+        _files(runs[-1], len(runs), jobs[0])
+    wide = max(len(id_text(job)) for job in jobs)
+    prefixes = [f"{id_text(job):{wide}} | " if len(jobs) > 1 else "" for job in jobs]
+    outputs = [
+        output_for(job.id, id_text(job), as_json=as_json, follows=True, prefix=prefix)
+        for job, prefix in zip(jobs, prefixes, strict=True)
+    ]
+    followers = [Follower(control, job, lines, output) for job, output in zip(jobs, outputs, strict=True)]
     try:
-        output = output_for(job.id, id_text(job), as_json=as_json, follows=True)
-        ended = Follower(control, job.id, lines, output).follow()
+        ended = follow(control, followers)
     except KeyboardInterrupt:
-        warn(f"detached; {id_text(job)} goes on without you")
+        warn(f"detached; {f'{id_text(jobs[0])} continues' if len(jobs) == 1 else f'the {len(jobs)} jobs continue'}")
         return DETACHED
-    assert isinstance(ended.state, Ended)
-    if ended.state.result != "done":
-        note = f": {printable(ended.state.note)}" if ended.state.note else ""
-        warn(f"{id_text(ended)} {outcome(ended.state)}{note}")
-    return exit_code_of(ended)
+    for job in ended:
+        if isinstance(job.state, Ended) and job.state.result != "done":
+            warn(f"{id_text(job)} {end_text(control.store, job)}")
+    return exit_code_of(ended[0]) if len(ended) == 1 else int(any(map(exit_code_of, ended)))

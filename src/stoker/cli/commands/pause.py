@@ -9,6 +9,7 @@ import click
 
 from stoker.cli.completion import complete_jobs
 from stoker.cli.output_options import controlling
+from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.changes import ChangeResult, report, result
 from stoker.core.device import resolve
 from stoker.core.errors import UsageError
@@ -25,18 +26,18 @@ PAUSED = "paused by you"
 DRAINED = "drained by you"
 
 
-@click.command(name="pause")
+@click.command(name="pause", cls=StokerCommand)
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @click.option("--queue", is_flag=True, help="Start nothing more of the whole queue.")
 @click.option("--gpu", "gpus", metavar="IDS", help="Start nothing more on these GPUs, for example 0,2 or 0-3.")
 @controlling
-def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool, sim: bool) -> int:
+def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool, sim: str | None) -> int:
     """Keep jobs from starting, or the whole queue, or drain GPUs; what runs goes on.
 
     It holds until `stoker resume`, whatever happens to the engine. `all` means every waiting job.
 
     \b
-      stoker pause 12 vit-*   hold jobs
+      stoker pause 12 'vit-*'   hold jobs
       stoker pause --queue    nothing starts any more
       stoker pause --gpu 3    drain a GPU
     """
@@ -54,12 +55,12 @@ def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool,
         return report("pause", results, notes, as_json=as_json)
 
 
-@click.command(name="resume")
+@click.command(name="resume", cls=StokerCommand)
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @click.option("--queue", is_flag=True, help="Let the whole queue go on.")
 @click.option("--gpu", "gpus", metavar="IDS", help="Let jobs start on these GPUs again, for example 0,2 or 0-3.")
 @controlling
-def resume(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool, sim: bool) -> int:
+def resume(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool, sim: str | None) -> int:
     """Let jobs start that were held, or that a dead run left waiting; the opposite of pause.
 
     `all` is all that is held and all that dead runs left; the queue goes on with what they left.

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import msgspec
 
 from stoker.cli.completion import complete_jobs
-from stoker.cli.output_options import controlling
+from stoker.cli.filter_options import filter_options
+from stoker.cli.output_options import controlling, wants_json
+from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.changes import ChangeResult, report, result
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, id_text
 from stoker.core.requests import Again
-from stoker.core.text import outcome, printable
+from stoker.core.text import outcome, printable, title
 from stoker.core.units import count_text, parse_since
 from stoker.queue.control import (
     Control,
@@ -29,65 +32,90 @@ from stoker.queue.control import (
     spec_in_queue,
     warn,
 )
-from stoker.queue.edit import Rewriter, changed_resources, last_attempt
+from stoker.queue.edit import Changes, Rewriter, changed_resources, last_attempt
 from stoker.queue.select import find, jobs_in_order
 from stoker.queue.view_text import LocalZone
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
+from stoker.store.filters import NO_FILTER, Filter, ids_matching
 
 DAY = 86400.0
+UNASKED = 5
+"""Jobs that --failed retries without a question."""
+NAMED = 10
 
 
-@click.command(name="retry")
+@click.command(name="retry", cls=StokerCommand)
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
+@filter_options
 @click.option("--failed", is_flag=True, help="Of these jobs, those that did not succeed; else of all of the last day.")
 @click.option("--since", metavar="WHEN", help="With --failed: what ended since then, for example 2h, 08:00 or 7d.")
+@click.option("--all", "everything", is_flag=True, help="With --failed: also failures that a retry cannot fix.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--only", is_flag=True, help="Leave alone what was skipped because of these jobs.")
 @click.option(
     "-m", "--vram", metavar="+20%|SIZE|auto|all", help="More GPU memory than before, another size, or what is learnt."
 )
+@click.option("-G", "--gpus", type=int, metavar="N", help="Another number of GPUs.")
+@click.option("-t", "--time", metavar="DUR", help="Another time limit; '' is none.")
+@click.option("--priority", type=int, metavar="N", help="Another priority.")
 @click.option("--dry-run", is_flag=True, help="Only say what would happen.")
 @controlling
 def command(
     *,
     ids: tuple[str, ...],
+    chosen: Filter,
     failed: bool,
     since: str | None,
+    everything: bool,
+    yes: bool,
     only: bool,
     vram: str | None,
     dry_run: bool,
     as_json: bool,
-    sim: bool,
+    sim: str | None,
+    **changes: Any,
 ) -> int:
     """Run jobs again that are over: the same id and command, a new run with a log file of its own.
 
     Jobs that were skipped because of these are queued again with them, unless you say --only. --failed means failed,
     timeout, oom, lost and skipped: of the jobs named, or else of all jobs of the queue that ended in the last 24 hours.
+    It leaves out what a retry cannot fix, unless you say --all: a command that was not found or not executable (exit
+    127 or 126), and a job that ran out of memory on GPUs of its own. On a terminal it asks before more than five jobs.
     Jobs of a foreground run that is gone become jobs of the queue. `all` is all that is over.
 
     \b
       stoker retry 12                job 12, or all tasks of array 12
       stoker retry --failed          what failed in the last 24 hours
+      stoker retry --tag sweep=3 --state oom
       stoker retry 12 --vram +20%    with more GPU memory than the last time
+      stoker retry 12 --time 8h      with another limit; also -G and --priority
     """
-    if not ids and not failed:
-        raise UsageError("there is nothing to run again", "name jobs, or say --failed")
+    filtered = chosen != NO_FILTER
+    if not ids and not failed and not filtered:
+        raise UsageError("no jobs given", "name them, or use --failed, --name, --tag, --group or --state")
     if since is not None and (ids or not failed):
         raise UsageError("--since is for --failed without ids", f"write it as --failed --since {since}")
     with opened(sim) as control:
-        found = _chosen(control, ids, failed=failed) if ids else _recently_failed(control, since)
-        if not found and ids:
-            warn("nothing has failed" if failed else "nothing is over")
+        recent = failed and not ids
+        found = _recently_failed(control, since, chosen) if recent else _chosen(control, ids, chosen, failed=failed)
+        if failed and not everything:
+            found = _fixable(found)
+        if not found and not recent:
+            warn("no job matches" if filtered else "no job has failed" if failed else "no job has ended")
         along = [] if only else skipped_because(control.store, found)
-        retries = [*_retries(control, found, vram), *_retries(control, along, None)]
+        given = {name: value for name, value in changes.items() if value is not None}
+        retries = [*_retries(control, found, vram, given), *_retries(control, along, None, {})]
+        if failed and not (yes or dry_run or wants_json(as_json)) and not _confirmed(found):
+            return 1
         after = [one.job for one in retries] if dry_run else _retry(control, retries)
         verb = "retry --dry-run" if dry_run else "retry"
         results = [_result(verb, retry, job) for retry, job in zip(retries, after, strict=True)]
         return report("retry", results, as_json=as_json, dry_run=dry_run)
 
 
-def _chosen(control: Control, ids: Sequence[str], *, failed: bool) -> list[Job]:
-    named = find(control.store, ids, "ended")
+def _chosen(control: Control, ids: Sequence[str], chosen: Filter, *, failed: bool) -> list[Job]:
+    named = find(control.store, ids, "ended", chosen)
     jobs = jobs_in_order(control.store, queries.failed_among(control.store, named) if failed else named)
     for job in jobs:
         if not isinstance(job.state, Ended):
@@ -97,11 +125,11 @@ def _chosen(control: Control, ids: Sequence[str], *, failed: bool) -> list[Job]:
     return jobs
 
 
-def _recently_failed(control: Control, since: str | None) -> list[Job]:
+def _recently_failed(control: Control, since: str | None, chosen: Filter) -> list[Job]:
     now = time.time()
     begin = now - DAY if since is None else parse_since(since, now, LocalZone())
     when = "of the last 24 h" if since is None else f"since {since}"
-    failed = queries.failed_since(control.store, QUEUE, begin)
+    failed = ids_matching(control.store, chosen, "ended", queries.failed_since(control.store, QUEUE, begin))
     if failed:
         warn(f"{count_text(len(failed), 'failed job')} {when}")
     else:
@@ -109,15 +137,43 @@ def _recently_failed(control: Control, since: str | None) -> list[Job]:
     return jobs_in_order(control.store, failed)
 
 
+def _fixable(jobs: Sequence[Job]) -> list[Job]:
+    """The jobs without those that would fail again in the same way."""
+    hopeless = [job for job in jobs if isinstance(job.state, Ended) and is_hopeless(job.state)]
+    if hopeless:
+        named = ", ".join(map(id_text, hopeless[:NAMED])) + (" ..." if len(hopeless) > NAMED else "")
+        what = count_text(len(hopeless), "failure")
+        warn(f"leaving out {what} that a retry cannot fix (command not found, or memory): {named}; --all retries them")
+    left = {job.id for job in hopeless}
+    return [job for job in jobs if job.id not in left]
+
+
+def is_hopeless(state: Ended) -> bool:
+    """Whether the same attempt would end in the same way; a job that ends as oom had its GPUs to itself."""
+    return state.result == "oom" or (state.result == "failed" and state.code in (126, 127))
+
+
+def _confirmed(jobs: Sequence[Job]) -> bool:
+    """Ask the user at a terminal whether to retry more than a few jobs."""
+    if len(jobs) <= UNASKED or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    for job in jobs[:NAMED]:
+        warn(f"  {id_text(job)}: {title(job, 60)}")
+    if click.confirm(f"stoker: retry {len(jobs)} jobs?", err=True):
+        return True
+    warn("nothing was retried; --dry-run shows all of them")
+    return False
+
+
 class Retry(NamedTuple):
-    """A job that is to run again, and its new memory in words."""
+    """A job that is to run again, and what is new, in words."""
 
     job: Job
     request: Again
     memory: str = ""
 
 
-def _retries(control: Control, jobs: Sequence[Job], vram: str | None) -> list[Retry]:
+def _retries(control: Control, jobs: Sequence[Job], vram: str | None, changes: Changes) -> list[Retry]:
     rewriter, left = Rewriter(control), abandoned(control, jobs)
     retries = []
     for job in jobs:
@@ -126,6 +182,9 @@ def _retries(control: Control, jobs: Sequence[Job], vram: str | None) -> list[Re
             before = last_attempt(control.store, job, rewriter.devices)
             resources, words = changed_resources(spec.resources, vram, before)
             spec, memory = msgspec.structs.replace(spec, resources=resources), f"; {words}"
+        if changes:
+            spec = rewriter.spec(msgspec.structs.replace(job, spec=spec), changes)
+            memory += "".join(f"; {name} {value or 'none'}" for name, value in changes.items())
         if job.id in left or vram is not None:
             rewriter.refuse_impossible(job, spec.resources)
         retries.append(Retry(job, Again(job.id, spec if spec != job.spec else None), memory))

@@ -12,13 +12,16 @@ from typing import Any
 
 import click
 
+from stoker.cli.advice import misplaced_option
 from stoker.cli.console import say
 from stoker.cli.job_options import DASHES, TYPED, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
 from stoker.cli.output_options import wants_json
+from stoker.cli.sim_option import sim_option
 from stoker.core.errors import UsageError
-from stoker.core.settings import LOCAL
+from stoker.core.settings import LOCAL, ClusterSettings
 from stoker.core.spec import parse_array, shell_of
-from stoker.queue.config import config_here
+from stoker.core.units import parse_duration
+from stoker.queue.config import Config, config_here
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list, spread
 from stoker.queue.options import JobOptions
 from stoker.queue.script import Line, Script, find_script
@@ -30,7 +33,7 @@ from stoker.runner.forkserver_client import Forkserver
 @job_options
 @click.option("-f", "--file", metavar="FILE", help="Read FILE as a job list, whatever it looks like; - is stdin.")
 @option("--devices", metavar="IDS", help="Use these devices only; names of your own where there is no driver.")
-@option("--sim", metavar="SPEC", help="Use simulated GPUs, for example 4x24G or 2x80G,4x24G.")
+@sim_option
 @option("-j", "--jobs", type=click.IntRange(1), metavar="N", help="Run at most N jobs at once.")
 @option("--max-use", type=click.IntRange(1), metavar="N", help="Use at most N GPUs at once, your other runs counted.")
 @option("--min-free", type=click.IntRange(0), metavar="N", help="Leave N of the free GPUs to others.")
@@ -45,9 +48,13 @@ from stoker.runner.forkserver_client import Forkserver
 @click.option("--dry-run", is_flag=True, help="Show what would run where, and run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="At the end print everything as one JSON value.")
 @click.option("--no-bar", is_flag=True, help="No live display; one line per event.")
+@click.option("--pty", is_flag=True, help="Give the command this terminal, as stoker shell does.")
+@click.option("--idle", metavar="DUR", help="With --pty: end the session after so long without any use.")
 @click.option("--demo", is_flag=True, help="Show what it looks like on four simulated GPUs, in about 20 seconds.")
 @click.pass_context
-def command(context: click.Context, /, words: tuple[str, ...], file: str | None, demo: bool, **values: Any) -> int:
+def command(
+    context: click.Context, /, words: tuple[str, ...], file: str | None, demo: bool, pty: bool, **values: Any
+) -> int:
     """Run a job list, one command per line, each on GPUs of its own; or run one script or command.
 
     \b
@@ -60,10 +67,18 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     list, unless -f says so. A script runs from a copy made now; STOKER_SCRIPT tells it its own path. After -- the words
     are executed as they are, without a copy.
 
+    One command reads the standard input of stoker run; the jobs of a list read nothing. A retry reads a file again from
+    its start, and nothing from a pipe.
+
     A line goes through your shell; several words are executed as they are. A list that ends in .jsonl,
     .toml or .csv holds the options of each job too. Ctrl-C lets running jobs finish, a second one stops them,
     a third kills them.
     """
+    if pty:
+        _refuse_with_terminal({**values, "file": file, "demo": demo})
+        return run_session(values, words or (shell_of(os.environ),), forward_ports=bool(words))
+    if values["idle"] is not None:
+        raise UsageError("--idle is for interactive sessions", "add --pty, or use -t for a time limit")
     options = options_from(values)
     values["as_json"] = wants_json(values["as_json"])
     values |= {"options": options, "demo": demo, "typed": context.meta[TYPED]}
@@ -77,19 +92,51 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     if kind == "help":
         click.echo(context.get_help())
         return 2
+    if note := misplaced_option(Line("run", context.meta[TYPED_OPTIONS], words), options):
+        say(note)
     config = config_here(say)
-    options = config.completed(options)
-    options = values["options"] = script.options_of(options) if script else options
+    for note in script.notes if script else ():
+        say(note)
+    options = values["options"] = config.completed(script.options_of(options) if script else options)
     values["script"] = script
     values["settings"] = config.engine
-    if options.cluster not in (None, LOCAL):
-        values["on_cluster"] = config.cluster(str(options.cluster))
+    values["on_cluster"] = _cluster(config, options)
     if options.array and kind == "--":
         kind = "array"
     if isinstance(items, Lines):
         items.tasks = () if options.array is None else parse_array(options.array).indices
         return _run(values, kind, items)
     return _run(values, kind, spread(items, options))
+
+
+def _cluster(config: Config, options: JobOptions) -> ClusterSettings | None:
+    return None if options.cluster in (None, LOCAL) else config.cluster(str(options.cluster))
+
+
+def _refuse_with_terminal(values: dict[str, Any]) -> None:
+    """Refuse what has no meaning for one command in this terminal."""
+    others = ("file", "demo", "dry_run", "as_json", "resume", "halt", "results", "joblog", "jobs")
+    given = [name.removeprefix("as_").replace("_", "-") for name in others if values[name]]
+    if given:
+        raise UsageError(f"--{given[0]} cannot be used with --pty", "leave one of them out")
+
+
+def run_session(values: dict[str, Any], words: tuple[str, ...], *, forward_ports: bool) -> int:
+    """Run a command in this terminal. The relay is forked first, while this process is small and has no threads."""
+    from stoker.cli.relay import Relay
+
+    options = options_from(values)
+    for name in ("array", "out", "err"):
+        if getattr(options, name):
+            raise UsageError(f"--{name} has no meaning for a session", "leave it out; script(1) keeps a log of one")
+    if values["idle"] is not None:
+        parse_duration(values["idle"])
+    config = config_here(say)
+    if _cluster(config, config.completed(options)):
+        raise UsageError("a session is in this terminal, and nodes of a cluster are not", "add -M local")
+    with contextlib.closing(Relay(forward_ports=forward_ports)) as relay:
+        values |= {"options": config.completed(options), "settings": config.engine, "relay": relay, "dry_run": False}
+        return _run(values, "--", [Listed(command_of(words, shell_of(os.environ)), COMMAND_LINE)])
 
 
 def _run(values: dict[str, Any], label: str, items: Sequence[Listed | Unusable] | Lines) -> int:

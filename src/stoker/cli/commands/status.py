@@ -2,71 +2,127 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
 
 import click
+from msgspec.structs import replace
 
 from stoker.cli.completion import complete_jobs
+from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.cli.sim_option import StokerCommand
+from stoker.core.errors import StokerError, UsageError
 from stoker.core.text import printable
+from stoker.core.units import count_text
 from stoker.queue.engine_status import revive
-from stoker.queue.knowledge import known
+from stoker.queue.knowledge import Knowledge, known
+from stoker.queue.select import OPEN_STATES, refuse_states
 from stoker.queue.view_builder import status_of
 from stoker.queue.view_model import Status
 from stoker.store.engine_lock import version_notice
+from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths, host_name, paths_here
 
 MOST_LINES = 200
 """How many waiting jobs are read without --all."""
 
 
-@click.command(name="status")
+@click.command(name="status", cls=StokerCommand)
 @click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=complete_jobs)
 @click.option("-a", "--all", "everything", is_flag=True, help="Every job, and every task of an array.")
 @click.option("--hooks", "on_finish_jobs", is_flag=True, help="Hook commands too.")
 @click.option("--environment", is_flag=True, help="With ids: the variables that the jobs get, without secrets.")
+@click.option("--by-group", "by", flag_value="group", help="Count jobs and GPUs of each group.")
+@click.option("--by-user", "by", flag_value="user", help="Count jobs and GPUs of each user of this machine.")
+@filter_options
 @screen_options
-def command(ids: tuple[str, ...], everything: bool, on_finish_jobs: bool, environment: bool, screen: Screen) -> int:
-    """The GPUs, what runs on them, what waits and why; of jobs that are named, everything.
+def command(
+    *,
+    ids: tuple[str, ...],
+    everything: bool,
+    on_finish_jobs: bool,
+    environment: bool,
+    by: str | None,
+    chosen: Filter,
+    screen: Screen,
+) -> int:
+    """Show GPUs, running and waiting jobs and why they wait; of jobs that are named, everything.
 
     \b
-      stoker status          the first screen; so does stoker alone
-      stoker status 12       everything about job 12
-      stoker status --json   for programs
+      stoker status                   the first screen; so does stoker alone
+      stoker status 12                everything about job 12
+      stoker status --tag sweep=3 --state running
+      stoker status --json            for programs
     """
+    if by and (ids or (by == "user" and chosen != NO_FILTER)):
+        raise UsageError(f"--by-{by} counts all jobs", "leave out the ids" if ids else "leave out the filters")
     paths = paths_here(screen.sim)
     for notice in filter(None, (revive(paths, os.environ.get("STOKER_SIM")), version_notice(paths))):
         print(f"stoker: {printable(notice)}", file=sys.stderr)
     if ids:
-        _show_jobs(paths, ids, screen, everything=everything, environment=environment)
-    else:
-        _show_queue(paths, screen, everything=everything, on_finish_jobs=on_finish_jobs)
+        _show_jobs(paths, ids, chosen, screen, everything=everything, environment=environment)
+        return 0
+    refuse_states(chosen, OPEN_STATES, "stoker history")
+    with known(paths, simulated=screen.sim) as knowledge:
+        limit = None if everything else MOST_LINES
+        status = status_of(
+            knowledge, host_name(), limit, each_task=everything, on_finish_jobs=on_finish_jobs, chosen=chosen
+        )
+        if by:
+            status = _with_summary(status, knowledge, paths, by, chosen)
+    _show_queue(paths, status, screen, by, everything=everything)
     return 0
 
 
-def _show_queue(paths: Paths, screen: Screen, *, everything: bool, on_finish_jobs: bool) -> None:
+def _with_summary(status: Status, knowledge: Knowledge, paths: Paths, by: str, chosen: Filter) -> Status:
+    from stoker.queue.summary_view import group_lines, ledger_view, user_lines
+
+    if by == "group":
+        return replace(status, groups=group_lines(knowledge, chosen))
+    return replace(status, users=user_lines(knowledge, ledger_view(paths, simulated=knowledge.simulated)))
+
+
+def _show_queue(paths: Paths, status: Status, screen: Screen, by: str | None, *, everything: bool) -> None:
     """Each form of output loads only what it needs."""
-    limit = None if everything else MOST_LINES
-    with known(paths, simulated=screen.sim) as knowledge:
-        status = status_of(knowledge, host_name(), limit, each_task=everything, on_finish_jobs=on_finish_jobs)
     if screen.form == "json":
         write_json(status)
     elif screen.form == "plain":
-        _write_plain(status, screen)
+        _write_plain(status, screen, by)
     else:
         from stoker.cli.views.status import render_status
-        from stoker.cli.views.text import terminal_size, write_lines
+        from stoker.cli.views.text import write_lines
 
-        width, height = terminal_size(os.environ)
+        width, height = screen.size
         write_lines(render_status(status, width, None if everything else height, screen.typed), screen.color)
+        if not status.jobs and not screen.sim and (count := _open_jobs(paths.other)):
+            print(
+                f"stoker: {count_text(count, 'job')} in the queue of the simulated GPUs: stoker --sim", file=sys.stderr
+            )
 
 
-def _write_plain(status: Status, screen: Screen) -> None:
+def _open_jobs(paths: Paths) -> int:
+    """How many jobs of a queue are not over; 0 where it does not exist or cannot be read."""
+    from stoker.store import queries
+    from stoker.store.writer import open_store
+
+    with contextlib.suppress(StokerError, OSError):
+        if paths.database.exists():
+            with contextlib.closing(open_store(paths)) as store:
+                return len(queries.all_ids(store, "open"))
+    return 0
+
+
+def _write_plain(status: Status, screen: Screen, by: str | None) -> None:
     """The lines are for a program, so notes on them go to standard error."""
-    from stoker.cli.views.plain import JOB_COLUMNS, plain_lines
+    from stoker.cli.views.plain import GROUP_COLUMNS, JOB_COLUMNS, USER_COLUMNS, plain_lines
 
+    if by:
+        summary = (status.groups, GROUP_COLUMNS) if by == "group" else (status.users, USER_COLUMNS)
+        write_plain(plain_lines(*summary))
+        return
     write_plain(plain_lines(status.jobs, JOB_COLUMNS))
     if hidden := status.hidden.waiting + status.hidden.held:
         print(f"stoker: {hidden} more waiting (stoker status{screen.typed} -a)", file=sys.stderr)
@@ -74,19 +130,21 @@ def _write_plain(status: Status, screen: Screen) -> None:
         print(f"stoker: {status.engine.silence}", file=sys.stderr)
 
 
-def _show_jobs(paths: Paths, words: Sequence[str], screen: Screen, *, everything: bool, environment: bool) -> None:
+def _show_jobs(
+    paths: Paths, words: Sequence[str], chosen: Filter, screen: Screen, *, everything: bool, environment: bool
+) -> None:
     from stoker.queue.job_view import read_jobs
 
-    chosen = read_jobs(paths, words, simulated=screen.sim, environment=environment)
+    found = read_jobs(paths, words, chosen, simulated=screen.sim, environment=environment)
     if screen.form == "json":
-        write_json(chosen)
+        write_json(found)
     elif screen.form == "plain":
         from stoker.cli.views.plain import JOB_COLUMNS, plain_lines
 
-        write_plain(plain_lines(chosen.jobs, JOB_COLUMNS))
+        write_plain(plain_lines(found.jobs, JOB_COLUMNS))
     else:
         from stoker.cli.views.job import render_jobs
-        from stoker.cli.views.text import terminal_size, write_lines
+        from stoker.cli.views.text import write_lines
 
-        width, height = terminal_size(os.environ)
-        write_lines(render_jobs(chosen, width, None if everything else height, screen.typed), screen.color)
+        width, height = screen.size
+        write_lines(render_jobs(found, width, None if everything else height, screen.typed), screen.color)

@@ -13,17 +13,18 @@ from typing import Any
 import click
 from msgspec import Struct
 
+from stoker.cli.advice import misplaced_option
 from stoker.cli.console import flush_output, say, silence_output
-from stoker.cli.job_options import DASHES, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
+from stoker.cli.job_options import DASHES, TYPED_OPTIONS, TypedCommand, job_options, options_from
 from stoker.cli.output_options import wants_json, write_json
+from stoker.cli.sim_option import sim_option
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Job, Waiting
 from stoker.core.launch import output_paths
 from stoker.core.spec import Command, shell_of
-from stoker.core.text import printable, shortened, text_for_json
-from stoker.core.units import parse_sim
+from stoker.core.text import on_one_line, printable, shortened, text_for_json
 from stoker.queue.config import config_here
-from stoker.queue.engine_process import Background
+from stoker.queue.engine_process import Background, simulated_gpus
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list
 from stoker.queue.options import JobOptions, current_user
 from stoker.queue.script import Line, Script, find_script
@@ -95,8 +96,7 @@ def _ids_text(one: Entered) -> str:
 
 
 def _title(one: Entered) -> str:
-    text = one.part.jobs[0].command.text.strip().replace("\\\n", " ").replace("\n", "; ")
-    return shortened(printable(text), WIDTH)
+    return shortened(printable(on_one_line(one.part.jobs[0].command.text)), WIDTH)
 
 
 def _jobs(one: Entered) -> Iterator[SubmittedJob]:
@@ -135,12 +135,13 @@ class Request(Struct, frozen=True):
 def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
     """Submit the jobs and return the exit code."""
     paths = _paths(request)
+    sim = simulated_gpus(request.sim, paths)
     submission = QueueSubmission(
         paths, config_here(say), request.options, time.time(), os.environ, script=request.script
     )
     submission.read(items)
-    engine = Background(paths, request.sim, submission.devices)
-    clusters = [Background(paths, request.sim, cluster=name) for name in submission.clusters if name]
+    engine = Background(paths, sim, submission.devices)
+    clusters = [Background(paths, sim, cluster=name) for name in submission.clusters if name]
     engines = [*([engine] if "" in submission.clusters else []), *clusters]
     key = _key(request, items)
     with contextlib.closing(open_store(paths)) as store:
@@ -179,8 +180,6 @@ def _wake(engines: Sequence[Background]) -> StokerError | None:
 
 
 def _paths(request: Request) -> Paths:
-    if request.sim:
-        parse_sim(request.sim)  # refuses what no engine can simulate
     paths = find_paths(os.environ, os.uname().nodename, simulated=bool(request.sim))
     if paths.note:
         say(paths.note)
@@ -228,7 +227,7 @@ def _show(request: Request, entered: Sequence[Entered], failure: StokerError | N
 @job_options
 @click.option("-f", "--file", metavar="FILE", help="All jobs of a file: lines, .jsonl, .toml or .csv; - is stdin.")
 @click.option("-s", "--shell", is_flag=True, help="Give the words to your shell, as one line.")
-@option("--sim", metavar="SPEC", help="Simulated GPUs, for example 4x24G.")
+@sim_option
 @click.option("--hold", is_flag=True, help="Keep the jobs from starting until they are released.")
 @click.option("--key", metavar="TEXT", help="Submit once: the same key again prints the same ids, and submits nothing.")
 @click.option("--parsable", is_flag=True, help="Print only the ids.")
@@ -261,6 +260,8 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
         click.echo(context.get_help())
         return 2
     items, script = _meant(context, words, file, as_line=shell)
+    if note := misplaced_option(Line("submit", context.meta[TYPED_OPTIONS], words), options):
+        say(note)
     return submit_jobs(Request(options=options, label=file or "submit", script=script, **values), items)
 
 

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from typing import get_args
 
 import click
 from msgspec import Struct
 
 from stoker.cli.completion import complete_jobs
 from stoker.cli.output_options import controlling, wants_json, write_json
-from stoker.core.job import Ended, Job, id_text
+from stoker.cli.sim_option import StokerCommand
+from stoker.core.job import Ended, Job, Result, id_text
 from stoker.core.text import outcome, printable, text_for_json, title
 from stoker.core.units import parse_duration
-from stoker.queue.control import Watch, opened, warn
+from stoker.queue.control import Control, Watch, opened, warn
+from stoker.queue.failure import failure_text
 from stoker.queue.select import find, find_last
+from stoker.queue.view_model import RunCounts
 from stoker.store import queries
+from stoker.store.engine_lock import QUEUE
+from stoker.store.reader import Reader
+from stoker.store.status_file import read_status
 
 TIMED_OUT = 124
 DETACHED = 130
@@ -36,6 +44,8 @@ class WaitedJob(Struct, frozen=True):
     exit_code: int | None
     signal: int
     note: str
+    failure: str = ""
+    """Why it failed: the note, or the telling line of its log."""
 
 
 class Waited(Struct, frozen=True):
@@ -47,11 +57,11 @@ class Waited(Struct, frozen=True):
     timed_out: bool
 
 
-@click.command(name="wait")
+@click.command(name="wait", cls=StokerCommand)
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @click.option("--timeout", metavar="DUR", help="Give up after this time, with exit code 124; like -t.")
 @controlling
-def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, sim: bool) -> int:
+def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, sim: str | None) -> int:
     """Wait until jobs are over: by default the one submitted last; `all` is all that is not over yet.
 
     The exit code is that of the job where it is one, else 1 if any failed; what was over before counts only where
@@ -68,11 +78,61 @@ def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, sim: bool)
             if not ids and (job := control.store.job(wanted[0])):
                 what = f"the {len(wanted)} tasks of {job.array}" if job.array else str(job.id)
                 warn(f"waiting for {what}: {title(job)}")
-            in_time = Watch(control, wanted).wait_over(deadline)
+            in_time = _wait(control, wanted, deadline)
         except KeyboardInterrupt:
-            warn(f"detached; {_those(wanted)} on without you")
+            warn(f"detached; {_those(wanted)}")
             return DETACHED
-        return _report(list(queries.jobs_of(control.store, wanted)), in_time=in_time, as_json=wants_json(as_json))
+        jobs = list(queries.jobs_of(control.store, wanted))
+        return _report(control, jobs, in_time=in_time, as_json=wants_json(as_json))
+
+
+def _wait(control: Control, wanted: Sequence[int], deadline: float | None) -> bool:
+    """Wait, with a progress line on a terminal; False if the deadline came first."""
+    if not sys.stderr.isatty():
+        return Watch(control, wanted).wait_over(deadline)
+    from stoker.cli.views.counts import ProgressLine
+
+    def say(text: str) -> None:
+        line.clear()
+        warn(text)
+
+    progress = _Progress(control, wanted)
+    line = ProgressLine(progress.look)
+    try:
+        return Watch(control, wanted, say).wait_over(deadline, line.show)
+    finally:
+        line.clear()
+
+
+class _Progress:
+    """Counts the jobs that are waited for."""
+
+    def __init__(self, control: Control, wanted: Sequence[int]) -> None:
+        self._control = control
+        self._wanted = wanted
+        self._began = time.monotonic()
+        self._over: int | None = None
+        """How many were over at the first look."""
+
+    def look(self) -> tuple[RunCounts, float | None]:
+        found = queries.counts_among(self._control.store, self._wanted)
+        done = found.get("done", 0)
+        over = sum(count for state, count in found.items() if state in get_args(Result))
+        running = sum(found.get(state, 0) for state in ("starting", "running", "stopping"))
+        counts = RunCounts(len(self._wanted), done, over - done, running, len(self._wanted) - over - running)
+        self._over = over if self._over is None else self._over
+        return counts, self._left(counts, over - self._over)
+
+    def _left(self, counts: RunCounts, ended: int) -> float | None:
+        """By the engine's forecast; where that does not know all of them, by the rate so far."""
+        status = read_status(self._control.paths.status_file(QUEUE))
+        expected = status.ends if status else {}
+        ends = [expected.get(job_id) for job_id in queries.open_among(self._control.store, self._wanted)]
+        known = [end for end in ends if end is not None]
+        if known and len(known) == len(ends):
+            return max(0.0, max(known) - time.time())
+        elapsed = time.monotonic() - self._began
+        return elapsed / ended * (counts.total - counts.ended) if ended else None
 
 
 def exit_code_of(job: Job) -> int:
@@ -83,38 +143,46 @@ def exit_code_of(job: Job) -> int:
 
 
 def _those(wanted: Sequence[int]) -> str:
-    return f"job {wanted[0]} goes" if len(wanted) == 1 else f"the {len(wanted)} jobs go"
+    return f"job {wanted[0]} continues" if len(wanted) == 1 else f"the {len(wanted)} jobs continue"
 
 
-def _report(jobs: Sequence[Job], *, in_time: bool, as_json: bool) -> int:
+def _report(control: Control, jobs: Sequence[Job], *, in_time: bool, as_json: bool) -> int:
     counts: Counter[str] = Counter(job.state.result for job in jobs if isinstance(job.state, Ended))
     if as_json:
-        write_json(Waited(SCHEMA, [_waited(job) for job in jobs], dict(counts), not in_time))
+        waited = [_waited(job, failure_text(control.store, job)) for job in jobs]
+        write_json(Waited(SCHEMA, waited, dict(counts), not in_time))
     elif in_time:
-        _sum_up(jobs)
+        _sum_up(control, jobs)
     if not in_time:
         left = [job for job in jobs if not isinstance(job.state, Ended)]
-        warn(f"time is up; {_those([job.id for job in left])} on")
+        warn(f"time is up; {_those([job.id for job in left])}")
         return TIMED_OUT
     if len(jobs) == 1:
         return exit_code_of(jobs[0])
     return 1 if any(exit_code_of(job) for job in jobs) else 0
 
 
-def _sum_up(jobs: Sequence[Job]) -> None:
+def _sum_up(control: Control, jobs: Sequence[Job]) -> None:
     failed = [job for job in jobs if isinstance(job.state, Ended) and job.state.result != "done"]
     for job in failed[:NAMED_FAILURES]:
-        assert isinstance(job.state, Ended)
-        note = f": {printable(job.state.note)}" if job.state.note else ""
-        warn(f"{id_text(job)} {outcome(job.state)}{note}")
+        warn(f"{id_text(job)} {end_text(control.store, job)}")
+    if len(failed) > NAMED_FAILURES:
+        warn(f"… and {len(failed) - NAMED_FAILURES} more (stoker history --state failed)")
     if len(jobs) > 1 and failed:
-        warn(f"{len(failed)} of {len(jobs)} jobs did not succeed")
+        warn(f"{len(failed)} of {len(jobs)} jobs failed")
 
 
-def _waited(job: Job) -> WaitedJob:
+def end_text(store: Reader, job: Job) -> str:
+    """How a job ended, and why it failed: `exit 1: RuntimeError: loss is nan`."""
+    assert isinstance(job.state, Ended)
+    why = failure_text(store, job) or printable(job.state.note)
+    return outcome(job.state) + (f": {why}" if why else "")
+
+
+def _waited(job: Job, failure: str) -> WaitedJob:
     name = text_for_json(job.name)
     state = job.state
     if not isinstance(state, Ended):
         return WaitedJob(job.id, id_text(job), name, None, None, 0, "")
     note = text_for_json(state.note)
-    return WaitedJob(job.id, id_text(job), name, state.result, state.code, state.signal, note)
+    return WaitedJob(job.id, id_text(job), name, state.result, state.code, state.signal, note, text_for_json(failure))

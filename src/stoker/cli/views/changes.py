@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, get_args
@@ -15,7 +16,8 @@ from stoker.core.text import text_for_json
 from stoker.queue.control import warn
 
 SCHEMA = "stoker.change/1"
-LINES_ON_A_TERMINAL = 40
+MOST_RANGES = 20
+"""Ranges of ids in one line."""
 OVER: Collection[str] = get_args(Result)
 ACTIVE = ("starting", "running", "stopping")
 
@@ -62,8 +64,8 @@ class Sentence(NamedTuple):
         return states and self.when in ("", when)
 
 
-_OVER = Sentence("{id} is over already ({was})", before=OVER)
-_RETRY = Sentence("{id} is over ({was}); stoker retry {id} runs it again", before=OVER, refused=True)
+_OVER = Sentence("already finished: {id} ({was})", before=OVER)
+_RETRY = Sentence("already finished: {id} ({was}); stoker retry {id} runs it again", before=OVER, refused=True)
 _NO_SUSPEND = (
     "paused, it would keep its GPU and leave it idle; stoker cancel {id}, and later stoker retry {id}"  # not STOP
 )
@@ -71,10 +73,10 @@ _NO_SUSPEND = (
 SENTENCES: dict[str, tuple[Sentence, ...]] = {
     "cancel": (
         _OVER,
-        Sentence("cancelled {id} (was {was})", after=["cancelled"]),
-        Sentence("{id} ended by itself ({now})", after=OVER),
-        Sentence("{id} is being stopped already; {how}", before=["stopping"]),
-        Sentence("stopping {id} (was {was}; {how})"),
+        Sentence("cancelled {id} ({was})", after=["cancelled"]),
+        Sentence("finished before the cancel: {id} ({now})", after=OVER),
+        Sentence("already stopping: {id} ({how})", before=["stopping"]),
+        Sentence("stopping {id} ({how})"),
     ),
     "cancel --dry-run": (
         _OVER,
@@ -83,15 +85,18 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
     ),
     "retry": (
         Sentence("{id} is {outcome} again{note}", when="ended again", refused=True),
-        Sentence("{id} is queued again (was {how}{memory})"),
+        Sentence("requeued {id} (last result: {how}{memory})"),
     ),
-    "retry --dry-run": (Sentence("would run {id} again (was {how}{memory}): {command}"),),
+    "retry --dry-run": (Sentence("would requeue {id} (last result: {how}{memory}): {command}"),),
     "edit": (
         _RETRY,
-        Sentence(
-            "{id} is {was}, and what runs cannot be changed; stoker cancel {id} ends it", before=ACTIVE, refused=True
-        ),
+        Sentence("{id} is being stopped, and cannot be changed", before=["stopping"], refused=True),
         Sentence("{id}: {difference}", when="changed"),
+        Sentence(
+            "{id} keeps its time limit: an older version of Stoker started it; the rest was changed",
+            when="limit kept",
+            refused=True,
+        ),
         Sentence("{id} is {now} by now, and was not changed", refused=True),
     ),
     "pause": (
@@ -131,33 +136,52 @@ def report(
     if wants_json(as_json):
         write_json(Report(SCHEMA, verb, dry_run, list(results), list(notes)))
     else:
-        lines = [*notes, *_lines([one for one in results if not one.refused])]
-        if sys.stdout.isatty() and (more := len(lines) - LINES_ON_A_TERMINAL) > 1:
-            lines[LINES_ON_A_TERMINAL:] = [f"… and {more} more"]
-        write_plain(lines)
+        write_plain([*notes, *grouped_lines([one for one in results if not one.refused])])
         sys.stdout.flush()
-        for one in results:
-            if one.refused:
-                warn(one.said)
+        for line in grouped_lines([one for one in results if one.refused]):
+            warn(line)
     return 2 if any(one.refused for one in results) else 0
 
 
-def _lines(results: Sequence[ChangeResult]) -> list[str]:
-    """A line for each job, and one for consecutive tasks of an array with the same result."""
-    lines = []
-    for (array, *_), run in itertools.groupby(enumerate(results), key=_likeness):
-        tasks = [one for _, one in run]
-        first, last = tasks[0], tasks[-1]
-        if len(tasks) == 1:
-            lines.append(first.said)
-        else:
-            span = f"{array}.[{first.shown.partition('.')[2]}-{last.shown.partition('.')[2]}]"
-            lines.append(f"{first.said.replace(first.shown, span, 1)}, {len(tasks)} tasks")
-    return lines
+def grouped_lines(results: Sequence[ChangeResult]) -> list[str]:
+    """A line for all jobs with the same result: `cancelled 12 jobs 3-9,12,20.[0-3] (queued)`."""
+    alike: dict[str, list[ChangeResult]] = {}
+    for one in results:
+        alike.setdefault(_said_of(one, "{}"), []).append(one)
+    return [_line(group) for group in alike.values()]
 
 
-def _likeness(numbered: tuple[int, ChangeResult]) -> tuple[str, int, str]:
-    """Array, task less position (the same for consecutive tasks), and what was said."""
-    position, one = numbered
-    array, _, task = one.shown.partition(".")
-    return array, int(task or 0) - position, one.said.replace(one.shown, "", 1)
+def _line(group: Sequence[ChangeResult]) -> str:
+    first = group[0]
+    if len(group) == 1:
+        return first.said
+    ids = [one.shown for one in group]
+    noun = "tasks" if all("." in shown for shown in ids) else "jobs"
+    ranges = _ranges(ids)
+    listed = ",".join(ranges[:MOST_RANGES]) + (",…" if len(ranges) > MOST_RANGES else "")
+    return _said_of(first, f"{len(group)} {noun} {listed}")
+
+
+def _said_of(one: ChangeResult, jobs: str) -> str:
+    """The sentence about other jobs: the id stands first in it, and again in commands that it names."""
+    named = one.said
+    if "stoker " in named:  # most sentences have no command, and a pattern for each of 100,000 jobs takes seconds
+        named = re.sub(rf"(stoker \w+) {re.escape(one.shown)}\b", r"\1 ID", named)
+    return named.replace(one.shown, jobs, 1)
+
+
+def _ranges(ids: Sequence[str]) -> list[str]:
+    """Ids in few words: `3-9`, `20.[0-3]`."""
+    found = []
+    for (array, _), run in itertools.groupby(enumerate(ids), key=_place):
+        numbers = [shown.rpartition(".")[2] for _, shown in run]
+        span = numbers[0] if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+        found.append(span if not array else f"{array}.{span}" if len(numbers) == 1 else f"{array}.[{span}]")
+    return found
+
+
+def _place(numbered: tuple[int, str]) -> tuple[str, int]:
+    """The array, and the number less the position, which is the same for consecutive numbers."""
+    position, shown = numbered
+    array, _, number = shown.rpartition(".")
+    return array, int(number) - position

@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from stoker.cli.views.status import LOOKS, job_table, results_text
+from stoker.cli.views.job_table import LOOKS, job_table, progress_cell
+from stoker.cli.views.status import results_text
 from stoker.cli.views.text import (
     EMPTY,
     Column,
     Line,
     Span,
     amount_text,
+    clip,
     clipped,
     fitting,
     heading,
@@ -24,7 +26,7 @@ from stoker.cli.views.text import (
 from stoker.core.learning import LEAST
 from stoker.core.text import printable
 from stoker.core.units import count_text, size_text
-from stoker.queue.view_text import ago_text, clock_text, span_text, stamp, vram_text, watch_text
+from stoker.queue.view_text import ago_text, clock_text, left_text, span_text, stamp, start_text, vram_text, watch_text
 from stoker.store.reports import latest_text
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 FEW = 4
 """How many jobs a terminal shows in full."""
 LABEL = 11
+PROGRESS = 20
+"""Columns of the progress bar."""
 CURVE = 32
 """Columns of the curve that shows what an attempt held over time."""
 _ASKED = {"all": "whole", "auto": "memory as learnt (auto)"}
@@ -44,7 +48,8 @@ def render_details(
     details: JobDetails, now: float, width: int, sim: str = "", *, simulated: bool = False
 ) -> list[Line]:
     """A heading, labelled values, the attempts, and the events; nothing is cut off."""
-    name = f" · {printable(details.name)}" if details.name else ""
+    named = details.title if details.title != details.command else details.name
+    name = f" · {printable(named)}" if named else ""
     title = heading([f"job {details.label}{name} · "], 0, simulated=simulated)
     lines: list[Line] = [(*title, Span(_state(details), LOOKS.get(details.state, "")))]
     for label, text in _facts(details, now):
@@ -72,8 +77,10 @@ def _state(details: JobDetails) -> str:
 def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
     """Labels and values; empty ones are left out."""
     facts = (
-        ("why", details.why if details.ended is None else details.note),
+        ("why", details.why if details.ended is None else details.failure or details.note),
+        *(("" if number else "order", text) for number, text in enumerate(details.order) if text not in details.why),
         ("advice", details.advice),
+        ("progress", _progress(details)),
         ("expected", _expected(details, now)),
         ("command", details.command if not details.shell else f"{details.command}   ({details.shell} -c)"),
         ("reported", latest_text(details.reported) if details.reported else ""),
@@ -88,6 +95,7 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
         ("priority", str(details.priority) if details.priority else ""),
         ("group", details.group),
         ("tags", ", ".join(f"{name}={value}" for name, value in details.tags.items())),
+        ("notify", ", ".join(filter(None, (*details.notify, details.notified)))),
         ("run", details.run),
         ("commit", details.commit),
         ("variables", ", ".join(f"{name}={value}" for name, value in details.variables.items())),
@@ -98,10 +106,17 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
         yield "", f"{name}={value}"
 
 
+def _progress(details: JobDetails) -> str:
+    if details.progress is None:
+        return ""
+    return "".join(span.text for span in progress_cell(details.progress, PROGRESS))
+
+
 def _expected(details: JobDetails, now: float) -> str:
     start, end = details.expected_start, details.expected_end
-    parts = [f"start ~{clock_text(start.timestamp(), now)}"] if start else []
-    parts += [f"end ~{clock_text(end.timestamp(), now)}"] if end else []
+    parts = [f"start {start_text(start.timestamp(), now)}"] if start else []
+    left = f" ({left_text(end.timestamp() - now)} left)" if end and details.seconds is not None else ""
+    parts += [f"end ~{clock_text(end.timestamp(), now)}{left}"] if end else []
     return ", ".join(parts) or ("start ?" if details.state == "queued" else "")
 
 
@@ -141,6 +156,7 @@ def _reserved(details: JobDetails) -> str:
 
 def _limits(details: JobDetails) -> str:
     parts = [f"{watch_text(details.limit_seconds)} of running time"] if details.limit_seconds is not None else []
+    parts += [f"signal {details.early_signal} before it"] if details.early_signal and parts else []
     parts += [f"{details.at_once} of its array at once"] if details.at_once is not None else []
     if details.retries:
         when = f" (on {', '.join(details.retry_on)})" if details.retry_on else ""
@@ -238,26 +254,36 @@ def render_history(history: History, width: int, sim: str = "") -> list[Line]:
     return [clipped(line, width) for line in (title, *table, (last,))]
 
 
-def _past_table(jobs: Sequence[PastLine], now: float, width: int) -> list[Line]:
+def _past_table(past: Sequence[PastLine], now: float, width: int) -> list[Line]:
+    """By end; jobs whose ends look the same are in the order of their ids."""
+    jobs = sorted(past, key=lambda job: (job.ended.timestamp() // 60, job.id))
     waits = ["-" if job.wait_seconds is None else span_text(job.wait_seconds) for job in jobs]
     runs = ["-" if job.run_seconds is None else watch_text(job.run_seconds) for job in jobs]
+    exits = [f"signal {job.signal}" if job.signal else or_dash(job.exit_code) for job in jobs]
     columns = [
-        Column("ID", [Span(job.label, "id") for job in jobs], 9, most=18),
-        Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 8),
-        Column("EXIT", [Span(f"signal {job.signal}" if job.signal else or_dash(job.exit_code)) for job in jobs], 6),
-        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 4, most=7),
+        Column("ID", [Span(job.label, "id") for job in jobs], 10, most=18),
+        Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 9),
+        Column("EXIT", list(map(Span, exits)), 5),
+        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 3, most=7),
         Column("VRAM", [Span(vram_text(job.vram_mode, job.vram_bytes)) for job in jobs], 0, right=True),
-        Column("PEAK", [Span(peak_text(job.peak_vram_bytes, job.reserved_bytes)) for job in jobs], 3, right=True),
+        Column("PEAK", [Span(peak_text(job.peak_vram_bytes, job.reserved_bytes)) for job in jobs], 4, right=True),
         Column("UTIL", [Span(or_dash(job.utilisation_percent, "{}%")) for job in jobs], 1, right=True),
         Column("WAITED", list(map(Span, waits)), 2, right=True),
-        Column("RAN", list(map(Span, runs)), 7, right=True),
-        Column("ENDED", [Span(clock_text(job.ended.timestamp(), now)) for job in jobs], 5, right=True),
+        Column("RAN", list(map(Span, runs)), 8, right=True),
+        Column("GPU-H", [Span(f"{job.gpu_hours:.2f}" if job.gpus else "-") for job in jobs], 7, right=True),
+        Column("ENDED", [Span(clock_text(job.ended.timestamp(), now)) for job in jobs], 6, right=True),
     ]
-    last = [
-        (Span(one_line(job.name or job.command)), Span(f" ({printable(job.note)})" if job.note else "", "faint"))
-        for job in jobs
-    ]
-    return table_lines(columns, "NAME / COMMAND", last, width, LEAST_NAME)
+    least = max(LEAST_NAME, width * 2 // 5) if any(job.note for job in jobs) else LEAST_NAME
+    return table_lines(columns, "NAME / NOTE", [_past_name(job, width // 6) for job in jobs], width, least)
+
+
+def _past_name(job: PastLine, longest: int) -> Line:
+    """How many tasks ended how, the name, and why it failed."""
+    counts = (Span(f"{results_text(job.counts)}: "),) if job.counts else ()
+    said = printable(job.note) or (f"exit {job.exit_code}" if job.state == "failed" and job.exit_code else "")
+    note = (Span(f" ({said})", LOOKS.get(job.state, "")),) if said else ()
+    name = one_line(job.title or job.name or job.command)
+    return *counts, Span(clip(name, longest) if note else name), *note
 
 
 def peak_text(peak: int | None, reserved: int | None) -> str:

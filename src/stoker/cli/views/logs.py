@@ -11,10 +11,11 @@ from typing import Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from stoker.core.job import Active, Ended, Job
+from stoker.core.job import Active, Ended, Job, id_text
 from stoker.core.launch import INHERIT
 from stoker.core.text import printable
 from stoker.queue.control import WHY_DELAY, Control, Watch, warn, why_waits
+from stoker.store import queries
 from stoker.store.logs import Tail
 from stoker.store.schema import AttemptRow
 
@@ -176,13 +177,47 @@ class JsonLines:
         sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
 
 
-Output = Bytes | JsonLines
+class Prefixed:
+    """Whole lines with the job before each, for the output of several jobs at once."""
+
+    def __init__(self, prefix: str, *, terminal: bool) -> None:
+        self._prefix = prefix.encode(errors="replace")
+        self._terminal = terminal
+        self._streams: dict[Source, tuple[Colours | None, Collapser]] = {}
+        self._rests: dict[Source, bytes] = {}
+
+    def show(self, source: Source, block: bytes) -> None:
+        """Show complete lines; a progress bar is one line, in its last state."""
+        if source not in self._streams:
+            self._streams[source] = Colours() if self._terminal else None, Collapser()
+        colours, collapser = self._streams[source]
+        text = collapser.feed(colours.feed(block) if colours else block)
+        *lines, self._rests[source] = (self._rests.get(source, b"") + text).split(b"\n")
+        self._write(lines)
+
+    def end(self) -> None:
+        for source, (_, collapser) in self._streams.items():
+            if rest := self._rests.pop(source, b"") + collapser.end():
+                self._write([rest])
+        self._streams = {}
+        sys.stdout.buffer.flush()
+
+    def _write(self, lines: Sequence[bytes]) -> None:
+        reset = b"\x1b[0m" if self._terminal else b""  # a colour must not reach into the lines of other jobs
+        for line in lines:
+            after = reset if b"\x1b" in line else b""
+            sys.stdout.buffer.write(self._prefix + line + after + b"\n")
 
 
-def output_for(job_id: int, shown: str, *, as_json: bool, follows: bool) -> Output:
-    """The right form: JSON, safe for a terminal, or raw."""
+Output = Bytes | JsonLines | Prefixed
+
+
+def output_for(job_id: int, shown: str, *, as_json: bool, follows: bool, prefix: str = "") -> Output:
+    """The right form: JSON, lines with a prefix, safe for a terminal, or raw."""
     if as_json:
         return JsonLines(job_id, shown)
+    if prefix:
+        return Prefixed(prefix, terminal=sys.stdout.isatty())
     return Bytes(terminal=sys.stdout.isatty(), follows=follows)
 
 
@@ -204,9 +239,10 @@ def files_of(run: AttemptRow, number: int) -> dict[Source, str]:
 class Follower:
     """Shows the output of one job until it is over."""
 
-    def __init__(self, control: Control, job_id: int, lines: int | None, output: Output) -> None:
+    def __init__(self, control: Control, job: Job, lines: int | None, output: Output) -> None:
+        self.id = job.id
+        self._shown = id_text(job)
         self._control = control
-        self._id = job_id
         self._lines = lines
         self._output = output
         self._tails: dict[Source, Tail] = {}
@@ -215,24 +251,19 @@ class Follower:
         self._said = ""
         self._why_at = time.monotonic() + WHY_DELAY
 
-    def follow(self) -> Job:
-        """Show the output until the job is over, and return the job."""
-        watch = Watch(self._control, [self._id])
-        while True:
-            watch.look()
-            job = self._control.store.job(self._id)
-            assert job is not None
-            runs = runs_of(self._control.store.attempts(self._id))  # read before the files, so that none is missed
-            if self._catch_up(runs):
-                watch.hurry()
-            if isinstance(job.state, Ended):
-                self._close()
-                self._output.end()
-                return job
-            if not isinstance(job.state, Active) and time.monotonic() >= self._why_at:
-                self._why_at = time.monotonic() + WHY_INTERVAL
-                self._say(why_waits(self._control, job))
-            watch.sleep()
+    def catch_up(self, job: Job) -> bool:
+        """Show what the job has written since the last call; whether there was any. The last call closes its files."""
+        came = self._catch_up(runs_of(self._control.store.attempts(self.id))) if job.attempts else False
+        if isinstance(job.state, Ended):
+            self._close()
+            self._output.end()
+        return came
+
+    def say_why(self, job: Job) -> None:
+        """Say from time to time what a job waits for."""
+        if not isinstance(job.state, Active | Ended) and time.monotonic() >= self._why_at:
+            self._why_at = time.monotonic() + WHY_INTERVAL
+            self._say(why_waits(self._control, job))
 
     def _catch_up(self, runs: Sequence[AttemptRow]) -> bool:
         """Show new output of the runs; whether there was any."""
@@ -248,7 +279,7 @@ class Follower:
                 break
             self._close()
             self._run += 1
-            self._say(f"{self._run}. run")
+            self._say(f"{self._shown}: run {self._run}")
         return came
 
     def _drain(self) -> bool:
@@ -269,3 +300,27 @@ class Follower:
         if text != self._said:
             self._said = text
             warn(printable(text))
+
+
+MOST_FOLLOWED = 1000
+"""Jobs that are followed at the same time: each that runs has its files open."""
+
+
+def follow(control: Control, followers: Sequence[Follower]) -> list[Job]:
+    """Show the output of all jobs until they are over, and return the jobs."""
+    watch = Watch(control, [one.id for one in followers])
+    ended: dict[int, Job] = {}
+    while len(ended) < len(followers):
+        watch.look()
+        # The jobs are read before their files, so that nothing is missed.
+        waited = [one for one in followers if one.id not in ended]
+        jobs = {job.id: job for job in queries.jobs_of(control.store, [one.id for one in waited])}
+        for one in waited:
+            if one.catch_up(jobs[one.id]):
+                watch.hurry()
+        ended |= {job_id: job for job_id, job in jobs.items() if isinstance(job.state, Ended)}
+        if not any(isinstance(job.state, Active | Ended) for job in jobs.values()):
+            waited[0].say_why(jobs[waited[0].id])
+        if len(ended) < len(followers):
+            watch.sleep()
+    return [ended[one.id] for one in followers]

@@ -7,8 +7,10 @@ from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from stoker.core.text import printable
-from stoker.queue.view_model import LETTERS, DeviceLine, JobLine
+from stoker.queue.view_model import LETTERS, JobLine
 
 if TYPE_CHECKING:
     from stoker.queue.history_view import PastLine
@@ -52,6 +54,8 @@ JOB_COLUMNS: Columns = {
     "LIMIT": "limit_seconds",
     "START": lambda job: job.started or job.expected_start,
     "END": lambda job: getattr(job, "ended", None) or job.expected_end,  # only JobDetails have it
+    "PROGRESS": lambda job: "" if job.progress is None else f"{job.progress:.3f}",
+    "PLACE": "place",
     "PRIORITY": "priority",
     "GROUP": "group",
     "RUN": "run",
@@ -108,9 +112,27 @@ DEVICE_COLUMNS: Columns = {
     "DRAINED": lambda device: (device.drained.note or "drained") if device.drained else "",
     "PROBLEM": "problem",
 }
+GROUP_COLUMNS: Columns = {
+    "GROUP": "group",
+    "RUNNING": "active",
+    "WAITING": "waiting",
+    "HELD": "held",
+    "GPUS": "gpus",
+    "LIMIT": "limit",
+}
+USER_COLUMNS: Columns = {
+    "USER": "user",
+    "RUNNING": "running",
+    "GPUS": "gpus",
+    "VRAM": lambda user: "all" if user.vram_bytes is None else user.vram_bytes,
+    "WAITING": "waiting",
+    "WAITING_GPUS": "waiting_gpus",
+    "SINCE": "waiting_since",
+    "GPU_HOURS": lambda user: None if user.recent_gpu_hours is None else f"{user.recent_gpu_hours:.4f}",
+}
 
 
-def plain_lines(lines: Iterable[JobLine | PastLine | DeviceLine], columns: Columns) -> Iterator[str]:
+def plain_lines(lines: Iterable[Struct], columns: Columns) -> Iterator[str]:
     """A header and a line each; unknown is `-`, and no text can end a field or the line."""
     yield "\t".join(columns)
     yield from ("\t".join(field or "-" for field in fields) for fields in _fields(lines, columns))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import termios
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from stoker.cli.views.status import memory_cells
+from stoker.cli.views.counts import counts_line
+from stoker.cli.views.gpus import memory_cells
 from stoker.cli.views.text import (
     EMPTY,
     GAP,
@@ -33,15 +36,11 @@ from stoker.core.job import JobEvent
 from stoker.core.text import printable
 from stoker.core.units import count_text, duration_text, size_text
 from stoker.queue.run_view import Recent
-from stoker.queue.view_model import DeviceLine, JobLine, Notice, RunCounts, RunStatus
+from stoker.queue.view_model import DeviceLine, JobLine, Notice, RunStatus
 
 SPARE_ROWS = 2
 """Rows of the terminal that stay free, so that messages above the display can be read."""
-SPARE_COLUMNS = 4
-"""Columns of the last line that stay free, for the ^C that a terminal echoes there."""
 MOST_NOTICES = 10
-LONGEST_BAR = 40
-SHORTEST_BAR = 8
 LEAST_SAID = 16
 """Columns for a failure's own words; the command that shows its log is left out if there are fewer."""
 
@@ -77,7 +76,14 @@ def render_run(status: RunStatus, width: int, height: int) -> list[Line]:
     room -= len(news)
     above = [EMPTY] if room >= 2 else []
     below = [EMPTY] if room >= 2 and news else []
-    lines = [_heading(status, width), *above, *rows, *below, *news, counts_line(status, width)]
+    lines = [
+        _heading(status, width),
+        *above,
+        *rows,
+        *below,
+        *news,
+        counts_line(status.counts, status.elapsed, status.left, width),
+    ]
     return [clipped(line, width) for line in lines]
 
 
@@ -95,38 +101,6 @@ def _near(path: str) -> str:
     if path.startswith(here + "/"):
         return "." + path.removeprefix(here)
     return "~" + path.removeprefix(home) if path.startswith(home + "/") else path
-
-
-def counts_line(status: RunStatus, width: int) -> Line:
-    """`━━━━━━───  6/24  5 ok 1 failed 6 running 12 waiting  [01:24<03:40]`."""
-    counts, room = status.counts, width - SPARE_COLUMNS
-    clock = f"[{duration_text(status.elapsed)}<{rough_text(status.left)}]"
-    line = next((line for line in _counts(counts, clock) if line_cells(line) <= room), None)
-    if line is None:
-        return (Span(f" {counts.ended}/{counts.total}"),)
-    space = min(LONGEST_BAR, room - line_cells(line) - 1)
-    space = space if space >= SHORTEST_BAR else 0
-    good, over = (count * space // max(1, counts.total) for count in (counts.ok, counts.ended))
-    bar = Span("━" * good, "good"), Span("━" * (over - good), "bad"), Span("─" * (space - over), "faint")
-    return (Span(" "), *bar, *line)
-
-
-def _counts(counts: RunCounts, clock: str) -> Iterator[Line]:
-    """The counts in words, then ever shorter."""
-    share = f" {counts.ended}/{counts.total}{'+' if counts.open_ended else ''}  "
-    failed = [Span(f"{counts.failed} failed ", "bad")] if counts.failed else []
-    rest = f"{counts.running} running {counts.waiting} waiting  "
-    yield Span(share), Span(f"{counts.ok} ok ", "good"), *failed, Span(rest), Span(clock, "faint")
-    yield Span(share), Span(f"{counts.ok} ok ", "good"), *failed, Span(f" {clock}", "faint")
-    yield Span(share), *failed
-
-
-def rough_text(seconds: float | None) -> str:
-    """An estimate, rounded up to no more digits than it deserves; `?` if unknown."""
-    if seconds is None:
-        return "?"
-    step = 5 if seconds < 120 else 30 if seconds < 1200 else 300
-    return duration_text(-(-seconds // step) * step)
 
 
 # -- devices -------------------------------------------------------------------------------------
@@ -291,6 +265,36 @@ STYLES: dict[Look, str] = {
 """The looks of views/text.py in rich's words."""
 
 
+_LOCAL_FLAGS = 3
+"""Their place in the attributes of a terminal."""
+
+
+class Keyboard:
+    """Keeps the terminal from echoing keys into the display: a newline would move it and leave a copy."""
+
+    def __init__(self) -> None:
+        self._before: list[Any] | None = None
+
+    def silence(self) -> None:
+        with contextlib.suppress(OSError, termios.error):
+            if self._before is None and _owns_terminal():
+                self._before = termios.tcgetattr(0)
+                termios.tcsetattr(
+                    0, termios.TCSANOW, [*self._before[:3], self._before[3] & ~termios.ECHO, *self._before[4:]]
+                )
+
+    def restore(self) -> None:
+        with contextlib.suppress(OSError, termios.error):
+            if self._before is not None and _owns_terminal():
+                termios.tcsetattr(0, termios.TCSANOW, self._before)
+        self._before = None
+
+
+def _owns_terminal() -> bool:
+    """Whether we run in the foreground: from the background, a change of the terminal would stop us."""
+    return os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
+
+
 class LiveView:
     """Redraws a few lines at the bottom of the terminal, and removes them when it is closed."""
 
@@ -310,6 +314,7 @@ class LiveView:
         self._due = 0.0
         self._drawn: object = None
         self._gone = False
+        self._keyboard = Keyboard()
 
     def happened(self, job_event: JobEvent) -> None:
         self.recent.note(job_event)
@@ -328,6 +333,7 @@ class LiveView:
         if (lines, size) == self._drawn:
             return
         self._drawn = (lines, size)
+        self._keyboard.silence()
         self._on_terminal(self._live.start)
         self._on_terminal(lambda: self._live.update(drawing(lines), refresh=True))
 
@@ -336,6 +342,7 @@ class LiveView:
 
     def close(self) -> None:
         self._on_terminal(self._live.stop)
+        self._keyboard.restore()
 
     def _on_terminal(self, act: Callable[[], object]) -> None:
         """Ignore a terminal that is gone: the run goes on without it."""

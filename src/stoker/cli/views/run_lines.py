@@ -13,10 +13,11 @@ from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Starte
 from stoker.core.launch import INHERIT
 from stoker.core.text import after, outcome, printable, shortened, title
 from stoker.core.units import count_text, duration_text, size_text
-from stoker.queue.run_view import FinishedRun, newest_log, saved_seconds
+from stoker.queue.failure import newest_log, said_at_end
+from stoker.queue.run_view import FinishedRun, saved_seconds
 from stoker.queue.view_model import amount_now
 from stoker.queue.view_text import oom_advice, sparing_text
-from stoker.store.logs import Tail, last_line
+from stoker.store.logs import Tail
 
 SHOWN_FAILURES = 10
 
@@ -128,8 +129,11 @@ def _clock(second: int) -> str:
 # -- the summary ---------------------------------------------------------------------------------
 
 
-def summary_lines(run: FinishedRun, again: str, logs: str = "stoker logs") -> list[str]:
-    """The summary, fit for pasting into a message; `again` and `logs` are the commands to type next."""
+def summary_lines(run: FinishedRun, again: str, logs: str = "stoker logs", folder: str = "") -> list[str]:
+    """The summary, fit for pasting into a message; `again` and `logs` are the commands to type next.
+
+    `folder` is the directory of the logs.
+    """
     tally = run.tally
     wall = time.time() - run.started
     parts = [f"{tally.results['done']} ok"]
@@ -146,6 +150,8 @@ def summary_lines(run: FinishedRun, again: str, logs: str = "stoker logs") -> li
     hidden = sum(count for result, count in tally.results.items() if result != "done") - SHOWN_FAILURES
     if hidden > 0:
         lines.append(f"  … and {hidden} more")
+    if folder:
+        lines.append(f"  logs: {folder}/")
     if again and (tally.failures or run.waiting):
         lines.append(f"  run what is missing: {again}")
     return lines
@@ -154,7 +160,7 @@ def summary_lines(run: FinishedRun, again: str, logs: str = "stoker logs") -> li
 def _failure_line(run: FinishedRun, job: Job, logs: str) -> str:
     assert isinstance(job.state, Ended)
     log = newest_log(run.store, job.id)
-    said = printable(job.state.note) or (last_line(log) if log else "")
+    said = said_at_end(job.state.note, log)
     advice = _advice(run, job, logs) if job.state.result == "oom" else ""
     said = f"{said.partition(': ')[0]}; {advice}" if advice else shortened(said, 100)
     show = f"  [{logs} {job.id}]" if os.path.exists(log) else ""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from math import log
 from pathlib import Path
+from textwrap import wrap
 
 from stoker.cli.views.text import EMPTY, Column, Line, Span, clipped, table_lines
 from stoker.core.text import printable
@@ -49,7 +50,8 @@ def text_lines(report: Report, width: int) -> list[Line]:
     load = "all at once" if found.offered_load is None else f"offered load {found.offered_load:.2f}"
     heading = f"{count_text(found.jobs, 'job')} of {printable(Path(found.trace).name)} on {found.gpus} · {load}"
     lines = [(Span(heading, "heading"),), *_table(found.policies, width), EMPTY, *_plot(report, width)]
-    return [clipped(line, width) for line in lines]
+    summary = [EMPTY, *((Span(line),) for line in wrap(printable(found.summary), width - 1))] if found.summary else []
+    return [clipped(line, width) for line in [*lines, *summary]]
 
 
 def _table(policies: Sequence[Told], width: int) -> list[Line]:

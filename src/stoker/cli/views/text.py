@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple, TextIO
 
-from stoker.core.text import printable
+from stoker.core.text import on_one_line, printable
 
-Look = Literal["", "heading", "simulated", "good", "bad", "odd", "faint", "id"]
+Look = Literal["", "heading", "simulated", "good", "bad", "odd", "faint", "id", "light", "moderate", "heavy"]
 
 
 class Span(NamedTuple):
@@ -56,6 +56,18 @@ def clip(text: str, width: int) -> str:
     return "".join(kept) + "…" if width > 0 else ""
 
 
+def clip_middle(text: str, width: int) -> str:
+    """The text in at most so many columns, with `…` after its first third: commands differ at their end."""
+    if cells(text) <= width:
+        return text
+    head = clip(text, max(1, width // 3)) if width > 0 else ""
+    room = width - cells(head)
+    tail = text[len(text) - max(0, room) :]
+    while tail and cells(tail) > room:
+        tail = tail[1:]
+    return head + tail
+
+
 def padded(text: str, width: int) -> str:
     return text + " " * (width - cells(text))
 
@@ -90,7 +102,7 @@ def heading(parts: Iterable[str], width: int, *, simulated: bool) -> Line:
 
 def one_line(text: str) -> str:
     """A command or a name, escaped and on one line; no terminal shows more than 2000 characters of it."""
-    return printable(text[:LONGEST_TEXT].strip().replace("\\\n", " ").replace("\n", "; "))
+    return printable(on_one_line(text[:LONGEST_TEXT]))
 
 
 def or_dash(value: object, form: str = "{}") -> str:
@@ -116,18 +128,26 @@ class Column(NamedTuple):
 
 
 def table_lines(
-    columns: Sequence[Column], title: str | None, last: Sequence[Line], width: int, least: int
+    columns: Sequence[Column],
+    title: str | None,
+    last: Sequence[Line],
+    width: int,
+    least: int,
+    *,
+    fit: Callable[[Line, int], Line] = lambda line, room: line,
 ) -> list[Line]:
     """A header, unless the last column's title is None, and a line for each row.
 
-    Columns are dropped until at least `least` cells are left for the last one.
+    Columns are dropped until at least `least` cells are left for the last one. `fit` shortens a cell of the last column
+    to the room that it has; else the end of the line is cut.
     """
     kept = [(column, _width(column)) for column in columns]
     spare = sorted((one for one in kept[1:] if not one[0].always), key=lambda one: -one[0].weight)
     while spare and 1 + sum(wide + len(column.gap) for column, wide in kept) + least > width:
         kept.remove(spare.pop())
+    room = width - 1 - sum(wide + len(column.gap) for column, wide in kept)
     rows = [
-        (*(span for column, wide in kept for span in _cell(column, column.cells[number], wide)), *rest)
+        (*(span for column, wide in kept for span in _cell(column, column.cells[number], wide)), *fit(rest, room))
         for number, rest in enumerate(last)
     ]
     if title is not None:
@@ -162,6 +182,23 @@ GIB = 2**30
 HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
+GPU_LOADS = (10, 75)
+MEMORY_LOADS = (10, 80)
+"""Percent from which on a load is moderate, and heavy; nvitop uses the same."""
+
+
+def load_look(percent: float, loads: tuple[int, int]) -> Look:
+    return "light" if percent < loads[0] else "moderate" if percent < loads[1] else "heavy"
+
+
+def load_bar(columns: int, percent: int | None) -> Line:
+    """How busy a GPU is; blank if unknown."""
+    if percent is None:
+        return (Span(" " * columns),)
+    busy = min(columns, max(round(percent * columns / 100), int(percent > 0)))
+    return Span("█" * busy, load_look(percent, GPU_LOADS)), Span("░" * (columns - busy), "faint")
+
+
 def memory_bar(columns: int, total: int | None, ours: int = 0, reserved: int = 0, others: int = 0) -> Line:
     """Held by our jobs, reserved for them but not used yet, of others, and free; blank if the total is unknown."""
     if not total:
@@ -172,9 +209,10 @@ def memory_bar(columns: int, total: int | None, ours: int = 0, reserved: int = 0
     )
     foreign = min(columns - held, foreign)
     unused = max(0, min(columns - foreign, round(reserved * columns / total)) - held)
+    look = load_look(100 * (ours + others) / total, MEMORY_LOADS)
     return (
-        Span("█" * held, "good"),
-        Span("▒" * unused, "good"),
+        Span("█" * held, look),
+        Span("▒" * unused, look),
         Span("▓" * foreign, "odd"),
         Span("░" * (columns - held - unused - foreign), "faint"),
     )
@@ -212,6 +250,9 @@ _CODES: dict[Look, str] = {
     "odd": "35",
     "faint": "2",
     "id": "1",
+    "light": "32",
+    "moderate": "33",
+    "heavy": "31",
 }
 """Only the terminal's own colours, and none that is hard to read on a light or a dark background."""
 

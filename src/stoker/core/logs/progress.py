@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -128,3 +129,165 @@ def _rate_by_eta(line: str, left: int) -> float | None:
     parts = [int(part) for part in found.groups() if part]
     seconds = sum(part * 60**place for place, part in enumerate(reversed(parts)))
     return left / seconds if seconds else None
+
+
+# -- how much of the whole job is done -----------------------------------------------------------
+
+
+class Progress(NamedTuple):
+    """How much of a job is done."""
+
+    fraction: float
+    left: float | None = None
+    """Seconds left, where the log or the reports tell; else they follow from the time so far."""
+
+
+class _Shown(NamedTuple):
+    """A count that a log line shows."""
+
+    family: tuple[str, int]
+    """Its description without numbers, and its total: the same for all lines of a bar."""
+    done: int
+    total: int
+    place: int
+    """Where its line ends in the text."""
+    elapsed: float | None = None
+    left: float | None = None
+    is_inner: bool = False
+    """Whether the line shows that this is the loop inside an epoch."""
+
+    @property
+    def fraction(self) -> float:
+        return self.done / self.total
+
+
+class _Epoch(NamedTuple):
+    completed: int
+    total: int
+    place: int
+    is_current: bool
+    """Whether the line names the epoch that runs, not those that are complete; a loop inside it shows which."""
+
+
+NEARLY = 0.99
+"""The most that is shown of a running job: its log may not show all that it has to do."""
+LATE = 0.5
+"""A bar that has run for less than this part of the job's time is a loop inside the job, or a part of it."""
+_TQDM = (
+    r"^(?P<what>[^|\n]{0,200}?)\b\d{1,3}%\|[^|\n]{0,400}\|\s{0,8}"
+    rf"(?P<done>{_COUNT[1:-1]})/(?P<total>{_COUNT[1:-1]})\s{{0,4}}\[(?P<elapsed>[\d:]{{4,12}})<(?P<left>[\d:]{{4,12}})?"
+)
+_KERAS = rf"^\s{{0,12}}{_COUNT}/{_COUNT}\s{{1,4}}(?:\[[=>.]|[━╸╺─])"
+_RICH = rf"[━╸╺─]\s{{1,4}}{_COUNT}/{_COUNT}(?![\w/.])"
+_EPOCH = r"(?i:\bepochs?)\b['\"]?[ \t:=#\[(]{0,4}(\d{1,7})\s?(?:/|of)\s?(\d{1,7})(?![\w.])"
+_EPOCH_BAR = r"(?im)^[ \t]{0,8}epochs?\b[ \t:]{0,4}\d{1,3}%\|[^|\n]{0,400}\|\s{0,8}(\d{1,7})/(\d{1,7})\b"
+_EPOCH_ALONE = r"(?i:\bepochs?)\b"
+
+
+def read_progress(text: str, ran: float) -> Progress | None:
+    """The progress of a job that has run for so many seconds; None where its log does not show that of the whole job.
+
+    Epochs count more than the loops inside them, which begin again with each. A loop that has begun again, or began
+    late, does not tell how much of the job is done.
+    """
+    plain = without_colours(text[-_TAIL:]).replace("\r", "\n")
+    shown = list(_shown_counts(plain))
+    epoch = _last_epoch(plain)
+    if epoch is not None:
+        return _by_epochs(epoch, [one for one in shown if one.place >= epoch.place])
+    return _by_loop(shown, ran)
+
+
+def _last_epoch(text: str) -> _Epoch | None:
+    bars = list(pattern(_EPOCH_BAR).finditer(text))
+    named = list(pattern(_EPOCH).finditer(text))
+    last = max([*bars[-1:], *named[-1:]], key=lambda found: found.end(), default=None)
+    if last is None:
+        return None
+    done, total = int(last[1]), int(last[2])
+    line_end = text.find("\n", last.end())
+    rest = text[last.end() : line_end if line_end >= 0 else None][:_WIDTH]
+    if not 0 < total <= 10**7 or done > total:
+        return None
+    if last in bars:
+        return _Epoch(done, total, last.end(), is_current=False)
+    if "━" in rest:  # Lightning counts from 0 to total
+        return _Epoch(done, total + 1, last.end(), is_current=False)
+    from_zero = any(int(found[1]) == 0 and found[2] == last[2] for found in named)
+    return _Epoch(done + from_zero, total, last.end(), is_current=True)
+
+
+def _by_epochs(epoch: _Epoch, inside: list[_Shown]) -> Progress:
+    """With the part of the running epoch that the loop inside it shows."""
+    completed = float(epoch.completed)
+    if inside:
+        completed += inside[-1].fraction - epoch.is_current
+    return Progress(max(0.0, min(completed / epoch.total, NEARLY)))
+
+
+def _by_loop(shown: list[_Shown], ran: float) -> Progress | None:
+    """The last loop that has not begun again, and has run for most of the time."""
+    last: dict[tuple[str, int], _Shown] = {}
+    repeated = set()
+    for one in shown:
+        if one.family in last and one.done < last[one.family].done:
+            repeated.add(one.family)
+        last[one.family] = one
+    whole = [
+        one
+        for one in last.values()
+        if one.family not in repeated
+        and not one.is_inner
+        and one.done < one.total
+        and (one.elapsed is None or one.elapsed >= LATE * ran)
+    ]
+    found = max(whole, key=lambda one: one.place, default=None)
+    return None if found is None else Progress(min(found.fraction, NEARLY), found.left)
+
+
+def _shown_counts(text: str) -> Iterator[_Shown]:
+    """Counts with a total in the last lines, from the first to the last."""
+    end = 0
+    lines = text.split("\n")
+    skipped = max(0, len(lines) - _LINES)
+    end = sum(len(line) + 1 for line in lines[:skipped])
+    for line in lines[skipped:]:
+        end += len(line) + 1
+        if "/" in line and (found := _shown_count(line[:_WIDTH], end)):
+            yield found
+
+
+def _shown_count(line: str, place: int) -> _Shown | None:
+    if pattern(_BYTES).search(line):  # a download
+        return None
+    is_inner = pattern(_EPOCH_ALONE).search(line) is not None
+    if found := pattern(_TQDM).search(line):
+        done, total = _number(found["done"]), _number(found["total"])
+        family = pattern(r"\d+").sub("", found["what"]).strip()
+        elapsed, left = _clock_seconds(found["elapsed"]), _clock_seconds(found["left"])
+        if pattern(_EPOCH_BAR).search(line):  # the loop over the epochs itself
+            return None
+    else:
+        counted = _inner_or_steps(line)
+        if counted is None:
+            return None
+        done, total, family, elapsed, left = *counted[:2], counted[2], None, None
+        is_inner = is_inner or counted[2] == "keras"
+    return _Shown((family, total), done, total, place, elapsed, left, is_inner) if total > 1 and done <= total else None
+
+
+def _inner_or_steps(line: str) -> tuple[int, int, str] | None:
+    for form, family in ((_KERAS, "keras"), (_RICH, "keras"), (_COUNTS[2], "steps"), (_COUNTS[3], "brackets")):
+        for found in pattern(form).finditer(line):
+            before = line[max(0, found.start() - 12) : found.start() + 1]
+            if not pattern(r"(?i:\bepochs?)[\s:\[(]*$").search(before):
+                return _number(found[1]), _number(found[2]), family
+    return None
+
+
+def _clock_seconds(text: str | None) -> float | None:
+    """`1:02:03` or `02:03` in seconds."""
+    parts = (text or "").split(":")
+    if not 2 <= len(parts) <= 3 or not all(part.isdecimal() for part in parts):
+        return None
+    return float(sum(int(part) * 60**place for place, part in enumerate(reversed(parts))))

@@ -116,8 +116,10 @@ class _Ahead:
         if until is not None and self._expects(job) is not None:
             self.ends[job.id] = until
         self.played.append(_Played(len(start.devices), self.moment, until))
-        worker, caps = f"#{job.id}", caps_of(job)
-        self._slots.append(Slot(worker, job.id, start.resources, start.devices, until, caps=caps, kind=job.kind))
+        worker, caps, since = f"#{job.id}", caps_of(job), self.moment
+        self._slots.append(
+            Slot(worker, job.id, start.resources, start.devices, until, caps=caps, since=since, kind=job.kind)
+        )
 
     def _until(self, slot: Slot) -> float | None:
         if slot.until is not None or self._typical is None:

@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from stoker.core.job import Job
-from stoker.core.planner.order import Order
+from stoker.core.planner.order import Order, Standing
 from stoker.core.planner.queue import Cap, Group, Shape, WaitingJobs, Wants, roughly
 from stoker.core.spec import Resources
 
@@ -24,6 +24,7 @@ Thing = TypeVar("Thing")
 
 Estimate = Callable[[Shape], Resources]
 """The resources to reserve for jobs of a shape."""
+JobsOf = Callable[[Group], Iterator[Job]]
 
 
 class LaneKey(NamedTuple):
@@ -119,9 +120,9 @@ class Row:
         """The oldest job."""
         return next(iter(self.lanes.first.groups.first))
 
-    def oldest(self, most: int) -> Iterator[Job]:
-        """So many of the oldest jobs."""
-        walks = [Cursor(lane.key, lane.groups).walk() for lane in islice(self.lanes, most)]
+    def oldest(self, most: int, jobs_of: JobsOf = iter) -> Iterator[Job]:
+        """So many of the oldest jobs, among those of each group that `jobs_of` gives."""
+        walks = [Cursor(lane.key, lane.groups, jobs_of).walk() for lane in islice(self.lanes, most)]
         return islice(merge(*walks, key=lambda job: job.id), most)
 
     @property
@@ -133,8 +134,9 @@ class Row:
 class Cursor:
     """Walks through the jobs of a lane by age, without changing the lane; false at its end."""
 
-    def __init__(self, key: LaneKey, groups: Iterable[Group]) -> None:
+    def __init__(self, key: LaneKey, groups: Iterable[Group], jobs_of: JobsOf = iter) -> None:
         self.key = key
+        self._jobs_of = jobs_of
         self._groups = iter(groups)
         self._next = next(self._groups, None)
         self._open: list[tuple[int, Job, Iterator[Job]]] = []
@@ -173,7 +175,7 @@ class Cursor:
 
     def split(self, work: float) -> Cursor:
         """Take the group of the current job, which is now other work, out of this walk into one of its own."""
-        alone = Cursor(self.key._replace(work=work), ())
+        alone = Cursor(self.key._replace(work=work), (), self._jobs_of)
         alone._open.append(heappop(self._open))
         self._fill()
         return alone
@@ -198,7 +200,7 @@ class Cursor:
     def _fill(self) -> None:
         """Open the groups whose oldest job is older than all jobs of open groups."""
         while self._next is not None and (not self._open or self._next.oldest < self._open[0][0]):
-            jobs = iter(self._next)
+            jobs = self._jobs_of(self._next)
             job = next(jobs)
             heappush(self._open, (job.id, job, jobs))
             self._next = next(self._groups, None)
@@ -278,6 +280,12 @@ class Lanes:
 
     def __iter__(self) -> Iterator[Lane]:
         return iter(self._lanes.values())
+
+    def standings(self, order: Order, most: int) -> list[Standing]:
+        """The first jobs in the order of the plan, one for each array. Lanes must have been refreshed."""
+        walks = [row.oldest(most, Group.heads) for row in self._rows.values()]
+        jobs = merge(*walks, key=lambda job: (-job.spec.priority, order.key(job), job.id))
+        return [order.standing(job, self._waiting.tasks(job)) for job in islice(jobs, most)]
 
     def learnt(self, kind: str) -> None:
         """Refile the jobs of a kind of which more is known now, at the next refresh."""

@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from math import ceil, inf, log2
 
+from msgspec import Struct
+
 from stoker.core.job import Job
+from stoker.core.planner.reasons import Outranked
 from stoker.core.settings import Policy
 
 LEAST_WORK = 60.0
@@ -15,6 +18,31 @@ MOST_WORK = 4 * 86400.0
 """GPU-seconds; a job that takes more counts as this, so that it is not passed for ever."""
 HEAD_START = 60.0
 """Seconds added to the waiting time, so that among new jobs the short ones go first."""
+
+LEAST_RATIO = 0.1
+"""Smaller ratios are not shown: the jobs are so new that only their work decides."""
+
+
+class Standing(Struct, frozen=True, array_like=True):
+    """The figures that decide on the place of a waiting job, or of the first task of an array."""
+
+    job: int
+    tasks: int
+    """How many tasks it stands for."""
+    priority: int
+    submitted: float
+    seconds: float
+    """How long it is expected to run."""
+    known: bool
+    """Whether a limit or history tells that; else a default counts."""
+    gpus: int
+    batch: int = 0
+    """How many jobs of its batch are running."""
+
+    @property
+    def work(self) -> float:
+        """GPU-seconds that count: its own, once for itself and once for each running job of its batch."""
+        return self.seconds * max(1, self.gpus) * (1 + self.batch)
 
 
 class Order:
@@ -53,6 +81,20 @@ class Order:
             return seconds
         return rounded_work(seconds * (1 + self._running[job.kind] if job.kind else 1))
 
+    def standing(self, job: Job, tasks: int = 1) -> Standing:
+        """The figures of a job, or of an array by its first task."""
+        known = self.expects(job)
+        return Standing(
+            job.id,
+            tasks,
+            job.spec.priority,
+            job.submitted,
+            round(self._policy.unknown if known is None else known, 1),
+            known is not None,
+            job.spec.resources.gpus,
+            self._running[job.kind] if job.kind else 0,
+        )
+
     def running(self) -> dict[str, int]:
         """How many jobs of each kind run, without the starts to come."""
         return dict(self._running)
@@ -64,3 +106,30 @@ class Order:
 def rounded_work(seconds: float) -> float:
     """GPU-seconds within the bounds, rounded up to a power of two."""
     return 2.0 ** ceil(log2(min(max(seconds, LEAST_WORK), MOST_WORK)))
+
+
+def times_waited(one: Standing, now: float) -> float:
+    """The waiting time of a job as a multiple of its work."""
+    return max(0.0, now - one.submitted) / max(one.work, LEAST_WORK)
+
+
+def outranked(ours: Standing, first: Standing, policy: Policy, now: float) -> Outranked:
+    """Why another waiting job goes before ours."""
+    if first.priority != ours.priority:
+        return Outranked(first.job, "priority", first.priority, ours.priority)
+    if policy.order == "age":
+        return Outranked(first.job, "older")
+    if policy.order == "shortest":
+        return Outranked(first.job, "shorter")
+    if now - first.submitted >= policy.overdue:
+        return Outranked(first.job, "overdue", policy.overdue)
+    theirs, own = rounded_work(first.work), rounded_work(ours.work)
+    if theirs == own:
+        return Outranked(first.job, "alike")
+    ratios = times_waited(first, now), times_waited(ours, now)
+    if ratios[0] <= ratios[1]:  # rounding decided, or the head start of new jobs
+        ratios = (now - first.submitted + HEAD_START) / theirs, (now - ours.submitted + HEAD_START) / own
+    if ratios[0] < LEAST_RATIO:
+        return Outranked(first.job, "smaller")
+    decides = ratios[1] * (1 + ours.batch) >= ratios[0]
+    return Outranked(first.job, "waited", *ratios, batch=ours.batch if decides else 0)

@@ -213,9 +213,9 @@ class _Planner:
         """The first blocked job, where the policy lets no job pass it."""
 
     def head(self, source: Row | Cursor) -> _Head:
+        # The key by the work of the lane: if that of its first job has grown, the job must not hide those after it.
         job = source.job
-        work = source.key.work if isinstance(source, Row) else self._order.work(job)
-        return _Head(-source.priority, self._order.key(job, work), job.id, job, source)
+        return _Head(-source.priority, self._order.key(job, source.key.work), job.id, job, source)
 
     def serve(self, heads: list[_Head], attempt: Callable[[Job, LaneKey], Start | Reason], depth: int = 0) -> None:
         """Try the jobs in order until each lane is empty or blocked; `depth` as in `_refuse`."""
@@ -429,7 +429,8 @@ class _Planner:
         elif self._policy.passing == "reserved" and self._reservation is None:
             self._reservation = self._prospects.reserve(job, resources)
         elif self._reservation and choose(offers, resources.gpus, resources.required) is not None:
-            return KeptFree(self._reservation.job, self._reservation.gpus)
+            known = self._reservation.moment if self._reservation.sure else None
+            return KeptFree(self._reservation.job, self._reservation.gpus, known)
         return self._prospects.why_blocked(resources)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -90,7 +90,7 @@ class Group:
     Ids are kept sorted and removed lazily: an id counts while the table of jobs has a job of this shape for it.
     """
 
-    __slots__ = ("_head", "_ids", "_jobs", "_size", "shape")
+    __slots__ = ("_arrays", "_head", "_ids", "_jobs", "_size", "shape")
 
     def __init__(self, shape: Shape, jobs: dict[int, Job]) -> None:
         self.shape = shape
@@ -98,6 +98,8 @@ class Group:
         self._ids: list[int] = []
         self._head = 0
         self._size = 0
+        self._arrays: dict[int, tuple[int, int]] = {}
+        """How many tasks of each array are here, and the largest id that was."""
 
     def __len__(self) -> int:
         return self._size
@@ -106,6 +108,21 @@ class Group:
         for job_id in islice(self._ids, self._head, None):
             if job := self._job(job_id):
                 yield job
+
+    def heads(self) -> Iterator[Job]:
+        """The jobs oldest first, of each array only the first task: its tasks have consecutive ids."""
+        position = self._head
+        while position < len(self._ids):
+            job = self._job(self._ids[position])
+            position += 1
+            if job is not None:
+                yield job
+                if job.array:
+                    position = bisect_right(self._ids, self._arrays[job.array][1], position)
+
+    def tasks(self, array: int) -> int:
+        """How many tasks of an array are in the group."""
+        return self._arrays.get(array, (0, 0))[0]
 
     @property
     def oldest(self) -> int:
@@ -119,9 +136,13 @@ class Group:
             return position - self._head
         return sum(self._job(other) is not None for other in islice(self._ids, self._head, position))
 
-    def enter(self, job_id: int) -> None:
-        """Add an id that is already in the table of jobs."""
+    def enter(self, job: Job) -> None:
+        """Add the id of a job that is already in the table of jobs."""
+        job_id = job.id
         self._size += 1
+        if job.array:
+            count, last = self._arrays.get(job.array, (0, 0))
+            self._arrays[job.array] = count + 1, max(last, job_id)
         ids, head = self._ids, self._head
         if not ids or job_id > ids[-1]:
             ids.append(job_id)
@@ -134,9 +155,13 @@ class Group:
             if ids[position] != job_id:
                 ids.insert(position, job_id)
 
-    def leave(self) -> None:
-        """Note that one id is no longer in the table of jobs."""
+    def leave(self, job: Job) -> None:
+        """Note that a job is no longer in the table of jobs."""
         self._size -= 1
+        if job.array:
+            count, last = self._arrays.pop(job.array)
+            if count > 1:
+                self._arrays[job.array] = count - 1, last
         ids = self._ids
         while self._head < len(ids) and self._job(ids[self._head]) is None:
             self._head += 1
@@ -176,7 +201,7 @@ class WaitingJobs:
         if group is None:
             group = self._groups[shape] = Group(shape, self._jobs)
         self._jobs[job.id] = job
-        group.enter(job.id)
+        group.enter(job)
         self._touched.add(shape)
 
     def remove(self, job_id: int) -> Job | None:
@@ -186,7 +211,7 @@ class WaitingJobs:
             return None
         shape = shape_of(job)
         group = self._groups[shape]
-        group.leave()
+        group.leave(job)
         self._touched.add(shape)
         if not group:
             del self._groups[shape]
@@ -212,6 +237,10 @@ class WaitingJobs:
     def place(self, job: Job) -> int:
         """How many jobs of the same shape come before this one."""
         return self._groups[shape_of(job)].place(job.id)
+
+    def tasks(self, job: Job) -> int:
+        """How many tasks of the same array and shape there are; 1 for a job outside of arrays."""
+        return self._groups[shape_of(job)].tasks(job.array) if job.array else 1
 
 
 NotEligible = HeldBack | NotBefore | Behind | Short

@@ -41,10 +41,32 @@ class TooBusy(Struct, frozen=True, tag="too_busy"):
     first_to_end: int | None = None
 
 
-class KeptFree(Struct, frozen=True, tag="kept_free"):
-    """Devices are free, but reserved for an older or more important job."""
+class KeptFree(Struct, frozen=True, tag="kept_free", omit_defaults=True):
+    """Devices are free, but reserved for a job that goes first."""
 
     job: int
+    gpus: int
+    start: float | None = None
+    """When that job can start, where limits and history tell."""
+
+
+class Outranked(Struct, frozen=True, tag="outranked"):
+    """Another waiting job goes first."""
+
+    job: int
+    by: Literal["priority", "overdue", "waited", "smaller", "alike", "older", "shorter"]
+    theirs: float = 0.0
+    """Its priority, its waiting time as a multiple of its work, or the seconds after which a job goes first..."""
+    ours: float = 0.0
+    """... and the same of our job."""
+    batch: int = 0
+    """How many jobs of our batch are running, where that decides."""
+
+
+class UnknownDuration(Struct, frozen=True, tag="unknown_duration"):
+    """Neither a limit nor history tells how long a job takes, so a default counts."""
+
+    seconds: float
     gpus: int
 
 
@@ -178,6 +200,8 @@ Reason = (
     | MemoryShort
     | TooBusy
     | KeptFree
+    | Outranked
+    | UnknownDuration
     | Leased
     | Occupied
     | Draining
@@ -210,14 +234,17 @@ def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = 
             return f"needs {size_text(needed)}; {most}{_ends_first(first, name)}"
         case TooBusy(device, load, bound, first):
             return f"would keep GPU {device} {load}% busy; {bound}% is the most{_ends_first(first, name)}"
-        case KeptFree(job, gpus):
-            needs = f", which needs {gpus} GPUs" if gpus > 1 else ""
-            return f"what is free is kept for #{name(job)}{needs}"
+        case KeptFree(job, gpus, start):
+            needs = f" (needs {gpus})" if gpus > 1 else ""
+            then = "" if start is None else f" from {moment(start)}; this job may not end by then"
+            return f"free GPUs are reserved for #{name(job)}{needs}{then}"
         case NeverFits(text) | Unclaimable(text):
             return text
         case InCluster(since, words, expected):
             begun = words if since is None else f"in Slurm since {moment(since)}: {words}"
             return begun if expected is None else f"{begun}; expected {moment(expected)}"
+        case Outranked() | UnknownDuration():
+            return _of_the_order(reason, name)
         case Leased() | Occupied() | Draining() | Drained() | Unusable() | Yields():
             return _of_a_device(reason)
         case _:
@@ -240,6 +267,50 @@ def _of_a_device(reason: Leased | Occupied | Draining | Drained | Unusable | Yie
             return f"GPU {device}: {problem}"
         case Yields(owner, why):
             return f"gives way to {owner}, who has {why}" if owner else "gives way to an older run of yours"
+
+
+def _of_the_order(reason: Outranked | UnknownDuration, name: Name) -> str:
+    if isinstance(reason, UnknownDuration):
+        gpus = f" on {reason.gpus} GPUs" if reason.gpus > 1 else ""
+        return f"its duration is unknown and counts as {rough_duration(reason.seconds)}{gpus} (-t tells it)"
+    return f"job {name(reason.job)} goes first: {_advantage(reason)}"
+
+
+def _advantage(reason: Outranked) -> str:
+    theirs, ours = reason.theirs, reason.ours
+    match reason.by:
+        case "priority":
+            return f"priority {theirs:.0f}, this job {ours:.0f}"
+        case "overdue":
+            return f"it has waited more than {theirs / 86400:.0f} days"
+        case "waited":
+            running = f"; {count_text(reason.batch, 'job')} of its batch running" if reason.batch else ""
+            return f"it has waited {_times(theirs)} its expected work, this job {_times(ours)}{running}"
+        case "smaller":
+            return "it needs less GPU time, and both are new"
+        case "alike":
+            return "it is older and takes about as long"
+        case "older":
+            return "it is older"
+        case "shorter":
+            return "it is shorter or older"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}x" if ratio < 10 else f"{ratio:.0f}x"
+
+
+def rough_duration(seconds: float) -> str:
+    """`40s`, `30 min`, `2h10`, `3d 4h`: as exact as an estimate is."""
+    minutes = round(seconds / 60)
+    if seconds < 60:
+        return f"{seconds:.0f}s"
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours}h{minutes:02}" if minutes else f"{hours}h"
+    return f"{hours // 24}d {hours % 24}h"
 
 
 def _of_the_queue(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from stoker.core.job import Active, Job, Stopping, resources_of, slot_of
 from stoker.core.launch import attempt_key
 from stoker.core.planner.forecast import Forecast, Now, forecast
 from stoker.core.planner.lanes import Lanes
+from stoker.core.planner.order import Order, Standing
 from stoker.core.planner.plan import Plan, Start, plan
 from stoker.core.planner.queue import Shape, WaitingJobs
 from stoker.core.planner.reasons import Reason, Unclaimable
@@ -42,6 +44,7 @@ from stoker.sites.machine.fairshare import Sharing, Usage
 from stoker.sites.machine.learning import Learning
 from stoker.sites.machine.mps import POLL_INTERVAL
 from stoker.sites.machine.observation import REFRESH_INTERVAL, Observation
+from stoker.sites.machine.progress import ExpectedEnds
 from stoker.sites.machine.ref import adopted_lease, read_ref
 from stoker.sites.machine.shortages import Shortages
 from stoker.sites.machine.telemetry import Telemetry
@@ -49,6 +52,8 @@ from stoker.sites.machine.worker_events import WorkerEvents
 from stoker.store.engine_lock import leftover_workers
 from stoker.store.history import RunHistory
 
+LISTED_JOBS = 200
+"""Waiting jobs whose place in the order is shown: no screen lists more, unless it lists all."""
 SOON = 0.01
 """Seconds after which to plan again when another engine claimed a device first."""
 PREFETCHED_INTERVAL = 0.25
@@ -108,6 +113,7 @@ class MachineSite:
         self._sharing = Sharing(ledger, self._usage, context.label)
         self._telemetry = Telemetry(self._allocations, runner, jobs.active, context.store.uses)
         self._learning = Learning(self._telemetry, self._history, jobs)
+        self._ends = ExpectedEnds(jobs.active, context.paths.report)
         self._shortages = Shortages(jobs, runner, str(context.paths.state))
         self._worker_events = WorkerEvents(
             jobs,
@@ -308,6 +314,8 @@ class MachineSite:
         self._allocations[worker].recognise(devices)
         if isinstance(job.state, Stopping):  # the engine may have died before it told the worker
             self.stop(job, None)
+        else:  # or of a new limit
+            self.set_limit(job)
         # An engine that died between recording and sending left an attempt that the worker does not know.
         self._runner.account(worker, attempt_key(job.id, job.attempts))
 
@@ -321,6 +329,11 @@ class MachineSite:
         assert isinstance(job.state, Active)
         seconds = job.spec.grace if grace is None else grace
         self._runner.stop(slot_of(job.state.ref), attempt_key(job.id, job.state.attempt), seconds, number)
+
+    def set_limit(self, job: Job) -> bool:
+        assert isinstance(job.state, Active)
+        worker, key = slot_of(job.state.ref), attempt_key(job.id, job.state.attempt)
+        return self._runner.set_limit(worker, key, job.spec.limit, job.spec.grace, job.spec.signal)
 
     def process_of(self, job: Job) -> int | None:
         if not isinstance(job.state, Active):
@@ -363,12 +376,21 @@ class MachineSite:
             or self._dispatch.trouble,
             observation.warnings,
             self._runner.survivors,
+            () if self._draining else self._standings(),
         )
+
+    def _standings(self) -> Sequence[Standing]:
+        now = self._jobs.clock()
+        slots = self._allocations.slots(self._jobs.active, 0.0, now)
+        order = Order(self._policy, now, self._history.expected, Counter(slot.kind for slot in slots))
+        self._lanes.refresh(order, self._jobs.waiting.take_touched())
+        return self._lanes.standings(order, LISTED_JOBS)
 
     def forecast(self, typical: float | None = None) -> Forecast:
         now, observation = self._jobs.clock(), self._observation
         waiting = WaitingJobs() if self._draining else self._jobs.waiting
         slots = self._allocations.slots(self._jobs.active, 0.0, now)
+        slots = self._ends.applied(slots, now) if waiting else slots
         lanes = None if self._draining else self._lanes
         seen, leases = observation.snapshot, observation.leases
         present = Now(waiting, slots, seen, leases, self._policy, now, self._estimate, lanes)

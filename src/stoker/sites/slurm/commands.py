@@ -66,7 +66,7 @@ class _Running(NamedTuple):
 
 
 class SlurmCommands:
-    """Runs one command at a time; `result` tells when it has ended."""
+    """Runs one command at a time; `finished` tells when it has ended."""
 
     def __init__(self, environment: Mapping[str, str], user: int) -> None:
         """`environment` is all that the commands get; `user` is whose jobs are asked for."""
@@ -102,7 +102,7 @@ class SlurmCommands:
         """Ask what the nodes of a partition have."""
         self._start("nodes", "", ["sinfo", "-h", *(["-p", partition] if partition else []), "-o", "%G|%m|%c"])
 
-    def result(self) -> Done | None:
+    def finished(self) -> Done | None:
         """The command that has ended since the last call; None while it runs, or where none does."""
         failed, self._failed = self._failed, None
         if failed is not None or self._running is None:

@@ -89,7 +89,7 @@ class Controller:
 
     def step(self, bundles: Mapping[str, Bundle]) -> bool:
         """Take the result of a command and start the next one; whether Slurm answered the question for all jobs."""
-        done = self._commands.result()
+        done = self._commands.finished()
         answered = done is not None and self._take(done, bundles)
         now = time.monotonic()
         if not self._commands.busy and now >= self._retry_at:

@@ -424,6 +424,10 @@ class SlurmSite:
         bundle = self._bundles.get(name)
         return (bundle, bundle.attempts[index]) if bundle is not None and index in bundle.attempts else None
 
+    def set_limit(self, _job: Job) -> bool:
+        """Slurm got the limit with the job, and may be asked for less time only by an administrator."""
+        return False
+
     def process_of(self, _job: Job) -> int | None:
         return None
 

@@ -1,0 +1,141 @@
+"""Write docs/reference.md from the code: commands with their options, job options, variables and exit codes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import click
+from make_man import commands_below
+
+from stoker.cli.main import ALIASES, stoker
+from stoker.core.errors import EXIT_CODES
+from stoker.queue.options import OPTIONS
+
+PAGE = Path(__file__).parent / "reference.md"
+PROGRAM_VARIABLES = {
+    "STOKER_STATE": "Directory of the queue. It must be on a local disk.",
+    "STOKER_LEDGER": "Directory with the leases of all users of the machine. It must be sticky.",
+    "STOKER_SIM": "Simulated GPUs, for example `4x24G`. They have a queue of their own.",
+    "STOKER_OUTPUT": "`json` prints JSON without `--json`.",
+    "STOKER_MPS_DIR": "Directory of the sockets of MPS daemons.",
+}
+JOB_VARIABLES = {
+    "STOKER_JOB_ID": "Number of the job.",
+    "STOKER_JOB_NAME": "Name of the job.",
+    "STOKER_ATTEMPT": "1 for the first run, 2 for the first retry, and so on.",
+    "STOKER_GPU_IDS": "Numbers of its GPUs, separated by commas. `CUDA_VISIBLE_DEVICES` is set, too.",
+    "STOKER_VRAM": "Bytes reserved on each GPU, if the job shares GPUs.",
+    "STOKER_GROUP": "Its group, if it has one.",
+    "STOKER_ARRAY_ID": "Number of the array.",
+    "STOKER_ARRAY_INDEX": "Index of the task.",
+    "STOKER_WORK_DIR": "Directory in which the job was submitted.",
+    "STOKER_PARAMS": "Parameters of the job as JSON, if it has any.",
+    "STOKER_REPORT": "File for reports ([python.md](python.md)).",
+    "STOKER_SCRIPT": "Path of a submitted script; the job runs a copy.",
+    "STOKER_ALLOCATION": "GPUs and memory of the job, for schedulers that run inside it.",
+}
+
+
+def reference() -> str:
+    """The text of the page."""
+    return "\n".join(
+        [
+            "# Reference",
+            "",
+            "This page is generated from the code (`make reference`). `stoker COMMAND --help` prints the same.",
+            "",
+            "## Commands",
+            "",
+            *(line for context in _commands() for line in _command(context)),
+            "## Other names of commands",
+            "",
+            "| name | command |",
+            "|---|---|",
+            *(f"| `stoker {alias}` | `stoker {name}` |" for alias, name in sorted(ALIASES.items())),
+            "",
+            "## Job options",
+            "",
+            "They are the same for `run`, `submit`, job files, `[defaults]` in the configuration and Python.",
+            "",
+            "| option | variable | |",
+            "|---|---|---|",
+            *(
+                _job_option(option.short, option.flag, option.metavar, option.variable, option.help)
+                for option in OPTIONS
+            ),
+            "",
+            *_variables("Variables that Stoker reads", PROGRAM_VARIABLES),
+            "",
+            "Settings are variables, too: `STOKER_MAX_USE=2` ([configuration.md](configuration.md)).",
+            "",
+            *_variables("Variables that jobs get", JOB_VARIABLES),
+            "",
+            "Some jobs also get variables of Slurm ([from-slurm.md](from-slurm.md)).",
+            "",
+            "## Exit codes",
+            "",
+            "| code | meaning |",
+            "|---|---|",
+            *(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()),
+            "",
+            "`stoker run -- COMMAND`, `stoker wait ID` and `stoker logs -f ID` exit with the code of the job.",
+            "",
+        ]
+    )
+
+
+def _commands() -> Iterator[click.Context]:
+    top = click.Context(stoker, info_name="stoker", **stoker.context_settings)
+    for context in commands_below(top):
+        yield context
+        yield from commands_below(context)
+
+
+def _command(context: click.Context) -> Iterator[str]:
+    command = context.command
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    text, *examples = inspect.cleandoc(command.help or "").split("\b\n")
+    yield from (f"### `{context.command_path}`", "", " ".join(text.split()), "", "```text", usage)
+    for example in examples:
+        yield from ("", *(line.rstrip() for line in example.strip("\n").split("\n")))
+    yield from ("```", "")
+    if rows := list(_own_options(context)):
+        yield from ("| option | |", "|---|---|", *rows, "")
+
+
+def _own_options(context: click.Context) -> Iterator[str]:
+    """The options of the command itself; job options have a table of their own."""
+    flags = {option.flag for option in OPTIONS}
+    is_job_command = context.info_name in ("run", "submit", "shell")
+    for parameter in context.command.get_params(context):
+        if isinstance(parameter, click.Argument) or "--help" in parameter.opts:
+            continue
+        if is_job_command and flags.intersection(parameter.opts):
+            continue
+        if (record := parameter.get_help_record(context)) is not None:
+            yield f"| `{_cell(record[0])}` | {_cell(record[1])} |"
+
+
+def _job_option(short: str, flag: str, metavar: str, variable: str | None, text: str) -> str:
+    typed = ", ".join(filter(None, (short, flag))) + (metavar if metavar.startswith("[") else f" {metavar}").rstrip()
+    return f"| `{_cell(typed)}` | {f'`{variable}`' if variable else ''} | {_cell(text)} |"
+
+
+def _variables(title: str, variables: Mapping[str, str]) -> Iterable[str]:
+    return [
+        f"## {title}",
+        "",
+        "| variable | |",
+        "|---|---|",
+        *(f"| `{name}` | {text} |" for name, text in variables.items()),
+    ]
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(reference(), encoding="utf-8")

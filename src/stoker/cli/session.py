@@ -1,0 +1,216 @@
+"""A session: one job whose terminal is the user's, with what the user sees while it waits, is idle or ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from stoker.cli.console import to_stderr
+from stoker.cli.relay import Relay
+from stoker.cli.views.run_lines import QuietView
+from stoker.core.job import Active, Ended, Job, JobEvent, Started, started_at
+from stoker.core.planner.reasons import sentence
+from stoker.core.text import printable, shortened
+from stoker.engine.foreground import Foreground
+from stoker.queue.view_text import clock_text, span_text
+from stoker.runner import processes
+
+QUIET_SECONDS = 0.5
+"""Seconds for which a session may wait before the user is told why."""
+CHECK_INTERVAL = 1.0
+FORECAST_INTERVAL = 5.0
+LONGEST_WARNING = 300.0
+"""Seconds before its end at which the user of a session is warned."""
+LEAST_CPU = 0.05
+"""Part of a core below which a session counts as idle; a Jupyter server without work takes about 0.01."""
+
+
+class SessionView:
+    """Shows why the session waits, then connects the terminals; warns before a limit; a `View`."""
+
+    interval: float | None = CHECK_INTERVAL
+
+    def __init__(self, relay: Relay, idle_seconds: float | None) -> None:
+        self.ids: dict[int, None] = {}
+        self._relay = relay
+        self._idle = None if idle_seconds is None else Idle(idle_seconds)
+        self._last_words: list[str] = []
+        self._ending = QuietView(self._last_words.append)
+        self._waits = Waits()
+        self._keys = False
+        self._warned_of: float | None = None
+        """The time limit of which the user was warned."""
+
+    def attach(self, run: Foreground) -> None:
+        """Let the engine watch the relay; a session without its terminal is ended, as a login shell is."""
+
+        def received() -> None:
+            self._keys = True
+            if not self._relay.receive():
+                run.engine.unwatch(self._relay)
+                cancel_session(run, None, "its terminal is gone")
+
+        run.engine.watch(self._relay, received)
+
+    def happened(self, job_event: JobEvent) -> None:
+        if isinstance(job_event.event, Started):
+            self._waits.clear()
+            self._relay.begin()
+        self._ending.happened(job_event)
+        if isinstance(job_event.job.state, Ended):
+            self.close()
+
+    def refresh(self, run: Foreground) -> None:
+        job = next(iter(run.engine.held), None)
+        if job is None:
+            self._waits.show(run)
+        elif (began := started_at(job)) is not None:
+            self._warn_of_limit(job, began)
+            if self._idle is not None:
+                self._check_idle(run, job, self._idle)
+
+    def say(self, text: str) -> None:
+        if self._relay.begun:
+            self._relay.say(printable(text))
+        else:
+            self._waits.clear()
+            to_stderr(f"stoker: {printable(text)}\n")
+
+    def close(self) -> None:
+        self._waits.clear()
+        self._relay.end(self._last_words)
+
+    def _warn_of_limit(self, job: Job, began: float) -> None:
+        limit = job.spec.limit
+        if limit is None or limit == self._warned_of:
+            return
+        left = began + limit - time.time()
+        if left <= warning_seconds(limit):
+            self._warned_of = limit
+            self.say(f"this session ends in {span_text(left)}: its time limit (stoker edit {job.id} -t changes it)")
+
+    def _check_idle(self, run: Foreground, job: Job, idle: Idle) -> None:
+        keys, self._keys = self._keys, False
+        if text := idle.check(_use(run, job), time.monotonic(), keys=keys):
+            self.say(text)
+        if idle.over:
+            cancel_session(run, None, f"no keyboard, GPU or CPU use for {span_text(idle.seconds)} (--idle)")
+
+
+class Waits:
+    """One line on the terminal that tells why the session has not started."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._shown = ""
+        self._forecast_due = 0.0
+        self._start: float | None = None
+
+    def show(self, run: Foreground) -> None:
+        job, now = run.engine.next_queued, time.monotonic()
+        if job is None or now - self._since < QUIET_SECONDS:
+            return
+        if now >= self._forecast_due:
+            self._start = run.engine.site.forecast().starts.get(job.id)
+            self._forecast_due = now + FORECAST_INTERVAL
+        text = self._text(run, job)
+        if text != self._shown:
+            self.clear()
+            self._shown = text
+            width = os.get_terminal_size().columns if sys.stderr.isatty() else 80
+            to_stderr(shortened(text, max(20, width - 1)))
+
+    def clear(self) -> None:
+        if self._shown:
+            to_stderr("\r\x1b[K" if sys.stderr.isatty() else "\n")
+            self._shown = ""
+
+    def _text(self, run: Foreground, job: Job) -> str:
+        now, reason = time.time(), run.engine.reason(job)
+        clock = partial(clock_text, now=now)
+        why = "nothing is free" if reason is None else sentence(reason, clock, run.store.shown_id)
+        when = "" if self._start is None else f" until about {clock(self._start)}"
+        return f"stoker: waiting{when} (Ctrl-C gives up): {printable(why)}"
+
+
+class Use(NamedTuple):
+    """What the processes of a session used up to now."""
+
+    cpu_seconds: float
+    gpu_percent: int
+
+
+class Idle:
+    """Decides when a session is idle: no keystroke, no load of its GPUs, and less than LEAST_CPU of a core."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.over = False
+        self._active_at: float | None = None
+        self._before: tuple[float, float] = (0.0, 0.0)
+        """When CPU time was read, and how much it was."""
+        self._warned = False
+
+    def check(self, read: Callable[[], Use], now: float, *, keys: bool) -> str:
+        """Note what was used since the last call, and return a warning that is due."""
+        if self._active_at is None:
+            self._active_at, self._before = now, (now, read().cpu_seconds)
+        if keys:
+            self._note_active(now)
+        elapsed = now - self._before[0]
+        if elapsed < min(10.0, self.seconds / 10):
+            return ""
+        use = read()
+        if use.gpu_percent or use.cpu_seconds - self._before[1] > LEAST_CPU * elapsed:
+            self._note_active(now)
+        self._before = now, use.cpu_seconds
+        return self._judge(now - self._active_at)
+
+    def _note_active(self, now: float) -> None:
+        self._active_at, self._warned = now, False
+
+    def _judge(self, idle: float) -> str:
+        self.over = idle >= self.seconds
+        if self.over or self._warned or idle < self.seconds - warning_seconds(self.seconds):
+            return ""
+        self._warned = True
+        left = span_text(self.seconds - idle)
+        return f"no keyboard, GPU or CPU use for {span_text(idle)}; this session ends in {left} unless you use it"
+
+
+def warning_seconds(total: float) -> float:
+    """How long before its end a session of such a length is warned."""
+    return min(LONGEST_WARNING, total / 4)
+
+
+def _use(run: Foreground, job: Job) -> Callable[[], Use]:
+    """Reads the use of a session; a GPU that it shares counts as used also while others use it."""
+
+    def read() -> Use:
+        devices = job.state.devices if isinstance(job.state, Active) else ()
+        readings = run.engine.snapshot.readings
+        loads = [readings[one].utilisation or 0 for one in devices if one in readings]
+        root = run.process_of(job)
+        return Use(processes.cpu_seconds(root) if root is not None else 0.0, max(loads, default=0))
+
+    return read
+
+
+def cancel_session(run: Foreground, grace: float | None, note: str) -> None:
+    """Cancel the job, whether it waits or runs."""
+    queued = run.engine.next_queued
+    for job in [*run.engine.held, *([queued] if queued else [])]:
+        run.engine.cancel(job.id, grace, note)
+
+
+def end_by_signal(run: Foreground, number: signal.Signals, stage: int) -> None:
+    """A signal to Stoker itself: Ctrl-C while the session waits, or kill."""
+    run.stopped_by = number
+    cancel_session(run, None if stage < 3 else 0.0, f"stopped by {number.name}")
+    if stage > 3:
+        raise KeyboardInterrupt  # a process cannot be killed, and the user wants to leave

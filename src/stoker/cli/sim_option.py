@@ -1,0 +1,70 @@
+"""The option `--sim`, whose value may be left out, and the commands that parse such options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+SIM = "--sim"
+LAST = "last"
+"""The value of a plain `--sim`: the GPUs of the last engine."""
+SPEC = re.compile(r"\d+[a-z]", re.IGNORECASE)
+"""How a value of `--sim` begins, right or mistyped; an id, a name or a command after it is not its value."""
+ALONE: Mapping[str, str] = {SIM: LAST, "--mps": "true"}
+"""Options whose value may be left out, and the value that they have then; `--mps` takes one only after `=`."""
+
+
+class StokerCommand(click.Command):
+    """A command in which an option of `ALONE` never takes the next word by accident."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, list(_completed(self, ctx, args)))
+
+
+def sim_option(function: Function) -> Function:
+    return click.option(
+        SIM,
+        metavar="[SPEC]",
+        envvar="STOKER_SIM",
+        callback=_check,
+        help="Simulated GPUs and their own queue; SPEC, for example 4x24G, counts where an engine starts.",
+    )(function)
+
+
+def sim_words(words: Sequence[str]) -> int:
+    """How many of the first words are `--sim` and its value."""
+    if not words or (words[0] != SIM and not words[0].startswith(f"{SIM}=")):
+        return 0
+    return 2 if words[0] == SIM and len(words) > 1 and SPEC.match(words[1]) else 1
+
+
+def _check(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    if value not in (None, LAST):
+        from stoker.core.units import parse_sim
+
+        parse_sim(value)  # refuses what no engine can simulate
+    return value
+
+
+def _completed(command: click.Command, context: click.Context, args: Sequence[str]) -> Iterator[str]:
+    """The words, with a value for every option that stands alone."""
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    flags = {flag: one.is_flag for one in options for flag in one.opts}
+    rest = list(args)
+    while rest:
+        word = rest.pop(0)
+        if word == "--" or (not word.startswith("-") and not context.allow_interspersed_args):
+            yield word
+            break
+        if word in ALONE and word in flags:
+            follows = word == SIM and rest and SPEC.match(rest[0])
+            yield f"{word}={rest.pop(0) if follows else ALONE[word]}"
+            continue
+        yield word
+        if not flags.get(word, True) and rest:
+            yield rest.pop(0)
+    yield from rest

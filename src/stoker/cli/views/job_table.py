@@ -1,0 +1,202 @@
+"""Tables of jobs: those that run, those that wait, interrupted runs and recent failures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stoker.cli.views.text import (
+    GIB,
+    Column,
+    Line,
+    Look,
+    Span,
+    amount_text,
+    cells,
+    clip_middle,
+    one_line,
+    short_size,
+    table_lines,
+)
+from stoker.core.text import printable
+from stoker.core.units import count_text
+from stoker.queue.view_model import FailedJob, InterruptedRun, JobLine, JobWord, Status
+from stoker.queue.view_text import ago_text, clock_text, left_text, start_text, watch_text
+
+WIDE = 100
+"""Columns from which on progress has a longer bar."""
+LEAST_JOB = 20
+LEAST_WHY = 16
+MOST_FAILURES = 3
+ACTIVE: tuple[JobWord, ...] = ("starting", "running", "stopping")
+
+LOOKS: dict[JobWord, Look] = {
+    "running": "good",
+    "done": "good",
+    "starting": "good",
+    "stopping": "odd",
+    "held": "odd",
+    "blocked": "odd",
+    "scheduled": "odd",
+    "failed": "bad",
+    "oom": "bad",
+    "timeout": "bad",
+    "lost": "bad",
+}
+
+
+def job_table(jobs: Sequence[JobLine], now: float, width: int, headers: int = 2) -> list[Line]:
+    """The active jobs, then the others, each with columns of their own, below so many headers."""
+    active = [job for job in jobs if job.state in ACTIVE]
+    others = [job for job in jobs if job.state not in ACTIVE]
+    wide = max((cells(job.label) for job in jobs), default=0), max((len(job.state) for job in jobs), default=0)
+    active_lines = _active_table(active, now, width, wide) if active else []
+    with_header = headers > bool(active)
+    other_lines = _queued_table(others, now, width, wide, with_header=with_header) if others else []
+    return [*active_lines[headers == 0 :], *other_lines[not with_header :]]
+
+
+def _first_columns(jobs: Sequence[JobLine], wide: tuple[int, int]) -> list[Column]:
+    """Id and state, as wide in both tables."""
+    return [
+        Column("ID", [Span(job.label.ljust(wide[0]), "id") for job in jobs], 9, most=18),
+        Column("STATE", [Span(job.state.ljust(wide[1]), LOOKS.get(job.state, "")) for job in jobs], 8, always=True),
+    ]
+
+
+def _active_table(jobs: Sequence[JobLine], now: float, width: int, wide: tuple[int, int]) -> list[Line]:
+    bar = 10 if width >= WIDE else 5
+    done = [Column("DONE", [progress_cell(job.progress, bar) for job in jobs], 6)]
+    columns = [
+        *_first_columns(jobs, wide),
+        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 5, most=7),
+        Column("MEM", [_memory(job) for job in jobs], 3, right=True),
+        Column("TIME", [Span("-" if job.seconds is None else watch_text(job.seconds)) for job in jobs], 4, right=True),
+        Column("LEFT", [Span(_left(job, now)) for job in jobs], 7, right=True),
+        *(done if any(job.progress is not None for job in jobs) else []),
+    ]
+    return table_lines(columns, "JOB", [_title_and_note(job) for job in jobs], width, LEAST_JOB, fit=_fit)
+
+
+def _queued_table(
+    jobs: Sequence[JobLine], now: float, width: int, wide: tuple[int, int], *, with_header: bool
+) -> list[Line]:
+    priorities = [Column("PRIO", [Span(str(job.priority)) for job in jobs], 6, right=True)]
+    memory = [_memory(job) for job in jobs]
+    most = max(16, (width - 32) // 2)
+    columns = [
+        *_first_columns(jobs, wide),
+        *(priorities if with_header and any(job.priority for job in jobs) else []),
+        *([Column("MEM", memory, 2, right=True)] if any(span.text != "-" for span in memory) else []),
+        Column("START", [Span(_start(job, now)) for job in jobs], 5),
+        Column("JOB", [Span(clip_middle(_title(job), most)) for job in jobs], 7, most=most),
+    ]
+    return table_lines(columns, "WHY", [(Span(_why(job)),) for job in jobs], width, LEAST_WHY)
+
+
+def _title(job: JobLine) -> str:
+    return one_line(job.title or job.name or job.command)
+
+
+def _title_and_note(job: JobLine) -> Line:
+    """The title; the command behind a name, and what there is to say about a job that runs."""
+    title, command = _title(job), one_line(job.command)
+    note = (Span(f" ({printable(job.why)})"),) if job.why else ()
+    return Span(title), *note, *((Span(f"  {command}", "faint"),) if title != command and not job.why else ())
+
+
+def _fit(line: Line, room: int) -> Line:
+    """Keep the end of a title that is too long."""
+    title, *rest = line
+    return (title._replace(text=clip_middle(title.text, room)), *rest) if cells(title.text) > room else line
+
+
+def _why(job: JobLine) -> str:
+    tasks = f"{count_text(job.tasks, 'task')}: " if job.tasks > 1 else ""
+    return tasks + printable(job.why)
+
+
+def progress_cell(progress: float | None, columns: int) -> Line:
+    """A bar and a percentage."""
+    if progress is None:
+        return (Span("-", "faint"),)
+    full = int(progress * columns)
+    return Span("█" * full, "good"), Span("░" * (columns - full), "faint"), Span(f" {int(progress * 100):2}%")
+
+
+def _memory(job: JobLine) -> Span:
+    """What an active job holds of the memory reserved on each GPU; what will be reserved for one that waits."""
+    reserved = job.reserved_bytes
+    used = job.used_bytes if job.held_bytes is None else job.held_bytes
+    if used is None or job.state not in ACTIVE:
+        unknown = "auto" if job.vram_mode == "auto" else "-"
+        return Span(unknown if reserved is None else short_size(reserved))
+    if reserved is None:
+        return Span(f"{used / GIB:.1f}G")
+    return Span(amount_text(used, reserved), "odd" if used > reserved else "")
+
+
+def _left(job: JobLine, now: float) -> str:
+    """How long it will run: `~` is an estimate, `≤` a limit, `?` unknown."""
+    if job.last_seen is not None:
+        return "?"
+    if job.expected_end is not None:
+        return f"~{left_text(job.expected_end.timestamp() - now)}"
+    if job.limit_seconds is not None:
+        return f"≤{left_text(job.limit_seconds - (job.seconds or 0.0))}"
+    return "?"
+
+
+def _start(job: JobLine, now: float) -> str:
+    if job.expected_start is not None:
+        return start_text(job.expected_start.timestamp(), now)
+    return "?" if job.state == "queued" else "-"
+
+
+# -- which jobs ----------------------------------------------------------------------------------
+
+
+def listed_jobs(status: Status) -> list[JobLine]:
+    """All jobs of a screen; those of interrupted runs have a line for each run instead."""
+    if not status.interrupted:
+        return status.jobs
+    return [job for job in status.jobs if not job.interrupted or job.state in ACTIVE]
+
+
+def headers_in(room: int) -> int:
+    """How many of the two headers a screen has, with so many lines for jobs."""
+    return 2 if room >= 7 else int(room >= 4)
+
+
+def chosen_jobs(jobs: Sequence[JobLine], room: int) -> list[JobLine]:
+    """The jobs that fit below the headers: active ones first, but a third of the lines for those that wait."""
+    active = [job for job in jobs if job.state in ACTIVE]
+    queued = [job for job in jobs if job.state not in ACTIVE]
+    room -= min(headers_in(room), bool(active) + bool(queued))
+    for_queued = min(len(queued), max(room - len(active), room // 3))
+    return [*active[: max(0, room - for_queued)], *queued[: max(0, for_queued)]]
+
+
+# -- below the jobs ------------------------------------------------------------------------------
+
+
+def attention_lines(status: Status, now: float, width: int, sim: str) -> list[Line]:
+    """A dim line for each interrupted run, and one for each of the last failures."""
+    runs = [_run_line(run, now, sim) for run in status.interrupted]
+    return [*runs, *_failure_lines(status.failures[:MOST_FAILURES], now, width)]
+
+
+def _run_line(run: InterruptedRun, now: float, sim: str) -> Line:
+    when = clock_text(run.submitted.timestamp(), now)
+    jobs = f"{count_text(run.jobs, 'job')} of '{one_line(run.label)}' ({when}) did not start"
+    return (Span(f" {jobs}: {printable(run.resume)}{sim}", "faint"),)
+
+
+def _failure_lines(failures: Sequence[FailedJob], now: float, width: int) -> list[Line]:
+    most = max(12, width // 4)
+    columns = [
+        Column("", [Span(f"✗ {job.label}", "bad") for job in failures], 9, most=20),
+        Column("", [Span(job.how) for job in failures], 8),
+        Column("", [Span(ago_text(job.ended.timestamp(), now), "faint") for job in failures], 2),
+        Column("", [Span(clip_middle(one_line(job.title), most), "faint") for job in failures], 5, most=most),
+    ]
+    return table_lines(columns, None, [(Span(printable(job.why)),) for job in failures], width, LEAST_WHY)

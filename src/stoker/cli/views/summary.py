@@ -1,0 +1,47 @@
+"""Render the summaries of `stoker status --by-group` and `--by-user`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stoker.cli.views.text import Column, Line, Span, or_dash, short_size, table_lines
+from stoker.core.text import printable
+from stoker.queue.view_model import GroupLine, UserLine
+from stoker.queue.view_text import ago_text
+
+LEAST_LIMIT = 5
+LEAST_SINCE = 8
+
+
+def group_table(groups: Sequence[GroupLine], width: int) -> list[Line]:
+    """A header and a line for each group."""
+    columns = [
+        Column("GROUP", [Span(printable(one.group) or "-", "id") for one in groups], 9, most=24),
+        Column("RUNNING", [Span(str(one.active), "good" if one.active else "") for one in groups], 8, right=True),
+        Column("WAITING", [Span(str(one.waiting)) for one in groups], 7, right=True),
+        Column("HELD", [Span(str(one.held)) for one in groups], 3, right=True),
+        Column("GPUS", [Span(str(one.gpus)) for one in groups], 5, right=True),
+    ]
+    return table_lines(columns, "LIMIT", [(Span(or_dash(one.limit)),) for one in groups], width, LEAST_LIMIT)
+
+
+def user_table(users: Sequence[UserLine], now: float, width: int) -> list[Line]:
+    """A header and a line for each user; what only the user's own queue knows is `-` for others."""
+    names = [printable(one.user) + (" (you)" if one.you else "") for one in users]
+    memory = ["whole GPUs" if one.vram_bytes is None else short_size(one.vram_bytes) for one in users]
+    since = ["" if one.waiting_since is None else ago_text(one.waiting_since.timestamp(), now) for one in users]
+    columns = [
+        Column("USER", [Span(name, "id") for name in names], 9, most=24),
+        Column("RUNNING", [Span(str(one.running), "good" if one.running else "") for one in users], 8, right=True),
+        Column("GPUS", [Span(str(one.gpus)) for one in users], 7, right=True),
+        Column("MEM", [Span(size) for size in memory], 4, right=True),
+        Column("WAITING", [Span(_waiting(one)) for one in users], 6, right=True),
+        Column("USED LATELY", [Span(or_dash(one.recent_gpu_hours, "{:.2f} GPU-h")) for one in users], 3, right=True),
+    ]
+    return table_lines(columns, "WAITS SINCE", [(Span(text or "-"),) for text in since], width, LEAST_SINCE)
+
+
+def _waiting(user: UserLine) -> str:
+    if user.waiting is not None:
+        return f"{user.waiting} jobs" if user.waiting != 1 else "1 job"
+    return f"for {user.waiting_gpus} GPUs" if user.waiting_gpus else "-"

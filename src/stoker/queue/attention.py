@@ -1,0 +1,66 @@
+"""What needs a user's attention besides active jobs: interrupted runs and recent failures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from stoker.core.job import Ended, id_text
+from stoker.core.text import outcome, text_for_json, title_text
+from stoker.queue.failure import NOT_FAILED, failure_text
+from stoker.queue.knowledge import Knowledge
+from stoker.queue.view_model import FailedJob, InterruptedRun, exactly
+from stoker.store import queries
+from stoker.store.filters import Filter
+from stoker.store.queries import Period
+
+RECENT_SECONDS = 3600.0
+MOST_FAILURES = 5
+LONGEST_IDS = 60
+FAILED = ("failed", "oom", "timeout", "lost")
+assert not set(FAILED) & set(NOT_FAILED)
+
+
+def interrupted_runs(knowledge: Knowledge) -> list[InterruptedRun]:
+    """Foreground runs that ended before all their jobs had started, with the command that continues each."""
+    return [run for engine in knowledge.loads if knowledge.is_abandoned(engine) for run in _runs_of(engine, knowledge)]
+
+
+def _runs_of(engine: str, knowledge: Knowledge) -> Iterator[InterruptedRun]:
+    """Several runs may have left jobs without an owner, each in a batch of its own."""
+    for batch, submitted, ids in queries.queued_by_batch(knowledge.store, engine):
+        label = text_for_json(knowledge.store.batch_label(batch)) or "a run"
+        yield InterruptedRun(label, len(ids), exactly(submitted), f"stoker resume {ranges_text(ids)}")
+
+
+def ranges_text(ids: Sequence[int]) -> str:
+    """`3-5,9`; where that is long, only the first ranges."""
+    ranges = []
+    for _, run in groupby(enumerate(ids), lambda one: one[1] - one[0]):
+        numbers = [number for _, number in run]
+        ranges.append(str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}")
+    text = ranges[0]
+    for one in ranges[1:]:
+        if len(text) + len(one) >= LONGEST_IDS:
+            break
+        text += f",{one}"
+    return text
+
+
+def recent_failures(knowledge: Knowledge) -> list[FailedJob]:
+    """The jobs that failed within the last hour, the newest first."""
+    store = knowledge.store
+    past = queries.past(store, Period(knowledge.now - RECENT_SECONDS, Filter(states=FAILED)), MOST_FAILURES)
+    return [
+        FailedJob(
+            job.id,
+            id_text(job),
+            text_for_json(title_text(job)),
+            job.state.result,
+            outcome(job.state),
+            exactly(job.state.at),
+            failure_text(store, job),
+        )
+        for job in (one.job for one in past)
+        if isinstance(job.state, Ended)
+    ]

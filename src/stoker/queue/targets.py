@@ -1,0 +1,45 @@
+"""Targets of notifications (`--notify`): URLs of apprise, and `mail`."""
+
+from __future__ import annotations
+
+import re
+
+from stoker.core.errors import UsageError
+
+MAIL = "mail"
+_HINT = "write mail, or a URL of apprise such as ntfy://topic, slack://..., json://host/path"
+_URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://\S+")
+_NEXT = re.compile(r",(?=\s*(?:mail\s*(?:,|$)|[a-zA-Z][a-zA-Z0-9+.-]*://))")
+"""A comma before another target; other commas are part of a URL."""
+MAIL_PROGRAMS = ("/usr/sbin/sendmail", "/usr/lib/sendmail", "sendmail", "mail")
+
+
+def parse_targets(text: str) -> tuple[str, ...]:
+    targets = tuple(dict.fromkeys(word.strip() for word in _NEXT.split(text)))
+    for target in targets:
+        if target != MAIL and not (_URL.fullmatch(target) and target.isprintable()):
+            raise UsageError(f"--notify: {shown_target(target)!r} is neither a URL nor mail", _HINT)
+    return targets
+
+
+def shown_target(target: str) -> str:
+    """The target without what may be secret: `slack://…`."""
+    scheme, separator, _ = target.partition("://")
+    return f"{scheme}://…" if separator else target[:20]
+
+
+def why_not_sendable(targets: tuple[str, ...]) -> str:
+    """What is missing on this machine for these targets; empty where nothing is."""
+    from importlib.util import find_spec
+
+    if any(target != MAIL for target in targets) and find_spec("apprise") is None:
+        return "apprise is not installed; pip install 'stoker[notify]'"
+    if MAIL in targets and mail_program() is None:
+        return "there is neither sendmail nor mail"
+    return ""
+
+
+def mail_program() -> str | None:
+    from shutil import which
+
+    return next((found for name in MAIL_PROGRAMS if (found := which(name))), None)

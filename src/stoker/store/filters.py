@@ -1,0 +1,126 @@
+"""Find jobs by name, tag, group and state; SQLite does the work, so that no other job is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from stoker.store.reader import Reader
+from stoker.store.schema import OPEN, text_of
+
+Scope = Literal["open", "ended", "any"]
+SCOPES: dict[Scope, str] = {"open": OPEN, "ended": "ended IS NOT NULL", "any": "1"}
+NOT_ON_FINISH = "coalesce((SELECT json_extract(body, '$.role') FROM specs WHERE specs.id = jobs.spec), 'job') = 'job'"
+WAITING = ("queued", "blocked", "scheduled")
+"""State words of jobs that are stored as waiting; which of them applies depends on the clock and on other jobs."""
+
+
+class Filter(NamedTuple):
+    """Jobs that a user wants; each part that is not empty must be true of a job."""
+
+    names: tuple[str, ...] = ()
+    """Patterns with `*`, `?` and `[...]`, of which one must match."""
+    tags: tuple[tuple[str, str], ...] = ()
+    """Names of tags and patterns of their values, which all must match."""
+    groups: tuple[str, ...] = ()
+    """Patterns, of which one must match."""
+    states: tuple[str, ...] = ()
+    """State words; those of `WAITING` count as one."""
+
+
+NO_FILTER = Filter()
+
+
+class Group(NamedTuple):
+    """Jobs that no worker holds: one job, or the tasks of an array that are in the same state."""
+
+    engine: str
+    size: int
+    first: int
+    """Ids of the first and of the last of them."""
+    last: int
+
+
+def condition(chosen: Filter) -> tuple[str, list[Any]]:
+    """SQL that is true of the jobs, and its values."""
+    specs = [_any("json_extract(body, '$.group') GLOB ?", chosen.groups)]
+    specs += ["EXISTS (SELECT 1 FROM json_each(body, '$.tags') WHERE value ->> 0 = ? AND value ->> 1 GLOB ?)"] * len(
+        chosen.tags
+    )
+    of_specs = " AND ".join(filter(None, specs))
+    stored = tuple(dict.fromkeys("waiting" if word in WAITING else word for word in chosen.states))
+    parts = (
+        _any("jobs.name GLOB ?", chosen.names),
+        f"jobs.spec IN (SELECT id FROM specs WHERE {of_specs})" if of_specs else "",
+        _any("jobs.state = ?", stored),
+    )
+    tags = [word for name, pattern in chosen.tags for word in (text_of(name), sql_pattern(pattern))]
+    values = [*map(sql_pattern, chosen.names), *map(sql_pattern, chosen.groups), *tags, *stored]
+    return " AND ".join(filter(None, parts)) or "1", values
+
+
+def ids_matching(reader: Reader, chosen: Filter, scope: Scope, among: Sequence[int] | None = None) -> list[int]:
+    """Ids of the jobs that match, in order; `among` are the only ones to look at."""
+    where, values = condition(chosen)
+    query = f"SELECT id FROM jobs WHERE {SCOPES[scope]} AND {where}"
+    if among is None:
+        rows = reader.rows(f"{query} AND {NOT_ON_FINISH} ORDER BY id", *values)
+    else:
+        rows = reader.rows(f"{query} AND id IN (SELECT value FROM json_each(?))", *values, json.dumps(list(among)))
+    found = [job_id for (job_id,) in rows]
+    return found if among is None else sorted(found, key={job_id: at for at, job_id in enumerate(among)}.__getitem__)
+
+
+def queued_groups(reader: Reader, chosen: Filter, limit: int | None, *, each_task: bool) -> list[Group]:
+    """Matching jobs that no worker holds, by id; tasks of an array in the same state are one group."""
+    where, values = condition(chosen)
+    together = "id" if each_task else "CASE WHEN array != 0 THEN array ELSE id END, state, engine"
+    query = (
+        "SELECT engine, count(*), min(id), max(id) FROM jobs INDEXED BY jobs_open"
+        f" WHERE {OPEN} AND state IN ('waiting', 'held') AND {where} AND {NOT_ON_FINISH}"
+        f" GROUP BY {together} ORDER BY min(id) LIMIT ?"
+    )
+    return [Group(*row) for row in reader.rows(query, *values, -1 if limit is None else limit)]
+
+
+def counts_of_open(reader: Reader, chosen: Filter) -> dict[str, int]:
+    """How many open jobs match, by state as stored."""
+    where, values = condition(chosen)
+    query = f"SELECT state, count(*) FROM jobs INDEXED BY jobs_open WHERE {OPEN} AND {where} AND {NOT_ON_FINISH}"
+    return dict(reader.rows(f"{query} GROUP BY state", *values))
+
+
+class GroupCounts(NamedTuple):
+    """The open jobs of one group of the user's (`--group`)."""
+
+    group: str
+    active: int
+    waiting: int
+    held: int
+
+
+def counts_by_group(reader: Reader, chosen: Filter = NO_FILTER) -> list[GroupCounts]:
+    """Open jobs by group; the empty name is for jobs without one."""
+    where, values = condition(chosen)
+    # First by spec, of which there are few: parsing one for each job would take longer than the rest.
+    counts = (
+        "SELECT spec, sum(state = 'waiting') AS waiting, sum(state = 'held') AS held, count(*) AS total"
+        f" FROM jobs INDEXED BY jobs_open WHERE {OPEN} AND {where} GROUP BY spec"
+    )
+    rows = reader.rows(
+        "SELECT coalesce(json_extract(body, '$.group'), '') AS name, sum(total - waiting - held), sum(waiting),"
+        f" sum(held) FROM ({counts}) AS counts JOIN specs ON specs.id = counts.spec"
+        " WHERE coalesce(json_extract(body, '$.role'), 'job') = 'job' GROUP BY name ORDER BY name",
+        *values,
+    )
+    return [GroupCounts(*row) for row in rows]
+
+
+def _any(test: str, values: Sequence[str]) -> str:
+    return f"({' OR '.join([test] * len(values))})" if values else ""
+
+
+def sql_pattern(pattern: str) -> str:
+    """A pattern of the shell as SQLite writes it."""
+    return text_of(pattern).replace("[!", "[^")

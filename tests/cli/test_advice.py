@@ -1,0 +1,89 @@
+"""What to type instead of a wrong command line."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from stoker.cli.advice import misplaced_option, usage_error
+from stoker.cli.main import stoker
+from stoker.queue.options import JobOptions
+from stoker.queue.script import Line
+
+
+def said(*words: str) -> str:
+    """Message and hint of a wrong command line."""
+    with pytest.raises(click.ClickException) as caught:
+        stoker.main(list(words), prog_name="stoker", standalone_mode=False)
+    error = usage_error(caught.value, words)
+    return f"{error.message} / {error.hint}"
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("--gres", "GPUs are -G 2"),
+        ("-p", "there is one machine"),
+        ("-n", "many tasks are an array"),
+        ("--ntasks", "many tasks are an array"),
+        ("--cpus-per-task", "leave it out"),
+        ("--mail-type", "on_finish"),
+        ("--mail-user", "on_finish"),
+        ("--wrap", "stoker submit 'python train.py'"),
+        ("--devices", "--on 0,1"),
+        ("--job-name", "in stoker it is --name"),
+        ("--dependency", "in stoker it is --after"),
+        ("--qos", "means nothing on one machine"),
+        ("--deadline", "docs/from-slurm.md"),
+        ("--prioritty", "did you mean --priority?"),
+    ],
+)
+def test_options_of_slurm_get_a_hint(option: str, hint: str) -> None:
+    """At submit; one that is only mistyped gets the nearest."""
+    assert hint in said("submit", option, "x", "true")
+
+
+def test_errors_have_one_form() -> None:
+    """A sentence without a capital or a full stop, and where to look."""
+    assert said("cancel") == "missing argument 'ID...' / see: stoker cancel --help"
+    assert said("submit", "-G") == "option '-G' requires an argument / see: stoker submit --help"
+    assert said("engine", "stop", "--foo") == "no such option: --foo / did you mean --force?"
+
+
+@pytest.mark.parametrize(
+    ("words", "typed"),
+    [
+        (("python", "train.py", "--gpus", "2"), "stoker submit -J a --gpus 2 -- python train.py"),
+        (("python", "train.py", "-t", "1h", "x"), "stoker submit -J a -t 1h -- python train.py x"),
+        (("python", "train.py", "--vram=6G"), "stoker submit -J a --vram 6G -- python train.py"),
+        (("python", "train.py", "--array", "0-9"), "stoker submit -J a --array 0-9 -- python train.py"),
+    ],
+)
+def test_an_option_after_the_command_is_noticed(words: tuple[str, ...], typed: str) -> None:
+    """With the command line that was meant."""
+    note = misplaced_option(Line("submit", ("-J", "a", "--"), words), JobOptions())
+    assert note.startswith("note: ")
+    assert note.endswith(f"type: {typed}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("python", "train.py", "--time", "100"),
+        ("python", "train.py", "-t", "5"),
+        ("python", "train.py", "-m", "6G"),
+        ("python", "train.py", "--name", "x", "--out", "y", "--gpus"),
+        ("python", "train.py", "--gpus", "all"),
+        ("--gpus",),
+        (),
+    ],
+)
+def test_options_of_programs_are_left_alone(words: tuple[str, ...]) -> None:
+    """Everyday words, and values that are none of ours."""
+    assert misplaced_option(Line("submit", (), words), JobOptions()) == ""
+
+
+def test_an_option_that_was_given_is_not_missed() -> None:
+    """With -G before the command, --gpus after it is the program's."""
+    line = Line("submit", ("-G", "2", "--"), ("python", "train.py", "--gpus", "2"))
+    assert misplaced_option(line, JobOptions(gpus=2)) == ""

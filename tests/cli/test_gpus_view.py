@@ -1,0 +1,110 @@
+"""The GPUs on a terminal, from data written by hand."""
+
+from __future__ import annotations
+
+from stoker.cli.views.gpus import device_table, render_gpus
+from stoker.cli.views.text import GPU_LOADS, MEMORY_LOADS, line_cells, load_bar, load_look, memory_bar, painted
+from stoker.queue.gpu_view import Gpus
+from stoker.queue.view_model import DeviceLine, ForeignProcess, LeaseLine, OtherJob, exactly
+from support.views import GIB, NOW, a_device, texts
+
+
+def cell_of(device: DeviceLine, width: int = 140) -> str:
+    """What the table says of who is on a device."""
+    header, line = texts(device_table([device], NOW, width, 10))
+    return line[header.index("JOBS") :]
+
+
+def a_lease(owner: str, pid: int, size: int | None = 4 * GIB, *, yours: bool = False) -> LeaseLine:
+    return LeaseLine(owner, pid, "stoker", size, exactly(NOW - 60), yours)
+
+
+def test_jobs_of_other_users_are_grouped_by_user() -> None:
+    """One phrase for each user, with the memory of all jobs and the processes to ask about."""
+    leases = [a_lease("alice", 71), a_lease("bob", 80, None), a_lease("alice", 72), a_lease("alice", 73)]
+    assert cell_of(a_device(leases=leases)) == "alice: 3 jobs 12G (pids 71 72 73); bob: 1 job whole GPU (pid 80)"
+
+
+def test_many_processes_are_not_all_listed() -> None:
+    """Three numbers are enough to find the user's work."""
+    assert cell_of(a_device(leases=[a_lease("alice", pid) for pid in range(10, 20)])).endswith("(pids 10 11 12 …)")
+
+
+def test_foreign_processes_are_grouped_by_user() -> None:
+    """Those of a user with a lease belong to the lease; programs that only draw are not in the way."""
+    foreign = [
+        ForeignProcess(5, "carol", "python x.py", 2 * GIB),
+        ForeignProcess(6, "carol", "python y.py", None),
+        ForeignProcess(7, "alice", "python z.py", GIB),
+        ForeignProcess(8, "gdm", "Xorg", GIB, graphics=True),
+    ]
+    cell = cell_of(a_device(leases=[a_lease("alice", 71)], strangers=foreign))
+    assert cell == "alice: 1 job 4G (pid 71); carol: 2G foreign (pids 5 6)"
+
+
+def test_jobs_of_another_queue_of_mine_are_named() -> None:
+    """Their leases are not repeated as `root: stoker; root: stoker`; without a process, the lease is shown."""
+    jobs = [OtherJob("12", "vit-b", 71, 4 * GIB), OtherJob("13.2", "", 72, 4 * GIB)]
+    leases = [a_lease("me", 70, yours=True), a_lease("me", 70, yours=True)]
+    assert cell_of(a_device(leases=leases, elsewhere=jobs)) == "other queue: 12 vit-b, 13.2 (pids 71 72)"
+    assert cell_of(a_device(leases=leases)) == "you, stoker: 2 jobs 8G (pid 70)"
+
+
+def test_loads_have_the_thresholds_of_nvitop() -> None:
+    """The colours green, yellow and red begin where users of nvitop expect them."""
+    assert [load_look(percent, GPU_LOADS) for percent in (0, 9, 10, 74, 75, 100)] == [
+        *("light", "light", "moderate", "moderate", "heavy", "heavy")
+    ]
+    assert [load_look(percent, MEMORY_LOADS) for percent in (9, 10, 79, 80)] == [
+        *("light", "moderate", "moderate", "heavy")
+    ]
+    codes = [painted([load_bar(4, percent)], colour=True, encoding="utf-8")[:5] for percent in (5, 50, 90)]
+    assert codes == ["\x1b[32m", "\x1b[33m", "\x1b[31m"]
+    assert memory_bar(10, 10 * GIB, 9 * GIB)[0].look == "heavy"
+
+
+def test_the_utilisation_is_a_bar_and_a_number() -> None:
+    """Without colour the number tells the same; a GPU that is not idle has at least one cell."""
+    assert [texts([load_bar(4, percent)])[0] for percent in (None, 0, 1, 50, 100, 130)] == [
+        *("    ", "░░░░", "█░░░", "██░░", "████", "████")
+    ]
+
+
+def test_the_title_explains_the_bar_where_it_fits() -> None:
+    """At 80 columns in short; no title is wider than its bar."""
+    titles = {width: texts(device_table([a_device()], NOW, width, 10))[0] for width in (40, 80, 100)}
+    assert "█used ▒reserved ▓others ░free" in titles[80]
+    assert "█ used ▒ reserved ▓ others ░ free" in titles[100]
+    assert "used" not in titles[40]
+
+
+def test_power_is_shown_where_there_is_room() -> None:
+    """At 100 columns, and only if a GPU tells it."""
+    wide, narrow = (texts(device_table([a_device()], NOW, width, 10)) for width in (100, 80))
+    assert "POWER" in wide[0]
+    assert "250W" in wide[1]
+    assert "POWER" not in narrow[0]
+    assert "POWER" not in texts(device_table([a_device(power_watts=None)], NOW, 100, 10))[0]
+
+
+def test_gpus_lists_every_foreign_process() -> None:
+    """With user, process number, memory and command, in no more columns than there are."""
+    process = ForeignProcess(9911, "carol", "python " + "x" * 90, 2 * GIB)
+    device = a_device(strangers=[process], leases=[a_lease("alice", 71)], elsewhere=[OtherJob("3", "vit", 9, None)])
+    gpus = Gpus(
+        "stoker.gpus/1",
+        exactly(NOW),
+        "lab7",
+        simulated=False,
+        engine_running=True,
+        devices=[device],
+        picked=[],
+        notes=[],
+    )
+    line = next(
+        line for line in texts(render_gpus(gpus, 80)) if "carol" in line and "9911" in line and "USER" not in line
+    )
+    assert "2.0G" in line
+    assert "python xxx" in line
+    for width in (20, 80, 100):
+        assert max(line_cells(line) for line in render_gpus(gpus, width)) <= width

@@ -205,6 +205,7 @@ def stop(sim: str | None, drain: bool, force: bool, jobs: bool) -> int:
         raise UsageError("an engine that is killed does nothing about its jobs", "give --force alone")
     paths = paths_for(sim)
     number = signal.SIGINT if jobs else signal.SIGHUP if drain else signal.SIGTERM
+    _signal_clusters(paths, number)
     pid = signal_engine(paths, QUEUE, number)
     if pid is None:
         remove_restart(paths, None)
@@ -220,6 +221,17 @@ def stop(sim: str | None, drain: bool, force: bool, jobs: bool) -> int:
     else:
         raise _does_not_leave(paths, pid)
     return 0
+
+
+def _signal_clusters(paths: Paths, number: int) -> None:
+    """Tell the engines of clusters the same; jobs there go on, and the next command about them starts one."""
+    import signal
+
+    from stoker.store.engine_lock import cluster_of, living_engines, signal_engine
+
+    for engine in [name for name in living_engines(paths) if cluster_of(name)]:
+        if signal_engine(paths, engine, signal.Signals(number)) is not None:
+            print(f"the engine of cluster {cluster_of(engine)} was told the same", file=sys.stderr)
 
 
 def _kill(paths: Paths, pid: int) -> bool:

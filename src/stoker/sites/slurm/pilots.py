@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import ceil
 from pathlib import Path
@@ -93,8 +94,11 @@ class Pilot(Bundle):
         return sum(each.began is None for each in self.handed.values())
 
     def news(self) -> list[Ready | Report | Left]:
-        found, self._offset = self.files.read_news(self._offset)
-        return found
+        """What it wrote since the last look; nothing where its folder is out of sight."""
+        with contextlib.suppress(OSError):
+            found, self._offset = self.files.read_news(self._offset)
+            return found
+        return []
 
     def hand_of(self, job: Job, environment: Callable[[str], dict[str, str]]) -> Hand:
         """The order for a job; its environment is sent once."""
@@ -250,6 +254,7 @@ class Pilots:
                     self._jobs.apply(job, event)
                 return
             self._jobs.apply(job, event)
+            self._jobs.resume(job.id)  # what one node is short of says nothing about the next
         if not isinstance(report.event, Started):
             del pilot.handed[report.attempt]
 
@@ -305,9 +310,11 @@ def _translated(job: Job, handed: Handed, event: Event, now: float) -> Event:
         at = event.at if began is None or handed.began is None else began + max(0.0, event.at - handed.began)
         return replace(event, attempt=handed.number, at=at)
     assert isinstance(event, Returned | Lost)
-    if isinstance(event, Returned) and began is not None and not event.short:
+    if isinstance(event, Lost):
+        return replace(event, attempt=handed.number, at=now)
+    if began is not None and not event.short:
         return Lost(handed.number, now, "its pilot gave it back")
-    return replace(event, attempt=handed.number, at=now)
+    return Returned(handed.number, now, event.short)
 
 
 def pilot_plan(cluster: str, settings: ClusterSettings, reports: Path, own: Mapping[str, str]) -> PilotPlan:

@@ -22,7 +22,7 @@ from stoker.core.settings import ClusterSettings, Policy
 from stoker.core.slurm import slurm_environment
 from stoker.sites.interface import SiteContext, SiteStatus
 from stoker.sites.slurm.attempts import RETURNS_ALLOWED, Attempt, Bundle, Judgement, read_all, read_ref, ref_of
-from stoker.sites.slurm.commands import TAG, NodeSize, SlurmCommands
+from stoker.sites.slurm.commands import TAG, SlurmCommands
 from stoker.sites.slurm.controller import Controller
 from stoker.sites.slurm.node import GPUS
 from stoker.sites.slurm.pilots import MARK, Pilot, Pilots, is_pilot, pilot_plan, pilot_words
@@ -371,10 +371,7 @@ class SlurmSite:
         pilot = self._pilots.all.get(name)
         if pilot is None:
             pilot = self._pilots.all[name] = Pilot(name, self._tag + name, self._files.state / name)
-            pilot.made = True
-            pilot.doubtful = not pilot.folder.was_submitted
-            pilot.submitted_at = None if pilot.doubtful else 0.0
-            pilot.options = ["--job-name=stoker-pilot", *pilot_words(self._config.settings, NodeSize(0, 0, 0), 1)]
+            pilot.made, pilot.submitted_at = True, 0.0  # it worked when it was given the job
         self._pilots.adopt(pilot, job)
 
     def is_gone(self, _job: Job) -> bool:

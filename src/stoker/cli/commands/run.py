@@ -18,9 +18,10 @@ from stoker.cli.job_options import DASHES, TYPED, TYPED_OPTIONS, TypedCommand, j
 from stoker.cli.output_options import wants_json
 from stoker.cli.sim_option import sim_option
 from stoker.core.errors import UsageError
+from stoker.core.settings import LOCAL, ClusterSettings
 from stoker.core.spec import parse_array, shell_of
 from stoker.core.units import parse_duration
-from stoker.queue.config import config_here
+from stoker.queue.config import Config, config_here
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list, spread
 from stoker.queue.options import JobOptions
 from stoker.queue.script import Line, Script, find_script
@@ -97,6 +98,7 @@ def command(
     options = values["options"] = config.completed(script.options_of(options) if script else options)
     values["script"] = script
     values["settings"] = config.engine
+    values["on_cluster"] = _cluster(config, options)
     if options.array and kind == "--":
         kind = "array"
     if isinstance(items, Lines):
@@ -114,6 +116,10 @@ def _run_demo(values: dict[str, Any]) -> int:
     with tempfile.TemporaryDirectory(prefix="stoker-demo-", ignore_cleanup_errors=True) as state:
         os.environ["STOKER_STATE"] = state
         return _run(values, "--demo", demo_jobs())
+
+
+def _cluster(config: Config, options: JobOptions) -> ClusterSettings | None:
+    return None if options.cluster in (None, LOCAL) else config.cluster(str(options.cluster))
 
 
 def _refuse_with_terminal(values: dict[str, Any]) -> None:
@@ -135,6 +141,8 @@ def run_session(values: dict[str, Any], words: tuple[str, ...], *, forward_ports
     if values["idle"] is not None:
         parse_duration(values["idle"])
     config = config_here(say)
+    if _cluster(config, config.completed(options)):
+        raise UsageError("a session is in this terminal, and nodes of a cluster are not", "add -M local")
     with contextlib.closing(Relay(forward_ports=forward_ports)) as relay:
         values |= {"options": config.completed(options), "settings": config.engine, "relay": relay, "dry_run": False}
         return _run(values, "--", [Listed(command_of(words, shell_of(os.environ)), COMMAND_LINE)])

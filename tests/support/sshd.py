@@ -64,6 +64,7 @@ def logged_in(user: User, wrapper: Sequence[str] = ()) -> Iterator[Login]:
     require_ssh()
     with ExitStack() as stack:
         directory = stack.enter_context(reachable_directory())
+        stack.callback(shutil.rmtree, f"/var/tmp/stoker-slurm-{user.uid}", ignore_errors=True)  # of a test that failed
         port, closed = free_ports(2)
         login = Login(user, directory, port)
         login.home.mkdir()

@@ -61,7 +61,7 @@ class Setting:
 
 SENSITIVITY = (
     *(Setting(f"load {rho}", rho=rho) for rho in (0.5, 0.7, 0.9, 1.0, 1.1)),
-    *(Setting(f"{share:.0%} of the kinds repeat", repeats=share) for share in (0.0, 0.5)),
+    *(Setting(f"{share:.0%} of the jobs repeat a kind", repeats=share) for share in (0.0, 0.5)),
     *(Setting(f"run times within a kind spread by e^{spread}", spread=spread) for spread in (0.5, 1.5)),
     *(Setting(f"{factor:g} times as many wide jobs", wide=factor) for factor in (0.0, 0.5, 2.0)),
     Setting("time slicing on shared GPUs", slicing=True),

@@ -45,7 +45,7 @@ def test_options_of_slurm_get_a_hint(option: str, hint: str) -> None:
 
 def test_errors_have_one_form() -> None:
     """A sentence without a capital or a full stop, and where to look."""
-    assert said("cancel") == "missing argument 'ID...' / see: stoker cancel --help"
+    assert said("edit") == "missing argument 'ID...' / see: stoker edit --help"
     assert said("submit", "-G") == "option '-G' requires an argument / see: stoker submit --help"
     assert said("engine", "stop", "--foo") == "no such option: --foo / did you mean --force?"
 

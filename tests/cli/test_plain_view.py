@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli.views.plain import DEVICE_COLUMNS, JOB_COLUMNS, PAST_COLUMNS, Columns, plain_lines
+from stoker.cli.views.plain import (
+    DEVICE_COLUMNS,
+    GROUP_COLUMNS,
+    JOB_COLUMNS,
+    PAST_COLUMNS,
+    USER_COLUMNS,
+    Columns,
+    plain_lines,
+)
 from stoker.queue.view_model import JobLine
 from support.views import GIB, a_device, a_line, a_running_line
 
@@ -15,7 +23,14 @@ TEXT = (Path(__file__).parents[2] / "docs/output.md").read_text()
 
 
 @pytest.mark.parametrize(
-    ("verb", "columns"), [("status", JOB_COLUMNS), ("history", PAST_COLUMNS), ("gpus", DEVICE_COLUMNS)]
+    ("verb", "columns"),
+    [
+        ("status", JOB_COLUMNS),
+        ("status --by-group", GROUP_COLUMNS),
+        ("status --by-user", USER_COLUMNS),
+        ("history", PAST_COLUMNS),
+        ("gpus", DEVICE_COLUMNS),
+    ],
 )
 def test_every_column_is_in_the_documents(verb: str, columns: Columns) -> None:
     """In the order in which they are printed."""

@@ -94,7 +94,7 @@ def test_json_lines(tmp_path: Path, name: str) -> None:
         ("list.jsonl", b"\xff", "is not JSON"),
         ("list.toml", b"", "has no [[job]] tables"),
         ("list.toml", b"[[job]]\ncommand='a'\n[other]\n", "or other things beside them"),
-        ("list.csv", b"a,b\n", "has no header"),
+        ("list.csv", b"a,b\n", "has no column command"),
     ],
 )
 def test_mistakes_name_their_place(tmp_path: Path, name: str, text: bytes, sentence: str) -> None:

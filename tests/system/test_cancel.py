@@ -138,7 +138,7 @@ def test_without_an_engine(background: Background) -> None:
 def test_an_engine_that_cannot_start(background: Background) -> None:
     """The request is recorded, the exit code is 3, and the next engine carries it out."""
     (waiting,) = background.submit("touch ran", start=False)
-    outcome = background("cancel", str(waiting), STOKER_SIM="nonsense")
+    outcome = background("cancel", str(waiting), STOKER_MARGIN="nonsense")
     assert outcome.code == 3
     assert "your request is recorded" in outcome.err
     background.start_engine()

@@ -121,7 +121,7 @@ def test_arrays(background: Background) -> None:
     """All tasks, or some of them, are changed together."""
     ids = background.submit("true", "true", "true", array=True, held=HELD)
     said = background("edit", str(ids[0]), "--priority", "2").out
-    assert said == f"{ids[0]}.[0-2]: priority 0 → 2, 3 tasks\n"
+    assert said == f"3 tasks {ids[0]}.[0-2]: priority 0 → 2\n"
     assert background("edit", f"{ids[0]}.1-2", "--priority", "3").code == 0
     assert [background.job(job_id).spec.priority for job_id in ids] == [2, 3, 3]
     assert background("edit", str(ids[0]), "--array", "0-9").code == 2

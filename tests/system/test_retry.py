@@ -223,7 +223,7 @@ def test_failures_that_a_retry_cannot_fix(background: Background) -> None:
     missing, failed = background.submit("exit 127", "exit 3")
     background.wait_over(missing, failed)
     outcome = background("retry", "--failed", "--dry-run")
-    assert outcome.out.startswith(f"would run {failed} again")
+    assert outcome.out.startswith(f"would requeue {failed} ")
     assert f"leaving out 1 failure that a retry cannot fix (command not found, or memory): {missing}" in outcome.err
     assert len(background("retry", "--failed", "--all", "--dry-run").out.splitlines()) == 2
     assert background("retry", str(missing)).code == 0
@@ -234,7 +234,7 @@ def test_other_options_for_the_next_run(background: Background) -> None:
     (job,) = background.submit("exit 3", limit=60.0)
     background.wait_over(job)
     said = background("retry", str(job), "-G", "2", "--time", "2h", "--priority", "4").out
-    assert said == f"{job} is queued again (was exit 3; gpus 2; time 2h; priority 4)\n"
+    assert said == f"requeued {job} (last result: exit 3; gpus 2; time 2h; priority 4)\n"
     spec = background.job(job).spec
     assert (spec.resources.gpus, spec.limit, spec.priority) == (2, 7200.0, 4)
     background.wait_over(job)

@@ -198,6 +198,44 @@ def test_jobs_of_a_foreground_run(background: Background) -> None:
     run.wait(PATIENCE_SECONDS)
     wait_until(lambda: "stoker run - was interrupted" in status(background).jobs[1].why)
     assert status(background).jobs[1].why.endswith("stoker resume 2")
+    (left,) = status(background).interrupted
+    assert (left.label, left.jobs, left.resume) == ("stoker run -", 1, "stoker resume 2")
+
+
+def test_waiting_jobs_are_in_the_order_in_which_they_start(background: Background) -> None:
+    """By priority and expected work, an array in one line; each knows its place, its title, and who goes first."""
+    background.submit(until("go"), until("go"))
+    wait_until(lambda: status(background).counts.active == 2)
+    background.submit("echo long", limit=7200.0)
+    background.submit("echo short", limit=60.0)
+    background("submit", "--array", "0-4", "-t", "10m", "--", "echo", "{i}")
+    background.submit("echo important", priority=5)
+    wait_until(lambda: len([line for line in status(background).jobs if line.place]) == 4)
+    queued = [line for line in status(background).jobs if line.state == "queued"]
+    assert [(line.title, line.place) for line in queued] == [
+        ("echo important", 1),
+        ("echo short", 2),
+        ("echo {i}", 3),
+        ("echo long", 8),
+    ]
+    (task, last) = told(background, "5.3", "3").jobs
+    assert (task.place, task.command) == (6, "echo 3")
+    assert task.order[0].startswith("place 6 of 8: waited ")
+    assert last.order[-1] == "job 10 goes first: priority 5, this job 0"
+    (background.cwd / "go").touch()
+
+
+def test_progress_and_failures(background: Background) -> None:
+    """Progress comes from the log, and the reason of a failure, too."""
+    (running,) = background.submit(f"echo epoch 1/4; {until('go')}; echo ValueError: bad; exit 1")
+    wait_until(lambda: [line.progress for line in status(background).jobs] == [0.25])
+    (background.cwd / "go").touch()
+    background.wait_over(running)
+    (failure,) = status(background).failures
+    assert (failure.label, failure.how, failure.why) == ("1", "exit 1", "ValueError: bad")
+    (details,) = told(background, "1").jobs
+    assert details.failure == "ValueError: bad"
+    assert details.progress is None
 
 
 def test_hooks_are_hidden(background: Background) -> None:
@@ -326,6 +364,31 @@ def test_the_table_without_a_terminal(background: Background) -> None:
     assert background("status", "--plain", "--color", "always").out.startswith("ID\tST\t")
     assert background("status", "--plain", "--table").code == 2
     assert "that ended" in background("history", "--table", STOKER_OUTPUT="json").out
+
+
+def test_a_filter_chooses_jobs_and_counts(background: Background) -> None:
+    """Also by why they wait; states that only ended jobs have are refused with the command that shows those."""
+    (gate,) = background.submit(until("gate"), names=["gate"], tags=(("sweep", "3"),))
+    background.wait_word("running", gate)
+    (behind,) = background.submit("true", names=["behind"], tags=(("sweep", "3"),), after=(Dependency(gate),))
+    array, *_ = background.submit(*["true"] * 5, array=True, held="held by you", group="big")
+
+    def seen(*words: str) -> tuple[list[str], tuple[int, int, int]]:
+        found = status(background, *words)
+        assert found.filtered
+        return [job.label for job in found.jobs], (found.counts.active, found.counts.waiting, found.counts.held)
+
+    assert seen("--tag", "sweep=3") == ([str(gate), str(behind)], (1, 1, 0))
+    assert seen("--state", "blocked") == ([str(behind)], (0, 1, 0))
+    assert seen("--state", "queued") == ([], (0, 0, 0))
+    assert seen("--state", "R") == ([str(gate)], (1, 0, 0))
+    assert seen("--group", "big", "--state", "held") == ([f"{array}.[0-4]"], (0, 0, 5))
+    assert "no job matches the filter" in background("status", "--table", "--name", "nothing").out
+    assert "stoker history --state failed" in background("status", "--state", "failed").err
+    groups = status(background, "--by-group").groups
+    assert [(one.group, one.active, one.waiting, one.held) for one in groups] == [("", 1, 1, 0), ("big", 0, 0, 5)]
+    (own,) = status(background, "--by-user").users
+    assert (own.you, own.running, own.waiting) == (True, 1, 1)
 
 
 @pytest.mark.parametrize(("line", "header"), [("stoker status", " ID "), ("stoker status | cat", "ID\t")])

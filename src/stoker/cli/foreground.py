@@ -511,10 +511,12 @@ def _sum_up(foreground: Foreground, batch: Batch, ids: dict[int, None]) -> None:
         say("this command succeeded here before; leave out --resume to run it again")
     elif not batch.one_command:
         logs = "stoker logs --sim" if batch.request.simulation else "stoker logs"
+        logs = "" if batch.request.demo else logs  # its queue is removed
         typed = [word for word in batch.request.typed if word != "--resume"]
         # A stream cannot be read twice.
         again = "" if batch.label in ("-", "--demo") else shlex.join(["stoker", "run", "--resume", *typed])
-        for line in summary_lines(run, printable(again), logs, printable(batch.logs_kept())):
+        folder = "" if batch.request.demo else printable(batch.logs_kept())
+        for line in summary_lines(run, printable(again), logs, folder):
             to_stderr(line + "\n")
 
 

@@ -17,13 +17,12 @@ _BLOCK = 65_536
 _CONTINUATION = bytes(range(0x80, 0xC0))
 """Continuation bytes of UTF-8."""
 _LAST_LINES = 40
-_BAR = re.compile(rb"\d{1,3}%\|")
+# Compiled on first use: most screens read no log.
+_BAR = rb"\d{1,3}%\|"
 """A progress bar of tqdm, which is drawn once more when its loop fails."""
-_RULE = re.compile(rb"[\W_]+")
-_EXCEPTION = re.compile(
-    rb"(?:\[?(?:rank)?\d{1,5}\]?: ?)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::|$)"
-)
-_ESCAPE_SEQUENCE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_RULE = rb"[\W_]+"
+_EXCEPTION = rb"(?:\[?(?:rank)?\d{1,5}\]?: ?)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::|$)"
+_ESCAPE_SEQUENCE = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])"
 
 
 def last_line(path: str) -> str:
@@ -35,13 +34,15 @@ def last_line(path: str) -> str:
         with open_log(path) as log:
             log.seek(0, os.SEEK_END)
             log.seek(max(0, log.tell() - _LAST_LINE_BYTES))
-            tail = _ESCAPE_SEQUENCE.sub(b"", log.read())
+            tail = re.sub(_ESCAPE_SEQUENCE, b"", log.read())
     except (OSError, ValueError):  # a path with a null byte is the latter
         return ""
     lines = [part.strip() for line in tail.splitlines() for part in line.split(b"\r")]
     written = [line for line in lines if line][-_LAST_LINES:]
-    said = [line for line in written if not _BAR.search(line) and not _RULE.fullmatch(line)] or written
-    raised = [line for line in said if _EXCEPTION.match(line) and b"ChildFailedError" not in line]  # of torchrun itself
+    said = [line for line in written if not re.search(_BAR, line) and not re.fullmatch(_RULE, line)] or written
+    raised = [
+        line for line in said if re.match(_EXCEPTION, line) and b"ChildFailedError" not in line
+    ]  # of torchrun itself
     chosen = (raised or said)[-1:]
     return printable(chosen[0].decode(errors="backslashreplace")) if chosen else ""
 

@@ -85,9 +85,7 @@ def command(
     if demo:
         if words or file is not None or options != JobOptions():
             raise UsageError("--demo brings its own jobs", "leave out the list and the options of jobs")
-        from stoker.cli.commands.demo import demo_jobs
-
-        return _run(values, "--demo", demo_jobs())
+        return _run_demo(values)
     kind, items, script = _meant(context, words, file)
     if kind == "help":
         click.echo(context.get_help())
@@ -111,6 +109,17 @@ def command(
 
 def _cluster(config: Config, options: JobOptions) -> ClusterSettings | None:
     return None if options.cluster in (None, LOCAL) else config.cluster(str(options.cluster))
+
+
+def _run_demo(values: dict[str, Any]) -> int:
+    """Run the demonstration in a queue of its own, which is removed afterwards."""
+    import tempfile
+
+    from stoker.cli.commands.demo import demo_jobs
+
+    with tempfile.TemporaryDirectory(prefix="stoker-demo-", ignore_cleanup_errors=True) as state:
+        os.environ["STOKER_STATE"] = state
+        return _run(values, "--demo", demo_jobs())
 
 
 def _refuse_with_terminal(values: dict[str, Any]) -> None:

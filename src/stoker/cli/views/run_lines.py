@@ -163,7 +163,7 @@ def _failure_line(run: FinishedRun, job: Job, logs: str) -> str:
     said = said_at_end(job.state.note, log)
     advice = _advice(run, job, logs) if job.state.result == "oom" else ""
     said = f"{said.partition(': ')[0]}; {advice}" if advice else shortened(said, 100)
-    show = f"  [{logs} {job.id}]" if os.path.exists(log) else ""
+    show = f"  [{logs} {job.id}]" if logs and os.path.exists(log) else ""
     return f"  ✗ #{job.id} {title(job, 40)}: {outcome(job.state)}  {said}{show}".rstrip()
 
 

@@ -199,6 +199,8 @@ def read_progress(text: str, ran: float) -> Progress | None:
 
 
 def _last_epoch(text: str) -> _Epoch | None:
+    if "poch" not in text and "POCH" not in text:
+        return None
     bars = list(pattern(_EPOCH_BAR).finditer(text))
     named = list(pattern(_EPOCH).finditer(text))
     last = max([*bars[-1:], *named[-1:]], key=lambda found: found.end(), default=None)
@@ -258,14 +260,15 @@ def _shown_counts(text: str) -> Iterator[_Shown]:
 
 
 def _shown_count(line: str, place: int) -> _Shown | None:
-    if pattern(_BYTES).search(line):  # a download
+    """Plain searches come before patterns: to compile one takes longer than to read a log."""
+    if "/s" in line and pattern(_BYTES).search(line):  # a download
         return None
-    is_inner = pattern(_EPOCH_ALONE).search(line) is not None
-    if found := pattern(_TQDM).search(line):
+    is_inner = "poch" in line.lower() and pattern(_EPOCH_ALONE).search(line) is not None
+    if "%|" in line and (found := pattern(_TQDM).search(line)):
         done, total = _number(found["done"]), _number(found["total"])
         family = pattern(r"\d+").sub("", found["what"]).strip()
         elapsed, left = _clock_seconds(found["elapsed"]), _clock_seconds(found["left"])
-        if pattern(_EPOCH_BAR).search(line):  # the loop over the epochs itself
+        if is_inner and pattern(_EPOCH_BAR).search(line):  # the loop over the epochs itself
             return None
     else:
         counted = _inner_or_steps(line)
@@ -277,10 +280,14 @@ def _shown_count(line: str, place: int) -> _Shown | None:
 
 
 def _inner_or_steps(line: str) -> tuple[int, int, str] | None:
-    for form, family in ((_KERAS, "keras"), (_RICH, "keras"), (_COUNTS[2], "steps"), (_COUNTS[3], "brackets")):
+    is_bar = "━" in line or "╸" in line or "[=" in line or "[." in line or "[>" in line
+    forms = [(_KERAS, "keras"), (_RICH, "keras")] if is_bar else []
+    forms += [(_COUNTS[2], "steps")]
+    forms += [(_COUNTS[3], "brackets")] if "[" in line or "(" in line else []
+    for form, family in forms:
         for found in pattern(form).finditer(line):
-            before = line[max(0, found.start() - 12) : found.start() + 1]
-            if not pattern(r"(?i:\bepochs?)[\s:\[(]*$").search(before):
+            before = line[max(0, found.start() - 12) : found.start() + 1].rstrip(" \t:[(").lower()
+            if not before.endswith(("epoch", "epochs")):
                 return _number(found[1]), _number(found[2]), family
     return None
 

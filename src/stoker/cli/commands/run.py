@@ -107,6 +107,10 @@ def command(
     return _run(values, kind, spread(items, options))
 
 
+def _cluster(config: Config, options: JobOptions) -> ClusterSettings | None:
+    return None if options.cluster in (None, LOCAL) else config.cluster(str(options.cluster))
+
+
 def _run_demo(values: dict[str, Any]) -> int:
     """Run the demonstration in a queue of its own, which is removed afterwards."""
     import tempfile
@@ -116,10 +120,6 @@ def _run_demo(values: dict[str, Any]) -> int:
     with tempfile.TemporaryDirectory(prefix="stoker-demo-", ignore_cleanup_errors=True) as state:
         os.environ["STOKER_STATE"] = state
         return _run(values, "--demo", demo_jobs())
-
-
-def _cluster(config: Config, options: JobOptions) -> ClusterSettings | None:
-    return None if options.cluster in (None, LOCAL) else config.cluster(str(options.cluster))
 
 
 def _refuse_with_terminal(values: dict[str, Any]) -> None:

@@ -128,6 +128,10 @@ class JobSpec(Struct, frozen=True):
     """Path of the terminal that the command gets as its own, where it is an interactive session."""
     role: Role = "job"
     """An on-finish job ("hook") is not listed among the jobs."""
+    cluster: str = ""
+    """Name of the cluster that it runs on; empty is this machine."""
+    nodes: int = 1
+    """Nodes of the cluster that it runs on at once."""
 
 
 LIMIT_FIELDS = ("limit", "grace", "signal")

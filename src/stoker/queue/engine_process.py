@@ -310,7 +310,7 @@ def _restart_recorded(paths: Paths) -> bool:
     now = time.time()
     if len(recent := record.recent(now)) >= TRIES:
         raise EngineFailed(
-            f"the engine died {TRIES} times within a minute, so it is not restarted automatically{last_words(paths.log)}",
+            f"the engine died {TRIES} times within a minute, so it is not restarted{last_words(paths.log)}",
             f"see {paths.log}, then: stoker engine start",
         )
     write_restart(paths, msgspec.structs.replace(record, tries=[*recent, now]))

@@ -1,4 +1,4 @@
-"""Writes the manual pages from what the verbs say of themselves: `python docs/make_man.py DIRECTORY`."""
+"""Writes the manual pages from the help texts of the commands: `python docs/make_man.py DIRECTORY`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FILES = """\
 .SH FILES
 .TP
 .I ~/.config/stoker/config.toml
-Settings of yours; also stoker.toml or [tool.stoker] in pyproject.toml, and /etc/stoker/config.toml.
+Your settings; also stoker.toml or [tool.stoker] in pyproject.toml, and /etc/stoker/config.toml.
 .TP
 .I ~/.local/state/stoker/HOST/
 The queue (queue.db), the logs of jobs (logs/) and that of the engine (engine.log).
@@ -29,7 +29,7 @@ The queue (queue.db), the logs of jobs (logs/) and that of the engine (engine.lo
 
 
 def write_pages(directory: Path) -> list[Path]:
-    """Write a page for the program and each of its verbs; returns them."""
+    """Write a page for the program and each of its commands; returns them."""
     directory.mkdir(parents=True, exist_ok=True)
     written = []
     for name, text in pages():
@@ -79,7 +79,7 @@ def _page(context: click.Context) -> str:
             f".SH SYNOPSIS\n.B {escaped(context.command_path)}\n{escaped(synopsis)}\n",
             f".SH DESCRIPTION\n{''.join(_paragraphs(command.help or ''))}",
             _list("OPTIONS", list(_options(context))),
-            _list("VERBS", [(inner.info_name or "", _sentence(inner.command)) for inner in commands_below(context)]),
+            _list("COMMANDS", [(inner.info_name or "", _sentence(inner.command)) for inner in commands_below(context)]),
         ]
     )
 

@@ -193,7 +193,7 @@ class TestEngine:
         with queue_of(subject, engine="4711-dead"):
             texts = [verdict.text for verdict in check_leftovers(subject)]
         ledger.release(held)
-        assert texts[0] == "1 job of a run that died, left waiting"
+        assert texts[0] == "1 job of an interrupted run, not started"
         assert "GPU-1" in texts[1]
 
 
@@ -263,7 +263,7 @@ class TestSettings:
 
     def test_files(self, subject: Subject, tmp_path: Path) -> None:
         """Files that were read are named; one that cannot be read is a problem."""
-        assert only(check_config(subject)).text == "all as built in"
+        assert only(check_config(subject)).text == "all defaults"
         folder = tmp_path / "config/stoker"
         folder.mkdir(parents=True)
         (folder / "config.toml").write_text('patience = "10s"\n')
@@ -430,4 +430,4 @@ class TestInstallation:
         shutil.rmtree(tmp_path / "simple_gpu_scheduler")
         shutil.rmtree(tmp_path / "simple_gpu_scheduler-1.0.dist-info")
         (verdict,) = self.found(tmp_path)
-        assert (verdict.level, verdict.text) == ("problem", "missing of what Stoker installed: scheduler.py")
+        assert (verdict.level, verdict.text) == ("problem", "missing files of Stoker: scheduler.py")

@@ -95,7 +95,7 @@ def test_everything_is_told() -> None:
     assert "12.0G will be set aside" in shown
     assert "8.0/10G   87%  1.0G" in shown
     assert "▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄█ up to 8.0G in 0:01:00" in shown
-    assert "1:00:00 of running time, 8 of its array at once, 2 retries (on oom, 3), not run again when lost" in shown
+    assert "1:00:00 run time, 8 tasks of its array at once, 2 retries (on oom, 3), not requeued after a crash" in shown
     assert "5 (ok), array 6 (any)" in shown
     assert "start now" in shown or "start at " in shown or "start tomorrow " in shown
     assert "3f2a1c*" in shown
@@ -109,7 +109,7 @@ def test_everything_is_told() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"vram_mode": "auto", "reserved_bytes": None}, "unknown yet: runs alone first, and is measured"),
+        ({"vram_mode": "auto", "reserved_bytes": None}, "not known yet: the first run is exclusive, to measure it"),
         ({"vram_mode": "auto", "reserved_bytes": 7 * GIB}, "7.0G will be set aside"),
         ({"vram_mode": "auto", "reserved_bytes": LEAST}, "512M will be set aside: earlier runs used less"),
         ({"devices": ["0"], "reserved_bytes": 7 * GIB, "held_bytes": 5 * GIB}, "7.0G are set aside, uses 5.0G now"),

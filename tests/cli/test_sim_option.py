@@ -8,7 +8,7 @@ import click
 import pytest
 
 from stoker.cli.commands.engine import command as engine
-from stoker.cli.main import VERBS, _with_command, stoker
+from stoker.cli.main import COMMANDS, _with_command, stoker
 from stoker.cli.sim_option import SIM
 
 WITHOUT = {"simulate", "cluster", "config", "install", "completion"}
@@ -43,7 +43,7 @@ def test_only_a_value_is_taken(name: str, words: list[str], sim: str | None, res
 
 def test_every_command_with_a_queue_takes_it() -> None:
     """In the same form."""
-    for name in VERBS:
+    for name in COMMANDS:
         if name not in WITHOUT | {"engine"}:
             file = {"resume": "pause"}.get(name, name)
             module = import_module(f"stoker.cli.commands.{file}")

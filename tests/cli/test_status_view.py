@@ -206,7 +206,7 @@ PAUSED = EngineLine(running=True, paused=Mark("paused by you", exactly(NOW - 300
         (
             a_status([a_line()], engine=GONE),
             40,
-            "no engine runs; it starts with the next submit, or: stoker engine start",
+            "Engine not running (starts automatically on submit; or run: stoker engine start)",
         ),
         (a_status([a_line()], [BUSY], engine=GONE), 40, "the GPUs are shown as they were 2h ago"),
         (a_status([], engine=PAUSED), 40, "stoker on lab7 · the queue is paused by you, 5m ago"),

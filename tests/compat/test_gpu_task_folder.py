@@ -50,7 +50,7 @@ def test_results_stay_when_a_run_begins_anew(folder: str) -> None:
 
 
 def test_folder_without_marker_is_not_left_behind(tmp_path: Path) -> None:
-    """Where the marker cannot be made, a new folder goes again, since it would count as done."""
+    """Where the marker cannot be created, a new folder goes again, since it would count as done."""
     with small_disk(tmp_path / "disk", "size=1m,nr_inodes=2") as disk:
         with pytest.raises(OSError, match="No space left"):
             begin(str(disk / "a-1,"))

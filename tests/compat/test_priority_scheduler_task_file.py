@@ -361,7 +361,7 @@ def test_a_row_that_cannot_be_removed(directory: Path) -> None:
     (directory / "tasks.csv").mkdir()
     first.end()
     assert [each.task.filename for each in first.rows.unremoved] == ["a"]
-    assert "cannot be kept up to date: No such file" in first.rows.troubles[0]
+    assert "cannot be updated: No such file" in first.rows.troubles[0]
     (directory / "tasks.csv").rmdir()
     (directory / "tasks.csv").write_text(text)
     assert Scheduler(directory, size=1).batch() == [Row(row.task, row.ticket, new=False)]

@@ -219,7 +219,7 @@ def test_refused_words(machine: Machine, words: list[str], code: int) -> None:
 
 def test_refused_gpu(machine: Machine) -> None:
     """The sentence names the GPUs that are there."""
-    expected = "schedule: error: there is no GPU 4; they are 0 to 3; schedule -i N says how many\n"
+    expected = "schedule: error: there is no GPU 4; they are 0 to 3; set the number with: schedule -i N\n"
     assert machine.schedule("true", "-fg", "4") == (5, "", expected)
 
 

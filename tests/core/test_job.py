@@ -74,7 +74,7 @@ LEGAL: list[tuple[State, Event, State]] = [
     (STOPPING, TIMEOUT, Ended("cancelled", 9.0, 0, 15, "by you")),
     (STOPPING, RETURNED, Ended("cancelled", 3.0, note="cancelled before it started")),
     (STOPPING, SHORT, Ended("cancelled", 3.0, note="cancelled before it started")),
-    (STOPPING, LOST, Ended("cancelled", 3.0, note="its worker died while it was being stopped")),
+    (STOPPING, LOST, Ended("cancelled", 3.0, note="its worker died while stopping it")),
 ]
 
 EVENTS: list[Event] = [ASSIGNED, STARTED, DONE, FAILED, TIMEOUT, RETURNED, SHORT, LOST, CANCELLED, RESUMED]
@@ -156,7 +156,7 @@ def test_a_lost_job_spends_no_retry() -> None:
 def test_a_job_that_must_not_run_twice_is_not_queued_again() -> None:
     """With --no-requeue a lost attempt ends the job."""
     job = after(a_job(1, spec=JobSpec(requeue=False)), ASSIGNED, STARTED, LOST)
-    assert job.state == Ended("lost", 3.0, note="its worker was killed or the machine went down")
+    assert job.state == Ended("lost", 3.0, note="its worker was killed, or the machine went down")
 
 
 @pytest.mark.parametrize("why", get_args(Why))

@@ -82,7 +82,7 @@ def test_hint_for_a_range_backwards() -> None:
     """The hint has the range the right way round."""
     with pytest.raises(UsageError) as refused:
         parse_selection(["9-4"])
-    assert (refused.value.message, refused.value.hint) == ("9-4 ends before it begins", "write it as 4-9")
+    assert (refused.value.message, refused.value.hint) == ("9-4 is a reversed range", "write it as 4-9")
 
 
 @QUIET

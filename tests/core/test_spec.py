@@ -178,7 +178,7 @@ def test_text_of_never_satisfied() -> None:
     """The text names the outcome and the id as users type it."""
     assert never_satisfied_text(NeverSatisfied(Dependency(12))) == "job 12 did not succeed"
     assert never_satisfied_text(NeverSatisfied(Dependency(12)), lambda _: "11.1") == "job 11.1 did not succeed"
-    said = "job 12 succeeded, and this job was to start only if it did not"
+    said = "job 12 succeeded; this job starts only if it fails"
     assert never_satisfied_text(NeverSatisfied(Dependency(12, "notok"))) == said
 
 

@@ -217,7 +217,7 @@ class TestNames:
         """The beginning of several ids is refused, and is no name of any of them."""
         with closing(simulate("2x1G", str(tmp_path), [], 0.0)) as devices:
             snapshot = devices.snapshot(0.0)
-        with pytest.raises(Impossible, match="more than one device begins with 'SIM'"):
+        with pytest.raises(Impossible, match="more than one device starts with 'SIM'"):
             resolve(snapshot, "SIM")
         assert known_names(snapshot) == {"0": "SIM-0", "1": "SIM-1", "SIM-0": "SIM-0", "SIM-1": "SIM-1"}
 
@@ -291,7 +291,7 @@ def test_a_driver_that_comes_late_is_found(unloaded: Bench, looker: Looker) -> N
     not_loaded = "no GPU found: libnvidia-ml.so.1 is there, but the NVIDIA driver is not loaded"
     assert looker.look_for(not_loaded) == ([], not_loaded)
     unloaded.write(FakeMachine())
-    nothing = "no GPU found: the NVIDIA driver is loaded, but shows no GPU that jobs could use"
+    nothing = "no GPU found: the NVIDIA driver is loaded, but shows no usable GPU"
     assert looker.look_for(nothing) == ([], nothing)
     unloaded.write(TWO)
     assert looker.look_for("2") == (["GPU-aaaa-1", "GPU-aabb-2"], "")

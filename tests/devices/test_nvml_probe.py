@@ -180,7 +180,7 @@ def test_a_forbidden_gpu_has_a_placeholder(bench: Bench, symbol: str) -> None:
     """A GPU that is counted but refused is listed by its index, with the reason."""
     snapshot = read(bench, with_fault(NO_PERMISSION, symbol))
     assert [(device.id, device.label) for device in snapshot.devices] == [("nvidia:0", "0"), ("GPU-2", "1")]
-    assert snapshot.reading("nvidia:0").problem == "this user may not use it"
+    assert snapshot.reading("nvidia:0").problem == "no permission to use it"
 
 
 def test_mig_slices_stand_for_their_gpu(bench: Bench) -> None:

@@ -121,7 +121,7 @@ def test_terminate_leaves_jobs_running(tmp_path: Path) -> None:
     site = service._engine.site
     assert isinstance(site, FakeSite)
     service.close()
-    assert said == ["leaving; what runs goes on under its workers"]
+    assert said == ["engine stopped; running jobs continue"]
     assert not site.called("stop")
 
 
@@ -148,7 +148,7 @@ def test_a_new_configuration_is_used(tmp_path: Path) -> None:
     site = service._engine.site
     assert isinstance(site, FakeSite)
     assert (site.policies[-1].max_running, service._pruner.keep) == (3, 5.0)
-    assert said == ["the configuration has changed, and is gone by from now on"]
+    assert said == ["the configuration has changed and is now in effect"]
     service.close()
 
 

@@ -130,7 +130,7 @@ def test_halt_stops_early(paths: Paths, screen: Screen) -> None:
     with closing(Foreground(setup, screen)) as run:
         run.run(ListSource("a", "b", "c"))
         assert (run.tally.failed, run.engine.waiting) == (1, 2)
-    assert screen.said == ["stopping as --halt says; what has not started is left for --resume"]
+    assert screen.said == ["stopping (--halt); continue the rest later with --resume"]
 
 
 def test_signals_stop_in_stages(paths: Paths, screen: Screen) -> None:
@@ -157,7 +157,7 @@ def test_signals_stop_in_stages(paths: Paths, screen: Screen) -> None:
         assert run.tally.results["cancelled"] == 1
         assert run.engine.waiting == 1
     assert [text.split(";")[0] for text in screen.said] == [
-        "starting nothing more",
+        "starting no more jobs",
         "stopping 1 (TERM, then KILL after the grace)",
     ]
 

@@ -248,7 +248,7 @@ def test_options() -> None:
         ({"strangers": "count"}, "here: strangers under [defaults] is not a job option", "put it above [defaults]"),
         ({"gpus": "two"}, "here: gpus under [defaults] is 'two', not a whole number", "--help"),
         ({"gpus": True}, "here: gpus under [defaults] is 'true', not a whole number", "--help"),
-        ({"gpus": -1}, "here: gpus under [defaults]: -1 is less than nothing", "0 or more"),
+        ({"gpus": -1}, "here: gpus under [defaults]: -1 must not be negative", "0 or more"),
         ({"vram": ["8G"]}, "here: vram under [defaults] is '8G', not text", "--help"),
         ({"vram": "lots"}, "here: vram under [defaults]: 'lots' is not a size", "6G, 512M or 1.5G, or as auto or all"),
         ({"vram": 8}, "here: vram under [defaults]: --vram 8 has no unit", "write 8G"),
@@ -330,7 +330,7 @@ class TestTrust:
         """A file that every user may write to is ignored, with a word why."""
         (tmp_path / "config.toml").write_text("not TOML")
         (tmp_path / "config.toml").chmod(0o666)
-        assert why_ignored(tmp_path / "config.toml") == "every user may write to it (chmod o-w would help)"
+        assert why_ignored(tmp_path / "config.toml") == "every user can write to it (fix: chmod o-w)"
 
     def test_somebody_elses(self, tmp_path: Path, user: User) -> None:
         """A file of another user is ignored, and the warning names him; so is one of nobody in particular."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stoker.cli.main import ALIASES, VERBS
+from stoker.cli.main import ALIASES, COMMANDS
 from stoker.core.errors import Impossible, UsageError
 from stoker.core.launch import SLURM_VARIABLES
 from stoker.queue.directives import FLAGS, IGNORED, SHORT, UNSUPPORTED, Directives, read_directives
@@ -103,7 +103,7 @@ def test_a_script_without_lines_has_no_notes() -> None:
     [
         ("#SBATCH --time=soon", "job.sh line 2: 'soon' is not a duration"),
         ("#SBATCH --gpus=two:x", "job.sh line 2: 'two:x' is not a number of GPUs"),
-        ("#SBATCH --dependency=singleton:1", "is no kind of dependency"),
+        ("#SBATCH --dependency=singleton:1", "is not a kind of dependency"),
         ("#SBATCH --nice=low", "job.sh line 2: --nice=low is not a number"),
         ("#SBATCH --job-name", "job.sh line 2: --job-name needs a value"),
         ("#SBATCH --requeue=yes", "job.sh line 2: --requeue takes no value"),
@@ -165,4 +165,4 @@ def test_the_page_lists_every_variable() -> None:
 def test_the_page_names_commands_that_exist() -> None:
     """Every command of Stoker in the table is one."""
     words = [row[1].strip("`").split() for row in table("Commands")]
-    assert {row[1] for row in words if len(row) > 1} <= {*VERBS, *ALIASES}
+    assert {row[1] for row in words if len(row) > 1} <= {*COMMANDS, *ALIASES}

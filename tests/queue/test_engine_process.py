@@ -109,7 +109,7 @@ def test_one_more_try_where_another_was_faster_and_is_gone(paths: Paths, tmp_pat
     program = f"""
 import os, pathlib, sys
 marker = pathlib.Path({str(tmp_path)!r}, "tried")
-runs = b'{{"message": "an engine is already at work here", "hint": "", "code": 3}}'
+runs = b'{{"message": "an engine is already running here", "hint": "", "code": 3}}'
 first = not marker.exists()
 marker.touch()
 os.write(int(sys.argv[-1]), runs if first else {READY!r})

@@ -34,7 +34,7 @@ def test_new_enough(tmp_path: Path) -> None:
 
 def test_too_old(tmp_path: Path) -> None:
     """The sentence tells which PyTorch of which Python it is."""
-    sentence = f"--cap is left out: PyTorch 2.9.1 of {sys.executable} does not know it, but 2.10 does"
+    sentence = f"--cap is left out: PyTorch 2.9.1 of {sys.executable} does not support it (needs 2.10)"
     assert settled(with_torch(tmp_path, "2.9.1"), TRAIN, SHARED) == (False, [sentence])
 
 
@@ -294,7 +294,7 @@ def test_a_missing_directory_for_the_output(tmp_path: Path) -> None:
     """The note names the command that makes it; a job that waits for another may find it made."""
     out = f"{tmp_path}/my logs/%j.log"
     assert noted(tmp_path, "python", out=out) == [
-        f"warning: the directory of the output does not exist; type: mkdir -p '{tmp_path}/my logs'"
+        f"warning: the output directory does not exist; type: mkdir -p '{tmp_path}/my logs'"
     ]
     assert noted(tmp_path, "python", out=out, after=(Dependency(1),)) == []
     assert noted(tmp_path, "python", out=f"{tmp_path}/%x/%j.log", err=f"{tmp_path}/e") == []

@@ -87,7 +87,7 @@ def test_a_job_that_company_harmed() -> None:
     apply(recent, named(5, "greedy"), Assigned("k", ("0",), "", 10.0), Started(1, 10.0), short)
     (notice,) = recent.notices()
     assert (notice.mark, notice.what) == ("again", "oom after 00:04")
-    assert notice.said == "again with 9.0G set aside; ran out of GPU memory beside others"
+    assert notice.said == "again with 9.0G set aside; ran out of GPU memory while sharing"
 
 
 def test_successes_are_only_counted_unless_something_was_odd() -> None:

@@ -129,16 +129,16 @@ def test_records_are_the_whole_text(text: str) -> None:
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ("models,python3,train.py,5,high", "its Priority is 'high', which is no whole number"),
-        ("models,python3,train.py,5,1.5", "its Priority is '1.5', which is no whole number"),
-        ("models,python3,train.py,many,1", "its Epochs is 'many', which is no whole number"),
-        ("models,python3,train.py,-1,1", "its Epochs -1 is out of all proportion"),
-        ("models,python3,train.py,5," + "9" * 400, "is out of all proportion"),
+        ("models,python3,train.py,5,high", "its Priority is 'high', not a whole number"),
+        ("models,python3,train.py,5,1.5", "its Priority is '1.5', not a whole number"),
+        ("models,python3,train.py,many,1", "its Epochs is 'many', not a whole number"),
+        ("models,python3,train.py,-1,1", "its Epochs -1 is out of range"),
+        ("models,python3,train.py,5," + "9" * 400, "is out of range"),
         ("models,python3,train.py,5", "it has no Priority"),
         ("models,python3,train.py,5,1,more", "it has 6 fields, and there are 5 columns"),
         ("models,,train.py,5,1", "it has no Executable (-1 is the Python of the scheduler)"),
         ("models,python3,,5,1", "it has no Filename"),
-        ("models,python3,don't.py,5,1", "its file name cannot be taken apart: no closing quotation"),
+        ("models,python3,don't.py,5,1", "its file name cannot be split into words: no closing quotation"),
         ("models,python3,a\0b,5,1", "it contains a NUL byte"),
         ("models,python3,train.py,5,1\0", "it contains a NUL byte"),
     ],
@@ -186,7 +186,7 @@ def test_tasks_as_a_list(tmp_path: Path) -> None:
     assert (first.command.words, first.command.shell) == (("python3", "train.py", "--epochs=5", "--id=0"), "")
     assert first.options == JobOptions(chdir="models", priority=-2)
     assert (last.command.words[-1], last.options.priority) == ("--id=2", 4)
-    assert bad == Unusable("tasks.csv line 3", "its Epochs is 'x', which is no whole number")
+    assert bad == Unusable("tasks.csv line 3", "its Epochs is 'x', not a whole number")
 
 
 def test_a_column_of_commands(tmp_path: Path) -> None:

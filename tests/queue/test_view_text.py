@@ -95,12 +95,12 @@ def spared(shared_failures: int, floor: int = 0, state: Waiting | Running = WAIT
 @pytest.mark.parametrize(
     ("job", "event", "words"),
     [
-        (spared(1, 9 * GIB), OWN, "ran out of GPU memory beside others; again with 9.0G set aside"),
-        (spared(1, 9 * GIB, RUNS), OWN, "ran out of GPU memory beside others; now with 9.0G set aside"),
-        (spared(2, 9 * GIB), OWN, "ran out of GPU memory beside others; next time alone"),
-        (spared(2, 9 * GIB, RUNS), OWN, "ran out of GPU memory beside others; now alone"),
-        (spared(1), NEIGHBOURS, "found the GPU's memory taken by others; again with as much set aside as before"),
-        (spared(2), FAULT, "died of a fault that all clients of MPS were told; next time alone"),
+        (spared(1, 9 * GIB), OWN, "ran out of GPU memory while sharing; again with 9.0G set aside"),
+        (spared(1, 9 * GIB, RUNS), OWN, "ran out of GPU memory while sharing; now with 9.0G set aside"),
+        (spared(2, 9 * GIB), OWN, "ran out of GPU memory while sharing; next time alone"),
+        (spared(2, 9 * GIB, RUNS), OWN, "ran out of GPU memory while sharing; now alone"),
+        (spared(1), NEIGHBOURS, "GPU memory was taken by others; again with as much set aside as before"),
+        (spared(2), FAULT, "killed by an MPS fault of a job on the same GPU; next time alone"),
     ],
 )
 def test_a_job_that_company_harmed(job: Job, event: Exited, words: str) -> None:

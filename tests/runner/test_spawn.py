@@ -123,7 +123,7 @@ class TestOutputs:
         assert works.run("echo in vain; exit 5", shell="/bin/sh", out="/dev/full").code == 5
 
     def test_directory_that_is_missing(self, works: Yard) -> None:
-        """Where the log cannot be made the command does not start, and the note says why."""
+        """Where the log cannot be created the command does not start, and the note says why."""
         over = works.run("touch", "ran", out="missing/log")
         assert (over.code, over.why) == (126, "refused")
         assert over.note == f"cannot write its output to {works.directory}/missing/log: No such file or directory"
@@ -158,7 +158,7 @@ class TestRefusals:
             (("./plain",), 126, "./plain: Permission denied"),
             (("plain",), 126, "plain: not executable"),
             (("echo", "x" * 300_000), 126, "the command is too long for the kernel (300000 bytes); put it in a script"),
-            (("echo", "a\0b"), 126, "the command contains a NUL byte, which no program can be given"),
+            (("echo", "a\0b"), 126, "the command contains a NUL byte, which cannot be passed to a program"),
         ],
     )
     def test_command(self, works: Yard, words: tuple[str, ...], code: int, note: str) -> None:

@@ -68,6 +68,6 @@ def test_doubts_are_told() -> None:
     """Few jobs, and memory that was not measured."""
     setup = prepare([replace(job, memory=None) for job in JOBS[:5]], ReplayOptions("your history"))
     assert setup.notes == [
-        "only 5 jobs: the figures say little",
+        "only 5 jobs: the results are not significant",
         "the memory of 5 jobs was not measured and is assumed",
     ]

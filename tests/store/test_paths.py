@@ -104,7 +104,7 @@ class TestFindPaths:
 
 
 class TestNetworkHome:
-    """Homes on network file systems, where a queue is not safe."""
+    """Homes on network file systems, which is not safe for a queue."""
 
     @pytest.fixture
     def mounts(self, tmp_path: Path, home: Path) -> str:

@@ -50,7 +50,7 @@ class TestDoors:
         answer = background("submit", "--parsable", "--vram", "2G", "--cap", "--", sys.executable, "-c", SHOW)
         assert (
             answer.err
-            == f"stoker: --cap is left out: PyTorch 2.9.1 of {sys.executable} does not know it, but 2.10 does\n"
+            == f"stoker: --cap is left out: PyTorch 2.9.1 of {sys.executable} does not support it (needs 2.10)\n"
         )
         assert log(background, int(answer.out)) == "None\n"
 
@@ -148,4 +148,4 @@ class TestHittingIt:
         )
         background.wait_over(job)
         assert background.word(job) == "oom"
-        assert background.ended(job).note.startswith("ran into a limit on its GPU memory that it was started with:")
+        assert background.ended(job).note.startswith("exceeded the GPU memory limit set in its environment:")

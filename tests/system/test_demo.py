@@ -39,7 +39,7 @@ def test_everything_goes_by_the_script(tmp_path: Path) -> None:
     assert "everything went as the demonstration should" in done.stderr
     assert "on four simulated GPUs" in done.stderr.splitlines()[0]
     assert not list((tmp_path / "state").glob("*-simulated")), "the user's simulated queue is not touched"
-    assert "greedy (ran out of GPU memory beside others; again with" in done.stderr
+    assert "greedy (ran out of GPU memory while sharing; again with" in done.stderr
 
 
 def test_names_are_short_and_different() -> None:
@@ -59,7 +59,7 @@ def test_names_are_short_and_different() -> None:
         (DONE, an_end("done", failures=1), "had 1 mishaps, not 0"),
         (Act("a", "true", says="left"), an_end("done", note="left 1 process"), ""),
         (Act("a", "true", says="left"), an_end("done"), "said '', not 'left'"),
-        (Act("a", "true", spared=True), an_end("done"), "never ran out of memory beside others"),
+        (Act("a", "true", spared=True), an_end("done"), "never ran out of memory while sharing a GPU"),
     ],
 )
 def test_what_differs_from_the_script_is_told(act: Act, end: JobEvent | None, sentence: str) -> None:

@@ -24,7 +24,7 @@ def test_options(background: Background) -> None:
     assert (changed.name, changed.spec.priority, changed.spec.limit, changed.spec.retries) == ("new", 5, 7200.0, 3)
     assert changed.spec.extra_env == (("SEED", "1"),)
     again = background("edit", str(job), "--priority", "5")
-    assert again.out == f"{job}: it was so already\n"
+    assert again.out == f"{job}: no change\n"
 
 
 def test_the_default(background: Background) -> None:

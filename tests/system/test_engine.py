@@ -326,7 +326,7 @@ def test_a_cancelled_job_whose_worker_dies_says_so(tmp_path: Path) -> None:
         shop.work_until(lambda: isinstance(shop.job(job_id).state, Stopping))
         os.kill(int((tmp_path / "worker").read_text()), signal.SIGKILL)
         shop.finish()
-        assert shop.ended(job_id).note == "its worker died while it was being stopped"
+        assert shop.ended(job_id).note == "its worker died while stopping it"
 
 
 def test_an_end_that_was_not_recorded_is_not_forgotten(tmp_path: Path) -> None:

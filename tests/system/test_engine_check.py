@@ -32,7 +32,7 @@ class TestCheck:
         assert outcome.code == 1
         lines = outcome.out.splitlines()
         place = next(index for index, line in enumerate(lines) if line.startswith("problem"))
-        assert "1 job in the queue, and no engine runs" in lines[place]
+        assert "1 job in the queue, but the engine is not running" in lines[place]
         assert lines[place + 1].strip() == "→ stoker engine start"
         assert outcome.err == "1 problem found\n"
 

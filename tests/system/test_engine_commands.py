@@ -94,7 +94,7 @@ class TestStatus:
             outcome = background(*words)
             assert outcome.err.count("\n") == 1
             assert "the engine runs 0.0.1" in outcome.err
-            assert "stoker engine restart; jobs go on" in outcome.err
+            assert "stoker engine restart; jobs continue" in outcome.err
 
 
 class TestStop:

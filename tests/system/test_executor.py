@@ -107,7 +107,7 @@ class TestResults:
         assert "raise error" in "".join(traceback.format_exception(raised.value))
 
     def test_exception_that_passes_on_other_arguments(self, executor: stoker.Executor) -> None:
-        """Many cannot be made anew from their arguments; they are of their own type all the same, and whole."""
+        """Many cannot be created anew from their arguments; they are of their own type all the same, and whole."""
 
         class Odd(Exception):
             def __init__(self, first: int, second: int) -> None:
@@ -545,9 +545,9 @@ class TestBadInput:
         for job in (over, waits):
             shutil.rmtree(queue.paths.function(job.id))
         queue.open_gate("folder")
-        with pytest.raises(stoker.JobFailed, match="has no result: its folder is gone"):
+        with pytest.raises(stoker.JobFailed, match="has no result: its folder was removed"):
             over.result(60)
-        with pytest.raises(stoker.JobFailed, match="has no result: its folder is gone"):
+        with pytest.raises(stoker.JobFailed, match="has no result: its folder was removed"):
             waits.result(60)
         assert "calls" in waits.stderr()
 
@@ -566,7 +566,7 @@ class TestBadInput:
             ({"vram": "much"}, "much"),
             ({"gpus": "two"}, "gpus"),
             ({"array": "0-3"}, "no array of its own"),
-            ({"gpus": -1}, "less than nothing"),
+            ({"gpus": -1}, "must not be negative"),
         ],
     )
     def test_options_are_checked_at_once(self, queue: Programs, options: dict[str, Any], told: str) -> None:

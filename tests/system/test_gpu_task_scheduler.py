@@ -382,13 +382,13 @@ def test_failures_are_told_and_run_again(lab: Lab) -> None:
     assert errors.splitlines()[-3:] == [
         f"gpu_task_scheduler: exit 1: {root}/i-1,: no luck",
         f"gpu_task_scheduler: exit 1: {root}/i-3,: no luck",
-        "gpu_task_scheduler: 2 instances failed; the next run of this script runs what failed again",
+        "gpu_task_scheduler: 2 instances failed; run this script again to retry them",
     ]
     assert errors.count("finishes task") == 4
     assert lab.unfinished() == ["i-1,", "i-3,"]
     (lab.directory / "mended").touch()
     errors = lab.run_tasks(FAILING, FOUR)
-    assert "gpu_task_scheduler: 2 instances failed or did not finish before; running again" in errors
+    assert "gpu_task_scheduler: 2 instances failed or did not finish before; retrying" in errors
     assert (errors.count("skips task"), errors.count("finishes task")) == (2, 2)
     assert lab.unfinished() == []
     assert lab.text("results/i-1,/worker.log") == "trying 1\n"
@@ -471,7 +471,7 @@ def test_ways_to_end(lab: Lab) -> None:
         f"signal 9: {root}/how-killed,",
         f"exit 3: {root}/how-deleted,",
         f"exit 9: {root}/how-late,",
-        "3 instances failed; the next run of this script runs what failed again",
+        "3 instances failed; run this script again to retry them",
     ]
     (lab.directory / "again").touch()
     again = lab.run_tasks(body, f'"scheduler_config": {{"gpu": ["0"]}}, {ways}')
@@ -484,7 +484,7 @@ def test_worker_killed(lab: Lab) -> None:
     kills = "import time\nif os.environ['STOKER_ATTEMPT'] == '1': os.kill(os.getppid(), 9); time.sleep(600)\n"
     config = '"scheduler_config": {"gpu": ["0"]}, "test_config": [{"a": [1]}]'
     errors = lab.run_tasks(f"{kills}print('ran')", config)
-    assert "gpu_task_scheduler: the worker of task a-1, was killed, so it runs again\n" in errors
+    assert "gpu_task_scheduler: the worker of task a-1, was killed; retrying\n" in errors
     assert lab.text("results/a-1,/worker.log.1") == "ran\n"
 
 
@@ -578,7 +578,7 @@ def test_class_in_a_notebook_without_cloudpickle(lab: Lab) -> None:
     program = "import sys; sys.modules['cloudpickle'] = None\n" + IN_MAIN.format(guard="")
     code, _, errors = lab.python("-c", program)
     assert code == 1
-    assert "cannot be sent to a process of its own: it is defined in no file" in errors
+    assert "cannot be sent to another process: it is defined in no file" in errors
     assert "define class and parameters at the top of a file that is imported" in errors
     assert not (lab.directory / "results").exists()
 
@@ -622,7 +622,7 @@ def test_packages(lab: Lab, files: dict[str, str], words: list[str], printed: st
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ("[__import__('threading').Lock()]", "cannot be sent to a process of its own: cannot pickle '_thread.lock'"),
+        ("[__import__('threading').Lock()]", "cannot be sent to another process: cannot pickle '_thread.lock'"),
         ("['x\\0y']", "no folder can be named"),
     ],
 )
@@ -635,7 +635,7 @@ def test_instances_that_cannot_run(lab: Lab, values: str, said: str) -> None:
 
 
 def test_folder_name_too_long(lab: Lab) -> None:
-    """An instance whose folder cannot be made fails by itself, and the report says why."""
+    """An instance whose folder cannot be created fails by itself, and the report says why."""
     settings = '"scheduler_config": {"gpu": ["0"], "config_string_value_maxlen": 999}'
     config = f'{settings}, "test_config": [{{"a": ["x" * 300, "y"]}}]'
     errors = lab.run_tasks("print('ran')", config)

@@ -121,16 +121,16 @@ def test_sigterm_leaves_nothing_running_and_nothing_lost(lab: Lab, script: str) 
 
 @pytest.mark.parametrize("whole_group", [False, True])
 def test_first_interrupt_lets_the_running_finish(lab: Lab, whole_group: bool) -> None:
-    """One Ctrl-C starts nothing more and waits for what runs, be it typed or sent; then KeyboardInterrupt is raised."""
+    """After Ctrl-C, typed or sent, no more jobs start and the running ones finish; then KeyboardInterrupt is raised."""
     started = Script(lab, SCRIPT)
     started.wait_begun(0)
     (os.killpg if whole_group else os.kill)(started.process.pid, signal.SIGINT)
-    started.wait_said("starting nothing more; 1 running; press again to stop them")
+    started.wait_said("starting no more jobs; 1 running; press again to stop them")
     (lab.directory / "gate").touch()
     code, _, said = started.end()
     assert code == -signal.SIGINT
     assert "KeyboardInterrupt" in said
-    assert "gpu_task_scheduler: 2 instances not started; the next run of this script goes on with them" in said
+    assert "gpu_task_scheduler: 2 instances not started; run this script again to continue" in said
     assert (lab.folders(), lab.unfinished(), lab.text("ran")) == (["i-0,"], [], "0")
     goes_on(lab, "012")
 
@@ -237,7 +237,7 @@ def test_same_instances_in_two_scripts(lab: Lab) -> None:
     code, _, said = Script(lab, SCRIPT, "second").end()
     assert code == 0
     assert said.count("skips task") == 3
-    assert "in the hands of another run" in said
+    assert "being run by another stoker run" in said
     (lab.directory / "gate").touch()
     assert first.end()[0] == 0
     assert lab.text("ran") == "012"

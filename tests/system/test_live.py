@@ -25,7 +25,7 @@ SLEEP = "sleep 60"
 def interrupt_twice(terminal: Terminal) -> None:
     """Stop all; signals that are not yet taken count as one, so the answer to the first is waited for."""
     terminal.press("C-c")
-    terminal.wait_for("stoker: starting nothing more")
+    terminal.wait_for("stoker: starting no more jobs")
     terminal.press("C-c")
     terminal.wait_for("exit code 130")
 
@@ -90,7 +90,7 @@ def test_one_interrupt_drains_and_a_second_stops(tmp_path: Path) -> None:
         terminal.start([*STOKER, "--devices", "0", a_list(tmp_path, SLEEP, SLEEP)], 80, 24)
         terminal.wait_for("1 running 1 waiting")
         terminal.press("C-c")
-        screen = terminal.wait_for("press again to stop them", "… starting nothing more")
+        screen = terminal.wait_for("press again to stop them", "… starting no more jobs")
         assert screen.count("GPU0") == 1, "the display was not taken away before it was drawn again"
         terminal.press("C-c")
         screen = terminal.wait_for("exit code 130")
@@ -192,7 +192,7 @@ def test_keys_do_not_move_the_display(tmp_path: Path) -> None:
         for key in ("Enter", "x", "Enter"):
             terminal.press(key)
         terminal.press("C-c")
-        screen = terminal.wait_for("press again to stop them", "… starting nothing more")
+        screen = terminal.wait_for("press again to stop them", "… starting no more jobs")
         assert screen.count("stoker run jobs.txt") == 1
         terminal.press("C-c")
         terminal.wait_for("exit code 130")

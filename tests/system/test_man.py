@@ -15,7 +15,7 @@ import pytest
 
 from stoker.cli.commands.cluster import COMMANDS as CLUSTER_COMMANDS
 from stoker.cli.commands.engine import COMMANDS as ENGINE_COMMANDS
-from stoker.cli.main import VERBS
+from stoker.cli.main import COMMANDS
 from support.cli import Stoker
 from support.wait import PATIENCE_SECONDS
 
@@ -37,7 +37,7 @@ def pages(generator: dict[str, Any]) -> dict[str, str]:
 def test_every_verb_has_its_page(pages: dict[str, str]) -> None:
     """The commands of the engine and of clusters too, but no hidden one."""
     below = {"engine": ENGINE_COMMANDS, "cluster": CLUSTER_COMMANDS}
-    expected = {"stoker", *(f"stoker-{verb}" for verb in VERBS)}
+    expected = {"stoker", *(f"stoker-{verb}" for verb in COMMANDS)}
     expected |= {f"stoker-{verb}-{name}" for verb, names in below.items() for name in names}
     assert set(pages) == expected
 
@@ -71,7 +71,7 @@ def test_groff_has_nothing_to_say(generator: dict[str, Any], tmp_path: Path) -> 
         assert shown.stderr == "", page.name
         if page.name == "stoker-engine-stop.1":
             assert "--drain" in shown.stdout
-            assert "stoker engine stop --jobs    end the jobs too" in shown.stdout
+            assert "stoker engine stop --jobs    stop the jobs too" in shown.stdout
 
 
 def test_the_wheel_is_told_to_carry_them() -> None:

@@ -22,26 +22,26 @@ AUTO, SIZED, WHOLE = Resources(auto=True), Resources(memory=10 * GIB), Resources
             "+50%",
             LastAttempt(14 * GIB, 9 * GIB),
             Resources(memory=21 * GIB),
-            "21.0G on each GPU, 50% more than the 14.0G set aside last time",
+            "21.0G on each GPU, 50% more than the 14.0G reserved last time",
         ),
         (
             AUTO,
             "+50%",
             LastAttempt(8 * GIB, 7 * GIB),
             Resources(memory=12 * GIB),
-            "12.0G on each GPU, 50% more than the 8.0G set aside last time",
+            "12.0G on each GPU, 50% more than the 8.0G reserved last time",
         ),
         (
             AUTO,
             "+1G",
             LastAttempt(None, 7 * GIB),
             Resources(memory=8 * GIB),
-            "8.0G on each GPU, 1G more than the 7.0G it held at most last time",
+            "8.0G on each GPU, 1G more than the 7.0G peak of the last attempt",
         ),
         (AUTO, "12G", LastAttempt(8 * GIB), Resources(memory=12 * GIB), "12.0G on each GPU"),
         (AUTO, "all", LastAttempt(8 * GIB), WHOLE, "whole GPUs"),
-        (SIZED, "auto", LastAttempt(), AUTO, "memory as learnt"),
-        (WHOLE, "auto", LastAttempt(), AUTO, "memory as learnt"),
+        (SIZED, "auto", LastAttempt(), AUTO, "learnt memory"),
+        (WHOLE, "auto", LastAttempt(), AUTO, "learnt memory"),
         (WHOLE, "6G", LastAttempt(), Resources(memory=6 * GIB), "6.0G on each GPU"),
     ],
 )
@@ -54,7 +54,7 @@ def test_another_amount(resources: Resources, text: str, before: LastAttempt, af
     ("resources", "text", "before", "words"),
     [
         (WHOLE, "+20%", LastAttempt(None, 20 * GIB), "whole GPUs already"),
-        (AUTO, "+20%", LastAttempt(), "it is not known how much memory it took"),
+        (AUTO, "+20%", LastAttempt(), "its memory use is not known"),
         (SIZED, "+lots%", LastAttempt(), "is not understood"),
         (SIZED, "+inf%", LastAttempt(), "is not understood"),
         (SIZED, "+2", LastAttempt(), "no unit"),
@@ -71,4 +71,4 @@ def test_more_than_it_is_known_to_need() -> None:
     """What an end for want of memory showed is more than what was declared, and grows in its place."""
     resources, said = changed_resources(Resources(memory=2 * GIB), "+50%", LastAttempt(2 * GIB, GIB, needed=8 * GIB))
     assert resources.memory == 12 * GIB
-    assert "the 8.0G that it needs at least" in said
+    assert "the 8.0G minimum that it needs" in said

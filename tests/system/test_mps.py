@@ -233,7 +233,7 @@ class TestQueue:
         background.environment["SCRIPTED_MPS"] = "hang"
         job = _submit(background, "true")
         background.wait_word("starting", job)
-        assert "waits for the MPS daemon of its GPU" in background("status", "--plain").out
+        assert "waiting for the MPS daemon of its GPU" in background("status", "--plain").out
         background("cancel", str(job))
         background.wait_over(job)
         state = background.job(job).state

@@ -149,7 +149,7 @@ def test_mail(background: Background, tmp_path: Path) -> None:
     mail.unlink()
     background.environment["PATH"] = background.environment["PATH"].removesuffix(f":{programs}")
     warned = background("submit", "-G", "0", "--notify", "mail", "--hold", "true")
-    assert "--notify will not work: there is neither sendmail nor mail" in warned.err
+    assert "--notify will not work: neither sendmail nor mail is installed" in warned.err
 
 
 @pytest.mark.parametrize("target", ["slack", "http//x", "://x", "json://a b", "mail,", ""])

@@ -87,7 +87,7 @@ def test_want_of_memory(background: Background) -> None:
     waiting = line_of(background, greedy)
     size = size_text(waiting.reserved_bytes)
     assert waiting.why.startswith(f"needs {size}; ")
-    assert waiting.why.endswith(f"; ran out of GPU memory beside others; again with {size} set aside")
+    assert waiting.why.endswith(f"; ran out of GPU memory while sharing; again with {size} set aside")
     background("cancel", str(large))
     background.wait_over(greedy)
     story = details_of(background, greedy)
@@ -95,7 +95,7 @@ def test_want_of_memory(background: Background) -> None:
     assert story.attempts[0].vram_curve
     details = [event.detail for event in story.events if event.event in ("assigned", "exited")]
     assert details[0] == "GPU 0, 3.0G set aside"
-    assert details[1].startswith("ran out of GPU memory beside others; again with ")
+    assert details[1].startswith("ran out of GPU memory while sharing; again with ")
     assert details[3] == "done"
     assert past_of(background, greedy).reserved_bytes == waiting.reserved_bytes
 
@@ -123,5 +123,5 @@ def test_a_job_that_is_too_big(background: Background) -> None:
     background.wait_over(job)
     story = details_of(background, job)
     assert (story.state, story.events[-1].detail) == ("oom", "oom")
-    assert story.note.startswith("does not fit on a GPU of its own (24.0G): ")
+    assert story.note.startswith("needs more than a whole GPU (24.0G): ")
     assert story.advice == "needs a larger GPU, a smaller batch, or more GPUs (-G)"

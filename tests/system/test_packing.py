@@ -135,7 +135,7 @@ class TestShortage:
         job = submit(background, "4G", "--memory 40G --ramp 1 --seconds 2", "--on", "0")
         background.wait_over(job)
         assert background.word(job) == "oom"
-        assert "does not fit on a GPU of its own (24.0G)" in told(background, job)["note"]
+        assert "needs more than a whole GPU (24.0G)" in told(background, job)["note"]
         assert background("wait", str(job)).code == 1
 
     def test_alone_from_the_start(self, background: Background) -> None:

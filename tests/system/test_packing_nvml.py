@@ -118,11 +118,11 @@ class TestSilence:
     def test_named_devices(self, stoker: Stoker) -> None:
         """Those of which nobody knows anything run one job at a time, and both doors say so."""
         answer = stoker("submit", "--vram", "2G", "--hold", "true", STOKER_DEVICES="a,b")
-        assert "the memory of these devices is not known, so each runs one job at a time" in answer.err
+        assert "the memory of these devices is unknown, so each runs one job at a time" in answer.err
         lines = ["test ! -e busy; echo $?; touch busy; sleep 0.2; rm busy"] * 3
         outcome = stoker("run", "--devices", "a", "--vram", "auto", str(stoker.write("list", *lines)))
         assert outcome.code == 0
-        assert "the memory of these devices is not known, so each runs one job at a time" in outcome.err
+        assert "the memory of these devices is unknown, so each runs one job at a time" in outcome.err
         assert stoker.logs() == ["0\n"] * 3
 
 

@@ -79,7 +79,7 @@ def test_the_queue(background: Background) -> None:
     (running,) = background.submit(until("gate"))
     background.wait_word("running", running)
     assert background("pause", "--queue").out == "paused the queue; 1 running job goes on\n"
-    assert background("pause", "--queue").out == "the queue is paused already\n"
+    assert background("pause", "--queue").out == "the queue is already paused\n"
     background.kill_engine()
     (waiting,) = background.submit("touch ran")
     background.open_gate("gate")
@@ -101,7 +101,7 @@ def test_a_gpu(background: Background) -> None:
     label = "0" if "0" in device else "1"
     outcome = background("pause", "--gpu", label)
     assert outcome.out == f"GPU {label} takes no new jobs; {first} goes on there until the end\n"
-    assert background("pause", "--gpu", label).out == f"GPU {label} is drained already\n"
+    assert background("pause", "--gpu", label).out == f"GPU {label} is already drained\n"
     background.open_gate("gate")
     background.wait_over(first, second)
     later = background.submit("echo $STOKER_GPU_IDS", "echo $STOKER_GPU_IDS", "echo $STOKER_GPU_IDS")

@@ -280,7 +280,7 @@ def test_the_file_vanishes(place: Place) -> None:
     code, printed, said = ended(scheduler)
     assert code == 1
     assert printed[-1] == "return-code for gated.sh a (priority 1) 0: 0"
-    assert "tasks.csv cannot be kept up to date: No such file or directory" in said
+    assert "tasks.csv cannot be updated: No such file or directory" in said
     assert "nothing more is taken from tasks.csv" in said
 
 
@@ -313,7 +313,7 @@ def test_interrupted(place: Place) -> None:
     scheduler = place.begin("-c", "tasks.csv", "-n", "1", "-m", "no")
     place.wait_lines("runs", 2)
     scheduler.process.send_signal(signal.SIGINT)
-    scheduler.wait_said("starting nothing more")
+    scheduler.wait_said("starting no more jobs")
     (place.cwd / "gate").touch()
     code, _, said = scheduler.end()
     assert (code, place.left()) == (128 + signal.SIGINT, [".,sh,task.sh b,5,1"])

@@ -36,7 +36,7 @@ def test_what_is_not_over(background: Background) -> None:
     background.wait_over(over)
     outcome = background("retry", str(over), str(running))
     assert outcome.code == 2
-    assert f"{running} is not over yet" in outcome.err
+    assert f"{running} has not finished" in outcome.err
     assert background.word(over) == "failed"
 
 
@@ -104,15 +104,15 @@ def test_more_memory_than_was_learnt(background: Background) -> None:
     said = background("retry", str(job), "--vram", "+50%").out
     assert (
         said
-        == f"requeued {job} (last result: done; 6.0G on each GPU, 50% more than the 4.0G it held at most last time)\n"
+        == f"requeued {job} (last result: done; 6.0G on each GPU, 50% more than the 4.0G peak of the last attempt)\n"
     )
     background.wait_over(job)
     assert background.job(job).spec.resources == Resources(memory=6 * GIB)
-    assert "(last result: done; memory as learnt)" in background("retry", str(job), "--vram", "auto").out
+    assert "(last result: done; learnt memory)" in background("retry", str(job), "--vram", "auto").out
     background.wait_over(job)
     assert background.job(job).spec.resources == Resources(auto=True)
     said = background("retry", str(job), "--vram", "+25%", "--dry-run").out
-    assert "25% more than the 4.6G set aside last time" in said
+    assert "25% more than the 4.6G reserved last time" in said
     assert "whole GPUs" in background("retry", str(job), "--vram", "all", "--dry-run").out
 
 
@@ -224,7 +224,7 @@ def test_failures_that_a_retry_cannot_fix(background: Background) -> None:
     background.wait_over(missing, failed)
     outcome = background("retry", "--failed", "--dry-run")
     assert outcome.out.startswith(f"would requeue {failed} ")
-    assert f"leaving out 1 failure that a retry cannot fix (command not found, or memory): {missing}" in outcome.err
+    assert f"skipping 1 failure that a retry cannot fix (command not found, or memory): {missing}" in outcome.err
     assert len(background("retry", "--failed", "--all", "--dry-run").out.splitlines()) == 2
     assert background("retry", str(missing)).code == 0
 

@@ -319,7 +319,7 @@ def test_what_to_type_next_works_as_typed(stoker: Stoker) -> None:
     """The line that runs what is missing repeats the options and quotes the name of the list."""
     stoker.write("my 'jobs'.txt", "echo >> ran; [ -e go ]", "echo done >> ran")
     result = stoker("run", "--devices", "0", "my 'jobs'.txt")
-    match = re.search(r"run what is missing: (.*)", result.err)
+    match = re.search(r"rerun the rest: (.*)", result.err)
     assert match, result.err
     (stoker.cwd / "go").touch()
     assert stoker.typed(match[1]).code == 0

@@ -18,24 +18,24 @@ from support.wait import line_from, wait_until
     [
         (["--devices", "0,1", "--on", "5"], 5, "no device '5' on this machine"),
         (["--sim", "2x8G", "--devices", "2"], 5, "no device '2' on this machine"),
-        (["--devices", "0,1", "--on", "1,1"], 2, "--on 1,1 names a device twice"),
-        (["--devices", "0,1", "--prefer", "0,0"], 2, "--prefer 0,0 names a device twice"),
+        (["--devices", "0,1", "--on", "1,1"], 2, "--on 1,1 contains a device twice"),
+        (["--devices", "0,1", "--prefer", "0,0"], 2, "--prefer 0,0 contains a device twice"),
         (["--devices", "0,1", "-G", "3"], 5, "needs 3 GPUs; this machine has 2"),
         (["--sim", "2x8G", "--vram", "9G"], 5, "needs 9.0G on a GPU; the largest has 8.0G"),
         (["--sim", "2x8G", "--on", "0", "-G", "2"], 5, "needs 2 GPUs; 1 is allowed"),
-        (["--devices", "0,,1"], 2, "--devices '0,,1' has an empty name in it"),
-        (["--devices", "0,\udcff"], 2, "has a name that cannot be shown"),
-        (["--sim", "4y8G"], 2, "'4y8G' does not describe simulated GPUs"),
+        (["--devices", "0,,1"], 2, "--devices '0,,1' contains an empty name"),
+        (["--devices", "0,\udcff"], 2, "contains an unprintable name"),
+        (["--sim", "4y8G"], 2, "'4y8G' is not a description of simulated GPUs"),
         (["--devices", "0", "--mem", "3G"], 2, "did you mean --vram (GPU)"),
         (["--devicse", "0"], 2, "did you mean --devices?"),
         (["--devices", "0", "-t", "soon"], 2, "'soon' is not a duration"),
         (["--devices", "0", "-j", "0"], 2, "0 is not in the range x>=1"),
-        (["--devices", "0", "-G", "-1"], 2, "-G -1 is less than nothing"),
+        (["--devices", "0", "-G", "-1"], 2, "-G must not be negative"),
         (["--devices", "0", "--halt", "soon"], 2, "--halt 'soon' is not understood"),
         (["--devices", "0", "--env", "SEED"], 2, "--env 'SEED' is not of the form NAME=VALUE"),
         (["--devices", "0", "-D", "nowhere"], 2, "nowhere: No such file or directory"),
         (["--devices", "0", "-D", "jobs.txt"], 2, "jobs.txt: Not a directory"),
-        (["--devices", "0", "--results", "jobs.txt"], 2, "cannot make the log directory"),
+        (["--devices", "0", "--results", "jobs.txt"], 2, "cannot create the log directory"),
         (["--devices", "0", "--joblog", "no/log"], 2, "cannot write the job log no/log: No such file or directory"),
         (["--devices", "0", "--joblog", "/dev/full"], 2, "cannot write the job log /dev/full: No space left on device"),
     ],
@@ -56,7 +56,7 @@ def test_a_mistake_gets_a_sentence(stoker: Stoker, arguments: list[str], code: i
         (["run", "--devices", "0", "nolist"], 2, "cannot read the job list nolist: No such file or directory"),
         (["run", "--devices", "0", "."], 2, ". is a directory"),
         (["run", "--devices", "0", ""], 2, "the name of the job list is empty"),
-        (["run", "--devices", "0", "--"], 2, "there is no command after --"),
+        (["run", "--devices", "0", "--"], 2, "no command given after --"),
         (["run", "--devices", "0", "--", ""], 2, "the command is empty"),
         (["run", "jobs.txt", "--devices", "0"], 2, "write the options before it"),
         (["rn"], 2, "did you mean run?"),
@@ -142,7 +142,7 @@ def test_a_log_directory_that_is_read_only(stoker: Stoker) -> None:
 
 
 def test_a_log_directory_that_becomes_full(stoker: Stoker) -> None:
-    """Jobs whose log cannot be made wait, and the run says why; they start once there is space."""
+    """Jobs whose log cannot be created wait, and the run says why; they start once there is space."""
     stoker.write("jobs.txt", *(f"echo {number} >> ran" for number in range(6)))
     with small_disk(stoker.home / "disk", "size=64k,nr_inodes=5") as disk:
         run = stoker.start("run", "--devices", "0", "--results", str(disk / "logs"), "jobs.txt")

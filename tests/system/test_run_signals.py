@@ -70,7 +70,7 @@ def at_terminal(stoker: Stoker, *arguments: str, **environment: str) -> Iterator
 
 @pytest.mark.parametrize(("number", "code"), [(SIGINT, 130), (SIGHUP, 129)])
 def test_the_first_lets_running_jobs_finish(stoker: Stoker, number: Signals, code: int) -> None:
-    """After Ctrl-C or a hang-up nothing starts any more, what runs is waited for, and the rest is kept."""
+    """After Ctrl-C or a hang-up no more jobs start, running jobs finish, and the rest is kept."""
     run, told = started(stoker, PATIENT)
     run.send_signal(number)
     run.send_signal(SIGUSR1)
@@ -86,7 +86,7 @@ def test_the_second_stops_running_jobs(stoker: Stoker) -> None:
     """A second Ctrl-C sends TERM, which a job may use to put things in order."""
     run, told = started(stoker, PATIENT)
     run.send_signal(SIGINT)
-    told.wait("starting nothing more; 1 running; press again to stop them")
+    told.wait("starting no more jobs; 1 running; press again to stop them")
     run.send_signal(SIGINT)
     told.wait("1 cancelled, 1 not started")
     assert stoker.finish(run).code == 130

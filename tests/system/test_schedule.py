@@ -354,7 +354,7 @@ def test_locked_file(machine: ScheduleMachine) -> None:
         line_from(process.stdout)
         code, out, err = machine.schedule("true")
     assert (code, gpu_of(out)) == (0, "cuda1")
-    assert "another process keeps it locked" in err
+    assert "another process has locked it" in err
 
 
 # -- signals ---------------------------------------------------------------------------------------

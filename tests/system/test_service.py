@@ -162,5 +162,5 @@ def test_the_log_tells_of_each_engine(background: Background) -> None:
     background.start_engine()
     background("engine", "stop")
     text = background.paths.log.read_text()
-    assert "leaving; what runs goes on under its workers" in text
+    assert "engine stopped; running jobs continue" in text
     assert os.stat(background.paths.log).st_mode & 0o777 == 0o600

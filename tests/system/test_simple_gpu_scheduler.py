@@ -317,7 +317,7 @@ def test_lost_command_runs_again(shell: Shell) -> None:
     assert code == 1
     assert (shell.directory / "2").exists()
     assert len(announced(lines)) == 6
-    assert errors.count("the worker of gpu 0 was killed, so this command runs again: `") == 4
+    assert errors.count("the worker of gpu 0 was killed; retrying: `") == 4
     assert "lost on gpu 0: `kill -9 $PPID` (its worker was killed" in errors
     assert errors.endswith("simple_gpu_scheduler: 1 of 2 commands failed\n")
 
@@ -364,7 +364,7 @@ def test_running_commands_may_finish(shell: Shell, number: signal.Signals) -> No
     scheduler.feed(f"touch running; {GATED.format(gate='go')}; touch finished", "touch too_late")
     wait_until((shell.directory / "running").exists)
     scheduler.process.send_signal(number)
-    scheduler.wait_said("starting nothing more")
+    scheduler.wait_said("starting no more jobs")
     shell.open_gate("go")
     code, _, errors = scheduler.end()
     assert code == 128 + number

@@ -152,7 +152,7 @@ def test_without_an_engine(background: Background) -> None:
     seen = status(background)
     assert not seen.engine.running
     assert seen.devices == []
-    assert seen.jobs[0].why == "no engine runs (stoker engine start)"
+    assert seen.jobs[0].why == "engine not running (stoker engine start)"
 
 
 def test_after_an_engine_the_devices_are_remembered(background: Background) -> None:

@@ -254,7 +254,7 @@ class TestDryRun:
         """No job is in the queue, and no engine was started."""
         outcome = background("submit", "--dry-run", "true")
         assert outcome.code == 0
-        assert "no engine has looked at this machine yet" in outcome.out
+        assert "not known: the engine has not run here yet" in outcome.out
         assert background.engine_process is None
         with background.open_store() as store:
             assert store.last_job() is None

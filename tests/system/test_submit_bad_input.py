@@ -39,18 +39,18 @@ def assert_refused(outcome: Outcome, code: int, *words: str) -> None:
         (["-m", "3X"], "not a size"),
         (["-m", "automatic"], "auto or all"),
         (["-b", "25:99"], "not a time"),
-        (["-a", "9-1"], "ends before it begins"),
+        (["-a", "9-1"], "is a reversed range"),
         (["-a", "0-9%0"], "no task run"),
         (["-a", ""], "not an array"),
         (["-d", "foo:1"], "no kind of dependency"),
         (["-d", "1,,2"], "id is missing"),
         (["--retry-on", "lost"], "neither a result nor an exit code"),
         (["--retry-on", "0"], "neither a result nor an exit code"),
-        (["--retries", "-1"], "less than nothing"),
-        (["-G", "-1"], "less than nothing"),
+        (["--retries", "-1"], "must not be negative"),
+        (["-G", "-1"], "must not be negative"),
         (["--env", "A"], "NAME=VALUE"),
         (["--tag", "A"], "NAME=VALUE"),
-        (["--group", "a\x1bb"], "cannot be shown"),
+        (["--group", "a\x1bb"], "is not printable or too long"),
         (["-o", "-"], "terminal"),
         (["-D", "nowhere"], "cannot enter"),
         (["--mem", "3G"], "did you mean --vram"),
@@ -67,7 +67,7 @@ def test_commands_that_are_none(background: Background) -> None:
     """No command, an empty one, a list without -f, both a list and a command, and files without jobs."""
     background.write("jobs.txt", "true")
     background.write("empty.txt", "# nothing")
-    assert_refused(background("submit"), 2, "there is no command")
+    assert_refused(background("submit"), 2, "no command given")
     assert_refused(background("submit", " "), 2, "the command is empty")
     assert_refused(background("submit", "jobs.txt"), 2, "did you mean -f jobs.txt?")
     assert_refused(background("submit", "-f", "jobs.txt", "true"), 2, "both a file and a command")

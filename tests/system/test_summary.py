@@ -33,12 +33,12 @@ def test_memory_in_a_run(stoker: Stoker) -> None:
     ]
     done = stoker("run", "--sim", "1x24G", "--vram", "4G", "-", stdin="\n".join(lines))
     assert "start #1 gpu=0 mem=4.0G" in done.err
-    assert "ran out of GPU memory beside others; again with" in done.err
+    assert "ran out of GPU memory while sharing; again with" in done.err
     assert done.code == 0, done.err
     assert "packing saved up to 00:0" in done.err
     done = stoker("run", "--sim", "1x24G", "-", stdin=f"{SIMJOB} --memory 30G\n")
     assert done.code == 1
-    assert "oom  does not fit on a GPU of its own (24.0G)" in done.err
+    assert "oom  needs more than a whole GPU (24.0G)" in done.err
     assert "; needs a larger GPU, a smaller batch, or more GPUs (-G)  [stoker logs --sim 4]" in done.err
     assert "packing" not in done.err
 

@@ -61,7 +61,7 @@ class TestRemovedLease:
         path.unlink()
         shop.work_until(path.exists)
         assert ledger_of(shop).claim(CLAIM, "another", 0.0) is None
-        assert shop.engine.trouble == "the lease on GPU 0 was removed; it was claimed anew"
+        assert shop.engine.trouble == "the lease on GPU 0 was removed; it was reclaimed"
         shop.work_until(lambda: not shop.engine.trouble)
         (shop.directory / "go").touch()
         shop.finish()

@@ -83,7 +83,7 @@ def test_a_paused_queue_is_told(background: Background) -> None:
     background("pause", "--queue")
     submitted = background("submit", "true")
     assert (submitted.code, submitted.out) == (0, "submitted 1: true\n")
-    assert "the queue is paused by you; nothing starts before: stoker resume --queue" in submitted.err
+    assert "the queue is paused by you; to start jobs: stoker resume --queue" in submitted.err
     outcome = background("wait", "--timeout", "2s")
     assert outcome.code == 124
     assert outcome.err.count("1 waits: the queue is paused by you") == 1

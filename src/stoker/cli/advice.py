@@ -24,8 +24,8 @@ _FOREIGN = {
     "--ntasks": "stoker starts one process; many tasks are an array: -a 0-9",
     "--cpus-per-task": "CPUs are not reserved; leave it out",
     "--partition": "there is one machine; leave it out, or choose GPUs with --gpu-type or --on",
-    "--mail-type": "leave it out; the setting on_finish runs a command when a job has ended",
-    "--mail-user": "leave it out; the setting on_finish runs a command when a job has ended",
+    "--mail-type": "use --notify; the setting on_finish runs a command after each job",
+    "--mail-user": "use --notify; the setting on_finish runs a command after each job",
     "--hold": "stoker run starts jobs at once; type: stoker submit --hold",
 }
 """What to type in place of options of other tools."""
@@ -57,8 +57,8 @@ def _foreign(flag: str) -> str:
     if option:
         return f"in stoker it is --{option.replace('_', '-')}"
     if long in IGNORED:
-        return "it means nothing on one machine; leave it out"
-    return "stoker has nothing like that; see docs/from-slurm.md" if long in UNSUPPORTED else ""
+        return "it has no effect on one machine; leave it out"
+    return "stoker has no such option; see docs/from-slurm.md" if long in UNSUPPORTED else ""
 
 
 _MISPLACED = ("gpus", "vram", "time", "priority", "array", "retries")

@@ -62,11 +62,11 @@ def check_limits(text: str) -> Iterator[Verdict]:
     """Numbers of the controller that shape how jobs are handed over."""
     limits = parse_config(text)
     if limits.max_array is not None and limits.max_array < 2:
-        yield note("arrays are off (MaxArraySize), so that every job is an sbatch of its own", "expect slower submits")
+        yield note("arrays are off (MaxArraySize), so every job is a separate sbatch", "expect slower submits")
     elif limits.max_array is not None:
         yield ok(f"arrays of up to {limits.max_array - 1} tasks; longer ones become several")
     if limits.min_job_age is not None:
-        told = f"jobs that are over can be asked for during {limits.min_job_age} s"
+        told = f"Slurm remembers finished jobs for {limits.min_job_age} s"
         short = limits.min_job_age < 60
         yield note(f"{told} (MinJobAge)", "set poll below that in the configuration") if short else ok(told)
 
@@ -105,7 +105,9 @@ def check_shared(settings: ClusterSettings) -> Iterator[Verdict]:
     if not os.access(existing, os.W_OK) or not existing.is_dir():
         yield problem(f"{path} cannot be made or written", "set shared to a directory that all nodes see")
     elif (kind := file_system_of(existing)) not in NETWORK_FILE_SYSTEMS:
-        yield note(f"{path} is on {kind}, which other machines seldom see", "the finding below about the node counts")
+        yield note(
+            f"{path} is on {kind}, which other machines usually do not see", "the finding below about the node counts"
+        )
     else:
         yield ok(f"{path} is on {kind}")
 
@@ -117,7 +119,10 @@ def check_node(probe: Probe, settings: ClusterSettings, python: str) -> Iterator
         return
     report = probe.report
     if report is None:
-        yield problem("Slurm forgot the job of this check", "see scontrol show config | grep MinJobAge, and its log")
+        yield problem(
+            "Slurm does not know the job of this check any more",
+            "see scontrol show config | grep MinJobAge, and its log",
+        )
     elif report.state in ("PENDING", "CONFIGURING"):
         why = f"no node took a job in time (Slurm says {report.reason or report.state})"
         yield note(why, "jobs will wait too; check again with a longer --timeout")
@@ -152,7 +157,7 @@ def _answer(probe: Probe, settings: ClusterSettings, python: str) -> Iterator[Ve
         yield problem(f"{host} cannot run stoker with {python}: {said or 'no answer'}", advice)
     away = skew(probe)
     if abs(away) > SKEW_SECONDS:
-        yield problem(f"the clock of {host} is off by {away:+.0f} s", "have the clocks set by NTP")
+        yield problem(f"the clock of {host} is off by {away:+.0f} s", "synchronise the clocks with NTP")
     else:
         yield ok(f"the clock of {host} agrees")
 

@@ -143,9 +143,9 @@ def install_script(shell: str, text: str) -> None:
 
 _NEXT = {
     "bash": "for this shell type: source {path}\n"
-    "new ones have it by themselves where the package bash-completion is; else put that line in ~/.bashrc",
+    "new shells load it automatically if bash-completion is installed; else add that line to ~/.bashrc",
     "zsh": "put this in ~/.zshrc before compinit: fpath+=({path.parent})",
-    "fish": "new shells have it by themselves",
+    "fish": "new shells load it automatically",
 }
 
 

@@ -40,7 +40,7 @@ from stoker.store.writer import Store, open_store
 
 COMMAND_SECONDS = 5.0
 """How long a program of the system may take to answer."""
-RESTART = "stoker engine restart; jobs go on"
+RESTART = "stoker engine restart; jobs continue"
 
 
 class Verdict(Struct, frozen=True):
@@ -91,7 +91,7 @@ def diagnose(subject: Subject) -> Iterator[Verdict]:
         try:
             found = list(check(subject))
         except OSError as error:  # a check that fails hides no other
-            found = [problem(f"this cannot be looked at: {error}", "see whether you may read it")]
+            found = [problem(f"cannot check this: {error}", "check its permissions")]
         yield from (structs.replace(verdict, topic=topic) for verdict in found)
 
 
@@ -146,9 +146,9 @@ def check_state(subject: Subject, mountinfo: str = "/proc/self/mountinfo") -> It
     """The file system of the queue."""
     state = subject.paths.state
     if subject.paths.note:
-        yield note(subject.paths.note, "nothing has to be done; STOKER_STATE chooses another local directory")
+        yield note(subject.paths.note, "no action needed; to choose another local directory, set STOKER_STATE")
     elif (kind := file_system_of(state, mountinfo)) in NETWORK_FILE_SYSTEMS:
-        yield problem(f"{state} is on {kind}, where a queue is not safe", "set STOKER_STATE to a local directory")
+        yield problem(f"{state} is on {kind}, which is not safe for a queue", "set STOKER_STATE to a local directory")
     else:
         yield ok(f"{state} is on {kind}")
 
@@ -159,24 +159,24 @@ def check_disk(subject: Subject) -> Iterator[Verdict]:
     free = status.f_bavail * status.f_frsize
     text = f"{size_text(free)} free for {subject.paths.state}"
     if free < GONE:
-        yield problem(text, "free some space there: jobs and their ends cannot be recorded on a full disk")
+        yield problem(text, "free some space there: jobs and results cannot be recorded on a full disk")
     elif free < SCARCE:
         yield note(text, "free some space there before it is full")
     else:
         yield ok(text)
     if status.f_files and status.f_favail < 1000:
-        yield problem(f"only {status.f_favail} more files fit on the disk of the queue", "remove some there")
+        yield problem(f"only {status.f_favail} more files fit on the disk of the queue", "remove some files there")
 
 
 def check_queue(subject: Subject) -> Iterator[Verdict]:
     """The whole database."""
     path = subject.paths.database
     if not path.exists() and not has_log_without_file(path):
-        yield ok("nothing was submitted yet")
+        yield ok("no queue yet; the first submit creates it")
     elif wrong := damage(path):
         yield problem(f"{path}: {wrong}", NEWER_HINT if "newer Stoker" in wrong else DAMAGED_HINT)
     else:
-        yield ok(f"{path} is whole")
+        yield ok(f"{path}: no corruption found")
 
 
 # -- the engine ----------------------------------------------------------------------------------
@@ -190,9 +190,11 @@ def check_engine(subject: Subject) -> Iterator[Verdict]:
         with _store(subject) as store:
             load = queries.loads(store).get(QUEUE) if store else None
         if load is not None and load.open:
-            yield problem(f"{count_text(load.open, 'job')} in the queue, and no engine runs", "stoker engine start")
+            yield problem(
+                f"{count_text(load.open, 'job')} in the queue, but the engine is not running", "stoker engine start"
+            )
         else:
-            yield ok("none runs, and none is needed; it starts with the next submit")
+            yield ok("not running (starts automatically on submit)")
         return
     if not subject.answers:
         yield problem(f"the engine (process {pid}) does not answer", f"see {paths.log}; then: {RESTART}")
@@ -201,9 +203,9 @@ def check_engine(subject: Subject) -> Iterator[Verdict]:
     if notice := engine_lock.version_notice(paths):
         yield note(notice.partition(";")[0], RESTART)
     if status is not None and status.trouble:
-        yield problem(f"the engine cannot work as it should: {status.trouble}", f"see {paths.log}")
+        yield problem(f"the engine has a problem: {status.trouble}", f"see {paths.log}")
     else:
-        yield ok(f"it runs (process {pid}) and answers")
+        yield ok(f"running (process {pid})")
 
 
 def check_leftovers(subject: Subject) -> Iterator[Verdict]:
@@ -217,17 +219,17 @@ def _jobs_left(subject: Subject, store: Store) -> Iterator[Verdict]:
     paths = subject.paths
     held = [orphan for orphan in engine_lock.held_orphans(paths, store) if orphan.engine != QUEUE]
     if held:
-        text = f"{count_text(len(held), 'job')} of a run that died, still in the hands of workers"
-        yield note(text, "the engine records how they end: stoker engine start")
+        text = f"{count_text(len(held), 'job')} of an interrupted run, still running"
+        yield note(text, "start the engine to record their results: stoker engine start")
     left = [one.job for one in engine_lock.orphans(paths, store) if one.engine != QUEUE]
     waiting = sum(not isinstance(job.state, Active) for job in left)
     if waiting:
-        text = f"{count_text(waiting, 'job')} of a run that died, left waiting"
-        yield note(text, "go on with them (stoker run --resume, stoker resume), or cancel them")
+        text = f"{count_text(waiting, 'job')} of an interrupted run, not started"
+        yield note(text, "continue them (stoker run --resume, stoker resume), or cancel them")
     with contextlib.suppress(FileNotFoundError):
         if names := engine_lock.leftover_workers(paths, store):
-            text = f"{count_text(len(names), 'folder')} of workers that are not needed any more"
-            yield note(text, "the next engine removes them: stoker engine start")
+            text = f"{count_text(len(names), 'folder')} of workers, no longer needed"
+            yield note(text, "start the engine to remove them: stoker engine start")
 
 
 def _leases_left(subject: Subject, store: Store) -> Iterator[Verdict]:
@@ -242,7 +244,7 @@ def _leases_left(subject: Subject, store: Store) -> Iterator[Verdict]:
             if name not in known and lease.owner == owner_name(os.geteuid()):
                 devices = ", ".join(claim.name for claim in lease.claims)
                 text = f"a lease of yours on {devices} ({lease.what}) belongs to no job of this queue"
-                yield note(text, f"if nothing else of yours uses it, see process {lease.pid} and its children")
+                yield note(text, f"if you do not use it, check process {lease.pid} and its children")
 
 
 @contextlib.contextmanager
@@ -262,7 +264,7 @@ def _store(subject: Subject) -> Iterator[Store | None]:
 def check_ledger(subject: Subject, paths: Iterable[Path] = PLACES) -> Iterator[Verdict]:
     """The directory of leases: whether it can be used, is open to all, and is the one that all users have."""
     if subject.simulated and not subject.environment.get("STOKER_LEDGER"):
-        yield ok("simulated GPUs are shared with no other user")
+        yield ok("not used: simulated GPUs are not shared with other users")
         return
     try:
         path = find_ledger(subject.environment, paths)
@@ -273,16 +275,16 @@ def check_ledger(subject: Subject, paths: Iterable[Path] = PLACES) -> Iterator[V
     if mode & 0o002:
         yield ok(f"{path} is open to all users")
     else:
-        advice = f"let its owner run 'chmod 1777 {path}', or set STOKER_LEDGER to another one"
-        yield problem(f"{path} has mode {mode:o}: other users cannot tell there what they use", advice)
+        advice = f"its owner must run 'chmod 1777 {path}'; or set STOKER_LEDGER to another directory"
+        yield problem(f"{path} has mode {mode:o}: other users cannot register their GPUs there", advice)
     yield from (note(warning) for warning in Ledger(path).live().warnings)
     for other in paths:
         if other == path or not os.path.isdir(other):
             continue
         view = Ledger(other).live()
         if users := {one.owner for one in view.leases.values()} | {one.owner for one in view.demands.values()}:
-            text = f"{', '.join(sorted(users))} use {other}, you use {path}: you may get each other's GPUs"
-            yield problem(text, "let all users set the same STOKER_LEDGER, or none")
+            text = f"{', '.join(sorted(users))} use {other}, you use {path}: you may be given the same GPUs"
+            yield problem(text, "all users must set the same STOKER_LEDGER, or none")
 
 
 # -- configuration -------------------------------------------------------------------------------
@@ -300,7 +302,7 @@ def check_config(subject: Subject) -> Iterator[Verdict]:
         return
     yield from (note(warning) for warning in config.warnings)
     files = ", ".join(map(str, config.files))
-    yield ok(f"read from {files}" if files else "all as built in")
+    yield ok(f"read from {files}" if files else "all defaults")
 
 
 def check_variables(subject: Subject) -> Iterator[Verdict]:
@@ -313,7 +315,7 @@ def check_variables(subject: Subject) -> Iterator[Verdict]:
     unknown = [name for name in given if name not in known]
     for name in unknown:
         near = difflib.get_close_matches(name, known, 1, 0.75)
-        yield note(f"{name} means nothing to Stoker", f"did you mean {near[0]}?" if near else "")
+        yield note(f"{name} is not a variable of Stoker", f"did you mean {near[0]}?" if near else "")
     if not unknown:
         yield ok(f"set are {', '.join(given)}" if given else "none is set")
 
@@ -336,9 +338,9 @@ def check_install(_subject: Subject, path: Sequence[str] | None = None) -> Itera
         yield problem(text, f"pip uninstall {name}, which removes files of both, and then: {_REPAIR}")
     gone = [file for file in (ours.files or () if ours else ()) if not os.path.exists(file.locate())]
     if gone and not others:
-        yield problem(f"missing of what Stoker installed: {', '.join(file.name for file in gone[:3])}", _REPAIR)
+        yield problem(f"missing files of Stoker: {', '.join(file.name for file in gone[:3])}", _REPAIR)
     if not gone and not others:
-        yield ok("no other package has installed files over ours")
+        yield ok("no package conflicts")
 
 
 def _is_shared(file: metadata.PackagePath) -> bool:
@@ -362,7 +364,7 @@ _LINGER = "loginctl enable-linger"
 def check_gpus(subject: Subject) -> Iterator[Verdict]:
     """Every GPU that the driver shows; where it shows none, why."""
     if subject.simulated:
-        yield ok("simulated ones need no driver")
+        yield ok("simulated; no driver needed")
         return
     with contextlib.closing(NvidiaDevices()) as devices:
         try:
@@ -373,19 +375,19 @@ def check_gpus(subject: Subject) -> Iterator[Verdict]:
     yield ok(f"the NVIDIA driver shows {count_text(len(snapshot.devices), 'GPU')}")
     for device in snapshot.devices:
         if trouble := snapshot.reading(device.id).problem:
-            advice = "see nvidia-smi and dmesg; a lost GPU comes back with a reset or a restart of the machine"
+            advice = "check nvidia-smi and dmesg; reset the GPU or reboot to recover a lost one"
             yield problem(f"GPU {device.label}: {trouble}", advice)
     # Without persistence the driver forgets an idle GPU, and the next job waits until it is ready again.
     said = output_of([sys.executable, "-P", "-m", "stoker.devices.nvml_probe", "persistence"], FIRST_ANSWER_SECONDS)
     if said and (off := said.split()):
-        text = f"persistence mode is off on GPU {', '.join(off)}: a job on an idle GPU starts seconds later"
-        yield note(text, "let root run: systemctl enable --now nvidia-persistenced")
+        text = f"persistence mode is off on GPU {', '.join(off)}: jobs on an idle GPU start seconds later"
+        yield note(text, "as root, run: systemctl enable --now nvidia-persistenced")
 
 
 def judge_absence(reason: str, cards: int) -> Verdict:
     """Why there is no GPU, which is fine on a machine without a card."""
     if "not found" not in reason:
-        return problem(reason, "see what nvidia-smi says; a restart of the machine mends most of it")
+        return problem(reason, "check nvidia-smi; a reboot usually fixes this")
     if cards:
         return problem(f"{count_text(cards, 'NVIDIA card')} in this machine, but {reason}", "install the NVIDIA driver")
     advice = "name devices yourself (--devices), try simulated ones (--sim 4x24G), or run jobs without GPU (-G 0)"
@@ -406,7 +408,7 @@ def check_unit(subject: Subject) -> Iterator[Verdict]:
     """Whether the program of the unit exists."""
     path = unit_path(subject.environment)
     if program := missing_program(path):
-        yield problem(f"{path} starts {program}, which is not there any more", "stoker engine install")
+        yield problem(f"{path} starts {program}, which no longer exists", "stoker engine install")
     elif path.exists():
         yield ok(f"systemd starts the engine by {path}")
 
@@ -416,23 +418,23 @@ def check_logout(
 ) -> Iterator[Verdict]:
     """What systemd does to processes at the end of the user's last session, as the login manager answers."""
     if not (root / "run/systemd/system").is_dir():
-        yield ok("no systemd runs here that could end jobs at logout")
+        yield ok("systemd is not running, so nothing stops jobs at logout")
         return
     kills = (ask(_KILLS_PROCESSES.split()) or "").split() == ["b", "true"]
     lingers = (root / "var/lib/systemd/linger" / owner_name(os.getuid())).exists()
     unit = unit_path(subject.environment).exists()
     if kills and not (lingers and unit):
         needed = [*([] if lingers else [_LINGER]), *([] if unit else ["stoker engine install"])]
-        text = "systemd ends all your processes at logout (KillUserProcesses=yes), the engine and jobs too"
+        text = "systemd kills all your processes at logout (KillUserProcesses=yes), including the engine and jobs"
         yield problem(text, " && ".join(needed))
     elif unit and not lingers:
         text = "the engine's unit ends at your last logout, with all jobs, since your user does not linger"
         yield problem(text, _LINGER)
     elif not lingers:
         advice = f"if that matters: stoker engine install, and {_LINGER}"
-        yield note("jobs outlive your logout, but nothing starts the engine after a boot", advice)
+        yield note("jobs continue after logout, but nothing starts the engine at boot", advice)
     else:
-        yield ok("jobs outlive your logout")
+        yield ok("jobs continue after logout")
 
 
 def check_limits(_subject: Subject) -> Iterator[Verdict]:
@@ -442,16 +444,16 @@ def check_limits(_subject: Subject) -> Iterator[Verdict]:
         yield problem(f"a process may open only {files} files", "raise it: ulimit -n 4096")
     processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if processes == resource.RLIM_INFINITY or os.getuid() == 0:  # root has no limit
-        yield ok("as many processes as the machine can take")
+        yield ok("unlimited")
     else:
         yield judge_processes(processes, _threads_of(os.getuid()))
 
 
 def judge_processes(limit: int, running: int) -> Verdict:
     """The limit of all processes and threads of a user."""
-    text = f"{running} of {limit} processes and threads that you may have are running"
+    text = f"{running} of {limit} allowed processes and threads are in use"
     few = limit - running < FEW_PROCESSES
-    return problem(text, "raise the limit (ulimit -u), or end some: jobs may not start") if few else ok(text)
+    return problem(text, "raise the limit (ulimit -u), or end some processes: jobs may not start") if few else ok(text)
 
 
 def _threads_of(uid: int) -> int:

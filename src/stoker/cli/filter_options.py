@@ -23,7 +23,13 @@ def filter_options(function: Callable[..., int]) -> Callable[..., int]:
     for option in (
         click.option("--state", "states", multiple=True, metavar="STATES", help="Only these states: queued,failed,R"),
         click.option("--group", "groups", multiple=True, metavar="GLOB", help="Only jobs of this group."),
-        click.option("--tag", "tags", multiple=True, metavar="K[=GLOB]", help="Only jobs with this tag; several: all."),
+        click.option(
+            "--tag",
+            "tags",
+            multiple=True,
+            metavar="K[=GLOB]",
+            help="Only jobs with this tag (repeatable; all must match).",
+        ),
         click.option("--name", "names", multiple=True, metavar="GLOB", help="Only jobs whose name matches: 'vit-*'"),
     ):
         decorated = option(decorated)

@@ -194,7 +194,8 @@ class Batch:
             chosen = self._log_directory(paths)
         except OSError as error:
             raise UsageError(
-                f"cannot make the log directory: {error.strerror}" + (f" ({error.filename})" if error.filename else ""),
+                f"cannot create the log directory: {error.strerror}"
+                + (f" ({error.filename})" if error.filename else ""),
                 "choose another with --results DIR",
             ) from error
         if not os.access(chosen, os.W_OK | os.X_OK):
@@ -398,11 +399,11 @@ def _find_devices(request: Request, items: Items, paths: Paths, parent: Parent |
     pool = "" if request.simulation else request.settings.devices
     named = request.devices.split(",") if request.devices is not None else pool.split(",") if pool else []
     if request.devices is not None and not all(word.strip() for word in named):
-        raise UsageError(f"--devices {request.devices!r} has an empty name in it", "write it as --devices 0,1")
+        raise UsageError(f"--devices {request.devices!r} contains an empty name", "write it as --devices 0,1")
     if len({word.strip() for word in named}) < len(named):
-        raise UsageError(f"--devices {','.join(named)} names a device twice", "name each device once")
+        raise UsageError(f"--devices {','.join(named)} contains a device twice", "name each device once")
     if not all(word.isprintable() for word in named):
-        raise UsageError(f"--devices {request.devices!r} has a name that cannot be shown", "use plainer names")
+        raise UsageError(f"--devices {request.devices!r} contains an unprintable name", "use plainer names")
     if request.simulation and not parent:
         return simulate(request.simulation, str(paths.simulator), named, now)
     own = [item.options.gpus for item in items if isinstance(item, Listed)] if not isinstance(items, Lines) else []
@@ -435,7 +436,7 @@ class RunView:
             try:
                 self._joblog.note(job_event)
             except OSError as error:  # the jobs go on without it
-                self.say(f"the job log cannot be written any more: {error.strerror}")
+                self.say(f"cannot write the job log any more: {error.strerror}")
                 self._joblog = None
         self._display.happened(job_event)
 
@@ -508,7 +509,7 @@ def _sum_up(foreground: Foreground, batch: Batch, ids: dict[int, None]) -> None:
     if batch.request.as_json:
         write_json(run_result(run, sorted(ids)))
     elif batch.one_command and run.tally.skipped:
-        say("this command succeeded here before; leave out --resume to run it again")
+        say("already done; leave out --resume to run it again")
     elif not batch.one_command:
         logs = "stoker logs --sim" if batch.request.simulation else "stoker logs"
         logs = "" if batch.request.demo else logs  # its queue is removed

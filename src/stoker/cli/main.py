@@ -65,7 +65,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
+        with formatter.section("Commands"):
             formatter.write_dl(list(self.sentences.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -77,23 +77,23 @@ class LazyGroup(click.Group):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
-VERBS = {
-    "run": "Run a list of commands, or one command, on the GPUs of this machine.",
-    "shell": "Start an interactive session in this terminal, on GPUs of its own.",
-    "submit": "Put a command, or a list of them, into the queue.",
-    "status": "Show the GPUs, what runs on them, what waits and why; so does stoker alone.",
-    "history": "Show jobs that are over, with the GPU-hours of all.",
-    "logs": "Show the output of a job, or follow it.",
-    "wait": "Wait until jobs are over; the exit code tells how they ended.",
-    "cancel": "Take jobs out of the queue, and stop those that run.",
-    "retry": "Run jobs again that are over.",
-    "edit": "Change jobs that wait, and the limits of those that run.",
+COMMANDS = {
+    "run": "Run a job list, a script or a command on free GPUs.",
+    "shell": "Start an interactive session with GPUs in this terminal.",
+    "submit": "Submit a command or script to the queue.",
+    "status": "Show GPUs, running and waiting jobs (default command).",
+    "history": "Show finished jobs and their GPU-hours.",
+    "logs": "Show or follow the output of jobs.",
+    "wait": "Wait until jobs have finished; exit with their result.",
+    "cancel": "Cancel waiting jobs and stop running ones.",
+    "retry": "Run finished jobs again.",
+    "edit": "Change waiting jobs, and limits of running ones.",
     "pause": "Hold jobs, pause the queue, or drain GPUs.",
-    "resume": "Let them go on.",
-    "gpus": "Show the devices, their memory, and who is on them.",
-    "cluster": "Slurm clusters: the lab's, or one of your own.",
-    "simulate": "Replay a trace of jobs on a machine that you may not have, by this or other rules.",
-    "engine": "The engine in the background: start, stop and more.",
+    "resume": "Release jobs, resume the queue, or use drained GPUs again.",
+    "gpus": "Show GPUs, their memory, and who uses them.",
+    "cluster": "Manage Slurm clusters: the lab's, or your own.",
+    "simulate": "Replay a trace of jobs to compare scheduling policies.",
+    "engine": "Manage the background engine: start, stop, check and more.",
 }
 ALIASES = {
     "add": "submit",
@@ -124,7 +124,7 @@ _OF_THE_GROUP = ("-h", "--help", "-V", "--version", "--")
 
 @click.group(
     cls=LazyGroup,
-    sentences=VERBS,
+    sentences=COMMANDS,
     modules="stoker.cli.commands.",
     aliases=ALIASES,
     files={"pause": "pause", "resume": "pause"},
@@ -133,15 +133,15 @@ _OF_THE_GROUP = ("-h", "--help", "-V", "--version", "--")
 )
 @click.version_option(__version__, "-V", "--version", prog_name="stoker")
 def stoker() -> None:
-    """Keep the GPUs of this machine fed.
+    """Queue and run jobs on this machine's GPUs.
 
     \b
-      stoker submit -- python train.py     into the queue, which outlives your login; prints the id
-      stoker status                        the GPUs, what runs on them, what waits and why
+      stoker submit -- python train.py     queue a job and print its id; it survives your logout
+      stoker status                        show GPUs, running and waiting jobs
       stoker logs -f last                  follow its output
 
     \b
-      stoker run jobs.txt                  every line on a GPU of its own, as they become free
+      stoker run jobs.txt                  run each line on a free GPU
       tail -f -n 0 queue | stoker run -    jobs start as lines arrive
       stoker run --demo                    see it work on four simulated GPUs
     """
@@ -155,7 +155,7 @@ def main() -> None:
 def run_cli(arguments: list[str]) -> int:
     """Exit code of a command line."""
     try:
-        return _run_verb(arguments)
+        return _run_command(arguments)
     except (click.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
@@ -163,12 +163,12 @@ def run_cli(arguments: list[str]) -> int:
         return 141
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        _complain(StokerError(f"the system refuses: {error.strerror}{where}", "mend that and try again"))
+        _complain(StokerError(f"{error.strerror}{where}", "fix this and try again"))
         silence_output()
         return StokerError.exit_code
 
 
-def _run_verb(arguments: list[str]) -> int:
+def _run_command(arguments: list[str]) -> int:
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     as_json = "--json" in ours or json_is_default()
     words = _with_command(arguments)
@@ -199,7 +199,7 @@ def _with_command(words: list[str]) -> list[str]:
         return words
     count = sim_words(words)
     sim, rest = words[:count], words[count:]
-    if sim and rest and (rest[0] in VERBS or rest[0] in ALIASES):
+    if sim and rest and (rest[0] in COMMANDS or rest[0] in ALIASES):
         place = 2 if rest[0] == "engine" else 1
         return [*rest[:place], *sim, *rest[place:]]
     return ["status", *words]

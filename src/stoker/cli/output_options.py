@@ -22,7 +22,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def controlling(function: Function) -> Function:
     """Add the options of all commands that change jobs."""
-    as_json = click.option("--json", "as_json", is_flag=True, help="Tell it as one JSON value.")
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     return as_json(sim_option(function))
 
 
@@ -105,7 +105,7 @@ def write_plain(lines: Iterable[str]) -> None:
 def _form(chosen: Mapping[str, bool], *, terminal: bool) -> Form:
     given = [form for form, wanted in chosen.items() if wanted]
     if len(given) > 1:
-        raise UsageError(f"--{given[0]} and --{given[1]} exclude each other", "give one of them")
+        raise UsageError(f"--{given[0]} and --{given[1]} cannot be combined", "give one of them")
     if chosen["json"] or (not given and json_is_default()):
         return "json"
     return "screen" if chosen["table"] or (terminal and not chosen["plain"]) else "plain"

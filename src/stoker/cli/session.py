@@ -53,7 +53,7 @@ class SessionView:
             self._keys = True
             if not self._relay.receive():
                 run.engine.unwatch(self._relay)
-                cancel_session(run, None, "its terminal is gone")
+                cancel_session(run, None, "its terminal was closed")
 
         run.engine.watch(self._relay, received)
 
@@ -135,7 +135,7 @@ class Waits:
         clock = partial(clock_text, now=now)
         why = "nothing is free" if reason is None else sentence(reason, clock, run.store.shown_id)
         when = "" if self._start is None else f" until about {clock(self._start)}"
-        return f"stoker: waiting{when} (Ctrl-C gives up): {printable(why)}"
+        return f"stoker: waiting{when} (Ctrl-C to stop waiting): {printable(why)}"
 
 
 class Use(NamedTuple):

@@ -31,7 +31,7 @@ def sim_option(function: Function) -> Function:
         metavar="[SPEC]",
         envvar="STOKER_SIM",
         callback=_check,
-        help="Simulated GPUs and their own queue; SPEC, for example 4x24G, counts where an engine starts.",
+        help="Use simulated GPUs and their separate queue; SPEC, for example 4x24G, applies when an engine starts.",
     )(function)
 
 

@@ -54,9 +54,7 @@ def slots_of(words: Sequence[str]) -> list[str]:
 
 
 def _parser() -> Parser:
-    parser = Parser(
-        PROGRAM, "Run each line of standard input as a shell command on a GPU that no other command has.", _EXAMPLES
-    )
+    parser = Parser(PROGRAM, "Run each line of standard input as a shell command on a free GPU.", _EXAMPLES)
     parser.add_argument(
         "--gpus",
         nargs="+",
@@ -83,7 +81,7 @@ def _run(slots: Sequence[str]) -> int:
 def _warn_of_odd_slots(slots: Sequence[str]) -> None:
     for slot in slots:
         if any(not part or part != part.strip() for part in slot.split(",")):
-            _say(f"warning: the slot {slot!r} is used as it stands; for one GPU each write 0,1,2 or 0 1 2")
+            _say(f"warning: the slot {slot!r} is used unchanged; for one GPU each write 0,1,2 or 0 1 2")
 
 
 def _setup(slots: Sequence[str], devices: Devices) -> Setup:
@@ -108,7 +106,7 @@ def _sum_up(run: Foreground, slots: Sequence[str]) -> None:
         _say(f"{tally.failed} of {count_text(tally.given + tally.unusable, 'command')} failed")
     if left := run.engine.waiting:
         again = f"stoker run --resume -o - {_newer_spelling(slots)} with the same list, here, runs what is missing"
-        _say(f"{count_text(left, 'command')} not started and taken out of the queue; {again}")
+        _say(f"{count_text(left, 'command')} not started and removed from the queue; {again}")
 
 
 def _newer_spelling(slots: Sequence[str]) -> str:
@@ -134,7 +132,7 @@ class Announcements(ToolView):
             _report(job, job.state, self._slots.pop(job.id, None))
         elif isinstance(job_event.event, Lost):
             slot = self._slots.pop(job.id)
-            _say(f"the worker of gpu {slot} was killed, so this command runs again: `{_shortened(job)}`")
+            _say(f"the worker of gpu {slot} was killed; retrying: `{_shortened(job)}`")
 
     def _announce(self, job: Job, slot: str) -> None:
         """A prefetched command may come back to the queue; it is announced again only on another slot."""

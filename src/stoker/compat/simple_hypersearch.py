@@ -62,7 +62,7 @@ def _parser() -> Parser:
     parser = Parser(PROGRAM, "Print one command for every combination of parameter values.", _EXAMPLE, _HINTS)
     # argparse takes -1 and -0.5 for values, but -1e-3 for an option; no option of ours looks like a number.
     parser._negative_number_matcher = _NEGATIVE_NUMBER
-    parser.add_argument("command_pattern", help="the command, with {NAME} where the value of a parameter belongs")
+    parser.add_argument("command_pattern", help="the command, with {NAME} as the placeholder of a parameter")
     parser.add_argument(
         "--sampling-mode",
         choices=["shuffled_grid", "grid"],
@@ -70,9 +70,9 @@ def _parser() -> Parser:
         help="random order (shuffled_grid, the default), or as given, the last parameter fastest (grid)",
     )
     parser.add_argument(
-        "--n-samples", type=whole_number, help="stop after so many commands; no combination comes twice"
+        "--n-samples", type=whole_number, help="stop after this number of commands; no combination is repeated"
     )
-    parser.add_argument("--seed", type=int, help="a number that always gives the same random order")
+    parser.add_argument("--seed", type=int, help="seed of the random order")
     parser.add_argument(
         "-p",
         "--parameter",

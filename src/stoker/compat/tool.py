@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
 def whole_number(text: str) -> int:
     """The type of an option that takes a number from 0 up."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
     return min(int(text), sys.maxsize)
 
 
@@ -60,7 +60,7 @@ def report_errors(program: str, body: Callable[[], int]) -> int:
         return error.exit_code
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        say(program, f"error: the system refuses: {error.strerror}{where}")
+        say(program, f"error: {error.strerror}{where}")
         return StokerError.exit_code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

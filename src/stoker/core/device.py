@@ -112,7 +112,7 @@ def resolve(snapshot: Snapshot, word: str) -> str:
     if len(starting) == 1:
         return starting[0]
     labels = ", ".join(device.label for device in snapshot.devices)
-    what = "more than one device begins with" if starting else "no device"
+    what = "more than one device starts with" if starting else "no device"
     raise Impossible(
-        f"{what} {word!r} on this machine", f"there are {labels}" if labels else "there are no devices for this run"
+        f"{what} {word!r} on this machine", f"known devices: {labels}" if labels else "this run has no devices"
     )

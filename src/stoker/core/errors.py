@@ -7,10 +7,10 @@ from collections.abc import Iterable
 EXIT_CODES = {
     "0": "success",
     "1": "a job failed",
-    "2": "the command line is wrong",
+    "2": "wrong usage",
     "3": "the engine cannot be reached or started",
     "4": "no such job",
-    "5": "this machine can never run the job",
+    "5": "this machine cannot run the job",
     "124": "the time limit of the job or of `wait` was reached",
     "125": "Stoker itself failed",
     "126, 127": "the command cannot be executed, or was not found",

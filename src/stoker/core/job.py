@@ -430,11 +430,11 @@ def _returned(job: Job, event: Returned) -> Job:
 def _lost(job: Job, event: Lost) -> Job:
     job = msgspec.structs.replace(job, tries=job.tries + 1)
     if isinstance(job.state, Stopping):
-        return _ended(job, Ended("cancelled", event.at, note="its worker died while it was being stopped"))
+        return _ended(job, Ended("cancelled", event.at, note="its worker died while stopping it"))
     losses = job.losses + (not event.preempted)
     if job.spec.requeue and losses <= LOSSES_ALLOWED:
         return msgspec.structs.replace(job, state=Waiting(event.at), losses=losses)
-    note = event.note or "its worker was killed or the machine went down"
+    note = event.note or "its worker was killed, or the machine went down"
     return msgspec.structs.replace(job, state=Ended("lost", event.at, note=note), losses=losses)
 
 

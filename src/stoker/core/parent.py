@@ -76,7 +76,7 @@ class ParentAllocation(Struct, frozen=True):
         absent = next(word for word, gpu in zip(words, by_name, strict=True) if gpu is None)
         raise Impossible(
             f"GPU {absent} is not available inside {self.whose}",
-            f"name those, or leave the choice to Stoker; `stoker submit`, or a job with -G 0 in place of {self.job}, "
+            f"name those, or let Stoker choose; `stoker submit`, or a job with -G 0 instead of {self.job}, "
             "can use the other GPUs of the machine",
         )
 

@@ -82,7 +82,7 @@ def _parse_word(word: str) -> list[Pick]:
     """
     parts = [part.strip() for part in word.split(",")]
     if not word:
-        raise UsageError("an empty word is no id", _HINT)
+        raise UsageError("an id must not be empty", _HINT)
     if not any(parts) or _is_id(parts[0]) or (not parts[0] and _is_id(parts[1])):
         return [_parse_part(part, word) for part in parts]
     return [Named(word)]
@@ -109,21 +109,21 @@ def _range(first: str, last: str | None, word: str) -> tuple[int, int]:
     start = _number(first, word)
     end = start if last is None else _number(last, word)
     if end < start:
-        raise UsageError(f"{first}-{last} ends before it begins", f"write it as {last}-{first}")
+        raise UsageError(f"{first}-{last} is a reversed range", f"write it as {last}-{first}")
     return start, end
 
 
 def _number(digits: str, word: str) -> int:
     if len(digits) > _MOST_DIGITS or int(digits) > LARGEST:
-        raise NoSuchJob(f"{quoted(word)} is larger than any id", "stoker status shows what there is")
+        raise NoSuchJob(f"{quoted(word)} is larger than any id", "list jobs with: stoker status")
     return int(digits)
 
 
 def _malformed(part: str, word: str) -> UsageError:
     if not part:
-        return UsageError(f"{quoted(word)} has a comma with nothing beside it", _HINT)
+        return UsageError(f"{quoted(word)} contains an empty item", _HINT)
     if not _is_id(part):
-        return UsageError(f"{quoted(word)} mixes ids and names", "put a blank between ids and names")
+        return UsageError(f"{quoted(word)} mixes ids and names", "separate ids and names with spaces")
     within = "" if part == word else f" in {quoted(word)}"
     return UsageError(f"{quoted(part)}{within} is not an id", _HINT)
 

@@ -277,7 +277,7 @@ KEYS: Mapping[str, Key] = {
     "devices": Key("", "a list of devices", "0,1", _text),
     "strangers": Key("avoid", "avoid or count", "count", _one_of("avoid", "count")),
     "reserve": Key("512M", "a size", "512M", _size),
-    "margin": Key("15%", "a part in percent", "20%", _whole(0, 1000, "%")),
+    "margin": Key("15%", "a percentage", "20%", _whole(0, 1000, "%")),
     "busy": Key("170%", "a load in percent", "120%", _whole(0, 10_000, "%")),
     "tolerance": Key("300M", "a size", "300M", _size),
     "order": Key("fair", "fair, age or shortest", "age", _one_of("fair", "age", "shortest")),
@@ -297,7 +297,7 @@ KEYS: Mapping[str, Key] = {
 PILOTS = ("auto", "never", "always")
 
 CLUSTER_KEYS: Mapping[str, Key] = {
-    "kind": Key("slurm", "slurm, the only kind there is", "slurm", _one_of("slurm")),
+    "kind": Key("slurm", "slurm", "slurm", _one_of("slurm")),
     "shared": Key("~/.stoker-shared", "a path that begins with / or ~/", "~/.stoker-shared", _path),
     "partition": Key("", "the name of a partition", "gpu", _word),
     "account": Key("", "the name of an account", "lab", _word),

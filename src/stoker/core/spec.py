@@ -235,6 +235,7 @@ Name = Callable[[int], str]
 
 _KINDS: dict[str, Kind] = {prefix + kind: kind for kind in get_args(Kind) for prefix in ("", "after")}
 
+_AWAITED: dict[Kind, str] = {"ok": "succeed", "any": "finish", "notok": "fail"}
 _AFTER_HINT = "write it as 12, any:12, notok:12, ok:12:13 or several of these with commas"
 
 
@@ -287,6 +288,12 @@ def dependency_text(dependency: Dependency, name: Name = str) -> str:
     return f"{target} ({dependency.kind})"
 
 
+def awaited_text(dependency: Dependency, name: Name = str) -> str:
+    """What a job waits for: `12 to succeed`, `array 12 to finish`."""
+    target = target_text(dependency) if dependency.array else name(dependency.target)
+    return f"{target} to {_AWAITED[dependency.kind]}"
+
+
 def parse_after(text: str) -> tuple[tuple[Kind, str], ...]:
     """The kinds and the ids, as they were typed, of `12,any:13` or of Slurm's `afterok:1:2,afterany:3`."""
     if re.search(r"\?after", text):
@@ -298,7 +305,7 @@ def parse_after(text: str) -> tuple[tuple[Kind, str], ...]:
         if kind is None and before != "ok":
             # `any:12,13` could mean any:13 or ok:13, and a wrong guess would start a job too early.
             raise UsageError(
-                f"{text!r} does not tell whether {before} is meant for {words[0]} too",
+                f"{text!r} is ambiguous: does {before} also apply to {words[0]}?",
                 f"write {before}:{words[0]} or ok:{words[0]}",
             )
         before = kind or "ok"
@@ -312,7 +319,7 @@ def _parse_item(item: str, text: str) -> tuple[Kind | None, list[str]]:
     if not rest:
         return None, [_checked_word(head, text)]
     if head.lower() not in _KINDS:
-        raise UsageError(f"in {text!r}, {head!r} is no kind of dependency", _AFTER_HINT)
+        raise UsageError(f"in {text!r}, {head!r} is not a kind of dependency", _AFTER_HINT)
     return _KINDS[head.lower()], [_checked_word(word, text) for word in rest]
 
 
@@ -329,7 +336,7 @@ def never_satisfied_text(verdict: NeverSatisfied, name: Name = str) -> str:
     target = target_text(verdict.dependency, name)
     if verdict.dependency.kind == "ok":
         return f"{target} did not succeed"
-    return f"{target} succeeded, and this job was to start only if it did not"
+    return f"{target} succeeded; this job starts only if it fails"
 
 
 MOST_TASKS = 1_000_000
@@ -352,7 +359,9 @@ def parse_array(text: str) -> ArraySpec:
     ranges = [_parse_part(part.strip(), text) for part in listed.split(",")]
     count = sum(map(len, ranges))
     if count > MOST_TASKS:
-        raise UsageError(f"an array of {count} tasks is too large", f"{MOST_TASKS} are the most; submit several")
+        raise UsageError(
+            f"an array of {count} tasks is too large", f"the limit is {MOST_TASKS} tasks; submit several arrays"
+        )
     indices = tuple(index for each in ranges for index in each)
     if len(set(indices)) < len(indices):
         [(twice, _)] = Counter(indices).most_common(1)
@@ -366,15 +375,15 @@ def _parse_part(part: str, text: str) -> range:
         raise UsageError(f"{quoted(text)} is not an array", _ARRAY_HINT)
     first, last, step = match.groups()
     if last and int(last) < int(first):
-        raise UsageError(f"{part} ends before it begins", f"write it as {last}-{first}")
+        raise UsageError(f"{part} is a reversed range", f"write it as {last}-{first}")
     if step and int(step) == 0:
-        raise UsageError(f"{part} never gets on", f"write the step as {first}-{last}:1 or more")
+        raise UsageError(f"{part} has a step of 0", f"write the step as {first}-{last}:1 or more")
     return range(int(first), int(last or first) + 1, int(step or 1))
 
 
 def _parse_limit(limit: str, text: str) -> int:
     if not _LIMIT.fullmatch(limit.strip()):
-        raise UsageError(f"{quoted(text)} has no number behind the %", _ARRAY_HINT)
+        raise UsageError(f"{quoted(text)} has no number after the %", _ARRAY_HINT)
     if int(limit) == 0:
-        raise UsageError("%0 would let no task run", "leave it out to let as many run as find a place")
+        raise UsageError("%0 would let no task run", "leave out the % for no limit")
     return int(limit)

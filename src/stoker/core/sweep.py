@@ -45,8 +45,8 @@ def shuffled(grid: Grid, source: Random) -> Iterator[ParameterSet]:
     """All combinations in the order of `Random.shuffle`, so that old seeds give the same order."""
     if grid.size > MOST_SHUFFLED:
         raise UsageError(
-            f"a seed orders at most {MOST_SHUFFLED} combinations, and here are {grid.size}",
-            "leave out --seed, or take the grid in order",
+            f"--seed works for at most {MOST_SHUFFLED} combinations, not {grid.size}",
+            "leave out --seed, or keep the order of the grid",
         )
     numbers = array("I", range(grid.size))
     source.shuffle(numbers)

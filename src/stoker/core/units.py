@@ -223,7 +223,7 @@ def parse_sim(spec: str) -> list[tuple[int, int]]:
     groups = [_group(part.strip().lower()) for part in spec.split(",")]
     if not all(count and size >= _SMALLEST_DEVICE for count, size in groups):
         hint = "write COUNTxMEMORY, for example 4x24G, or 2x80G,4x24G for two kinds"
-        raise UsageError(f"{spec!r} does not describe simulated GPUs", hint)
+        raise UsageError(f"{spec!r} is not a description of simulated GPUs", hint)
     return groups
 
 

@@ -65,7 +65,7 @@ class _Help(argparse.HelpFormatter):
 
 
 def argument_parser() -> argparse.ArgumentParser:
-    about = "A small job for simulated GPUs. Beside other jobs it works more slowly, and takes longer."
+    about = "A small job for simulated GPUs. It runs more slowly when it shares a GPU."
     parser = argparse.ArgumentParser("python -m stoker.devices.demo_job", description=about, formatter_class=_Help)
     add = parser.add_argument
     add("--memory", dest="size", type=parse_size, default=2**30, metavar="SIZE", help="memory on each visible GPU")

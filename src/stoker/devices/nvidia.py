@@ -37,7 +37,7 @@ class NvidiaAbsent(StokerError):
     """There is no NVIDIA GPU that jobs could use; the message says why."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason, "see what `nvidia-smi` says, or name the devices yourself with --devices")
+        super().__init__(reason, "check `nvidia-smi`, or name the devices with --devices")
         self.reason = reason
 
 

@@ -19,13 +19,13 @@ from stoker.devices.interface import command_of, owner_name
 from stoker.devices.nvidia import Answer, nameless
 
 _LIBRARY = "libnvidia-ml.so.1"
-_MISMATCH = f"the NVIDIA driver and {_LIBRARY} are of different versions; a restart of the machine mends that"
+_MISMATCH = f"the NVIDIA driver and {_LIBRARY} have different versions; reboot to fix this"
 _ABSENCES = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: f"no NVIDIA driver is installed: {_LIBRARY} was not found",
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: f"{_LIBRARY} is there, but the NVIDIA driver is not loaded",
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: _MISMATCH,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: _MISMATCH,
-    pynvml.NVML_ERROR_NO_PERMISSION: "this user may not open the NVIDIA driver",
+    pynvml.NVML_ERROR_NO_PERMISSION: "no permission to open the NVIDIA driver",
 }
 
 
@@ -65,9 +65,9 @@ def _ask(driver: Driver | None, books: dict[str, AccountBook]) -> tuple[Driver |
             driver = None
     except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError) as error:
         code = getattr(error, "value", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
-        return None, Answer(absent=_ABSENCES.get(code, f"the NVIDIA driver cannot be asked ({error})"))
+        return None, Answer(absent=_ABSENCES.get(code, f"cannot query the NVIDIA driver ({error})"))
     if not snapshot.devices:
-        return driver, Answer(absent="the NVIDIA driver is loaded, but shows no GPU that jobs could use")
+        return driver, Answer(absent="the NVIDIA driver is loaded, but shows no usable GPU")
     return driver, Answer(snapshot)
 
 
@@ -159,7 +159,7 @@ def _account(handle: Any, pid: int) -> Account | None:
 _PROBLEMS = {
     pynvml.NVML_ERROR_GPU_IS_LOST: "lost: it has fallen off the bus and needs a reset or a reboot",
     pynvml.NVML_ERROR_RESET_REQUIRED: "it must be reset before it can be used again",
-    pynvml.NVML_ERROR_NO_PERMISSION: "this user may not use it",
+    pynvml.NVML_ERROR_NO_PERMISSION: "no permission to use it",
 }
 
 

@@ -41,7 +41,7 @@ def make_directory(directory: str) -> None:
         os.makedirs(directory, mode=0o700, exist_ok=True)
     except OSError as error:
         message = f"the simulator cannot use {directory}: {error.strerror}"
-        raise StokerError(message, "set STOKER_SIM_DIR to a directory that you may write to") from error
+        raise StokerError(message, "set STOKER_SIM_DIR to a writable directory") from error
 
 
 def holdings(directory: str) -> list[Holding]:

@@ -243,13 +243,13 @@ class Service:
                 case signal.SIGUSR2:
                     self._dispensable = True
                 case signal.SIGHUP:
-                    self._leave("at rest", "starting nothing more, and leaving when nothing runs")
+                    self._leave("at rest", "draining: starting no more jobs, stopping when the running jobs have ended")
                     self._engine.drain()
                 case signal.SIGINT:
-                    self._leave("at rest", "stopping all jobs, and leaving")
-                    self._engine.stop(None, "the engine was told to stop its jobs")
+                    self._leave("at rest", "stopping all jobs, then the engine")
+                    self._engine.stop(None, "stopped by stoker engine stop --jobs")
                 case _:
-                    self._leave("now", "leaving; what runs goes on under its workers")
+                    self._leave("now", "engine stopped; running jobs continue")
 
     def _leave(self, when: Literal["now", "at rest", "again"], words: str) -> None:
         self._say(words)
@@ -266,7 +266,9 @@ class Service:
         if self._runtime.in_place:
             adopt_gone(self.config.paths, self._runtime.store, self._engine, self._runtime.engine_lock.name)
         else:  # no front end reads what is written there, and the next engine does not know of this one
-            self._leave("now", f"{self.config.paths.state} was removed or replaced: leaving; jobs go on if they can")
+            self._leave(
+                "now", f"{self.config.paths.state} was removed or replaced: engine stopped; jobs continue if possible"
+            )
 
     def _reread(self) -> None:
         """Use the new configuration, if there is one."""
@@ -276,17 +278,17 @@ class Service:
             self.config = config
             self._pruner.keep = config.keep
             self._runtime.adapt(config)
-            self._say("the configuration has changed, and is gone by from now on")
+            self._say("the configuration has changed and is now in effect")
 
     def _prune(self) -> None:
         """Remove a few old jobs from the history; after a failure the next try is tomorrow."""
         try:
             pruned = self._pruner.step(self._engine.now)
         except StokerError as error:
-            self._say(f"old jobs stay in the history for now: {error.message}; {error.hint}")
+            self._say(f"cannot remove old jobs from the history: {error.message}; {error.hint}")
             return
         if pruned:
-            self._say(f"{count_text(pruned, 'job')} that ended long ago left the history")
+            self._say(f"{count_text(pruned, 'job')} removed from the history (setting keep)")
 
     def _happened(self, job_event: JobEvent) -> None:
         if isinstance(job_event.event, Lost):

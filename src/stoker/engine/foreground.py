@@ -227,7 +227,7 @@ class Foreground:
         self._view.happened(job_event)
         halt = self.setup.halt
         if halt is not None and not self.engine.draining and halt.reached(self.tally):
-            self._view.say("stopping as --halt says; what has not started is left for --resume")
+            self._view.say("stopping (--halt); continue the rest later with --resume")
             if halt.now:
                 self.engine.stop(None, "stopped by --halt")
             else:
@@ -240,7 +240,7 @@ class Foreground:
                     self._view.say(self.status())
                 case signal.SIGHUP if not self.setup.hangup_stops:
                     self.stopped_by = self.stopped_by or number
-                    self._view.say("hung up: starting nothing more, and waiting for what runs")
+                    self._view.say("hung up: starting no more jobs, waiting for the running ones")
                     self.engine.drain()
                 case signal.SIGINT:
                     self._interrupted(number, self._interrupts + 1)
@@ -268,7 +268,7 @@ class Foreground:
         results = self.tally.results
         failed = self.tally.failed
         return (
-            f"{self.tally.ended} of {self.tally.given} over ({results['done']} ok, {failed} failed), "
+            f"{self.tally.ended} of {self.tally.given} finished ({results['done']} ok, {failed} failed), "
             f"{len(self.engine.held)} running, {self.engine.waiting} waiting"
         )
 
@@ -280,10 +280,10 @@ def by_stages(run: Foreground, number: signal.Signals, stage: int) -> None:
     if stage == 1:
         run.engine.drain()
         if running:
-            run.say(f"starting nothing more; {running} running; press again to stop them")
+            run.say(f"starting no more jobs; {running} running; press again to stop them")
     elif stage == 2:
         if running:
-            run.say(f"stopping {running} (TERM, then KILL after the grace); once more kills at once")
+            run.say(f"stopping {running} (TERM, then KILL after the grace time); press again to kill at once")
         run.engine.stop(None, f"stopped by {number.name}")
     elif stage == 3:
         run.engine.stop(0.0, f"killed by {number.name}")

@@ -41,8 +41,8 @@ PLACES = (Path("/run/lock/stoker"), Path("/tmp/.stoker"))
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SHARED_HINT = "set STOKER_LEDGER to a directory with mode 1777 that all users of this machine share"
 _HINTS = {
-    errno.ENOSPC: "free some space on its file system; jobs start again by themselves",
-    errno.EDQUOT: "free some of your quota on its file system; jobs start again by themselves",
+    errno.ENOSPC: "free some space on its file system; jobs then start automatically",
+    errno.EDQUOT: "free some of your quota on its file system; jobs then start automatically",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
 _TRIES = 3
@@ -86,7 +86,7 @@ def ledger_path(environment: Mapping[str, str], paths: Iterable[Path] = PLACES) 
     chosen = environment.get("STOKER_LEDGER", "")
     if chosen:
         if not chosen.startswith("/"):
-            raise UsageError(f"STOKER_LEDGER is {chosen!r}, which is not a full path", _SHARED_HINT)
+            raise UsageError(f"STOKER_LEDGER is {chosen!r}, which is not an absolute path", _SHARED_HINT)
         return Path(chosen)
     # Prefer an existing directory: else users who may not write to the first parent would use different ones.
     ordered = sorted(paths, key=lambda place: not os.path.lexists(place))
@@ -268,7 +268,7 @@ def _explained(path: Path) -> Iterator[None]:
     except OSError as error:
         named = isinstance(error.filename, str) and not error.filename.endswith(".new")
         place = path / error.filename if named else path
-        hint = _HINTS.get(error.errno or 0, f"make it usable for you, or {_SHARED_HINT}")
+        hint = _HINTS.get(error.errno or 0, f"check its permissions, or {_SHARED_HINT}")
         raise LedgerUnusable(f"the ledger cannot be used: {place}: {error.strerror}", hint) from error
 
 

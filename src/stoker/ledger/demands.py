@@ -62,7 +62,9 @@ def encoded(demand: Demand) -> bytes:
         contents = within_limit(msgspec.json.encode(written))
         decoded(contents, demand.uid)
     except (UnicodeEncodeError, InvalidFile) as error:
-        raise UsageError(f"this cannot be wanted: {purpose(str(demand))}", "use fewer or plainer names") from error
+        raise UsageError(
+            f"this demand cannot be registered: {purpose(str(demand))}", "use fewer or plainer names"
+        ) from error
     return contents
 
 
@@ -71,7 +73,7 @@ def decoded(contents: bytes, uid: int) -> Demand:
     try:
         written = _decoder.decode(contents)
     except ValueError as error:
-        raise InvalidFile(f"its contents are not a want ({error})") from error
+        raise InvalidFile(f"its contents are not a demand ({error})") from error
     return Demand(
         uid=uid,
         owner=owner_name(uid),

@@ -106,7 +106,7 @@ class Reader:
             )
         owners = Counter(ignored.owner for ignored in self._ignored.values()).most_common(3)
         whose = ", ".join(f"{count:,} of {owner}" for owner, count in owners)
-        return (printable(f"ignored {len(self._ignored):,} files in {self._path} that are no live leases ({whose})"),)
+        return (printable(f"ignored {len(self._ignored):,} files in {self._path} that are not live leases ({whose})"),)
 
     def sweep(self, directory: int, listing: Listing) -> None:
         """Remove some unfinished files of killed processes of this user."""
@@ -214,7 +214,7 @@ def _check_file(name: str, status: os.stat_result) -> None:
     """Refuse what Stoker does not make. The number of links says nothing: other users may be able to add one."""
     match = _NAME.fullmatch(name)
     if not match or not stat.S_ISREG(status.st_mode):
-        raise InvalidFile("not a file that Stoker makes")
+        raise InvalidFile("not a file of Stoker")
     if status.st_uid != int(match[1]):
         raise InvalidFile(f"it belongs to {owner_name(status.st_uid)}, not to the user in its name")
 

@@ -123,7 +123,7 @@ def _cloudpickle() -> ModuleType:
         import cloudpickle
     except ImportError as error:
         raise StokerError(
-            "functions are sent by cloudpickle, which is not there", "pip install 'stoker[python]'"
+            "sending functions needs cloudpickle, which is not installed", "pip install 'stoker[python]'"
         ) from error
     return cloudpickle  # type: ignore[no-any-return]
 
@@ -135,11 +135,11 @@ def _blame(
     if call is not None:
         things: Iterator[tuple[str, Any]] = iter(_named(function, call))
         what, kind = f"an argument of {name_of(function)}", "argument"
-        hint = "pass something that can be made anew from it, such as a path"
+        hint = "pass something it can be recreated from, such as a path"
     else:
         things = _reached(function)
         what, kind = f"the function {name_of(function)}", "variable"
-        hint = "make it inside the function, or pass what it is made from"
+        hint = "create it inside the function, or pass what it is made from"
     for name, value in things:
         with contextlib.suppress(Exception):
             cloudpickle.dumps(value)

@@ -44,7 +44,7 @@ def find_link() -> Link:
 def known(job: Job | None, job_id: int) -> Job:
     """The job; an error where it does not exist."""
     if job is None:
-        raise NoSuchJob(f"there is no job {job_id}", "stoker status and stoker history show what there is")
+        raise NoSuchJob(f"there is no job {job_id}", "list jobs with: stoker status, stoker history")
     return job
 
 

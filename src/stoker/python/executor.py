@@ -40,7 +40,7 @@ class Executor(concurrent.futures.Executor):
         """Nothing is submitted yet."""
         self._options = read_keywords(options)
         if self._options.array is not None:
-            raise UsageError("an Executor has no array of its own", "map_array() makes one of its arguments")
+            raise UsageError("an Executor takes no array option", "use map_array()")
         self._link = find_link()
         submitting.check(self._link, self._options)
         self._lock = threading.Lock()

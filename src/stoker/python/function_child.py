@@ -150,7 +150,7 @@ def _read(path: str, task: int, script: ModuleType) -> tuple[Callable[..., Any],
         version = sys.version_info[:2]
         if table["python"] != version:
             wrote, reads = ("{}.{}".format(*each) for each in (table["python"], version))
-            raise Unreadable(f"it was submitted by Python {wrote}, and {sys.executable} is {reads} now")
+            raise Unreadable(f"it was submitted by Python {wrote}, but {sys.executable} is {reads}")
         sys.path[:] = table["path"]
         _remember_sources(table.get("sources"))
         file.seek(table["starts"][0])

@@ -201,8 +201,8 @@ def _read(words: dict[str, Any]) -> tuple[JobOptions, int | None]:
 def _submit(link: Link, sweep: Sweep, batch: Batch) -> dict[Job, Run]:
     calls = [Call((run.config,), _shown(run)) for run in batch.runs]
     jobs = handles_of(link, submitting.submit_calls(link, Task(sweep), calls, batch.options, batch.array))
-    follow = f"stoker logs -f {jobs[0].shown_id} shows what one writes"
-    log.info(f"Launching {count_text(len(jobs), 'job')} in Stoker's queue; {follow}")
+    follow = f"follow one: stoker logs -f {jobs[0].shown_id}"
+    log.info(f"Submitted {count_text(len(jobs), 'job')} to Stoker ({follow})")
     for job, run in zip(jobs, batch.runs, strict=True):
         log.info(f"\t#{run.number} (job {job.shown_id}) : {' '.join(run.overrides)}")
     return dict(zip(jobs, batch.runs, strict=True))
@@ -246,6 +246,6 @@ def _stop(link: Link, jobs: Sequence[Job]) -> None:
     """Cancel the jobs and wait for their end; a second Ctrl-C ends the waiting."""
     open_jobs = [job for job in jobs if not job.done()]
     if open_jobs:
-        log.warning(f"Stopping {count_text(len(open_jobs), 'job')}; Ctrl-C again leaves before that is over")
+        log.warning(f"Stopping {count_text(len(open_jobs), 'job')}; press Ctrl-C again to exit at once")
         cancel_all(link, open_jobs)
         concurrent.futures.wait(open_jobs)

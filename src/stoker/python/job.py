@@ -188,11 +188,9 @@ class Job(Future[Any]):
     # -- called by the watcher -----------------------------------------------------------------------
 
     def mark_ended(self, job: Record | None) -> None:
-        """Mark it as ended; None where it is not in the queue any more."""
+        """Mark it as ended; None where it is no longer in the queue."""
         if job is None:
-            self.mark_unreadable(
-                NoSuchJob(f"job {self.shown_id} is not in the queue any more", "see keep in the configuration")
-            )
+            self.mark_unreadable(NoSuchJob(f"job {self.shown_id} is no longer in the queue", "see the setting keep"))
             return
         self._keep(job)
         with contextlib.suppress(InvalidStateError):  # another thread was faster
@@ -371,7 +369,7 @@ def _unpacked(header: dict[str, Any], file: Any, failure: _Failure) -> Outcome:
         case "unpicklable":
             return failure.outcome(f"returned a {kind}, which cannot be sent back: {message}")
         case "unreadable":
-            return failure.outcome(f"could not be begun: {kind}: {message}", cause)
+            return failure.outcome(f"could not start: {kind}: {message}", cause)
     error = _exception(file)
     if error is None:
         return failure.outcome(f"raised {kind}: {message}" if message else f"raised {kind}", cause)
@@ -384,7 +382,7 @@ def _loaded(header: dict[str, Any], file: Any, failure: _Failure) -> Outcome:
         return Outcome(pickle.load(file))
     except Exception as error:
         wrote, reads = ("{}.{}".format(*each) for each in (header["python"], sys.version_info[:2]))
-        version = "" if wrote == reads else f" (it was written by Python {wrote}, and this is {reads})"
+        version = "" if wrote == reads else f" (it was written by Python {wrote}, but this is {reads})"
         what = f"returned a {header['type']} that cannot be read here{version}: {type(error).__name__}: {error}"
         return failure.outcome(what, error)
 
@@ -411,9 +409,9 @@ def _missing(job: Record, path: Path, failure: _Failure) -> Outcome:
     state = job.state
     assert isinstance(state, Ended)
     if not path.parent.is_dir() and (state.result == "done" or state.code == UNWRITTEN):
-        return failure.outcome(f"has no result: its folder is gone ({path.parent})")
+        return failure.outcome(f"has no result: its folder was removed ({path.parent})")
     if state.result == "done":
-        return failure.outcome(f"succeeded without a result: it left by os._exit(), or {path} was removed")
+        return failure.outcome(f"succeeded without a result: it called os._exit(), or {path} was removed")
     return failure.outcome(_how(job))
 
 

@@ -42,7 +42,7 @@ class StokerBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no
         """Start a loop."""
         if given := more.keys() & Keywords.__annotations__.keys():
             hint = f'write parallel_config(backend="stoker", {given.pop()}=...) around it'
-            raise UsageError("Parallel() takes no options of jobs", hint)
+            raise UsageError("Parallel() takes no job options", hint)
         self._executor = Executor(**self._options)
         size = parallel.batch_size if isinstance(parallel.batch_size, int) else 1
         parallel.pre_dispatch = f"n_jobs*{size}"  # the default is twice as many, and no local workers limit them

@@ -142,9 +142,9 @@ def _distrust(found: os.stat_result) -> str:
     if not stat.S_ISREG(found.st_mode):
         return "it is not a file"
     if found.st_uid not in (0, os.geteuid()):
-        return f"it belongs to user {user_name(found.st_uid)}, who could have your jobs run anything"
+        return f"it belongs to user {user_name(found.st_uid)}, who could make your jobs run anything"
     if found.st_mode & stat.S_IWOTH:
-        return "every user may write to it (chmod o-w would help)"
+        return "every user can write to it (fix: chmod o-w)"
     return ""
 
 
@@ -191,7 +191,7 @@ def _as_text(raw: object) -> object:
 
 def _refuse(name: str, place: str) -> NoReturn:
     if name in BY_NAME:
-        raise UsageError(f"{place} would be the same for all jobs", f"give --{name} to the jobs it is meant for")
+        raise UsageError(f"{place} would be the same for all jobs", f"use --{name} for single jobs")
     if name in KEYS:
         raise UsageError(f"{place} is not a job option", f"{name} is a setting of the engine: put it above [defaults]")
     known = [option.name for option in OPTIONS if not option.of_one_job]
@@ -444,7 +444,7 @@ class Rereading:
         try:
             config = self._load()
         except StokerError as error:
-            self._say(f"{error.message}; {error.hint}; the settings stay as they were")
+            self._say(f"{error.message}; {error.hint}; the settings were not changed")
             return None
         for warning in config.warnings:
             self._say(warning)

@@ -56,7 +56,7 @@ def _change(path: Path, name: str, block: str, table: dict[str, Any] | None) -> 
         found = _tables(text, path)
         if (found.pop("cluster", {}), found) != (json.loads(json.dumps(clusters)), wanted):
             raise StokerError(
-                f"cluster.{name} in {path} is written in a way that this command cannot change",
+                f"cluster.{name} in {path} has a form that this command cannot change",
                 f"change it with an editor, as a table [cluster.{name}]",
             )
         mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else 0o600
@@ -81,7 +81,7 @@ def _replaced(text: str, name: str, block: str) -> str:
 def _text(path: Path) -> str:
     for found in read_settings(path):
         if isinstance(found, Ignored):
-            raise UsageError(found.warning, "mend that first")
+            raise UsageError(found.warning, "fix that first")
     return path.read_bytes().decode() if path.exists() else ""
 
 

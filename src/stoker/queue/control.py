@@ -105,7 +105,7 @@ def carry_out(control: Control, requests: Sequence[Request]) -> None:
     if not requests:
         return
     numbers = ask(control.paths, control.store, requests, time.time())
-    start_expected(control, "your request is recorded and will be carried out by the next engine")
+    start_expected(control, "your request is recorded; the next engine carries it out")
     _wait_answered(control.store, numbers)
 
 
@@ -303,7 +303,7 @@ def _stuck(job: Job, left: set[int]) -> str:
     """Why a job will not start by itself, and what to type; empty if it will."""
     shown = id_text(job)
     if isinstance(job.state, OnHold):
-        return f"{shown} is {printable(job.state.note) or 'held'}; stoker resume {shown} lets it go"
+        return f"{shown} is {printable(job.state.note) or 'held'}; to release it: stoker resume {shown}"
     if isinstance(job.state, Waiting) and job.id in left:
-        return f"{shown} was left by a run that is gone; stoker resume {shown} goes on with it"
+        return f"its 'stoker run' stopped; continue: stoker resume {shown}"
     return ""

@@ -374,6 +374,6 @@ class _Slurm:
         least = re.match(r"\d+", found.value or "") if found else None
         if found and least and int(least[0]) > 1:
             raise Impossible(
-                f"{found.where}: the script needs {least[0]} nodes, and this queue has one machine",
+                f"{found.where}: the script needs {least[0]} nodes, but this queue has one machine",
                 "change it to --nodes=1, or submit the script with sbatch",
             )

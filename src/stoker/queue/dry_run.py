@@ -162,7 +162,7 @@ def _why(job: Job, outlook: _Outlook) -> str:
     if job.spec.cluster:
         return f"is handed over to {job.spec.cluster}"
     if outlook.plan is None:
-        return "no engine has looked at this machine yet"
+        return "not known: the engine has not run here yet"
     reason = outlook.plan.reason(job)
     return "starts at once" if reason is None else sentence(reason, clock, outlook.name)
 
@@ -187,7 +187,7 @@ def pick_devices(knowledge: Knowledge, resources: Resources) -> tuple[Device, ..
     statuses, now = knowledge.statuses, knowledge.now
     status = next(iter(statuses.current), None)
     if status is None:
-        raise Impossible("no GPU is known here", "start an engine that finds them: stoker engine start")
+        raise Impossible("no GPU is known on this machine", "start the engine to detect GPUs: stoker engine start")
     asking = Job(0, 0, Command(("true",)), JobSpec(resources), Waiting(now), now)
     waiting = WaitingJobs()
     waiting.add(asking)
@@ -203,7 +203,7 @@ def pick_devices(knowledge: Knowledge, resources: Resources) -> tuple[Device, ..
     why = "nothing is free" if reason is None else sentence(reason, knowledge.clock, knowledge.store.shown_id)
     if isinstance(reason, NeverFits):
         raise Impossible(why, "see stoker gpus")
-    raise NotFree(why, "stoker submit waits until there is a place")
+    raise NotFree(why, "submit instead, to wait for a free GPU: stoker submit")
 
 
 def slots_of(active: Sequence[Job], now: float) -> list[Slot]:

@@ -48,7 +48,7 @@ class LastAttempt(NamedTuple):
     reserved: int | None = None
     peak: int | None = None
     needed: int = 0
-    """Bytes that it needs at least, learnt from running out of memory."""
+    """Bytes minimum that it needs, learnt from running out of memory."""
 
 
 def last_attempt(store: Reader, job: Job, devices: Sequence[Device]) -> LastAttempt:
@@ -64,7 +64,7 @@ def last_attempt(store: Reader, job: Job, devices: Sequence[Device]) -> LastAtte
 def changed_resources(resources: Resources, text: str, before: LastAttempt) -> tuple[Resources, str]:
     """The resources with the memory that `--vram` asks for, and the change in words."""
     if word := vram_word(text):
-        said = "memory as learnt" if word == "auto" else "whole GPUs"
+        said = "learnt memory" if word == "auto" else "whole GPUs"
         return replace(resources, memory=None, auto=word == "auto"), said
     if not text.startswith("+"):
         size, why = parse_vram(text), ""
@@ -78,16 +78,16 @@ def _base(resources: Resources, before: LastAttempt) -> tuple[int, str]:
     """The largest of what was requested, reserved, held and needed, and what that is in words."""
     reserved, peak = before.reserved or 0, before.peak or 0
     if resources.shares and before.needed > max(resources.memory or 0, reserved, peak):
-        return before.needed, f"the {size_text(before.needed)} that it needs at least"
+        return before.needed, f"the {size_text(before.needed)} minimum that it needs"
     if resources.memory is not None and resources.memory >= reserved:
         return resources.memory, ""
     if not resources.shares:
-        raise UsageError("it has whole GPUs already, so there is nothing to add to", "give a size, such as --vram 12G")
+        raise UsageError("it already has whole GPUs", "give a size, such as --vram 12G")
     if not reserved and not peak:
-        raise UsageError("it is not known how much memory it took", "give a size, such as --vram 12G")
+        raise UsageError("its memory use is not known", "give a size, such as --vram 12G")
     if reserved >= peak:
-        return reserved, f"the {size_text(reserved)} set aside last time"
-    return peak, f"the {size_text(peak)} it held at most last time"
+        return reserved, f"the {size_text(reserved)} reserved last time"
+    return peak, f"the {size_text(peak)} peak of the last attempt"
 
 
 def _grown(size: int, more: str) -> int:
@@ -136,7 +136,7 @@ class Rewriter:
     def spec(self, job: Job, changes: Changes) -> JobSpec:
         """The spec of a job with the changes, checked."""
         if "array" in changes:
-            raise UsageError("the tasks of an array cannot be changed", "cancel it and submit another one")
+            raise UsageError("the tasks of an array cannot be changed", "cancel it and submit a new one")
         if isinstance(job.state, Active) and not is_handed_over(job):
             _refuse_other_changes(job, changes)
         given = {name: value for name, value in changes.items() if name not in _TABLES and value != ""}
@@ -146,7 +146,7 @@ class Rewriter:
         if read.resources.gpus % job.spec.nodes:
             raise UsageError(f"-G counts all {job.spec.nodes} nodes together", f"give a multiple of {job.spec.nodes}")
         if INHERIT in (read.out, read.err):
-            raise UsageError("-o - is this terminal, which a job of the queue does not have", "name a file")
+            raise UsageError("-o - needs a terminal, but jobs of the queue have none", "name a file")
         resources = {
             field: getattr(read.resources, field) for option, field in _OF_THE_RESOURCES.items() if option in changes
         }
@@ -184,7 +184,7 @@ class Rewriter:
         if job.spec.cluster:  # its devices are not known here
             return
         if self._status is not None and resources.gpus and (why := never_fits(resources, self._status.devices)):
-            raise Impossible(f"{id_text(job)} {why}", "ask for less; stoker gpus shows what there is")
+            raise Impossible(f"{id_text(job)} {why}", "request less; list the GPUs with: stoker gpus")
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -199,7 +199,7 @@ class Rewriter:
 
     def _device_id(self, word: str) -> str:
         if self._status is None:
-            raise UsageError(f"no engine has told which device {word!r} is", "stoker engine start")
+            raise UsageError(f"the engine has not reported a device {word!r}", "stoker engine start")
         return resolve(self._status.snapshot, word)
 
     def _around(self, job: Job, changes: Changes) -> Surroundings:
@@ -221,7 +221,7 @@ def _refuse_other_changes(job: Job, changes: Changes) -> None:
     if other:
         possible = ", ".join(BY_NAME[name].flag for name in WHILE_RUNNING)
         raise UsageError(
-            f"{id_text(job)} has started, and {', '.join(other)} cannot be changed any more",
+            f"{id_text(job)} is running; {', '.join(other)} cannot be changed while it runs",
             f"possible now: {possible}; or stoker cancel {id_text(job)}, edit it, and stoker retry",
         )
 
@@ -229,17 +229,17 @@ def _refuse_other_changes(job: Job, changes: Changes) -> None:
 _UNITS = ((2**40, "T"), (2**30, "G"), (2**20, "M"))
 
 _COMMENTS = {
-    "gpus": "0 is a job without GPU",
-    "vram": "on each GPU, for example 12G; auto is learnt, all is the whole card",
-    "cap": "whether PyTorch keeps to that",
+    "gpus": "0 for a job without GPU",
+    "vram": "on each GPU, for example 12G; auto: learnt size, all: whole GPU",
+    "cap": "whether PyTorch enforces it",
     "on": "only these devices, for example 0,2",
-    "prefer": "these first",
+    "prefer": "preferred devices",
     "priority": "higher starts first",
-    "time": "limit, for example 2h",
+    "time": "time limit, for example 2h",
     "grace": "between TERM and KILL",
     "signal": "before the time limit, for example USR1@60",
     "begin": "not before: 22:00, now+1hour",
-    "after": "after these jobs succeeded; any:ID, notok:ID",
+    "after": "after these jobs have succeeded; any:ID, notok:ID",
     "notify": "a URL of apprise, or mail; only the kind of a URL is shown",
     "retry_on": "for example oom,timeout,75; empty is any failure",
 }
@@ -287,7 +287,7 @@ def changes_in(before: Mapping[str, Any], text: str) -> dict[str, Any]:
     try:
         after = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"that is no TOML: {error}", "write KEY = VALUE on each line") from error
+        raise UsageError(f"not valid TOML: {error}", "write KEY = VALUE on each line") from error
     changed = {name: value for name, value in after.items() if value != before.get(name)}
     for name, value in changed.items():
         _check(name, before, value)
@@ -300,8 +300,8 @@ def changes_in(before: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 def _check(name: str, before: Mapping[str, Any], value: Any) -> None:
     if name not in before:
-        hint = did_you_mean(name, before, f"there are {', '.join(before)}")
-        raise UsageError(f"{name} is nothing that a job has", hint)
+        hint = did_you_mean(name, before, f"known options: {', '.join(before)}")
+        raise UsageError(f"unknown option {name!r}", hint)
     wanted = type(before[name])
     if type(value) is not wanted or (wanted is dict and not all(isinstance(each, str) for each in value.values())):
         kinds = {int: "a number", str: "a text in quotes", bool: "true or false", dict: "a table of texts"}

@@ -167,8 +167,8 @@ def _failure(log: Path, answer: bytes, process: subprocess.Popen[bytes], *, ther
     try:
         body = msgspec.json.decode(answer)
     except msgspec.DecodeError:
-        how = "did not get ready in time" if there else f"ended with {process.returncode}"
-        return EngineFailed(f"the engine {how}{last_words(log)}", f"see {log}; the queue is as it was")
+        how = "did not start in time" if there else f"ended with {process.returncode}"
+        return EngineFailed(f"the engine {how}{last_words(log)}", f"see {log}; the queue was not changed")
     kinds = {Impossible.exit_code: Impossible, EngineRuns.exit_code: EngineRuns}
     return kinds.get(body["code"], EngineFailed)(body["message"], body["hint"])
 
@@ -266,7 +266,7 @@ class Background:
         except StokerError as error:
             self.failure = error
         except OSError as error:
-            hint = f"see whether {self._paths.state} can be written to, then stoker engine start"
+            hint = f"check the permissions of {self._paths.state}, then: stoker engine start"
             self.failure = StokerError(f"{error.strerror} ({error.filename})", hint)
 
     def _stop(self) -> None:
@@ -277,14 +277,14 @@ class Background:
 
 
 def _other_devices(has: str, wanted: str, fix: str) -> str:
-    return printable(f"the running engine has {has}, not {wanted}; to change that: {fix} (running jobs go on)")
+    return printable(f"the running engine has {has}, not {wanted}; to change that: {fix} (running jobs continue)")
 
 
 def died_again(paths: Paths) -> EngineFailed | None:
     """The failure of an engine that died right after its start; None where it left as it should."""
     if not paths.restart.exists():
         return None
-    return EngineFailed(f"the engine was started, and died{last_words(paths.log)}", f"see {printable(str(paths.log))}")
+    return EngineFailed(f"the engine started, but died{last_words(paths.log)}", f"see {printable(str(paths.log))}")
 
 
 def start_engine(paths: Paths, sim: str | None, arguments: Sequence[str] = (), cluster: str = "") -> bool:
@@ -310,8 +310,8 @@ def _restart_recorded(paths: Paths) -> bool:
     now = time.time()
     if len(recent := record.recent(now)) >= TRIES:
         raise EngineFailed(
-            f"the engine died {TRIES} times within a minute, so it is not started again{last_words(paths.log)}",
-            f"see {paths.log}, then stoker engine start",
+            f"the engine died {TRIES} times within a minute, so it is not restarted{last_words(paths.log)}",
+            f"see {paths.log}, then: stoker engine start",
         )
     write_restart(paths, msgspec.structs.replace(record, tries=[*recent, now]))
     return ensure_engine(paths, record.arguments, record.environment)

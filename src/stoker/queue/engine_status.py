@@ -128,9 +128,9 @@ def revive(paths: Paths, sim: str | None = None) -> str:
     except StokerError as error:
         return f"{error.message}; {error.hint}"
     except OSError as error:
-        return f"the engine was killed, and cannot be started again: {error.strerror} ({error.filename})"
+        return f"the engine was killed and cannot be restarted: {error.strerror} ({error.filename})"
     engine_answers(paths)
-    return "the engine was killed; it was started again"
+    return "the engine had been killed; restarted it"
 
 
 def clusters_without_engine(paths: Paths) -> list[str]:

@@ -98,7 +98,7 @@ class Lines:
         text, self._gathered = b"\n".join(self._gathered), []
         where = f"{self._name} line {self._line}"
         if b"\0" in text:
-            yield Unusable(where, "it contains a NUL byte, which no program can be given")
+            yield Unusable(where, "it contains a NUL byte, which cannot be passed to a program")
         else:
             job = Listed(Command((os.fsdecode(text),), self._shell), where)
             yield from as_tasks(job, self.tasks, self._line) if self.tasks else (job,)
@@ -127,7 +127,7 @@ def read_list(path: Path, shell: str) -> list[Listed | Unusable]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        hint = "give a file, - for stdin, or write a command behind --"
+        hint = "give a file, - for stdin, or put the command after --"
         raise UsageError(f"cannot read the job list {path}: {error.strerror}", hint) from error
     match path.suffix.lower():
         case ".jsonl" | ".ndjson":
@@ -161,9 +161,7 @@ def _toml_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
         raise UsageError(f"{name} is not TOML: {error}", 'write [[job]] tables with command = "..."') from None
     tables = document.get("job")
     if not isinstance(tables, list) or len(document) != 1:
-        raise UsageError(
-            f"{name} has no [[job]] tables, or other things beside them", "write one [[job]] table per job"
-        )
+        raise UsageError(f"{name} has no [[job]] tables, or contains something else", "write one [[job]] table per job")
     for number, table in enumerate(tables, 1):
         yield _job_of(table, f"{name} job {number}", shell)
 
@@ -226,7 +224,7 @@ def read_options(table: dict[str, Any], where: str) -> JobOptions:
     try:
         return msgspec.convert({key: _as_typed(key, value) for key, value in table.items()}, JobOptions)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{where}: {error}", "see stoker run --help for what each option takes") from None
+        raise UsageError(f"{where}: {error}", "see stoker run --help for the values of each option") from None
 
 
 def _refuse_unknown(table: dict[str, Any], where: str) -> None:

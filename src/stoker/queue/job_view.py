@@ -190,8 +190,8 @@ def _place(event: Assigned, resources: Resources | None, knowledge: Knowledge) -
     place = f"GPU {','.join(knowledge.labels(event.devices))}"
     amount = amount_now(resources, knowledge.devices_of(event.devices))
     if amount is not None:
-        return f"{place}, {size_text(amount)} set aside"
-    return f"{place}, alone" if event.resources is not None or (resources is not None and resources.auto) else place
+        return f"{place}, {size_text(amount)} reserved"
+    return f"{place}, exclusive" if event.resources is not None or (resources is not None and resources.auto) else place
 
 
 def _end(event: Exited, after: Job | None) -> str:

@@ -50,7 +50,7 @@ from stoker.store.writer import open_store
 if TYPE_CHECKING:
     from stoker.core.logs.progress import Progress
 
-NO_ENGINE = "no engine runs (stoker engine start)"
+NO_ENGINE = "engine not running (stoker engine start)"
 OLD_SECONDS = 2.0
 """Age of a status file from which on its engine is asked for a new one..."""
 PATIENCE = 0.5
@@ -422,9 +422,11 @@ class Knowledge:
         if isinstance(job.state, Stopping) and job.state.note:
             return job.state.note
         if self.is_abandoned(engine):
-            return "its run died" if self._unseen(job, engine) else "its run died; it goes on by itself"
+            return (
+                "its run was interrupted" if self._unseen(job, engine) else "its run was interrupted; the job continues"
+            )
         if isinstance(job.state, Starting) and resources_of(job).mps is not None:
-            return "waits for the MPS daemon of its GPU"
+            return "waiting for the MPS daemon of its GPU"
         return self._mishap(job)
 
     def _about_queued(self, job: Job, engine: str) -> tuple[JobWord, str]:

@@ -102,7 +102,7 @@ def send_mail(_: str, message: Message) -> None:
     """Mail the user through the sendmail or mail command of this machine."""
     program = mail_program()
     if program is None:
-        raise NotSent("there is neither sendmail nor mail")
+        raise NotSent("neither sendmail nor mail is installed")
     user = current_user()
     words, text = [program, "-s", message.title, user], message.text
     if program.endswith("sendmail"):
@@ -123,7 +123,7 @@ def send_through_apprise(target: str, message: Message) -> None:
     with apprise.LogCapture(level=logging.WARNING, fmt="%(message)s") as log:
         sender = apprise.Apprise()
         if not sender.add(target):
-            raise NotSent("apprise does not understand this URL")
+            raise NotSent("apprise does not support this URL")
         if not sender.notify(title=message.title, body=message.text):
             reason = log.getvalue().strip().splitlines()
             raise NotSent(printable(reason[-1])[:300] if reason else "apprise could not send it")

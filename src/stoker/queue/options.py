@@ -235,10 +235,10 @@ def check_mps(resources: Resources) -> None:
     if resources.mps is None:
         return
     if resources.gpus != 1:
-        what = f"-G {resources.gpus} wants {resources.gpus}" if resources.gpus else "-G 0 wants none"
-        raise UsageError(f"a client of MPS belongs to the daemon of one GPU, and {what}", _WITHOUT_MPS)
+        what = f"-G {resources.gpus} requests {resources.gpus}" if resources.gpus else "-G 0 requests none"
+        raise UsageError(f"an MPS client can use only one GPU, but {what}", _WITHOUT_MPS)
     if not resources.shares:
-        what = "--mps is for jobs that share a GPU, and this one has its GPU to itself"
+        what = "--mps is for jobs that share a GPU, but this job is exclusive"
         raise UsageError(what, f"add --vram 6G or --vram auto, or {_WITHOUT_MPS}")
 
 
@@ -260,13 +260,13 @@ def parse_vram(text: str) -> int:
     except UsageError as error:
         raise UsageError(error.message, "write it as 6G, 512M or 1.5G, or as auto or all") from None
     if size <= 0:
-        raise UsageError("--vram must be more than nothing", "write it as --vram 6G")
+        raise UsageError("--vram must be greater than 0", "write it as --vram 6G")
     if text.strip()[-1:].isdigit():
         number = text.strip()
         meant = f"{number}G" if size < 1024 else f"{number}M" if size < LEAST_VRAM else size_text(size)
         raise UsageError(f"--vram {number} has no unit", f"write {meant}")
     if size < LEAST_VRAM:
-        raise UsageError(f"--vram {text.strip()} is less than any program uses", "1M is the least; write it as 6G")
+        raise UsageError(f"--vram {text.strip()} is too small", "the minimum is 1M; write it as 6G")
     return size
 
 
@@ -283,7 +283,7 @@ def parse_retry_on(text: str) -> tuple[str, ...]:
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
         if word not in RETRY_RESULTS and not (_CODE.fullmatch(word) and 1 <= int(word) <= 255):
-            what = f"{word!r} is neither a result nor an exit code" if word else f"{text!r} has an empty word in it"
+            what = f"{word!r} is neither a result nor an exit code" if word else f"{text!r} contains an empty item"
             raise UsageError(f"--retry-on: {what}", f"name {', '.join(RETRY_RESULTS)} or codes from 1 to 255")
     return tuple(dict.fromkeys(words))
 
@@ -322,20 +322,20 @@ def _device_ids(text: str | None, option: str, resolve: Callable[[str], str]) ->
         return ()
     ids = [resolve(word) for word in text.split(",")]
     if len(set(ids)) < len(ids):
-        raise UsageError(f"{option} {text} names a device twice", "name each device once")
+        raise UsageError(f"{option} {text} contains a device twice", "name each device once")
     return tuple(ids)
 
 
 def check_name(name: str) -> None:
     """Refuse a name that no variable can hold or that reads as an id; other odd characters are shown escaped."""
     if "\0" in name:
-        raise UsageError("a name with a NUL byte cannot be told to the job", "use a plainer name")
+        raise UsageError("a name must not contain a NUL byte", "use a name of printable characters")
     if name and _reads_as_ids(name):
         raise UsageError(
-            f"{name!r} cannot be a name: as an id it means other jobs", f"use another one, such as job-{name}"
+            f"{name!r} cannot be a name: it means other jobs as an id", f"use another one, such as job-{name}"
         )
     if len(name) > LONGEST_NAME:
-        raise UsageError(f"a name of {len(name)} characters is too long", f"{LONGEST_NAME} are the most")
+        raise UsageError(f"a name of {len(name)} characters is too long", f"the limit is {LONGEST_NAME}")
 
 
 def _reads_as_ids(name: str) -> bool:
@@ -365,18 +365,21 @@ def _refuse_unusable(options: JobOptions) -> None:
             raise UsageError(f"{name!r} cannot be the name of a variable", "write it as --env SEED=1")
     group = options.group or ""
     if group and (not group.isprintable() or len(group) > LONGEST_NAME):
-        raise UsageError(f"--group {group[:40]!r} cannot be shown", "use a plainer name")
+        raise UsageError(f"--group {group[:40]!r} is not printable or too long", "use a name of printable characters")
     if abs(options.priority or 0) > LARGEST_NUMBER:
-        raise UsageError(f"--priority {options.priority} is out of all proportion", f"{LARGEST_NUMBER} is the most")
+        raise UsageError(f"--priority {options.priority} is out of range", _range_hint(-LARGEST_NUMBER))
 
 
 def check_count(number: int, option: str = "") -> int:
-    shown = f"{option} {number}".strip()
     if number < 0:
-        raise UsageError(f"{shown} is less than nothing", f"give {f'{option} 0'.strip()} or more")
+        raise UsageError(f"{option or number} must not be negative", f"give {f'{option} 0'.strip()} or more")
     if number > LARGEST_NUMBER:
-        raise UsageError(f"{shown} is out of all proportion", f"{LARGEST_NUMBER} is the most")
+        raise UsageError(f"{f'{option} {number}'.strip()} is out of range", _range_hint(0))
     return number
+
+
+def _range_hint(least: int) -> str:
+    return f"it must be between {least} and {LARGEST_NUMBER}"
 
 
 def _output(pattern: str | None, cwd: str) -> str:
@@ -389,7 +392,7 @@ def _output(pattern: str | None, cwd: str) -> str:
 OPTIONS = (
     Option(
         "gpus",
-        "GPUs per job, default 1; 0 is a job without GPU.",
+        "GPUs per job, default 1; 0 for a job without GPU.",
         "N",
         "-G",
         kind="number",
@@ -398,7 +401,7 @@ OPTIONS = (
     ),
     Option(
         "vram",
-        "GPU memory per GPU; with a SIZE jobs share GPUs, auto learns it. Default: all of it.",
+        "GPU memory per GPU: a SIZE lets jobs share GPUs, auto learns the size. Default: all (exclusive GPUs).",
         "SIZE|auto|all",
         "-m",
         takes_number=True,
@@ -406,10 +409,10 @@ OPTIONS = (
         built_in="all",
         given_to_jobs=True,
     ),
-    Option("cap", "Let PyTorch (2.10 or newer) take no more than --vram sets aside.", kind="switch"),
+    Option("cap", "Limit PyTorch (2.10 or newer) to the memory reserved by --vram.", kind="switch"),
     Option(
         "cluster",
-        "Run on that cluster, for example lab; local is this machine.",
+        "Run on this cluster, for example lab; local is this machine.",
         "NAME",
         "-M",
         at_submit=True,
@@ -418,10 +421,10 @@ OPTIONS = (
         "nodes", "Nodes of the cluster at once, default 1; -G counts all of them.", "N", kind="number", at_submit=True
     ),
     Option("on", "Only these devices, for example 0,2.", "IDS", is_list=True, takes_number=True),
-    Option("prefer", "These devices first.", "IDS", is_list=True, takes_number=True),
+    Option("prefer", "Prefer these devices.", "IDS", is_list=True, takes_number=True),
     Option("gpu_type", "Only GPUs with this in their name, for example a100.", "NAME"),
-    Option("priority", "Higher starts first, default 0.", "N", kind="number", built_in=0, while_running=True),
-    Option("group", "Group whose jobs share a limit, where one is configured.", "NAME"),
+    Option("priority", "Priority; higher starts first, default 0.", "N", kind="number", built_in=0, while_running=True),
+    Option("group", "Group of the jobs; groups can have a configured limit.", "NAME"),
     Option(
         "time",
         "Time limit: 90s, 1h30m, HH:MM:SS; a plain number is minutes.",
@@ -447,10 +450,12 @@ OPTIONS = (
         check=parse_early_signal,
         while_running=True,
     ),
-    Option("begin", "Not before: now+1hour, 22:00, tomorrow, 2026-11-15T22:00.", "WHEN", "-b", of_one_job=True),
+    Option(
+        "begin", "Do not start before: now+1hour, 22:00, tomorrow, 2026-11-15T22:00.", "WHEN", "-b", of_one_job=True
+    ),
     Option(
         "after",
-        "After these jobs succeeded; any:ID after any end, notok:ID a failure.",
+        "Start after these jobs have succeeded; any:ID after it finishes, notok:ID after it fails.",
         "IDS",
         "-d",
         is_list=True,
@@ -459,16 +464,16 @@ OPTIONS = (
     ),
     Option(
         "mps",
-        "Run as a client of NVIDIA MPS beside others, with PCT percent of the GPU's threads; needs --vram.",
+        "Share the GPU through NVIDIA MPS, with PCT percent of its threads; needs --vram.",
         "[=PCT]",
         takes_number=True,
         check=parse_mps,
         at_submit=True,
     ),
-    Option("mps_optional", "Run without MPS where there is none.", kind="flag", at_submit=True),
+    Option("mps_optional", "Run without MPS if it is not available.", kind="flag", at_submit=True),
     Option(
         "array",
-        "Many tasks of one command: 0-9, 0-15:4; 0-99%8 runs 8 at once.",
+        "Submit an array of tasks: 0-9, 0-15:4; 0-99%8 runs 8 at once.",
         "SPEC",
         "-a",
         is_list=True,
@@ -478,7 +483,7 @@ OPTIONS = (
     ),
     Option(
         "retries",
-        "Run a failed job again up to N times.",
+        "Retry a failed job up to N times.",
         "N",
         kind="number",
         check=check_count,
@@ -487,23 +492,23 @@ OPTIONS = (
     ),
     Option(
         "retry_on",
-        "Only after these ends: oom, timeout, failed, exit codes.",
+        "Retry only on these results: oom, timeout, failed, exit codes.",
         "WHAT",
         is_list=True,
         takes_number=True,
         check=parse_retry_on,
         while_running=True,
     ),
-    Option("no_requeue", "Do not run it again when its worker or the machine dies.", kind="flag", while_running=True),
+    Option("no_requeue", "Do not requeue after a crash of the machine or of Stoker.", kind="flag", while_running=True),
     Option("chdir", "Working directory of the jobs.", "DIR", "-D"),
     Option("env", "Set a variable for the jobs (repeatable).", "K=V", kind="table"),
     Option("out", "File for the output; %j is the id, %x the name. - is this terminal.", "PAT", "-o"),
-    Option("err", "File for the errors, where they should be apart from the output.", "PAT", "-e"),
+    Option("err", "Separate file for stderr.", "PAT", "-e"),
     Option("name", "Name of the jobs.", "NAME", "-J", of_one_job=True, while_running=True),
-    Option("tag", "Note something about the jobs (repeatable).", "K=V", kind="table", while_running=True),
+    Option("tag", "Attach a label to the jobs (repeatable).", "K=V", kind="table", while_running=True),
     Option(
         "notify",
-        "Tell when the job, array or list has ended: a URL of apprise (ntfy://..., slack://...), or mail.",
+        "Notify when the job, array or list has finished: an apprise URL (ntfy://..., slack://...), or mail.",
         "URL|mail",
         is_list=True,
         check=parse_targets,

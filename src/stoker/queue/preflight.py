@@ -35,7 +35,7 @@ class Preflight:
         """The spec without --cap where PyTorch would ignore it or fail with it."""
         if not spec.cap or not (reason := self._why_no_cap(command, spec)):
             return spec
-        self._warn(f"--cap is left out: {reason}")
+        self._warn(f"--cap is ignored: {reason}")
         if spec not in self._uncapped:
             self._uncapped[spec] = replace(spec, cap=False)
         return self._uncapped[spec]
@@ -45,8 +45,8 @@ class Preflight:
         if spec.resources.mps is None or not (reason := self._why_no_mps(devices)):
             return spec
         if not spec.mps_optional:
-            raise Impossible(f"there is no MPS here: {reason}", "leave out --mps, or let it go with --mps-optional")
-        self._warn(f"--mps is left out: {reason}")
+            raise Impossible(f"MPS is not available: {reason}", "leave out --mps, or use --mps-optional")
+        self._warn(f"--mps is ignored: {reason}")
         return replace(spec, resources=replace(spec.resources, mps=None))
 
     def check_signal(self, spec: JobSpec) -> None:
@@ -64,17 +64,17 @@ class Preflight:
 
     def _why_no_cap(self, command: Command, spec: JobSpec) -> str:
         if not spec.resources.shares:
-            return "without --vram a job has its GPUs to itself"
+            return "without --vram a job has exclusive GPUs"
         environment = {**self._environment, **dict(spec.extra_env)}
         python = find_python(command, environment, spec.cwd)
         if python is None:
-            return "the command does not tell which Python it runs, so the version of its PyTorch is not known"
+            return "cannot find out which Python the command runs, so its PyTorch version is unknown"
         version = self._torch_of(python, environment, spec)
         if version is None:
-            return f"{python} did not tell within {INTERPRETER_TIMEOUT:g} s which PyTorch it has"
+            return f"{python} did not report its PyTorch version within {INTERPRETER_TIMEOUT:g} s"
         if not version:
-            return f"there is no PyTorch for {python}"
-        return "" if knows_cap(version) else f"PyTorch {version} of {python} does not know it, but 2.10 does"
+            return f"{python} has no PyTorch"
+        return "" if knows_cap(version) else f"PyTorch {version} of {python} does not support it (needs 2.10)"
 
     def _torch_of(self, python: str, environment: Mapping[str, str], spec: JobSpec) -> str | None:
         # Other variables differ from job to job and do not change what a Python imports. The directory may: pyenv
@@ -87,7 +87,7 @@ class Preflight:
 
     def _why_no_mps(self, devices: Sequence[Device]) -> str:
         if devices and not any(device.supports_mps for device in devices):
-            return "it needs NVIDIA GPUs, and these devices are only names"
+            return "it needs NVIDIA GPUs, but these devices are only names"
         from shutil import which
 
         from stoker.devices.mps.daemon import PROGRAM
@@ -339,9 +339,9 @@ def _program_note(program: str, environment: Mapping[str, str], cwd: str) -> str
     if "/" in program and os.path.isfile(path):
         return f"warning: {program} is not executable, so the job would fail; type: chmod +x {path}"
     if "/" in program:
-        return f"warning: {program} does not exist in {cwd} now, and the job fails if that is so when it starts"
+        return f"warning: {program} does not exist in {cwd}; the job fails unless this changes before it starts"
     near = did_you_mean(program, _programs(program[:1], environment["PATH"]), "check the spelling")
-    return f"warning: {program} is not on the PATH now, and the job fails if that is so when it starts; {near}"
+    return f"warning: {program} is not on the PATH; the job fails unless this changes before it starts; {near}"
 
 
 def _programs(letter: str, path: str) -> set[str]:
@@ -358,7 +358,7 @@ def _output_note(pattern: str) -> str:
     folder = os.path.dirname(pattern)
     if not folder.startswith("/") or "%" in folder.replace("%%", "") or os.path.isdir(folder.replace("%%", "%")):
         return ""
-    return f"warning: the directory of the output does not exist; type: mkdir -p {shlex.quote(folder)}"
+    return f"warning: the output directory does not exist; type: mkdir -p {shlex.quote(folder)}"
 
 
 SINCE = (2, 10)
@@ -402,13 +402,13 @@ class KernelLimits:
         for what, string in strings:
             size = len(string.encode(errors="surrogateescape")) + 1
             if size > ONE_STRING:
-                message = f"{what} has {size_text(size)}; the kernel takes {size_text(ONE_STRING)}"
-                raise UsageError(message, "put it into a script or a file")
+                message = f"{what} has {size_text(size)}; the kernel allows {size_text(ONE_STRING)}"
+                raise UsageError(message, "put it in a script or a file")
             total += size + _POINTER
         if total + self._used > self._limit:
             raise UsageError(
                 f"command and environment have {size_text(total + self._used)} together; "
-                f"the kernel takes {size_text(self._limit)}",
-                "put what is large into files, or unset some variables",
+                f"the kernel allows {size_text(self._limit)}",
+                "move large values to files, or unset some variables",
             )
         return total

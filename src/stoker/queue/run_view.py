@@ -30,7 +30,7 @@ KEPT_SUCCESSES = 40
 LONGEST_NAME = 60
 SETTLING_SECONDS = 2.0
 """After the end of a job a snapshot of the device may still show its process."""
-NO_JOB_WAITS = ("no job waits", "no job waits, more may come")
+NO_JOB_WAITS = ("no jobs waiting", "no jobs waiting, more may come")
 
 
 class Recent:
@@ -91,7 +91,7 @@ class Recent:
         mark, what, note = _end_of(job_event)
         log = job_event.log if isinstance(event, Exited) and os.path.isfile(job_event.log) else ""
         said = said_at_end(note, log)
-        again = "runs again" + (": " if said else "") if mark == "again" else ""
+        again = "retrying" + (": " if said else "") if mark == "again" else ""
         return Notice(mark, job.id, self.short_name(job), f"{what}{after}", again + said)
 
 
@@ -174,7 +174,7 @@ def time_left(status: EngineStatus, counts: RunCounts, now: float) -> float | No
 def _next(status: EngineStatus, job: Job | None, counts: RunCounts, knowledge: Knowledge) -> str:
     """The next job and why it waits, or why there is none."""
     if status.draining:
-        return "starting nothing more"
+        return "starting no more jobs"
     if job is None:
         return NO_JOB_WAITS[counts.open_ended]
     why = knowledge.reason(job, status.engine)

@@ -234,7 +234,7 @@ def _script(line: Line, size: int, kind: Kind) -> Script:
     shell = [] if kind == "script" else [_shell_of(word)]
     if size > LARGEST:
         raise UsageError(
-            f"{word} is larger than {size_text(LARGEST)}, the most that is copied of a script",
+            f"{word} is larger than {size_text(LARGEST)}, the limit for copies of scripts",
             f"to run it without a copy, type: {line.instead(*shell, _with_slash(word), *arguments)}",
         )
     try:
@@ -242,7 +242,7 @@ def _script(line: Line, size: int, kind: Kind) -> Script:
     except OSError as error:
         raise UsageError(f"cannot read {word}: {error.strerror}", "give a script that can be read") from error
     if not data.strip():
-        raise UsageError(f"{word} is empty", "write the commands into it")
+        raise UsageError(f"{word} is empty", "put the commands in it")
     _check_first_line(word, data.partition(b"\n")[0])
     path = os.path.abspath(word)
     return Script(path, data, (*shell, path, *arguments), read_directives(data, os.path.basename(word)))
@@ -281,7 +281,7 @@ def _refusal(line: Line, kind: Kind) -> UsageError:
             f"{word} is a script without a #! line", f"type: {line.instead(*_interpreted(word), *arguments)}"
         )
     if not os.path.getsize(word):
-        return UsageError(f"{word} is empty", "write a script or a job list into it")
+        return UsageError(f"{word} is empty", "put a script or a job list in it")
     return UsageError(
         f"{word} is executable, but has no #! line",
         f"add one (#!/bin/bash) if it is a script; if it is a job list, type: {line.as_list()}",

@@ -20,7 +20,7 @@ from stoker.store.writer import Store
 
 Scope = Literal["open", "ended"]
 """Jobs that `all` and names mean; a job is found by its number in any state."""
-_STATUS = "stoker status shows what there is"
+_STATUS = "list jobs with: stoker status"
 
 
 def find(store: Store, words: Sequence[str], scope: Scope = "open", chosen: Filter = NO_FILTER) -> list[int]:
@@ -54,7 +54,7 @@ def refuse_states(chosen: Filter, known: Sequence[str], other: str) -> None:
     """Refuse states that a command never shows; `other` is the command that does."""
     for word in chosen.states:
         if word not in known:
-            raise UsageError(f"no job here is {word}", f"{other} --state {word} shows such jobs")
+            raise UsageError(f"this command does not list {word} jobs", f"list such jobs with: {other} --state {word}")
 
 
 def _parse_tag(text: str) -> tuple[str, str]:
@@ -74,7 +74,7 @@ def _parse_states(texts: Sequence[str]) -> list[str]:
         letters = [one for one, code in LETTERS.items() if code == word.upper()]
         meant: list[str] = [word.lower()] if word.lower() in known else [*letters]
         if not meant:
-            hint = did_you_mean(word.lower(), known, f"there are {', '.join(known)}")
+            hint = did_you_mean(word.lower(), known, f"known states: {', '.join(known)}")
             raise UsageError(f"unknown state {printable(word)!r}", hint)
         found += meant
     return list(dict.fromkeys(found))
@@ -96,7 +96,7 @@ def find_last(store: Store) -> list[int]:
     """The job submitted last, with all tasks where it is an array."""
     found = queries.newest(store)
     if found is None:
-        raise NoSuchJob("the queue is empty", "stoker submit COMMAND puts a job into it", "last")
+        raise NoSuchJob("the queue is empty", "submit a job: stoker submit -- python train.py", "last")
     job_id, array = found
     return queries.ids_between(store, array, array) if array else [job_id]
 
@@ -149,7 +149,9 @@ def _find_name(store: Store, pick: Named, scope: Scope) -> list[int]:
 def _no_number(store: Store, pick: Numbers) -> list[int]:
     newest, word = queries.newest(store), pick_text(pick)
     if newest is None:
-        raise NoSuchJob(f"there is no job {word}: the queue is empty", "stoker submit puts a job into it", word)
+        raise NoSuchJob(
+            f"there is no job {word}: the queue is empty", "submit a job: stoker submit -- python train.py", word
+        )
     raise NoSuchJob(f"there is no job {word}", f"the newest is {newest[1] or newest[0]}; {_STATUS}", word)
 
 
@@ -181,10 +183,10 @@ def resolve_after(store: Store, text: str, own: Job | None = None) -> tuple[Depe
         Dependency(target, kind, whole) for kind, word in parse_after(text) for target, whole in _meant(store, word)
     ]
     if len(found) > MOST:
-        raise UsageError(f"{text!r} waits for {len(found)} jobs", f"{MOST} are the most; submit them as an array")
+        raise UsageError(f"{text!r} waits for {len(found)} jobs", f"the limit is {MOST}; submit them as an array")
     for one in found:
         if own and (one.target >= own.id or (one.array and one.target == own.array)):
-            message = f"job {own.id} cannot wait for {one.target}, which is itself or came later"
+            message = f"job {own.id} cannot depend on {one.target}, which is itself or a newer job"
             raise UsageError(message, "name jobs that were submitted before it")
     return tuple(dict.fromkeys(found))
 

@@ -76,7 +76,7 @@ OF_THE_JOB_WE_ARE_IN = frozenset(
 )
 """Variables of the job that this process runs in; a job that it submits must not inherit them."""
 
-MEMORY_UNKNOWN = "the memory of these devices is not known, so each runs one job at a time"
+MEMORY_UNKNOWN = "the memory of these devices is unknown, so each runs one job at a time"
 
 
 class NotServed(StokerError):
@@ -127,7 +127,7 @@ def entered_before(store: Store, key: Key) -> list[Entered]:
     first = known.parts[0][0]
     if known.content != key.content:
         raise UsageError(
-            f"the key {key.text!r} was used for another command, other options or in another directory: job {first}",
+            f"the key {key.text!r} was used for another command, other options or another directory: job {first}",
             f"choose another key; stoker status {first} shows what was submitted",
         )
     return [_entered(store, range(first, first + count), array) for first, count, array in known.parts]
@@ -331,7 +331,7 @@ class QueueSubmission:
 
     def _refuse_unusable(self, spec: JobSpec, options: JobOptions) -> None:
         if INHERIT in (spec.out, spec.err):
-            raise UsageError("-o - is this terminal, which a job of the queue does not have", "name a file")
+            raise UsageError("-o - needs a terminal, but jobs of the queue have none", "name a file")
         starts_later = options.after or options.begin  # an earlier job may make its directory
         if spec.cwd != self._builder.around.cwd and not starts_later:
             check_directory(spec.cwd)
@@ -404,20 +404,20 @@ def _earlier(store: Store, text: str) -> tuple[Dependency, ...]:
 
 
 def _unknown_device(word: str) -> str:
-    raise NotServed(f"no engine has told which device {word!r} is", "see why with stoker engine start")
+    raise NotServed(f"the engine has not reported a device {word!r}", "check: stoker engine start")
 
 
 def _refuse_impossible(spec: JobSpec, snapshot: Snapshot, policy: Policy) -> None:
     if not snapshot.devices:
         raise Impossible(
             snapshot.note or "no GPU found",
-            "name devices (STOKER_DEVICES=0,1, or devices in the configuration), submit jobs that need none (-G 0), "
+            "name devices (STOKER_DEVICES=0,1, or devices in the configuration), submit jobs without GPU (-G 0), "
             "or try it with --sim 4x24G",
         )
     resources, devices = spec.resources, snapshot.devices
     impossible = never_fits(resources, devices) or never_within_limits(resources.gpus, devices, policy)
     if impossible:
-        raise Impossible(impossible, f"ask for less; there {machine_text(devices)}")
+        raise Impossible(impossible, f"request less; there {machine_text(devices)}")
 
 
 def machine_text(devices: Sequence[Device]) -> str:

@@ -18,7 +18,7 @@ _PASSED_ON = ("STOKER_STATE", "STOKER_LEDGER", "XDG_CONFIG_HOME", "XDG_STATE_HOM
 _UNIT = """\
 {mark}
 [Unit]
-Description=Stoker, which keeps the GPUs of this machine fed
+Description=Stoker, a GPU job queue
 Documentation=man:stoker(1)
 StartLimitIntervalSec=0
 
@@ -26,11 +26,11 @@ StartLimitIntervalSec=0
 Type=exec
 ExecStart={command}
 {environment}\
-# Jobs run under workers of their own: a stop or a restart of the engine must leave those alone.
+# Jobs run under their own workers, which must survive a stop or restart of the engine.
 KillMode=process
 Restart=on-failure
 RestartSec=10
-# A job that takes too much memory must not end all others.
+# A job that uses too much memory must not stop the other jobs.
 OOMPolicy=continue
 TasksMax=infinity
 UMask=0077
@@ -61,8 +61,8 @@ def write_unit(path: Path, text: str) -> None:
         raise UsageError("there is no home directory to write the unit to", "set HOME")
     if not _is_ours(path):
         raise UsageError(
-            f"{path} was not written by Stoker, and is left as it is",
-            "move it aside, or see what would be written: stoker engine install --print",
+            f"{path} was not written by Stoker and was not changed",
+            "move it away, or print the unit: stoker engine install --print",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     made = path.with_suffix(".new")

@@ -35,7 +35,7 @@ def why_not_sendable(targets: tuple[str, ...]) -> str:
     if any(target != MAIL for target in targets) and find_spec("apprise") is None:
         return "apprise is not installed; pip install 'stoker[notify]'"
     if MAIL in targets and mail_program() is None:
-        return "there is neither sendmail nor mail"
+        return "neither sendmail nor mail is installed"
     return ""
 
 

@@ -69,7 +69,7 @@ def read_sheet(data: bytes, name: str, header: int | None = 0, columns: Sequence
 def text_of(data: bytes, name: str) -> str:
     """The text without a byte order mark; bytes that are not UTF-8 pass."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UsageError(f"{name} is written in UTF-16", "save it as UTF-8")
+        raise UsageError(f"{name} is UTF-16", "save it as UTF-8")
     return data.removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape")
 
 
@@ -83,11 +83,11 @@ def split_records(text: str, name: str) -> Iterator[Record]:
             if begin == len(lines):
                 return
             if reader.line_num > len(lines):
-                raise UsageError(f"{name} has a quote in line {begin + 1} that nothing closes", "close it there")
+                raise UsageError(f"{name} has an unclosed quote in line {begin + 1}", "close it")
             yield Record(begin + 1, "".join(lines[begin : reader.line_num]), tuple(fields))
             begin = reader.line_num
     except csv.Error as error:
-        raise UsageError(f"{name} cannot be read from line {begin + 1} on: {error}", "see to its quotes") from None
+        raise UsageError(f"{name} cannot be read from line {begin + 1} on: {error}", "check its quotes") from None
 
 
 def column_name(text: str) -> str:
@@ -99,8 +99,8 @@ def cells_of(sheet: Sheet, record: Record) -> dict[str, str]:
     """The fields of a record by column, stripped."""
     fields = [field.strip() for field in record.fields]
     if any(fields[len(sheet.columns) :]):
-        fault = f"it has {len(fields)} fields, and there are {len(sheet.columns)} columns"
-        raise UsageError(fault, "put what contains commas into double quotes")
+        fault = f"it has {len(fields)} fields, but the header has {len(sheet.columns)} columns"
+        raise UsageError(fault, "put values with commas in double quotes")
     missing = len(sheet.columns) - len(fields)
     return dict(zip(sheet.columns, fields + [""] * missing, strict=False))
 
@@ -170,7 +170,7 @@ def options_of(cells: Mapping[str, str]) -> JobOptions:
     try:
         return msgspec.convert(given, JobOptions, strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(str(error), "see stoker run --help for what each option takes") from None
+        raise UsageError(str(error), "see stoker run --help for the values of each option") from None
     except UnicodeEncodeError:
         raise UsageError("a number is not written in UTF-8", "save the file as UTF-8") from None
 
@@ -180,12 +180,12 @@ def split_words(text: str, what: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"{what} cannot be taken apart: {str(error).lower()}", "see to its quotes") from None
+        raise UsageError(f"{what} cannot be split into words: {str(error).lower()}", "check its quotes") from None
 
 
 def _task(line: int, text: str, cells: Mapping[str, str]) -> Task:
     if "\0" in text:
-        raise UsageError("it contains a NUL byte, which no program can be given")
+        raise UsageError("it contains a NUL byte, which cannot be passed to a program")
     directory = os.path.expanduser(cells["directory"])
     filename, executable = _present(cells, "Filename"), _present(cells, "Executable")
     program = os.path.expanduser(executable)
@@ -224,7 +224,7 @@ def _whole(cells: Mapping[str, str], column: str, least: int) -> int:
     text = _present(cells, column)
     number = _WHOLE.fullmatch(text)
     if number is None:
-        raise UsageError(f"its {column} is {text!r}, which is no whole number")
+        raise UsageError(f"its {column} is {text!r}, not a whole number")
     if not least <= int(number[1][:20]) <= LARGEST_NUMBER:
-        raise UsageError(f"its {column} {text} is out of all proportion")
+        raise UsageError(f"its {column} {text} is out of range")
     return int(number[1])

@@ -409,8 +409,8 @@ def _silence(statuses: EngineStatuses) -> str:
         return ""
     old = duration_text(statuses.silence)
     if statuses.problem:
-        return f"{statuses.problem}; what the engine showed is {old} old, and nothing starts until there is space"
-    return f"the engine does not answer: what it showed is {old} old; see stoker engine status"
+        return f"{statuses.problem}; the engine's last report is {old} old; no job starts until there is space"
+    return f"the engine does not answer: its last report is {old} old; see stoker engine status"
 
 
 def _counts(knowledge: Knowledge, *, on_finish_jobs: bool) -> Counts:

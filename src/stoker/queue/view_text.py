@@ -110,28 +110,28 @@ def oom_advice(job: Job, event: Exited, had: Iterable[Device], devices: Iterable
     """What to try for a job that finally failed with out of memory; `had` are the devices of its last attempt."""
     retry = f"stoker retry{typed}"
     if event.shared:
-        return f"others on its GPU had that memory; try again alone: {retry} --vram all"
+        return f"other processes on its GPU used the memory; retry on an exclusive GPU: {retry} --vram all"
     largest = max((device.memory or 0 for device in had), default=0)
     larger = [device.memory or 0 for device in devices if suits(device, job.spec.resources)]
     if largest and max(larger, default=0) > largest:
-        return f"there are larger GPUs: {retry} --vram {largest // GIB + 1}G"
+        return f"retry on a larger GPU: {retry} --vram {largest // GIB + 1}G"
     return "needs a larger GPU, a smaller batch, or more GPUs (-G)"
 
 
 def _what_happened(event: Exited) -> str:
     if event.cause == "fault":
-        return "died of a fault that all clients of MPS were told"
-    return "ran out of GPU memory beside others" if event.floor else "found the GPU's memory taken by others"
+        return "killed by an MPS fault of a job on the same GPU"
+    return "out of GPU memory while sharing" if event.floor else "GPU memory was taken by others"
 
 
 def _what_follows(job: Job, event: Exited) -> str:
     runs = isinstance(job.state, Active)
     if needs_exclusive(job):
-        return "now alone" if runs else "next time alone"
-    again = "now" if runs else "again"
+        return "now exclusive" if runs else "retrying exclusive"
+    again = "now" if runs else "retrying"
     if not event.floor:
-        return f"{again} with as much set aside as before"
-    return f"{again} with {size_text(max(job.floor, job.spec.resources.memory or 0))} set aside"
+        return f"{again} with the same memory reserved"
+    return f"{again} with {size_text(max(job.floor, job.spec.resources.memory or 0))} reserved"
 
 
 def place_text(place: int, waiting: int, standing: Standing, now: float) -> str:

@@ -45,7 +45,7 @@ class Forkserver:
                 self.close()
             else:
                 return
-        raise StokerError("the process that starts jobs keeps dying", "see whether something kills it (ulimit, OOM)")
+        raise StokerError("the process that starts jobs keeps dying", "check whether it is killed (ulimit, OOM killer)")
 
     def failure(self, folder: Path) -> int:
         """The error's number where no process could be made for the worker, else 0; told once."""

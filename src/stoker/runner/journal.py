@@ -122,7 +122,7 @@ def record_of(line: bytes) -> Record:
             return _ended(attempt, at, *rest)
         raise Unreadable
     except (ValueError, TypeError, RecursionError):
-        raise Unreadable(f"{line[:60]!r} is no line of a worker") from None
+        raise Unreadable(f"{line[:60]!r} is not a journal line") from None
 
 
 def _born(attempt: str, pid: str, worker: str = "0", ticks: str = "0", *rest: str) -> Born:

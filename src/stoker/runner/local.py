@@ -90,7 +90,7 @@ class LocalRunner:
             kind = ShortOfResources if is_shortage(error) else StokerError
             raise kind(
                 f"cannot prepare a worker in {self._directory}: {error.strerror}",
-                "see whether the disk is full, or a limit on processes or open files is reached",
+                "check for a full disk, or a limit on processes or open files (ulimit)",
             ) from error
         return folder.name
 
@@ -284,9 +284,7 @@ class LocalRunner:
         """Keep a copy of a damaged journal, and let its worker leave once it is idle: its last lines tell the rest."""
         link.retired = True
         copy = self._copy(link)
-        text = (
-            f"the journal of worker {link.name} is damaged ({link.damage}){copy}; its jobs end when the worker leaves"
-        )
+        text = f"the journal of worker {link.name} is damaged ({link.damage}){copy}; its jobs end when the worker exits"
         self._damages[link.name] = time.monotonic() + REMEMBERED_SECONDS, text
         self._send(link.name, {"do": "leave"})
 

@@ -216,7 +216,7 @@ def _failure(error: OSError, note: str) -> Refused | Short:
 
 def _refusal(error: OSError | ValueError, words: list[str]) -> Refused | Short:
     if isinstance(error, ValueError):
-        return Refused(126, "the command contains a NUL byte, which no program can be given")
+        return Refused(126, "the command contains a NUL byte, which cannot be passed to a program")
     if error.errno == errno.ENOENT:
         return Refused(127, f"{words[0]}: command not found")
     if error.errno == errno.E2BIG:

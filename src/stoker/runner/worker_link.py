@@ -137,7 +137,7 @@ class Link:
 
     def _survival(self) -> str:
         if not self.left:
-            return "its worker died; processes of its last attempt still run, and no look at them is possible"
+            return "its worker died; processes of its last attempt are still running and cannot be inspected"
         one = len(self.left) == 1
         processes_ = f"process{'' if one else 'es'} {', '.join(map(str, self.left))}"
         return f"its worker died; {processes_} of its last attempt still run{'s' if one else ''} and cannot be killed"

@@ -60,16 +60,16 @@ REFERENCES: Mapping[str, int] = {"srtf": 1, "srtf-packing": 2}
 """Policies that no machine can follow, and how many jobs run on a GPU at full speed in each."""
 
 SENTENCES: Mapping[str, str] = {
-    "stoker": "what Stoker does without any option: whole GPUs in the fair order",
-    "stoker-auto": "what Stoker does with --vram auto: the fair order, and jobs share GPUs by what was learnt of them",
+    "stoker": "the default: whole GPUs in the fair order",
+    "stoker-auto": "with --vram auto: the fair order, and jobs share GPUs by their learnt memory",
     "age": 'stoker with order = "age": the oldest first, and a blocked job has a reservation',
     "age-auto": 'stoker-auto with order = "age"',
     "shortest": 'stoker with order = "shortest": by submission plus expected work',
     "easy": "EASY backfilling: whole GPUs by age with a reservation, and all durations known",
-    "packing": "first-fit, and jobs share GPUs by what was learnt of them",
-    "first-fit": "whole GPUs by age, and jobs that find room pass those that do not",
-    "fifo": "whole GPUs by age, and no job passes another",
-    "srtf": "a reference that cannot be reached: least remaining work first, all durations known, stopping is free",
+    "packing": "first-fit, and jobs share GPUs by their learnt memory",
+    "first-fit": "whole GPUs by age; jobs that fit overtake those that do not",
+    "fifo": "whole GPUs by age; no job overtakes another",
+    "srtf": "an unreachable reference: least remaining work first, all durations known, preemption is free",
     "srtf-packing": "the same, and two jobs on a GPU run at full speed",
 }
 _CLOSE = 1e-6

@@ -167,11 +167,11 @@ class Report(Struct, frozen=True):
 def prepare(rows: Sequence[Row], options: ReplayOptions) -> Setup:
     """Choose the jobs and draw what the trace does not say; refuse options that cannot be met."""
     if options.rho is not None and not options.rho > 0:  # nor nan, which no range keeps out
-        raise UsageError(f"--rho {options.rho} is no share of a machine", "write it as --rho 0.9")
+        raise UsageError(f"--rho {options.rho} is not a load", "write it as --rho 0.9")
     gpus = options.gpus or machine_of(rows)
     sizes = device_sizes(gpus)
     if len(sizes) > MOST_GPUS:
-        raise UsageError(f"--gpus {gpus} are {len(sizes):,} GPUs", f"{MOST_GPUS} are the most")
+        raise UsageError(f"--gpus {gpus} are {len(sizes):,} GPUs", f"the limit is {MOST_GPUS}")
     chosen, notes = _runnable(_slice(rows, options), gpus, sizes)
     if options.rho is not None:
         chosen = paced(chosen, len(sizes), options.rho)
@@ -192,7 +192,7 @@ def _doubts(rows: Sequence[Row]) -> list[str]:
     """What makes the figures of a history less certain."""
     doubts = []
     if len(rows) < FEW_JOBS:
-        doubts.append(f"only {count_text(len(rows), 'job')}: the figures say little")
+        doubts.append(f"only {count_text(len(rows), 'job')}: the results are not significant")
     unknown = sum(row.memory is None for row in rows)
     if unknown and any(row.devices for row in rows):
         doubts.append(f"the memory of {count_text(unknown, 'job')} was not measured and is assumed")
@@ -202,7 +202,7 @@ def _doubts(rows: Sequence[Row]) -> list[str]:
 def _slice(rows: Sequence[Row], options: ReplayOptions) -> list[Row]:
     chosen = extract(rows, options.first, options.count)
     if not chosen:
-        message = f"no job of {options.source} is left: it has {count_text(len(rows), 'job')}"
+        message = f"no job of {options.source} is selected: it has {count_text(len(rows), 'job')}"
         raise UsageError(message, f"--from counts from 0; it was {options.first}")
     return capped(chosen, options.longest) if options.longest else chosen
 
@@ -223,7 +223,7 @@ def _runnable(rows: Sequence[Row], gpus: str, sizes: Sequence[int]) -> tuple[lis
         left = kept
     if not left:
         message = f"none of {count_text(len(rows), 'job')} can run on {gpus} ({'; '.join(notes)})"
-        raise UsageError(message, "name a larger machine with --gpus, or other jobs with --from")
+        raise UsageError(message, "give a larger machine with --gpus, or other jobs with --from")
     return extract(left), notes
 
 

@@ -57,7 +57,7 @@ def read_trace(path: Path) -> list[Row]:
     try:
         file = path.open(newline="", encoding="utf-8-sig", errors="replace")
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", "name a CSV file with a trace of jobs") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}", "give a CSV file with a trace of jobs") from error
     with file:
         return rows_of(file, str(path))
 
@@ -67,7 +67,7 @@ def rows_of(lines: Iterable[str], source: str) -> list[Row]:
     table = csv.reader(lines)
     header = next(_lines(table, source), None)
     if header is None:
-        raise UsageError(f"{source} is empty", "a trace begins with a line of column names")
+        raise UsageError(f"{source} is empty", "a trace starts with a line of column names")
     titles = [title.strip().lower() for title in header]
     is_history = HISTORY in titles
     columns = _columns(titles, HISTORY_COLUMNS if is_history else COLUMNS, source)
@@ -93,7 +93,7 @@ def _columns(titles: Sequence[str], names: Mapping[str, tuple[str, ...]], source
     }
     for name in NEEDED:
         if name not in found:
-            hint = f"one of {', '.join(names[name])}; there are {', '.join(filter(None, titles)) or 'none'}"
+            hint = f"one of {', '.join(names[name])}; found: {', '.join(filter(None, titles)) or 'none'}"
             raise UsageError(f"{source} has no column for the {name}", hint)
     return found
 
@@ -107,7 +107,7 @@ def _row(cells: Sequence[str], columns: Mapping[str, int], place: str, *, is_his
             return read(text)
         except (ValueError, OverflowError, UsageError):
             message = f"{place}: {name} is {text!r}, not {expected}"
-            raise UsageError(message, "mend the line, or leave it out") from None
+            raise UsageError(message, "fix or remove the line") from None
 
     return Row(
         arrival=cell("arrival", _moment, 0.0, "a moment in seconds or as YYYY-MM-DD HH:MM:SS"),
@@ -167,11 +167,11 @@ def read_models(path: Path) -> Models:
         return Models((*_models(list(names.values())), *MEASURED_PEAKS), dict(_pairs(solo, names)))
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be read: {error.strerror}", "name a file such as gavel_throughputs.json"
+            f"{path} cannot be read: {error.strerror}", "give a file such as gavel_throughputs.json"
         ) from error
     except (msgspec.DecodeError, KeyError, TypeError, ValueError, SyntaxError) as error:
         hint = f"it should be a file such as gavel_throughputs.json, with a table for {GAVEL_GPU}"
-        raise UsageError(f"{path} tells no throughputs: {error}", hint) from error
+        raise UsageError(f"{path} has no throughputs: {error}", hint) from error
 
 
 def _models(names: Sequence[tuple[str, int]]) -> Iterator[Any]:

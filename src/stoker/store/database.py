@@ -21,19 +21,19 @@ from stoker.store.paths import try_lock
 from stoker.store.schema import MIGRATIONS, VERSION
 
 DAMAGED_HINT = (
-    "stop the engine, then move queue.db and the files beside it (queue.db-wal, queue.db-shm) aside together, and"
-    " Stoker makes a new one; it never overwrites what it cannot read"
+    "stop the engine, then move queue.db and its companion files (queue.db-wal, queue.db-shm) away together;"
+    " Stoker then creates a new queue, and never overwrites an unreadable one"
 )
-NEWER_HINT = "upgrade Stoker; the queue was left as it is"
-LOG_WITHOUT_FILE = "it is gone or empty, but its log (queue.db-wal) is not"
+NEWER_HINT = "upgrade Stoker; the queue was not changed"
+LOG_WITHOUT_FILE = "it is missing or empty, but its log (queue.db-wal) is not"
 _FINDINGS = 5
 """Most problems that are listed."""
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_ANOTHER_PROGRAM = "another program keeps it locked: end that one; nothing was written"
-_YOURS = "see whether the file and its directory are yours to write"
+_ANOTHER_PROGRAM = "another program has locked it: end that program; nothing was written"
+_YOURS = "check the permissions of the file and its directory"
 _HINTS = {
     sqlite3.SQLITE_FULL: "nothing was written; free some space on its file system",
-    sqlite3.SQLITE_IOERR: "see whether its disk is full or failing",
+    sqlite3.SQLITE_IOERR: "check whether its disk is full or failing",
     sqlite3.SQLITE_BUSY: _ANOTHER_PROGRAM,
     sqlite3.SQLITE_LOCKED: _ANOTHER_PROGRAM,
     sqlite3.SQLITE_CANTOPEN: _YOURS,
@@ -188,7 +188,7 @@ def _explanation(doing: str, path: Path, error: sqlite3.Error) -> StokerError:
     kind = _kind(error)
     if kind in _DAMAGE:
         return StokerError(f"{path} is damaged, or not a queue of Stoker: {error}", DAMAGED_HINT)
-    hint = _HINTS.get(kind, "try again; if it stays so, move the file aside and report this")
+    hint = _HINTS.get(kind, "try again; if this persists, move the file away and report this")
     return StokerError(f"cannot {doing} {path}: {error}", hint)
 
 
@@ -297,7 +297,7 @@ class WriteLock:
         holder = _holder(self._lock) or _holder(self._next)
         if holder is None:
             return StokerError(message, "end the Stoker that holds it; nothing was written")
-        hint = f"let it go on (kill -CONT {holder}) or end it (kill -KILL {holder}); nothing was written"
+        hint = f"continue it (kill -CONT {holder}) or kill it (kill -KILL {holder}); nothing was written"
         return StokerError(f"{message} by process {holder}", hint)
 
 

@@ -161,9 +161,7 @@ def version_notice(paths: Paths) -> str:
     version = version_of(paths, QUEUE)
     if version in ("", __version__):
         return ""
-    return (
-        f"the engine runs {version}, this is {__version__}; restart it when you like: stoker engine restart; jobs go on"
-    )
+    return f"the engine runs {version}, this is {__version__}; to upgrade it: stoker engine restart (jobs continue)"
 
 
 def signal_engine(paths: Paths, engine: str, number: signal.Signals) -> int | None:
@@ -258,7 +256,7 @@ def _take_named(path: Path) -> int:
             return descriptor
         os.close(descriptor)
         if time.monotonic() > deadline:
-            raise EngineRuns("an engine is already at work here", "see stoker engine status")
+            raise EngineRuns("an engine is already running here", "see stoker engine status")
         time.sleep(0.002)
 
 

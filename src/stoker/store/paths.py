@@ -273,13 +273,13 @@ def _unsuitable(home: Path | None, leaf: str, mountinfo: str) -> str:
         return "there is no home directory"
     state = home / leaf
     if (kind := file_system_of(state, mountinfo)) in NETWORK_FILE_SYSTEMS:
-        return f"{state} is on {kind}, where a queue is not safe"
+        return f"{state} is on {kind}, which is not safe for a queue"
     try:
         _make_private(state)
     except StokerError as error:
         if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in _NOT_WRITABLE:
             raise
-        return f"{state} cannot be made ({error.__cause__.strerror})"
+        return f"{state} cannot be created ({error.__cause__.strerror})"
     return "" if os.access(state, os.W_OK) else f"{state} cannot be written to"
 
 
@@ -310,13 +310,13 @@ def _make_private(state: Path) -> None:
         found = state.lstat()
     except OSError as error:
         raise StokerError(
-            f"cannot make the state directory {state}: {error.strerror}",
-            "set STOKER_STATE to a local directory of yours",
+            f"cannot create the state directory {state}: {error.strerror}",
+            "set STOKER_STATE to your own local directory",
         ) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise StokerError(
             f"{state} belongs to another user, or is not a directory",
-            "set STOKER_STATE to a directory of yours",
+            "set STOKER_STATE to your own directory",
         )
     if stat.S_IMODE(found.st_mode) & 0o077:
         state.chmod(0o700)

@@ -219,4 +219,4 @@ def _setting(body: Any) -> dict[str, Any]:
         value = json.loads(body)
         if isinstance(value, dict) and isinstance(value.get("note", ""), str):
             return value
-    return {"note": "stopped by a setting that cannot be read"}
+    return {"note": "stopped by an unreadable setting"}

@@ -235,7 +235,7 @@ def open_store(paths: Paths) -> Store:
     except OSError as error:
         raise StokerError(
             f"cannot open the queue {paths.database}: {error.strerror}",
-            "set STOKER_STATE to a directory of yours",
+            "set STOKER_STATE to your own directory",
         ) from error
 
 

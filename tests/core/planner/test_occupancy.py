@@ -67,7 +67,7 @@ def test_memory_that_does_not_come_back_closes_the_device() -> None:
     """After a minute the device is unusable until the memory is free."""
     stuck = a_reading(18)
     assert reason(decide(a_snapshot(CARD, at=69.9, gpu0=stuck), freed=10.0)) == Draining("0")
-    closed = Unusable("0", "18.0G are still held, but no process is visible")
+    closed = Unusable("0", "18.0G still in use, but no process is visible")
     assert reason(decide(a_snapshot(CARD, at=70.0, gpu0=stuck), freed=10.0)) == closed
     assert reason(decide(a_snapshot(CARD, at=15.0, gpu0=stuck), Policy(quarantine=5.0), freed=10.0)) == closed
     assert where(decide(a_snapshot(CARD, at=71.0), freed=10.0)) == {1: "0"}

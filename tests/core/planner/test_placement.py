@@ -43,7 +43,7 @@ def chosen(devices: tuple[Device, ...], count: int, *ranks: float) -> list[str] 
         (a_need(3, allowed=["0", "1"]), FOUR, "needs 3 GPUs; 2 are allowed"),
         (a_need(2, allowed=["0"]), FOUR, "needs 2 GPUs; 1 is allowed"),
         (a_need(2), declared("0", "0"), "needs 2 GPUs; this machine has 1"),
-        (Resources(model="a100"), declared("0"), "needs a GPU of the type 'a100'; there are none whose type is known"),
+        (Resources(model="a100"), declared("0"), "needs a GPU of the type 'a100'; there are none of known type"),
         (
             Resources(model="a100"),
             (msgspec.structs.replace(FOUR[0], model="NVIDIA A40"),),

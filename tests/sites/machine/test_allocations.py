@@ -269,7 +269,7 @@ class TestLeaseCheck:
         Path(allocation.lease).unlink()
         assert not check.check(START + 1), "it is checked once per interval"
         assert check.check(START + INTERVAL)
-        assert check.trouble == "the lease on GPU 0 was removed; it was claimed anew"
+        assert check.trouble == "the lease on GPU 0 was removed; it was reclaimed"
         assert yard.leased == ["0"]
         assert len(yard.runner.called("give_lease")) == 2
         assert check.check(START + 2 * INTERVAL)

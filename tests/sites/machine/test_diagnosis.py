@@ -43,7 +43,7 @@ def test_out_of_memory_on_an_exclusive_gpu(tmp_path: Path) -> None:
     """The job does not fit, and what it needs is known."""
     found = diagnose(failed(tmp_path, OOM.format(others="")), GPU, Seen())
     assert (found.cause, found.floor, found.needs, found.shared) == ("oom", 0, 16 * GIB, False)
-    assert found.note.startswith("does not fit on a GPU of its own (24.0G): ")
+    assert found.note.startswith("needs more than a whole GPU (24.0G): ")
 
 
 def test_out_of_memory_by_its_own_fault_beside_others(tmp_path: Path) -> None:
@@ -51,14 +51,14 @@ def test_out_of_memory_by_its_own_fault_beside_others(tmp_path: Path) -> None:
     found = diagnose(failed(tmp_path, OOM.format(others="")), GPU, SHARED)
     assert (found.cause, found.shared, found.needs) == ("oom", True, 16 * GIB)
     assert found.floor >= 16 * GIB
-    assert found.note.startswith("out of GPU memory beside others: ")
+    assert found.note.startswith("out of GPU memory while sharing: ")
 
 
 def test_out_of_memory_by_the_fault_of_others(tmp_path: Path) -> None:
     """It kept to what was reserved: nothing is learnt of it."""
     found = diagnose(failed(tmp_path, OOM.format(others=""), Resources(memory=20 * GIB)), GPU, SHARED)
     assert (found.cause, found.floor, found.needs, found.shared) == ("oom", 0, None, True)
-    assert found.note.startswith("out of GPU memory, which others on the GPU had: ")
+    assert found.note.startswith("out of GPU memory, taken by other processes on the GPU: ")
 
 
 @pytest.mark.parametrize(("own", "shared"), [({77}, False), (set(), True)])

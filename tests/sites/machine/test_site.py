@@ -313,7 +313,7 @@ class TestLosing:
         world.runner.lost("w1")
         world.turn()
         assert world.kinds(job) == ["Assigned", "Returned"]
-        assert world.engine.trouble == "a worker died before it could start anything; trying again"
+        assert world.engine.trouble == "a worker died before it started a job; retrying"
         world.clock.pass_seconds(RETRY_INTERVAL)
         world.turn()
         assert world.kinds(job) == ["Assigned", "Returned", "Assigned"]

@@ -42,7 +42,7 @@ def no_inodes_in_state(trial: QueueStorm) -> None:
         _live_with_it(trial)
 
 
-@fault("no-inodes-for-logs", "a job whose log cannot be made waits, and is not failed", needs=("root",), noisy=True)
+@fault("no-inodes-for-logs", "a job whose log cannot be created waits, and is not failed", needs=("root",), noisy=True)
 def no_inodes_for_logs(trial: QueueStorm) -> None:
     """No file can be made where the logs of jobs go."""
     disk = trial.closing.enter_context(small_disk(trial.work / "logs", FEW_INODES))

@@ -27,9 +27,9 @@ NOTE = "cancelled by you"
 @click.command(name="cancel", cls=StokerCommand)
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @filter_options
-@click.option("--signal", "number", metavar="NAME", help="Send this first in place of TERM, for example INT.")
-@click.option("--grace", metavar="DUR", help="Time until KILL, in place of the job's own; like -t.")
-@click.option("--dry-run", is_flag=True, help="Only say what would happen.")
+@click.option("--signal", "number", metavar="NAME", help="First signal to send, default TERM, for example INT.")
+@click.option("--grace", metavar="DUR", help="Time from the first signal to KILL; overrides the job's --grace.")
+@click.option("--dry-run", is_flag=True, help="Show what would happen; change nothing.")
 @controlling
 def command(
     *,
@@ -41,7 +41,7 @@ def command(
     as_json: bool,
     sim: str | None,
 ) -> int:
-    """Take jobs out of the queue; those that run get TERM, and KILL after their grace.
+    """Cancel waiting jobs and stop running ones (TERM, then KILL after the grace time).
 
     `all` means every job that has not ended, also those of foreground runs. Filters choose among the jobs named, or
     among all. A second cancel may shorten the grace.

@@ -19,7 +19,7 @@ from stoker.store.logs import last_line
 
 SENTENCE = (
     "about 20 seconds on four simulated GPUs: small jobs are measured, and then share GPUs; one job fails, one is too "
-    "big, one takes too long, one is cancelled, three run twice (one of them for want of memory), the others succeed"
+    "big, one takes too long, one is cancelled, three are retried (one after running out of memory), the rest succeed"
 )
 CANCELLED = "unwanted"
 CANCELLED_AFTER_SECONDS = 1.5
@@ -91,7 +91,7 @@ SCRIPT: Sequence[Act] = (
         JobOptions(time="8s"),
         becomes="oom",
         mishaps=1,
-        says="does not fit on a GPU of its own",
+        says="needs more than a whole GPU",
     ),
     *[shared(f"lr={rate}") for rate in ("1e-2", "3e-3", "1e-3", "3e-4")],
     Act(
@@ -159,9 +159,9 @@ class Demonstration:
         found = [(act, difference(act, self._ends.get(act.name))) for act in self._script]
         differences = [f"{act.name} {sentence}" for act, sentence in found if sentence]
         for sentence in differences:
-            self.say(f"not as the demonstration should go: {sentence}")
+            self.say(f"unexpected: {sentence}")
         if not differences:
-            self.say("everything went as the demonstration should, failures included")
+            self.say("everything went as planned, failures included")
         return 1 if differences else 0
 
 
@@ -176,6 +176,6 @@ def difference(act: Act, end: JobEvent | None) -> str:
     if (mishaps := job.failures + job.losses) != act.mishaps:
         return f"had {mishaps} mishaps, not {act.mishaps}"
     if act.spared and not job.shared_failures:
-        return "never ran out of memory beside others"
+        return "never ran out of memory while sharing a GPU"
     said = state.note or last_line(end.log)
     return "" if act.says in said else f"said {said!r}, not {act.says!r}"

@@ -39,13 +39,13 @@ CHANGEABLE = Queued | Starting | Running
 @controlling
 @click.pass_context
 def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim: str | None, **values: Any) -> int:
-    """Change jobs that wait or run; without options, in an editor ($VISUAL or $EDITOR).
+    """Change waiting or running jobs; without options, in an editor ($VISUAL or $EDITOR).
 
-    The command stays; to change that, cancel the job and submit another one.
-    An empty value is the default: --time '' takes the limit away. A job can only be put behind jobs that were
+    The command cannot be changed: cancel the job and submit another one.
+    An empty value restores the default: --time '' removes the limit. A job can depend only on jobs that were
     submitted before it. `all` means every waiting job.
 
-    Of a running job, these can be changed: --time (counted from its start), --grace, --signal, --priority, --name,
+    While a job runs, you can change: --time (counted from its start), --grace, --signal, --priority, --name,
     --retries, --retry-on, --no-requeue, --tag, --notify.
 
     \b
@@ -95,7 +95,7 @@ def _difference(rewriter: Rewriter, before: Job, after: Job) -> str:
     secrets = before.spec.extra_env != after.spec.extra_env
     changed = [name for name in new if old[name] != new[name] or (name == "env" and secrets)]
     lines = [f"{name.replace('_', '-')} {_shown(old[name])} → {_shown(new[name])}" for name in changed]
-    return ", ".join(lines) or "it was so already"
+    return ", ".join(lines) or "no change"
 
 
 def _shown(value: Any) -> str:
@@ -109,8 +109,10 @@ def _edited(jobs: Sequence[Job], rewriter: Rewriter) -> dict[str, Any]:
     before = options_of(jobs[0], rewriter.label, rewriter.job)
     if any(isinstance(job.state, Active) and not is_handed_over(job) for job in jobs):
         before = {name: value for name, value in before.items() if name in WHILE_RUNNING}
-    more = f"\nWhat is changed here is changed for {len(jobs)} jobs." if len(jobs) > 1 else ""
-    heading = f"{id_text(jobs[0])}: {title(jobs[0])}\nSave and leave to change it; an empty text is the default.{more}"
+    more = f"\nChanges apply to {len(jobs)} jobs." if len(jobs) > 1 else ""
+    heading = (
+        f"{id_text(jobs[0])}: {title(jobs[0])}\nSave and exit to apply; an empty value restores the default.{more}"
+    )
     with _text_in_a_file(f"stoker-{jobs[0].id}-", write_toml(before, heading)) as path:
         _open_editor(path)
         try:
@@ -149,4 +151,4 @@ def _open_editor(path: str) -> None:
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot start the editor {chosen!r}: {error}", "set EDITOR to another one") from error
     if code:
-        raise UsageError(f"the editor ended with {code}", "leave it without an error to change the job")
+        raise UsageError(f"the editor ended with {code}", "exit it without an error to change the job")

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 COMMANDS = {
-    "start": "Start the engine, if none runs.",
-    "stop": "Stop the engine; what runs goes on, and its end is recorded by the next engine.",
-    "restart": "Stop the engine and start a new one; running jobs go on.",
-    "status": "Show the engine: its process, devices and jobs, and what troubles it.",
-    "check": "Tell what is wrong with this machine, and what to do about it.",
-    "config": "Show every setting with its value and its origin.",
-    "install": "Let systemd start the engine with the machine.",
-    "completion": "Let a shell complete verbs, options, ids and names.",
+    "start": "Start the engine if it is not running.",
+    "stop": "Stop the engine; running jobs continue, and the next engine records their results.",
+    "restart": "Stop the engine and start a new one; running jobs continue.",
+    "status": "Show the engine: process, devices, jobs and problems.",
+    "check": "Check this machine for problems, and say how to fix them.",
+    "config": "Show every setting, its value and where it comes from.",
+    "install": "Let systemd start the engine at boot.",
+    "completion": "Set up shell completion of commands, options, ids and names.",
 }
 SHELLS = ("bash", "zsh", "fish")
 STOP_SECONDS = 10.0
@@ -36,20 +36,20 @@ STOP_SECONDS = 10.0
 
 @click.group(name="engine", cls=LazyGroup, sentences=COMMANDS)
 def command() -> None:
-    """The engine in the background: it starts by itself with the first submit, and leaves when it is idle.
+    """Manage the background engine. It starts automatically on submit and stops when idle.
 
     \b
-      stoker engine status     is there one, and is it well?
-      stoker engine restart    with other devices or settings; jobs go on
-      stoker engine check      what is wrong with this machine, and what to do
-      stoker engine install    let systemd start it with the machine
+      stoker engine status     is it running and healthy?
+      stoker engine restart    with other devices or settings; jobs continue
+      stoker engine check      find problems of this machine, and their fixes
+      stoker engine install    let systemd start it at boot
     """
 
 
 def _service_options(function: Function) -> Function:
     options = [
         sim_option,
-        click.option("--stay", is_flag=True, help="Do not leave when idle."),
+        click.option("--stay", is_flag=True, help="Keep running when idle."),
         click.option("--max-use", type=int, metavar="N", help="Use at most N GPUs at once."),
         click.option("--min-free", type=int, metavar="N", help="Leave N GPUs free for others."),
     ]
@@ -58,7 +58,7 @@ def _service_options(function: Function) -> Function:
     return function
 
 
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def _words(sim: str | None, stay: bool, flags: Mapping[str, int | None]) -> list[str]:
@@ -70,12 +70,12 @@ def _words(sim: str | None, stay: bool, flags: Mapping[str, int | None]) -> list
 
 @command.command(name="start")
 @_service_options
-@click.option("--again", is_flag=True, hidden=True, help="Only if it was killed, and as it was started before.")
+@click.option("--again", is_flag=True, hidden=True, help="Only if it was killed; use the same options as before.")
 def start(sim: str | None, stay: bool, again: bool, **flags: int | None) -> int:
-    """Start the engine, if none runs.
+    """Start the engine if it is not running.
 
-    There is no need to: the first submit does it. What is set here holds until the engine leaves; what shall hold
-    always belongs into the configuration (stoker engine config).
+    Usually not needed: submit starts the engine. Options given here apply until the engine stops; put permanent
+    settings into the configuration (stoker engine config).
     """
     from stoker.queue.engine_process import simulated_gpus
     from stoker.store.paths import paths_for
@@ -91,7 +91,7 @@ def start(sim: str | None, stay: bool, again: bool, **flags: int | None) -> int:
 
 
 def _start(paths: Paths, words: list[str], wanted: list[str]) -> int:
-    """Start an engine; `wanted` are the options that one which runs already may not have."""
+    """Start an engine; `wanted` are the options that one which is already running may not have."""
     from stoker.queue.engine_process import died_again, ensure_engine
     from stoker.store.engine_lock import QUEUE, process_of, version_notice
 
@@ -102,11 +102,14 @@ def _start(paths: Paths, words: list[str], wanted: list[str]) -> int:
     if pid is None:
         if failure := died_again(paths):
             raise failure
-        print("the engine was started, and has left again, as idle_exit says", file=sys.stderr)
+        print("the engine started, found no jobs and stopped (setting idle_exit)", file=sys.stderr)
         return 0
-    print(f"the engine {'was started' if started else 'runs already'} (process {pid})", file=sys.stderr)
+    print(f"the engine {'was started' if started else 'is already running'} (process {pid})", file=sys.stderr)
     if not started and wanted:
-        print(f"        it goes on as it was; to change that: stoker engine restart {' '.join(words)}", file=sys.stderr)
+        print(
+            f"        it keeps its settings; to change its settings: stoker engine restart {' '.join(words)}",
+            file=sys.stderr,
+        )
     if notice := version_notice(paths):
         print(notice, file=sys.stderr)
     return 0
@@ -153,11 +156,11 @@ def _overridden(before: Sequence[str], given: Sequence[str]) -> list[str]:
 
 @command.command(name="run", hidden=True)
 @_service_options
-@click.option("--ready-fd", type=int, help="Descriptor to tell when it works.")
-@click.option("--restartable", is_flag=True, help="Leave a record by which it is started again if it is killed.")
-@click.option("--cluster", default="", metavar="NAME", help="Be the engine of a cluster.")
+@click.option("--ready-fd", type=int, help="File descriptor to write to when the engine is ready.")
+@click.option("--restartable", is_flag=True, help="Record the options, so that a killed engine can be restarted.")
+@click.option("--cluster", default="", metavar="NAME", help="Run the engine of a cluster.")
 def run(sim: str | None, stay: bool, ready_fd: int | None, restartable: bool, cluster: str, **flags: int | None) -> int:
-    """Be the engine, in the foreground."""
+    """Run the engine in the foreground."""
     from stoker.cli.commands.engine_run import serve_queue
     from stoker.queue.engine_process import simulated_gpus
     from stoker.store.paths import paths_for
@@ -181,17 +184,17 @@ def pilot(folder: Path) -> int:
 
 @command.command(name="stop")
 @sim_option
-@click.option("--drain", is_flag=True, help="Start nothing more, and leave when nothing runs.")
-@click.option("--force", is_flag=True, help="Kill an engine that does not leave; jobs go on.")
-@click.option("--jobs", is_flag=True, help="End all running jobs too: TERM, and KILL after the grace of each.")
+@click.option("--drain", is_flag=True, help="Start no more jobs; stop when the running jobs have ended.")
+@click.option("--force", is_flag=True, help="Kill an engine that does not stop; jobs continue.")
+@click.option("--jobs", is_flag=True, help="Stop all running jobs too (TERM, then KILL after the grace time).")
 def stop(sim: str | None, drain: bool, force: bool, jobs: bool) -> int:
-    """Stop the engine; what runs goes on, and its end is recorded by the next engine.
+    """Stop the engine; running jobs continue, and the next engine records their results.
 
     \b
-      stoker engine stop           leave now; jobs go on
-      stoker engine stop --drain   start nothing more, leave when the last job is over
-      stoker engine stop --jobs    end the jobs too
-      stoker engine stop --force   end an engine that does not answer; jobs go on
+      stoker engine stop           stop now; jobs continue
+      stoker engine stop --drain   start no more jobs, stop when the last job has ended
+      stoker engine stop --jobs    stop the jobs too
+      stoker engine stop --force   kill an engine that does not answer; jobs continue
     """
     import signal
 
@@ -202,22 +205,22 @@ def stop(sim: str | None, drain: bool, force: bool, jobs: bool) -> int:
     if drain and jobs:
         raise UsageError("--drain lets jobs finish, --jobs ends them", "give one of them")
     if force and (drain or jobs):
-        raise UsageError("an engine that is killed does nothing about its jobs", "give --force alone")
+        raise UsageError("--force kills the engine and cannot act on its jobs", "give --force alone")
     paths = paths_for(sim)
     number = signal.SIGINT if jobs else signal.SIGHUP if drain else signal.SIGTERM
     _signal_clusters(paths, number)
     pid = signal_engine(paths, QUEUE, number)
     if pid is None:
         remove_restart(paths, None)
-        print("no engine runs", file=sys.stderr)
+        print("engine not running", file=sys.stderr)
     elif drain:
-        print("the engine starts nothing more, and leaves when nothing runs", file=sys.stderr)
+        print("the engine starts no more jobs, and stops when the running jobs have ended", file=sys.stderr)
     elif _wait_gone(paths, pid):
-        print("the engine has left", file=sys.stderr)
+        print("engine stopped", file=sys.stderr)
     elif jobs:  # they may take as long as their grace is
-        print("jobs are still ending; the engine leaves when the last is over", file=sys.stderr)
+        print("jobs are still stopping; the engine stops after the last one", file=sys.stderr)
     elif force and _kill(paths, pid):
-        print("the engine did not leave, and was killed; jobs go on", file=sys.stderr)
+        print("the engine did not stop and was killed; jobs continue", file=sys.stderr)
     else:
         raise _does_not_leave(paths, pid)
     return 0
@@ -261,9 +264,9 @@ def _does_not_leave(paths: Paths, pid: int) -> StokerError:
     from stoker.core.text import printable
 
     return StokerError(
-        f"the engine (process {pid}) is still there after {STOP_SECONDS:g} s",
-        f"see {printable(str(paths.log))}; stoker engine stop --force (or kill -9 {pid}) ends it: "
-        "jobs go on, and the next engine records their ends",
+        f"the engine (process {pid}) has not stopped after {STOP_SECONDS:g} s",
+        f"see {printable(str(paths.log))}; stoker engine stop --force (or kill -9 {pid}) kills it: "
+        "jobs continue, and the next engine records their results",
     )
 
 
@@ -271,9 +274,9 @@ def _does_not_leave(paths: Paths, pid: int) -> StokerError:
 @sim_option
 @_json
 def status(sim: str | None, as_json: bool) -> int:
-    """Show the engine: its process, devices and jobs, and what troubles it.
+    """Show the engine: process, devices, jobs and problems.
 
-    Exit code 3 where none runs, or it does not answer.
+    Exit code 3 if it is not running or does not answer.
     """
     from stoker.cli.output_options import wants_json, write_json
     from stoker.cli.views.engine import print_status
@@ -297,7 +300,7 @@ def status(sim: str | None, as_json: bool) -> int:
 @_json
 @click.pass_context
 def check(context: click.Context, sim: str | None, as_json: bool) -> int:
-    """Tell what is wrong with this machine, and what to do about it. Exit code 1 where there is a problem."""
+    """Check this machine for problems, and say how to fix them. Exit code 1 if there is a problem."""
     from stoker.cli.doctor import Subject, diagnose, known_variables, report
     from stoker.cli.output_options import wants_json
     from stoker.queue.engine_status import engine_answers
@@ -317,11 +320,11 @@ def check(context: click.Context, sim: str | None, as_json: bool) -> int:
 @command.command(name="config")
 @_json
 def config(as_json: bool) -> int:
-    """Show every setting with its value and its origin.
+    """Show every setting, its value and where it comes from.
 
-    What a flag says goes before STOKER_* variables, those before stoker.toml or [tool.stoker] in pyproject.toml of the
-    nearest directory, that before your own file, and that before the machine's. Values that look secret are not shown.
-    An engine that runs reads changed files again, but keeps its devices, and what it was started with.
+    Precedence: flags, STOKER_* variables, stoker.toml or [tool.stoker] in pyproject.toml of the
+    nearest directory, your own file, the machine's file. Values that look secret are not shown.
+    A running engine rereads changed files, but keeps its devices and the options it was started with.
     """
     from stoker.cli.output_options import wants_json, write_json
     from stoker.cli.views.engine import config_shown, print_config
@@ -343,11 +346,11 @@ def config(as_json: bool) -> int:
 
 
 @command.command(name="install")
-@click.option("--print", "only_print", is_flag=True, help="Print the unit, and write nothing.")
+@click.option("--print", "only_print", is_flag=True, help="Print the unit; write nothing.")
 def install(only_print: bool) -> int:
-    """Let systemd start the engine with the machine: write a unit of your own, for which no root is needed.
+    """Let systemd start the engine at boot: write a user unit (no root needed).
 
-    It says what to type next. A stop or restart of the unit leaves running jobs alone.
+    It prints the next commands to type. Stopping or restarting the unit does not affect running jobs.
     """
     from stoker.core.text import printable
     from stoker.queue.systemd_unit import NAME, unit_path, unit_text, write_unit
@@ -364,11 +367,11 @@ def install(only_print: bool) -> int:
     write_unit(path, text)
     print(f"wrote {printable(str(path))}; now type:", file=sys.stderr)
     if process_of(paths_for(simulated=False), QUEUE) is not None:
-        print("  stoker engine stop                        # the one that runs now; jobs go on", file=sys.stderr)
+        print("  stoker engine stop                        # the running engine; jobs continue", file=sys.stderr)
     print("  systemctl --user daemon-reload", file=sys.stderr)
     print(f"  systemctl --user enable --now {NAME}", file=sys.stderr)
     print(
-        "  loginctl enable-linger                    # it starts with the machine, and outlives your logout",
+        "  loginctl enable-linger                    # start at boot, and keep running after you log out",
         file=sys.stderr,
     )
     return 0
@@ -376,13 +379,13 @@ def install(only_print: bool) -> int:
 
 @command.command(name="completion")
 @click.argument("shell", type=click.Choice(SHELLS), required=False)
-@click.option("--print", "only_print", is_flag=True, help="Print the script, and write nothing.")
-@click.option("--install", is_flag=True, help="Write the file, also where the output is no terminal.")
+@click.option("--print", "only_print", is_flag=True, help="Print the script; write nothing.")
+@click.option("--install", is_flag=True, help="Write the file, also when output is not a terminal.")
 @click.pass_context
 def completion(context: click.Context, shell: str | None, only_print: bool, install: bool) -> int:
-    """Let a shell complete verbs, options, ids and names of jobs: bash, zsh or fish, else the one you use.
+    """Set up shell completion for bash, zsh or fish; default: your shell.
 
-    On a terminal it writes a file where the shell looks for it, and says what is left to type. Otherwise it prints the
+    On a terminal it writes a file where the shell looks for it, and prints the remaining steps. Otherwise it prints the
     script, so that this works too: eval "$(stoker engine completion bash)"
     """
     from stoker.cli.completion import install_script, script

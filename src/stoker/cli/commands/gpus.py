@@ -21,13 +21,20 @@ from stoker.store.paths import paths_here
 
 
 @click.command(name="gpus", cls=StokerCommand)
-@click.option("--pick", type=click.IntRange(1), metavar="N", help="Print N that are free, for $(...); exit 1 if none.")
-@click.option("-m", "--vram", metavar="SIZE", help="With --pick: so much free memory on each. Default: all of it.")
+@click.option(
+    "--pick",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Print N free GPUs, for use in $(...); exit 1 if there are not enough.",
+)
+@click.option(
+    "-m", "--vram", metavar="SIZE", help="With --pick: free memory needed on each GPU. Default: the whole GPU."
+)
 @click.option("--gpu-type", metavar="NAME", help="With --pick: only GPUs with this in their name, for example a100.")
 @click.option("-M", "--cluster", metavar="NAME", help="The nodes of that cluster, and your jobs on their GPUs.")
 @screen_options
 def command(*, pick: int | None, vram: str | None, gpu_type: str | None, cluster: str | None, screen: Screen) -> int:
-    """The devices of this machine, their memory, and who is on them; with -M those of a cluster.
+    """Show GPUs, their memory, and who uses them; with -M those of a cluster.
 
     \b
       stoker gpus
@@ -76,7 +83,7 @@ def _show_cluster(name: str, screen: Screen) -> int:
 def _picked_size(vram: str) -> int | None:
     word = vram_word(vram)
     if word == "auto":
-        raise UsageError("--vram auto is learnt of a job, and there is none", "write it as --pick 1 --vram 10G")
+        raise UsageError("--vram auto needs a job to learn from", "write it as --pick 1 --vram 10G")
     return None if word else parse_vram(vram)
 
 

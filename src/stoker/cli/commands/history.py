@@ -28,13 +28,13 @@ EVERYTHING = 2**62
 
 
 @click.command(name="history", cls=StokerCommand)
-@click.option("--since", metavar="WHEN", help="Only what ended since then: 2h, 1d, 08:00, yesterday, 2026-11-15.")
+@click.option("--since", metavar="WHEN", help="Only jobs that ended since then: 2h, 1d, 08:00, yesterday, 2026-11-15.")
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="The last N jobs.")
-@click.option("-a", "--all", "everything", is_flag=True, help="All of them, and every task of an array.")
+@click.option("-a", "--all", "everything", is_flag=True, help="All jobs, and every task of an array.")
 @click.option("--tasks", "each_task", is_flag=True, help="A line for every task of an array.")
-@click.option("--hooks", "on_finish_jobs", is_flag=True, help="Hook commands too.")
-@click.option("--csv", "stream", flag_value="csv", help="Comma separated, all of them.")
-@click.option("--jsonl", "stream", flag_value="jsonl", help="One JSON value for each job, all of them.")
+@click.option("--hooks", "on_finish_jobs", is_flag=True, help="Also jobs of on_finish and --notify.")
+@click.option("--csv", "stream", flag_value="csv", help="Print all jobs as CSV.")
+@click.option("--jsonl", "stream", flag_value="jsonl", help="Print all jobs as JSON, one per line.")
 @filter_options
 @screen_options
 def command(
@@ -53,7 +53,7 @@ def command(
     On a terminal the tasks of an array share a line. Programs get a line for each task.
 
     \b
-      stoker history                              the last ones
+      stoker history                              the most recent
       stoker history --since 1d --state failed,oom
       stoker history --tag sweep=3 --tasks        every task of a sweep
       stoker history --csv > jobs.csv             all, for a spreadsheet

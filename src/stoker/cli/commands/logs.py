@@ -28,9 +28,14 @@ from stoker.store.schema import AttemptRow
     "-f", "--follow", "follows", is_flag=True, help="Follow the output until the job ends; exit with its code."
 )
 @click.option("-n", "lines", type=click.IntRange(min=0), metavar="LINES", help="Only the last lines.")
-@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Its first, second... run; default the last.")
-@click.option("--jsonl", "as_json", is_flag=True, help="Each line as a JSON value.")
-@click.option("--path", "only_path", is_flag=True, help="Print the name of the log file instead.")
+@click.option(
+    "--attempt",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of the attempt (1 is the first); default the last.",
+)
+@click.option("--jsonl", "as_json", is_flag=True, help="Print each line as JSON.")
+@click.option("--path", "only_path", is_flag=True, help="Print the path of the log file.")
 @sim_option
 def command(
     *,
@@ -51,13 +56,13 @@ def command(
       stoker logs            the newest job's output
       stoker logs -f 12.3    follow a task
       stoker logs -f 12      follow all tasks of array 12
-      stoker logs 5 --path   where it is
+      stoker logs 5 --path   path of its log file
     """
     with opened(sim) as control:
         jobs = _jobs(control, ids)
         if follows:
             if attempt is not None or only_path:
-                raise UsageError("-f follows the run that is going on", "leave out --attempt and --path")
+                raise UsageError("-f follows the current attempt", "leave out --attempt and --path")
             return _follow(control, jobs, lines, as_json=as_json)
         started = [job for job in jobs if job.attempts] or jobs[:1]
         for number, job in enumerate(started):
@@ -102,9 +107,9 @@ def _run_of(control: Control, job: Job, number: int | None) -> tuple[int, Attemp
     if not runs:
         if isinstance(job.state, Ended):
             raise NoSuchJob(f"{shown} never started ({outcome(job.state)})", f"see stoker status {shown}")
-        raise NoSuchJob(f"{shown} has not started yet", f"stoker logs -f {shown} waits for it")
+        raise NoSuchJob(f"{shown} has not started yet", f"to wait for it: stoker logs -f {shown}")
     if number is not None and number > len(runs):
-        raise NoSuchJob(f"{shown} has no run {number}", f"it has {count_text(len(runs), 'run')} so far")
+        raise NoSuchJob(f"{shown} has no attempt {number}", f"it has {count_text(len(runs), 'attempt')} so far")
     number = number or len(runs)
     return number, runs[number - 1]
 
@@ -112,7 +117,7 @@ def _run_of(control: Control, job: Job, number: int | None) -> tuple[int, Attemp
 def _files(run: AttemptRow, number: int, job: Job) -> dict[Source, str]:
     files = files_of(run, number)
     if not files:
-        raise NoSuchJob(f"{id_text(job)} wrote to the terminal it was started from", "there is no file of it")
+        raise NoSuchJob(f"{id_text(job)} wrote its output to the terminal it was started from", "it has no log file")
     return files
 
 

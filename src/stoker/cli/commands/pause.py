@@ -15,6 +15,7 @@ from stoker.core.device import resolve
 from stoker.core.errors import UsageError
 from stoker.core.job import Active, OnHold, Queued, Waiting, id_text, is_handed_over
 from stoker.core.requests import Edit, Hold, Release, Request
+from stoker.core.units import count_text
 from stoker.queue.control import Control, abandoned, change, opened, spec_in_queue, start_expected, start_for, warn
 from stoker.queue.select import find, find_queued, jobs_in_order
 from stoker.store.engine_lock import QUEUE, wake
@@ -28,21 +29,23 @@ DRAINED = "drained by you"
 
 @click.command(name="pause", cls=StokerCommand)
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
-@click.option("--queue", is_flag=True, help="Start nothing more of the whole queue.")
-@click.option("--gpu", "gpus", metavar="IDS", help="Start nothing more on these GPUs, for example 0,2 or 0-3.")
+@click.option("--queue", is_flag=True, help="Pause the whole queue: start no more jobs.")
+@click.option(
+    "--gpu", "gpus", metavar="IDS", help="Drain these GPUs: start no more jobs on them, for example 0,2 or 0-3."
+)
 @controlling
 def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool, sim: str | None) -> int:
-    """Keep jobs from starting, or the whole queue, or drain GPUs; what runs goes on.
+    """Hold jobs, pause the queue, or drain GPUs; running jobs continue.
 
-    It holds until `stoker resume`, whatever happens to the engine. `all` means every waiting job.
+    This lasts until `stoker resume`, even if the engine restarts. `all` means every waiting job.
 
     \b
       stoker pause 12 'vit-*'   hold jobs
-      stoker pause --queue    nothing starts any more
+      stoker pause --queue    start no more jobs
       stoker pause --gpu 3    drain a GPU
     """
     if not ids and not queue and gpus is None:
-        raise UsageError("there is nothing to pause", "name jobs, --queue or --gpu N")
+        raise UsageError("no jobs given", "name jobs, --queue or --gpu N")
     with opened(sim) as control:
         notes = [_pause_queue(control)] if queue else []
         devices = _devices(control, gpus.split(",")) if gpus is not None else []
@@ -51,27 +54,27 @@ def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool,
         requests = [Hold(job.id, HELD) for job in found if isinstance(job.state, Waiting) or is_handed_over(job)]
         results = [result("pause", before, after) for before, after in change(control, found, requests)]
         if "all" in ids and not results:
-            warn("nothing waits that could be held")
+            warn("no waiting jobs to hold")
         return report("pause", results, notes, as_json=as_json)
 
 
 @click.command(name="resume", cls=StokerCommand)
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
-@click.option("--queue", is_flag=True, help="Let the whole queue go on.")
-@click.option("--gpu", "gpus", metavar="IDS", help="Let jobs start on these GPUs again, for example 0,2 or 0-3.")
+@click.option("--queue", is_flag=True, help="Resume the whole queue.")
+@click.option("--gpu", "gpus", metavar="IDS", help="Use these GPUs again, for example 0,2 or 0-3.")
 @controlling
 def resume(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool, sim: str | None) -> int:
-    """Let jobs start that were held, or that a dead run left waiting; the opposite of pause.
+    """Release held jobs, resume the queue, or use drained GPUs again.
 
-    `all` is all that is held and all that dead runs left; the queue goes on with what they left.
+    It also moves jobs that an interrupted foreground run left waiting into the queue. `all` means all of both.
 
     \b
-      stoker resume 12        let job 12 start
-      stoker resume --queue   let the queue go on
+      stoker resume 12        release job 12
+      stoker resume --queue   resume the queue
       stoker resume --gpu 3   use the GPU again
     """
     if not ids and not queue and gpus is None:
-        raise UsageError("there is nothing to resume", "name jobs, --queue or --gpu N")
+        raise UsageError("no jobs given", "name jobs, --queue or --gpu N")
     with opened(sim) as control:
         notes = []
         if queue:
@@ -79,10 +82,10 @@ def resume(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool
             notes.append("resumed the queue" if was_paused else "the queue was not paused")
         for device_id, label in _devices(control, gpus.split(",")) if gpus is not None else ():
             was_drained = _unset(control, drained_key(device_id))
-            notes.append(f"GPU {label} takes jobs again" if was_drained else f"GPU {label} was not drained")
+            notes.append(f"GPU {label} is in use again" if was_drained else f"GPU {label} was not drained")
         results = _release(control, ids)
         if "all" in ids and not results:
-            warn("nothing is held")
+            warn("no held jobs")
         start_expected(control, "the jobs are safe in the queue")
         return report("resume", results, notes, as_json=as_json)
 
@@ -107,30 +110,30 @@ def _release(control: Control, ids: Sequence[str]) -> list[ChangeResult]:
 
 def _pause_queue(control: Control) -> str:
     if not _set(control, paused_key(QUEUE), PAUSED):
-        return "the queue is paused already"
+        return "the queue is already paused"
     running = len(control.store.active_jobs(QUEUE))
-    goes_on = f"; {running} running {'job goes' if running == 1 else 'jobs go'} on" if running else ""
-    return f"paused the queue{goes_on}"
+    others = f" ({count_text(running, 'running job')} not affected)" if running else ""
+    return f"paused the queue{others}"
 
 
 def _drain(control: Control, device_id: str, label: str) -> str:
     if not _set(control, drained_key(device_id), DRAINED):
-        return f"GPU {label} is drained already"
+        return f"GPU {label} is already drained"
     there = [
         id_text(job)
         for engine in control.store.engines_with_active_jobs()
         for job in control.store.active_jobs(engine)
         if isinstance(job.state, Active) and device_id in job.state.devices
     ]
-    goes_on = f"; {', '.join(there)} {'goes' if len(there) == 1 else 'go'} on there until the end" if there else ""
-    return f"GPU {label} takes no new jobs{goes_on}"
+    running = f" ({', '.join(there)} {'keeps' if len(there) == 1 else 'keep'} running)" if there else ""
+    return f"GPU {label} drained: no new jobs{running}"
 
 
 def _devices(control: Control, words: Sequence[str]) -> list[tuple[str, str]]:
     """Id and label of each device; a label that several devices have means all of them."""
     status = read_status(control.paths.status_file(QUEUE))
     if status is None:  # there never was an engine
-        start_for(control, "which GPUs there are is not known without one")
+        start_for(control, "it is needed to identify the GPUs")
         status = read_status(control.paths.status_file(QUEUE))
     assert status is not None, "an engine writes its status before it is ready"
     found: dict[str, str] = {}
@@ -148,7 +151,7 @@ def _spread(word: str, status: EngineStatus) -> list[str]:
     if named or not dash or not (first.isdecimal() and last.isdecimal()) or max(len(first), len(last)) > 4:
         return [word]
     if int(last) < int(first):
-        raise UsageError(f"--gpu {word} ends before it begins", f"write it as {last}-{first}")
+        raise UsageError(f"--gpu {word} is a reversed range", f"write it as {last}-{first}")
     return [str(number) for number in range(int(first), int(last) + 1)]
 
 

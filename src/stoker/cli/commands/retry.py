@@ -48,18 +48,23 @@ NAMED = 10
 @click.command(name="retry", cls=StokerCommand)
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @filter_options
-@click.option("--failed", is_flag=True, help="Of these jobs, those that did not succeed; else of all of the last day.")
-@click.option("--since", metavar="WHEN", help="With --failed: what ended since then, for example 2h, 08:00 or 7d.")
+@click.option(
+    "--failed", is_flag=True, help="Only jobs that did not succeed: of those named, else of the last 24 hours."
+)
+@click.option("--since", metavar="WHEN", help="With --failed: jobs that ended since then, for example 2h, 08:00 or 7d.")
 @click.option("--all", "everything", is_flag=True, help="With --failed: also failures that a retry cannot fix.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--only", is_flag=True, help="Leave alone what was skipped because of these jobs.")
+@click.option("--only", is_flag=True, help="Do not requeue jobs that were skipped because of these.")
 @click.option(
-    "-m", "--vram", metavar="+20%|SIZE|auto|all", help="More GPU memory than before, another size, or what is learnt."
+    "-m",
+    "--vram",
+    metavar="+20%|SIZE|auto|all",
+    help="More GPU memory than before, another size, or the learnt size (auto).",
 )
-@click.option("-G", "--gpus", type=int, metavar="N", help="Another number of GPUs.")
-@click.option("-t", "--time", metavar="DUR", help="Another time limit; '' is none.")
-@click.option("--priority", type=int, metavar="N", help="Another priority.")
-@click.option("--dry-run", is_flag=True, help="Only say what would happen.")
+@click.option("-G", "--gpus", type=int, metavar="N", help="New number of GPUs.")
+@click.option("-t", "--time", metavar="DUR", help="New time limit; '' removes it.")
+@click.option("--priority", type=int, metavar="N", help="New priority.")
+@click.option("--dry-run", is_flag=True, help="Show what would happen; change nothing.")
 @controlling
 def command(
     *,
@@ -76,17 +81,17 @@ def command(
     sim: str | None,
     **changes: Any,
 ) -> int:
-    """Run jobs again that are over: the same id and command, a new run with a log file of its own.
+    """Run finished jobs again, with the same id and command; each attempt has its own log file.
 
-    Jobs that were skipped because of these are queued again with them, unless you say --only. --failed means failed,
+    Jobs that were skipped because of these are requeued too, except with --only. --failed means failed,
     timeout, oom, lost and skipped: of the jobs named, or else of all jobs of the queue that ended in the last 24 hours.
-    It leaves out what a retry cannot fix, unless you say --all: a command that was not found or not executable (exit
-    127 or 126), and a job that ran out of memory on GPUs of its own. On a terminal it asks before more than five jobs.
-    Jobs of a foreground run that is gone become jobs of the queue. `all` is all that is over.
+    It skips failures that a retry cannot fix, except with --all: a command that was not found or not executable (exit
+    127 or 126), and a job that ran out of memory on exclusive GPUs. On a terminal it asks before more than five jobs.
+    Jobs of a foreground run that has ended become jobs of the queue. `all` means all finished jobs.
 
     \b
       stoker retry 12                job 12, or all tasks of array 12
-      stoker retry --failed          what failed in the last 24 hours
+      stoker retry --failed          all that failed in the last 24 hours
       stoker retry --tag sweep=3 --state oom
       stoker retry 12 --vram +20%    with more GPU memory than the last time
       stoker retry 12 --time 8h      with another limit; also -G and --priority
@@ -120,8 +125,10 @@ def _chosen(control: Control, ids: Sequence[str], chosen: Filter, *, failed: boo
     for job in jobs:
         if not isinstance(job.state, Ended):
             shown = id_text(job)
-            hint = f"stoker cancel {shown} ends it; with --failed only those are meant that did not succeed"
-            raise UsageError(f"{shown} is not over yet", hint)
+            hint = (
+                f"cancel it first: stoker cancel {shown}; or use --failed to retry only the jobs that did not succeed"
+            )
+            raise UsageError(f"{shown} has not finished", hint)
     return jobs
 
 
@@ -133,7 +140,7 @@ def _recently_failed(control: Control, since: str | None, chosen: Filter) -> lis
     if failed:
         warn(f"{count_text(len(failed), 'failed job')} {when}")
     else:
-        warn(f"there is no failed job {when}; --since 7d looks further back")
+        warn(f"no failed jobs {when}; use --since 7d to look further back")
     return jobs_in_order(control.store, failed)
 
 
@@ -143,7 +150,9 @@ def _fixable(jobs: Sequence[Job]) -> list[Job]:
     if hopeless:
         named = ", ".join(map(id_text, hopeless[:NAMED])) + (" ..." if len(hopeless) > NAMED else "")
         what = count_text(len(hopeless), "failure")
-        warn(f"leaving out {what} that a retry cannot fix (command not found, or memory): {named}; --all retries them")
+        warn(
+            f"skipping {what} that a retry cannot fix (command not found, or memory): {named}; use --all to retry them"
+        )
     left = {job.id for job in hopeless}
     return [job for job in jobs if job.id not in left]
 

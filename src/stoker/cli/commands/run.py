@@ -31,47 +31,49 @@ from stoker.runner.forkserver_client import Forkserver
 @click.command(name="run", cls=TypedCommand, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[FILE | SCRIPT... | - | COMMAND...]")
 @job_options
-@click.option("-f", "--file", metavar="FILE", help="Read FILE as a job list, whatever it looks like; - is stdin.")
-@option("--devices", metavar="IDS", help="Use these devices only; names of your own where there is no driver.")
+@click.option(
+    "-f", "--file", metavar="FILE", help="Read FILE as a job list, even if it looks like a script; - is stdin."
+)
+@option("--devices", metavar="IDS", help="Use only these devices; without a driver, any names.")
 @sim_option
 @option("-j", "--jobs", type=click.IntRange(1), metavar="N", help="Run at most N jobs at once.")
-@option("--max-use", type=click.IntRange(1), metavar="N", help="Use at most N GPUs at once, your other runs counted.")
-@option("--min-free", type=click.IntRange(0), metavar="N", help="Leave N of the free GPUs to others.")
+@option("--max-use", type=click.IntRange(1), metavar="N", help="Use at most N GPUs at once, including your other runs.")
+@option("--min-free", type=click.IntRange(0), metavar="N", help="Leave N free GPUs to others.")
 @option("--halt", metavar="WHEN", help="Stop early: soon,fail=1 lets running jobs end, now,fail=20% does not.")
 @click.option(
     "--resume",
     is_flag=True,
-    help="Skip commands that succeeded here before; go on with what a dead run left.",
+    help="Skip commands that succeeded here before; continue an interrupted run.",
 )
 @option("--results", metavar="DIR", help="Directory for the logs, default ./stoker-runs/<time>.")
 @option("--joblog", metavar="FILE", help="Append a line per job, in GNU parallel's columns.")
-@click.option("--dry-run", is_flag=True, help="Show what would run where, and run nothing.")
-@click.option("--json", "as_json", is_flag=True, help="At the end print everything as one JSON value.")
+@click.option("--dry-run", is_flag=True, help="Show what would run where; run nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
 @click.option("--no-bar", is_flag=True, help="No live display; one line per event.")
 @click.option("--pty", is_flag=True, help="Give the command this terminal, as stoker shell does.")
-@click.option("--idle", metavar="DUR", help="With --pty: end the session after so long without any use.")
-@click.option("--demo", is_flag=True, help="Show what it looks like on four simulated GPUs, in about 20 seconds.")
+@click.option("--idle", metavar="DUR", help="With --pty: end the session after this time without use.")
+@click.option("--demo", is_flag=True, help="Run a 20-second demonstration on four simulated GPUs.")
 @click.pass_context
 def command(
     context: click.Context, /, words: tuple[str, ...], file: str | None, demo: bool, pty: bool, **values: Any
 ) -> int:
-    """Run a job list, one command per line, each on GPUs of its own; or run one script or command.
+    """Run a job list (one command per line), a script or a command on free GPUs.
 
     \b
       stoker run jobs.txt                       all lines of a file, as GPUs become free
       tail -f -n 0 queue | stoker run -         lines as they arrive
       stoker run -G 2 job.sh a b                one script with its arguments, as one job
-      stoker run -G 2 -t 1h -- python train.py  one command; its exit code is ours
+      stoker run -G 2 -t 1h -- python train.py  one command; exits with its exit code
 
     A file that is executable, starts with #! or has the suffix of a script (.sh, .py, ...) is never read as a job
-    list, unless -f says so. A script runs from a copy made now; STOKER_SCRIPT tells it its own path. After -- the words
+    list, unless -f says so. A script runs from a copy made now; STOKER_SCRIPT is its original path. After -- the words
     are executed as they are, without a copy.
 
-    One command reads the standard input of stoker run; the jobs of a list read nothing. A retry reads a file again from
-    its start, and nothing from a pipe.
+    A single command reads the standard input of stoker run; jobs of a list read nothing. A retry reads a file again
+    from its start, and nothing from a pipe.
 
-    A line goes through your shell; several words are executed as they are. A list that ends in .jsonl,
-    .toml or .csv holds the options of each job too. Ctrl-C lets running jobs finish, a second one stops them,
+    Your shell runs each line; several words are executed without a shell. A list that ends in .jsonl,
+    .toml or .csv also holds the options of each job. Ctrl-C lets running jobs finish, a second one stops them,
     a third kills them.
     """
     if pty:
@@ -107,6 +109,10 @@ def command(
     return _run(values, kind, spread(items, options))
 
 
+def _cluster(config: Config, options: JobOptions) -> ClusterSettings | None:
+    return None if options.cluster in (None, LOCAL) else config.cluster(str(options.cluster))
+
+
 def _run_demo(values: dict[str, Any]) -> int:
     """Run the demonstration in a queue of its own, which is removed afterwards."""
     import tempfile
@@ -116,10 +122,6 @@ def _run_demo(values: dict[str, Any]) -> int:
     with tempfile.TemporaryDirectory(prefix="stoker-demo-", ignore_cleanup_errors=True) as state:
         os.environ["STOKER_STATE"] = state
         return _run(values, "--demo", demo_jobs())
-
-
-def _cluster(config: Config, options: JobOptions) -> ClusterSettings | None:
-    return None if options.cluster in (None, LOCAL) else config.cluster(str(options.cluster))
 
 
 def _refuse_with_terminal(values: dict[str, Any]) -> None:
@@ -164,7 +166,7 @@ def _meant(
     shell, dashes = shell_of(os.environ), context.meta[DASHES]
     if file is not None:
         if words:
-            raise UsageError("there is both a file and a command", "leave one of them out")
+            raise UsageError("both a file and a command are given", "leave one of them out")
         return file, Lines("stdin", shell) if file == "-" else read_list(Path(file), shell), None
     if words and not dashes and (found := find_script(Line("run", context.meta[TYPED_OPTIONS], words))):
         return "--", [Listed(found.command, COMMAND_LINE)], found.script
@@ -173,14 +175,14 @@ def _meant(
 
 def _jobs(words: tuple[str, ...], shell: str, *, dashes: bool) -> tuple[str, list[Listed | Unusable] | Lines]:
     if dashes and not words:
-        raise UsageError("there is no command after --", "write it there, or give a file or - before it")
+        raise UsageError("no command given after --", "put the command after --, or give a file or - before it")
     if not words and sys.stdin.isatty():
         return "help", []
     if not words or (words == ("-",) and not dashes):
         return "-", Lines("stdin", shell)
     first = words[0]
     if not dashes and len(words) > 1 and os.path.isfile(first) and shutil.which(first) is None:
-        raise UsageError(f"{first} is a list, and more words follow it", "write the options before it")
+        raise UsageError(f"{first} is a job list, but more words follow it", "write the options before it")
     is_line = not os.path.exists(first) and any(blank in first for blank in " \t\n")
     if dashes or len(words) > 1 or is_line:
         return "--", [Listed(command_of(words, shell), COMMAND_LINE)]

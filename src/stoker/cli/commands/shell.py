@@ -16,20 +16,20 @@ from stoker.core.spec import shell_of
 @click.command(name="shell", cls=TypedCommand, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")
 @job_options
-@option("--idle", metavar="DUR", help="Warn, then end the session after so long without keyboard, GPU or CPU use.")
-@option("--devices", metavar="IDS", help="Use these devices only; names of your own where there is no driver.")
+@option("--idle", metavar="DUR", help="Warn, then end the session after this time without keyboard, GPU or CPU use.")
+@option("--devices", metavar="IDS", help="Use only these devices; without a driver, any names.")
 @sim_option
-@option("--max-use", type=click.IntRange(1), metavar="N", help="Use at most N GPUs at once, your other runs counted.")
-@option("--min-free", type=click.IntRange(0), metavar="N", help="Leave N of the free GPUs to others.")
+@option("--max-use", type=click.IntRange(1), metavar="N", help="Use at most N GPUs at once, including your other runs.")
+@option("--min-free", type=click.IntRange(0), metavar="N", help="Leave N free GPUs to others.")
 def command(words: tuple[str, ...], **values: Any) -> int:
-    """Start your shell, or a command, in this terminal with GPUs of its own.
+    """Start an interactive session with GPUs in this terminal.
 
     \b
       stoker shell -G 1 -t 2h              your shell, with one GPU for two hours
-      stoker shell -m 8G python            Python with 8G of a GPU that others share
+      stoker shell -m 8G python            Python with 8G of a shared GPU
       stoker shell --idle 30m jupyter lab  shows the ssh command that forwards its port
 
-    It waits until the GPUs are free, and shows why and about when; Ctrl-C then gives up. The session is a job like any
+    It waits until the GPUs are free, and shows why and about when; Ctrl-C stops waiting. The session is a job like any
     other: status shows it, cancel ends it, edit changes its time limit. When this terminal goes away (ssh), it ends,
     as a login shell does; use it inside tmux to keep it. Its exit code is that of the command.
     """

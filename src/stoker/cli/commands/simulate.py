@@ -34,34 +34,34 @@ EVERYTHING = 2**62
 
 @click.command(name="simulate")
 @click.argument("trace", type=click.Path(path_type=Path), required=False)
-@click.option("--history", is_flag=True, help="Replay the jobs that you ran here, in place of a file.")
-@click.option("--sample", is_flag=True, help="Replay the sample that comes with Stoker.")
+@click.option("--history", is_flag=True, help="Replay the jobs that you ran here.")
+@click.option("--sample", is_flag=True, help="Replay the sample trace that comes with Stoker.")
 @click.option(
     "--gpus",
     default="",
     metavar="SPEC",
-    help="The machine, for example 4x24G; default the one of the history, or 8x40G for a trace.",
+    help="GPUs to simulate, for example 4x24G; default: this machine's for --history, else 8x40G.",
 )
 @click.option(
     "--policy",
     metavar="NAMES",
     help=f"Any of {', '.join(POLICIES)}, or all; default all for --history, else {DEFAULT_POLICIES}.",
 )
-@click.option("--jobs", "count", type=click.IntRange(1), metavar="N", help="Only N jobs, by their arrival.")
-@click.option("--from", "first", type=click.IntRange(0), metavar="N", help="From the Nth job on, default 0.")
-@click.option("--cap-duration", "longest", metavar="DUR", help="No job runs longer than this, for example 2d.")
+@click.option("--jobs", "count", type=click.IntRange(1), metavar="N", help="Only N jobs, in order of arrival.")
+@click.option("--from", "first", type=click.IntRange(0), metavar="N", help="Start at job N, default 0.")
+@click.option("--cap-duration", "longest", metavar="DUR", help="Cut longer jobs to this duration, for example 2d.")
 @click.option(
     "--rho",
     type=click.FloatRange(0, 100, min_open=True),
     metavar="X",
-    help="Let jobs arrive so fast that they need this share of the machine, for example 0.9.",
+    help="Scale arrivals to this load of the machine, for example 0.9.",
 )
-@click.option("--seed", type=int, default=0, metavar="N", help="For what has to be drawn by chance, default 0.")
+@click.option("--seed", type=int, default=0, metavar="N", help="Random seed, default 0.")
 @click.option(
     "--models", type=click.Path(path_type=Path), metavar="FILE", help="Throughputs of pairs of models, in Gavel's form."
 )
-@click.option("--oracle", is_flag=True, help="Durations are known beforehand, not learnt.")
-@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Draw the plot into a file, too.")
+@click.option("--oracle", is_flag=True, help="Use the true durations instead of learnt ones.")
+@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Also write the plot to this file.")
 @screen_options
 def command(
     *,
@@ -83,11 +83,11 @@ def command(
       stoker simulate philly.csv --jobs 1000 --from 20000 --cap-duration 2d --models gavel_throughputs.json
 
     The trace is what `stoker history --csv` prints, or has columns for arrival and duration, and may have others: gpus,
-    user, vram, load, name. docs/simulate.md tells what is assumed where they are missing.
+    user, vram, load, name. docs/simulate.md lists the defaults for missing columns.
     """
     names = _policies(("all" if history else DEFAULT_POLICIES) if policy is None else policy)
     if [trace is not None, history, sample].count(True) != 1:
-        raise UsageError("nothing, or more than one thing to replay", "give one of a CSV file, --history and --sample")
+        raise UsageError("need exactly one trace to replay", "give a CSV file, --history or --sample")
     rows = _history(screen) if history else read_trace(trace or SAMPLE)
     source = "your history" if history else "the sample" if sample else str(trace)
     values = _with_defaults(values, len(rows), paths_here(screen.sim) if history else None)

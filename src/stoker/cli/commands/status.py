@@ -32,11 +32,13 @@ MOST_LINES = 200
 
 @click.command(name="status", cls=StokerCommand)
 @click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=complete_jobs)
-@click.option("-a", "--all", "everything", is_flag=True, help="Every job, and every task of an array.")
-@click.option("--hooks", "on_finish_jobs", is_flag=True, help="Hook commands too.")
-@click.option("--environment", is_flag=True, help="With ids: the variables that the jobs get, without secrets.")
-@click.option("--by-group", "by", flag_value="group", help="Count jobs and GPUs of each group.")
-@click.option("--by-user", "by", flag_value="user", help="Count jobs and GPUs of each user of this machine.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Show every job, and every task of an array.")
+@click.option("--hooks", "on_finish_jobs", is_flag=True, help="Also jobs of on_finish and --notify.")
+@click.option(
+    "--environment", is_flag=True, help="With ids: show the environment variables of the jobs, without secrets."
+)
+@click.option("--by-group", "by", flag_value="group", help="Show job and GPU counts per group.")
+@click.option("--by-user", "by", flag_value="user", help="Show job and GPU counts per user of this machine.")
 @filter_options
 @screen_options
 def command(
@@ -49,10 +51,10 @@ def command(
     chosen: Filter,
     screen: Screen,
 ) -> int:
-    """Show GPUs, running and waiting jobs and why they wait; of jobs that are named, everything.
+    """Show GPUs, running and waiting jobs (default command); with ids, all details of these jobs.
 
     \b
-      stoker status                   the first screen; so does stoker alone
+      stoker status                   GPUs and jobs; same as: stoker
       stoker status 12                everything about job 12
       stoker status --tag sweep=3 --state running
       stoker status --json            for programs

@@ -79,7 +79,7 @@ def show_lines(entered: Sequence[Entered]) -> None:
     """One line per job, array, or range of jobs."""
     for one in entered:
         single = f": {_title(one)}" if one.part.array or len(one.ids) == 1 else ""
-        print(f"{'was submitted before:' if one.repeated else 'submitted'} {_ids_text(one)}{single}")
+        print(f"{'already submitted:' if one.repeated else 'submitted'} {_ids_text(one)}{single}")
 
 
 def unprinted_text(entered: Sequence[Entered]) -> str:
@@ -166,9 +166,7 @@ def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
         say(note)
     code = _report(request, entered, failure)
     if paused and "" in submission.clusters:
-        say(
-            f"the queue is {paused['note']}; nothing starts before: stoker resume --queue{' --sim' * bool(request.sim)}"
-        )
+        say(f"the queue is {paused['note']}; to start jobs: stoker resume --queue{' --sim' * bool(request.sim)}")
     return code
 
 
@@ -197,18 +195,18 @@ def _key(request: Request, items: Sequence[Listed]) -> Key | None:
 def _report(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> int:
     """Print the ids, also where no engine could be started: the jobs are in the queue."""
     if entered[0].repeated:
-        say(f"the key {request.key!r} was used before: nothing was submitted")
+        say(f"the key {request.key!r} was used before; nothing was submitted")
     try:
         _show(request, entered, failure)
         flush_output()
     except OSError as error:
         silence_output()
         say(f"{unprinted_text(entered)} could not be printed: {error.strerror}")
-        say("do not submit again; stoker status shows what is there")
+        say("do not submit again; list the jobs with: stoker status")
         return StokerError.exit_code
     if failure is None:
         return 0
-    say(f"this is safe in the queue, but no engine could be started: {failure.message}")
+    say(f"the job is in the queue, but the engine could not be started: {failure.message}")
     say(failure.hint)
     return NOT_SERVED
 
@@ -225,33 +223,35 @@ def _show(request: Request, entered: Sequence[Entered], failure: StokerError | N
 @click.command(name="submit", cls=TypedCommand, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT... | COMMAND...]")
 @job_options
-@click.option("-f", "--file", metavar="FILE", help="All jobs of a file: lines, .jsonl, .toml or .csv; - is stdin.")
-@click.option("-s", "--shell", is_flag=True, help="Give the words to your shell, as one line.")
+@click.option(
+    "-f", "--file", metavar="FILE", help="Submit all jobs of a file (lines, .jsonl, .toml or .csv); - is stdin."
+)
+@click.option("-s", "--shell", is_flag=True, help="Run the words as one line of your shell.")
 @sim_option
-@click.option("--hold", is_flag=True, help="Keep the jobs from starting until they are released.")
-@click.option("--key", metavar="TEXT", help="Submit once: the same key again prints the same ids, and submits nothing.")
+@click.option("--hold", is_flag=True, help="Hold the jobs until you release them (stoker resume).")
+@click.option("--key", metavar="TEXT", help="Submit only once: a repeated key prints the same ids and submits nothing.")
 @click.option("--parsable", is_flag=True, help="Print only the ids.")
-@click.option("--dry-run", is_flag=True, help="Show what would be submitted and where it would run.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")
+@click.option("--dry-run", is_flag=True, help="Show what would be submitted and where it would run; submit nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(context: click.Context, /, words: tuple[str, ...], file: str | None, shell: bool, **values: Any) -> int:
-    """Put a script or a command into the queue and print its id; the engine in the background starts by itself.
+    """Submit a command or script to the queue and print its id. The engine starts automatically.
 
     \b
       stoker submit -- python train.py --lr 1e-3            one job on one GPU
       stoker submit -G 2 job.sh a b                         a script with its arguments, as sbatch does
       stoker submit -a 0-9%4 'python train.py --seed {i}'   ten tasks, four at once
-      stoker submit -d 12 -G 0 -- python evaluate.py        when job 12 has succeeded
+      stoker submit -d 12 -G 0 -- python evaluate.py        after job 12 has succeeded
 
-    Several words are executed as they are; one quoted word with blanks goes through your shell, and so do
-    the lines of a file. {i}, {id}, {gpu} and {name} in the command stand for what they name. The job gets the
+    Several words are executed without a shell; one quoted word with spaces is run by your shell, and so are
+    the lines of a file. {i}, {id}, {gpu} and {name} in the command are replaced. The job gets the
     environment and the directory that it was submitted from.
 
-    A script runs from a copy made now, so later changes do not touch it; STOKER_SCRIPT tells it its own path. After --
+    A script runs from a copy made now, so later changes have no effect; STOKER_SCRIPT is its original path. After --
     the words are executed as they are, without a copy. A script is read as a list of commands only with -f.
 
     With --key a submit can be repeated safely, as after a lost connection. A key used before for another command, with
-    other options or in another directory is refused. It is forgotten with its job (the setting keep).
+    other options or in another directory is refused. Keys are kept as long as their jobs (setting keep).
     """
 
     options = options_from(values)
@@ -281,13 +281,13 @@ def _items(words: tuple[str, ...], file: str | None, *, as_line: bool, dashes: b
     shell = shell_of(os.environ)
     if file is not None:
         if words:
-            raise UsageError("there is both a file and a command", "leave one of them out")
+            raise UsageError("both a file and a command are given", "leave one of them out")
         return _usable(_from_stdin(shell) if file == "-" else read_list(Path(file), shell), file)
     if not words:
-        raise UsageError("there is no command", "write it after --, or name a file of commands with -f")
+        raise UsageError("no command given", "put the command after --, or give a file of commands with -f")
     if len(words) == 1 and _looks_like_a_list(words[0]):
         hint = "name the program that runs it, or make it executable" if dashes else f"did you mean -f {words[0]}?"
-        raise UsageError(f"{words[0]} is a file that cannot be executed", hint)
+        raise UsageError(f"{words[0]} is not executable", hint)
     line = Command((" ".join(words),), shell)
     return [Listed(line if as_line and words[0].strip() else command_of(words, shell), COMMAND_LINE)]
 
@@ -303,7 +303,7 @@ def _usable(items: list[Listed | Unusable], file: str) -> list[Listed]:
         raise UsageError(f"there is no job in {'stdin' if file == '-' else file}", "write one command on each line")
     for item in items:
         if isinstance(item, Unusable):
-            raise UsageError(f"{item.where}: {item.sentence}", "nothing was submitted; mend or remove that line")
+            raise UsageError(f"{item.where}: {item.sentence}", "nothing was submitted; fix or remove that line")
     return [item for item in items if isinstance(item, Listed)]
 
 

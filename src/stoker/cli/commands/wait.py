@@ -59,13 +59,13 @@ class Waited(Struct, frozen=True):
 
 @click.command(name="wait", cls=StokerCommand)
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
-@click.option("--timeout", metavar="DUR", help="Give up after this time, with exit code 124; like -t.")
+@click.option("--timeout", metavar="DUR", help="Stop waiting after this time, with exit code 124; same format as -t.")
 @controlling
 def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, sim: str | None) -> int:
-    """Wait until jobs are over: by default the one submitted last; `all` is all that is not over yet.
+    """Wait until jobs have finished; default: the newest job. `all` means every unfinished job.
 
-    The exit code is that of the job where it is one, else 1 if any failed; what was over before counts only where
-    it is named. Ctrl-C ends only the waiting.
+    For a single job, exits with its exit code; else with 1 if any job failed. Jobs that finished earlier count only if
+    you name them. Ctrl-C stops waiting; the jobs continue.
 
     \b
       stoker wait && echo well done
@@ -155,7 +155,7 @@ def _report(control: Control, jobs: Sequence[Job], *, in_time: bool, as_json: bo
         _sum_up(control, jobs)
     if not in_time:
         left = [job for job in jobs if not isinstance(job.state, Ended)]
-        warn(f"time is up; {_those([job.id for job in left])}")
+        warn(f"timed out; {_those([job.id for job in left])}")
         return TIMED_OUT
     if len(jobs) == 1:
         return exit_code_of(jobs[0])

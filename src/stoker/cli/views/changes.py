@@ -65,9 +65,9 @@ class Sentence(NamedTuple):
 
 
 _OVER = Sentence("already finished: {id} ({was})", before=OVER)
-_RETRY = Sentence("already finished: {id} ({was}); stoker retry {id} runs it again", before=OVER, refused=True)
+_RETRY = Sentence("already finished: {id} ({was}); to run it again: stoker retry {id}", before=OVER, refused=True)
 _NO_SUSPEND = (
-    "paused, it would keep its GPU and leave it idle; stoker cancel {id}, and later stoker retry {id}"  # not STOP
+    "a running job cannot be paused (it would block its GPU); instead: stoker cancel {id}, later: stoker retry {id}"
 )
 
 SENTENCES: dict[str, tuple[Sentence, ...]] = {
@@ -90,28 +90,28 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
     "retry --dry-run": (Sentence("would requeue {id} (last result: {how}{memory}): {command}"),),
     "edit": (
         _RETRY,
-        Sentence("{id} is being stopped, and cannot be changed", before=["stopping"], refused=True),
+        Sentence("{id} is stopping; it cannot be changed", before=["stopping"], refused=True),
         Sentence("{id}: {difference}", when="changed"),
         Sentence(
             "{id} keeps its time limit: an older version of Stoker started it; the rest was changed",
             when="limit kept",
             refused=True,
         ),
-        Sentence("{id} is {now} by now, and was not changed", refused=True),
+        Sentence("{id} is now {now}; not changed", refused=True),
     ),
     "pause": (
-        Sentence("{id} is held already", before=["held"]),
+        Sentence("already held: {id}", before=["held"]),
         Sentence(_OVER.text, before=OVER, refused=True),
         Sentence("held {id}", after=["held"]),
-        Sentence("{id} has ended meanwhile ({now})", after=OVER, refused=True),
-        Sentence(f"{{id}} has started meanwhile: {_NO_SUSPEND}", before=["queued"], refused=True),
+        Sentence("{id} has just ended ({now})", after=OVER, refused=True),
+        Sentence(f"{{id}} has just started: {_NO_SUSPEND}", before=["queued"], refused=True),
         Sentence(f"{{id}} is {{was}}: {_NO_SUSPEND}", refused=True),
     ),
     "resume": (
         _RETRY,
-        Sentence("{id} goes on in the queue; the run that had it is gone", when="abandoned"),
+        Sentence("moved {id} into the queue (its 'stoker run' was interrupted)", when="abandoned"),
         Sentence("released {id}", before=["held"]),
-        Sentence("{id} is not held; it is {now}"),
+        Sentence("not held: {id} ({now})"),
     ),
 }
 """By command; the first that fits is said."""

@@ -26,7 +26,7 @@ def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
     if cluster.trouble:
         yield f"  {cluster.trouble}"
         start = f"stoker cluster up {cluster.name}" if cluster.private else f"stoker cluster check {cluster.name}"
-        yield f"  see {start}; jobs that run go on"
+        yield f"  see {start}; running jobs continue"
     yield f"  shared directory {cluster.shared}"
     for nodes in cluster.nodes:
         yield f"  {_nodes(nodes)}"

@@ -39,7 +39,7 @@ def print_config(config: Config) -> None:
     key, value = (max(len(row[column]) for row in rows) for column in (0, 1))
     for name, text, origin in rows:
         print(f"{name:{key}}  {text:{min(value, 40)}}  {origin}")
-    print(f"\nsettings of yours belong into {printable(str(user_file(os.environ) or SYSTEM_FILE))}", file=sys.stderr)
+    print(f"\nput your settings in {printable(str(user_file(os.environ) or SYSTEM_FILE))}", file=sys.stderr)
 
 
 def print_status(found: EngineStatus) -> None:
@@ -58,7 +58,7 @@ def _status_lines(found: EngineStatus) -> Iterator[tuple[str, str]]:
     for device in found.devices:
         yield f"  {device.label}", _device(device)
     yield "jobs", f"{found.active} running, {found.waiting} waiting, {found.parked} blocked"
-    optional = {"queue": found.paused, "trouble": found.trouble, "settings": found.not_in_force}
+    optional = {"queue": found.paused, "problem": found.trouble, "settings": found.not_in_force}
     yield from ((name, text) for name, text in optional.items() if text)
     yield "state", found.state
     yield "log", found.log
@@ -66,12 +66,12 @@ def _status_lines(found: EngineStatus) -> Iterator[tuple[str, str]]:
 
 def _engine(found: EngineStatus) -> str:
     if not found.running:
-        return "none runs; it starts with the next submit, or with stoker engine start"
+        return "not running (starts automatically on submit; or run: stoker engine start)"
     version = f", version {found.version}" if found.version not in ("", __version__) else f", {__version__}"
-    how = ", starts nothing more" if found.draining else ""
-    fix = "see trouble" if found.trouble else "see its log; stoker engine stop --force, and jobs go on"
+    how = ", draining: starts no more jobs" if found.draining else ""
+    fix = "see problem" if found.trouble else "see its log, then: stoker engine stop --force (jobs continue)"
     silence = "" if found.answers else f", but does not answer: {fix}"
-    return f"runs (process {found.pid}{version}{how}){silence}"
+    return f"running (process {found.pid}{version}{how}){silence}"
 
 
 def _device(device: EngineDevice) -> str:

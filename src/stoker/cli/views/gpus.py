@@ -221,7 +221,7 @@ def _others(gpus: Gpus, now: float) -> Iterator[Other]:
             since = clock_text(lease.since.timestamp(), now)
             yield device.label, lease.owner, str(lease.pid), memory, since, lease.what or "a lease"
         for one in device.strangers:
-            what = f"{one.command or '?'} ({'draws' if one.graphics else 'foreign process'})"
+            what = f"{one.command or '?'} ({'graphics' if one.graphics else 'foreign process'})"
             yield device.label, one.owner or "?", str(one.pid), size_text(one.memory_bytes), "-", what
 
 

@@ -40,7 +40,7 @@ PROGRESS = 20
 """Columns of the progress bar."""
 CURVE = 32
 """Columns of the curve that shows what an attempt held over time."""
-_ASKED = {"all": "whole", "auto": "memory as learnt (auto)"}
+_ASKED = {"all": "whole", "auto": "learnt memory (auto)"}
 LEAST_NOTE = 10
 
 
@@ -87,7 +87,7 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
         ("directory", details.directory),
         ("needs", _needs(details)),
         ("memory", _memory(details)),
-        ("speed", "" if details.speed is None else f"{details.speed:.2f} of alone"),
+        ("speed", "" if details.speed is None else f"{details.speed:.2f} of its exclusive speed"),
         ("on", ", ".join(f"GPU {device}" for device in details.devices) if details.ended is None else ""),
         ("limits", _limits(details)),
         ("after", ", ".join(details.after)),
@@ -124,7 +124,7 @@ def _needs(details: JobDetails) -> str:
     parts = [count_text(details.gpus, "GPU") if details.gpus else "no GPU"]
     if details.gpus:
         parts.append(_ASKED.get(details.vram_mode) or f"{size_text(details.vram_bytes)} on each")
-    parts += [f"of the type {details.gpu_type}"] if details.gpu_type else []
+    parts += [f"type {details.gpu_type}"] if details.gpu_type else []
     parts += [f"only {','.join(details.allowed)}"] if details.allowed else []
     parts += [f"{','.join(details.preferred)} first"] if details.preferred else []
     return ", ".join(parts)
@@ -136,9 +136,9 @@ def _memory(details: JobDetails) -> str:
         return ""
     used = details.used_bytes if details.held_bytes is None else details.held_bytes
     parts = [_reserved(details)]
-    parts += [f"uses {size_text(used)} now"] if used is not None and details.ended is None else []
-    parts += [f"at most {size_text(details.peak_vram_bytes)}"] if details.peak_vram_bytes is not None else []
-    parts += [] if not details.utilisation_percent else [f"kept its GPU {details.utilisation_percent}% busy"]
+    parts += [f"{size_text(used)} in use"] if used is not None and details.ended is None else []
+    parts += [f"peak {size_text(details.peak_vram_bytes)}"] if details.peak_vram_bytes is not None else []
+    parts += [] if not details.utilisation_percent else [f"GPU {details.utilisation_percent}% busy"]
     return ", ".join(filter(None, parts))
 
 
@@ -146,22 +146,22 @@ def _reserved(details: JobDetails) -> str:
     placed = bool(details.devices)
     if details.reserved_bytes is None:
         unknown = details.vram_mode == "auto" and not placed
-        return "unknown yet: runs alone first, and is measured" if unknown else "alone on its GPU" * placed
+        return "not known yet: the first run is exclusive, to measure it" if unknown else "exclusive" * placed
     size = size_text(details.reserved_bytes)
     if not placed:
         why = ": earlier runs used less" if details.vram_mode == "auto" and details.reserved_bytes == LEAST else ""
-        return f"{size} will be set aside{why}" if details.ended is None else ""
-    return f"{size} {'were' if details.ended else 'are'} set aside"
+        return f"{size} to be reserved{why}" if details.ended is None else ""
+    return f"{size} reserved"
 
 
 def _limits(details: JobDetails) -> str:
-    parts = [f"{watch_text(details.limit_seconds)} of running time"] if details.limit_seconds is not None else []
+    parts = [f"{watch_text(details.limit_seconds)} run time"] if details.limit_seconds is not None else []
     parts += [f"signal {details.early_signal} before it"] if details.early_signal and parts else []
-    parts += [f"{details.at_once} of its array at once"] if details.at_once is not None else []
+    parts += [f"{details.at_once} tasks of its array at once"] if details.at_once is not None else []
     if details.retries:
         when = f" (on {', '.join(details.retry_on)})" if details.retry_on else ""
         parts.append(count_text(details.retries, "retry", "retries") + when)
-    parts += [] if details.requeue else ["not run again when lost"]
+    parts += [] if details.requeue else ["not requeued after a crash"]
     return ", ".join(parts)
 
 
@@ -233,7 +233,7 @@ def _table(chosen: SelectedJobs, now: float, width: int, height: int | None, sim
     title = heading([f"{len(chosen.jobs)} jobs: {states}"], width, simulated=chosen.simulated)
     lines = [title, *job_table(shown, now, width)]
     hidden = len(chosen.jobs) - len(shown)
-    more = f" … {hidden} more (stoker status{sim} -a ID...); all about one: stoker status{sim} {shown[0].label}"
+    more = f" … {hidden} more (stoker status{sim} -a ID...); details: stoker status{sim} {shown[0].label}"
     return [*lines, (Span(more, "faint"),)] if hidden else lines
 
 
@@ -246,7 +246,7 @@ def render_history(history: History, width: int, sim: str = "") -> list[Line]:
     """A heading, a line for each job, and what is hidden."""
     now = history.at.timestamp()
     since = "" if history.since is None else f" since {clock_text(history.since.timestamp(), now)}"
-    title = heading([f"jobs on {printable(history.host)} that ended{since}"], width, simulated=history.simulated)
+    title = heading([f"finished jobs on {printable(history.host)}{since}"], width, simulated=history.simulated)
     table = _past_table(history.jobs, now, width) if history.jobs else [(Span(" none"),)]
     hidden = f"… {history.hidden} older (stoker history{sim} -a)" if history.hidden else ""
     totals = f"{results_text(history.counts)} · {history.gpu_hours:.2f} GPU-hours"

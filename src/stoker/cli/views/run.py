@@ -157,7 +157,7 @@ def _idle(device: DeviceLine, waits: str) -> str:
         return f"not usable: {printable(device.problem)}"
     if device.strangers:
         owners = sorted({one.owner for one in device.strangers if one.owner})
-        return f"not ours: {size_text(device.used_bytes)} in use by {printable(', '.join(owners)) or '?'}"
+        return f"foreign: {size_text(device.used_bytes)} in use by {printable(', '.join(owners)) or '?'}"
     return f"idle: {waits}"
 
 
@@ -214,7 +214,7 @@ def _news_lines(status: RunStatus, width: int, room: int) -> list[Line]:
 def _tells_next(status: RunStatus) -> bool:
     """Whether the next job needs a line of its own: not if none waits, or if an idle device tells why."""
     idle = any(not device.jobs and _idle(device, status.next).startswith("idle") for device in status.devices)
-    return bool(status.next) and not status.next.startswith("no job waits") and not idle
+    return bool(status.next) and not status.next.startswith("no jobs waiting") and not idle
 
 
 def notice_lines(notices: Sequence[Notice], width: int, *, simulated: bool) -> list[Line]:

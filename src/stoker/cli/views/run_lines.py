@@ -138,13 +138,15 @@ def summary_lines(run: FinishedRun, again: str, logs: str = "stoker logs", folde
     wall = time.time() - run.started
     parts = [f"{tally.results['done']} ok"]
     parts += [f"{count} {result}" for result, count in sorted(tally.results.items()) if result != "done"]
-    parts += [f"{tally.skipped} done before"] if tally.skipped else []
-    parts += [f"{tally.elsewhere} in the hands of another run"] if tally.elsewhere else []
+    parts += [f"{tally.skipped} skipped (already done)"] if tally.skipped else []
+    parts += [f"{tally.elsewhere} being run by another stoker run"] if tally.elsewhere else []
     parts += [count_text(tally.unusable, "unusable line")] if tally.unusable else []
     parts += [f"{run.waiting} not started"] if run.waiting else []
     hours = tally.gpu_seconds / 3600
     totals = [", ".join(parts), f"{duration_text(wall)} wall", f"{hours:.2f} GPU-hours"]
-    totals += [f"packing saved up to {duration_text(saved)} of GPU time"] if (saved := saved_seconds(tally)) else []
+    totals += (
+        [f"sharing GPUs saved up to {duration_text(saved)} of GPU time"] if (saved := saved_seconds(tally)) else []
+    )
     lines = [" · ".join(totals)]
     lines += [_failure_line(run, job, logs) for job in tally.failures[:SHOWN_FAILURES]]
     hidden = sum(count for result, count in tally.results.items() if result != "done") - SHOWN_FAILURES
@@ -153,7 +155,7 @@ def summary_lines(run: FinishedRun, again: str, logs: str = "stoker logs", folde
     if folder:
         lines.append(f"  logs: {folder}/")
     if again and (tally.failures or run.waiting):
-        lines.append(f"  run what is missing: {again}")
+        lines.append(f"  rerun the rest: {again}")
     return lines
 
 

@@ -85,7 +85,7 @@ def _plot(report: Report, width: int) -> list[Line]:
         (Span(f" {policy:<{label}}"), Span("".join(_level(completions, edge) for edge in edges)))
         for policy, completions in report.completions.items()
     ]
-    title = (Span(" share of jobs that are over so long after their arrival", "faint"),)
+    title = (Span(" share of jobs finished within this time after their arrival", "faint"),)
     return [title, *rows, (Span(" " * (label + 1)), Span(_axis(longest, columns), "faint"))]
 
 

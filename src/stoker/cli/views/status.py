@@ -19,7 +19,7 @@ from stoker.core.text import printable
 from stoker.queue.view_model import JobLine, Status
 from stoker.queue.view_text import ago_text, clock_text, span_text
 
-NO_ENGINE = "no engine runs; it starts with the next submit, or: stoker engine start"
+NO_ENGINE = "Engine not running (starts automatically on submit; or run: stoker engine start)"
 OLD_SECONDS = 5.0
 """Age from which on the screen tells how old the readings of the GPUs are."""
 ROOMY = 14
@@ -48,7 +48,7 @@ def render_status(status: Status, width: int, height: int | None, sim: str = "")
     shown = chosen_jobs(listed, for_jobs)
     jobs = job_table(shown, now, width, headers_in(for_jobs)) if shown else []
     if not any((status.counts.active, status.counts.waiting, status.counts.held)):
-        jobs = [(Span(f"the queue is empty; put something into it: stoker submit{sim} python train.py"),)]
+        jobs = [(Span(f"No jobs. Submit one: stoker submit{sim} -- python train.py"),)]
     if status.filtered and not shown:
         jobs = [(Span("no job matches the filter"),)]
     jobs += below[: max(0, room - len(jobs))]
@@ -76,7 +76,7 @@ def _heading(status: Status, width: int) -> Line:
     engine, mark = status.engine, status.engine.paused
     paused = f"the queue is {printable(marked(mark, 'paused', status.at.timestamp()))}" if mark else ""
     up = "" if engine.since is None else f" up {span_text((status.at - engine.since).total_seconds())}"
-    parts = (paused, f"engine{up}" if engine.running else "no engine", machine_text(status.devices))
+    parts = (paused, f"engine{up}" if engine.running else "engine not running", machine_text(status.devices))
     return heading((f"stoker on {printable(status.host)}", *parts), width, simulated=status.simulated)
 
 
@@ -90,9 +90,11 @@ def _note_lines(status: Status) -> list[Line]:
         when = ago_text(seen.timestamp(), status.at.timestamp())
         silent = status.engine.running and not status.engine.silence  # a note says that, and why
         why = "the engine does not answer; " if silent else ""
-        lines.append((Span(f"{why}the GPUs are shown as they were {when}", "odd"),))
+        lines.append((Span(f"{why}GPU readings are from {when}", "odd"),))
     if status.engine.draining:
-        lines.append((Span("the engine starts nothing more, and leaves when nothing runs", "odd"),))
+        lines.append(
+            (Span("the engine is draining: it starts no more jobs, and stops when the running jobs have ended", "odd"),)
+        )
     return [*lines, *((Span(printable(note), "bad"),) for note in status.notes)]
 
 

@@ -49,9 +49,9 @@ def main(forkserver: Forkserver) -> None:
     except StokerError as error:
         send(StokerError(error.message, error.hint))
     except OSError as error:
-        send(StokerError(f"the system refuses: {error.strerror or error}"))
+        send(StokerError(f"{error.strerror or error}"))
     except KeyboardInterrupt:
-        send("something that runs cannot be killed; see stoker status")
+        send("a running process cannot be killed; see stoker status")
         send(RunResult(stopped_by=signal.SIGINT))
 
 
@@ -176,7 +176,7 @@ class InstanceView(ToolView):
             self._receive(job_event, instance, event.at)
         elif isinstance(event, Lost):
             self._received.discard(job.id)
-            self.say(f"the worker of task {instance.text} was killed, so it runs again")
+            self.say(f"the worker of task {instance.text} was killed; retrying")
 
     def result(self, run: Foreground) -> RunResult:
         """Instances without an event were not started, or another scheduler has them."""

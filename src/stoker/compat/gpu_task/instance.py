@@ -140,7 +140,7 @@ def main() -> int:
         with open(words[0], "rb") as file:
             data = file.read()
     except FileNotFoundError:
-        gone = f"start_gpu_task: {words[0]} is gone: this run has succeeded, or temp_folder was emptied\n"
+        gone = f"start_gpu_task: {words[0]} does not exist: this run has succeeded, or temp_folder was emptied\n"
         sys.stderr.write(gone)
         return 2
     if _BEGAN not in os.environ:  # else the task may have required another backend

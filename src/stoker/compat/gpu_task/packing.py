@@ -80,11 +80,11 @@ class Packer:
             return self._by_value(content, given, str(error)), False
         needs_script = b"__main__" in data
         if needs_script and not self._script:
-            return self._by_value(content, given, "it is defined in no file that another process could read"), False
+            return self._by_value(content, given, "it is not defined in a file that another process can read"), False
         return data, needs_script
 
     def _by_value(self, content: object, given: dict[str, Any], why: str) -> bytes:
-        what = f"instance {given['test_config_string']!r} cannot be sent to a process of its own"
+        what = f"instance {given['test_config_string']!r} cannot be sent to another process"
         hint = "define class and parameters at the top of a file that is imported"
         if self._alone:
             raise StokerError(f"{what}: {why}", f"{hint}: another Python can read nothing else")

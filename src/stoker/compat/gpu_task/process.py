@@ -145,8 +145,8 @@ def run_instances(
             process.terminate()
             raise
     raise StokerError(
-        "the process that runs the instances was killed; those that had started go on",
-        "call start() again: it waits for them and runs the others",
+        "the process that runs the instances was killed; started instances continue",
+        "call start() again to wait for them and run the others",
     )
 
 

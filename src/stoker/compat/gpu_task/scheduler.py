@@ -68,7 +68,9 @@ class GPUTaskScheduler:
         if relay.caught:
             signal.raise_signal(relay.caught[0])  # now it has the effect that the relay held back
         elif result.stopped_by:
-            raise StokerError(f"stopped by {signal.Signals(result.stopped_by).name}", "start() again runs what is left")
+            raise StokerError(
+                f"stopped by {signal.Signals(result.stopped_by).name}", "call start() again to run the rest"
+            )
         wanted = self._config.get("raise_on_failure", False) if raise_on_failure is None else raise_on_failure
         if result.failures and wanted:
             raise InstancesFailed(result.failures)
@@ -109,7 +111,7 @@ class GPUTaskScheduler:
             earlier.append(one)
         _warn_of_collisions(by_folder, force=force)
         if unfinished:
-            say(f"{count_text(unfinished, 'instance')} failed or did not finish before; running again")
+            say(f"{count_text(unfinished, 'instance')} failed or did not finish before; retrying")
         return chosen, skipped
 
     def _packed(self, given: Sequence[Given], chosen: Sequence[int]) -> list[Instance]:
@@ -146,15 +148,15 @@ def _warn_of_collisions(by_folder: dict[str, list[Given]], *, force: bool) -> No
 
 def _report(result: RunResult) -> None:
     if result.elsewhere:
-        say(f"{count_text(len(result.elsewhere), 'instance')} in the hands of another run; see stoker status")
+        say(f"{count_text(len(result.elsewhere), 'instance')} being run by another scheduler; see stoker status")
     for failure in result.failures[:SHOWN_FAILURES]:
         line = f": {failure.last_line}" if failure.last_line else ""
         say(f"{failure.outcome}: {failure.folder}{line}")
     if failed := len(result.failures):
         more = f" ({failed - SHOWN_FAILURES} more than shown)" if failed > SHOWN_FAILURES else ""
-        say(f"{count_text(failed, 'instance')} failed{more}; the next run of this script runs what failed again")
+        say(f"{count_text(failed, 'instance')} failed{more}; run this script again to retry them")
     if result.left:
-        say(f"{count_text(len(result.left), 'instance')} not started; the next run of this script goes on with them")
+        say(f"{count_text(len(result.left), 'instance')} not started; run this script again to continue")
 
 
 def _refuse_in_unready_process() -> None:
@@ -214,7 +216,7 @@ class SchedulerLog:
 
     def _append(self, line: str) -> None:
         if self._file is not None and not _quietly(self._file.write, line):
-            say(f"{self._file.name} cannot be written any more; the instances run on")
+            say(f"{self._file.name} cannot be written any more; the instances continue")
             self.close()
 
 

@@ -72,12 +72,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     description = (
         "Train the tasks of a CSV file (Directory, Executable, Filename, Epochs, Priority) together on the "
-        "GPUs, as many at a time as their memory allows, which a short run of each shows beforehand."
+        "GPUs, as many at a time as their memory allows. A short profile run of each task measures it first."
     )
     parser = Parser(PROGRAM, description, _EXAMPLES)
-    add, size_help = parser.add_argument, "tasks picked in a single go, 20 unless given"
-    mps_help = "use Nvidia MPS (Multi-Process Service), yes unless given"
-    add("-c", "--csv", default=DEFAULT_FILE, metavar="FILE", help=f"path to the CSV file, {DEFAULT_FILE} unless given")
+    add, size_help = parser.add_argument, "tasks picked at a time, default 20"
+    mps_help = "use NVIDIA MPS (Multi-Process Service), default yes"
+    add("-c", "--csv", default=DEFAULT_FILE, metavar="FILE", help=f"path of the CSV file, default {DEFAULT_FILE}")
     add(
         "-n",
         "--num",
@@ -93,9 +93,9 @@ def _parser() -> Parser:
         dest="percentage",
         type=_percentage,
         metavar="PERCENT",
-        help="most of a GPU's threads for each task; only with MPS",
+        help="limit of a GPU's threads for each task; only with MPS",
     )
-    add("--keep", action="store_true", help="leave the file as it is, instead of removing each row that succeeded")
+    add("--keep", action="store_true", help="do not remove the rows of tasks that succeeded")
     return parser
 
 
@@ -130,10 +130,10 @@ def _whole(what: str, least: int, most: int, text: str) -> int:
 def _run(options: argparse.Namespace) -> int:
     file = TaskFile(options.csv, options.header)
     if not file.read():  # a file that cannot be parsed is refused before anything is opened
-        _say(f"there is no task in {file.name}")
+        _say(f"{file.name} contains no tasks")
         return 0
     if not options.keep and not os.access(file.path.parent, os.W_OK | os.X_OK):
-        raise UsageError(f"{file.name} cannot be changed where it is", "make its directory writable, or give --keep")
+        raise UsageError(f"{file.name} cannot be updated in place", "make its directory writable, or give --keep")
     simulation = os.environ.get("STOKER_SIM", "")
     paths = find_paths(os.environ, socket.gethostname(), simulated=bool(simulation))
     kept = paths.tasklist(hashlib.sha256(os.fsencode(file.path)).hexdigest()[:16])
@@ -200,7 +200,7 @@ def _work(rows: Rows, setup: Setup, options: argparse.Namespace) -> int:
                 rows.close(interrupted=run.stopped_by is not None or sys.exc_info()[0] is not None)
             view.batches = None
         if run.stopped_by is not None:
-            withdraw(run, "not started; the next priority_scheduler goes on with its row")
+            withdraw(run, "not started; the next priority_scheduler runs its row")
             return 128 + run.stopped_by
         return 0 if rows.all_well else 1
 
@@ -229,7 +229,7 @@ def _mps(options: argparse.Namespace) -> int | None:
     if not options.mps:
         return None
     if shutil.which(MPS_CONTROL) is None:
-        _say(f"MPS is not used: {MPS_CONTROL} is not found (--mps no says that this is well)")
+        _say(f"MPS is not used: {MPS_CONTROL} is not found (to avoid this message: --mps no)")
         return None
     if options.percentage is not None:
         _print(f"env_value: {options.percentage}")
@@ -249,7 +249,7 @@ class BatchView(ToolView):
         if self.batches is not None and isinstance(state, Ended):
             self.batches.ended(job, state, job_event.started, job_event.log)
         elif isinstance(job_event.event, Lost):
-            _say(f"the worker of {job.name} was killed, so it runs again")
+            _say(f"the worker of {job.name} was killed; retrying")
 
     def refresh(self, run: Foreground) -> None:
         """Print once for each batch that tasks wait."""
@@ -267,13 +267,13 @@ def _sum_up(rows: Rows, file: TaskFile, *, interrupted: bool) -> None:
     for trouble in rows.troubles:
         _say(f"error: {trouble}")
     for row in rows.unremoved:
-        _say(f"error: {row.title} succeeded, and its row is still in {file.name}")
+        _say(f"error: {row.title} succeeded, but its row is still in {file.name}")
     failed = f", {len(rows.failures)} failed and left in {file.name}" if rows.failures else ""
     _say(f"{count_text(rows.done, 'task')} done{failed}")
     for failure in rows.failures:
         _say(f"  {failure}")
     if interrupted:
-        _say(f"what was not finished is in {file.name}, and goes on when {PROGRAM} is started again")
+        _say(f"unfinished tasks stay in {file.name}; run {PROGRAM} again to continue")
 
 
 def _print(text: str) -> None:

@@ -199,7 +199,7 @@ def reserve(counter: Path, count: int) -> int:
             replace(counter, str(first + count).encode(), file)
             return first
     except OSError as error:
-        hint = "ids must not be used twice; see whether it is yours to write"
+        hint = "check its permissions (ids must not be used twice)"
         raise StokerError(f"cannot write {counter}: {error.strerror}", hint) from None
 
 
@@ -230,7 +230,7 @@ class Tickets:
         try:
             self._file = lock(path, create=True)
         except BlockingIOError:
-            raise UsageError(f"another priority_scheduler works on {csv.name}", "let it finish, or stop it") from None
+            raise UsageError(f"another priority_scheduler uses {csv.name}", "let it finish, or stop it") from None
         self._open = _open_tickets(contents(self._file))
         self._unclaimed: dict[str, list[Ticket]] = defaultdict(list)
         for ticket in self._open.values():
@@ -340,7 +340,7 @@ class Rows:
             tasks = self._next_tasks(fault, say)
             return self._numbered(sorted(tasks, key=lambda task: task.priority))
         except (StokerError, OSError) as error:
-            self.troubles.append(f"nothing more is taken from {self._file.name}: {_reason(error)}")
+            self.troubles.append(f"no more tasks are read from {self._file.name}: {_reason(error)}")
             return []
 
     def succeeded(self, row: Row) -> None:
@@ -428,7 +428,7 @@ class Rows:
             self._complain(error)
 
     def _complain(self, error: StokerError | OSError) -> None:
-        sentence = f"{self._file.name} cannot be kept up to date: {_reason(error)}"
+        sentence = f"{self._file.name} cannot be updated: {_reason(error)}"
         if sentence not in self.troubles:
             self.troubles.append(sentence)
 

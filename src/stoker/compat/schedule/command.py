@@ -97,15 +97,15 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _parser() -> Parser:
-    description = "Start a task as soon as a GPU is free, and keep the GPU for it until it ends."
+    description = "Start a task as soon as a GPU is free, and reserve the GPU until it ends."
     parser = Parser(PROGRAM, description, _EXAMPLES, {"-i/--init": _QUOTE, "-rg/": _QUOTE})
     add = parser.add_argument
     add("task", nargs="*", help="the task with its arguments: one quoted string, or after -- word by word")
-    add("-gc", "--gpu_count", type=whole_number, help="the count of GPUs that the task needs, 1 unless given")
+    add("-gc", "--gpu_count", type=whole_number, help="number of GPUs that the task needs, default 1")
     add("-i", "--init", nargs="+", type=whole_number, help=_INIT_HELP)
     add("-v", "--verbose", action="store_true", help="print info about the process when the task is completed")
     add("-o", "--out", nargs="?", const="-", default="-", help="file for the task's stdout, emptied when it starts")
-    add("-e", "--err", nargs="?", const="-", default="-", help="file for the task's stderr, likewise")
+    add("-e", "--err", nargs="?", const="-", default="-", help="file for the task's stderr, emptied when it starts")
     add("-pg", "--prefered_gpu", type=whole_number, help="take this GPU if it is free, else any free one")
     add("-fg", "--forced_gpu", type=whole_number, help="wait until this GPU is free")
     add("-s", "--status", action="store_true", help="show info about GPU usage: user, GPU, PID of the task, start")
@@ -177,7 +177,7 @@ def _words(task: Sequence[str]) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(task[0]))
     except ValueError as error:
-        raise UsageError(f"the task cannot be taken apart: {error}", "see to its quotes") from None
+        raise UsageError(f"the task cannot be split into words: {error}", "check its quotes") from None
 
 
 def _either(documented: Value | None, later: Value | None, name: str, later_name: str) -> Value | None:
@@ -220,7 +220,7 @@ def _run_inside(parent: Parent, request: Request | None, options: argparse.Names
     """Inside a job, its GPUs are all there are, numbered as the job sees them, with an info file of their own."""
     if options.init:
         hint = "leave -i out: the GPUs of the job are known"
-        raise UsageError(f"this runs inside {parent.allocation.whose}, and -i is about the whole machine", hint)
+        raise UsageError(f"this runs inside {parent.allocation.whose}, but -i is for the whole machine", hint)
     if request is not None:
         request = replace(request, forced=parent.numbers(request.forced), preferred=_wishes(parent, request))
     info = InfoFile(parent.file("gpu_scheduler_info"), Ledger(parent.ledger))
@@ -249,7 +249,7 @@ def _act(options: argparse.Namespace, request: Request | None, info: InfoFile, d
     if request is not None:
         return _run_task(request, info, devices)
     if not (options.init or options.release_gpu or options.release or options.status):
-        _say('there is no task; write it as schedule "train.py foo --bar 5", or see schedule -h')
+        _say('no task given; write it as schedule "train.py foo --bar 5", or see schedule -h')
     return code
 
 
@@ -327,13 +327,17 @@ def _resources(request: Request, devices: NumberedDevices) -> Resources:
     if request.gpus < 1 or request.gpus < len(request.forced):
         raise UsageError(f"{count_text(request.gpus, 'GPU')} cannot be", "ask for as many as are forced, or more")
     if request.gpus > count:
-        raise Impossible(f"the task needs {request.gpus} GPUs and there are {count}", "schedule -i N says how many")
+        raise Impossible(
+            f"the task needs {request.gpus} GPUs and there are {count}", "set the number with: schedule -i N"
+        )
     if absent := [number for number in request.forced if number >= count]:
-        raise Impossible(f"there is no GPU {absent[0]}", f"they are 0 to {count - 1}; schedule -i N says how many")
+        raise Impossible(
+            f"there is no GPU {absent[0]}", f"they are 0 to {count - 1}; set the number with: schedule -i N"
+        )
     forced = tuple(devices.ids[number] for number in request.forced)
     likes = tuple(devices.ids[number] for number in request.preferred if number < count)
     if len(likes) < len(request.preferred):
-        _say(f"warning: a preferred GPU is not there; they are 0 to {count - 1}")
+        _say(f"warning: a preferred GPU does not exist; GPUs are 0 to {count - 1}")
     if len(forced) == request.gpus:
         return Resources(gpus=request.gpus, allowed=forced, preferred=forced)
     return Resources(gpus=request.gpus, required=forced, preferred=likes)

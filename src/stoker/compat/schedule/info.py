@@ -93,7 +93,7 @@ def entries_of(text: bytes) -> Entries:
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(table, dict) or not isinstance(table.get("avail"), list):
-        raise ValueError("there is no list of what is available")
+        raise ValueError("it has no list of available GPUs")
     count = len(table["avail"])
     if not 1 <= count <= MOST_GPUS:
         raise ValueError(f"it is about {count} GPUs")
@@ -304,7 +304,7 @@ class InfoFile:
         except ValueError as error:
             reason = str(error) or "not JSON"
             what = f"{self._path} cannot be understood ({reason})"
-            raise InfoUnusable(what, "schedule -i N makes it anew") from error
+            raise InfoUnusable(what, "create it again with: schedule -i N") from error
 
     @contextlib.contextmanager
     def _opened(self, mode: int, *, create: bool = False) -> Iterator[int]:
@@ -313,7 +313,7 @@ class InfoFile:
             status = os.fstat(descriptor)
             # With a second hard link we would write into another file of ours.
             if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-                raise OSError(errno.EINVAL, "it is no plain file")
+                raise OSError(errno.EINVAL, "it is not a regular file")
             yield descriptor
         finally:
             os.close(descriptor)
@@ -333,9 +333,9 @@ class InfoFile:
             os.umask(mask)
 
     def _unusable(self, verb: str, error: OSError) -> InfoUnusable:
-        reasons = {errno.ELOOP: "it is a symbolic link", errno.EAGAIN: "another process keeps it locked"}
+        reasons = {errno.ELOOP: "it is a symbolic link", errno.EAGAIN: "another process has locked it"}
         reason = reasons.get(error.errno or 0, error.strerror)
-        return InfoUnusable(f"{self._path} cannot be {verb}: {reason}", "the GPUs are shared all the same")
+        return InfoUnusable(f"{self._path} cannot be {verb}: {reason}", "the GPUs are still shared correctly")
 
 
 def _initialised(count: int, unavailable: Collection[int], entries: Entries, leased: Collection[int]) -> Entries:

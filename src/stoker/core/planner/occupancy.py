@@ -368,4 +368,4 @@ def _remains(device: Device, reading: Reading, *, expected: bool) -> Draining | 
     """Memory after the end of our job: the driver frees it soon, or something is wrong."""
     if expected:
         return Draining(device.label)
-    return Unusable(device.label, f"{size_text(reading.used)} are still held, but no process is visible")
+    return Unusable(device.label, f"{size_text(reading.used)} still in use, but no process is visible")

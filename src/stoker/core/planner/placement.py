@@ -69,12 +69,10 @@ def never_fits(resources: Resources, devices: Sequence[Device]) -> str | None:
         return None
     known = {device.id for device in devices}
     if unknown := [name for name in resources.allowed + resources.required if name not in known]:
-        return f"no device {', '.join(unknown)} here; there are {_labels(devices)}"
+        return f"no device {', '.join(unknown)}; known devices: {_labels(devices)}"
     if allowed and not any(resources.model in device.model.lower() for device in allowed):
         models = sorted({device.model for device in allowed if device.model})
-        return (
-            f"needs a GPU of the type {resources.model!r}; there are {', '.join(models) or 'none whose type is known'}"
-        )
+        return f"needs a GPU of type {resources.model!r}; available: {', '.join(models) or 'none of known type'}"
     if allowed and not suited:
         largest = max(device.memory or 0 for device in allowed)
         return f"needs {size_text(resources.memory)} on a GPU; the largest has {size_text(largest)}"

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from stoker.core.spec import Dependency, Name, dependency_text
+from stoker.core.spec import Dependency, Name, awaited_text
 from stoker.core.units import count_text, size_text
 
 
@@ -227,16 +227,16 @@ def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = 
     """The sentence of a reason; `moment` formats a time in the local zone, `name` a job id as users type it."""
     match reason:
         case Crowded(needed, free, first, unmeasured):
-            exclusive = " alone, to be measured" if unmeasured else ""
+            exclusive = " to itself (measuring memory)" if unmeasured else ""
             return f"needs {count_text(needed, 'GPU')}{exclusive}; {free or 'none'} free{_ends_first(first, name)}"
         case MemoryShort(needed, most_free, device, first):
             most = f"most free is {size_text(most_free)} (GPU {device})"
             return f"needs {size_text(needed)}; {most}{_ends_first(first, name)}"
         case TooBusy(device, load, bound, first):
-            return f"would keep GPU {device} {load}% busy; {bound}% is the most{_ends_first(first, name)}"
+            return f"would load GPU {device} to {load}% (limit {bound}%){_ends_first(first, name)}"
         case KeptFree(job, gpus, start):
             needs = f" (needs {gpus})" if gpus > 1 else ""
-            then = "" if start is None else f" from {moment(start)}; this job may not end by then"
+            then = "" if start is None else f" from {moment(start)}; this job may not finish by then"
             return f"free GPUs are reserved for #{name(job)}{needs}{then}"
         case NeverFits(text) | Unclaimable(text):
             return text
@@ -255,24 +255,28 @@ def _of_a_device(reason: Leased | Occupied | Draining | Drained | Unusable | Yie
     match reason:
         case Leased(device, owner, what, gpus, short):
             held = f"{gpus} GPUs are" if gpus > 1 else f"GPU {device} is"
-            words = f"{sentence(short)}; beside" if short else f"{held} held by"
+            words = f"{sentence(short)}; shared with" if short else f"{held} held by"
             return f"{words} {owner}" + (f" ({what})" if what else "")
         case Occupied(device, who, memory):
             return f"GPU {device} is in use by {who}" + (f" ({size_text(memory)})" if memory else "")
         case Draining(device):
-            return f"GPU {device} has not yet given back the memory of its last job"
+            return f"GPU {device} has not yet released the memory of its last job"
         case Drained(device, note):
             return f"GPU {device} is {note}"
         case Unusable(device, problem):
             return f"GPU {device}: {problem}"
         case Yields(owner, why):
-            return f"gives way to {owner}, who has {why}" if owner else "gives way to an older run of yours"
+            return (
+                f"{owner} is ahead ({why}{' recently' * (why == 'used less')})"
+                if owner
+                else "your older run goes first"
+            )
 
 
 def _of_the_order(reason: Outranked | UnknownDuration, name: Name) -> str:
     if isinstance(reason, UnknownDuration):
         gpus = f" on {reason.gpus} GPUs" if reason.gpus > 1 else ""
-        return f"its duration is unknown and counts as {rough_duration(reason.seconds)}{gpus} (-t tells it)"
+        return f"its duration is unknown and counts as {rough_duration(reason.seconds)}{gpus} (set it with -t)"
     return f"job {name(reason.job)} goes first: {_advantage(reason)}"
 
 
@@ -320,13 +324,13 @@ def _of_the_queue(
 ) -> str:
     match reason:
         case MaxUse(limit):
-            return f"{count_text(limit, 'GPU')} in use already, as many as --max-use allows"
+            return f"{count_text(limit, 'GPU')} in use (limit --max-use)"
         case MinFree(limit):
-            return f"{count_text(limit, 'GPU')} left free for others, as --min-free asks"
+            return f"{count_text(limit, 'GPU')} left free for others (--min-free)"
         case AtLimit(limit):
-            return f"{limit} jobs run already, as many as -j allows"
+            return f"limit of {limit} running jobs reached (-j)"
         case CapFull(kind, limit):
-            return f"{limit} of {kind} run already, as many as may at once"
+            return _cap_text(kind, limit)
         case QueuePaused(note):
             return f"the queue is {note}"
         case HeldBack(note):
@@ -334,9 +338,16 @@ def _of_the_queue(
         case NotBefore(at):
             return f"begins {moment(at)}"
         case Short(problem):
-            return f"{problem}; it is tried again soon"
+            return f"{problem}; retrying soon"
         case Behind(dependencies):
-            return "after " + ", ".join(dependency_text(one, name) for one in dependencies)
+            return "waiting for " + ", ".join(awaited_text(one, name) for one in dependencies)
+
+
+def _cap_text(name: str, limit: int) -> str:
+    kind, _, which = name.partition(" ")
+    if kind == "group":
+        return f"group '{which}' is at its limit ({limit} running)"
+    return f"{'array' if kind == 'array' else name} limit reached ({limit} of {limit} running)"
 
 
 def _ends_first(job: int | None, name: Name) -> str:

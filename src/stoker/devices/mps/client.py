@@ -17,7 +17,7 @@ PAUSE_SECONDS = 0.5
 """Between two attempts: a daemon that hangs is stopped meanwhile, if it has no other client."""
 SUPERVISOR_SECONDS = 60.0
 """For the supervisor, whose own deadlines are shorter, to end."""
-_KILLED = ["the MPS daemon cannot be made ready: the program that does that was killed", "see who did that"]
+_KILLED = ["the MPS daemon cannot be started: its supervisor was killed", "check dmesg and ulimit, then try again"]
 _START = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from stoker.devices.mps.supervisor import main; main(sys.argv[1:])"

@@ -24,7 +24,7 @@ LOG_LIMIT = 1 << 20
 _SOCKET_LIMIT = 107
 """Bytes that the path of a socket may have."""
 _MIB = 2**20
-_ANOTHER_DIRECTORY = f"set {VARIABLE} to a directory of your own with a short path"
+_ANOTHER_DIRECTORY = f"set {VARIABLE} to your own directory with a short path"
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -93,7 +93,7 @@ def _prepare_directory(path: str) -> None:
             os.makedirs(path, 0o700, exist_ok=True)
         status = os.lstat(path)
     except OSError as error:
-        raise MpsTrouble(f"cannot make {path}: {error.strerror}", _ANOTHER_DIRECTORY) from error
+        raise MpsTrouble(f"cannot create {path}: {error.strerror}", _ANOTHER_DIRECTORY) from error
     if problem := _problem(status):
         raise MpsTrouble(f"{path} {problem}", f"remove it, or {_ANOTHER_DIRECTORY}")
 
@@ -105,7 +105,7 @@ def _problem(status: os.stat_result) -> str:
     if status.st_uid != os.geteuid():
         return "belongs to another user"
     if stat.S_IMODE(status.st_mode) & 0o022:
-        return f"has mode {stat.S_IMODE(status.st_mode):o}: others could put a daemon of theirs into it"
+        return f"has mode {stat.S_IMODE(status.st_mode):o}: other users could place their daemon in it"
     return ""
 
 

@@ -217,7 +217,7 @@ def make_exclusive(visible: str, paths: DaemonPaths) -> str:
     if well:
         return ""
     _forget_mode(paths)
-    return f"the compute mode of {visible} stays as it is: {said}"
+    return f"cannot change the compute mode of {visible}: {said}"
 
 
 def restore_mode(visible: str, paths: DaemonPaths) -> None:

@@ -380,14 +380,14 @@ class LeaseCheck:
                 allocation.claims, self._label, now, allocation.capacities, allocation.lease.rpartition("/")[2]
             )
         except StokerError as error:
-            return f" and cannot be claimed anew: {error.message}; {error.hint}"
+            return f" and cannot be reclaimed: {error.message}; {error.hint}"
         if held is None:
             if rival := self._rival(allocation):
                 return f", and {rival} has it now"
             self._check_at = now  # another process claims at this moment
-            return " and is not claimed anew yet"
+            return " and is not reclaimed yet"
         self._workers.give_lease(allocation.worker, allocation.lease, held.fd)
-        return "; it was claimed anew"
+        return "; it was reclaimed"
 
     def _rival(self, allocation: Allocation) -> str:
         names = {claim.name for claim in allocation.claims}

@@ -48,7 +48,7 @@ def diagnose(job: Job, devices: Sequence[Device], seen: Seen) -> Diagnosis:
         shared = seen.shared or foreign or (oom.capped and resources_of(job).shares)
         return _out_of_memory(oom, job, devices, seen.peak, shared=shared)
     if seen.shared and resources_of(job).mps is not None and (fault := find_fault(text)):
-        return Diagnosis("fault", note=f"failed beside other clients of MPS: {fault}", shared=True)
+        return Diagnosis("fault", note=f"failed while sharing a GPU through MPS: {fault}", shared=True)
     return NOTHING
 
 
@@ -60,17 +60,17 @@ def _out_of_memory(
     if not shared:
         return Diagnosis("oom", 0, _needs(oom), f"{_why_exclusive(oom, devices)}: {oom.text}")
     if not is_own_fault(oom, reserved, seen_peak):
-        return Diagnosis("oom", 0, None, f"out of GPU memory, which others on the GPU had: {oom.text}", shared)
+        return Diagnosis("oom", 0, None, f"out of GPU memory, taken by other processes on the GPU: {oom.text}", shared)
     floor = floor_after(oom, reserved, seen_peak)
-    why = "wanted more GPU memory than it may have" if oom.capped else "out of GPU memory beside others"
+    why = "exceeded its GPU memory cap" if oom.capped else "out of GPU memory while sharing"
     return Diagnosis("oom", floor, _needs(oom), f"{why}: {oom.text}", shared)
 
 
 def _why_exclusive(oom: OutOfMemory, devices: Sequence[Device]) -> str:
     if oom.capped:
-        return "ran into a limit on its GPU memory that it was started with"
+        return "exceeded the GPU memory limit set in its environment"
     total = max((device.memory or 0 for device in devices), default=0)
-    return "does not fit on a GPU of its own" + (f" ({size_text(total)})" if total else "")
+    return "needs more than a whole GPU" + (f" ({size_text(total)})" if total else "")
 
 
 def _needs(oom: OutOfMemory) -> int | None:

@@ -104,7 +104,7 @@ class MpsClients:
 def _device(allocation: Allocation) -> Device:
     """The one GPU of the attempt."""
     if len(allocation.devices) != 1:
-        raise MpsTrouble("a client of MPS belongs to the daemon of one GPU", "run the job without --mps, or with -G 1")
+        raise MpsTrouble("an MPS client can use only one GPU", "run the job without --mps, or with -G 1")
     (device,) = allocation.devices
     if not device.supports_mps:
         raise MpsTrouble(f"MPS needs an NVIDIA GPU, and {device.label} is only a name", "run the job without --mps")

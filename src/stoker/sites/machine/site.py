@@ -346,7 +346,7 @@ class MachineSite:
         if event.errno:
             self._shortages.no_worker(f"cannot start a worker: {os.strerror(event.errno)}")
         elif never_started:
-            self._trouble = "a worker died before it could start anything; trying again"
+            self._trouble = "a worker died before it started a job; retrying"
             self._plan_after = self._jobs.clock() + RETRY_INTERVAL
 
     def _recognise_devices(self) -> None:

@@ -33,7 +33,7 @@ def said(*words: str) -> str:
         ("--devices", "--on 0,1"),
         ("--job-name", "in stoker it is --name"),
         ("--dependency", "in stoker it is --after"),
-        ("--qos", "means nothing on one machine"),
+        ("--qos", "has no effect on one machine"),
         ("--deadline", "docs/from-slurm.md"),
         ("--prioritty", "did you mean --priority?"),
     ],

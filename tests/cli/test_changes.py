@@ -27,15 +27,15 @@ DONE, GONE = Ended("done", 2.0), Ended("cancelled", 2.0)
         ("retry", DONE, WAITS, "", "requeued 1 (last result: HOW)", False),
         ("retry", DONE, DONE, "ended again", "1 is OUTCOME again", True),
         ("edit", WAITS, WAITS, "changed", "1: DIFFERENCE", False),
-        ("edit", WAITS, RUNS, "", "1 is running by now, and was not changed", True),
-        ("edit", DONE, DONE, "", "already finished: 1 (done); stoker retry 1 runs it again", True),
+        ("edit", WAITS, RUNS, "", "1 is now running; not changed", True),
+        ("edit", DONE, DONE, "", "already finished: 1 (done); to run it again: stoker retry 1", True),
         ("pause", WAITS, HELD, "", "held 1", False),
-        ("pause", HELD, HELD, "", "1 is held already", False),
-        ("pause", WAITS, DONE, "", "1 has ended meanwhile (done)", True),
+        ("pause", HELD, HELD, "", "already held: 1", False),
+        ("pause", WAITS, DONE, "", "1 has just ended (done)", True),
         ("pause", DONE, DONE, "", "already finished: 1 (done)", True),
         ("resume", HELD, WAITS, "", "released 1", False),
-        ("resume", WAITS, WAITS, "abandoned", "1 goes on in the queue; the run that had it is gone", False),
-        ("resume", RUNS, RUNS, "", "1 is not held; it is running", False),
+        ("resume", WAITS, WAITS, "abandoned", "moved 1 into the queue (its 'stoker run' was interrupted)", False),
+        ("resume", RUNS, RUNS, "", "not held: 1 (running)", False),
     ],
 )
 def test_sentences(*, verb: str, before: State, after: State, when: str, said: str, refused: bool) -> None:
@@ -71,7 +71,7 @@ def test_a_grouped_hint_names_no_single_job() -> None:
     """The command in it is for each of them."""
     over = [a_job(number, state=DONE) for number in (4, 5)]
     assert grouped_lines([result("edit", job, job) for job in over]) == [
-        "already finished: 2 jobs 4-5 (done); stoker retry ID runs it again"
+        "already finished: 2 jobs 4-5 (done); to run it again: stoker retry ID"
     ]
 
 

@@ -101,7 +101,7 @@ def test_one_matter_that_cannot_be_seen_hides_no_other(subject: Subject) -> None
     """Without its state directory the other checks still run."""
     gone = msgspec.structs.replace(subject, simulated=True, paths=Paths(subject.paths.state / "gone"))
     found = list(diagnose(gone))
-    assert "this cannot be looked at" in next(each.text for each in found if each.topic == "disk")
+    assert "cannot check this" in next(each.text for each in found if each.topic == "disk")
     assert "limits" in {verdict.topic for verdict in found}
 
 
@@ -246,7 +246,7 @@ class TestLedger:
         """Only its owner can write there."""
         (tmp_path / "ledger").mkdir(mode=0o755)
         verdict = only(check_ledger(subject, []))
-        assert (verdict.level, "other users cannot tell" in verdict.text) == ("problem", True)
+        assert (verdict.level, "other users cannot register" in verdict.text) == ("problem", True)
 
     def test_others_use_another_one(self, subject: Subject, tmp_path: Path) -> None:
         """Their leases are not seen by us, nor ours by them."""

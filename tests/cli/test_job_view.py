@@ -91,8 +91,8 @@ def test_nothing_can_move_the_cursor() -> None:
 def test_everything_is_told() -> None:
     """Needs, limits, dependencies, attempts and how to see the output."""
     shown = "\n".join(texts(render_details(DETAILS, NOW, 200, " --sim")))
-    assert "1 GPU, 10.0G on each, of the type a100, only 0, 1 first" in shown
-    assert "12.0G will be set aside" in shown
+    assert "1 GPU, 10.0G on each, type a100, only 0, 1 first" in shown
+    assert "12.0G to be reserved" in shown
     assert "8.0/10G   87%  1.0G" in shown
     assert "▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄█ up to 8.0G in 0:01:00" in shown
     assert "1:00:00 run time, 8 tasks of its array at once, 2 retries (on oom, 3), not requeued after a crash" in shown
@@ -110,18 +110,18 @@ def test_everything_is_told() -> None:
     ("fields", "words"),
     [
         ({"vram_mode": "auto", "reserved_bytes": None}, "not known yet: the first run is exclusive, to measure it"),
-        ({"vram_mode": "auto", "reserved_bytes": 7 * GIB}, "7.0G will be set aside"),
-        ({"vram_mode": "auto", "reserved_bytes": LEAST}, "512M will be set aside: earlier runs used less"),
-        ({"devices": ["0"], "reserved_bytes": 7 * GIB, "held_bytes": 5 * GIB}, "7.0G are set aside, uses 5.0G now"),
-        ({"devices": ["0"], "reserved_bytes": None, "peak_vram_bytes": GIB}, "alone on its GPU, at most 1.0G"),
-        ({"devices": ["0"], "utilisation_percent": 40}, "12.0G are set aside, kept its GPU 40% busy"),
-        ({"devices": ["0"], "ended": exactly(NOW), "peak_vram_bytes": GIB}, "12.0G were set aside, at most 1.0G"),
-        ({"speed": 0.85}, "speed      0.85 of alone"),
+        ({"vram_mode": "auto", "reserved_bytes": 7 * GIB}, "7.0G to be reserved"),
+        ({"vram_mode": "auto", "reserved_bytes": LEAST}, "512M to be reserved: earlier runs used less"),
+        ({"devices": ["0"], "reserved_bytes": 7 * GIB, "held_bytes": 5 * GIB}, "7.0G reserved, 5.0G in use"),
+        ({"devices": ["0"], "reserved_bytes": None, "peak_vram_bytes": GIB}, "exclusive, peak 1.0G"),
+        ({"devices": ["0"], "utilisation_percent": 40}, "12.0G reserved, GPU 40% busy"),
+        ({"devices": ["0"], "ended": exactly(NOW), "peak_vram_bytes": GIB}, "12.0G reserved, peak 1.0G"),
+        ({"speed": 0.85}, "speed      0.85 of its exclusive speed"),
         ({"ended": exactly(NOW), "advice": "there are larger GPUs"}, "advice     there are larger GPUs"),
     ],
 )
 def test_what_is_told_of_memory(fields: dict[str, Any], words: str) -> None:
-    """What is or will be set aside, what is used, and what helps where that was too little."""
+    """What is or to be reserved, what is used, and what helps where that was too little."""
     assert words in "\n".join(texts(render_details(msgspec.structs.replace(DETAILS, **fields), NOW, 120)))
 
 

@@ -132,7 +132,7 @@ def test_why_a_device_is_idle() -> None:
     status = a_run(devices, next="next (#7) needs 2 GPUs")
     assert [line.split("G  ")[1] for line in rows_of(status)] == [
         "not usable: fell off the bus",
-        "not ours: 1.0G in use by alice",
+        "foreign: 1.0G in use by alice",
     ]
     assert " … next (#7) needs 2 GPUs" in texts(render_run(status, 80, 24))
     idle = a_run([*devices, a_device("2")], next="next (#7) needs 2 GPUs")

@@ -345,7 +345,7 @@ def test_a_line_of_tickets_that_was_cut_off(directory: Path) -> None:
 def test_one_scheduler_for_a_file(directory: Path) -> None:
     """A second one is refused while the first works, and welcome afterwards."""
     first = Scheduler(directory)
-    with pytest.raises(UsageError, match="another priority_scheduler works on tasks"):
+    with pytest.raises(UsageError, match="another priority_scheduler uses tasks"):
         Scheduler(directory)
     first.end()
     Scheduler(directory).end()

@@ -244,7 +244,7 @@ def test_options() -> None:
     [
         ({"vran": "8G"}, "here: vran under [defaults] is unknown", "did you mean vram?"),
         ({"qqq": 1}, "here: qqq under [defaults] is unknown", "known are gpus, vram"),
-        ({"name": "x"}, "here: name under [defaults] would be the same for all jobs", "give --name"),
+        ({"name": "x"}, "here: name under [defaults] would be the same for all jobs", "use --name"),
         ({"strangers": "count"}, "here: strangers under [defaults] is not a job option", "put it above [defaults]"),
         ({"gpus": "two"}, "here: gpus under [defaults] is 'two', not a whole number", "--help"),
         ({"gpus": True}, "here: gpus under [defaults] is 'true', not a whole number", "--help"),

@@ -84,7 +84,7 @@ def test_a_file_of_others_is_not_changed(path: Path) -> None:
     """One that every user may write is not trusted."""
     write(path, "")
     path.chmod(0o666)
-    with pytest.raises(UsageError, match="every user may write"):
+    with pytest.raises(UsageError, match="every user can write"):
         write_cluster(path, "lab", LAB)
 
 

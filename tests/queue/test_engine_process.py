@@ -117,7 +117,7 @@ os.write(int(sys.argv[-1]), runs if first else {READY!r})
     environment = in_place_of_stoker(tmp_path, program)
     assert ensure_engine(paths, [], environment)
     (tmp_path / "instead/stoker.py").write_text(program.replace("if first else", "if True else"))
-    with pytest.raises(EngineFailed, match="already at work"):
+    with pytest.raises(EngineFailed, match="already running"):
         ensure_engine(paths, [], environment)
 
 

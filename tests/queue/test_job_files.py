@@ -93,7 +93,7 @@ def test_json_lines(tmp_path: Path, name: str) -> None:
         ("list.jsonl", b'{"command": "a", "env": ["A=1"]}', "Expected `object`"),
         ("list.jsonl", b"\xff", "is not JSON"),
         ("list.toml", b"", "has no [[job]] tables"),
-        ("list.toml", b"[[job]]\ncommand='a'\n[other]\n", "or other things beside them"),
+        ("list.toml", b"[[job]]\ncommand='a'\n[other]\n", "or contains something else"),
         ("list.csv", b"a,b\n", "has no column command"),
     ],
 )

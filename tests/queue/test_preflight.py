@@ -34,13 +34,13 @@ def test_new_enough(tmp_path: Path) -> None:
 
 def test_too_old(tmp_path: Path) -> None:
     """The sentence tells which PyTorch of which Python it is."""
-    sentence = f"--cap is left out: PyTorch 2.9.1 of {sys.executable} does not support it (needs 2.10)"
+    sentence = f"--cap is ignored: PyTorch 2.9.1 of {sys.executable} does not support it (needs 2.10)"
     assert settled(with_torch(tmp_path, "2.9.1"), TRAIN, SHARED) == (False, [sentence])
 
 
 def test_no_torch() -> None:
     """Who has none needs no cap."""
-    sentence = f"--cap is left out: there is no PyTorch for {sys.executable}"
+    sentence = f"--cap is ignored: {sys.executable} has no PyTorch"
     assert settled(dict(os.environ), TRAIN, SHARED) == (False, [sentence])
 
 
@@ -54,7 +54,7 @@ def test_cannot_tell() -> None:
     """A command that could run anything gets none."""
     kept, (sentence,) = settled(dict(os.environ), Command(("source x && python y",), "/bin/sh"), SHARED)
     assert not kept
-    assert "does not tell which Python it runs" in sentence
+    assert "cannot find out which Python the command runs" in sentence
 
 
 def test_a_whole_card() -> None:
@@ -277,7 +277,7 @@ def test_a_program_that_may_be_there(tmp_path: Path, words: tuple[str, ...], she
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     """Once, with the nearest name; in a line too; a path is relative to the directory of the job."""
     (note,) = noted(tmp_path, "pyhton", "train.py")
-    assert "pyhton is not on the PATH now" in note
+    assert "pyhton is not on the PATH;" in note
     assert "did you mean python?" in note
     assert noted(tmp_path, "pyhton train.py", shell="/bin/sh") == [note]
     assert "./run.sh does not exist" in noted(tmp_path, "./run.sh")[0]

@@ -87,7 +87,7 @@ def test_a_job_that_company_harmed() -> None:
     apply(recent, named(5, "greedy"), Assigned("k", ("0",), "", 10.0), Started(1, 10.0), short)
     (notice,) = recent.notices()
     assert (notice.mark, notice.what) == ("again", "oom after 00:04")
-    assert notice.said == "again with 9.0G set aside; ran out of GPU memory while sharing"
+    assert notice.said == "retrying with 9.0G reserved; out of GPU memory while sharing"
 
 
 def test_successes_are_only_counted_unless_something_was_odd() -> None:
@@ -109,7 +109,7 @@ def test_attempts_that_are_made_again_are_told() -> None:
     assert isinstance(run_through(recent, patient, 2.0, code=3).state, Waiting)
     apply(recent, named(2), Assigned("k", ("0",), "", 0.0), Started(1, 1.0), Lost(1, 5.0))
     assert [(notice.mark, notice.what, notice.said) for notice in recent.notices()] == [
-        ("again", "exit 3 after 00:02", "runs again"),
+        ("again", "exit 3 after 00:02", "retrying"),
         ("again", "lost after 00:04", "runs again: its worker was killed"),
     ]
 

@@ -65,7 +65,7 @@ def test_what_can_never_run_is_refused_once_the_devices_are_known() -> None:
     built.know(devices(2))
     with pytest.raises(Impossible, match="this machine has 2") as refused:
         built.check([Listed(TRUE, COMMAND_LINE)])
-    assert refused.value.hint == "ask for less; there are 0, 1"
+    assert refused.value.hint == "request less; the GPUs are 0, 1"
 
 
 def test_limits_of_the_user_hold() -> None:

@@ -95,12 +95,12 @@ def spared(shared_failures: int, floor: int = 0, state: Waiting | Running = WAIT
 @pytest.mark.parametrize(
     ("job", "event", "words"),
     [
-        (spared(1, 9 * GIB), OWN, "ran out of GPU memory while sharing; again with 9.0G set aside"),
-        (spared(1, 9 * GIB, RUNS), OWN, "ran out of GPU memory while sharing; now with 9.0G set aside"),
-        (spared(2, 9 * GIB), OWN, "ran out of GPU memory while sharing; next time alone"),
-        (spared(2, 9 * GIB, RUNS), OWN, "ran out of GPU memory while sharing; now alone"),
-        (spared(1), NEIGHBOURS, "GPU memory was taken by others; again with as much set aside as before"),
-        (spared(2), FAULT, "killed by an MPS fault of a job on the same GPU; next time alone"),
+        (spared(1, 9 * GIB), OWN, "out of GPU memory while sharing; retrying with 9.0G reserved"),
+        (spared(1, 9 * GIB, RUNS), OWN, "out of GPU memory while sharing; now with 9.0G reserved"),
+        (spared(2, 9 * GIB), OWN, "out of GPU memory while sharing; retrying exclusive"),
+        (spared(2, 9 * GIB, RUNS), OWN, "out of GPU memory while sharing; now exclusive"),
+        (spared(1), NEIGHBOURS, "GPU memory was taken by others; retrying with the same memory reserved"),
+        (spared(2), FAULT, "killed by an MPS fault of a job on the same GPU; retrying exclusive"),
     ],
 )
 def test_a_job_that_company_harmed(job: Job, event: Exited, words: str) -> None:
@@ -118,8 +118,12 @@ def test_the_last_mishap() -> None:
     ("event", "sizes", "words"),
     [
         (ALONE, (24, 24), "needs a larger GPU, a smaller batch, or more GPUs (-G)"),
-        (ALONE, (24, 80), "there are larger GPUs: stoker retry 1 --vram 25G"),
-        (NEIGHBOURS, (24, 24), "others on its GPU had that memory; try again alone: stoker retry 1 --vram all"),
+        (ALONE, (24, 80), "retry on a larger GPU: stoker retry 1 --vram 25G"),
+        (
+            NEIGHBOURS,
+            (24, 24),
+            "other processes on its GPU used the memory; retry on an exclusive GPU: stoker retry 1 --vram all",
+        ),
     ],
 )
 def test_what_may_help(event: Exited, sizes: tuple[int, ...], words: str) -> None:

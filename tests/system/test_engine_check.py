@@ -22,7 +22,7 @@ class TestCheck:
         outcome = background("engine", "check")
         assert outcome.code == 0, outcome.out
         assert outcome.err == ""
-        assert f"it runs (process {background.engine_process}) and answers" in outcome.out
+        assert f"running (process {background.engine_process})" in outcome.out
         assert all(line.split()[0] in ("ok", "note", "→") for line in outcome.out.splitlines())
 
     def test_a_problem_is_told_with_what_to_type(self, background: Background) -> None:
@@ -49,7 +49,7 @@ class TestCheck:
         """Options of run, submit and the rest; a mistyped one is noted."""
         background.environment |= {"STOKER_GPUS": "1", "STOKER_DEVICES": "0", "STOKER_TIME": "1h", "STOKER_OUTPUT": ""}
         outcome = background("engine", "check", STOKER_DEVICE="0")
-        assert "STOKER_DEVICE means nothing to Stoker" in outcome.out
+        assert "STOKER_DEVICE is not a variable of Stoker" in outcome.out
         assert outcome.out.count("means nothing") == 1
 
     def test_a_configuration_that_cannot_be_read(self, background: Background) -> None:

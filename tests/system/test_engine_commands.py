@@ -67,7 +67,7 @@ class TestStatus:
         outcome = background("engine", "status")
         assert outcome.code == 0
         assert outcome.err == ""
-        for text in (f"runs (process {found.pid}, {__version__})", "24.0G", "2 running, 2 waiting, 1 blocked"):
+        for text in (f"running (process {found.pid}, {__version__})", "24.0G", "2 running, 2 waiting, 1 blocked"):
             assert text in outcome.out
 
     def test_an_engine_that_does_not_answer(self, background: Background) -> None:

@@ -470,7 +470,7 @@ class TestBadInput:
             def __reduce__(self) -> tuple[Any, ...]:
                 return int, ("no number",)
 
-        with pytest.raises(stoker.JobFailed, match=r"could not be begun: ValueError: .*no number"):
+        with pytest.raises(stoker.JobFailed, match=r"could not start: ValueError: .*no number"):
             executor.submit(print, Fragile()).result(60)
 
     def test_result_that_cannot_be_read_here(self, executor: stoker.Executor) -> None:

@@ -83,7 +83,7 @@ def test_what_has_not_started(background: Background) -> None:
     (held,) = background.submit("true", held="held by you")
     outcome = background("logs", str(held))
     assert outcome.code == 4
-    assert f"stoker logs -f {held} waits for it" in outcome.err
+    assert f"to wait for it: stoker logs -f {held}" in outcome.err
     background("cancel", str(held))
     assert "never started (cancelled)" in background("logs", str(held)).err
 

@@ -259,7 +259,7 @@ class TestWithout:
         )
         outcome = stoker("run", *ONE, "--mps", "--mps-optional", "jobs", PATH=_without_mps(stoker))
         assert outcome.code == 0, outcome.err
-        assert outcome.err.count("--mps is left out: nvidia-cuda-mps-control is not on the PATH") == 1
+        assert outcome.err.count("--mps is ignored: nvidia-cuda-mps-control is not on the PATH") == 1
         assert stoker.lines("ran") == ["none", "none"]
 
     def test_only_names(self, stoker: Stoker, server: Server) -> None:

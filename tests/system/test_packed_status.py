@@ -40,7 +40,7 @@ def past_of(queue: Background, job_id: int) -> PastLine:
 
 
 def test_from_unknown_to_packed(background: Background) -> None:
-    """Work is measured alone; what waits then knows what will be set aside, and what runs tells what it holds."""
+    """Work is measured alone; what waits then knows what to be reserved, and what runs tells what it holds."""
     work = f"{SIMJOB} --memory 4G --load 30 --tqdm"
     (first,) = background.submit(f"{work} --seconds 2 --steps 20", resources=AUTO)
     (behind,) = background.submit(f"{work} --seconds 60 --steps 600", resources=AUTO, held="not yet")
@@ -58,7 +58,7 @@ def test_from_unknown_to_packed(background: Background) -> None:
     assert (running.reserved_bytes, running.peak_vram_bytes) == (PREDICTED, 4 * GIB)
     assert running.speed is not None
     assert running.speed > 0.2  # the machine of a test may be busy
-    assert "4.6G are set aside, uses 4.0G now" in screen(background, "status", str(beside))
+    assert "4.6G reserved, 4.0G in use" in screen(background, "status", str(beside))
     assert "(together " in screen(background, "gpus")
 
 
@@ -87,15 +87,15 @@ def test_want_of_memory(background: Background) -> None:
     waiting = line_of(background, greedy)
     size = size_text(waiting.reserved_bytes)
     assert waiting.why.startswith(f"needs {size}; ")
-    assert waiting.why.endswith(f"; ran out of GPU memory while sharing; again with {size} set aside")
+    assert waiting.why.endswith(f"; out of GPU memory while sharing; retrying with {size} reserved")
     background("cancel", str(large))
     background.wait_over(greedy)
     story = details_of(background, greedy)
     assert [attempt.reserved_bytes for attempt in story.attempts] == [3 * GIB, waiting.reserved_bytes]
     assert story.attempts[0].vram_curve
     details = [event.detail for event in story.events if event.event in ("assigned", "exited")]
-    assert details[0] == "GPU 0, 3.0G set aside"
-    assert details[1].startswith("ran out of GPU memory while sharing; again with ")
+    assert details[0] == "GPU 0, 3.0G reserved"
+    assert details[1].startswith("out of GPU memory while sharing; retrying with ")
     assert details[3] == "done"
     assert past_of(background, greedy).reserved_bytes == waiting.reserved_bytes
 

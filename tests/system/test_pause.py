@@ -22,7 +22,7 @@ def test_a_waiting_job(background: Background) -> None:
     background.wait_word("running", busy)
     assert background("hold", str(waiting)).out == f"held {waiting}\n"
     assert background.job(waiting).state == OnHold(background.job(waiting).state.since, "held by you")  # type: ignore[union-attr]
-    assert background("pause", str(waiting)).out == f"{waiting} is held already\n"
+    assert background("pause", str(waiting)).out == f"already held: {waiting}\n"
     background.open_gate("gate")
     background.wait_over(busy)
     assert background.word(waiting) == "held"
@@ -78,7 +78,7 @@ def test_the_queue(background: Background) -> None:
     """A paused queue starts nothing, not even under another engine, until it is resumed."""
     (running,) = background.submit(until("gate"))
     background.wait_word("running", running)
-    assert background("pause", "--queue").out == "paused the queue; 1 running job goes on\n"
+    assert background("pause", "--queue").out == "paused the queue (1 running job not affected)\n"
     assert background("pause", "--queue").out == "the queue is already paused\n"
     background.kill_engine()
     (waiting,) = background.submit("touch ran")
@@ -100,14 +100,14 @@ def test_a_gpu(background: Background) -> None:
     device = state.devices[0]  # type: ignore[union-attr]
     label = "0" if "0" in device else "1"
     outcome = background("pause", "--gpu", label)
-    assert outcome.out == f"GPU {label} takes no new jobs; {first} goes on there until the end\n"
+    assert outcome.out == f"GPU {label} drained: no new jobs ({first} keeps running)\n"
     assert background("pause", "--gpu", label).out == f"GPU {label} is already drained\n"
     background.open_gate("gate")
     background.wait_over(first, second)
     later = background.submit("echo $STOKER_GPU_IDS", "echo $STOKER_GPU_IDS", "echo $STOKER_GPU_IDS")
     background.wait_over(*later)
     assert {background.log(job_id).strip() for job_id in later} == {"1" if label == "0" else "0"}
-    assert background("resume", "--gpu", label).out == f"GPU {label} takes jobs again\n"
+    assert background("resume", "--gpu", label).out == f"GPU {label} is in use again\n"
     assert background("resume", "--gpu", label).out == f"GPU {label} was not drained\n"
 
 
@@ -143,7 +143,7 @@ def test_json(background: Background) -> None:
     (held,) = background.submit("true", held="held by you")
     value = json.loads(background("pause", "--queue", str(held), "--json").out)
     assert value["notes"] == ["paused the queue"]
-    assert [job["said"] for job in value["jobs"]] == [f"{held} is held already"]
+    assert [job["said"] for job in value["jobs"]] == [f"already held: {held}"]
 
 
 def test_what_a_dead_run_left(background: Background) -> None:
@@ -168,7 +168,7 @@ def test_what_a_dead_run_lost(background: Background) -> None:
     background.start_engine()
     background.wait_word("waiting", 1)
     background.open_gate("gate")
-    assert background("resume", "all").out == "1 goes on in the queue; the run that had it is gone\n"
+    assert background("resume", "all").out == "moved 1 into the queue (its 'stoker run' was interrupted)\n"
     assert background("wait", "1").code == 0
     assert len(background.lines("starts")) == 2
 
@@ -198,7 +198,7 @@ def test_nothing_to_do(background: Background) -> None:
 def test_a_range_of_gpus(background: Background) -> None:
     """GPUs can be given as ids are."""
     background.start_engine()
-    assert background("pause", "--gpu", "0-1").out.count("takes no new jobs") == 2
-    assert background("resume", "--gpu", "0-1").out.count("takes jobs again") == 2
+    assert background("pause", "--gpu", "0-1").out.count("drained: no new jobs") == 2
+    assert background("resume", "--gpu", "0-1").out.count("is in use again") == 2
     assert background("pause", "--gpu", "1-0").code == 2
     assert "no device '2'" in background("pause", "--gpu", "0-7").err

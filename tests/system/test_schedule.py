@@ -129,7 +129,7 @@ def test_options(machine: ScheduleMachine, words: list[str], printed: str) -> No
     """Each option does what its document says, without a word on standard error."""
     machine.program("show", 'for word; do echo "<$word>"; done')
     code, out, err = machine.schedule(*words)
-    assert (code, err.replace("schedule: warning: a preferred GPU is not there; they are 0 to 3\n", "")) == (0, "")
+    assert (code, err.replace("schedule: warning: a preferred GPU does not exist; GPUs are 0 to 3\n", "")) == (0, "")
     assert printed in out
     assert "waiting" not in out
     assert ("total time" in out) == ("-v" in words and "--" not in words)

@@ -127,7 +127,7 @@ def test_models_come_from_a_file(stoker: Stoker, trace: str) -> None:
         (["large.csv", "--gpus", "2x24G"], "1 job left out: more than 24.0G on a GPU needed"),
         ([], "need exactly one trace to replay"),
         (["trace.csv", "--sample"], "need exactly one trace to replay"),
-        (["trace.csv", "--from", "99"], "no job of trace.csv is left: it has 60 jobs"),
+        (["trace.csv", "--from", "99"], "no job of trace.csv is selected: it has 60 jobs"),
         (["trace.csv", "--gpus", "lots"], "'lots' is not a description of simulated GPUs"),
         (["trace.csv", "--gpus", "0x24G"], "'0x24G' is not a description of simulated GPUs"),
         (["trace.csv", "--gpus", "999x24G,999x24G"], "are 1,998 GPUs"),

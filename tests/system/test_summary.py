@@ -33,7 +33,7 @@ def test_memory_in_a_run(stoker: Stoker) -> None:
     ]
     done = stoker("run", "--sim", "1x24G", "--vram", "4G", "-", stdin="\n".join(lines))
     assert "start #1 gpu=0 mem=4.0G" in done.err
-    assert "ran out of GPU memory while sharing; again with" in done.err
+    assert "out of GPU memory while sharing; retrying with" in done.err
     assert done.code == 0, done.err
     assert "packing saved up to 00:0" in done.err
     done = stoker("run", "--sim", "1x24G", "-", stdin=f"{SIMJOB} --memory 30G\n")

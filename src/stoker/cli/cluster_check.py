@@ -49,11 +49,11 @@ def check_release(reply: Reply) -> Iterator[Verdict]:
     """Whether Slurm's commands are here, and their release."""
     version = parse_version(reply.out)
     if version is None:
-        text = f"sbatch does not work here: {reply.error or reply.out.strip() or 'it says nothing'}"
+        text = f"sbatch does not work: {reply.error or reply.out.strip() or 'no output'}"
         yield problem(text, "log in where Slurm's commands work; or see PATH and conf")
     elif version[:2] < TESTED:
         told = f"Slurm {version_text(version)} is older than any release that Stoker was tried with"
-        yield note(told, f"it was tried with {version_text(TESTED)}; watch the first jobs")
+        yield note(told, f"it was tried with {version_text(TESTED)}; please report problems")
     else:
         yield ok(f"Slurm {version_text(version)}")
 
@@ -62,7 +62,7 @@ def check_limits(text: str) -> Iterator[Verdict]:
     """Numbers of the controller that shape how jobs are handed over."""
     limits = parse_config(text)
     if limits.max_array is not None and limits.max_array < 2:
-        yield note("arrays are off (MaxArraySize), so every job is a separate sbatch", "expect slower submits")
+        yield note("arrays are off (MaxArraySize), so every job is a separate sbatch", "submits are slower")
     elif limits.max_array is not None:
         yield ok(f"arrays of up to {limits.max_array - 1} tasks; longer ones become several")
     if limits.min_job_age is not None:

@@ -243,7 +243,7 @@ def _leases_left(subject: Subject, store: Store) -> Iterator[Verdict]:
         for name, lease in view.leases.items():
             if name not in known and lease.owner == owner_name(os.geteuid()):
                 devices = ", ".join(claim.name for claim in lease.claims)
-                text = f"a lease of yours on {devices} ({lease.what}) belongs to no job of this queue"
+                text = f"your lease on {devices} ({lease.what}) belongs to no job of this queue"
                 yield note(text, f"if you do not use it, check process {lease.pid} and its children")
 
 

@@ -133,7 +133,7 @@ class Waits:
     def _text(self, run: Foreground, job: Job) -> str:
         now, reason = time.time(), run.engine.reason(job)
         clock = partial(clock_text, now=now)
-        why = "nothing is free" if reason is None else sentence(reason, clock, run.store.shown_id)
+        why = "no free GPU" if reason is None else sentence(reason, clock, run.store.shown_id)
         when = "" if self._start is None else f" until about {clock(self._start)}"
         return f"stoker: waiting{when} (Ctrl-C to stop waiting): {printable(why)}"
 

@@ -105,7 +105,9 @@ def _sum_up(run: Foreground, slots: Sequence[str]) -> None:
     if tally.failed:
         _say(f"{tally.failed} of {count_text(tally.given + tally.unusable, 'command')} failed")
     if left := run.engine.waiting:
-        again = f"stoker run --resume -o - {_newer_spelling(slots)} with the same list, here, runs what is missing"
+        again = (
+            f"stoker run --resume -o - {_newer_spelling(slots)} with the same list and in this directory runs the rest"
+        )
         _say(f"{count_text(left, 'command')} not started and removed from the queue; {again}")
 
 

@@ -277,7 +277,7 @@ def _check_own(seen: Seen[Lease], contents: bytes) -> None:
     mine = f"{os.geteuid()}."
     count = sum(name.startswith(mine) for name in seen.found)
     if count >= OWNER_FILES or seen.sizes.get(os.geteuid(), 0) + len(contents) > OWNER_BYTES:
-        raise LedgerUnusable(f"you hold {count:,} leases, as many as a user can", "wait until some of your jobs end")
+        raise LedgerUnusable(f"you hold {count:,} leases, the limit per user", "wait until some of your jobs end")
 
 
 def _persist(directory: int, name: str, contents: bytes) -> int:

@@ -179,8 +179,8 @@ def _converted(name: str, raw: object, place: str) -> object:
         except msgspec.ValidationError as error:
             problem = problem or error
     match = re.search(r"Expected `(\w+)", str(problem))
-    kind = _KINDS.get(match[1], match[1]) if match else "what it takes"
-    raise UsageError(f"{place} is {setting_text(raw)!r}, not {kind}", "see stoker submit --help for what it takes")
+    kind = _KINDS.get(match[1], match[1]) if match else "a valid value"
+    raise UsageError(f"{place} is {setting_text(raw)!r}, not {kind}", "see stoker submit --help for its values")
 
 
 def _as_text(raw: object) -> object:
@@ -363,7 +363,7 @@ def _of_file(settings: Settings) -> dict[Name, Value]:
         if key != "defaults" and settings.project:
             header = _defaults_header(settings)
             raise UsageError(
-                f"{place}: {key} cannot be set for one project, because one engine serves all of yours",
+                f"{place}: {key} cannot be set for one project, because one engine serves all your projects",
                 f"set it in ~/.config/stoker/config.toml; here only job options under {header} count",
             )
         if key in KEYS:

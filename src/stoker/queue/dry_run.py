@@ -200,7 +200,7 @@ def pick_devices(knowledge: Knowledge, resources: Resources) -> tuple[Device, ..
     if decided.starts:
         return tuple(knowledge.devices[device_id] for device_id in decided.starts[0].devices)
     reason = decided.reason(asking)
-    why = "nothing is free" if reason is None else sentence(reason, knowledge.clock, knowledge.store.shown_id)
+    why = "no free GPU" if reason is None else sentence(reason, knowledge.clock, knowledge.store.shown_id)
     if isinstance(reason, NeverFits):
         raise Impossible(why, "see stoker gpus")
     raise NotFree(why, "submit instead, to wait for a free GPU: stoker submit")

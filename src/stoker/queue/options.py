@@ -30,7 +30,7 @@ PAST_SECONDS = 60.0
 _YES = ("true", "yes", "on")
 _NO = ("false", "no", "off")
 _WITHOUT_MPS = "leave out --mps; where it is configured, --mps=off"
-_CODE = re.compile(r"\d{1,3}", re.ASCII)
+_CODE = r"(?a)\d{1,3}"
 
 
 class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -282,7 +282,7 @@ def parse_retry_on(text: str) -> tuple[str, ...]:
     """Results and exit codes after which to retry: `oom,timeout,75`."""
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
-        if word not in RETRY_RESULTS and not (_CODE.fullmatch(word) and 1 <= int(word) <= 255):
+        if word not in RETRY_RESULTS and not (re.fullmatch(_CODE, word) and 1 <= int(word) <= 255):
             what = f"{word!r} is neither a result nor an exit code" if word else f"{text!r} contains an empty item"
             raise UsageError(f"--retry-on: {what}", f"name {', '.join(RETRY_RESULTS)} or codes from 1 to 255")
     return tuple(dict.fromkeys(words))

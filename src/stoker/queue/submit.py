@@ -417,14 +417,14 @@ def _refuse_impossible(spec: JobSpec, snapshot: Snapshot, policy: Policy) -> Non
     resources, devices = spec.resources, snapshot.devices
     impossible = never_fits(resources, devices) or never_within_limits(resources.gpus, devices, policy)
     if impossible:
-        raise Impossible(impossible, f"request less; there {machine_text(devices)}")
+        raise Impossible(impossible, f"request less; the {machine_text(devices)}")
 
 
 def machine_text(devices: Sequence[Device]) -> str:
-    """What the machine has: `are 0, 1 (A100, 40.0G)`."""
+    """What the machine has: `GPUs are 0, 1 (A100, 40.0G)`."""
     labels: dict[str, list[str]] = {}
     for device in devices:
         size = size_text(device.memory) if device.memory else ""
         labels.setdefault(" ".join(filter(None, (device.model, size))), []).append(device.label)
     kinds = [", ".join(dict.fromkeys(names)) + (f" ({kind})" if kind else "") for kind, names in labels.items()]
-    return ("is " if len(devices) == 1 else "are ") + "; ".join(kinds)
+    return ("GPU is " if len(devices) == 1 else "GPUs are ") + "; ".join(kinds)

@@ -39,15 +39,15 @@ def chosen(devices: tuple[Device, ...], count: int, *ranks: float) -> list[str] 
         (a_need(1), (), "needs 1 GPU; this machine has none"),
         (a_need(1, gib=48), MIXED, "needs 48.0G on a GPU; the largest has 24.0G"),
         (a_need(2, gib=20), MIXED, "needs 2 GPUs of 20.0G; this machine has 1"),
-        (a_need(1, allowed=["7"]), simulated(24, 24, 24), "no device 7 here; there are 0, 1, 2"),
+        (a_need(1, allowed=["7"]), simulated(24, 24, 24), "no device 7; known devices: 0, 1, 2"),
         (a_need(3, allowed=["0", "1"]), FOUR, "needs 3 GPUs; 2 are allowed"),
         (a_need(2, allowed=["0"]), FOUR, "needs 2 GPUs; 1 is allowed"),
         (a_need(2), declared("0", "0"), "needs 2 GPUs; this machine has 1"),
-        (Resources(model="a100"), declared("0"), "needs a GPU of the type 'a100'; there are none of known type"),
+        (Resources(model="a100"), declared("0"), "needs a GPU of type 'a100'; available: none of known type"),
         (
             Resources(model="a100"),
             (msgspec.structs.replace(FOUR[0], model="NVIDIA A40"),),
-            "needs a GPU of the type 'a100'; there are NVIDIA A40",
+            "needs a GPU of type 'a100'; available: NVIDIA A40",
         ),
     ],
 )

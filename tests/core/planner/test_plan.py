@@ -139,7 +139,7 @@ def test_required_devices_are_waited_for_and_the_others_are_any() -> None:
     assert where(plan(a_queue(job), [], FOUR, [], Policy(), 0.0)) == {1: "2 0"}
     blocked = plan(a_queue(job), [], FOUR, [a_lease("2")], Policy(), 0.0)
     assert (where(blocked), blocked.reason(job)) == ({}, Leased("2", "alice", "train.py"))
-    assert plan(a_queue(job), [], TWO, [], Policy(), 0.0).reason(job) == NeverFits("no device 2 here; there are 0, 1")
+    assert plan(a_queue(job), [], TWO, [], Policy(), 0.0).reason(job) == NeverFits("no device 2; known devices: 0, 1")
 
 
 def test_preferred_devices_come_first_and_in_their_order() -> None:

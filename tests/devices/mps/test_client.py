@@ -164,7 +164,7 @@ def test_not_permitted(bench: Bench) -> None:
         bench.directory, 'case "$*" in *query*) echo Default;; *) echo "Insufficient Permissions"; exit 4;; esac'
     )
     client = bench.client(exclusive=True)
-    assert client.note == f"the compute mode of {GPU} stays as it is: Insufficient Permissions"
+    assert client.note == f"cannot change the compute mode of {GPU}: Insufficient Permissions"
     os.close(client.lock)
     bench.wait_stopped()
     assert "DEFAULT" not in (bench.directory / "asked").read_text()

@@ -145,7 +145,7 @@ def _text_in_a_file(prefix: str, text: str) -> Iterator[str]:
 def _open_editor(path: str) -> None:
     chosen = os.environ.get("VISUAL") or os.environ.get("EDITOR") or shutil.which("vi") or shutil.which("nano")
     if not chosen:
-        raise UsageError("there is no editor", "set EDITOR, or give options such as --priority 5")
+        raise UsageError("no editor found", "set EDITOR, or give options such as --priority 5")
     try:
         code = subprocess.run([*shlex.split(chosen), path], check=False).returncode
     except (OSError, ValueError) as error:

@@ -138,7 +138,7 @@ def _values(parameters: Mapping[str, Any]) -> list[Any]:
         raise _explained(TypeError("test_config is a list of dictionaries"), f"{parameters!r} is none")
     for key, values in parameters.items():
         if not isinstance(values, Iterable):
-            why = f"the values to test for {key!r} are no list but {values!r}"
+            why = f"the values to test for {key!r} are not a list but {values!r}"
             raise _explained(TypeError(why), f"write {key!r}: [{values!r}]")
         if isinstance(values, str) and len(values) > 1:
             text = (

@@ -87,7 +87,7 @@ class Packer:
         what = f"instance {given['test_config_string']!r} cannot be sent to another process"
         hint = "define class and parameters at the top of a file that is imported"
         if self._alone:
-            raise StokerError(f"{what}: {why}", f"{hint}: another Python can read nothing else")
+            raise StokerError(f"{what}: {why}", f"{hint}: another Python can read only that")
         try:
             cloudpickle = importlib.import_module("cloudpickle")
         except ImportError:

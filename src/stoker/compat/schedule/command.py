@@ -63,7 +63,7 @@ _OPEN = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _EXAMPLES = """\
 examples:
   schedule "train.py foo --bar 5" --forced_gpu 2 --verbose    start the task as soon as GPU 2 is free
-  schedule -i 5 3 4                                           there are 5 GPUs; 3 and 4 are left alone
+  schedule -i 5 3 4                                           there are 5 GPUs; 3 and 4 are not used
   schedule -s                                                 which GPUs are free
 
 The task finds its GPU in the variable GPU, as cuda2. Ctrl-C asks once, then stops the task, then kills it.
@@ -325,7 +325,7 @@ def _run_task(request: Request, info: InfoFile, devices: NumberedDevices) -> int
 def _resources(request: Request, devices: NumberedDevices) -> Resources:
     count = len(devices.ids)
     if request.gpus < 1 or request.gpus < len(request.forced):
-        raise UsageError(f"{count_text(request.gpus, 'GPU')} cannot be", "ask for as many as are forced, or more")
+        raise UsageError(f"{count_text(request.gpus, 'GPU')} cannot be", "request at least as many as are forced")
     if request.gpus > count:
         raise Impossible(
             f"the task needs {request.gpus} GPUs and there are {count}", "set the number with: schedule -i N"

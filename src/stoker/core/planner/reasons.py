@@ -227,8 +227,9 @@ def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = 
     """The sentence of a reason; `moment` formats a time in the local zone, `name` a job id as users type it."""
     match reason:
         case Crowded(needed, free, first, unmeasured):
-            exclusive = " to itself (measuring memory)" if unmeasured else ""
-            return f"needs {count_text(needed, 'GPU')}{exclusive}; {free or 'none'} free{_ends_first(first, name)}"
+            gpus = count_text(needed, "GPU")
+            needs = f"first run needs {gpus} to itself (measuring memory)" if unmeasured else f"needs {gpus}"
+            return f"{needs}; {free or 'none'} free{_ends_first(first, name)}"
         case MemoryShort(needed, most_free, device, first):
             most = f"most free is {size_text(most_free)} (GPU {device})"
             return f"needs {size_text(needed)}; {most}{_ends_first(first, name)}"

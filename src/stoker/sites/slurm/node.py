@@ -70,7 +70,8 @@ class TaskWorker(Worker):
         if isinstance(record, journal.AttemptStarted):
             line = line[:-1] + f" {self._where}\n".encode()
         os.pwrite(self._journal, line, self._offset)
-        os.fsync(self._journal)
+        if not isinstance(record, journal.Born):  # nobody on another machine needs to know the process
+            os.fsync(self._journal)
         self._offset += len(line)
 
     def _was_ended_by_slurm(self, end: journal.AttemptExited) -> bool:

@@ -36,7 +36,7 @@ def test_everything_goes_by_the_script(tmp_path: Path) -> None:
     jobs = msgspec.json.decode(done.stdout)["jobs"]
     assert {job["state"] for job in jobs} == {"done", "failed", "oom", "timeout", "cancelled"}
     assert len(jobs) == len(SCRIPT)
-    assert "everything went as the demonstration should" in done.stderr
+    assert "everything went as planned" in done.stderr
     assert "on four simulated GPUs" in done.stderr.splitlines()[0]
     assert "greedy (ran out of GPU memory while sharing; again with" in done.stderr
 

@@ -578,7 +578,7 @@ def test_class_in_a_notebook_without_cloudpickle(lab: Lab) -> None:
     program = "import sys; sys.modules['cloudpickle'] = None\n" + IN_MAIN.format(guard="")
     code, _, errors = lab.python("-c", program)
     assert code == 1
-    assert "cannot be sent to another process: it is defined in no file" in errors
+    assert "cannot be sent to another process: it is not defined in a file" in errors
     assert "define class and parameters at the top of a file that is imported" in errors
     assert not (lab.directory / "results").exists()
 

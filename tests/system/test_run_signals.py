@@ -96,8 +96,8 @@ def test_the_second_stops_running_jobs(stoker: Stoker) -> None:
 @pytest.mark.parametrize(
     "steps",
     [
-        [(SIGINT, "press again to stop them"), (SIGINT, "once more kills at once"), (SIGINT, "1 cancelled")],
-        [(SIGTERM, "once more kills at once"), (SIGTERM, "1 cancelled")],
+        [(SIGINT, "press again to stop them"), (SIGINT, "press again to kill at once"), (SIGINT, "1 cancelled")],
+        [(SIGTERM, "press again to kill at once"), (SIGTERM, "1 cancelled")],
     ],
 )
 def test_the_last_kills_them(stoker: Stoker, steps: list[tuple[Signals, str]]) -> None:

@@ -190,7 +190,7 @@ def test_an_editor_that_changes_nothing(background: Background) -> None:
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("s/^priority = 0/priority = high/", "that is no TOML"),
+        ("s/^priority = 0/priority = high/", "not valid TOML"),
         ('s/^priority = 0/priority = "high"/', "is not a number"),
         ("s/^priority/priorty/", "did you mean priority?"),
         ('s/^time = ""/time = "soon"/', "soon"),

@@ -46,7 +46,7 @@ class TestStatus:
         background.submit("true", held="held by you", start=False)
         outcome = background("engine", "status")
         assert outcome.code == 3
-        assert "none runs" in outcome.out
+        assert "not running" in outcome.out
         assert "stoker engine start" in outcome.out
         assert "0 running, 2 waiting, 1 blocked" in outcome.out
         assert str(background.paths.log) in outcome.out
@@ -185,7 +185,7 @@ class TestStart:
         outcome = background("engine", "start")
         assert (outcome.code, outcome.err) == (0, f"the engine is already running (process {pid})\n")
         assert background.engine_process == pid
-        assert "it goes on as it was" in background("engine", "start", "--max-use", "1").err
+        assert "it keeps its settings" in background("engine", "start", "--max-use", "1").err
 
     def test_flags_hold_for_the_engine(self, background: Background) -> None:
         """--max-use 1 leaves the second GPU alone."""

@@ -116,7 +116,7 @@ def test_a_gpu_that_is_not_there(background: Background) -> None:
     outcome = background("pause", "--gpu", "7")
     assert outcome.code == 5
     assert "no device '7' on this machine" in outcome.err
-    assert "there are 0, 1" in outcome.err
+    assert "known devices: 0, 1" in outcome.err
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])
@@ -192,7 +192,7 @@ def test_nothing_to_do(background: Background) -> None:
     for verb in ("pause", "resume"):
         outcome = background(verb, "all")
         assert (outcome.code, outcome.out) == (0, "")
-        assert "nothing" in outcome.err
+        assert "stoker: no " in outcome.err
 
 
 def test_a_range_of_gpus(background: Background) -> None:

@@ -127,7 +127,7 @@ def measured(background: Background, job: int) -> bool:
     [
         ([], "or use --failed"),
         (["1", "--since", "1h"], "--since is for --failed"),
-        (["1", "--vram", "+20%"], "whole GPUs already"),
+        (["1", "--vram", "+20%"], "already has whole GPUs"),
         (["1", "--vram", "lots"], "lots"),
         (["1", "--vram", "0"], "greater than 0"),
         (["1", "--vram", "12"], "write 12G"),

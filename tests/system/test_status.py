@@ -363,7 +363,7 @@ def test_the_table_without_a_terminal(background: Background) -> None:
     assert background("status").out.startswith("ID\tST\t")
     assert background("status", "--plain", "--color", "always").out.startswith("ID\tST\t")
     assert background("status", "--plain", "--table").code == 2
-    assert "that ended" in background("history", "--table", STOKER_OUTPUT="json").out
+    assert "finished jobs" in background("history", "--table", STOKER_OUTPUT="json").out
 
 
 def test_a_filter_chooses_jobs_and_counts(background: Background) -> None:

@@ -9,18 +9,18 @@ STAMP := $(VENV)/.made
 .PHONY: help schema reference demo test check faults format bench picture clean
 
 help:
-	@echo "make demo    run the demonstration on four simulated GPUs (about 20 s)"
+	@echo "make demo    show Stoker on four simulated GPUs (about 20 s, after the installation)"
 	@echo "make test    run the tests"
-	@echo "make check   format check, lint, types, tests: what CI runs"
-	@echo "make faults  ten minutes of injected faults: kills, full disks, failing system calls, damaged files and more"
-	@echo "make format  let ruff mend layout and imports"
-	@echo "make bench   side-by-side measurements against other programs"
+	@echo "make check   run format check, lint, type check and tests, as CI does"
+	@echo "make faults  inject faults for ten minutes: kills, full disks, failing system calls, damaged files and more"
+	@echo "make format  format the code and fix imports (ruff)"
+	@echo "make bench   measure Stoker side by side with other programs"
 	@echo "make schema  write docs/schema from the code"
 	@echo "make reference  write docs/reference.md from the code"
-	@echo "make picture  draw docs/picture.svg anew from a real run"
-	@echo "make clean   remove .venv and everything that was built"
+	@echo "make picture  draw docs/picture.svg and docs/status.svg from real runs"
+	@echo "make clean   remove .venv and all build products"
 
-# The product alone, which is all that the demonstration needs.
+# The product alone; the demonstration needs no development tools.
 $(PRODUCT): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Stoker needs Python 3.11 or newer; name one: make PYTHON=python3.12 ..." >&2; exit 1; }

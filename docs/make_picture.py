@@ -1,4 +1,4 @@
-"""Draws the pictures of the README from real runs: the live display of a list, and the screen of the queue."""
+"""Draw the pictures of the README from real runs: the live display of a list, and the screen of the queue."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from stoker.store.paths import find_paths
 WIDTH, HEIGHT = 110, 30
 EXAMPLES = Path(__file__).parents[1] / "examples"
 _OUTSIDE_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
-"""A picture in a document must not load anything from elsewhere."""
+"""A picture in a document must not load external files."""
 
 
 class Photographer:
-    """A view that keeps the moment in which the display has most to show."""
+    """A view that keeps the frame with the most to show."""
 
     interval: float | None = 0.2
 
@@ -51,25 +51,25 @@ class Photographer:
         self.lines: list[Line] = []
 
     def happened(self, job_event: JobEvent) -> None:
-        """Remember it for the next picture."""
+        """Remember the event for the next frame."""
         self._recent.note(job_event)
 
     def refresh(self, run: Foreground) -> None:
-        """Keep the picture if it is better than those before."""
+        """Keep the frame if it is better than the best so far."""
         status = self._reader.read(run, self._recent)
         if worth(status) > self._best:
             self._best = worth(status)
             self.lines = render_run(status, WIDTH, HEIGHT)
 
     def say(self, text: str) -> None:
-        """Nothing that is said is in the picture."""
+        """Messages are not in the picture."""
 
     def close(self) -> None:
         """Nothing to undo."""
 
 
 def worth(status: RunStatus) -> int:
-    """How much there is to see: jobs whose end is known count most, and so do reasons for being idle."""
+    """How much a frame shows: jobs with a known end and reasons for idle GPUs count most."""
     spans = [(job.seconds, job.expected_end, job.started) for job in status.jobs]
     parts = [ran / (end - start).total_seconds() for ran, end, start in spans if ran and end and start]
     halfway = [part for part in parts if 0.3 < part < 0.7]
@@ -78,7 +78,7 @@ def worth(status: RunStatus) -> int:
 
 
 def photograph(state: str) -> list[Line]:
-    """The lines of the best frame of a demonstration whose state lives in the directory."""
+    """The lines of the best frame of a demonstration with its state in this directory."""
     request = Request(options=JobOptions(), demo=True)
     paths = find_paths({"STOKER_STATE": state}, socket.gethostname(), simulated=True)
     jobs = demo_jobs()
@@ -134,11 +134,11 @@ def queue_screen(state: str) -> list[Line]:
 
 
 def picture(lines: list[Line], title: str = "stoker run --demo") -> str:
-    """The lines as an SVG that needs nothing from elsewhere."""
+    """The lines as an SVG without external files."""
     console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True, color_system="standard")
     console.print(drawing(lines))
     exported = console.export_svg(title=title, unique_id=title.replace(" ", ""))
-    # Without the attribute some programs that show SVG swallow the blanks before a word.
+    # Without the attribute some SVG viewers remove the blanks before a word.
     return _OUTSIDE_FONTS.sub("", exported).replace("<svg ", '<svg xml:space="preserve" ', 1)
 
 

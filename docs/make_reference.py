@@ -1,4 +1,4 @@
-"""Write docs/reference.md from the code: commands with their options, job options, variables and exit codes."""
+"""Write docs/reference.md from the code: commands with their options, variables, exit codes, and a glossary."""
 
 from __future__ import annotations
 
@@ -30,11 +30,33 @@ JOB_VARIABLES = {
     "STOKER_GROUP": "Its group, if it has one.",
     "STOKER_ARRAY_ID": "Number of the array.",
     "STOKER_ARRAY_INDEX": "Index of the task.",
-    "STOKER_WORK_DIR": "Directory in which the job was submitted.",
+    "STOKER_WORK_DIR": "Working directory of the job.",
     "STOKER_PARAMS": "Parameters of the job as JSON, if it has any.",
     "STOKER_REPORT": "File for reports ([python.md](python.md)).",
     "STOKER_SCRIPT": "Path of a submitted script; the job runs a copy.",
     "STOKER_ALLOCATION": "GPUs and memory of the job, for schedulers that run inside it.",
+}
+
+
+GLOSSARY = {
+    "job": "A command with its options (GPUs, memory, time limit ...) in the queue. It has an id.",
+    "attempt": "One run of a job. A retry is a new attempt of the same job.",
+    "array": "Many tasks of one command that differ in an index. Task 3 of array 12 is `12.3`.",
+    "batch": "Jobs that were submitted together: a list, or an array. `--notify` sends one message per batch.",
+    "reserved": "GPU memory kept for a job for its whole run, used or not; or free GPUs kept for a waiting job.",
+    "exclusive": "No other job shares the GPU. The default without `--vram`.",
+    "co-tenant": "Another job on the same GPU.",
+    "kind of work": "Runs of one command that differ only in seeds, rates, names and the like. Stoker learns per kind.",
+    "engine": "The background process of a user that starts jobs. It starts automatically and exits when idle.",
+    "worker": "A small process that starts one job after another, records exit codes, and outlives the engine.",
+    "ledger": "Directory of lock files through which the engines of all users coordinate.",
+    "lease": "Entry in the ledger: these GPUs, or this memory on them, are taken. It ends with its processes.",
+    "fair share": "Users who used less GPU time lately go first.",
+    "drained": "A GPU that finishes its jobs and gets no new ones (`stoker pause --gpu 2`).",
+    "quarantined": "A GPU that gets no jobs: memory is still in use, although no process is visible.",
+    "foreign process": "A process on a GPU that Stoker did not start.",
+    "held": "A waiting job that a user paused (`stoker pause ID`).",
+    "lost": "An attempt whose worker was killed, or whose machine went down.",
 }
 
 
@@ -81,6 +103,12 @@ def reference() -> str:
             *(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()),
             "",
             "`stoker run -- COMMAND`, `stoker wait ID` and `stoker logs -f ID` exit with the code of the job.",
+            "",
+            "## Glossary",
+            "",
+            "| term | meaning |",
+            "|---|---|",
+            *(f"| {term} | {meaning} |" for term, meaning in GLOSSARY.items()),
             "",
         ]
     )

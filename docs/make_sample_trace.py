@@ -1,8 +1,8 @@
 """Write the sample trace of `stoker simulate --sample`: three weeks of a made-up group of eight users.
 
-Nothing is copied from a real trace. As in published ones, most jobs are short and take one GPU, a few long and wide
-ones take much of the GPU-time, jobs come in the daytime, and most are further runs of a program, whose lengths are
-log-normal (s = 0.6).
+Nothing is copied from a real trace. As in published traces, most jobs are short and use one GPU, a few long and wide
+jobs use much of the GPU time, jobs arrive in the daytime, and most jobs repeat a program, with log-normal durations
+(s = 0.6).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROGRAMS = (
 
 
 def sample() -> str:
-    """The whole file."""
+    """The text of the file."""
     random = Random(12)  # noqa: S311 - not a secret
     rows = sorted(_row(random) for _ in range(JOBS))
     return "\n".join(["submit,duration,gpus,user,vram,load,name", *(",".join(map(str, row)) for row in rows), ""])

@@ -29,11 +29,11 @@ TYPES = {
     "submit-plan-1": "stoker.cli.views.dry_run:SubmitPlan",
     "wait-1": "stoker.cli.commands.wait:Waited",
 }
-"""Names of the schemas, and the types that are printed."""
+"""Names of the schemas and the types of the printed values."""
 
 
 def schema_text(place: str) -> str:
-    """The schema of a type, as the file holds it."""
+    """The schema of a type, as text of its file."""
     module, _, name = place.partition(":")
     return json.dumps(msgspec.json.schema(getattr(importlib.import_module(module), name)), indent=2) + "\n"
 

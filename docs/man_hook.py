@@ -12,7 +12,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class ManPages(BuildHookInterface):  # type: ignore[type-arg]
-    """Writes the pages to a temporary directory, and installs them where `man` looks."""
+    """Write the pages to a temporary directory and install them where `man` finds them."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Write the pages before the wheel is built; an editable install needs none."""

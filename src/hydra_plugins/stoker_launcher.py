@@ -20,6 +20,8 @@ class StokerConf:
     max_parallel: int | None = None
     gpus: int | None = None
     vram: str | None = None
+    cluster: str | None = None
+    nodes: int | None = None
     on: Any = None
     prefer: Any = None
     gpu_type: str | None = None

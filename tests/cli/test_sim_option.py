@@ -11,7 +11,7 @@ from stoker.cli.commands.engine import command as engine
 from stoker.cli.main import COMMANDS, _with_command, stoker
 from stoker.cli.sim_option import SIM
 
-WITHOUT = {"simulate", "cluster", "config", "install", "completion"}
+WITHOUT = {"simulate", "cluster", "config", "install", "completion", "pilot"}
 """Commands that have no queue."""
 
 

@@ -263,6 +263,11 @@ class FakeSite:
             else:
                 self.sent.append(job_id)
 
+    cluster = ""
+
+    def recall(self, job: Job) -> None:
+        pass
+
     def drain(self) -> None:
         self.draining = True
         self.calls.append(("drain",))

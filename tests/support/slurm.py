@@ -96,8 +96,10 @@ class Slurm:
         """With SIGKILL it loses what it has not saved."""
         self._end("slurmctld", number)
 
-    def start_node(self, node: str) -> None:
-        self._launch(node, "slurmd", "-D", "-N", node)
+    def start_node(self, node: str, *wrapper: str) -> None:
+        """Start its slurmd, by a program whose words come first."""
+        program = shutil.which("slurmd", path=PATH) or "slurmd"
+        self._launch(node, *wrapper, program, "-D", "-N", node)
 
     def stop_node(self, node: str, number: int = signal.SIGTERM) -> None:
         """Jobs on the node go on."""

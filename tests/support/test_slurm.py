@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -58,8 +59,9 @@ def test_nothing_outlives_a_killed_test() -> None:
     with ending(
         subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)
     ) as process:
-        line_from(process.stdout)
+        directory = line_from(process.stdout).strip()
         started = descendants(process.pid)
         assert len(started) >= 5  # reaper, munged, slurmctld, slurmd, slurmstepd, the job
         process.kill()
     wait_until(lambda: not any(map(is_alive, started)))
+    shutil.rmtree(directory)  # a killed process removes nothing

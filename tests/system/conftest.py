@@ -2,5 +2,7 @@
 
 from support.background import background
 from support.cli import stoker
+from support.cluster import lab
+from support.slurm import slurm
 
-__all__ = ["background", "stoker"]
+__all__ = ["background", "lab", "slurm", "stoker"]

@@ -38,6 +38,7 @@ def test_everything_goes_by_the_script(tmp_path: Path) -> None:
     assert len(jobs) == len(SCRIPT)
     assert "everything went as planned" in done.stderr
     assert "on four simulated GPUs" in done.stderr.splitlines()[0]
+    assert not list((tmp_path / "state").glob("*-simulated")), "the user's simulated queue is not touched"
     assert "greedy (ran out of GPU memory while sharing; again with" in done.stderr
 
 

@@ -13,7 +13,7 @@ from stoker import __version__
 from stoker.cli.doctor import Verdict, note, ok, problem
 from stoker.core.errors import did_you_mean
 from stoker.core.settings import ClusterSettings
-from stoker.core.slurm import TESTED, NodeGroup, parse_config, parse_version, version_text
+from stoker.core.slurm import TESTED, USABLE, NodeGroup, parse_config, parse_version, version_text
 from stoker.queue.cluster_status import NO_SHARED, OTHER_SHARED, Probe, Reply, ask, partitions, probe_node
 from stoker.store.paths import NETWORK_FILE_SYSTEMS, file_system_of
 
@@ -88,7 +88,7 @@ def check_partition(name: str, groups: list[NodeGroup]) -> Iterator[Verdict]:
 
 
 def _nodes(name: str, groups: list[NodeGroup]) -> Iterator[Verdict]:
-    usable = [group for group in groups if group.responds and group.state in ("idle", "mix", "alloc", "comp")]
+    usable = [group for group in groups if group.responds and group.state in USABLE]
     total, good = (sum(group.nodes for group in some) for some in (groups, usable))
     gpus = sum(group.nodes * group.gpus for group in usable)
     text = f"{name}: {good} of {total} nodes can take jobs, with {gpus} GPUs in Slurm; limit {groups[0].time_limit}"

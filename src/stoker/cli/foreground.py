@@ -22,7 +22,7 @@ from stoker.cli.console import say, to_stderr
 from stoker.cli.output_options import write_json
 from stoker.cli.relay import Relay
 from stoker.cli.session import SessionView, end_by_signal
-from stoker.cli.views.run_lines import LineView, QuietView, summary_lines
+from stoker.cli.views.run_lines import FollowingView, LineView, QuietView, summary_lines
 from stoker.core.device import resolve
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Exited, JobEvent, Lost
@@ -30,7 +30,7 @@ from stoker.core.launch import INHERIT, log_pattern
 from stoker.core.planner.forecast import Forecast
 from stoker.core.planner.queue import CPU_JOBS
 from stoker.core.run_result import parse_halt
-from stoker.core.settings import EngineSettings, Policy, policy_of
+from stoker.core.settings import ClusterSettings, EngineSettings, Policy, policy_of
 from stoker.core.spec import Command, Dependency, NewJob, digest_of
 from stoker.core.text import printable, shortened, text_for_json
 from stoker.core.units import parse_duration
@@ -61,6 +61,7 @@ from stoker.queue.submit import RUNS, JobBuilder, new_log_directory
 from stoker.queue.view_model import RunStatus
 from stoker.runner.forkserver_client import Forkserver
 from stoker.sites.machine.site import MachineConfig
+from stoker.sites.slurm.site import slurm_config
 from stoker.store.paths import Paths, find_paths
 from stoker.store.queries import Owned
 from stoker.store.writer import Store, open_store
@@ -104,6 +105,12 @@ class Request(Struct, frozen=True):
     """Set where the command is a script."""
     typed: tuple[str, ...] = ()
     """The words after `stoker run`."""
+    on_cluster: ClusterSettings | None = None
+    """The cluster that `options` name; None is this machine."""
+
+    @property
+    def cluster(self) -> str:
+        return str(self.options.cluster) if self.on_cluster else ""
 
     @property
     def simulation(self) -> str:
@@ -132,12 +139,14 @@ class Batch:
         self.logs = ""
         # Inside a job that is a client of MPS, its children are clients of the same server.
         self.environment = dict(os.environ) if nested else without_given(os.environ)
+        self.files = paths.share(request.cluster, Path(request.on_cluster.shared)) if request.on_cluster else paths
+        """Where files of jobs go that their nodes have to see."""
         snapshot = devices.snapshot(time.time())
         around = Surroundings(
             cwd=working_directory(),
             umask=current_umask(),
             environment=digest_of(self.environment),
-            default_out=INHERIT if self.one_command else os.devnull,
+            default_out=os.devnull if not self.one_command else self._followed_log() or INHERIT,
             resolve=partial(resolve, snapshot),
             earlier=cache(partial(_earlier, paths)),
             commit=Checkouts(self.environment).commit,
@@ -145,9 +154,13 @@ class Batch:
             slurm=request.script is not None and request.script.directives.from_slurm,
             terminal=request.relay.terminal if request.relay else "",
         )
-        command = request.script.copied(paths) if request.script else None
+        command = request.script.copied(self.files) if request.script else None
         self.builder = JobBuilder(request.options, around, self.environment, say, policy=self.policy, command=command)
         self.builder.snapshot = snapshot
+
+    def _followed_log(self) -> str:
+        """The log of one command on a cluster, which is shown here as it grows; empty on this machine."""
+        return log_pattern(self.files.logs) if self.request.cluster else ""
 
     @property
     def what(self) -> str:
@@ -165,10 +178,16 @@ class Batch:
         spec = spec_of(self.request.options, self.builder.around)
         if self.request.options.chdir:
             check_directory(spec.cwd)
-        self.builder.check(self.listed or [_ANY_LINE])
+        specs = self.builder.check(self.listed or [_ANY_LINE])
+        if any(each.cluster != self.request.cluster for each in specs):
+            raise UsageError("a run has one place for all its jobs", "give -M to the run; stoker submit takes several")
+        if self.request.cluster and any(INHERIT in (each.out, each.err) for each in specs):
+            raise UsageError("-o - is this terminal, which no node has", "name a file")
 
     def make_log_directory(self, paths: Paths) -> None:
         """Make it before anything starts, so that a directory that cannot be written is refused at once."""
+        if self.request.cluster:
+            self.files.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.one_command or self.request.options.out:
             return
         try:
@@ -207,7 +226,7 @@ class Batch:
         with store.writing():
             store.add_environment(self.environment)
             if self.request.script:
-                self.request.script.keep(paths)
+                self.request.script.keep(self.files)
 
     def jobs(self) -> list[NewJob]:
         """All jobs at once, for a dry run; a stream is read to its end."""
@@ -233,6 +252,8 @@ class Batch:
         if self.request.relay:
             return False
         all_options = [self.request.options, *(item.options for item in self.listed)]
+        if self.request.cluster:
+            return False
         named = any(INHERIT in (options.out, options.err) for options in all_options)
         return named or (self.one_command and not self.request.options.out)
 
@@ -326,7 +347,9 @@ def _run_batch(
     private = request.simulation and not parent and not os.environ.get("STOKER_LEDGER")
     setup = Setup(
         paths=paths,
-        site=MachineConfig(
+        site=slurm_config(request.cluster, request.on_cluster, current_user(), os.environ)
+        if request.on_cluster
+        else MachineConfig(
             ledger=prepare_ledger(paths.state / "ledger") if private else ledger_here(parent),
             devices=devices,
             user=current_user(),
@@ -371,6 +394,8 @@ def _input_is_ours() -> bool:
 
 def _find_devices(request: Request, items: Items, paths: Paths, parent: Parent | None) -> Devices:
     now = time.time()
+    if request.cluster:
+        return NoDevices()
     pool = "" if request.simulation else request.settings.devices
     named = request.devices.split(",") if request.devices is not None else pool.split(",") if pool else []
     if request.devices is not None and not all(word.strip() for word in named):
@@ -487,10 +512,12 @@ def _sum_up(foreground: Foreground, batch: Batch, ids: dict[int, None]) -> None:
         say("already done; leave out --resume to run it again")
     elif not batch.one_command:
         logs = "stoker logs --sim" if batch.request.simulation else "stoker logs"
+        logs = "" if batch.request.demo else logs  # its queue is removed
         typed = [word for word in batch.request.typed if word != "--resume"]
         # A stream cannot be read twice.
         again = "" if batch.label in ("-", "--demo") else shlex.join(["stoker", "run", "--resume", *typed])
-        for line in summary_lines(run, printable(again), logs, printable(batch.logs_kept())):
+        folder = "" if batch.request.demo else printable(batch.logs_kept())
+        for line in summary_lines(run, printable(again), logs, folder):
             to_stderr(line + "\n")
 
 
@@ -504,7 +531,7 @@ def _view(batch: Batch, joblog: JobLog | None) -> RunView | SessionView:
 def _display(batch: Batch) -> LineView | LiveView:
     """Live on a capable terminal that no job writes to, else a line for each event."""
     if batch.one_command:
-        return QuietView()
+        return FollowingView() if batch.request.cluster else QuietView()
     able = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     readable = sys.stderr.encoding.lower().startswith("utf")
     if not able or not readable or batch.request.no_bar or batch.shares_output():

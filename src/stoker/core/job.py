@@ -104,11 +104,13 @@ class Assigned(Struct, frozen=True, tag="assigned", omit_defaults=True):
     """What is reserved; None is what the spec asks for."""
 
 
-class Started(Struct, frozen=True, tag="started"):
+class Started(Struct, frozen=True, tag="started", omit_defaults=True):
     """The worker started the process."""
 
     attempt: int
     at: float
+    devices: tuple[str, ...] = ()
+    """Where the devices are known only now, as on a cluster; empty for those of the assignment."""
 
 
 class Exited(Struct, frozen=True, tag="exited", omit_defaults=True):
@@ -138,11 +140,15 @@ class Returned(Struct, frozen=True, tag="returned", omit_defaults=True):
     """What the machine was short of when the worker tried to start it."""
 
 
-class Lost(Struct, frozen=True, tag="lost"):
+class Lost(Struct, frozen=True, tag="lost", omit_defaults=True):
     """The worker died while the attempt ran."""
 
     attempt: int
     at: float
+    note: str = ""
+    """What ended it, where that is known."""
+    preempted: bool = False
+    """Whether a scheduler took the machine away for other jobs: not counted as a loss."""
 
 
 class Cancelled(Struct, frozen=True, tag="cancelled"):
@@ -238,6 +244,11 @@ def slot_of(ref: str) -> str:
     return ref.partition(" ")[0]
 
 
+def is_handed_over(job: Job) -> bool:
+    """Whether a job waits in the queue of a cluster, from which it can be taken back."""
+    return isinstance(job.state, Starting) and bool(job.spec.cluster)
+
+
 def id_text(job: Job) -> str:
     """The id as users type it: `12`, or `12.3` for a task of an array."""
     return str(job.id) if job.task is None else f"{job.array}.{job.task}"
@@ -273,9 +284,9 @@ def advance(job: Job, event: Event) -> Job:
         case ((Waiting() | OnHold()), _) if isinstance(event, Cancelled | Paused | Resumed | Edited | Skipped):
             return _changed_in_the_queue(job, event)
         case Starting(attempt=attempt) as state, Started() if event.attempt == attempt:
-            return msgspec.structs.replace(job, state=Running(**_place(state, since=event.at)))
+            return msgspec.structs.replace(job, state=Running(**_place(_on(state, event), since=event.at)))
         case Stopping(attempt=attempt) as state, Started() if event.attempt == attempt:
-            return msgspec.structs.replace(job, state=msgspec.structs.replace(state, started=event.at))
+            return msgspec.structs.replace(job, state=msgspec.structs.replace(_on(state, event), started=event.at))
         case (Starting() | Running() | Stopping()) as state, (Cancelled() | Edited()):
             return _changed_while_active(job, state, event)
         case ((Running(attempt=attempt) | Stopping(attempt=attempt)), Exited()) if event.attempt == attempt:
@@ -319,6 +330,10 @@ def started_at(job: Job) -> float | None:
 def _starting(attempt: int, event: Assigned) -> Starting:
     log = event.errors or event.log
     return Starting(attempt, event.ref, event.devices, event.at, log, event.resources)
+
+
+def _on(state: Active, event: Started) -> Active:
+    return msgspec.structs.replace(state, devices=event.devices) if event.devices else state
 
 
 def _place(state: Placed, since: float) -> dict[str, Any]:
@@ -416,10 +431,10 @@ def _lost(job: Job, event: Lost) -> Job:
     job = msgspec.structs.replace(job, tries=job.tries + 1)
     if isinstance(job.state, Stopping):
         return _ended(job, Ended("cancelled", event.at, note="its worker died while stopping it"))
-    losses = job.losses + 1
+    losses = job.losses + (not event.preempted)
     if job.spec.requeue and losses <= LOSSES_ALLOWED:
         return msgspec.structs.replace(job, state=Waiting(event.at), losses=losses)
-    note = "its worker was killed, or the machine went down"
+    note = event.note or "its worker was killed, or the machine went down"
     return msgspec.structs.replace(job, state=Ended("lost", event.at, note=note), losses=losses)
 
 

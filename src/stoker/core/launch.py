@@ -19,14 +19,14 @@ _NO_PREALLOCATION = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PRE
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Both names of PyTorch's variable. Which one has precedence depends on the version."""
 _FRACTION = "per_process_memory_fraction"
-_FRACTION_SETTING = re.compile(rf"{_FRACTION}:[\d.]+,?")
+_FRACTION_SETTING = rf"{_FRACTION}:[\d.]+,?"
 _PARTS = 10_000
 NOTIFICATION_LIMIT = 60.0
 """Seconds; a server that does not answer must not keep the engine alive."""
 _LABEL = 40
 _FILE_NAME = 120
 """Bytes of a name in a path; the file system takes 255 for all of it."""
-_PLACEHOLDER = re.compile("%([jAalxu%])")
+_PLACEHOLDER = "%([jAalxu%])"
 ON_FINISH_LIMIT = 600.0
 """Seconds; an on-finish job that hangs must not keep the engine alive for ever."""
 
@@ -96,7 +96,7 @@ def _capped(job: Job, devices: Sequence[Device], own: Mapping[str, str]) -> dict
     parts = [_part(resources_of(job), device) for device in devices]
     settings = {name: own[name] for name in _ALLOCATOR if name in own} or {_ALLOCATOR[0]: ""}
     if any(device.whole is not None for device in devices):  # a limit in them is that of the parent job
-        settings = {name: _FRACTION_SETTING.sub("", value) for name, value in settings.items()}
+        settings = {name: re.sub(_FRACTION_SETTING, "", value) for name, value in settings.items()}
     if not parts or 0 in parts or any(_FRACTION in value for value in settings.values()):
         return {}
     cap = f"{_FRACTION}:{min(parts) / _PARTS:.4f}"
@@ -232,8 +232,8 @@ def _output_path(pattern: str, job: Job, user: str) -> str:
         return pattern
     names = {"j": str(job.id), "A": str(job.array or job.id), "a": str(job.task or 0), "u": user, "%": "%"}
     spoken = {"x": job.name, "l": _label(job)}
-    path = _PLACEHOLDER.sub(
-        lambda match: names[match[1]] if match[1] in names else _file_name(spoken[match[1]]), pattern
+    path = re.sub(
+        _PLACEHOLDER, lambda match: names[match[1]] if match[1] in names else _file_name(spoken[match[1]]), pattern
     )
     return f"{path}.{job.tries}" if job.tries else path
 

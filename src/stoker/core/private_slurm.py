@@ -9,10 +9,13 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import UsageError
+from stoker.core.slurm import LIBRARIES, parse_version
 
 MOST_HOSTS = 1024
 FIRST_PORT = 26817
 """The first one that is tried; Slurm's own are 6817 and 6818, where another Slurm may be."""
+WITHOUT_CGROUPS = (23, 2)
+"""The first release that can do without cgroups by a word in cgroup.conf."""
 _HOSTS_HINT = "write names such as gpu1,gpu2 or gpu[1-5,8],big[01-04]"
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
@@ -120,7 +123,7 @@ class PrivateSlurm(Struct, frozen=True):
 def slurm_conf(cluster: PrivateSlurm) -> str:
     """The text of slurm.conf."""
     local, names = cluster.local, ",".join(server.node for server in cluster.servers)
-    plugins = [f"PluginDir={cluster.prefix}/lib/slurm-wlm"] if cluster.prefix else []
+    plugins = [f"PluginDir={cluster.prefix}/{LIBRARIES}/slurm-wlm"] if cluster.prefix else []
     gpus = ["GresTypes=gpu"] if any(server.gpus for server in cluster.servers) else []
     return "\n".join(
         [
@@ -150,6 +153,7 @@ def slurm_conf(cluster: PrivateSlurm) -> str:
             "ReturnToService=2",
             "SlurmdParameters=config_overrides",
             "SlurmdTimeout=60",
+            "MessageTimeout=5",  # seconds after which commands give up on a controller that is down
             "SchedulerParameters=sched_interval=1,sched_min_interval=0,batch_sched_delay=0,bf_interval=5",
             *gpus,
             *(_node_line(server) for server in cluster.servers),
@@ -170,6 +174,15 @@ def _node_line(server: Server) -> str:
         **({"Gres": f"gpu:{server.gpus}"} if server.gpus else {}),
     }
     return " ".join(f"{key}={value}" for key, value in words.items())
+
+
+def cgroup_conf(cluster: PrivateSlurm) -> str:
+    """The text of cgroup.conf; empty for releases that do not know how to do without cgroups, and need no word for it.
+
+    slurmd of 24.11 does not start otherwise where the user has no cgroup; that of 22.05 does not start with it.
+    """
+    version = parse_version(cluster.version)
+    return "CgroupPlugin=disabled\n" if version is not None and version >= WITHOUT_CGROUPS else ""
 
 
 def gres_conf(cluster: PrivateSlurm) -> str:

@@ -14,9 +14,9 @@ LARGEST = 2**63 - 1
 _MOST_DIGITS = 4000
 """Python reads no longer numbers."""
 _HINT = "write it as 3, 1,4-9, 12.3, 12.3-7, last, all or a name"
-_ID_CHARACTERS = re.compile(r"[0-9.+-]*[0-9][0-9.+-]*(?:\.\*)?|[.+-]+", re.ASCII)
-_NUMBERS = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
-_TASK = re.compile(r"(\d+)\.(?:\*|(\d+)(?:-(\d+))?)", re.ASCII)
+_ID_CHARACTERS = r"(?a)[0-9.+-]*[0-9][0-9.+-]*(?:\.\*)?|[.+-]+"
+_NUMBERS = r"(?a)(\d+)(?:-(\d+))?"
+_TASK = r"(?a)(\d+)\.(?:\*|(\d+)(?:-(\d+))?)"
 
 
 class Numbers(Struct, frozen=True):
@@ -89,7 +89,7 @@ def _parse_word(word: str) -> list[Pick]:
 
 
 def _is_id(part: str) -> bool:
-    return part in ("last", "all") or _ID_CHARACTERS.fullmatch(part) is not None
+    return part in ("last", "all") or re.fullmatch(_ID_CHARACTERS, part) is not None
 
 
 def _parse_part(part: str, word: str) -> Pick:
@@ -97,9 +97,9 @@ def _parse_part(part: str, word: str) -> Pick:
         return Last()
     if part == "all":
         return All()
-    if match := _NUMBERS.fullmatch(part):
+    if match := re.fullmatch(_NUMBERS, part):
         return Numbers(*_range(match[1], match[2], word))
-    if match := _TASK.fullmatch(part):
+    if match := re.fullmatch(_TASK, part):
         first, last = (match[2], match[3]) if match[2] else ("0", str(LARGEST))
         return Task(_number(match[1], word), *_range(first, last, word))
     raise _malformed(part, word)

@@ -10,6 +10,8 @@ from stoker.core.settings import ClusterSettings
 
 TESTED = (22, 5)
 """The release that the tests of this project run."""
+LIBRARIES = "libraries"
+"""Directory of links to the libraries of an unpacked Slurm, below its prefix."""
 SINFO_FORMAT = "%P|%a|%l|%D|%t|%G"
 """Partition, up or down, time limit, nodes, their state, generic resources; for `parse_sinfo`."""
 
@@ -20,8 +22,8 @@ def slurm_environment(settings: ClusterSettings, base: Mapping[str, str]) -> dic
     path = base.get("PATH", "/usr/bin:/bin")
     if settings.prefix:
         path = f"{settings.prefix}/usr/bin:{settings.prefix}/usr/sbin:{path}"
-        libraries = [f"{settings.prefix}/lib", f"{settings.prefix}/lib/slurm-wlm", base.get("LD_LIBRARY_PATH", "")]
-        found["LD_LIBRARY_PATH"] = ":".join(filter(None, libraries))
+        own = f"{settings.prefix}/{LIBRARIES}"
+        found["LD_LIBRARY_PATH"] = ":".join(filter(None, (own, f"{own}/slurm-wlm", base.get("LD_LIBRARY_PATH", ""))))
     if settings.conf:
         found["SLURM_CONF"] = settings.conf
     return {**found, "PATH": f"{path}:/usr/sbin:/sbin"}  # daemons are there, and often not on a user's path
@@ -72,6 +74,19 @@ class NodeGroup(NamedTuple):
     """Of each node."""
 
 
+USABLE = frozenset(("alloc", "comp", "idle", "mix", "plnd"))
+"""States of nodes that take jobs, now or when those that run are over; `plnd` is idle until a large job starts."""
+
+
+def is_usable(state: str) -> bool:
+    """Whether a node in that state, as sinfo prints it, answers and takes jobs."""
+    return _plain_state(state) in USABLE and not state.endswith("*")
+
+
+def _plain_state(state: str) -> str:
+    return state.rstrip("*~#!%$@^-+")
+
+
 def parse_sinfo(text: str) -> list[NodeGroup]:
     """The lines of `sinfo -h -o SINFO_FORMAT`; others are skipped."""
     found = []
@@ -90,7 +105,7 @@ def _node_group(fields: list[str]) -> NodeGroup:
         is_up=up == "up",
         time_limit=limit,
         nodes=int(nodes),
-        state=state.rstrip("*~#!%$@^-+"),
+        state=_plain_state(state),
         responds=not state.endswith("*"),
         gpus=parse_gres(gres),
     )

@@ -17,9 +17,9 @@ from stoker.core.selectors import parse_selection, quoted
 Role = Literal["job", "hook"]
 CALL_PROGRAM = "/python/function_child.py"
 """End of the path of the program that runs a Python call; function and arguments follow it."""
-_PLAIN = re.compile(r"(?:[\w@%+=:,./-]|(?<!\$)\{(?:i|id|gpu|name)\})+", re.ASCII)
+_PLAIN = r"(?a)(?:[\w@%+=:,./-]|(?<!\$)\{(?:i|id|gpu|name)\})+"
 """A word that needs no quotes; placeholders are replaced before any shell could read them."""
-_COPY = re.compile(r".*/scripts/[0-9a-f]{32}/([^/]+)", re.DOTALL)
+_COPY = r"(?s).*/scripts/[0-9a-f]{32}/([^/]+)"
 """Path of the copy of a script; users know it by its file name."""
 
 
@@ -128,6 +128,10 @@ class JobSpec(Struct, frozen=True):
     """Path of the terminal that the command gets as its own, where it is an interactive session."""
     role: Role = "job"
     """An on-finish job ("hook") is not listed among the jobs."""
+    cluster: str = ""
+    """Name of the cluster that it runs on; empty is this machine."""
+    nodes: int = 1
+    """Nodes of the cluster that it runs on at once."""
 
 
 LIMIT_FIELDS = ("limit", "grace", "signal")
@@ -176,7 +180,7 @@ class Call(NamedTuple):
 def _quoted(word: str) -> str:
     import shlex
 
-    return word if _PLAIN.fullmatch(word) else shlex.quote(word)
+    return word if re.fullmatch(_PLAIN, word) else shlex.quote(word)
 
 
 PLAIN_SHELL = "/bin/sh"
@@ -188,7 +192,7 @@ def shell_of(environment: Mapping[str, str]) -> str:
 
 def _typed(word: str) -> str:
     """A word as the user typed it: for the copy of a script, the name of the script."""
-    found = _COPY.fullmatch(word) if "/scripts/" in word else None
+    found = re.fullmatch(_COPY, word) if "/scripts/" in word else None
     return found[1] if found else word
 
 
@@ -337,8 +341,8 @@ def never_satisfied_text(verdict: NeverSatisfied, name: Name = str) -> str:
 
 MOST_TASKS = 1_000_000
 _ARRAY_HINT = "write it as 0-9, 0-15:4, 1,3,7-9 or 0-99%8"
-_PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
-_LIMIT = re.compile(r"\d{1,9}", re.ASCII)
+_PART = r"(?a)(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?"
+_LIMIT = r"(?a)\d{1,9}"
 
 
 class ArraySpec(Struct, frozen=True):
@@ -366,7 +370,7 @@ def parse_array(text: str) -> ArraySpec:
 
 
 def _parse_part(part: str, text: str) -> range:
-    match = _PART.fullmatch(part)
+    match = re.fullmatch(_PART, part)
     if not match:
         raise UsageError(f"{quoted(text)} is not an array", _ARRAY_HINT)
     first, last, step = match.groups()
@@ -378,7 +382,7 @@ def _parse_part(part: str, text: str) -> range:
 
 
 def _parse_limit(limit: str, text: str) -> int:
-    if not _LIMIT.fullmatch(limit.strip()):
+    if not re.fullmatch(_LIMIT, limit.strip()):
         raise UsageError(f"{quoted(text)} has no number after the %", _ARRAY_HINT)
     if int(limit) == 0:
         raise UsageError("%0 would let no task run", "leave out the % for no limit")

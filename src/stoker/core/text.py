@@ -30,7 +30,7 @@ PATTERNS = (
 
 HIDDEN = "********"
 """Shown in place of a secret; of fixed length, because the length of a secret is information, too."""
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSAFE = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 
 
 def looks_secret(name: str, patterns: Iterable[str] = PATTERNS) -> bool:
@@ -46,7 +46,7 @@ def printable(text: str) -> str:
     """The text with every character escaped that could move a cursor or hide text."""
     if text.isprintable():
         return text
-    return _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
+    return re.sub(_UNSAFE, lambda match: ascii(match[0])[1:-1], text)
 
 
 def text_for_json(text: str) -> str:

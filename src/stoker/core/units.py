@@ -9,16 +9,16 @@ from datetime import date, datetime, time, timedelta, tzinfo
 
 from stoker.core.errors import UsageError
 
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE | re.ASCII)
+_SIZE = r"(?ia)(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?"
 _FACTOR = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_WORDS = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?[smhdw])+", re.IGNORECASE | re.ASCII)
-_WORD = re.compile(r"(\d+(?:\.\d+)?)([smhdw])", re.IGNORECASE | re.ASCII)
+_WORDS = r"(?ia)(?:\d{1,9}(?:\.\d{1,9})?[smhdw])+"
+_WORD = r"(?ia)(\d+(?:\.\d+)?)([smhdw])"
 
 
 def parse_size(text: str) -> int:
     """Bytes of `24G`, `512M`, `1.5GiB` or a plain number."""
-    match = _SIZE.fullmatch(text.strip())
+    match = re.fullmatch(_SIZE, text.strip())
     if not match:
         raise UsageError(f"{text!r} is not a size", "write it as 24G, 512M or 1.5G")
     return int(float(match[1]) * _FACTOR[match[2].upper()])
@@ -39,14 +39,14 @@ def size_text(size: int | None) -> str:
 def parse_duration(text: str) -> float:
     """Seconds of `90s`, `1h30m`, `2d`, and of Slurm's `MM`, `MM:SS`, `HH:MM:SS` and `D-HH:MM:SS`."""
     stripped = text.strip()
-    seconds = _word_seconds(stripped) if _WORDS.fullmatch(stripped) else _clock_seconds(stripped)
+    seconds = _word_seconds(stripped) if re.fullmatch(_WORDS, stripped) else _clock_seconds(stripped)
     if seconds is None or seconds <= 0:
         raise UsageError(f"{text!r} is not a duration", "write it as 90s, 1h30m, 2d or HH:MM:SS")
     return seconds
 
 
 def _word_seconds(text: str) -> float:
-    return sum(float(number) * _UNIT_SECONDS[unit.lower()] for number, unit in _WORD.findall(text))
+    return sum(float(number) * _UNIT_SECONDS[unit.lower()] for number, unit in re.findall(_WORD, text))
 
 
 def _clock_seconds(text: str) -> float | None:
@@ -101,10 +101,10 @@ _RELATIVE_UNIT_SECONDS = {
 
 _NAMED_TIMES = {"midnight": time(0), "noon": time(12), "fika": time(15), "teatime": time(16)}
 _NAMED_DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
-_STEP = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]+)\s*", re.ASCII)
-_CLOCK = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?\s*([ap]m)?", re.ASCII)
-_DAY = re.compile(r"([a-z]+|\d{4}-\d\d-\d\d)(?:(?:t|\s)\s*(\S.*))?", re.ASCII)
-_ISO = re.compile(r"\d{4}-?\d\d-?\d\d(?:(?:t|\s)[\d:.,]+\s*(?:z|[+-][\d:]+)?)?", re.ASCII)
+_STEP = r"(?a)(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]+)\s*"
+_CLOCK = r"(?a)(\d{1,2}):(\d\d)(?::(\d\d))?\s*([ap]m)?"
+_DAY = r"(?a)([a-z]+|\d{4}-\d\d-\d\d)(?:(?:t|\s)\s*(\S.*))?"
+_ISO = r"(?a)\d{4}-?\d\d-?\d\d(?:(?:t|\s)[\d:.,]+\s*(?:z|[+-][\d:]+)?)?"
 
 
 def parse_moment(text: str, now: float, zone: tzinfo) -> float:
@@ -148,8 +148,8 @@ def _from_now(typed: str, now: float) -> float | None:
 
 def _seconds(steps: str) -> float | None:
     """The sum of `1h30m` or `2 days`; None for other text."""
-    found = _STEP.findall(steps)
-    if not found or _STEP.sub("", steps).strip() or any(unit not in _RELATIVE_UNIT_SECONDS for _, unit in found):
+    found = re.findall(_STEP, steps)
+    if not found or re.sub(_STEP, "", steps).strip() or any(unit not in _RELATIVE_UNIT_SECONDS for _, unit in found):
         return None
     return sum(float(count) * _RELATIVE_UNIT_SECONDS[unit] for count, unit in found)
 
@@ -164,7 +164,7 @@ def _times_around(typed: str, now: float, zone: tzinfo) -> Iterator[float]:
 
 def _on_a_day(typed: str, now: float, zone: tzinfo) -> float | None:
     """A day by name or date, with or without a time, or any other form of ISO 8601."""
-    match = _DAY.fullmatch(typed)
+    match = re.fullmatch(_DAY, typed)
     day = _day_named(match[1], now, zone) if match else None
     clock = _time_of_day(match[2] or "midnight") if match else None
     if day is not None and clock is not None:
@@ -187,7 +187,7 @@ def _day(now: float, zone: tzinfo, days: int) -> date:
 def _time_of_day(typed: str) -> time | None:
     if typed in _NAMED_TIMES:
         return _NAMED_TIMES[typed]
-    match = _CLOCK.fullmatch(typed)
+    match = re.fullmatch(_CLOCK, typed)
     if not match:
         return None
     hour, minute, second = int(match[1]), int(match[2]), int(match[3] or 0)
@@ -209,7 +209,7 @@ def _moments(day: date, clock: time, zone: tzinfo) -> Iterator[float]:
 
 def _iso(typed: str) -> datetime | None:
     try:
-        found = datetime.fromisoformat(typed.upper()) if _ISO.fullmatch(typed) else None
+        found = datetime.fromisoformat(typed.upper()) if re.fullmatch(_ISO, typed) else None
     except ValueError:
         return None
     return found if found and found.year in _YEARS else None

@@ -20,13 +20,12 @@ from stoker.store.writer import Store
 
 def adopt_gone(paths: Paths, store: Store, engine: Engine, owner: str = "") -> None:
     """Record how jobs of dead runs ended that nothing runs any more; leave those that still run."""
-    adopt_all(
-        [orphan for orphan in held_orphans(paths, store) if engine.site.is_gone(orphan.job)], store, engine, owner
-    )
+    here = [one for one in held_orphans(paths, store) if one.job.spec.cluster == engine.site.cluster]
+    adopt_all([orphan for orphan in here if engine.site.is_gone(orphan.job)], store, engine, owner)
 
 
 def adopt_all(left: Sequence[Orphan], store: Store, engine: Engine, owner: str = "") -> list[Job]:
-    """Adopt active jobs of dead engines, and return those that no other engine has taken before.
+    """Adopt active jobs of dead engines at the same site, and return those that no other engine has taken before.
 
     `owner` is the name of their engine from now on, where that is not the engine's own: once it dies, they are orphans
     again.
@@ -34,6 +33,7 @@ def adopt_all(left: Sequence[Orphan], store: Store, engine: Engine, owner: str =
     All jobs of a worker belong together, since one journal reports on them: the running one first, then those behind
     it in the order in which they were assigned.
     """
+    left = [orphan for orphan in left if orphan.job.spec.cluster == engine.site.cluster]
     won = store.take_over([TakeOver(orphan.job.id, orphan.engine) for orphan in left], owner or engine.name)
     jobs = sorted((orphan.job for orphan in left if orphan.job.id in won), key=order_of_running)
     for job in jobs:

@@ -12,14 +12,22 @@ from pathlib import Path
 from typing import Literal
 
 from stoker.core.errors import StokerError
-from stoker.core.job import JobEvent, Lost
+from stoker.core.job import Ended, JobEvent, Lost
 from stoker.core.units import count_text
 from stoker.engine.adoption import adopt_gone
 from stoker.engine.job_table import order_of_running
 from stoker.engine.loop import Engine
 from stoker.engine.resources import EngineConfig, EngineRuntime
 from stoker.engine.signals import SignalSocket
-from stoker.store.engine_lock import QUEUE, engine_lives, living_engines
+from stoker.store.engine_lock import (
+    QUEUE,
+    background_processes,
+    cluster_of,
+    engine_lives,
+    is_background,
+    living_engines,
+    process_of,
+)
 from stoker.store.paths import UNFINISHED, Paths
 from stoker.store.writer import Position, Store, needed_jobs, open_store, prune, prune_unused, unused_scripts
 
@@ -84,37 +92,44 @@ class Pruner:
 
     def _exclusive(self) -> bool:
         """Whether no foreground run is under way: it may need scripts and environments that no job has yet."""
-        return set(living_engines(self._paths)) <= {QUEUE, self._engine}
+        others = [name for name in living_engines(self._paths) if name != self._engine]
+        runs = [name for name in others if not is_background(name)]
+        background = background_processes(self._paths)
+        return all(process_of(self._paths, name) in background for name in runs)
 
     def _remove_reports(self, ids: Iterable[int]) -> None:
         """Reports of the jobs, and the functions they ran with their results."""
         for job_id in ids:
-            with contextlib.suppress(OSError):
-                self._paths.report(job_id).unlink()
-            shutil.rmtree(self._paths.function(job_id), ignore_errors=True)
+            for place in self._paths.everywhere:
+                with contextlib.suppress(OSError):
+                    place.report(job_id).unlink()
+                shutil.rmtree(place.function(job_id), ignore_errors=True)
 
     def _remove_unfinished(self, now: float) -> None:
         """Functions of programs that died before their jobs were in the queue."""
-        for folder in self._paths.functions.glob(f"{UNFINISHED}*"):
+        unfinished = [folder for place in self._paths.everywhere for folder in place.functions.glob(f"{UNFINISHED}*")]
+        for folder in unfinished:
             with contextlib.suppress(OSError):
                 if now - folder.stat().st_mtime > INTERVAL:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def _remove_scripts(self) -> None:
         """Copies that no job runs; no job can be added while the store is being written."""
-        with contextlib.suppress(FileNotFoundError):
-            names = os.listdir(self._paths.scripts)
-            with self._store.writing():
-                for name in unused_scripts(self._store, str(self._paths.scripts), names) if self._exclusive() else ():
-                    shutil.rmtree(self._paths.scripts / name, ignore_errors=True)
+        for scripts in [place.scripts for place in self._paths.everywhere]:
+            with contextlib.suppress(FileNotFoundError):
+                names = os.listdir(scripts)
+                with self._store.writing():
+                    for name in unused_scripts(self._store, str(scripts), names) if self._exclusive() else ():
+                        shutil.rmtree(scripts / name, ignore_errors=True)
 
     def _remove(self, logs: Iterable[str]) -> None:
         """Only logs in our own directory: all others are the user's files."""
         for path in map(Path, logs):
-            if path.is_relative_to(self._paths.logs) and ".." not in path.parts:
+            home = next((each.logs for each in self._paths.everywhere if path.is_relative_to(each.logs)), None)
+            if home is not None and ".." not in path.parts:
                 with contextlib.suppress(OSError):
                     path.unlink()
-                if path.parent != self._paths.logs:
+                if path.parent != home:
                     with contextlib.suppress(OSError):  # others of its array may still be there
                         path.parent.rmdir()
 
@@ -131,6 +146,10 @@ class ServiceConfig(EngineConfig, frozen=True):
 
     idle_exit: float | None = 600.0
     """Seconds without any job after which it exits; None is never."""
+    owner: str = QUEUE
+    """The name that its jobs are stored under."""
+    start_queue: Callable[[], None] = lambda: None
+    """Start the engine of this machine, which runs on-finish jobs of a cluster's jobs too."""
     keep: float | None = None
     """Seconds for which ended jobs stay in the history; None is for ever."""
 
@@ -145,9 +164,12 @@ class Service:
         self.config = config
         self._say = say
         self._news = news
-        self._runtime = EngineRuntime(config, self._happened, owner=QUEUE, heartbeat=HEARTBEAT, woken=self._reread)
-        self.leaving: Literal["", "now", "at rest"] = ""
-        """Whether a signal told it to exit, and when."""
+        self._runtime = EngineRuntime(
+            config, self._happened, owner=config.owner, heartbeat=HEARTBEAT, woken=self._reread
+        )
+        self.leaving: Literal["", "now", "at rest", "again"] = ""
+        """Whether a signal told it to exit, and when; `again` is for a site with other settings."""
+        self._hooks_due = False
         self._dispensable = False
         """Whether the process that started it has no job for it after all, so that it need not wait for idle_exit."""
         self._busy_at = time.monotonic()
@@ -166,7 +188,7 @@ class Service:
 
     def _start(self) -> None:
         """Take over the active jobs of an earlier engine of this queue."""
-        for job in sorted(self._runtime.store.active_jobs(QUEUE), key=order_of_running):
+        for job in sorted(self._runtime.store.active_jobs(self.config.owner), key=order_of_running):
             self._engine.adopt(job, adopted=False)
         self._runtime.sweep()
         self._signals = self._runtime.keep(SignalSocket(signal.SIGUSR2))
@@ -183,6 +205,9 @@ class Service:
     def _turn(self, timeout: float | None) -> None:
         self._engine.turn(timeout)
         self._make_rounds()
+        if self._hooks_due and self.config.on_finish:
+            self.config.start_queue()
+        self._hooks_due = False
         self._prune()
         self._complain()
         self._runtime.publish()
@@ -195,7 +220,7 @@ class Service:
 
     def _is_over(self) -> bool:
         if self.leaving:
-            return self.leaving == "now" or self._engine.at_rest
+            return self.leaving in ("now", "again") or self._engine.at_rest
         now = time.monotonic()
         if not self._engine.idle:
             self._busy_at = now
@@ -226,7 +251,7 @@ class Service:
                 case _:
                     self._leave("now", "engine stopped; running jobs continue")
 
-    def _leave(self, when: Literal["now", "at rest"], words: str) -> None:
+    def _leave(self, when: Literal["now", "at rest", "again"], words: str) -> None:
         self._say(words)
         self.leaving = when
 
@@ -248,6 +273,8 @@ class Service:
     def _reread(self) -> None:
         """Use the new configuration, if there is one."""
         if (config := self._news()) is not None:
+            if cluster_of(config.owner) and config.site != self.config.site:
+                self._leave("again", "the settings of the cluster have changed: starting again with them")
             self.config = config
             self._pruner.keep = config.keep
             self._runtime.adapt(config)
@@ -265,7 +292,8 @@ class Service:
 
     def _happened(self, job_event: JobEvent) -> None:
         if isinstance(job_event.event, Lost):
-            self._say(f"job {job_event.job.id} lost its worker")
+            self._say(f"job {job_event.job.id} was lost: {job_event.event.note or 'its worker died'}")
+        self._hooks_due = self._hooks_due or isinstance(job_event.job.state, Ended)
 
     def _complain(self) -> None:
         trouble = self._engine.trouble
@@ -294,11 +322,11 @@ def serve(
         finally:
             service.close()
         config = service.config
-        if service.leaving or not _has_work(config):
+        if service.leaving != "again" and (service.leaving or not _has_work(config)):
             return
 
 
 def _has_work(config: ServiceConfig) -> bool:
     with contextlib.closing(open_store(config.paths)) as store:
-        left = store.open_jobs(QUEUE, 0, 1) or store.requests(QUEUE)
-        return bool(left) and not engine_lives(config.paths, QUEUE)
+        left = store.open_jobs(config.owner, 0, 1) or store.requests(config.owner)
+        return bool(left) and not engine_lives(config.paths, config.owner)

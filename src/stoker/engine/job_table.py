@@ -20,6 +20,7 @@ from stoker.core.job import (
     Queued,
     Resumed,
     Skipped,
+    Started,
     Starting,
     Waiting,
     slot_of,
@@ -257,8 +258,8 @@ class Jobs:
 
     def apply(self, job: Job, event: Event) -> Job:
         """Record an event, and move the job to where it now belongs."""
-        place = event if isinstance(event, Assigned) else job.state
-        devices = self.find_devices(place.devices) if isinstance(place, Assigned | Active) else ()
+        place = event if isinstance(event, Assigned) or (isinstance(event, Started) and event.devices) else job.state
+        devices = self.find_devices(place.devices) if isinstance(place, Assigned | Started | Active) else ()
         after = self.recorder.add(job, event, devices)
         if isinstance(after.state, Queued) and self.table.is_adopted(job.id):
             self.recorder.release(job.id)

@@ -170,6 +170,11 @@ class Engine:
             job = self._jobs.apply(job, Cancelled(self.now, note))
         self.site.stop(job, grace, number)
 
+    def recall(self, job_id: int) -> None:
+        """Return an active job to the queue that has not started, where the site can do that at once."""
+        if (job := self._table.active(job_id)) is not None:
+            self.site.recall(job)
+
     def set_limit(self, job: Job) -> bool:
         """Give an active job the time limit of its spec; False where its site cannot."""
         return self.site.set_limit(job)

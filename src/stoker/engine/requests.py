@@ -62,6 +62,9 @@ class RequestTarget(Protocol):
     def cancel(self, job_id: int, grace: float | None, note: str, number: int = 0) -> None:
         """Cancel one job, whatever its state."""
 
+    def recall(self, job_id: int) -> None:
+        """Return an active job to the queue that has not started, where its site can do that at once."""
+
     def set_limit(self, job: Job) -> bool:
         """Give an active job the time limit of its spec; False where its site cannot."""
 
@@ -81,10 +84,12 @@ def handle(request: Request, engine: RequestTarget, jobs: Jobs) -> None:
         case Cancel():
             engine.cancel(request.job, request.grace, request.note, request.signal)
         case Hold():
+            engine.recall(request.job)
             jobs.change_queued(request.job, Waiting, Paused(jobs.clock(), request.note))
         case Release():
             jobs.change_queued(request.job, OnHold, Resumed(jobs.clock()))
         case Edit():
+            engine.recall(request.job)
             jobs.change_queued(request.job, Queued, Edited(jobs.clock(), request.spec, request.name))
             _edit_active(request, engine, jobs)
 

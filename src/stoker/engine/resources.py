@@ -22,7 +22,7 @@ from stoker.engine.loop import Engine
 from stoker.engine.recorder import FollowUp
 from stoker.engine.status_writer import StatusWriter
 from stoker.sites.interface import SiteConfig, SiteContext
-from stoker.store.engine_lock import EngineLock, WakeFifo, sweep_locks
+from stoker.store.engine_lock import QUEUE, EngineLock, WakeFifo, is_background, sweep_locks
 from stoker.store.paths import Paths
 from stoker.store.writer import Store, open_store
 
@@ -144,7 +144,7 @@ def _follow_up(config: EngineConfig, engine: str) -> FollowUp | None:
     with contextlib.suppress(OSError):  # on a full disk the command cannot write, and reports that itself
         config.paths.logs.mkdir(mode=0o700, exist_ok=True)
     return FollowUp(
-        engine,
+        QUEUE if is_background(engine) else engine,
         lambda job, log: on_finish_job(job, log, line, shell, out) if line else None,
         partial(notification, config.paths) if config.announces else None,
     )

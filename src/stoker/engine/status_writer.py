@@ -81,7 +81,7 @@ def engine_status(
         blocked=engine.blocked,
         devices=site.snapshot.devices,
         readings=dict(site.snapshot.readings),
-        note=site.snapshot.note,
+        note=site.summary or site.snapshot.note,
         trouble=engine.trouble,
         draining=engine.draining,
         leases=tuple(site.leases),
@@ -93,5 +93,6 @@ def engine_status(
         empty=expected.empty,
         uses=dict(site.uses),
         survivors=dict(site.survivors),
+        handed_over=dict(site.handed_over),
         settings=settings,
     )

@@ -76,7 +76,7 @@ def settle(folder: Path, paths: Paths, job_id: int) -> Path:
 
 def _fill(folder: Path, function: Callable[..., Any], calls: Sequence[Call]) -> None:
     try:
-        folder.parent.mkdir(mode=0o700, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700)
         descriptor = os.open(folder / CALLS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as file:

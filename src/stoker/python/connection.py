@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from stoker.core.errors import NoSuchJob, StokerError
 from stoker.core.job import Job
 from stoker.store import queries
-from stoker.store.engine_lock import QUEUE, engine_lives
+from stoker.store.engine_lock import cluster_of, engine_lives, is_background
 from stoker.store.paths import Paths, find_paths
 from stoker.store.writer import Store, open_store
 
@@ -146,7 +146,7 @@ class Watcher:
             if ended or news:
                 ended_at = now
             if now >= engine_at:
-                engine_at = self._keep_engine_alive()
+                engine_at = self._keep_engines_alive(store)
             self._news.wait(pause_after(time.monotonic() - ended_at, took))
 
     def _awaited(self) -> tuple[list[int], bool]:
@@ -169,14 +169,18 @@ class Watcher:
             for handle in handles:
                 handle.mark_ended(jobs.get(job_id))
 
-    def _keep_engine_alive(self) -> float:
-        """Start a dead engine again, and return when to check next. Where that fails, the jobs are safe."""
-        if engine_lives(self._link.paths, QUEUE):
+    def _keep_engines_alive(self, store: Store) -> float:
+        """Start dead engines again, and return when to check next. Where that fails, the jobs are safe."""
+        with _no_fork:
+            expected = [engine for engine in queries.expected_engines(store) if is_background(engine)]
+        dead = [engine for engine in expected if not engine_lives(self._link.paths, engine)]
+        if not dead:
             return time.monotonic() + ENGINE_INTERVAL
         from stoker.queue.engine_process import start_engine
 
-        with contextlib.suppress(StokerError, OSError):
-            start_engine(self._link.paths, self._link.sim)
+        for engine in dead:
+            with contextlib.suppress(StokerError, OSError):
+                start_engine(self._link.paths, self._link.sim, cluster=cluster_of(engine))
         return time.monotonic() + 10 * ENGINE_INTERVAL
 
 

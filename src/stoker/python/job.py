@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stoker.core.errors import JobFailed, NoSuchJob, StokerError
-from stoker.core.job import Active, Ended, Queued, Waiting, id_text, state_word
+from stoker.core.job import Active, Ended, Queued, Waiting, id_text, is_handed_over, state_word
 from stoker.core.job import Job as Record
 from stoker.core.launch import INHERIT
 from stoker.core.requests import Cancel
@@ -65,7 +65,12 @@ class Job(Future[Any]):
     def state(self) -> str:
         """Its state: queued, held, starting, running, stopping; or its result: done, failed, cancelled..."""
         record = self._refreshed()
-        return "queued" if isinstance(record.state, Waiting) else state_word(record)
+        return "queued" if isinstance(record.state, Waiting) or is_handed_over(record) else state_word(record)
+
+    @property
+    def _files(self) -> Paths:
+        """Where its files are: a job on a cluster has them where nodes see them."""
+        return self.link.paths.on(self._record.spec.cluster)
 
     @property
     def devices(self) -> list[str]:
@@ -130,7 +135,7 @@ class Job(Future[Any]):
         """Its reports by stoker.report() and stoker.progress(), oldest first."""
         from stoker.store.reports import read_reports
 
-        return [entry.as_dict() for entry in read_reports(self.link.paths.report(self.id))]
+        return [entry.as_dict() for entry in read_reports(self._files.report(self.id))]
 
     # -- the interface of futures --------------------------------------------------------------------
 
@@ -311,7 +316,7 @@ def outcome_of(job: Record, attempts: list[AttemptRow], paths: Paths) -> Outcome
     failure = _Failure(job, log_of(attempts))
     if job.command.call is None:
         return Outcome(0) if job.state.result == "done" else failure.outcome(_how(job))
-    path = result_path(str(paths.function(job.array or job.id)), job.task or 0)
+    path = result_path(str(paths.on(job.spec.cluster).function(job.array or job.id)), job.task or 0)
     return _read(job, Path(path), failure)
 
 

@@ -28,6 +28,8 @@ class Keywords(TypedDict, total=False):
     gpus: int
     vram: str
     cap: bool
+    cluster: str
+    nodes: int
     on: str | int | list[str | int]
     prefer: str | int | list[str | int]
     gpu_type: str

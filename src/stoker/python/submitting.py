@@ -42,15 +42,16 @@ def submit_calls(
 ) -> range:
     """Submit a job for each call; several are the tasks of an array."""
     named = msgspec.structs.replace(_named(options, function), array=array)
-    commands = [calls.command_of(link.paths, function, call) for call in given]
-    with calls.written(link.paths, function, given) as folder:
+    files = _submission(link, named).files
+    commands = [calls.command_of(files, function, call) for call in given]
+    with calls.written(files, function, given) as folder:
 
         def settle(ids: range) -> Undo:
-            place = calls.settle(folder, link.paths, ids[0])
+            place = calls.settle(folder, files, ids[0])
             return lambda: place.rename(folder)
 
         entered = _submit(link, named, commands[0], partial(_with_commands, commands=commands), settle)
-    make_durable(link.paths.functions)
+    make_durable(files.functions)
     return entered[0].ids
 
 
@@ -92,7 +93,7 @@ def _submit(
     submission = _submission(link, options)
     items = [Listed(command, COMMAND_LINE)]
     submission.read(items)
-    engine = Background(link.paths, link.sim, submission.devices)
+    engine = Background(link.paths, link.sim, submission.devices, submission.clusters[0])
     with link.opened() as store:
         with engine.not_for_nothing():
             parts = submission.settle(items, store, engine.machine() if submission.needs_devices else None)

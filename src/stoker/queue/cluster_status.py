@@ -17,23 +17,24 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from stoker.core.job import Active, id_text
 from stoker.core.settings import ClusterSettings
 from stoker.core.slurm import (
     SINFO_FORMAT,
     JobReport,
     NodeGroup,
+    is_usable,
     parse_job,
     parse_sinfo,
     slurm_environment,
 )
 from stoker.store import queries
+from stoker.store.engine_lock import engine_of
 from stoker.store.paths import Paths
 from stoker.store.writer import open_store
 
 SLURM_SECONDS = 30.0
 """How long one of Slurm's commands may take; without a controller they give up after about ten seconds."""
-OWNER = "cluster:"
-"""Prefix of the engine that owns the jobs of a cluster, before its name."""
 NO_SHARED, OTHER_SHARED = 41, 42
 """Exit codes of the probe job, which cannot say anything else without the shared directory."""
 
@@ -132,8 +133,20 @@ def partitions(settings: ClusterSettings) -> list[NodeGroup] | str:
 
 def usable_nodes(settings: ClusterSettings) -> list[str]:
     """Names of the nodes that answer and take jobs."""
-    reply = ask(settings, "sinfo", "-h", "-N", "-t", "idle,alloc,mix", "-o", "%N %t")
-    return [line.split()[0] for line in reply.out.splitlines() if line and not line.endswith("*")]
+    lines = [line.split() for line in ask(settings, "sinfo", "-h", "-N", "-o", "%N %t").out.splitlines()]
+    return [line[0] for line in lines if len(line) == 2 and is_usable(line[1])]
+
+
+def jobs_on_nodes(paths: Paths, name: str) -> dict[str, list[tuple[str, str]]]:
+    """GPU and job of all that runs on the cluster, by node."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    with contextlib.closing(open_store(paths)) as store:
+        active = [one.job for one in queries.all_active(store) if one.job.spec.cluster == name]
+    for job in active:
+        for device in job.state.devices if isinstance(job.state, Active) else ():
+            node, _, gpu = device.removeprefix(f"{name}:").rpartition(" ")
+            found.setdefault(node, []).append((gpu, id_text(job)))
+    return {node: sorted(jobs) for node, jobs in sorted(found.items())}
 
 
 def cluster_load(paths: Paths, name: str) -> queries.Load:
@@ -141,7 +154,7 @@ def cluster_load(paths: Paths, name: str) -> queries.Load:
     if not paths.database.exists():
         return queries.Load(0, 0, 0)
     with contextlib.closing(open_store(paths)) as store:
-        return queries.loads(store).get(f"{OWNER}{name}", queries.Load(0, 0, 0))
+        return queries.loads(store).get(engine_of(name), queries.Load(0, 0, 0))
 
 
 class Probe(Struct, frozen=True):

@@ -15,7 +15,7 @@ from typing import Any
 
 from stoker.core.errors import StokerError, UsageError
 from stoker.queue.config import Ignored, check_cluster_name, checked_clusters, read_settings, user_file
-from stoker.store.paths import make_durable
+from stoker.store.paths import replace_file
 
 
 def own_file(environment: Mapping[str, str]) -> Path:
@@ -59,7 +59,8 @@ def _change(path: Path, name: str, block: str, table: dict[str, Any] | None) -> 
                 f"cluster.{name} in {path} has a form that this command cannot change",
                 f"change it with an editor, as a table [cluster.{name}]",
             )
-        _write(real, text)
+        mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else 0o600
+        replace_file(real, text.encode(), mode)
 
 
 def _replaced(text: str, name: str, block: str) -> str:
@@ -108,22 +109,3 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace the file in one step, with the mode it had."""
-    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600
-    new = path.with_name(f".{path.name}.new")
-    new.unlink(missing_ok=True)  # left by a process that was killed
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-        new.replace(path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
-    make_durable(path.parent)

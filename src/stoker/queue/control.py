@@ -19,7 +19,7 @@ from stoker.core.spec import Dependency, JobSpec, NeverSatisfied, NewJob, Outcom
 from stoker.core.text import printable
 from stoker.queue.select import jobs_in_order
 from stoker.store import queries
-from stoker.store.engine_lock import QUEUE, engine_lives, is_served, wake
+from stoker.store.engine_lock import QUEUE, cluster_of, engine_lives, engine_of, is_background, is_served, wake
 from stoker.store.paths import Paths
 from stoker.store.schema import TakeOver
 from stoker.store.writer import Store, open_store
@@ -42,7 +42,8 @@ def submit(store: Store, submission: Submission, now: float) -> range:
     with store.writing():
         jobs = submission.jobs(store.add_environment(submission.environment))
         batch = store.add_batch(submission.label, now)
-        return store.add_jobs(batch, QUEUE, jobs, now, array=submission.array, held=submission.held)
+        owner = engine_of(jobs[0].spec.cluster if jobs else "")
+        return store.add_jobs(batch, owner, jobs, now, array=submission.array, held=submission.held)
 
 
 def ask(paths: Paths, store: Store, requests: Sequence[Request], now: float) -> list[int]:
@@ -62,9 +63,10 @@ def _addressed(paths: Paths, store: Store, request: Request) -> list[tuple[str, 
     owner = store.owner(request.job)
     if is_served(paths, owner):
         return [(owner, request)]
-    left = store.jobs_in_slot_of(request.job)
-    store.take_over([TakeOver(job_id, owner) for job_id in (*left, request.job)], QUEUE)
-    return [*((QUEUE, Release(job_id)) for job_id in left), (QUEUE, request)]
+    left, job = store.jobs_in_slot_of(request.job), store.job(request.job)
+    engine = engine_of(job.spec.cluster if job else "")
+    store.take_over([TakeOver(job_id, owner) for job_id in (*left, request.job)], engine)
+    return [*((engine, Release(job_id)) for job_id in left), (engine, request)]
 
 
 ANSWER_SECONDS = 2.0
@@ -103,8 +105,7 @@ def carry_out(control: Control, requests: Sequence[Request]) -> None:
     if not requests:
         return
     numbers = ask(control.paths, control.store, requests, time.time())
-    if queries.is_expected(control.store, QUEUE):
-        start_for(control, "your request is recorded; the next engine carries it out")
+    start_expected(control, "your request is recorded; the next engine carries it out")
     _wait_answered(control.store, numbers)
 
 
@@ -114,14 +115,21 @@ def change(control: Control, jobs: Sequence[Job], requests: Sequence[Request]) -
     return list(zip(jobs, jobs_in_order(control.store, [job.id for job in jobs]), strict=True))
 
 
-def start_for(control: Control, otherwise: str) -> None:
-    """Start the engine of the queue unless it lives; the error of a failed start ends with `otherwise`."""
-    if engine_lives(control.paths, QUEUE):
+def start_expected(control: Control, otherwise: str) -> None:
+    """Start the background engines that have open jobs or requests, unless they live."""
+    for engine in queries.expected_engines(control.store):
+        if is_background(engine):
+            start_for(control, otherwise, cluster_of(engine))
+
+
+def start_for(control: Control, otherwise: str, cluster: str = "") -> None:
+    """Start a background engine unless it lives; the error of a failed start ends with `otherwise`."""
+    if engine_lives(control.paths, engine_of(cluster)):
         return
     from stoker.queue.engine_process import start_engine
 
     try:
-        start_engine(control.paths, control.sim)
+        start_engine(control.paths, control.sim, cluster=cluster)
     except StokerError as error:
         raise Unanswered(f"{error.message}; {otherwise}", error.hint) from error
 
@@ -154,14 +162,14 @@ def spec_in_queue(control: Control, spec: JobSpec) -> JobSpec:
     """The spec with a log file in place of the terminal of the foreground run."""
     if INHERIT not in (spec.out, spec.err):
         return spec
-    control.paths.logs.mkdir(mode=0o700, exist_ok=True)
-    log = default_log(control)
+    control.paths.on(spec.cluster).logs.mkdir(mode=0o700, exist_ok=True)
+    log = default_log(control, spec)
     out = log if spec.out == INHERIT else spec.out
     return msgspec.structs.replace(spec, out=out, err="" if spec.err == INHERIT else spec.err)
 
 
-def default_log(control: Control) -> str:
-    return log_pattern(control.paths.logs)
+def default_log(control: Control, spec: JobSpec) -> str:
+    return log_pattern(control.paths.on(spec.cluster).logs)
 
 
 def skipped_because(store: Store, jobs: Sequence[Job]) -> list[Job]:
@@ -264,18 +272,22 @@ class Watch:
             more = [f"and {len(stuck) - WARNINGS} more like that"] if len(stuck) > WARNINGS else []
             for words in (*stuck[:WARNINGS], *more):
                 self._say(words)
-        if not engine_lives(self._control.paths, QUEUE) and self._need_engine():
-            start_for(self._control, "the jobs are safe in the queue")
+        for cluster in self._needed_engines():
+            start_for(self._control, "the jobs are safe in the queue", cluster)
 
     def _jobs(self, most: int | None = None) -> tuple[list[Job], set[int]]:
         """Jobs that are not over, and which of them were left by dead runs."""
         jobs = list(queries.jobs_of(self._control.store, self.left[:most]))
         return jobs, abandoned(self._control, jobs)
 
-    def _need_engine(self) -> bool:
-        """Whether the engine of the queue must run some of them, or record their ends."""
+    def _needed_engines(self) -> set[str]:
+        """The clusters, or this machine, whose engine must run some of them, or record their ends, and is dead."""
+        engines = queries.owners_of(self._control.store, self.left)
+        dead = [engine for engine in engines if is_background(engine) and not engine_lives(self._control.paths, engine)]
+        if dead or engine_lives(self._control.paths, QUEUE):
+            return {cluster_of(engine) for engine in dead}
         jobs, left = self._jobs()
-        return any(job.id not in left or isinstance(job.state, Active) for job in jobs)
+        return {""} if any(job.id in left and isinstance(job.state, Active) for job in jobs) else set()
 
 
 def why_waits(control: Control, job: Job) -> str:

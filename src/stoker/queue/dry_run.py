@@ -107,7 +107,11 @@ def _numbered(parts: Sequence[Part], first: int, now: float) -> Iterator[tuple[s
 def _waiting(jobs: Iterable[Job], store: Store, now: float) -> WaitingJobs:
     waiting = WaitingJobs()
     for job in jobs:
-        if isinstance(job.state, Waiting) and why_not_eligible(job, now, store.outcome) is None:
+        if (
+            isinstance(job.state, Waiting)
+            and not job.spec.cluster
+            and why_not_eligible(job, now, store.outcome) is None
+        ):
             waiting.add(job)
     return waiting
 
@@ -155,6 +159,8 @@ def _why(job: Job, outlook: _Outlook) -> str:
         return f"would be skipped: {never_satisfied_text(gate, store.shown_id)}"
     if gate is not None:
         return sentence(gate, clock, store.shown_id)
+    if job.spec.cluster:
+        return f"is handed over to {job.spec.cluster}"
     if outlook.plan is None:
         return "not known: the engine has not run here yet"
     reason = outlook.plan.reason(job)

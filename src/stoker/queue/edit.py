@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from stoker.core.device import Device, resolve
 from stoker.core.errors import Impossible, UsageError, did_you_mean
-from stoker.core.job import Active, Job, id_text, started_at
+from stoker.core.job import Active, Job, id_text, is_handed_over, started_at
 from stoker.core.launch import INHERIT
 from stoker.core.planner.placement import never_fits
 from stoker.core.spec import JobSpec, Name, Resources
@@ -137,10 +137,14 @@ class Rewriter:
         """The spec of a job with the changes, checked."""
         if "array" in changes:
             raise UsageError("the tasks of an array cannot be changed", "cancel it and submit a new one")
-        if isinstance(job.state, Active):
+        if isinstance(job.state, Active) and not is_handed_over(job):
             _refuse_other_changes(job, changes)
         given = {name: value for name, value in changes.items() if name not in _TABLES and value != ""}
         read = spec_of(JobOptions(**given), self._around(job, changes))
+        if job.spec.cluster and (read.resources.allowed or read.resources.preferred):
+            raise UsageError("--on and --prefer name devices of this machine", "leave them out on a cluster")
+        if read.resources.gpus % job.spec.nodes:
+            raise UsageError(f"-G counts all {job.spec.nodes} nodes together", f"give a multiple of {job.spec.nodes}")
         if INHERIT in (read.out, read.err):
             raise UsageError("-o - needs a terminal, but jobs of the queue have none", "name a file")
         resources = {
@@ -177,6 +181,8 @@ class Rewriter:
         return self._preflights[digest]
 
     def refuse_impossible(self, job: Job, resources: Resources) -> None:
+        if job.spec.cluster:  # its devices are not known here
+            return
         if self._status is not None and resources.gpus and (why := never_fits(resources, self._status.devices)):
             raise Impossible(f"{id_text(job)} {why}", "request less; list the GPUs with: stoker gpus")
 
@@ -198,7 +204,7 @@ class Rewriter:
 
     def _around(self, job: Job, changes: Changes) -> Surroundings:
         """A new directory is relative to this one, a file to the job's directory, as when it was submitted."""
-        logs = default_log(self._control)
+        logs = default_log(self._control, job.spec)
         return Surroundings(
             cwd=os.getcwd() if changes.get("chdir") else job.spec.cwd,
             umask=job.spec.umask,

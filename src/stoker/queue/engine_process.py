@@ -19,7 +19,7 @@ from stoker.core.errors import Impossible, StokerError
 from stoker.core.text import printable
 from stoker.core.units import device_sizes, sim_text
 from stoker.store.database import WriteLock
-from stoker.store.engine_lock import QUEUE, EngineRuns, engine_lives, process_of, signal_engine, wake
+from stoker.store.engine_lock import QUEUE, EngineRuns, engine_lives, engine_of, process_of, signal_engine, wake
 from stoker.store.paths import Paths
 from stoker.store.restart import TRIES, read_restart, write_restart
 from stoker.store.status_file import Machine, read_machine, read_status
@@ -59,9 +59,9 @@ def rotate(path: Path, limit: int = LIMIT) -> None:
             os.dup2(new.fileno(), stream.fileno())
 
 
-def last_words(paths: Paths) -> str:
+def last_words(path: Path) -> str:
     """The last line of the engine's log, to follow a sentence about its death; empty where there is none."""
-    with contextlib.suppress(OSError), paths.log.open("rb") as file:
+    with contextlib.suppress(OSError), path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE))
         lines = file.read().decode(errors="replace").strip().splitlines()
         return f": {printable(lines[-1])}" if lines else ""
@@ -83,35 +83,36 @@ class EngineFailed(StokerError):
     exit_code = 3
 
 
-def ensure_engine(paths: Paths, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Start the engine of the queue unless one runs; True where it was started.
+def ensure_engine(paths: Paths, arguments: Sequence[str], environment: Mapping[str, str], cluster: str = "") -> bool:
+    """Start the engine of the queue, or of a cluster, unless it runs; True where it was started.
 
     One more try where another engine was faster, and was gone before it could be seen.
     """
     for _ in range(2):
-        if engine_lives(paths, QUEUE):
+        if engine_lives(paths, engine_of(cluster)):
             return False
         try:
-            return _started(paths, arguments, environment)
+            return _started(paths, arguments, environment, cluster)
         except EngineRuns as error:
             refused = error
     raise EngineFailed(refused.message, refused.hint)
 
 
-def _started(paths: Paths, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
+def _started(paths: Paths, arguments: Sequence[str], environment: Mapping[str, str], cluster: str) -> bool:
     read_end, write_end = os.pipe()
+    words = [*arguments, *(["--cluster", cluster] if cluster else []), "--ready-fd", str(write_end)]
     try:
-        process = _spawn(paths, [*arguments, "--ready-fd", str(write_end)], environment, write_end)
+        process = _spawn(paths.engine_log(cluster), words, environment, write_end)
     finally:
         os.close(write_end)
     with open(read_end, "rb", buffering=0) as answers:
         answer = _answer(answers.fileno())
     if answer != READY:
         there = _still_there(process)  # before testing the lock: a dying engine may hold it to the last
-        if not engine_lives(paths, QUEUE):  # else another process started one at the same time
-            raise _failure(paths, answer, process, there=there)
+        if not engine_lives(paths, engine_of(cluster)):  # else another process started one at the same time
+            raise _failure(paths.engine_log(cluster), answer, process, there=there)
     elif process.poll():
-        raise _failure(paths, b"", process, there=False)
+        raise _failure(paths.engine_log(cluster), b"", process, there=False)
     process.returncode = 0  # it outlives this process, and Popen must not warn of that
     return True
 
@@ -132,12 +133,12 @@ def tell_failure(descriptor: int | None, error: StokerError) -> None:
 
 
 def _spawn(
-    paths: Paths, arguments: Sequence[str], environment: Mapping[str, str], descriptor: int
+    path: Path, arguments: Sequence[str], environment: Mapping[str, str], descriptor: int
 ) -> subprocess.Popen[bytes]:
     """A process in its own session, without a terminal, that inherits only the log and the pipe."""
     import subprocess  # a submit beside a living engine starts no process
 
-    with open_log(paths.log) as log:
+    with open_log(path) as log:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "stoker", "engine", "run", "--restartable", *arguments],
             stdin=subprocess.DEVNULL,
@@ -162,12 +163,12 @@ def _answer(descriptor: int) -> bytes:
     return said
 
 
-def _failure(paths: Paths, answer: bytes, process: subprocess.Popen[bytes], *, there: bool) -> StokerError:
+def _failure(log: Path, answer: bytes, process: subprocess.Popen[bytes], *, there: bool) -> StokerError:
     try:
         body = msgspec.json.decode(answer)
     except msgspec.DecodeError:
         how = "did not start in time" if there else f"ended with {process.returncode}"
-        return EngineFailed(f"the engine {how}{last_words(paths)}", f"see {paths.log}; the queue was not changed")
+        return EngineFailed(f"the engine {how}{last_words(log)}", f"see {log}; the queue was not changed")
     kinds = {Impossible.exit_code: Impossible, EngineRuns.exit_code: EngineRuns}
     return kinds.get(body["code"], EngineFailed)(body["message"], body["hint"])
 
@@ -203,8 +204,10 @@ LEAVING_SECONDS = 3.0
 class Background:
     """The engine of the queue as a front end needs it; `failure` is set where it cannot be started."""
 
-    def __init__(self, paths: Paths, sim: str | None, devices: str = "") -> None:
+    def __init__(self, paths: Paths, sim: str | None, devices: str = "", cluster: str = "") -> None:
         """`sim` and `devices` are what the user wants; an engine that runs already may have others."""
+        self._cluster = cluster
+        self._engine = engine_of(cluster)
         self.failure: StokerError | None = None
         self._paths = paths
         self._sim = sim
@@ -221,7 +224,7 @@ class Background:
         try:
             yield
         except Impossible as error:
-            machine = read_machine(self._paths.status_file(QUEUE))
+            machine = read_machine(self._paths.status_file(self._engine))
             if self._started and not (machine and machine.devices):
                 self._stop()
             if difference := self.difference():
@@ -230,7 +233,7 @@ class Background:
 
     def difference(self) -> str:
         """How the devices of the running engine differ from those that the user wants; empty where they do not."""
-        status = None if self._started else read_status(self._paths.status_file(QUEUE))
+        status = None if self._started or self._cluster else read_status(self._paths.status_file(QUEUE))
         if status is None or not engine_lives(self._paths, QUEUE):
             return ""
         named = status.settings.devices if status.settings else ""
@@ -250,16 +253,16 @@ class Background:
 
     def wake(self) -> None:
         """Tell the engine of new jobs; start one if there is none."""
-        if not wake(self._paths, QUEUE) and self.failure is None:
+        if not wake(self._paths, self._engine) and self.failure is None:
             self._ensure()
-        if self._started and self.failure is None and not engine_lives(self._paths, QUEUE):
+        if self._started and self.failure is None and not engine_lives(self._paths, self._engine):
             self.failure = died_again(self._paths)
 
     def _ensure(self) -> None:
-        if engine_lives(self._paths, QUEUE):
+        if engine_lives(self._paths, self._engine):
             return
         try:
-            self._started = start_engine(self._paths, self._sim)
+            self._started = start_engine(self._paths, self._sim, cluster=self._cluster)
         except StokerError as error:
             self.failure = error
         except OSError as error:
@@ -281,12 +284,12 @@ def died_again(paths: Paths) -> EngineFailed | None:
     """The failure of an engine that died right after its start; None where it left as it should."""
     if not paths.restart.exists():
         return None
-    return EngineFailed(f"the engine started, but died{last_words(paths)}", f"see {printable(str(paths.log))}")
+    return EngineFailed(f"the engine started, but died{last_words(paths.log)}", f"see {printable(str(paths.log))}")
 
 
-def start_engine(paths: Paths, sim: str | None, arguments: Sequence[str] = ()) -> bool:
-    """Start the engine of the queue unless it runs; True where it was started."""
-    return ensure_engine(paths, [*(["--sim", sim] if sim else []), *arguments], os.environ)
+def start_engine(paths: Paths, sim: str | None, arguments: Sequence[str] = (), cluster: str = "") -> bool:
+    """Start the engine of the queue, or of a cluster, unless it runs; True where it was started."""
+    return ensure_engine(paths, [*(["--sim", sim] if sim else []), *arguments], os.environ, cluster)
 
 
 def restart_killed(paths: Paths) -> bool:
@@ -307,7 +310,7 @@ def _restart_recorded(paths: Paths) -> bool:
     now = time.time()
     if len(recent := record.recent(now)) >= TRIES:
         raise EngineFailed(
-            f"the engine died {TRIES} times within a minute, so it is not restarted automatically{last_words(paths)}",
+            f"the engine died {TRIES} times within a minute, so it is not restarted{last_words(paths.log)}",
             f"see {paths.log}, then: stoker engine start",
         )
     write_restart(paths, msgspec.structs.replace(record, tries=[*recent, now]))

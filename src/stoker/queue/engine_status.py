@@ -13,10 +13,10 @@ from stoker.core.errors import StokerError
 from stoker.core.settings import KEYS, EngineSettings
 from stoker.core.text import text_for_json
 from stoker.queue.config import load_config
-from stoker.queue.engine_process import restart_killed
+from stoker.queue.engine_process import restart_killed, start_engine
 from stoker.queue.view_model import exactly
 from stoker.store import queries
-from stoker.store.engine_lock import QUEUE, process_of, version_of, wake
+from stoker.store.engine_lock import QUEUE, cluster_of, engine_lives, process_of, version_of, wake
 from stoker.store.paths import Paths, write_problem
 from stoker.store.status_file import EngineStatus as PublishedStatus
 from stoker.store.status_file import read_status
@@ -115,9 +115,14 @@ def not_in_force_now(settings: EngineSettings, paths: Paths) -> str:
     return not_in_force(settings, view if view and view.pid == pid else None)
 
 
-def revive(paths: Paths) -> str:
-    """Start an engine that was killed, and let it record what ended meanwhile; a notice of that, or of its failure."""
+def revive(paths: Paths, sim: str | None = None) -> str:
+    """Start engines that were killed, and let them record what ended meanwhile; a notice of that, or of a failure.
+
+    The engine of a cluster needs no record of its start: it is started wherever its cluster has jobs.
+    """
     try:
+        for cluster in clusters_without_engine(paths):
+            start_engine(paths, sim, cluster=cluster)
         if not restart_killed(paths):
             return ""
     except StokerError as error:
@@ -126,6 +131,15 @@ def revive(paths: Paths) -> str:
         return f"the engine was killed and cannot be restarted: {error.strerror} ({error.filename})"
     engine_answers(paths)
     return "the engine had been killed; restarted it"
+
+
+def clusters_without_engine(paths: Paths) -> list[str]:
+    """Clusters that have jobs or requests, and no engine that looks after them."""
+    if len(paths.everywhere) == 1:  # most users have none
+        return []
+    with contextlib.closing(open_store(paths)) as store:
+        engines = [engine for engine in queries.expected_engines(store) if cluster_of(engine)]
+    return [cluster_of(engine) for engine in engines if not engine_lives(paths, engine)]
 
 
 def engine_answers(paths: Paths) -> bool:

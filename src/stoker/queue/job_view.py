@@ -27,6 +27,7 @@ from stoker.core.job import (
     Resumed,
     Returned,
     Skipped,
+    Started,
     Waiting,
     advance,
     event_word,
@@ -169,6 +170,8 @@ def _detail(event: Event, after: Job | None, needs: Iterator[Resources | None], 
     match event:
         case Assigned():
             return _place(event, next(needs), knowledge)
+        case Started() if event.devices:
+            return f"GPU {','.join(knowledge.labels(event.devices))}"
         case Exited():
             return _end(event, after)
         case Cancelled() | Paused() | Skipped():
@@ -176,14 +179,14 @@ def _detail(event: Event, after: Job | None, needs: Iterator[Resources | None], 
         case Returned():
             return event.short or "before it started"
         case Lost():
-            return "its worker was killed, or the machine went down"
+            return event.note or "its worker was killed, or the machine went down"
         case _:
             return ""
 
 
 def _place(event: Assigned, resources: Resources | None, knowledge: Knowledge) -> str:
     if not event.devices:
-        return "no GPU"
+        return "no GPU" if resources is None or not resources.gpus else "handed over to the cluster"
     place = f"GPU {','.join(knowledge.labels(event.devices))}"
     amount = amount_now(resources, knowledge.devices_of(event.devices))
     if amount is not None:
@@ -273,7 +276,7 @@ def _reported(paths: Paths, job: Job) -> Latest | None:
     """What its run reported; nothing for a job that waits to run again."""
     if isinstance(job.state, Queued):
         return None
-    return read_latest(paths.report(job.id), job.tries + isinstance(job.state, Active))
+    return read_latest(paths.on(job.spec.cluster).report(job.id), job.tries + isinstance(job.state, Active))
 
 
 def _secrets() -> tuple[str, ...]:

@@ -23,7 +23,9 @@ from stoker.core.job import (
     Starting,
     Stopping,
     id_text,
+    is_handed_over,
     resources_of,
+    slot_of,
     started_at,
 )
 from stoker.core.learning import Learnt, Live, usual_pace
@@ -38,7 +40,7 @@ from stoker.queue.places import Places
 from stoker.queue.view_model import JobWord, amount_now, amount_to_come
 from stoker.queue.view_text import clock_text, last_mishap, sparing_text
 from stoker.store import queries
-from stoker.store.engine_lock import QUEUE, engine_lives, living_engines, wake
+from stoker.store.engine_lock import QUEUE, engine_lives, is_background, living_engines, wake
 from stoker.store.paths import Paths, write_problem
 from stoker.store.queries import Load, Owned
 from stoker.store.reader import Reader
@@ -299,7 +301,13 @@ class Knowledge:
         return clock_text(at, self.now)
 
     def labels(self, device_ids: Sequence[str]) -> list[str]:
-        return [self.devices[one].label if one in self.devices else one for one in device_ids]
+        """As users call them; several GPUs of one node share its name: `lab:n3 0`, `1`."""
+        labels = [self.devices[one].label if one in self.devices else one for one in device_ids]
+        nodes = [label.rpartition(" ")[0] for label in labels]
+        return [
+            label.rpartition(" ")[2] if place and node and node == nodes[place - 1] else label
+            for place, (label, node) in enumerate(zip(labels, nodes, strict=True))
+        ]
 
     def devices_of(self, device_ids: Sequence[str]) -> list[Device]:
         return [self.devices[one] for one in device_ids if one in self.devices]
@@ -345,7 +353,7 @@ class Knowledge:
 
     def is_abandoned(self, engine: str) -> bool:
         """Whether an engine is a foreground run that died."""
-        return engine != QUEUE and engine not in self._living
+        return not is_background(engine) and engine not in self._living
 
     def last_seen(self, engine: str, started: float) -> float | None:
         """When an engine last confirmed that a job runs, if none confirms it now; None if one does.
@@ -353,7 +361,8 @@ class Knowledge:
         The background engine also watches jobs of dead runs.
         """
         status = self.statuses.of(engine)
-        if (engine in self._living or self.statuses.lives) and not (engine == QUEUE and self.statuses.silence):
+        watched = engine in self._living or (self.statuses.lives and not is_background(engine))
+        if watched and not (engine == QUEUE and self.statuses.silence):
             return None
         return max(started, status.at) if status else started
 
@@ -376,6 +385,8 @@ class Knowledge:
         if isinstance(job.state, Ended):
             return job.state.result, job.state.note
         if isinstance(job.state, Active):
+            if (elsewhere := self._in_cluster(job, engine)) is not None:
+                return "queued", elsewhere
             return _active_word(job), "; ".join(
                 filter(None, (self._unseen(job, engine), self._about_active(job, engine)))
             )
@@ -383,6 +394,17 @@ class Knowledge:
         if self.is_abandoned(engine):
             return word, f"{self._run_label(job.batch)} was interrupted; continue: stoker resume {id_text(job)}"
         return word, why
+
+    def _in_cluster(self, job: Job, engine: str) -> str | None:
+        """Why a job that was handed over to a cluster has not started; None for all others."""
+        if not is_handed_over(job):
+            return None
+        if is_background(engine) and engine not in self._living:
+            return "handed over to the cluster; no engine runs that could tell more (stoker status starts it)"
+        assert isinstance(job.state, Starting)
+        status = self.statuses.of(engine)
+        known = status.handed_over.get(slot_of(job.state.ref).rpartition(".")[0]) if status else None
+        return sentence(known, self.clock, self.store.shown_id) if known else "about to be handed over"
 
     def _unseen(self, job: Job, engine: str) -> str:
         seen = self.last_seen(engine, started_at(job) or 0.0)
@@ -411,7 +433,7 @@ class Knowledge:
         hindered = why_not_eligible(job, self.now, self._outcome) if is_gated(job) else None
         if hindered is not None:
             return _queued_word(job, hindered), self._not_eligible_text(hindered)
-        if engine == QUEUE and not self.statuses.lives:
+        if is_background(engine) and engine not in self._living:
             return "queued", NO_ENGINE
         why = self.reason(job, engine)
         passed = self._passed(job, engine) if why else ""

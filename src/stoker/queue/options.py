@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.selectors import Named, parse_selection
+from stoker.core.settings import LOCAL
 from stoker.core.spec import Dependency, JobSpec, Resources, parse_array
 from stoker.core.units import parse_duration, parse_size, size_text
 from stoker.devices.interface import user_name
@@ -29,7 +30,7 @@ PAST_SECONDS = 60.0
 _YES = ("true", "yes", "on")
 _NO = ("false", "no", "off")
 _WITHOUT_MPS = "leave out --mps; where it is configured, --mps=off"
-_CODE = re.compile(r"\d{1,3}", re.ASCII)
+_CODE = r"(?a)\d{1,3}"
 
 
 class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,6 +39,8 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     gpus: int | None = None
     vram: str | None = None
     cap: bool | None = None
+    cluster: str | None = None
+    nodes: int | None = None
     on: str | None = None
     prefer: str | None = None
     gpu_type: str | None = None
@@ -130,6 +133,8 @@ class Surroundings(Struct, frozen=True):
     """The terminal of an interactive session, which is never run twice."""
     fill: bool = False
     """Whether placeholders in commands are filled."""
+    shared_out: Callable[[str], tuple[str, str]] = lambda _: ("", "")
+    """`default_out` and `array_out` for a cluster, whose nodes do not see the others; empty for the same."""
     slurm: bool = False
     """Whether the jobs are a script with #SBATCH lines."""
 
@@ -144,6 +149,8 @@ def merged(base: JobOptions, own: JobOptions) -> JobOptions:
 def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
     """The spec of a job, with every value checked."""
     _refuse_unusable(options)
+    cluster = "" if options.cluster in (None, LOCAL) else str(options.cluster)
+    single_out, array_out = around.shared_out(cluster) if cluster else ("", "")
     array = None if options.array is None else parse_array(options.array)
     cwd = os.path.normpath(os.path.join(around.cwd, options.chdir or ""))
     limit = None if options.time is None else parse_duration(options.time)
@@ -161,7 +168,9 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         grace=30.0 if options.grace is None else parse_grace(options.grace),
         retries=check_count(options.retries or 0, "--retries"),
         requeue=not options.no_requeue and not around.terminal,
-        out=_output(options.out, cwd) or (options.array and around.array_out) or around.default_out,
+        out=_output(options.out, cwd)
+        or (options.array and (array_out or around.array_out))
+        or (single_out or around.default_out),
         err=_output(options.err, cwd),
         group=options.group or "",
         begin=None if options.begin is None else _moment(options.begin, around.now),
@@ -173,11 +182,28 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         fill=around.fill or options.array is not None,
         cap=bool(options.cap),
         mps_optional=bool(options.mps_optional),
+        cluster=cluster,
+        nodes=_nodes(options, cluster),
         notify=() if options.notify is None else parse_targets(options.notify),
         array_tasks=(len(array.indices), min(array.indices), max(array.indices)) if array else None,
         slurm_submit_dir=around.cwd if around.slurm else "",
         terminal=around.terminal,
     )
+
+
+def _nodes(options: JobOptions, cluster: str) -> int:
+    """Nodes of the cluster; refuses what makes no sense on a cluster, or only there."""
+    nodes = 1 if options.nodes is None else options.nodes
+    if not 1 <= nodes <= LARGEST_NUMBER:
+        raise UsageError(f"--nodes {nodes} is no number of nodes", "give 1 or more")
+    if not cluster and nodes > 1:
+        raise UsageError("this machine is one node", "name a cluster with -M, or leave out --nodes")
+    gpus = 1 if options.gpus is None else options.gpus
+    if gpus % nodes:
+        raise UsageError(f"-G {gpus} is for all nodes together, and cannot be divided by {nodes}", "give a multiple")
+    if cluster and (options.on or options.prefer):
+        raise UsageError("--on and --prefer name devices of this machine", "leave them out on a cluster")
+    return nodes
 
 
 def resources_of(options: JobOptions, resolve: Callable[[str], str]) -> Resources:
@@ -256,7 +282,7 @@ def parse_retry_on(text: str) -> tuple[str, ...]:
     """Results and exit codes after which to retry: `oom,timeout,75`."""
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
-        if word not in RETRY_RESULTS and not (_CODE.fullmatch(word) and 1 <= int(word) <= 255):
+        if word not in RETRY_RESULTS and not (re.fullmatch(_CODE, word) and 1 <= int(word) <= 255):
             what = f"{word!r} is neither a result nor an exit code" if word else f"{text!r} contains an empty item"
             raise UsageError(f"--retry-on: {what}", f"name {', '.join(RETRY_RESULTS)} or codes from 1 to 255")
     return tuple(dict.fromkeys(words))
@@ -384,6 +410,16 @@ OPTIONS = (
         given_to_jobs=True,
     ),
     Option("cap", "Limit PyTorch (2.10 or newer) to the memory reserved by --vram.", kind="switch"),
+    Option(
+        "cluster",
+        "Run on this cluster, for example lab; local is this machine.",
+        "NAME",
+        "-M",
+        at_submit=True,
+    ),
+    Option(
+        "nodes", "Nodes of the cluster at once, default 1; -G counts all of them.", "N", kind="number", at_submit=True
+    ),
     Option("on", "Only these devices, for example 0,2.", "IDS", is_list=True, takes_number=True),
     Option("prefer", "Prefer these devices.", "IDS", is_list=True, takes_number=True),
     Option("gpu_type", "Only GPUs with this in their name, for example a100.", "NAME"),

@@ -24,6 +24,7 @@ from stoker.core.private_slurm import (
     PrivateSlurm,
     Server,
     ServerFacts,
+    cgroup_conf,
     choose_port,
     decode_private,
     expand_hosts,
@@ -36,6 +37,7 @@ from stoker.core.private_slurm import (
 from stoker.core.settings import ClusterSettings
 from stoker.core.slurm import slurm_environment
 from stoker.queue.slurm_packages import missing_programs, unpack
+from stoker.store.paths import replace_file
 
 SCRIPT = Path(__file__).with_name("slurm_server.sh")
 SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
@@ -45,6 +47,7 @@ READY_SECONDS = 20.0
 CONTROLLER = "slurmctld"
 LONGEST_LOCAL = 90
 """Bytes: the path of a socket below it must fit into 107."""
+_PLAIN_PATH = re.compile(r"[\w./@+-]+", re.ASCII)
 _UNREACHABLE = 255
 """ssh's own exit code."""
 
@@ -106,6 +109,11 @@ def make(wishes: Wishes, say: Callable[[str], None]) -> Made:
         what = f"--local {local} is not a path from / of at most {LONGEST_LOCAL} bytes"
         raise UsageError(what, "it holds sockets, whose paths must be short")
     place = folder(wishes.shared, wishes.name)
+    for path in (local, str(place)):
+        if not _PLAIN_PATH.fullmatch(path):
+            raise UsageError(
+                f"{path!r} has characters that slurm.conf cannot hold", "choose another --shared or --local"
+            )
     token = _token(place)
     here, answers = _ask(wishes.ssh, hosts, ["probe", local, str(place / "token")])
     facts, troubles = _facts(answers, token)
@@ -135,7 +143,7 @@ def _token(place: Path) -> str:
     """A fresh word in the shared directory: a server that cannot read it does not share the directory."""
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     token = secrets.token_hex(8)
-    _write(place / "token", token)
+    replace_file(place / "token", token.encode())
     return token
 
 
@@ -204,6 +212,7 @@ def _servers(
 ) -> tuple[Server, ...]:
     """The servers that answered; one that did not, and was part before, stays as it was."""
     names, found = node_names(hosts), list[Server]()
+    addresses = _resolved(wishes.ssh, [host for host in facts if not is_local(host)])
     for host in hosts:
         old = before.server(host) if before else None
         if host not in facts:
@@ -216,13 +225,13 @@ def _servers(
             Server(
                 host=host,
                 node=names[host],
-                address=_address(facts) if is_local(host) else _resolved(wishes.ssh, host),
+                address=addresses.get(host) or _address(facts),
                 port=_kept_port(old.port if old else None, names[host], one, taken, wishes.port + 1),
                 hostname=one.hostname,
                 cpus=one.cpus,
                 memory_mib=one.memory_mib,
                 gpus=gpus,
-                gpu_files=one.gpu_files if len(one.gpu_files) == gpus else (),
+                gpu_files=one.gpu_files[:gpus] if len(one.gpu_files) >= gpus else (),
             )
         )
     return tuple(found)
@@ -246,11 +255,16 @@ def _address(facts: Mapping[str, ServerFacts]) -> str:
     return next((one.client for one in facts.values() if one.client), "127.0.0.1")
 
 
-def _resolved(ssh: Sequence[str], host: str) -> str:
-    """The address behind a name of ssh's configuration."""
-    done = subprocess.run([*ssh, "-G", host], check=False, capture_output=True, text=True, timeout=SERVER_SECONDS)
-    match = re.search(r"^hostname (\S+)$", done.stdout, re.MULTILINE)
-    return match[1] if match else host
+def _resolved(ssh: Sequence[str], hosts: Sequence[str]) -> dict[str, str]:
+    """The addresses behind names of ssh's configuration."""
+
+    def resolved(host: str) -> str:
+        done = subprocess.run([*ssh, "-G", host], check=False, capture_output=True, text=True, timeout=SERVER_SECONDS)
+        match = re.search(r"^hostname (\S+)$", done.stdout, re.MULTILINE)
+        return match[1] if match else host
+
+    with ThreadPoolExecutor(32) as pool:
+        return dict(zip(hosts, pool.map(resolved, hosts), strict=True))
 
 
 def _before(place: Path) -> PrivateSlurm | None:
@@ -264,26 +278,18 @@ def _write_all(cluster: PrivateSlurm, place: Path, before: PrivateSlurm | None) 
     """Write what changed. Daemons read slurm.conf only when they start: stop them, and their jobs go on."""
     key = Path(cluster.key)
     if not key.exists():
-        _write(key, secrets.token_bytes(128))
+        replace_file(key, secrets.token_bytes(128))
     if before is not None and slurm_conf(before) != slurm_conf(cluster):
         down(before)
     for file in {
         file for server in cluster.servers for file in gpu_files(cluster, server) if file not in server.gpu_files
     }:
         Path(file).touch(0o600)
-    _write(place / "slurm.conf", slurm_conf(cluster))
-    _write(place / "gres.conf", gres_conf(cluster))
-    _write(place / "cluster.json", msgspec.json.format(msgspec.json.encode(cluster)))
-
-
-def _write(path: Path, content: str | bytes) -> None:
-    """Replace a file in one step; only its owner can read it."""
-    new = path.with_name(f".{path.name}.new")
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    replace_file(place / "slurm.conf", slurm_conf(cluster).encode())
+    replace_file(place / "gres.conf", gres_conf(cluster).encode())
+    if text := cgroup_conf(cluster):
+        replace_file(place / "cgroup.conf", text.encode())
+    replace_file(place / "cluster.json", msgspec.json.format(msgspec.json.encode(cluster)))
 
 
 # -- up and down ---------------------------------------------------------------------------------

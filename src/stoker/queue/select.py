@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
 from stoker.core.errors import NoSuchJob, StokerError, UsageError, did_you_mean
-from stoker.core.job import Job, Queued, Result, Waiting
+from stoker.core.job import Job, Queued, Result, Waiting, is_handed_over
 from stoker.core.selectors import All, Last, Named, Numbers, Pick, Task, parse_selection, pick_text
 from stoker.core.spec import Dependency, parse_after
 from stoker.core.text import printable
@@ -117,7 +117,7 @@ def is_there(store: Store, word: str) -> bool:
 def find_queued(store: Store, words: Sequence[str]) -> list[Job]:
     """The jobs that the words select, of which `all` is all that wait."""
     jobs = jobs_in_order(store, find(store, words))
-    return [job for job in jobs if isinstance(job.state, Queued)] if "all" in words else jobs
+    return [job for job in jobs if isinstance(job.state, Queued) or is_handed_over(job)] if "all" in words else jobs
 
 
 def _find_pick(store: Store, pick: Pick, scope: Scope) -> list[int]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from stoker.core.errors import StokerError
+from stoker.core.slurm import LIBRARIES
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue", "scancel", "scontrol", "sinfo")
@@ -27,7 +28,7 @@ def missing_programs(environment: Mapping[str, str]) -> list[str]:
 
 
 def is_unpacked(prefix: Path) -> bool:
-    return (prefix / "usr/sbin/slurmctld").exists() and (prefix / "lib").exists()
+    return (prefix / "usr/sbin/slurmctld").exists() and (prefix / LIBRARIES).exists()
 
 
 def unpack(prefix: Path, say: Callable[[str], None]) -> None:
@@ -71,13 +72,16 @@ def _is_installed(package: str) -> bool:
 
 
 def _link(root: Path) -> None:
-    """Names that Debian's alternatives would make, and one path to the libraries for any architecture."""
+    """Names that Debian's alternatives would make, and one directory of libraries for any architecture."""
     for program in (root / "usr/sbin").glob("*-wlm"):
         program.with_name(program.name.removesuffix("-wlm")).symlink_to(program.name)
-    libraries = next((root / "usr/lib").glob("*/slurm-wlm"), None)
-    if libraries is None:
+    links = root / LIBRARIES
+    links.mkdir()
+    for place in ("usr/lib/*/*.so*", "lib/*/*.so*", "usr/lib/*/slurm-wlm"):
+        for file in root.glob(place):
+            (links / file.name).symlink_to(os.path.relpath(file, links))
+    if not (links / "slurm-wlm").exists():
         raise StokerError("Debian's packages of Slurm are not as they used to be: there is no slurm-wlm", _INSTALL)
-    (root / "lib").symlink_to(os.path.relpath(libraries.parent, root))
 
 
 def _run(command: Sequence[str], directory: Path) -> str:

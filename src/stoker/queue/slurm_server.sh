@@ -34,9 +34,10 @@ probe() { # LOCAL TOKEN_FILE
 
 launch() { # NAME PORT COMMAND...: start a daemon and wait until it listens; PORT 0 for munged
   name=$1 port=$2; shift 2
+  wanted=$(printf '%04X' "$port") tries=0
+  case " $(listening)" in *" $wanted "*) fail "port $port is in use by another program" ;; esac
   setsid "$@" < /dev/null > "$local/$name.out" 2>&1 9>&- &
   remember "$name" $!
-  wanted=$(printf '%04X' "$port") tries=0
   while alive "$name"; do
     if [ "$port" = 0 ]; then [ -S "$local/munge.socket" ] && return
     else case " $(listening)" in *" $wanted "*) say started "$name"; return ;; esac; fi
@@ -52,7 +53,7 @@ start() { # LOCAL CONF PREFIX DAEMON PORT NODE: DAEMON is slurmctld or slurmd, N
   export SLURM_CONF="$conf"
   if [ -n "$prefix" ]; then
     PATH=$prefix/usr/bin:$prefix/usr/sbin:$PATH
-    export LD_LIBRARY_PATH="$prefix/lib:$prefix/lib/slurm-wlm${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    export LD_LIBRARY_PATH="$prefix/libraries:$prefix/libraries/slurm-wlm${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
   fi
   [ -r "$conf" ] || fail "it does not see $conf"
   mkdir -p "$local/state" 2>/dev/null

@@ -22,7 +22,7 @@ from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.launch import INHERIT, SLURM_VARIABLES, literal, log_pattern
 from stoker.core.planner.fairshare import never_within_limits
 from stoker.core.planner.placement import never_fits
-from stoker.core.settings import Policy
+from stoker.core.settings import LOCAL, Policy
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, digest_of, parse_after, parse_array
 from stoker.core.units import size_text
 from stoker.devices.mps.daemon import without_given
@@ -39,7 +39,7 @@ from stoker.queue.options import (
 )
 from stoker.queue.preflight import Checkouts, KernelLimits, Preflight, start_notes
 from stoker.queue.script import VARIABLE, Script
-from stoker.store.engine_lock import QUEUE
+from stoker.store.engine_lock import engine_of
 from stoker.store.paths import Paths
 from stoker.store.schema import SubmitKey
 from stoker.store.status_file import Machine
@@ -195,6 +195,8 @@ class JobBuilder:
     def _settled(self, spec: JobSpec) -> JobSpec:
         self.preflight.check_signal(spec)
         self.preflight.check_notify(spec)
+        if spec.cluster:  # its devices are not known here
+            return spec
         settled = self.preflight.settle_mps(spec, self.snapshot.devices if self.snapshot else ())
         if self.snapshot is not None and settled.resources.gpus:
             _refuse_impossible(settled, self.snapshot, self._policy)
@@ -218,6 +220,7 @@ class QueueSubmission:
         self.notes: list[str] = []
         """Warnings about the jobs, for the user."""
         self._paths = paths
+        self._config = config
         self._script = script
         self._now = now
         own = without_given(environment)
@@ -228,14 +231,29 @@ class QueueSubmission:
         """The devices that the user wants the engine to have; empty is any."""
         if script:
             self.notes += script.notes
+        own_options = config.completed(script.options_of(options) if script else options)
+        self.files = self._place_of("" if own_options.cluster in (None, LOCAL) else str(own_options.cluster))
+        """Where files go that the jobs need: the copy of a script, a pickled function."""
+        self.clusters: list[str] = []
+        """Where the jobs run, each once; empty is this machine."""
         self._builder = JobBuilder(
-            config.completed(script.options_of(options) if script else options),
+            own_options,
             self._surroundings(),
             self._environment,
             self.notes.append,
             policy=Policy(max_use=config.engine.max_use, min_free=config.engine.min_free),
-            command=script.copied(paths) if script else None,
+            command=script.copied(self.files) if script else None,
         )
+
+    def _place_of(self, cluster: str) -> Paths:
+        """Where files of jobs go that nodes of a cluster have to see; for this machine, its own state directory."""
+        if not cluster:
+            return self._paths
+        return self._paths.share(cluster, Path(self._config.cluster(cluster).shared))
+
+    def _shared_out(self, cluster: str) -> tuple[str, str]:
+        logs = self._place_of(cluster).logs
+        return log_pattern(logs), f"{literal(str(logs))}/%A/%a.log"
 
     def _surroundings(self) -> Surroundings:
         return Surroundings(
@@ -248,6 +266,7 @@ class QueueSubmission:
             earlier=_only_read,
             now=self._now,
             fill=True,
+            shared_out=self._shared_out,
             slurm=self._script is not None and self._script.directives.from_slurm,
         )
 
@@ -258,7 +277,8 @@ class QueueSubmission:
             with located(item):
                 spec = spec_of(options, self._builder.around)
                 self._refuse_unusable(spec, options)
-            self.needs_devices = self.needs_devices or spec.resources.gpus > 0
+            self.needs_devices = self.needs_devices or (spec.resources.gpus > 0 and not spec.cluster)
+            self.clusters += [spec.cluster] if spec.cluster not in self.clusters else []
         for item in items:
             try:
                 self._limits.check(item.command.words, self._builder.options_of(item).env)
@@ -287,12 +307,13 @@ class QueueSubmission:
         self, store: Store, parts: Sequence[Part], label: str, *, held: str, key: Key | None = None
     ) -> list[Entered]:
         """Add all jobs to the queue in one transaction, or find those that were submitted under the key before."""
-        self._paths.logs.mkdir(mode=0o700, exist_ok=True)
+        for cluster in self.clusters:
+            _make_logs(self._place_of(cluster))
         with store.writing():
             if key and (before := entered_before(store, key)):
                 return before
             if self._script:
-                self._script.keep(self._paths)
+                self._script.keep(self.files)
             store.add_environment(self._environment)
             batch = store.add_batch(label, self._now)
             entered = [self._enter_part(store, batch, part, held) for part in parts]
@@ -302,9 +323,10 @@ class QueueSubmission:
             return entered
 
     def _enter_part(self, store: Store, batch: int, part: Part, held: str) -> Entered:
-        ids = store.add_jobs(batch, QUEUE, part.jobs, self._now, array=bool(part.array), held=held)
+        cluster = part.jobs[0].spec.cluster
+        ids = store.add_jobs(batch, engine_of(cluster), part.jobs, self._now, array=bool(part.array), held=held)
         if part.array:
-            (self._paths.logs / str(ids[0])).mkdir(mode=0o700, exist_ok=True)
+            (self._place_of(cluster).logs / str(ids[0])).mkdir(mode=0o700, exist_ok=True)
         return Entered(part, ids)
 
     def _refuse_unusable(self, spec: JobSpec, options: JobOptions) -> None:
@@ -318,6 +340,9 @@ class QueueSubmission:
         gathered: list[NewJob] = []
         for item in items:
             job, options = self._builder.make(item), self._builder.options_of(item)
+            if gathered and gathered[0].spec.cluster != job.spec.cluster:
+                yield Part(gathered)
+                gathered = []
             if options.array is None:
                 gathered.append(job)
                 continue
@@ -328,6 +353,16 @@ class QueueSubmission:
             yield Part([NewJob(job.command, job.spec, job.name, task) for task in tasks], options.array)
         if gathered:
             yield Part(gathered)
+
+
+def _make_logs(place: Paths) -> None:
+    try:
+        place.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StokerError(
+            f"cannot make {place.logs}: {error.strerror}",
+            "all nodes must see this directory; see shared in the configuration of the cluster",
+        ) from error
 
 
 def one_of_each(items: Iterable[Listed]) -> Iterable[Listed]:

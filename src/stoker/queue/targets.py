@@ -8,16 +8,16 @@ from stoker.core.errors import UsageError
 
 MAIL = "mail"
 _HINT = "write mail, or a URL of apprise such as ntfy://topic, slack://..., json://host/path"
-_URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://\S+")
-_NEXT = re.compile(r",(?=\s*(?:mail\s*(?:,|$)|[a-zA-Z][a-zA-Z0-9+.-]*://))")
+_URL = r"([a-zA-Z][a-zA-Z0-9+.-]*)://\S+"
+_NEXT = r",(?=\s*(?:mail\s*(?:,|$)|[a-zA-Z][a-zA-Z0-9+.-]*://))"
 """A comma before another target; other commas are part of a URL."""
 MAIL_PROGRAMS = ("/usr/sbin/sendmail", "/usr/lib/sendmail", "sendmail", "mail")
 
 
 def parse_targets(text: str) -> tuple[str, ...]:
-    targets = tuple(dict.fromkeys(word.strip() for word in _NEXT.split(text)))
+    targets = tuple(dict.fromkeys(word.strip() for word in re.split(_NEXT, text)))
     for target in targets:
-        if target != MAIL and not (_URL.fullmatch(target) and target.isprintable()):
+        if target != MAIL and not (re.fullmatch(_URL, target) and target.isprintable()):
             raise UsageError(f"--notify: {shown_target(target)!r} is neither a URL nor mail", _HINT)
     return targets
 

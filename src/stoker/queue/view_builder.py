@@ -12,7 +12,7 @@ import msgspec
 
 from stoker import __version__
 from stoker.core.device import Device, Process, Reading
-from stoker.core.job import Active, Job, Queued, id_text, resources_of, started_at
+from stoker.core.job import Active, Job, Queued, id_text, is_handed_over, resources_of, started_at
 from stoker.core.launch import shown_command
 from stoker.core.planner.order import times_waited
 from stoker.core.spec import amount_on
@@ -37,9 +37,9 @@ from stoker.queue.view_model import (
 )
 from stoker.queue.view_text import midnight
 from stoker.store import queries
-from stoker.store.engine_lock import QUEUE
+from stoker.store.engine_lock import QUEUE, is_background
 from stoker.store.filters import NO_FILTER, WAITING, Filter, Group, counts_of_open, ids_matching, queued_groups
-from stoker.store.queries import Load, Period, Tasks, drained_key, paused_key
+from stoker.store.queries import Load, Owned, Period, Tasks, drained_key, paused_key
 
 SCHEMA = "stoker.status/1"
 _PAGE = 256
@@ -49,7 +49,8 @@ _PAGE = 256
 
 
 def active_lines(knowledge: Knowledge, *, on_finish_jobs: bool = False) -> list[JobLine]:
-    wanted = [one for one in knowledge.active if on_finish_jobs or one.job.spec.role != "hook"]
+    active = [one for one in knowledge.active if not is_handed_over(one.job)]
+    wanted = [one for one in active if on_finish_jobs or one.job.spec.role != "hook"]
     return [job_line(job, engine, knowledge) for job, engine in wanted]
 
 
@@ -65,6 +66,8 @@ def queued_lines(
         found = _queued_of(engine, knowledge, each_task=each_task)
         shown = islice((line for line in found if on_finish_jobs or not line.hook), limit)
         lines += [(_rank(line, interrupted=knowledge.is_abandoned(engine)), line) for line in shown]
+    handed_over = _handed_over(knowledge, each_task=each_task)
+    lines += [(_rank(line, interrupted=False), line) for line in islice(handed_over, limit)]
     lines.sort(key=lambda one: one[0])
     return [line for _, line in lines[:limit]]
 
@@ -103,6 +106,16 @@ def _lines_of(job: Job, engine: str, knowledge: Knowledge, *, each_task: bool) -
         return
     tasks = queries.queued_tasks(knowledge.store, engine, job.array)
     yield from sorted((_tasks_line(one, engine, knowledge) for one in tasks), key=lambda line: line.id)
+
+
+def _handed_over(knowledge: Knowledge, *, each_task: bool) -> Iterator[JobLine]:
+    """Jobs that wait in the queue of a cluster; the tasks of an array share a line, with the reason of the first."""
+    seen: dict[int, list[Owned]] = {}
+    for one in filter(lambda one: is_handed_over(one.job), knowledge.active):
+        seen.setdefault(one.job.id if each_task or not one.job.array else -one.job.array, []).append(one)
+    for tasks in seen.values():
+        size, first, last = len(tasks), tasks[0], tasks[-1]
+        yield _tasks_line(Tasks(size, first.job, last.job), first.engine, knowledge)
 
 
 def _tasks_line(tasks: Tasks, engine: str, knowledge: Knowledge) -> JobLine:
@@ -150,7 +163,7 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
         expected_start=moment(forecast.starts.get(job.id)) if forecast else None,
         expected_end=moment(end),
         why=text_for_json(why),
-        run="" if engine == QUEUE else text_for_json(status.label if status else engine),
+        run="" if is_background(engine) else text_for_json(status.label if status else engine),
         hook=spec.role == "hook",
         vram_mode=mode_of(resources),
         reserved_bytes=knowledge.reserved(job, engine),
@@ -404,8 +417,9 @@ def _counts(knowledge: Knowledge, *, on_finish_jobs: bool) -> Counts:
     loads: list[Load] = list(knowledge.loads.values())
     running = 0 if on_finish_jobs else sum(one.job.spec.role == "hook" for one in knowledge.active)
     hooks = 0 if on_finish_jobs else queries.queued_on_finish_jobs(knowledge.store)
-    waiting = sum(load.waiting for load in loads) - hooks
-    return Counts(len(knowledge.active) - running, waiting, sum(load.held for load in loads))
+    handed_over = sum(is_handed_over(one.job) for one in knowledge.active)
+    waiting = sum(load.waiting for load in loads) - hooks + handed_over
+    return Counts(len(knowledge.active) - running - handed_over, waiting, sum(load.held for load in loads))
 
 
 def _hidden(counts: Counts, active: int, queued: list[JobLine]) -> Counts:

@@ -89,7 +89,8 @@ class Attempt:
 class Worker:
     """The loop of one worker process."""
 
-    def __init__(self, listener: socket.socket, journal_descriptor: int, boot: str = "") -> None:
+    def __init__(self, listener: socket.socket | None, journal_descriptor: int, boot: str = "") -> None:
+        """Without a listener no engine can connect; the worker gets its attempts by `give`."""
         self._listener = listener
         self._journal = journal_descriptor
         self._boot = boot
@@ -107,13 +108,14 @@ class Worker:
         """Whether the last wait found no child, alive or not."""
         self._leaving = False
         self._unhinted_since: float | None = None
-        self._listener.setblocking(False)
         self._alarm, alarm_end = socket.socketpair()
         self._alarm.setblocking(False)
         alarm_end.setblocking(False)
         self._alarm_end = alarm_end
         self._poller = select.poll()
-        self._poller.register(self._listener, select.POLLIN)
+        if self._listener is not None:
+            self._listener.setblocking(False)
+            self._poller.register(self._listener, select.POLLIN)
         self._poller.register(self._alarm, select.POLLIN)
         signal.set_wakeup_fd(alarm_end.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -143,6 +145,8 @@ class Worker:
 
     def _accept(self) -> None:
         """Accept the newest connection: a new engine replaces a dead one, whose last orders still count."""
+        if self._listener is None:
+            return
         with contextlib.suppress(BlockingIOError):
             while True:
                 connection, _ = self._listener.accept()
@@ -166,11 +170,14 @@ class Worker:
     def _listen(self, timeout: float | None) -> None:
         ready = {descriptor for descriptor, _ in self._poller.poll(None if timeout is None else timeout * 1000)}
         if self._alarm.fileno() in ready:
-            self._alarm.recv(4096)
+            self._signalled(self._alarm.recv(4096))
         if self._engine is not None and self._engine.fileno() in ready:
             self._receive(self._engine)
-        if self._listener.fileno() in ready:
+        if self._listener is not None and self._listener.fileno() in ready:
             self._accept()
+
+    def _signalled(self, numbers: bytes) -> None:
+        """Signals came; SIGCHLD is all that a worker of an engine gets, and `_reap` follows."""
 
     def _receive(self, engine: socket.socket) -> bool:
         """Read and execute orders; False when there are no more for now."""
@@ -188,6 +195,11 @@ class Worker:
         for line in lines:
             self._execute(json.loads(line))
         return True
+
+    def give(self, order: dict[str, Any], variables: dict[str, str]) -> None:
+        """Queue an attempt, with the environment that it names."""
+        self._execute({"do": "environment", "digest": order["environment"], "variables": variables})
+        self._execute({"do": "run", **order})
 
     def _execute(self, order: dict[str, Any]) -> None:
         match order["do"]:

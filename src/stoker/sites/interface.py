@@ -14,7 +14,7 @@ from stoker.core.lease import Lease
 from stoker.core.planner.forecast import Forecast
 from stoker.core.planner.order import Standing
 from stoker.core.planner.queue import WaitingJobs, Wants
-from stoker.core.planner.reasons import Reason
+from stoker.core.planner.reasons import InCluster, Reason
 from stoker.core.settings import Policy
 from stoker.store.paths import Paths
 from stoker.store.schema import Measured
@@ -78,6 +78,10 @@ class SiteStatus(Struct, frozen=True):
     """Active jobs that cannot end, because processes of theirs outlive their worker, each with the reason."""
     order: Sequence[Standing] = ()
     """The first waiting jobs in the order of the plan, one for each array."""
+    handed_over: Mapping[str, InCluster] = {}
+    """Why jobs that were handed over to a cluster have not started, by the bundle that is a part of their ref."""
+    summary: str = ""
+    """Where its jobs are, in one line, where devices do not show that."""
 
 
 class SiteView(Protocol):
@@ -102,6 +106,10 @@ class SiteView(Protocol):
 class Site(SiteView, Protocol):
     """Where jobs are placed and run. What happens to them is reported through `EngineJobs.apply`."""
 
+    @property
+    def cluster(self) -> str:
+        """Name of the cluster that it is; empty for this machine. It can adopt jobs of this place only."""
+
     def sources(self) -> Sequence[tuple[object, Callable[[], None]]]:
         """Files to wait for, each with what to call when it is readable."""
 
@@ -122,6 +130,9 @@ class Site(SiteView, Protocol):
 
     def adopt(self, job: Job) -> None:
         """Take over an active job of a dead engine."""
+
+    def recall(self, job: Job) -> None:
+        """Return an active job that has not started, where that is possible at once."""
 
     def is_gone(self, job: Job) -> bool:
         """Whether nothing runs an active job of a dead engine any more, so that adopting it tells how it ended."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 QUEUE = "queue"
 """Name of the background engine, which owns submitted jobs; at most one per state directory."""
+CLUSTER = "cluster:"
+"""Prefix of the name of a cluster's background engine, before the name of the cluster."""
 PROBE_SECONDS = 0.25
 """How long a lock may be held by processes that only probe it; after that an engine holds it."""
 DYING_SECONDS = 10.0
@@ -29,6 +31,21 @@ DYING_SECONDS = 10.0
 _PAGE = 10_000
 UNFINISHED_SECONDS = 60.0
 """Age at which an unfinished file counts as abandoned."""
+
+
+def engine_of(cluster: str) -> str:
+    """The background engine for jobs of a cluster; of this machine where there is no name."""
+    return f"{CLUSTER}{cluster}" if cluster else QUEUE
+
+
+def cluster_of(engine: str) -> str:
+    """The cluster that an engine serves; empty for this machine and for foreground runs."""
+    return engine.removeprefix(CLUSTER) if engine.startswith(CLUSTER) else ""
+
+
+def is_background(engine: str) -> bool:
+    """Whether an engine owns submitted jobs, which wait for it while it does not live."""
+    return engine == QUEUE or engine.startswith(CLUSTER)
 
 
 class EngineRuns(StokerError):
@@ -167,17 +184,18 @@ def signal_engine(paths: Paths, engine: str, number: signal.Signals) -> int | No
 
 
 def end_older_engine(paths: Paths) -> None:
-    """Kill the background engine before the tables change that it works on; jobs go on under their workers.
+    """Kill the background engines before the tables change that they work on; jobs go on under their workers.
 
-    It would fail at its next query, after a submit had relied on it. One that was killed is started again.
+    One would fail at its next query, after a submit had relied on it. One that was killed is started again.
     """
-    pid = process_of(paths, QUEUE)
-    if pid is None or pid == os.getpid():
-        return
-    signal_engine(paths, QUEUE, signal.SIGKILL)
-    deadline = time.monotonic() + DYING_SECONDS
-    while process_of(paths, QUEUE) == pid and time.monotonic() < deadline:
-        time.sleep(0.01)
+    for engine in [name for name in living_engines(paths) if is_background(name)]:
+        pid = process_of(paths, engine)
+        if pid is None or pid == os.getpid():
+            continue
+        signal_engine(paths, engine, signal.SIGKILL)
+        deadline = time.monotonic() + DYING_SECONDS
+        while process_of(paths, engine) == pid and time.monotonic() < deadline:
+            time.sleep(0.01)
 
 
 def living_engines(paths: Paths) -> Iterator[str]:
@@ -261,11 +279,17 @@ def is_served(paths: Paths, engine: str) -> bool:
 
     The background engine owns adopted jobs under a second name; of those it only records the end.
     """
-    if engine == QUEUE:
+    if is_background(engine):
         return True
-    background = process_of(paths, QUEUE)  # first: if it dies now, its second name counts as dead, too
+    background = background_processes(paths)  # first: if it dies now, its second name counts as dead, too
     pid = process_of(paths, engine)
-    return pid is not None and pid != background
+    return pid is not None and pid not in background
+
+
+def background_processes(paths: Paths) -> set[int]:
+    """The processes of the background engines."""
+    names = [QUEUE, *(path.stem for path in paths.engines.glob(f"{CLUSTER}*.lock"))]
+    return {pid for name in names if (pid := process_of(paths, name)) is not None}
 
 
 class Orphan(NamedTuple):
@@ -287,7 +311,7 @@ def orphans(paths: Paths, store: Reader) -> Iterator[Orphan]:
 def held_orphans(paths: Paths, store: Reader) -> list[Orphan]:
     """Jobs of dead foreground runs that workers still hold; waiting jobs are not read."""
     engines = store.engines_with_active_jobs()
-    dead = [engine for engine in engines if engine != QUEUE and not engine_lives(paths, engine)]
+    dead = [engine for engine in engines if not is_background(engine) and not engine_lives(paths, engine)]
     return [Orphan(job, engine) for engine in dead for job in store.active_jobs(engine)]
 
 

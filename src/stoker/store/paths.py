@@ -108,6 +108,42 @@ class Paths(Struct, frozen=True):
         """Copies of scripts that jobs run: one folder per digest."""
         return self.state / "scripts"
 
+    @property
+    def identity(self) -> Path:
+        """A file with a name for this queue that no other queue has."""
+        return self.state / "queue.id"
+
+    def on(self, cluster: str) -> Paths:
+        """Where files of jobs are that nodes of a cluster see too; for this machine, here."""
+        if not cluster:
+            return self
+        link = self._shared(cluster)
+        with contextlib.suppress(OSError):
+            return Paths(Path(os.readlink(link)))
+        return Paths(link)
+
+    def share(self, cluster: str, shared: Path) -> Paths:
+        """Let files of jobs on a cluster be in a directory of this queue's own below the shared one."""
+        link, target = self._shared(cluster), shared / identity_of(self)
+        if not link.is_symlink() or os.readlink(link) != str(target):
+            link.parent.mkdir(mode=0o700, exist_ok=True)
+            made = link.with_name(f".{cluster}.{os.getpid()}")
+            made.symlink_to(target)
+            made.replace(link)
+        return Paths(target)
+
+    @property
+    def everywhere(self) -> list[Paths]:
+        """This machine and all clusters that jobs were submitted to."""
+        return [self, *(self.on(link.name) for link in self._shared("").glob("[!.]*"))]
+
+    def engine_log(self, cluster: str) -> Path:
+        """Log of a background engine."""
+        return self.state / f"engine-{cluster}.log" if cluster else self.log
+
+    def _shared(self, cluster: str) -> Path:
+        return self.state / "clusters" / cluster
+
     def script(self, digest: str, name: str) -> Path:
         return self.scripts / digest / name
 
@@ -121,6 +157,18 @@ class Paths(Struct, frozen=True):
         return self.state / "simulator"
 
 
+def identity_of(paths: Paths) -> str:
+    """The name of this queue, made on first use: several hosts may share a home."""
+    with contextlib.suppress(FileNotFoundError):
+        return paths.identity.read_text().strip()
+    made = paths.identity.with_suffix(f".{os.getpid()}")
+    made.write_text(f"{host_name().partition('.')[0]}-{os.urandom(4).hex()}\n")
+    with contextlib.suppress(FileExistsError):
+        os.link(made, paths.identity)
+    made.unlink()
+    return paths.identity.read_text().strip()
+
+
 def make_durable(folder: Path) -> None:
     """Write the names in a directory to disk, so that they survive a crash of the machine."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -128,6 +176,24 @@ def make_durable(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace a file in one step, also if the machine crashes."""
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)  # left by a process that was killed
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    make_durable(path.parent)
 
 
 PROBE = 64 * 1024

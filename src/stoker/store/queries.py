@@ -397,6 +397,12 @@ def is_expected(reader: Reader, engine: str) -> bool:
     return bool(reader.rows(query, engine, engine))
 
 
+def expected_engines(reader: Reader) -> list[str]:
+    """The engines that have open jobs or unhandled requests."""
+    rows = reader.rows(f"SELECT DISTINCT engine FROM {_OPEN_JOBS} WHERE {OPEN} UNION SELECT engine FROM requests")
+    return [engine for (engine,) in rows]
+
+
 def arrays_of(reader: Reader, ids: Sequence[int]) -> dict[int, int]:
     """The array of each job by id; 0 for a job outside of arrays."""
     return dict(reader.rows(f"SELECT id, array FROM jobs WHERE {_AMONG} ORDER BY id", json.dumps(list(ids))))

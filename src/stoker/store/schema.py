@@ -171,7 +171,7 @@ UPDATE_JOB = (
 )
 EDIT_JOB = "UPDATE jobs SET name = ?, spec = ?, content = ? WHERE id = ?"
 INSERT_ATTEMPT = "INSERT INTO attempts (ref, devices, log, errors, assigned, job, number) VALUES (?, ?, ?, ?, ?, ?, ?)"
-START_ATTEMPT = "UPDATE attempts SET started = ? WHERE job = ? AND number = ?"
+START_ATTEMPT = "UPDATE attempts SET started = ?, devices = coalesce(?, devices) WHERE job = ? AND number = ?"
 END_ATTEMPT = (
     "UPDATE attempts SET ended = ?, code = ?, signal = ?, why = ?, peak_memory = ?, note = ?"
     " WHERE job = ? AND number = ?"
@@ -297,7 +297,7 @@ def attempt_row(event: Event) -> tuple[str, tuple[Any, ...]] | None:
             devices, log, errors = json.dumps(event.devices), os.fsencode(event.log), os.fsencode(event.errors)
             return INSERT_ATTEMPT, (event.ref, devices, log, errors, event.at)
         case Started():
-            return START_ATTEMPT, (event.at,)
+            return START_ATTEMPT, (event.at, json.dumps(event.devices) if event.devices else None)
         case Exited():
             return END_ATTEMPT, (event.at, event.code, event.signal, event.why, event.peak_memory, text_of(event.note))
         case Returned() | Lost():

@@ -14,7 +14,7 @@ from stoker.core.learning import Live
 from stoker.core.lease import Lease
 from stoker.core.planner.order import Standing
 from stoker.core.planner.queue import Wants
-from stoker.core.planner.reasons import Reason
+from stoker.core.planner.reasons import InCluster, Reason
 from stoker.core.settings import EngineSettings
 from stoker.store.paths import UNREADABLE
 
@@ -63,6 +63,8 @@ class EngineStatus(Struct, frozen=True):
     """GPU use of running jobs."""
     survivors: dict[int, str] = {}
     """Active jobs that cannot end, because processes of theirs outlive their worker, each with the reason."""
+    handed_over: dict[str, InCluster] = {}
+    """Why jobs have not started that were handed over to a cluster, by the bundle that is a part of their ref."""
     settings: EngineSettings | None = None
     """Its settings; None for an engine without a configuration."""
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stoker.core.errors import StokerError
-from stoker.core.job import Job, OnHold, State, Waiting
+from stoker.core.job import Job, OnHold, State, Waiting, state_word
 from stoker.core.learning import Learnt
 from stoker.core.requests import Request
 from stoker.core.spec import NewJob, content_of, digest_of
@@ -117,6 +117,17 @@ class Store(Reader):
             while some := list(islice(rows, JOBS_AT_ONCE)):
                 connection.execute(insert_jobs(len(some)), list(chain.from_iterable(some)))
         return ids
+
+    def import_jobs(self, jobs: Sequence[Job], engine: str) -> None:
+        """Insert jobs of another store with their ids and counters, in place of what was imported of them before."""
+        with self.writing() as connection:
+            _delete(connection, [job.id for job in jobs])
+            for job in jobs:
+                new = NewJob(job.command, job.spec, job.name, job.task)
+                state = state_word(job), encode(job.state)
+                row = (job.id, job.batch, engine, *self._columns(new), job.submitted, *state, job.array, job.task)
+                connection.execute(insert_jobs(1), row)
+                connection.execute(UPDATE_JOB, job_row(job))
 
     def add_key(self, key: str, submitted: SubmitKey) -> None:
         """Remember what was submitted under a new key; it is pruned with its first job."""

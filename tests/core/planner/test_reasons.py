@@ -13,6 +13,7 @@ from stoker.core.planner.reasons import (
     Drained,
     Draining,
     HeldBack,
+    InCluster,
     KeptFree,
     Leased,
     MaxUse,
@@ -83,6 +84,9 @@ SENTENCES: list[tuple[Reason, str]] = [
     (Behind((Dependency(46), Dependency(12, "any", array=True))), "waiting for 46 to succeed, array 12 to finish"),
     (AtLimit(2), "limit of 2 running jobs reached (-j)"),
     (Short("cannot start a process: no"), "cannot start a process: no; retrying soon"),
+    (InCluster(None, "1000 jobs wait in Slurm already"), "1000 jobs wait in Slurm already"),
+    (InCluster(7.5, "a reason"), "in Slurm since 7.5: a reason"),
+    (InCluster(7.5, "a reason", 9.5), "in Slurm since 7.5: a reason; expected 9.5"),
     (Unclaimable("the ledger cannot be used"), "the ledger cannot be used"),
     (NeverFits("needs 5 GPUs; this machine has 4"), "needs 5 GPUs; this machine has 4"),
 ]

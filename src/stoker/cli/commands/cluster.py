@@ -294,14 +294,15 @@ def remove(name: str, force: bool) -> int:
         )
     left = cluster_load(paths_for(simulated=False), name).open
     if left and not force:
-        what = f"{name} has {count_text(left, 'job')} that are not over"
+        what = f"{name} has {count_text(left, 'job')} that {'is' if left == 1 else 'are'} not over"
         raise StokerError(what, f"wait for them, or cancel them; --force keeps them until {name} is added again")
     if settings.private:
         _remove_private(name, force=force)
     remove_cluster(path, name)
     _say(f"{name} is no longer in {path}")
     if left:
-        _say(f"{count_text(left, 'job')} stay in the queue until {name} is added again, or until you cancel them")
+        stay = "stays" if left == 1 else "stay"
+        _say(f"{count_text(left, 'job')} {stay} in the queue until {name} is added again, or until you cancel")
     return 0
 
 

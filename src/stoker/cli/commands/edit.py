@@ -21,7 +21,7 @@ from stoker.cli.output_options import controlling
 from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.changes import ChangeResult, report, result
 from stoker.core.errors import StokerError, UsageError
-from stoker.core.job import Active, Job, Queued, Running, Starting, id_text
+from stoker.core.job import Active, Job, Queued, Running, Starting, id_text, is_handed_over
 from stoker.core.requests import Edit
 from stoker.core.spec import LIMIT_FIELDS, with_fields
 from stoker.core.text import printable, title
@@ -107,7 +107,7 @@ def _shown(value: Any) -> str:
 def _edited(jobs: Sequence[Job], rewriter: Rewriter) -> dict[str, Any]:
     """The changes that the user makes in an editor, checked."""
     before = options_of(jobs[0], rewriter.label, rewriter.job)
-    if any(isinstance(job.state, Active) for job in jobs):
+    if any(isinstance(job.state, Active) and not is_handed_over(job) for job in jobs):
         before = {name: value for name, value in before.items() if name in WHILE_RUNNING}
     more = f"\nChanges apply to {len(jobs)} jobs." if len(jobs) > 1 else ""
     heading = (

@@ -158,7 +158,8 @@ def _overridden(before: Sequence[str], given: Sequence[str]) -> list[str]:
 @_service_options
 @click.option("--ready-fd", type=int, help="File descriptor to write to when the engine is ready.")
 @click.option("--restartable", is_flag=True, help="Record the options, so that a killed engine can be restarted.")
-def run(sim: str | None, stay: bool, ready_fd: int | None, restartable: bool, **flags: int | None) -> int:
+@click.option("--cluster", default="", metavar="NAME", help="Run the engine of a cluster.")
+def run(sim: str | None, stay: bool, ready_fd: int | None, restartable: bool, cluster: str, **flags: int | None) -> int:
     """Run the engine in the foreground."""
     from stoker.cli.commands.engine_run import serve_queue
     from stoker.queue.engine_process import simulated_gpus
@@ -166,8 +167,18 @@ def run(sim: str | None, stay: bool, ready_fd: int | None, restartable: bool, **
 
     paths = paths_for(sim)
     sim = simulated_gpus(sim, paths)
-    restart = _words(sim, stay, flags) if restartable else None
-    serve_queue(paths, sim, ready_fd, stay=stay, flags=flags, restart=restart)
+    restart = _words(sim, stay, flags) if restartable and not cluster else None
+    serve_queue(paths, sim, ready_fd, stay=stay, flags=flags, restart=restart, cluster=cluster)
+    return 0
+
+
+@command.command(name="pilot", hidden=True)
+@click.argument("folder", type=click.Path(path_type=Path))
+def pilot(folder: Path) -> int:
+    """Be a pilot, on a node of a cluster."""
+    from stoker.cli.commands.engine_pilot import serve_pilot
+
+    serve_pilot(folder)
     return 0
 
 
@@ -197,6 +208,7 @@ def stop(sim: str | None, drain: bool, force: bool, jobs: bool) -> int:
         raise UsageError("--force kills the engine and cannot act on its jobs", "give --force alone")
     paths = paths_for(sim)
     number = signal.SIGINT if jobs else signal.SIGHUP if drain else signal.SIGTERM
+    _signal_clusters(paths, number)
     pid = signal_engine(paths, QUEUE, number)
     if pid is None:
         remove_restart(paths, None)
@@ -212,6 +224,17 @@ def stop(sim: str | None, drain: bool, force: bool, jobs: bool) -> int:
     else:
         raise _does_not_leave(paths, pid)
     return 0
+
+
+def _signal_clusters(paths: Paths, number: int) -> None:
+    """Tell the engines of clusters the same; jobs there go on, and the next command about them starts one."""
+    import signal
+
+    from stoker.store.engine_lock import cluster_of, living_engines, signal_engine
+
+    for engine in [name for name in living_engines(paths) if cluster_of(name)]:
+        if signal_engine(paths, engine, signal.Signals(number)) is not None:
+            print(f"the engine of cluster {cluster_of(engine)} was told the same", file=sys.stderr)
 
 
 def _kill(paths: Paths, pid: int) -> bool:

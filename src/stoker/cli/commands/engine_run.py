@@ -18,9 +18,11 @@ from stoker.devices.interface import Devices
 from stoker.engine.background import ServiceConfig, serve
 from stoker.ledger import ledger_path
 from stoker.queue.config import Config, Rereading, load_config
-from stoker.queue.engine_process import log, tell_failure, tell_ready
+from stoker.queue.engine_process import Background, log, tell_failure, tell_ready
 from stoker.queue.options import current_user
 from stoker.sites.machine.site import MachineConfig
+from stoker.sites.slurm.site import slurm_config
+from stoker.store.engine_lock import engine_of
 from stoker.store.paths import Paths
 from stoker.store.restart import read_restart, remove_restart, restart_record, write_restart
 
@@ -35,12 +37,13 @@ def serve_queue(
     stay: bool = False,
     flags: Mapping[str, object] | None = None,
     restart: Sequence[str] | None = None,
+    cluster: str = "",
 ) -> None:
-    """Be the engine of the queue; `flags` are settings that the command line overrides.
+    """Be the engine of the queue, or of a cluster; `flags` are settings that the command line overrides.
 
     `restart` are the arguments with which it is started again after it was killed; None is never.
     """
-    say = partial(log, paths.log)
+    say = partial(log, paths.engine_log(cluster))
     if ready is not None:
         os.set_inheritable(ready, False)
     starters = [ready]
@@ -56,6 +59,10 @@ def serve_queue(
         load = partial(load_config, os.environ, None, flags=flags)
         changes = Rereading(os.environ, load, say)
         config = load()
+        if cluster:
+            service = _cluster_config(paths, config, cluster, sim, stay=stay)
+            serve(service, say, working, partial(_cluster_news, changes, paths, cluster, sim, stay=stay))
+            return
         with contextlib.closing(_devices(config.engine, paths, sim, say)) as devices:
             service = _service_config(paths, config, devices, sim, stay=stay)
             news = partial(_news, changes, service, stay=stay)
@@ -81,6 +88,26 @@ def _service_config(paths: Paths, config: Config, devices: Devices, sim: str | N
         label=LABEL,
         **_rules(config.engine, stay=stay),
     )
+
+
+def _cluster_config(paths: Paths, config: Config, cluster: str, sim: str | None, *, stay: bool) -> ServiceConfig:
+    return ServiceConfig(
+        paths=paths,
+        site=slurm_config(cluster, config.cluster(cluster), current_user(), os.environ),
+        label=f"{LABEL} {cluster}",
+        owner=engine_of(cluster),
+        start_queue=Background(paths, sim).wake,
+        **_rules(config.engine, stay=stay),
+    )
+
+
+def _cluster_news(
+    changes: Rereading, paths: Paths, cluster: str, sim: str | None, *, stay: bool
+) -> ServiceConfig | None:
+    config = changes.news()
+    if config is None or cluster not in config.clusters:
+        return None
+    return _cluster_config(paths, config, cluster, sim, stay=stay)
 
 
 def _rules(settings: EngineSettings, *, stay: bool) -> dict[str, Any]:

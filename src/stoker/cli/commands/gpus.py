@@ -12,6 +12,7 @@ from stoker.cli.views.gpus import render_gpus
 from stoker.cli.views.plain import DEVICE_COLUMNS, plain_lines
 from stoker.cli.views.text import write_lines
 from stoker.core.errors import UsageError
+from stoker.core.settings import LOCAL
 from stoker.core.spec import Resources
 from stoker.core.text import printable
 from stoker.queue.gpu_view import Gpus, gpus_of, known_devices
@@ -30,15 +31,21 @@ from stoker.store.paths import paths_here
     "-m", "--vram", metavar="SIZE", help="With --pick: free memory needed on each GPU. Default: the whole GPU."
 )
 @click.option("--gpu-type", metavar="NAME", help="With --pick: only GPUs with this in their name, for example a100.")
+@click.option("-M", "--cluster", metavar="NAME", help="The nodes of that cluster, and your jobs on their GPUs.")
 @screen_options
-def command(*, pick: int | None, vram: str | None, gpu_type: str | None, screen: Screen) -> int:
-    """Show GPUs, their memory, and who uses them.
+def command(*, pick: int | None, vram: str | None, gpu_type: str | None, cluster: str | None, screen: Screen) -> int:
+    """Show GPUs, their memory, and who uses them; with -M those of a cluster.
 
     \b
       stoker gpus
       CUDA_VISIBLE_DEVICES=$(stoker gpus --pick 2 --vram 10G) python train.py
       stoker gpus --json
+      stoker gpus -M lab
     """
+    if cluster is not None and pick is not None:
+        raise UsageError("--pick chooses devices of this machine", "on a cluster Slurm chooses them")
+    if cluster not in (None, LOCAL):
+        return _show_cluster(str(cluster), screen)
     if pick is None and (vram or gpu_type):
         raise UsageError("--vram and --gpu-type are for --pick", "write it as --pick 1 --vram 10G")
     size = None if vram is None else _picked_size(vram)
@@ -54,6 +61,22 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, screen:
             write_json(gpus_of(knowledge, names))
         else:
             print(",".join(names))
+    return 0
+
+
+def _show_cluster(name: str, screen: Screen) -> int:
+    from stoker.cli.views.cluster import print_clusters
+    from stoker.queue.cluster_status import Clusters, cluster_status, jobs_on_nodes
+    from stoker.queue.config import config_here
+
+    paths = paths_here(screen.sim)
+    found = cluster_status(name, config_here(lambda _: None).cluster(name), paths)
+    if screen.form == "json":
+        write_json(Clusters("stoker.cluster-status/1", [found]))
+        return 0
+    print_clusters([found])
+    for node, jobs in jobs_on_nodes(paths, name).items():
+        print(f"  {printable(node)}: {', '.join(f'GPU {gpu} {job}' for gpu, job in jobs)}")
     return 0
 
 

@@ -13,12 +13,11 @@ from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.changes import ChangeResult, report, result
 from stoker.core.device import resolve
 from stoker.core.errors import UsageError
-from stoker.core.job import Active, OnHold, Queued, Waiting, id_text
+from stoker.core.job import Active, OnHold, Queued, Waiting, id_text, is_handed_over
 from stoker.core.requests import Edit, Hold, Release, Request
 from stoker.core.units import count_text
-from stoker.queue.control import Control, abandoned, change, opened, spec_in_queue, start_for, warn
+from stoker.queue.control import Control, abandoned, change, opened, spec_in_queue, start_expected, start_for, warn
 from stoker.queue.select import find, find_queued, jobs_in_order
-from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, wake
 from stoker.store.queries import drained_key, paused_key
 from stoker.store.status_file import EngineStatus, read_status
@@ -52,7 +51,7 @@ def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool,
         devices = _devices(control, gpus.split(",")) if gpus is not None else []
         notes += [_drain(control, device_id, label) for device_id, label in devices]
         found = find_queued(control.store, ids)
-        requests = [Hold(job.id, HELD) for job in found if isinstance(job.state, Waiting)]
+        requests = [Hold(job.id, HELD) for job in found if isinstance(job.state, Waiting) or is_handed_over(job)]
         results = [result("pause", before, after) for before, after in change(control, found, requests)]
         if "all" in ids and not results:
             warn("no waiting jobs to hold")
@@ -87,8 +86,7 @@ def resume(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool
         results = _release(control, ids)
         if "all" in ids and not results:
             warn("no held jobs")
-        if queries.is_expected(control.store, QUEUE):
-            start_for(control, "the jobs are safe in the queue")
+        start_expected(control, "the jobs are safe in the queue")
         return report("resume", results, notes, as_json=as_json)
 
 

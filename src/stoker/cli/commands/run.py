@@ -18,9 +18,10 @@ from stoker.cli.job_options import DASHES, TYPED, TYPED_OPTIONS, TypedCommand, j
 from stoker.cli.output_options import wants_json
 from stoker.cli.sim_option import sim_option
 from stoker.core.errors import UsageError
+from stoker.core.settings import LOCAL, ClusterSettings
 from stoker.core.spec import parse_array, shell_of
 from stoker.core.units import parse_duration
-from stoker.queue.config import config_here
+from stoker.queue.config import Config, config_here
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list, spread
 from stoker.queue.options import JobOptions
 from stoker.queue.script import Line, Script, find_script
@@ -86,9 +87,7 @@ def command(
     if demo:
         if words or file is not None or options != JobOptions():
             raise UsageError("--demo brings its own jobs", "leave out the list and the options of jobs")
-        from stoker.cli.commands.demo import demo_jobs
-
-        return _run(values, "--demo", demo_jobs())
+        return _run_demo(values)
     kind, items, script = _meant(context, words, file)
     if kind == "help":
         click.echo(context.get_help())
@@ -101,12 +100,28 @@ def command(
     options = values["options"] = config.completed(script.options_of(options) if script else options)
     values["script"] = script
     values["settings"] = config.engine
+    values["on_cluster"] = _cluster(config, options)
     if options.array and kind == "--":
         kind = "array"
     if isinstance(items, Lines):
         items.tasks = () if options.array is None else parse_array(options.array).indices
         return _run(values, kind, items)
     return _run(values, kind, spread(items, options))
+
+
+def _cluster(config: Config, options: JobOptions) -> ClusterSettings | None:
+    return None if options.cluster in (None, LOCAL) else config.cluster(str(options.cluster))
+
+
+def _run_demo(values: dict[str, Any]) -> int:
+    """Run the demonstration in a queue of its own, which is removed afterwards."""
+    import tempfile
+
+    from stoker.cli.commands.demo import demo_jobs
+
+    with tempfile.TemporaryDirectory(prefix="stoker-demo-", ignore_cleanup_errors=True) as state:
+        os.environ["STOKER_STATE"] = state
+        return _run(values, "--demo", demo_jobs())
 
 
 def _refuse_with_terminal(values: dict[str, Any]) -> None:
@@ -128,6 +143,8 @@ def run_session(values: dict[str, Any], words: tuple[str, ...], *, forward_ports
     if values["idle"] is not None:
         parse_duration(values["idle"])
     config = config_here(say)
+    if _cluster(config, config.completed(options)):
+        raise UsageError("a session is in this terminal, and nodes of a cluster are not", "add -M local")
     with contextlib.closing(Relay(forward_ports=forward_ports)) as relay:
         values |= {"options": config.completed(options), "settings": config.engine, "relay": relay, "dry_run": False}
         return _run(values, "--", [Listed(command_of(words, shell_of(os.environ)), COMMAND_LINE)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -61,7 +62,7 @@ def command(
     if by and (ids or (by == "user" and chosen != NO_FILTER)):
         raise UsageError(f"--by-{by} counts all jobs", "leave out the ids" if ids else "leave out the filters")
     paths = paths_here(screen.sim)
-    for notice in filter(None, (revive(paths), version_notice(paths))):
+    for notice in filter(None, (revive(paths, os.environ.get("STOKER_SIM")), version_notice(paths))):
         print(f"stoker: {printable(notice)}", file=sys.stderr)
     if ids:
         _show_jobs(paths, ids, chosen, screen, everything=everything, environment=environment)

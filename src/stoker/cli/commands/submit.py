@@ -141,6 +141,8 @@ def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
     )
     submission.read(items)
     engine = Background(paths, sim, submission.devices)
+    clusters = [Background(paths, sim, cluster=name) for name in submission.clusters if name]
+    engines = [*([engine] if "" in submission.clusters else []), *clusters]
     key = _key(request, items)
     with contextlib.closing(open_store(paths)) as store:
         if request.dry_run:
@@ -153,20 +155,26 @@ def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
             planned = plan_submission(parts, store, read_status(paths.status_file(QUEUE)), time.time())
             return show_submit_plan(planned, as_json=request.as_json)
         if key is not None and (before := entered_before(store, key)):
-            engine.wake()  # the submit before may have been killed before it did
-            return _report(request, before, engine.failure)
+            return _report(request, before, _wake(engines))  # the submit before may have been killed before it did
         with engine.not_for_nothing():
             parts = submission.settle(items, store, engine.machine() if submission.needs_devices else None)
         entered = submission.enter(store, parts, request.label, held=HELD if request.hold else "", key=key)
         paused = store.settings().get(paused_key(QUEUE))
-    engine.wake()
+    failure = _wake(engines)
     difference = engine.difference() if submission.needs_devices else ""
     for note in filter(None, [*submission.notes, difference, version_notice(paths)]):
         say(note)
-    code = _report(request, entered, engine.failure)
-    if paused:
+    code = _report(request, entered, failure)
+    if paused and "" in submission.clusters:
         say(f"the queue is {paused['note']}; to start jobs: stoker resume --queue{' --sim' * bool(request.sim)}")
     return code
+
+
+def _wake(engines: Sequence[Background]) -> StokerError | None:
+    """Wake or start the engines; why one cannot be started, if that is so."""
+    for engine in engines:
+        engine.wake()
+    return next((engine.failure for engine in engines if engine.failure), None)
 
 
 def _paths(request: Request) -> Paths:

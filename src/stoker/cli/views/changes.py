@@ -11,7 +11,7 @@ from typing import NamedTuple, get_args
 from msgspec import Struct
 
 from stoker.cli.output_options import wants_json, write_json, write_plain
-from stoker.core.job import Job, Result, Waiting, id_text, state_word
+from stoker.core.job import Job, Result, Waiting, id_text, is_handed_over, state_word
 from stoker.core.text import text_for_json
 from stoker.queue.control import warn
 
@@ -118,7 +118,7 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
 
 
 def word(job: Job) -> str:
-    return "queued" if isinstance(job.state, Waiting) else state_word(job)
+    return "queued" if isinstance(job.state, Waiting) or is_handed_over(job) else state_word(job)
 
 
 def result(verb: str, before: Job, after: Job, when: str = "", **details: str) -> ChangeResult:

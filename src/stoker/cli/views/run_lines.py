@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from functools import lru_cache
 
 from stoker.cli.console import to_stderr
-from stoker.core.job import Ended, Exited, Job, JobEvent, Lost, Started, Waiting, resources_of
+from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Started, Waiting, resources_of
 from stoker.core.launch import INHERIT
 from stoker.core.text import after, outcome, printable, shortened, title
 from stoker.core.units import count_text, duration_text, size_text
@@ -16,6 +17,7 @@ from stoker.queue.failure import newest_log, said_at_end
 from stoker.queue.run_view import FinishedRun, saved_seconds
 from stoker.queue.view_model import amount_now
 from stoker.queue.view_text import oom_advice, sparing_text
+from stoker.store.logs import Tail
 
 SHOWN_FAILURES = 10
 
@@ -86,6 +88,33 @@ class QuietView(LineView):
             self.say(state.note)
 
 
+class FollowingView(QuietView):
+    """For a single command on a cluster: shows its output as the shared directory shows it."""
+
+    interval = 0.2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tail: Tail | None = None
+
+    def happened(self, job_event: JobEvent) -> None:
+        if isinstance(job_event.event, Assigned):
+            self._tail = Tail(job_event.event.log)
+        super().happened(job_event)
+
+    def refresh(self, _read: object) -> None:
+        self._show()
+
+    def close(self) -> None:
+        self._show()
+        super().close()
+
+    def _show(self) -> None:
+        for block in self._tail.read() if self._tail is not None else ():
+            sys.stdout.buffer.write(block)
+        sys.stdout.flush()
+
+
 def _reserved(job_event: JobEvent) -> int | None:
     """Bytes on each GPU for a job that may share them."""
     resources = resources_of(job_event.job)
@@ -136,7 +165,7 @@ def _failure_line(run: FinishedRun, job: Job, logs: str) -> str:
     said = said_at_end(job.state.note, log)
     advice = _advice(run, job, logs) if job.state.result == "oom" else ""
     said = f"{said.partition(': ')[0]}; {advice}" if advice else shortened(said, 100)
-    show = f"  [{logs} {job.id}]" if os.path.exists(log) else ""
+    show = f"  [{logs} {job.id}]" if logs and os.path.exists(log) else ""
     return f"  ✗ #{job.id} {title(job, 40)}: {outcome(job.state)}  {said}{show}".rstrip()
 
 

@@ -101,6 +101,8 @@ def _filled(scheduler_config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_gpus(scheduler_config: dict[str, Any]) -> None:
+    if scheduler_config.get("cluster"):
+        scheduler_config.setdefault("gpu", ["0"])  # Slurm chooses which; an entry tells how many
     if "gpu" not in scheduler_config:
         raise ValueError("could not find gpu in scheduler_config")
     gpus = scheduler_config["gpu"]

@@ -20,14 +20,16 @@ from stoker.core.errors import StokerError
 from stoker.core.job import Assigned, Ended, Exited, JobEvent, Lost, Started
 from stoker.core.launch import literal
 from stoker.core.settings import Policy
-from stoker.core.spec import Command, NewJob
+from stoker.core.spec import Command, NewJob, Resources
 from stoker.core.text import outcome, printable
 from stoker.devices.interface import Devices
 from stoker.engine.foreground import Foreground, Setup, by_stages
+from stoker.queue.config import load_config
 from stoker.queue.job_files import Listed, ListSource
-from stoker.queue.options import LONGEST_NAME, check_name
+from stoker.queue.options import LONGEST_NAME, check_name, current_user
 from stoker.queue.parent import declare_here
 from stoker.runner.forkserver_client import Forkserver
+from stoker.sites.slurm.site import slurm_config
 from stoker.store.logs import last_line
 
 NOT_STARTED = "not started; the next start() of its script runs it"
@@ -71,11 +73,11 @@ def _run(request: RunRequest, forkserver: Forkserver, send: Send) -> RunResult:
     shared = _shared_folders(request.instances)
     with (
         contextlib.closing(declare_here(request.slots)) as devices,
-        contextlib.closing(Foreground(_setup(request.label, devices, forkserver, shared), view)) as run,
+        contextlib.closing(Foreground(_setup(request, devices, forkserver, shared), view)) as run,
     ):
         _stop_with_script(run)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        run.run(_source(request.instances, shared, run))
+        run.run(_source(request, shared, run))
         result = view.result(run)
         withdraw(run, NOT_STARTED)  # the script would submit it a second time
         return result
@@ -87,9 +89,13 @@ def _shared_folders(instances: Sequence[Instance]) -> dict[str, int]:
     return {f"group {folder}": 1 for folder, count in counts.items() if count > 1}
 
 
-def _setup(label: str, devices: Devices, forkserver: Forkserver, limits: Mapping[str, int]) -> Setup:
+def _setup(request: RunRequest, devices: Devices, forkserver: Forkserver, limits: Mapping[str, int]) -> Setup:
+    setup = tool_setup(devices, request.label, forkserver=forkserver)
+    if request.cluster:
+        settings = load_config(os.environ, None).cluster(request.cluster)
+        setup = replace(setup, site=slurm_config(request.cluster, settings, current_user(), os.environ))
     return replace(
-        tool_setup(devices, label, forkserver=forkserver),
+        setup,
         policy=Policy(limits=limits),
         resume=True,
         redo=True,  # the folders show what is done
@@ -120,9 +126,11 @@ def _stop_with_script(run: Foreground) -> None:
     run.engine.watch(sys.stdin, stop)
 
 
-def _source(instances: Sequence[Instance], shared: Mapping[str, int], run: Foreground) -> ListSource:
-    spec = replace(inherited_spec(run), extra_env=(("PYTHONUNBUFFERED", "1"),))
-    by_command = {instance.words: instance for instance in instances}
+def _source(request: RunRequest, shared: Mapping[str, int], run: Foreground) -> ListSource:
+    spec = replace(inherited_spec(run), extra_env=(("PYTHONUNBUFFERED", "1"),), cluster=request.cluster)
+    if request.cluster:
+        spec = replace(spec, resources=Resources(gpus=len(request.slots[0].split(","))))
+    by_command = {instance.words: instance for instance in request.instances}
 
     def job(item: Listed) -> NewJob:
         instance = by_command[item.command.words]

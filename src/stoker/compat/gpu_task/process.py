@@ -40,6 +40,8 @@ class RunRequest(NamedTuple):
     slots: tuple[str, ...]
     """GPU entries, as values of CUDA_VISIBLE_DEVICES."""
     instances: Sequence[Instance]
+    cluster: str = ""
+    """Name of the cluster that they run on; empty is this machine."""
 
 
 class Note(NamedTuple):

@@ -88,7 +88,9 @@ class GPUTaskScheduler:
         try:
             if instances:
                 label = f"GPUTaskScheduler {os.path.basename(sys.argv[0])}".strip()
-                result = run_instances(RunRequest(label, slots, instances), log.note, say, relay)
+                result = run_instances(
+                    RunRequest(label, slots, instances, self._config.get("cluster", "")), log.note, say, relay
+                )
             log.end([instance.text for instance in result.elsewhere], slots)
         finally:
             log.close()

@@ -179,6 +179,16 @@ class Short(Struct, frozen=True, tag="short"):
     problem: str
 
 
+class InCluster(Struct, frozen=True, tag="in_cluster"):
+    """The job waits for the scheduler of a cluster."""
+
+    since: float | None
+    """When it was handed over; None where it was not yet."""
+    words: str
+    expected: float | None = None
+    """When the scheduler expects to start it."""
+
+
 class NeverFits(Struct, frozen=True, tag="never_fits"):
     """The machine does not have what the job asks for."""
 
@@ -208,6 +218,7 @@ Reason = (
     | NotBefore
     | Behind
     | Short
+    | InCluster
     | NeverFits
 )
 
@@ -230,6 +241,9 @@ def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = 
             return f"free GPUs are reserved for #{name(job)}{needs}{then}"
         case NeverFits(text) | Unclaimable(text):
             return text
+        case InCluster(since, words, expected):
+            begun = words if since is None else f"in Slurm since {moment(since)}: {words}"
+            return begun if expected is None else f"{begun}; expected {moment(expected)}"
         case Outranked() | UnknownDuration():
             return _of_the_order(reason, name)
         case Leased() | Occupied() | Draining() | Drained() | Unusable() | Yields():

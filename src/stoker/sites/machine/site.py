@@ -147,6 +147,10 @@ class MachineSite:
         self._lost_workers: list[str] = []
         """Workers whose folders are removed once their events are recorded."""
 
+    @property
+    def cluster(self) -> str:
+        return ""
+
     # -- when to be called ------------------------------------------------------------------------
 
     def sources(self) -> Sequence[tuple[Any, Callable[[], None]]]:
@@ -314,6 +318,9 @@ class MachineSite:
             self.set_limit(job)
         # An engine that died between recording and sending left an attempt that the worker does not know.
         self._runner.account(worker, attempt_key(job.id, job.attempts))
+
+    def recall(self, job: Job) -> None:
+        """What is starting here runs within a moment, or waits behind a job that does."""
 
     def is_gone(self, job: Job) -> bool:
         return isinstance(job.state, Active) and self._runner.is_dead(slot_of(job.state.ref))

@@ -1,0 +1,1 @@
+"""The site that is a cluster under Slurm."""

@@ -1,0 +1,239 @@
+"""When to run which of Slurm's commands: submits, one question for all jobs per interval, and back-off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from stoker.core.cluster import Answers, SlurmFact, heard, is_ghost
+from stoker.core.settings import ClusterSettings
+from stoker.core.slurm import parse_config
+from stoker.core.text import printable
+from stoker.core.units import duration_text
+from stoker.sites.slurm.attempts import Bundle
+from stoker.sites.slurm.commands import Done, NodeSize, SlurmCommands, read_facts, read_nodes, read_submitted
+
+BUSY_INTERVAL = 0.03
+"""Seconds between two checks whether a command has ended."""
+SUBMIT_INTERVAL = 1.0
+"""Least seconds between two submits..."""
+SUBMITS_AT_ONCE = 5
+"""... after the first few, which may follow each other at once."""
+FRESH_SECONDS = 60.0
+"""For so long after a submit Slurm is asked more often..."""
+FRESH_INTERVAL = 5.0
+"""... every so many seconds, where `poll` is longer."""
+SLOW_ANSWER = 1.0
+"""An answer that takes longer than this stretches the interval..."""
+SLOW_FACTOR = 20
+"""... to so many times its duration."""
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+"""Seconds before an unanswered command is tried again: the first time, and at most."""
+MAX_ARRAY_SIZE = 1001
+"""Slurm's default."""
+LOOK = "USR2"
+"""The signal that tells a node's program to look for an order to stop."""
+
+Key = tuple[str, int]
+"""Tag and index: the identity of a task. Slurm's id is only looked up in the newest answer."""
+
+
+class Controller:
+    """Speaks with Slurm: one command at a time, none more often than is polite."""
+
+    def __init__(
+        self, commands: SlurmCommands, tag: str, settings: ClusterSettings, script: Callable[[Bundle], str]
+    ) -> None:
+        """`tag` begins all tags of this queue; `script` makes the batch script of a bundle."""
+        self.facts: dict[Key, SlurmFact] = {}
+        """The newest answer."""
+        self.asked_at = 0.0
+        """When its question was asked (monotonic)."""
+        self.answer_interval = 0.0
+        """Seconds between it and the answer before."""
+        self.max_array: int | None = None
+        self.nodes: NodeSize | None = None
+        """What a node has; asked once."""
+        self.trouble = ""
+        self._commands = commands
+        self._tag = tag
+        self._poll = settings.poll
+        self._partition = settings.partition
+        self._script = script
+        self._answered_at: float | None = None
+        self._poll_at = 0.0
+        self._submitted_at = -FRESH_SECONDS
+        self._submits_left = float(SUBMITS_AT_ONCE)
+        self._refilled_at = time.monotonic()
+        self._pause = FIRST_PAUSE
+        self._retry_at = 0.0
+        self._refused: list[tuple[str, str]] = []
+        self._signals: set[Key] = set()
+        self._unwanted: set[Key] = set()
+        self._ghosts: dict[Key, Answers] = {}
+
+    def due_in(self, bundles: Mapping[str, Bundle]) -> float | None:
+        """Seconds until `step` is due; None is never."""
+        now = time.monotonic()
+        if self._commands.busy:
+            return BUSY_INTERVAL
+        moments = []
+        if not self.knows_limits or self._ids(self._signals) or self._ids(self._unwanted):
+            moments.append(self._retry_at)
+        if bundles or self._unwanted:
+            moments.append(max(self._retry_at, self._poll_at))
+        if any(_is_ready(bundle) for bundle in bundles.values()):
+            moments.append(max(self._retry_at, self._next_submit(now)))
+        return max(0.0, min(moments) - now) if moments else None
+
+    def step(self, bundles: Mapping[str, Bundle]) -> bool:
+        """Take the result of a command and start the next one; whether Slurm answered the question for all jobs."""
+        done = self._commands.finished()
+        answered = done is not None and self._take(done, bundles)
+        now = time.monotonic()
+        if not self._commands.busy and now >= self._retry_at:
+            self._start_next(bundles, now)
+        return answered
+
+    @property
+    def knows_limits(self) -> bool:
+        return self.max_array is not None and self.nodes is not None
+
+    def take_refused(self) -> list[tuple[str, str]]:
+        """Bundles that Slurm will never take, each with its words."""
+        refused, self._refused = self._refused, []
+        return refused
+
+    def signal(self, tag: str, index: int) -> None:
+        """Tell the node's program of a task to look for an order to stop."""
+        self._signals.add((tag, index))
+
+    def forget(self, tag: str, index: int) -> None:
+        """Cancel a task whose attempt was taken back."""
+        self._unwanted.add((tag, index))
+        if (tag, index) not in self.facts:
+            self._poll_at = min(self._poll_at, time.monotonic() + min(self._poll, FRESH_INTERVAL))
+
+    def cancel_ghosts(self, is_over: Callable[[str, int], bool]) -> None:
+        """Cancel tasks that Slurm goes on with though their attempts are over."""
+        seen = {key: fact for key, fact in self.facts.items() if not fact.is_over and key[0].startswith(self._tag)}
+        over = {key for key in seen if is_over(key[0].removeprefix(self._tag), key[1])}
+        self._ghosts = {key: heard(self._ghosts.get(key, Answers()), seen[key], self.answer_interval) for key in over}
+        self._unwanted |= {key for key, answers in self._ghosts.items() if is_ghost(answers)}
+
+    def answered_text(self) -> str:
+        """When Slurm answered last, to follow a sentence."""
+        if self._answered_at is None:
+            return ""
+        return f", which answered {duration_text(time.monotonic() - self._answered_at)} ago"
+
+    def close(self) -> None:
+        self._commands.close()
+
+    # -- results ----------------------------------------------------------------------------------
+
+    def _take(self, done: Done, bundles: Mapping[str, Bundle]) -> bool:
+        if done.kind == "submit":
+            self._take_submit(done, bundles.get(done.subject.removeprefix(self._tag)))
+        if not done.ok and not done.is_refusal:
+            self._wait(done)
+            return False
+        self._pause, self._retry_at = FIRST_PAUSE, 0.0
+        if done.kind == "configuration":
+            self.max_array = max(2, parse_config(done.out).max_array or MAX_ARRAY_SIZE)
+        if done.kind == "nodes":
+            self.nodes = read_nodes(done.out)
+        if done.kind != "query":
+            return False
+        if not done.ok:
+            self._wait(done)
+            return False
+        self._take_answer(done, bundles.values())
+        return True
+
+    def _wait(self, done: Done) -> None:
+        """Slurm did not answer: change nothing, say so, and try again later."""
+        self.trouble = f"Slurm does not answer: {printable(done.error) or 'no reason given'}; jobs on the cluster go on"
+        self._retry_at = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    def _take_submit(self, done: Done, bundle: Bundle | None) -> None:
+        now = time.monotonic()
+        self._submitted_at, self._poll_at = now, min(self._poll_at, now + min(self._poll, FRESH_INTERVAL))
+        if bundle is None:
+            return
+        if done.ok:
+            self._submitted(bundle, read_submitted(done.out), now)
+        elif done.is_refusal:
+            self._refused.append((bundle.name, printable(done.error.partition("error: ")[2] or done.error)))
+        else:  # it may have arrived all the same
+            bundle.doubtful, self._poll_at = True, now
+
+    def _submitted(self, bundle: Bundle, slurm_id: str, now: float) -> None:
+        bundle.submitted_at, bundle.doubtful = now, False
+        bundle.slurm_id = slurm_id
+        try:
+            bundle.folder.note_submitted(slurm_id)
+        except OSError:  # the next engine asks Slurm for the tag
+            return
+
+    def _take_answer(self, done: Done, bundles: Collection[Bundle]) -> None:
+        now = time.monotonic()
+        self.facts, self.asked_at = read_facts(done.out), done.began
+        self.answer_interval = 0.0 if self._answered_at is None else now - self._answered_at
+        self._answered_at, self.trouble = now, ""
+        self._signals &= self.facts.keys()
+        self._unwanted &= {key for key, fact in self.facts.items() if not fact.is_over}
+        known = {tag for tag, _ in self.facts}
+        for bundle in bundles:
+            if bundle.doubtful:
+                bundle.doubtful = False
+                if bundle.tag in known:
+                    self._submitted(bundle, "", done.began - 1.0)
+        unsettled = any(self._is_unsettled(bundle) for bundle in bundles)
+        self._poll_at = now + self._interval(done.seconds, hurry=unsettled or now - self._submitted_at < FRESH_SECONDS)
+
+    def _is_unsettled(self, bundle: Bundle) -> bool:
+        """Whether Slurm does no more for an attempt whose journal has no end yet."""
+        facts = (self.facts.get((bundle.tag, index)) for index in bundle.tasks)
+        return bundle.submitted_at is not None and any(fact is None or fact.is_over for fact in facts)
+
+    def _interval(self, seconds: float, *, hurry: bool) -> float:
+        """Seconds until the next question: fewer after a submit or while an end is in doubt, more for a slow Slurm."""
+        usual = min(self._poll, FRESH_INTERVAL) if hurry else self._poll
+        return max(usual, SLOW_FACTOR * seconds) if seconds > SLOW_ANSWER else usual
+
+    # -- commands ---------------------------------------------------------------------------------
+
+    def _start_next(self, bundles: Mapping[str, Bundle], now: float) -> None:
+        if self.max_array is None:
+            self._commands.configuration()
+        elif self.nodes is None:
+            self._commands.nodes(self._partition)
+        elif ids := self._ids(self._unwanted):
+            self._commands.cancel(list(ids))
+            self._unwanted -= set(ids.values())
+        elif ids := self._ids(self._signals):
+            self._commands.signal(list(ids), LOOK)
+            self._signals -= set(ids.values())
+        elif (ready := next(filter(_is_ready, bundles.values()), None)) and now >= self._next_submit(now):
+            self._submits_left -= 1
+            self._commands.submit(ready.tag, ready.options, self._script(ready))
+        elif (bundles or self._unwanted) and now >= self._poll_at:
+            self._commands.query()
+
+    def _ids(self, keys: set[Key]) -> dict[str, Key]:
+        """Slurm's ids of tasks that it goes on with, by the newest answer."""
+        return {self.facts[key].job: key for key in keys if key in self.facts and not self.facts[key].is_over}
+
+    def _next_submit(self, now: float) -> float:
+        """When the next submit may be made."""
+        passed = (now - self._refilled_at) / SUBMIT_INTERVAL
+        self._submits_left, self._refilled_at = min(self._submits_left + passed, SUBMITS_AT_ONCE), now
+        return now if self._submits_left >= 1 else now + (1 - self._submits_left) * SUBMIT_INTERVAL
+
+
+def _is_ready(bundle: Bundle) -> bool:
+    """Whether a bundle has to be submitted: it is written, and no sbatch may have taken it."""
+    return bundle.made and bundle.submitted_at is None and not bundle.doubtful and bool(bundle.tasks)

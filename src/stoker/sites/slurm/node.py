@@ -1,0 +1,134 @@
+"""The program that runs on a node for one task of Slurm's: claim the attempt, run it, write its journal.
+
+Standard library only: imports over a network file system are slow. A second task with the same attempt, as after a
+crash of Slurm's controller, finds the claim taken and does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stoker.runner import journal, processes
+from stoker.runner.worker import Worker
+from stoker.sites.slurm.shared import BundleFolder
+
+STOPS_INTERVAL = 10.0
+"""Seconds between two looks for an order to stop, where no signal of Slurm's comes through."""
+TERM_SECONDS = 0.2
+"""How much later than the command this process may get Slurm's TERM."""
+GPUS = "\0"
+"""Stands for the GPUs of the node in orders; no argument or variable can contain it."""
+_GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
+
+
+class TaskWorker(Worker):
+    """A worker for one attempt, ordered by files and signals instead of a socket."""
+
+    def __init__(self, folder: BundleFolder, index: int, where: str) -> None:
+        """`where` is the node and its GPUs, for the journal."""
+        super().__init__(None, folder.open_journal(index), processes.boot_id())
+        self._folder = folder
+        self._index = index
+        self._where = where
+        self._stops_read = 0
+        self._ended_by_slurm = False
+
+    def _timeout(self) -> float | None:
+        timeout = super()._timeout()
+        return STOPS_INTERVAL if timeout is None else min(timeout, STOPS_INTERVAL)
+
+    def _listen(self, timeout: float | None) -> None:
+        super()._listen(timeout)
+        self._read_stops()
+
+    def _signalled(self, numbers: bytes) -> None:
+        """Slurm sends TERM before it kills: for a time limit, a preemption, a scancel. It alone knows for which."""
+        if signal.SIGTERM in numbers and self._current is not None and self._current.status is None:
+            self._ended_by_slurm = self._current.why == "exited"
+            self._terminate(self._current, self._current.grace)
+
+    def _read_stops(self) -> None:
+        if self._current is None:
+            return
+        stops = self._folder.stops(self._index)
+        for stop in stops[self._stops_read :]:
+            self._stop(self._current.key, stop["grace"], stop["signal"] or signal.SIGTERM)
+        self._stops_read = len(stops)
+
+    def _write(self, record: journal.Record) -> None:
+        """Write and sync. Of an attempt that Slurm ended no end is written: what Slurm says of it counts."""
+        if isinstance(record, journal.AttemptExited) and self._was_ended_by_slurm(record):
+            return
+        line = journal.line_of(record)
+        if isinstance(record, journal.AttemptStarted):
+            line = line[:-1] + f" {self._where}\n".encode()
+        os.pwrite(self._journal, line, self._offset)
+        if not isinstance(record, journal.Born):  # nobody on another machine needs to know the process
+            os.fsync(self._journal)
+        self._offset += len(line)
+
+    def _was_ended_by_slurm(self, end: journal.AttemptExited) -> bool:
+        """Whether Slurm's TERM came. It reaches the command and this process one after the other."""
+        if not self._ended_by_slurm and end.why == "exited":
+            late = select.select([self._alarm], [], [], TERM_SECONDS if end.code else 0.0)[0]
+            self._ended_by_slurm = bool(late) and signal.SIGTERM in self._alarm.recv(4096)
+        return self._ended_by_slurm
+
+
+def run_task(folder: BundleFolder, index: int, environment: Mapping[str, str]) -> None:
+    """Run an attempt, unless another process has claimed it."""
+    order, submitted = folder.order(index)
+    if not folder.claim(index):
+        return
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda *_: None)
+    processes.become_subreaper()
+    gpus = gpus_of(environment) if order["gpus"] else []
+    worker = TaskWorker(folder, index, f"{node_name(environment)} {','.join(gpus) or '-'}")
+    worker.give(with_gpus(order, gpus), surroundings(submitted, environment))
+    worker.serve()
+
+
+def gpus_of(environment: Mapping[str, str]) -> list[str]:
+    """The GPUs that Slurm gave, by the numbers that the job sees."""
+    given = next((environment[name] for name in _GPU_VARIABLES if environment.get(name)), "")
+    return [each for each in given.split(",") if each]
+
+
+def node_name(environment: Mapping[str, str]) -> str:
+    return environment.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+
+
+def surroundings(submitted: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The submitted environment with what Slurm gave to this task; that of another allocation means nothing here."""
+    kept = {name: value for name, value in submitted.items() if not name.startswith(("SLURM_", "SBATCH_"))}
+    given = {name: value for name, value in environment.items() if name.startswith("SLURM")}
+    return {**kept, **given, **{name: environment[name] for name in _GPU_VARIABLES if name in environment}}
+
+
+def with_gpus(order: Mapping[str, Any], gpus: list[str]) -> dict[str, Any]:
+    """The order with the names of the GPUs where they belong."""
+    names = ",".join(gpus)
+    extra = {name: value.replace(GPUS, names) for name, value in order["extra"].items()}
+    return {**order, "words": [word.replace(GPUS, names) for word in order["words"]], "extra": extra}
+
+
+def main() -> None:
+    folder, index = BundleFolder(Path(sys.argv[1])), int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))
+    try:
+        run_task(folder, index, os.environ)
+    except Exception as error:
+        folder.fail(index, f"{node_name(os.environ)}: {type(error).__name__}: {error}")
+        raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""The files between the head and a pilot: orders one way, news the other, each with one writer.
+
+A pilot is a job of Slurm's in which an ordinary engine runs on the GPUs that Slurm gave it. It claims every attempt
+that it takes, so that the head can tell what a dead pilot had taken from what it never saw.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from stoker.core.job import Event, Job
+from stoker.sites.slurm.shared import CLAIMS, ERRORS, BundleFolder, append, sync
+
+ORDERS = "orders"
+NEWS = "news"
+PLAN = "pilot.json"
+OWN_CLAIM = "pilot"
+
+
+class PilotPlan(Struct, frozen=True):
+    """What a pilot has to know before its first order."""
+
+    cluster: str
+    reports: str
+    """Directory on the shared one for reports of jobs."""
+    idle: float
+    """Seconds without work after which it leaves."""
+    sim: str = ""
+    """Simulated GPUs in place of those that Slurm gives."""
+    ledger: str = ""
+    """Directory with a ledger for each node; empty is the ledger of the node."""
+    whole_node: bool = False
+    """Whether it uses all GPUs of the node, as far as the ledger has them free, rather than those that Slurm gave."""
+
+
+class Hand(Struct, frozen=True, tag="hand"):
+    """Run one attempt of a job."""
+
+    job: Job
+    environment: dict[str, str] | None = None
+    """The environment that the job names; None where an earlier order had it."""
+
+
+class Recall(Struct, frozen=True, tag="recall"):
+    """Give an attempt back that has not started."""
+
+    job: int
+
+
+class Stop(Struct, frozen=True, tag="stop"):
+    """Stop the attempt of a job."""
+
+    job: int
+    note: str
+    grace: float
+    signal: int
+
+
+class Ready(Struct, frozen=True, tag="ready"):
+    """The pilot works."""
+
+    node: str
+    gpus: int
+
+
+class Report(Struct, frozen=True, tag="report"):
+    """Something happened to an attempt."""
+
+    attempt: str
+    event: Event
+
+
+class Left(Struct, frozen=True, tag="left"):
+    """The pilot takes nothing more."""
+
+
+Order = Hand | Recall | Stop
+News = Ready | Report | Left
+Message = TypeVar("Message")
+
+
+@cache
+def _orders() -> msgspec.json.Decoder[Order]:
+    return msgspec.json.Decoder(Order)
+
+
+@cache
+def _news() -> msgspec.json.Decoder[News]:
+    return msgspec.json.Decoder(News)
+
+
+class PilotFolder(BundleFolder):
+    """The folder of a pilot."""
+
+    def make_pilot(self, plan: PilotPlan) -> None:
+        for name in (CLAIMS, ERRORS):
+            (self.path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in (ORDERS, NEWS):
+            os.close(os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        made = self.path / f"{PLAN}.new"
+        made.write_bytes(msgspec.json.encode(plan))
+        made.rename(self.path / PLAN)
+        sync(self.path)
+
+    @property
+    def is_complete(self) -> bool:
+        return (self.path / PLAN).exists()
+
+    def plan(self) -> PilotPlan:
+        return msgspec.json.decode((self.path / PLAN).read_bytes(), type=PilotPlan)
+
+    def give(self, orders: list[Order]) -> None:
+        append(self.path / ORDERS, b"".join(msgspec.json.encode(order) + b"\n" for order in orders))
+
+    def tell(self, news: list[News]) -> None:
+        append(self.path / NEWS, b"".join(msgspec.json.encode(one) + b"\n" for one in news))
+
+    def read_orders(self, offset: int) -> tuple[list[Order], int]:
+        return self._read(ORDERS, offset, _orders())
+
+    def read_news(self, offset: int) -> tuple[list[News], int]:
+        return self._read(NEWS, offset, _news())
+
+    def claim_as(self, name: str) -> bool:
+        """Claim the pilot itself, or an attempt."""
+        try:
+            (self.path / CLAIMS / name).mkdir(mode=0o700)
+        except FileExistsError:
+            return False
+        return True
+
+    def sync_claims(self) -> None:
+        sync(self.path / CLAIMS)
+
+    def _read(self, name: str, offset: int, decoder: msgspec.json.Decoder[Message]) -> tuple[list[Message], int]:
+        with (self.path / name).open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        return [decoder.decode(line) for line in whole.splitlines()], offset + len(whole)

@@ -1,0 +1,149 @@
+"""The files of one bundle on the shared directory.
+
+Each file has one writer, is only appended to in whole lines, and is synced. Readers open it anew for each look: on NFS
+only an open asks the server. The head makes the journals beforehand, since a client may remember for a minute that a
+name is missing. A claim is a directory, because mkdir is atomic on every file system. Standard library only: nodes
+import it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+JOURNALS = "journals"
+CLAIMS = "claims"
+STOPS = "stops"
+ERRORS = "errors"
+ORDERS = "orders"
+SUBMITTED = "submitted"
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+
+
+class BundleFolder:
+    """The folder of a bundle; attempts are known by their index in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    # -- the head writes -------------------------------------------------------------------------
+
+    def make(self, orders: Sequence[Mapping[str, Any]], environments: Mapping[str, Mapping[str, str]]) -> None:
+        """Make all files; the orders get their name last, so that one look tells whether all is there."""
+        for name in (JOURNALS, CLAIMS, STOPS, ERRORS):
+            (self.path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for index in range(len(orders)):
+            os.close(os.open(self.path / JOURNALS / str(index), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        lines = [json.dumps(environments), *map(json.dumps, orders)]
+        made = self.path / f"{ORDERS}.new"
+        with contextlib.suppress(FileNotFoundError):
+            made.unlink()
+        _write(made, "".join(f"{line}\n" for line in lines).encode(), _NEW)
+        made.rename(self.path / ORDERS)
+        sync(self.path)
+
+    @property
+    def is_complete(self) -> bool:
+        return (self.path / ORDERS).exists()
+
+    def note_submitted(self, slurm_id: str) -> None:
+        _write(self.path / SUBMITTED, f"{slurm_id}\n".encode(), _APPEND)
+
+    def stop(self, index: int, grace: float, number: int) -> None:
+        """Order the node to stop an attempt; a signal tells it to look."""
+        _write(self.path / STOPS / str(index), f"{json.dumps({'grace': grace, 'signal': number})}\n".encode(), _APPEND)
+
+    def remove(self) -> None:
+        """Remove all. A task of Slurm's that comes late finds no orders, and does nothing."""
+        with contextlib.suppress(OSError):
+            (self.path / ORDERS).unlink()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    # -- both sides ------------------------------------------------------------------------------
+
+    def claim(self, index: int) -> bool:
+        """Claim an attempt: True for the one process that may decide what becomes of it."""
+        try:
+            (self.path / CLAIMS / str(index)).mkdir(mode=0o700)
+        except FileExistsError:
+            return False
+        sync(self.path / CLAIMS)
+        return True
+
+    # -- the head reads --------------------------------------------------------------------------
+
+    def journal(self, index: int, offset: int) -> bytes:
+        """The whole lines of a journal from an offset on."""
+        descriptor = os.open(self.path / JOURNALS / str(index), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.pread(descriptor, 1 << 16, offset)
+        finally:
+            os.close(descriptor)
+        return data[: data.rfind(b"\n") + 1]
+
+    @property
+    def was_submitted(self) -> bool:
+        return (self.path / SUBMITTED).exists()
+
+    @property
+    def errors(self) -> Path:
+        return self.path / ERRORS
+
+    def error(self, index: int) -> str:
+        """Why the node's program could not run; empty where it left no words."""
+        with contextlib.suppress(OSError):
+            lines = (self.path / ERRORS / str(index)).read_text(errors="replace").strip().splitlines()
+            return lines[-1] if lines else ""
+        return ""
+
+    # -- nodes read and write --------------------------------------------------------------------
+
+    def order(self, index: int) -> tuple[dict[str, Any], dict[str, str]]:
+        """The order of an attempt, and the environment that it was submitted with."""
+        lines = (self.path / ORDERS).read_bytes().split(b"\n")
+        order = json.loads(lines[index + 1])
+        return order, json.loads(lines[0])[order["environment"]]
+
+    def fail(self, index: int, words: str) -> None:
+        _write(self.path / ERRORS / str(index), f"{words}\n".encode(errors="backslashreplace"), _APPEND)
+
+    def open_journal(self, index: int) -> int:
+        return os.open(self.path / JOURNALS / str(index), os.O_WRONLY | os.O_CLOEXEC)
+
+    def stops(self, index: int) -> list[dict[str, Any]]:
+        """All orders to stop an attempt, oldest first."""
+        try:
+            data = (self.path / STOPS / str(index)).read_bytes()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+
+
+def sync(folder: Path) -> None:
+    """Write the names in a directory to the disk; a file system that cannot do that has done it already."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def append(path: Path, data: bytes) -> None:
+    _write(path, data, _APPEND)
+
+
+def _write(path: Path, data: bytes, flags: int) -> None:
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,258 @@
+"""Judging attempts on a cluster, bundling jobs, and reasons in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from stoker.core.cluster import (
+    ENDED_STATES,
+    SETTLE_SECONDS,
+    Answers,
+    JournalFact,
+    SlurmFact,
+    Verdict,
+    bundles,
+    heard,
+    is_ghost,
+    judge,
+    loss_text,
+    minutes_of,
+    reason_text,
+    sbatch_words,
+    shape_of,
+)
+from stoker.core.job import Job, Waiting
+from stoker.core.settings import ClusterSettings
+from stoker.core.spec import Command, JobSpec, Resources
+
+ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "A_STATE_OF_A_LATER_RELEASE")
+NOTHING, STARTED, ENDED = JournalFact(), JournalFact(started=True), JournalFact(started=True, ended=True)
+
+
+def settled(state: str | None) -> Answers:
+    """Slurm says this for long enough."""
+    return Answers(SlurmFact(state) if state else None, 2, SETTLE_SECONDS)
+
+
+@pytest.mark.parametrize("state", [None, *ALIVE, *sorted(ENDED_STATES)])
+def test_the_end_in_the_journal_counts_whatever_slurm_says(state: str | None) -> None:
+    """Slurm may have forgotten the task, or take it for running."""
+    assert judge(ENDED, settled(state)) == "ended"
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict"),
+    [
+        ("TIMEOUT", "timeout"),
+        ("DEADLINE", "timeout"),
+        ("OUT_OF_MEMORY", "out of memory"),
+        ("CANCELLED", "cancelled"),
+        ("PREEMPTED", "preempted"),
+        ("NODE_FAIL", "lost"),
+        ("FAILED", "lost"),
+        ("COMPLETED", "lost"),
+        (None, "lost"),
+        *((state, "runs") for state in ALIVE),
+    ],
+)
+def test_an_attempt_that_started_and_left_no_end(state: str | None, verdict: Verdict) -> None:
+    """Slurm knows what ended it."""
+    assert judge(STARTED, settled(state)) == verdict
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict"),
+    [
+        ("CANCELLED", "called off"),
+        ("FAILED", "take back"),
+        ("COMPLETED", "take back"),
+        (None, "take back"),
+        *((state, "waits") for state in ALIVE),
+    ],
+)
+def test_an_attempt_without_a_start(state: str | None, verdict: Verdict) -> None:
+    """Its claim decides whether it began."""
+    assert judge(NOTHING, settled(state)) == verdict
+
+
+@pytest.mark.parametrize("answers", [Answers(), Answers(None, 1), Answers(None, 2, 1.0), Answers(None, 1, 60.0)])
+def test_one_answer_or_a_moment_decides_nothing(answers: Answers) -> None:
+    """A shared directory shows what a node wrote with a delay, and Slurm may forget a task for a moment."""
+    assert judge(STARTED, answers) == "runs"
+    assert judge(NOTHING, answers) == "waits"
+
+
+def test_a_task_that_slurm_gave_up_is_taken_back_at_once() -> None:
+    """Making its claim shows beyond doubt whether it began."""
+    assert judge(NOTHING, Answers(SlurmFact("FAILED"), 1)) == "take back"
+    assert judge(NOTHING, Answers(SlurmFact("CANCELLED"), 1)) == "called off"
+    assert judge(STARTED, Answers(SlurmFact("FAILED"), 1)) == "runs"
+
+
+def test_answers_count_while_they_agree() -> None:
+    """A task that is known again begins anew."""
+    over, runs = SlurmFact("FAILED"), SlurmFact("RUNNING")
+    answers = Answers()
+    for fact, times in ((runs, 1), (runs, 2), (None, 1), (None, 2), (runs, 1), (over, 1), (SlurmFact("TIMEOUT"), 2)):
+        answers = heard(answers, fact, 3.0)
+        assert answers.times == times
+    assert answers.seconds == 3.0
+
+
+def test_a_ghost_is_a_task_that_goes_on_after_its_attempt() -> None:
+    """One that is completing leaves by itself."""
+    assert is_ghost(Answers(SlurmFact("RUNNING"), 3, SETTLE_SECONDS))
+    assert is_ghost(Answers(SlurmFact("PENDING"), 3, SETTLE_SECONDS))
+    for state in ("COMPLETING", *ENDED_STATES):
+        assert not is_ghost(Answers(SlurmFact(state), 9, 99.0))
+    assert not is_ghost(Answers(SlurmFact("RUNNING"), 2, 99.0))
+
+
+def test_a_loss_says_what_slurm_knows() -> None:
+    """The user sees why the job ran again."""
+    assert "vanished" in loss_text(Answers())
+    assert "node" in loss_text(settled("NODE_FAIL"))
+    assert "JobLaunchFailure" in loss_text(Answers(SlurmFact("FAILED", "JobLaunchFailure")))
+
+
+# -- any order of facts -------------------------------------------------------------------------------
+
+
+class World:
+    """One job whose attempts a node runs, a Slurm that says anything, and a head that judges."""
+
+    def __init__(self) -> None:
+        self.attempt = 1
+        self.claims: dict[int, str] = {}
+        self.journals: dict[int, JournalFact] = {}
+        self.runs: list[int] = []
+        self.results: list[str] = []
+        self.answers = Answers()
+
+    def node(self, attempt: int) -> None:
+        """Slurm starts a task, perhaps once more."""
+        if attempt <= self.attempt and attempt not in self.claims:
+            self.claims[attempt] = "node"
+            self.runs.append(attempt)
+            self.journals[attempt] = STARTED
+
+    def end(self, attempt: int) -> None:
+        if self.journals.get(attempt) == STARTED:
+            self.journals[attempt] = ENDED
+
+    def answer(self, fact: SlurmFact | None, seconds: float) -> None:
+        self.answers = heard(self.answers, fact, seconds)
+
+    def head(self) -> None:
+        """Read the journal, judge, and act."""
+        if self.results:
+            return
+        verdict = judge(self.journals.get(self.attempt, NOTHING), self.answers)
+        if verdict in ("take back", "called off"):
+            taken = self.claims.setdefault(self.attempt, "head") == "head"
+            verdict = verdict if taken else "lost"
+        if verdict in ("waits", "runs"):
+            return
+        if verdict in ("ended", "timeout", "out of memory", "cancelled", "called off"):
+            self.results.append(verdict)
+        else:
+            self.attempt, self.answers = self.attempt + 1, Answers()
+
+
+FACTS = st.one_of(st.none(), st.sampled_from([*ALIVE, *sorted(ENDED_STATES)]).map(SlurmFact))
+STEPS = st.one_of(
+    st.tuples(st.just("node"), st.integers(1, 6)),
+    st.tuples(st.just("end"), st.integers(1, 6)),
+    st.tuples(st.just("answer"), FACTS, st.sampled_from([0.1, 3.0, 30.0])),
+    st.tuples(st.just("head")),
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(STEPS, max_size=60))
+def test_no_order_of_facts_runs_an_attempt_twice(steps: Sequence[tuple[object, ...]]) -> None:
+    """Whatever Slurm says, an attempt runs at most once, the job ends once, and a real end is always found."""
+    world = World()
+    for name, *arguments in steps:
+        getattr(world, str(name))(*arguments)
+    assert len(set(world.runs)) == len(world.runs)
+    assert len(world.results) <= 1
+    for attempt, claimant in world.claims.items():
+        assert claimant == "node" or attempt not in world.runs
+    if not world.results:  # the job is never forgotten: let its attempt run and end
+        world.node(world.attempt)
+        world.end(world.attempt)
+        world.head()
+        assert world.results == ["ended"] or world.claims[world.attempt] == "head"
+
+
+# -- bundles ------------------------------------------------------------------------------------------
+
+
+def job(number: int, array: int = 0, **spec: object) -> Job:
+    return Job(number, 1, Command(("true",)), JobSpec(**spec), Waiting(0.0), 0.0, array=array)  # type: ignore[arg-type]
+
+
+def ids(found: object) -> list[list[int]]:
+    return [[each.id for each in bundle.jobs] for bundle in found]  # type: ignore[attr-defined]
+
+
+def test_jobs_alike_make_one_bundle_and_no_bundle_is_too_large() -> None:
+    """An array above MaxArraySize becomes several."""
+    assert ids(bundles([job(number) for number in range(7)], lambda _: 0, 100, 3)) == [[0, 1, 2], [3, 4, 5], [6]]
+    two = [job(1), job(2, resources=Resources(gpus=2)), job(3)]
+    assert ids(bundles(two, lambda _: 0, 100, 10)) == [[1, 3], [2]]
+
+
+def test_the_more_important_jobs_go_first_while_there_is_room() -> None:
+    """Only so many wait in Slurm that priorities and edits still mean something."""
+    waiting = [job(1), job(2), job(3, priority=5)]
+    assert ids(bundles(waiting, lambda _: 0, 2, 10)) == [[3, 1]]
+    assert ids(bundles(waiting, lambda _: 0, 0, 10)) == []
+
+
+def test_a_limited_array_has_one_bundle_at_a_time() -> None:
+    """Slurm keeps the limit within a bundle; beside one that is active only so many follow as may run."""
+    tasks = [job(number, 1, at_once=3) for number in range(1, 9)]
+    first = list(bundles(tasks, lambda _: 0, 100, 5))
+    assert ids(first) == [[1, 2, 3, 4, 5]]
+    assert "--array=0-4%3" in sbatch_words(first[0].shape, 5, ClusterSettings())
+    assert ids(bundles(tasks[5:], lambda _: 5, 100, 5)) == []
+    assert ids(bundles(tasks[5:], lambda _: 2, 100, 5)) == [[6]]
+
+
+def test_the_words_for_sbatch() -> None:
+    """GPUs are given per node; the limit of the job ends it before Slurm's."""
+    spec = JobSpec(resources=Resources(gpus=4, model="a100"), nodes=2, limit=90.0, grace=30.0)
+    made = sbatch_words(
+        shape_of(replace(job(1), spec=spec)),
+        1,
+        ClusterSettings(partition="gpu", account="ml", options=("--constraint=big",)),
+    )
+    assert made == [
+        *("--partition=gpu", "--account=ml", "--gres=gpu:a100:2"),
+        *("--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--time=3", "--constraint=big"),
+    ]
+    assert minutes_of(JobSpec()) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("None", "about to start"),
+        ("Priority", "jobs with a higher priority in Slurm go first"),
+        ("(Resources)", "the next to start when GPUs become free"),
+        ("QOSMaxJobsPerUserLimit", "a limit of the QOS is reached (QOSMaxJobsPerUserLimit)"),
+        ("AssocGrpGRES", "a limit of your account is reached (AssocGrpGRES)"),
+        ("ReqNodeNotAvail, UnavailableNodes:n3", "nodes that it needs are down, drained or reserved"),
+        ("SomethingNew", "SomethingNew"),
+    ],
+)
+def test_slurms_reason_in_words(reason: str, words: str) -> None:
+    """One that is not known stays as Slurm has it."""
+    assert reason_text(reason) == words

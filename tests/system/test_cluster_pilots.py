@@ -1,0 +1,131 @@
+"""Pilots: engines inside allocations of Slurm's, which pack jobs on the GPUs they were given."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.cli import until
+from support.cluster import RAN, ClusterQueue
+from support.slurm import Slurm
+from support.wait import wait_until
+
+OOM = (
+    "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of"
+    " 23.69 GiB of which 1.00 GiB is free. Including non-PyTorch memory, this process has 4.00 GiB memory in use.'"
+)
+
+
+@pytest.fixture
+def pilots(tmp_path: Path, slurm: Slurm) -> Iterator[ClusterQueue]:
+    """A queue whose jobs run in pilots with simulated GPUs of 24 GB."""
+    queue = ClusterQueue(tmp_path, slurm, sim="4x24G", pilots="always", pilots_max=1)
+    with contextlib.closing(queue):
+        yield queue
+
+
+def pilot_id(lab: ClusterQueue) -> str:
+    """Slurm's id of the only pilot."""
+    [found] = lab.slurm.run("squeue", "-h", "-n", "stoker-pilot", "-t", "R", "-o", "%i").split()
+    return found
+
+
+def test_four_jobs_share_each_gpu(pilots: ClusterQueue) -> None:
+    """Sixteen jobs run at once on the four GPUs of one allocation, each on a GPU that the pilot names."""
+    job = pilots.submit("--vram", "5G", f"{RAN} {until('gate')}; exit 3", count="0-15")
+    tasks = range(job, job + 16)
+    pilots.wait_word("running", *tasks)
+    devices = [getattr(pilots.job(task).state, "devices")[0] for task in tasks]  # noqa: B009
+    assert {devices.count(device) for device in devices} == {4}
+    assert all(device.startswith("lab:n") for device in devices)
+    assert len(pilots.slurm.run("squeue", "-h").splitlines()) == 1
+    (pilots.cwd / "gate").touch()
+    pilots.wait(job)
+    assert {pilots.ended(task).code for task in tasks} == {3}
+    assert pilots.ran() == list(tasks)
+
+
+def test_out_of_memory_is_diagnosed_inside(pilots: ClusterQueue) -> None:
+    """Beside others it is no failure of the job; alone on a GPU it is."""
+    other = pilots.submit("--vram", "4G", until("gate"), count="0-3")
+    pilots.wait_word("running", other, other + 1, other + 2, other + 3)
+    job = pilots.submit("--vram", "4G", f"{RAN} {OOM}; exit 1")
+    wait_until(lambda: pilots.job(job).shared_failures >= 1)
+    (pilots.cwd / "gate").touch()
+    pilots.wait(job)
+    assert pilots.ended(job).result == "oom"
+    assert len(pilots.ran()) >= 2
+
+
+def test_cancel_retry_and_hold(pilots: ClusterQueue) -> None:
+    """Commands reach jobs in a pilot."""
+    job = pilots.submit("--vram", "4G", f"{RAN} trap 'exit 9' TERM; {until('gate')}")
+    pilots.wait_word("running", job)
+    assert pilots("cancel", str(job)).code == 0
+    pilots.wait(job)
+    assert (pilots.ended(job).result, pilots.ended(job).code) == ("cancelled", 9)
+    (pilots.cwd / "gate").touch()
+    assert pilots("retry", str(job)).code == 0
+    assert pilots.wait(job).code == 0
+    assert pilots.ran() == [job, job]
+
+
+def test_the_pilot_is_cancelled_in_slurm(pilots: ClusterQueue) -> None:
+    """What ran runs again in the next one, and nothing counts as a loss of the job; what waited loses nothing."""
+    line = f"{RAN} [ -e second ] || sleep 60"
+    first = pilots.submit(line, count="0-5")
+    jobs = list(range(first, first + 6))
+    pilots.wait_word("running", *jobs[:4])
+    pilots.wait_lines("ran", 4)
+    (pilots.cwd / "second").touch()
+    pilots.slurm.run("scancel", pilot_id(pilots))
+    for job in jobs:
+        assert pilots.wait(job).code == 0
+        assert pilots.job(job).losses == 0
+    ran = pilots.ran()
+    assert len(ran) == sum(pilots.job(job).tries for job in jobs)
+    assert set(ran) == set(jobs)
+
+
+def test_the_allocation_is_about_to_end(pilots: ClusterQueue) -> None:
+    """The pilot starts nothing more, gives back what waits, and lets end what runs."""
+    first = pilots.submit(f"{RAN} {until('gate')}", count="0-5")
+    jobs = list(range(first, first + 6))
+    pilots.wait_word("running", *jobs[:4])
+    pilots.slurm.run("scancel", "--batch", "--signal=USR1", pilot_id(pilots))
+    wait_until(lambda: len(pilots.slurm.run("squeue", "-h", "-n", "stoker-pilot").splitlines()) == 2)
+    (pilots.cwd / "gate").touch()
+    for job in jobs:
+        assert pilots.wait(job).code == 0
+    assert pilots.ran() == jobs
+
+
+def test_jobs_go_on_while_no_head_lives(pilots: ClusterQueue) -> None:
+    """The next command starts one, which reads what the pilot wrote meanwhile."""
+    job = pilots.submit("--vram", "5G", f"{RAN} {until('gate')}; exit 6", count="0-11")
+    pilots.wait_word("running", *range(job, job + 8))
+    pilots.kill_engine()
+    (pilots.cwd / "gate").touch()
+    pilots.wait_lines("ran", 12)
+    pilots.wait(job)
+    assert {pilots.ended(job + index).code for index in range(12)} == {6}
+    assert pilots.ran() == list(range(job, job + 12))
+
+
+def test_the_head_is_killed_at_any_moment(pilots: ClusterQueue) -> None:
+    """Ten times while jobs are handed over; none runs twice, none is forgotten."""
+    moments = random.Random(5)
+    jobs = []
+    for _ in range(10):
+        jobs.append(pilots.submit("--vram", "5G", f"{RAN} sleep 0.1", count="0-5"))
+        time.sleep(moments.uniform(0.0, 0.5))
+        if pilots.engine is not None:
+            pilots.kill_engine()
+    for job in jobs:
+        assert pilots.wait(job).code == 0
+    assert pilots.ran() == [job + index for job in jobs for index in range(6)]

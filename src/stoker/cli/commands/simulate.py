@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.plain import csv_lines
 from stoker.cli.views.simulate import drawing, plain_lines, text_lines
 from stoker.cli.views.text import write_lines
@@ -32,7 +33,7 @@ MOST_HISTORY = 1000
 EVERYTHING = 2**62
 
 
-@click.command(name="simulate")
+@click.command(name="simulate", cls=StokerCommand)
 @click.argument("trace", type=click.Path(path_type=Path), required=False)
 @click.option("--history", is_flag=True, help="Replay the jobs that you ran here.")
 @click.option("--sample", is_flag=True, help="Replay the sample trace that comes with Stoker.")

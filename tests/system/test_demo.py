@@ -39,7 +39,7 @@ def test_everything_goes_by_the_script(tmp_path: Path) -> None:
     assert "everything went as planned" in done.stderr
     assert "on four simulated GPUs" in done.stderr.splitlines()[0]
     assert not list((tmp_path / "state").glob("*-simulated")), "the user's simulated queue is not touched"
-    assert "greedy (ran out of GPU memory while sharing; again with" in done.stderr
+    assert "greedy (out of GPU memory while sharing; retrying with" in done.stderr
 
 
 def test_names_are_short_and_different() -> None:

@@ -657,4 +657,4 @@ def test_start_gpu_task(lab: Lab) -> None:
     code, _, errors = lab.python(*words)
     assert (code, errors) == (2, "usage: start_gpu_task PICKLE MODULE_NAME MODULE_PATH DIRECTORY\n")
     code, _, errors = lab.python(*words[:2], "none.pkl", *words[3:], os.devnull)
-    assert (code, "none.pkl is gone" in errors) == (2, True)
+    assert (code, "none.pkl does not exist" in errors) == (2, True)

@@ -134,7 +134,7 @@ def test_status_on_request(stoker: Stoker) -> None:
     """SIGUSR1 prints how far the run is, and changes nothing."""
     run, told = started(stoker, PATIENT)
     run.send_signal(SIGUSR1)
-    told.wait("stoker: 0 of 2 over (0 ok, 0 failed), 1 running, 1 waiting")
+    told.wait("stoker: 0 of 2 finished (0 ok, 0 failed), 1 running, 1 waiting")
     (stoker.cwd / "go").touch()
     told.wait("2 ok")
     assert stoker.finish(run).code == 0

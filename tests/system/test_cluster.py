@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from pathlib import Path
 
 from support.cli import until
 from support.cluster import RAN, ClusterQueue
+from support.slurm import running_slurm
 from support.wait import wait_until
 
 
@@ -22,9 +25,21 @@ def test_a_job_runs_on_a_node_and_its_exit_code_comes_back(lab: ClusterQueue) ->
     assert lab("history", "--json").out.count('"failed"') >= 1
 
 
-def test_an_array_above_the_largest_of_slurm(lab: ClusterQueue) -> None:
-    """It becomes several; every task runs once, with its own index."""
-    lab.configure(options=["--mem=1"])
+def test_an_array_above_the_largest_of_slurm(tmp_path: Path) -> None:
+    """It becomes several arrays of Slurm's; every task runs once, with its own index."""
+    with running_slurm(nodes=1, max_array=11) as slurm, contextlib.closing(ClusterQueue(tmp_path, slurm)) as lab:
+        job = lab.submit("-G", "0", "echo {i} >> ran; echo $SLURM_JOB_ID $SLURM_ARRAY_TASK_ID >> tasks", count="0-29")
+        assert lab.wait(job).code == 0
+        assert lab.ran() == list(range(30))
+        ids = [line.split() for line in lab.lines("tasks")]
+        assert {int(task) for _, task in ids} == set(range(30)), "the index is that of the user's array"
+        assert len({number for number, _ in ids}) == 30, "the id is Slurm's own"
+        comments = slurm.run("squeue", "-h", "-r", "-t", "all", "-o", "%k").splitlines()
+        assert len(set(comments)) == 3
+
+
+def test_a_limited_array(lab: ClusterQueue) -> None:
+    """Its tasks run once each; Slurm keeps the limit."""
     job = lab.submit("-G", "0", "echo {i} >> ran", count="0-29%12")
     assert lab.wait(job).code == 0
     assert lab.ran() == list(range(30))

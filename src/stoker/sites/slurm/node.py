@@ -25,6 +25,8 @@ TERM_SECONDS = 0.2
 """How much later than the command this process may get Slurm's TERM."""
 GPUS = "\0"
 """Stands for the GPUs of the node in orders; no argument or variable can contain it."""
+ARRAY = "SLURM_ARRAY_"
+"""Begins the variables of an array; those of the bundle mean nothing to the job."""
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
 
 
@@ -110,7 +112,9 @@ def node_name(environment: Mapping[str, str]) -> str:
 def surroundings(submitted: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """The submitted environment with what Slurm gave to this task; that of another allocation means nothing here."""
     kept = {name: value for name, value in submitted.items() if not name.startswith(("SLURM_", "SBATCH_"))}
-    given = {name: value for name, value in environment.items() if name.startswith("SLURM")}
+    given = {
+        name: value for name, value in environment.items() if name.startswith("SLURM") and not name.startswith(ARRAY)
+    }
     return {**kept, **given, **{name: environment[name] for name in _GPU_VARIABLES if name in environment}}
 
 

@@ -24,7 +24,7 @@ from stoker.sites.interface import SiteContext, SiteStatus
 from stoker.sites.slurm.attempts import RETURNS_ALLOWED, Attempt, Bundle, Judgement, read_all, read_ref, ref_of
 from stoker.sites.slurm.commands import TAG, SlurmCommands
 from stoker.sites.slurm.controller import Controller
-from stoker.sites.slurm.node import GPUS
+from stoker.sites.slurm.node import ARRAY, GPUS
 from stoker.sites.slurm.pilots import MARK, Pilot, Pilots, is_pilot, pilot_plan, pilot_words
 from stoker.sites.slurm.shared import BundleFolder
 from stoker.store.engine_lock import engine_lives
@@ -308,6 +308,8 @@ class SlurmSite:
         extra["STOKER_REPORT"] = str(self._files.report(job.id))
         if job.spec.resources.gpus:
             del extra["CUDA_VISIBLE_DEVICES"]
+        # srun needs Slurm's own variables; only the array is Stoker's, since a bundle is another one.
+        extra = {name: extra[name] for name in extra if not name.startswith("SLURM_") or name.startswith(ARRAY)}
         order: Order = order_of(job, outputs, extra)
         return {**msgspec.structs.asdict(order), "gpus": job.spec.resources.gpus}
 

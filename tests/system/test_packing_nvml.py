@@ -181,7 +181,7 @@ class TestModels:
         large = [queue.hand_in(STILL, vram="30G", options=("--on", str(gpu))) for gpu in (0, 1)]
         small = [queue.hand_in(STILL, vram="28G", options=("--on", str(gpu))) for gpu in (0, 1)]
         queue.wait_word("running", *small)
-        assert all("30.0G" in why(queue, job) for job in large)
+        wait_until(lambda: all("30.0G" in why(queue, job) for job in large))
         queue.open_gate("go")
         queue.wait_over(wide)
         wait_until(lambda: queue.peak(wide))

@@ -71,7 +71,7 @@ def test_limits() -> None:
     ("found", "level", "words"),
     [
         (Probe(0, 1, None, refusal="invalid partition"), "problem", "sbatch refuses a job: invalid partition"),
-        (Probe(0, 1, None), "problem", "Slurm forgot the job"),
+        (Probe(0, 1, None), "problem", "Slurm does not know the job"),
         (probe("PENDING", reason="Priority"), "note", "no node took a job in time (Slurm says Priority)"),
         (probe("FAILED", NO_SHARED), "problem", "n1 has no /shared"),
         (probe("FAILED", OTHER_SHARED), "problem", "/shared on n1 is another directory than here"),

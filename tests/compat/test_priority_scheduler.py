@@ -51,5 +51,5 @@ def test_nothing_to_do(csv: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A file with nothing but a header ends at once and leaves nothing behind."""
     csv.write_text(HEADER)
     assert main(["--csv", "tasks.csv"]) == 0
-    assert capfd.readouterr() == ("", "priority_scheduler: there is no task in tasks.csv\n")
+    assert capfd.readouterr() == ("", "priority_scheduler: tasks.csv contains no tasks\n")
     assert list(csv.parent.iterdir()) == [csv]

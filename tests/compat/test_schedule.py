@@ -228,5 +228,5 @@ def test_nothing_to_do(machine: Machine, words: list[str]) -> None:
     """Without a task the file is made, and a hint is given."""
     code, out, err = machine.schedule(*words)
     assert (code, out) == (0, "")
-    assert "there is no task" in err
+    assert "no task given" in err
     assert len(machine.info()["avail"]) == 4

@@ -88,7 +88,7 @@ class TestDriver:
         assert ask(bench.environment, "detect", "7") == [
             "Impossible",
             "no device '7' on this machine",
-            "there are 0, 1",
+            "known devices: 0, 1",
         ]
 
     def test_listed_twice(self, bench: Bench) -> None:
@@ -308,5 +308,5 @@ def test_of_late_devices_only_the_named_are_used(unloaded: Bench, looker: Looker
 def test_late_devices_without_the_named_are_none(unloaded: Bench, looker: Looker) -> None:
     """And the reason says which there are."""
     unloaded.write(TWO)
-    wanted = "no device '7' on this machine; there are 0, 1"
+    wanted = "no device '7' on this machine; known devices: 0, 1"
     assert looker.look_for(wanted) == ([], wanted)

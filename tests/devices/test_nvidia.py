@@ -345,7 +345,7 @@ def test_a_probe_without_a_driver_makes_room_for_the_next(bench: Bench, devices:
     (before,) = probes()
     bench.write(FakeMachine())
     clock = itertools.count(100)
-    wait_look(devices, clock, lambda seen: "shows no GPU" in problems(seen)[0])
+    wait_look(devices, clock, lambda seen: "shows no usable GPU" in problems(seen)[0])
     bench.write(TWO)
     wait_look(devices, clock, lambda seen: not any(problems(seen)))
     assert before not in probes()

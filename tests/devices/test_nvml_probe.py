@@ -226,11 +226,11 @@ def test_no_library(tmp_path: Path) -> None:
     ("machine", "words"),
     [
         (FakeMachine(init=DRIVER_NOT_LOADED), "the NVIDIA driver is not loaded"),
-        (FakeMachine(init=VERSION_MISMATCH), "are of different versions"),
-        (FakeMachine(init=NO_PERMISSION), "this user may not open"),
-        (FakeMachine(init=UNKNOWN), "cannot be asked (Unknown Error)"),
-        (FakeMachine(), "shows no GPU"),
-        (FakeMachine((FakeGpu("GPU-1", mig=True),)), "shows no GPU"),
+        (FakeMachine(init=VERSION_MISMATCH), "have different versions"),
+        (FakeMachine(init=NO_PERMISSION), "no permission to open"),
+        (FakeMachine(init=UNKNOWN), "cannot query the NVIDIA driver (Unknown Error)"),
+        (FakeMachine(), "shows no usable GPU"),
+        (FakeMachine((FakeGpu("GPU-1", mig=True),)), "shows no usable GPU"),
     ],
 )
 def test_the_ways_to_have_no_gpu(bench: Bench, machine: FakeMachine, words: str) -> None:

@@ -104,7 +104,7 @@ def test_a_run_ends_when_all_jobs_are_over(paths: Paths, screen: Screen) -> None
     with closing(Foreground(a_setup(paths), screen)) as run:
         run.run(ListSource("a", "b", "c"))
         assert (run.tally.given, run.tally.results["done"], run.tally.expected) == (3, 3, 3)
-        assert run.status() == "3 of 3 over (3 ok, 0 failed), 0 running, 0 waiting"
+        assert run.status() == "3 of 3 finished (3 ok, 0 failed), 0 running, 0 waiting"
     assert [type(each.event).__name__ for each in screen.events] == ["Assigned", "Started", "Exited"] * 3
 
 
@@ -158,7 +158,7 @@ def test_signals_stop_in_stages(paths: Paths, screen: Screen) -> None:
         assert run.engine.waiting == 1
     assert [text.split(";")[0] for text in screen.said] == [
         "starting no more jobs",
-        "stopping 1 (TERM, then KILL after the grace)",
+        "stopping 1 (TERM, then KILL after the grace time)",
     ]
 
 

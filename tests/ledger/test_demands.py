@@ -233,7 +233,7 @@ def test_purpose_is_made_harmless(ledger: Ledger) -> None:
 )
 def test_unreadable_demand_is_refused(ledger: Ledger, demand: Demand) -> None:
     """What readers would refuse is never written."""
-    with pytest.raises(UsageError, match="cannot be wanted"):
+    with pytest.raises(UsageError, match="cannot be registered"):
         ledger.demand(demand)
     assert list(ledger.path.iterdir()) == []
 

@@ -220,12 +220,12 @@ class TestFiles:
                 stack.enter_context(planted(ledger, lease_name(), filler))
             view = ledger.live()
             assert (len(view.leases), len(view.warnings)) == (count - 1, 1)
-            with pytest.raises(LedgerUnusable, match="as many as a user can"):
+            with pytest.raises(LedgerUnusable, match="the limit per user"):
                 ledger.claim((Claim("B" * 60_000),), "mine", 1.0)
 
     def test_own_leases_have_a_limit(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
         """A claim beyond what others would read is refused, since it would protect nothing."""
         monkeypatch.setattr("stoker.ledger.OWNER_FILES", 2)
-        with taken(ledger, "A"), taken(ledger, "B"), pytest.raises(LedgerUnusable, match="as many as a user can"):
+        with taken(ledger, "A"), taken(ledger, "B"), pytest.raises(LedgerUnusable, match="the limit per user"):
             is_free(ledger, Claim("C"))
         assert is_free(ledger)

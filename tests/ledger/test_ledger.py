@@ -63,7 +63,7 @@ class TestFinding:
 
     def test_relative_path_is_refused(self) -> None:
         """A STOKER_LEDGER that depends on the current directory is refused."""
-        with pytest.raises(UsageError, match="full path"):
+        with pytest.raises(UsageError, match="absolute path"):
             find_ledger({"STOKER_LEDGER": "ledger"})
 
     def test_no_directory_at_all(self, tmp_path: Path) -> None:

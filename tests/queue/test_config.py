@@ -149,7 +149,7 @@ class TestMistakes:
         ("name", "text", "message", "hint"),
         [
             ("user", "min_fre = 1", ": unknown key 'min_fre'", "did you mean min_free?"),
-            ("user", "qqq = 1", ": unknown key 'qqq'", "known are devices, strangers"),
+            ("user", "qqq = 1", ": unknown key 'qqq'", "known: devices, strangers"),
             ("user", 'vram = "8G"', ": unknown key 'vram'", "vram is a job option: put it under [defaults]"),
             ("user", "strangers: count", " is not TOML", "write lines such as"),
             ("project", 'defaults.gpus = "two"', ": gpus under [defaults] is 'two', not a whole number", "see stoker"),
@@ -243,7 +243,7 @@ def test_options() -> None:
     ("table", "message", "hint"),
     [
         ({"vran": "8G"}, "here: vran under [defaults] is unknown", "did you mean vram?"),
-        ({"qqq": 1}, "here: qqq under [defaults] is unknown", "known are gpus, vram"),
+        ({"qqq": 1}, "here: qqq under [defaults] is unknown", "known: gpus, vram"),
         ({"name": "x"}, "here: name under [defaults] would be the same for all jobs", "use --name"),
         ({"strangers": "count"}, "here: strangers under [defaults] is not a job option", "put it above [defaults]"),
         ({"gpus": "two"}, "here: gpus under [defaults] is 'two', not a whole number", "--help"),
@@ -490,7 +490,7 @@ class TestClusters:
         ("where", "text", "message", "hint"),
         [
             ("user", "[cluster.lab]\npartitions = 'a'", "unknown key 'partitions' under [cluster.lab]", "partition?"),
-            ("user", "[cluster.lab]\nx = 1", "unknown key 'x' under [cluster.lab]", "known are kind, shared"),
+            ("user", "[cluster.lab]\nx = 1", "unknown key 'x' under [cluster.lab]", "known: kind, shared"),
             ("user", "[cluster.lab]\npoll = 30", "poll under [cluster.lab] is '30', not a duration", "30s"),
             ("user", "[cluster.lab]\nshared = 'here'", "shared under [cluster.lab] is 'here', not a path", "~/"),
             ("user", "[cluster.lab]\npilots = 'yes'", "is 'yes', not auto, never or always", "never"),

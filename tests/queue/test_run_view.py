@@ -110,7 +110,7 @@ def test_attempts_that_are_made_again_are_told() -> None:
     apply(recent, named(2), Assigned("k", ("0",), "", 0.0), Started(1, 1.0), Lost(1, 5.0))
     assert [(notice.mark, notice.what, notice.said) for notice in recent.notices()] == [
         ("again", "exit 3 after 00:02", "retrying"),
-        ("again", "lost after 00:04", "runs again: its worker was killed"),
+        ("again", "lost after 00:04", "retrying: its worker was killed"),
     ]
 
 

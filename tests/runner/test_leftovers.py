@@ -90,7 +90,7 @@ def test_a_process_that_stays(works: Yard) -> None:
         works.process_of(worker).kill()
         wait_until(lambda: works.records(AttemptStarted) and works.runner.survivors)
         (why,) = works.runner.survivors.values()
-        assert why.startswith("its worker died; processes of its last attempt still run")
+        assert why.startswith("its worker died; processes of its last attempt are still running")
         assert f"job 1: {why}" in works.runner.trouble
         assert WorkerLost() not in works.said[worker]
         works.runner.stop(worker, "1.1", 0.0)

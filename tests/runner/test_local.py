@@ -329,7 +329,7 @@ class TestTroubles:
             before = os.listdir("/proc/self/fd")
             with pytest.raises(StokerError, match="No space left on device") as caught:
                 works.runner.start_worker()
-            assert "disk is full" in caught.value.hint
+            assert "full disk" in caught.value.hint
             assert list(works.workers.iterdir()) == []
             assert os.listdir("/proc/self/fd") == before
 

@@ -128,7 +128,7 @@ def test_another_file_is_no_table_of_models(tmp_path: Path, text: str) -> None:
     """The error says what is expected."""
     path = tmp_path / "models.json"
     path.write_text(text)
-    with pytest.raises(UsageError, match="tells no throughputs") as refused:
+    with pytest.raises(UsageError, match="has no throughputs") as refused:
         read_models(path)
     assert "gavel_throughputs.json" in refused.value.hint
 

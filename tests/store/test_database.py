@@ -113,7 +113,7 @@ class TestFile:
         before = path.read_bytes()
         with pytest.raises(StokerError, match="not a queue") as caught:
             Store(path)
-        assert "aside together" in caught.value.hint
+        assert "away together" in caught.value.hint
         assert path.read_bytes() == before
 
     def test_directory_in_its_place(self, path: Path) -> None:
@@ -221,7 +221,7 @@ class TestTroubles:
         before = path.read_bytes()
         with closing(Store(path)) as store, pytest.raises(StokerError, match="damaged") as caught:
             use(store)
-        assert "aside together" in caught.value.hint
+        assert "away together" in caught.value.hint
         assert path.read_bytes() == before
 
     def test_tables_of_another_program(self, path: Path) -> None:
@@ -230,7 +230,7 @@ class TestTroubles:
             database.execute(f"PRAGMA user_version = {VERSION}")
         with closing(Store(path)) as store, pytest.raises(StokerError, match="no such table") as caught:
             store.last_job()
-        assert "move the file aside" in caught.value.hint
+        assert "move the file away" in caught.value.hint
 
 
 def test_a_lock_that_cannot_be_released(tmp_path: Path) -> None:

@@ -68,11 +68,11 @@ def use(path: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "complaint", "hint"),
     [
-        (lambda path: junk(path, 0, 1), "not a queue", "queue.db-wal, queue.db-shm) aside together"),
+        (lambda path: junk(path, 0, 1), "not a queue", "queue.db-wal, queue.db-shm) away together"),
         (lambda path: junk(path, 1), "malformed", "stop the engine, then move queue.db"),
         (make_newer, "newer Stoker", "upgrade"),
-        (lambda path: os.truncate(path, 0), "gone or empty", "aside together"),
-        (Path.unlink, "gone or empty", "aside together"),
+        (lambda path: os.truncate(path, 0), "missing or empty", "away together"),
+        (Path.unlink, "missing or empty", "away together"),
     ],
 )
 def test_untouched(

@@ -87,7 +87,7 @@ def test_another_version_gives_a_notice(paths: Paths) -> None:
     assert version_notice(paths) == ""
     lock_path(paths, QUEUE).write_text(f"{os.getpid()}\n0.0.7\n")
     assert version_notice(paths).startswith("the engine runs 0.0.7")
-    assert "stoker engine restart; jobs continue" in version_notice(paths)
+    assert "stoker engine restart (jobs continue)" in version_notice(paths)
     engine_lock.close()
 
 

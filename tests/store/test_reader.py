@@ -162,4 +162,4 @@ def test_a_setting_that_cannot_be_read_stays_in_force(store: Store) -> None:
             connection.execute("INSERT INTO settings VALUES (?, ?)", (key, body))
     settings = store.settings()
     assert settings["paused:queue"]["note"] == "paused by you"
-    assert all("cannot be read" in settings[f"drained:{number}"]["note"] for number in range(4))
+    assert all("unreadable" in settings[f"drained:{number}"]["note"] for number in range(4))

@@ -60,7 +60,7 @@ class TestDoors:
         line = shlex.join([sys.executable, "-c", SHOW])
         outcome = stoker("run", "--sim", "1x24G", "--vram", "2G", "--cap", str(stoker.write("list", line, "sleep 0")))
         assert outcome.code == 0
-        assert outcome.err.count("--cap is ignored: the command does not tell which Python it runs") == 1
+        assert outcome.err.count("--cap is ignored: cannot find out which Python the command runs") == 1
         assert sorted(stoker.logs()) == ["", CAPPED]
 
     def test_files(self, background: Background) -> None:
@@ -87,7 +87,7 @@ class TestDoors:
         )
         outcome = background.typed(f"{shlex.quote(sys.executable)} program.py")
         assert outcome.out == CAPPED, outcome.err
-        assert "RuntimeWarning: --cap is ignored: the command does not tell" in outcome.err
+        assert "RuntimeWarning: --cap is ignored: cannot find out" in outcome.err
 
     def test_edit(self, background: Background) -> None:
         """A job that waits may get it, or lose it."""

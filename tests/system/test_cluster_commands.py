@@ -83,7 +83,7 @@ def test_without_slurm(stoker: Stoker, tmp_path: Path) -> None:
     added = stoker("cluster", "add", "lab", "--slurm", "--conf", str(tmp_path / "slurm.conf"))
     assert (added.code, "warning: Slurm does not answer: " in added.err) == (0, True)
     checked = stoker("cluster", "check", "lab")
-    assert (checked.code, "problem  slurm      sbatch does not work here" in checked.out) == (1, True)
+    assert (checked.code, "problem  slurm      sbatch does not work" in checked.out) == (1, True)
     assert stoker("cluster", "status").code == 3
 
 

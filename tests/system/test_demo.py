@@ -36,10 +36,10 @@ def test_everything_goes_by_the_script(tmp_path: Path) -> None:
     jobs = msgspec.json.decode(done.stdout)["jobs"]
     assert {job["state"] for job in jobs} == {"done", "failed", "oom", "timeout", "cancelled"}
     assert len(jobs) == len(SCRIPT)
-    assert "everything went as the demonstration should" in done.stderr
+    assert "everything went as planned" in done.stderr
     assert "on four simulated GPUs" in done.stderr.splitlines()[0]
     assert not list((tmp_path / "state").glob("*-simulated")), "the user's simulated queue is not touched"
-    assert "greedy (ran out of GPU memory while sharing; again with" in done.stderr
+    assert "greedy (out of GPU memory while sharing; retrying with" in done.stderr
 
 
 def test_names_are_short_and_different() -> None:

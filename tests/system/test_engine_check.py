@@ -50,7 +50,7 @@ class TestCheck:
         background.environment |= {"STOKER_GPUS": "1", "STOKER_DEVICES": "0", "STOKER_TIME": "1h", "STOKER_OUTPUT": ""}
         outcome = background("engine", "check", STOKER_DEVICE="0")
         assert "STOKER_DEVICE is not a variable of Stoker" in outcome.out
-        assert outcome.out.count("means nothing") == 1
+        assert outcome.out.count("is not a variable of Stoker") == 1
 
     def test_a_configuration_that_cannot_be_read(self, background: Background) -> None:
         """It is a finding among others, and hides none of them."""

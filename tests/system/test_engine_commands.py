@@ -46,7 +46,7 @@ class TestStatus:
         background.submit("true", held="held by you", start=False)
         outcome = background("engine", "status")
         assert outcome.code == 3
-        assert "none runs" in outcome.out
+        assert "not running" in outcome.out
         assert "stoker engine start" in outcome.out
         assert "0 running, 2 waiting, 1 blocked" in outcome.out
         assert str(background.paths.log) in outcome.out
@@ -94,7 +94,7 @@ class TestStatus:
             outcome = background(*words)
             assert outcome.err.count("\n") == 1
             assert "the engine runs 0.0.1" in outcome.err
-            assert "stoker engine restart; jobs continue" in outcome.err
+            assert "stoker engine restart (jobs continue)" in outcome.err
 
 
 class TestStop:
@@ -103,7 +103,7 @@ class TestStop:
     def test_without_an_engine(self, background: Background) -> None:
         """Nothing is to be done, which is well."""
         outcome = background("engine", "stop")
-        assert (outcome.code, outcome.err) == (0, "no engine runs\n")
+        assert (outcome.code, outcome.err) == (0, "engine not running\n")
 
     def test_jobs_go_on_and_the_next_engine_has_their_codes(self, background: Background) -> None:
         """A stop does not end the jobs."""
@@ -183,9 +183,9 @@ class TestStart:
         background.start_engine()
         pid = background.engine_process
         outcome = background("engine", "start")
-        assert (outcome.code, outcome.err) == (0, f"the engine runs already (process {pid})\n")
+        assert (outcome.code, outcome.err) == (0, f"the engine is already running (process {pid})\n")
         assert background.engine_process == pid
-        assert "it goes on as it was" in background("engine", "start", "--max-use", "1").err
+        assert "it keeps its settings" in background("engine", "start", "--max-use", "1").err
 
     def test_flags_hold_for_the_engine(self, background: Background) -> None:
         """--max-use 1 leaves the second GPU alone."""

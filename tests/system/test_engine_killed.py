@@ -51,7 +51,7 @@ def test_status_starts_the_engine_again(background: Background) -> None:
     assert record is not None
     write_restart(background.paths, record)
     shown = background("status", "--json")
-    assert "was killed; it was started again" in shown.err
+    assert "had been killed; restarted it" in shown.err
     assert json.loads(shown.out)["jobs"] == []
     assert background.ended(job).code == 0
 

@@ -513,7 +513,7 @@ class TestBadInput:
         with pytest.raises(stoker.JobFailed, match="raised SystemExit: 3"):
             job.result(60)
         assert job.exit_code == 3
-        with pytest.raises(stoker.JobFailed, match=r"succeeded without a result: it left by os\._exit\(\)"):
+        with pytest.raises(stoker.JobFailed, match=r"succeeded without a result: it called os\._exit\(\)"):
             hard.result(60)
 
     def test_function_that_comes_back_twice(self, executor: stoker.Executor) -> None:
@@ -565,7 +565,7 @@ class TestBadInput:
             ({"gpu": 1}, "unknown key 'gpu'"),
             ({"vram": "much"}, "much"),
             ({"gpus": "two"}, "gpus"),
-            ({"array": "0-3"}, "no array of its own"),
+            ({"array": "0-3"}, "takes no array option"),
             ({"gpus": -1}, "must not be negative"),
         ],
     )

@@ -578,7 +578,7 @@ def test_class_in_a_notebook_without_cloudpickle(lab: Lab) -> None:
     program = "import sys; sys.modules['cloudpickle'] = None\n" + IN_MAIN.format(guard="")
     code, _, errors = lab.python("-c", program)
     assert code == 1
-    assert "cannot be sent to another process: it is defined in no file" in errors
+    assert "cannot be sent to another process: it is not defined in a file" in errors
     assert "define class and parameters at the top of a file that is imported" in errors
     assert not (lab.directory / "results").exists()
 
@@ -657,4 +657,4 @@ def test_start_gpu_task(lab: Lab) -> None:
     code, _, errors = lab.python(*words)
     assert (code, errors) == (2, "usage: start_gpu_task PICKLE MODULE_NAME MODULE_PATH DIRECTORY\n")
     code, _, errors = lab.python(*words[:2], "none.pkl", *words[3:], os.devnull)
-    assert (code, "none.pkl is gone" in errors) == (2, True)
+    assert (code, "none.pkl does not exist" in errors) == (2, True)

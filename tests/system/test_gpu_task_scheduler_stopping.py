@@ -237,7 +237,7 @@ def test_same_instances_in_two_scripts(lab: Lab) -> None:
     code, _, said = Script(lab, SCRIPT, "second").end()
     assert code == 0
     assert said.count("skips task") == 3
-    assert "being run by another stoker run" in said
+    assert "being run by another scheduler" in said
     (lab.directory / "gate").touch()
     assert first.end()[0] == 0
     assert lab.text("ran") == "012"

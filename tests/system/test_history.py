@@ -155,7 +155,7 @@ def test_on_a_terminal(background: Background) -> None:
     with open_terminal(background.home, **variables, LINES="24") as terminal:
         terminal.start(["stoker", "history"], 80, 25)
         screen = terminal.wait_for("exit code 0")
-    assert screen.startswith(" SIM  jobs on ")
+    assert screen.startswith(" SIM  finished jobs on ")
     assert f" {ids[-1]} " in screen
     assert "… 80 older (stoker history -a) · 100 done · 100.00 GPU-hours" in screen
 

@@ -88,7 +88,7 @@ def test_what_cannot_be_sent_is_told(queue: Programs) -> None:
 
 def test_options_have_one_place(queue: Programs) -> None:
     """joblib has an option `prefer` of its own, so options of jobs are told apart from those of loops."""
-    with pytest.raises(UsageError, match="takes no options of jobs"):
+    with pytest.raises(UsageError, match="takes no job options"):
         Parallel(n_jobs=2, gpus=2)(delayed(abs)(number) for number in range(2))
 
 

@@ -94,7 +94,7 @@ def test_one_interrupt_drains_and_a_second_stops(tmp_path: Path) -> None:
         assert screen.count("GPU0") == 1, "the display was not taken away before it was drawn again"
         terminal.press("C-c")
         screen = terminal.wait_for("exit code 130")
-        assert "stopping 1 (TERM, then KILL after the grace)" in screen
+        assert "stopping 1 (TERM, then KILL after the grace time)" in screen
         assert "1 cancelled, 1 not started" in screen
 
 

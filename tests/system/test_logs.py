@@ -63,7 +63,7 @@ def test_runs_of_a_job(background: Background) -> None:
     assert background("logs", str(job), "--attempt", "2").out == "run 2\n"
     missing = background("logs", str(job), "--attempt", "4")
     assert missing.code == 4
-    assert "it has 3 runs so far" in missing.err
+    assert "it has 3 attempts so far" in missing.err
 
 
 def test_a_task(background: Background) -> None:

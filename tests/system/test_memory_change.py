@@ -53,7 +53,7 @@ def test_another_amount(resources: Resources, text: str, before: LastAttempt, af
 @pytest.mark.parametrize(
     ("resources", "text", "before", "words"),
     [
-        (WHOLE, "+20%", LastAttempt(None, 20 * GIB), "whole GPUs already"),
+        (WHOLE, "+20%", LastAttempt(None, 20 * GIB), "already has whole GPUs"),
         (AUTO, "+20%", LastAttempt(), "its memory use is not known"),
         (SIZED, "+lots%", LastAttempt(), "is not understood"),
         (SIZED, "+inf%", LastAttempt(), "is not understood"),

@@ -273,8 +273,8 @@ class TestWithout:
     ("words", "what"),
     [
         (["--mps=101", "--vram", "4G"], "percentage from 1 to 100"),
-        (["--mps"], "has its GPU to itself"),
-        (["--mps", "--vram", "4G", "-G", "2"], "belongs to the daemon of one GPU"),
+        (["--mps"], "this job is exclusive"),
+        (["--mps", "--vram", "4G", "-G", "2"], "can use only one GPU"),
     ],
 )
 def test_what_makes_no_sense(stoker: Stoker, words: list[str], what: str) -> None:

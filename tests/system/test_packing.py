@@ -194,7 +194,7 @@ class TestBounds:
         one = submit(background, "auto", "--memory 1G --seconds 30 --load 90", "--on", "0")
         background.wait_word("running", one)
         other = submit(background, "auto", "--memory 1G --seconds 30 --load 90", "--on", "0")
-        wait_until(lambda: "% busy" in told(background, other)["why"])
+        wait_until(lambda: "would load GPU" in told(background, other)["why"])
 
     def test_grab_all_frameworks_are_told_to_be_modest(self, background: Background) -> None:
         """Unless the user has set something else."""

@@ -50,7 +50,7 @@ def test_what_cannot_be_held(background: Background) -> None:
     background.wait_over(over)
     outcome = background("pause", str(running), str(over))
     assert (outcome.code, outcome.out) == (2, "")
-    assert f"stoker: {running} is running: paused, it would keep its GPU" in outcome.err
+    assert f"stoker: {running} is running: a running job cannot be paused" in outcome.err
     assert f"stoker cancel {running}" in outcome.err
     assert f"already finished: {over} (done)" in outcome.err
     assert background("pause", "all").code == 0
@@ -116,7 +116,7 @@ def test_a_gpu_that_is_not_there(background: Background) -> None:
     outcome = background("pause", "--gpu", "7")
     assert outcome.code == 5
     assert "no device '7' on this machine" in outcome.err
-    assert "there are 0, 1" in outcome.err
+    assert "known devices: 0, 1" in outcome.err
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])
@@ -128,14 +128,14 @@ def test_nothing_named(background: Background, verb: str) -> None:
 
 
 def test_resume_what_is_not_held(background: Background) -> None:
-    """What runs needs nothing; what is over is run again by another verb."""
+    """What runs needs nothing; what is over is run again by another command."""
     running, over = background.submit(until("gate"), "true")
     background.wait_word("running", running)
     background.wait_over(over)
-    assert background("resume", str(running)).out == f"{running} is not held; it is running\n"
+    assert background("resume", str(running)).out == f"not held: {running} (running)\n"
     outcome = background("resume", str(over))
     assert outcome.code == 2
-    assert f"stoker retry {over} runs it again" in outcome.err
+    assert f"to run it again: stoker retry {over}" in outcome.err
 
 
 def test_json(background: Background) -> None:
@@ -152,7 +152,7 @@ def test_what_a_dead_run_left(background: Background) -> None:
     run.kill()
     run.wait(PATIENCE_SECONDS)
     wait_until(lambda: not list(living_engines(background.paths)))
-    assert "goes on in the queue; the run that had it is gone" in background("resume", "2-3").out
+    assert "into the queue (its 'stoker run' was interrupted)" in background("resume", "2-3").out
     assert background("wait", "2-3").code == 0
     with background.open_store() as store:
         assert store.owner(2) == QUEUE
@@ -192,7 +192,7 @@ def test_nothing_to_do(background: Background) -> None:
     for verb in ("pause", "resume"):
         outcome = background(verb, "all")
         assert (outcome.code, outcome.out) == (0, "")
-        assert "nothing" in outcome.err
+        assert "stoker: no " in outcome.err
 
 
 def test_a_range_of_gpus(background: Background) -> None:

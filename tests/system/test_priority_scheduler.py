@@ -281,7 +281,7 @@ def test_the_file_vanishes(place: Place) -> None:
     assert code == 1
     assert printed[-1] == "return-code for gated.sh a (priority 1) 0: 0"
     assert "tasks.csv cannot be updated: No such file or directory" in said
-    assert "nothing more is taken from tasks.csv" in said
+    assert "no more tasks are read from tasks.csv" in said
 
 
 # -- interruptions ---------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ class TestFinding:
         job = stoker.submit(until("forgotten"), gpus=0, name="forgotten")
         with queue.open_store() as store, store.writing() as database:
             database.execute("DELETE FROM jobs WHERE id = ?", (job.id,))
-        with pytest.raises(NoSuchJob, match="not in the queue any more"):
+        with pytest.raises(NoSuchJob, match="no longer in the queue"):
             job.result(60)
         queue.open_gate("forgotten")
 

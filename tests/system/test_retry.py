@@ -76,7 +76,7 @@ def test_nothing_failed(background: Background) -> None:
     for arguments in (["--failed"], ["--failed", str(job)]):
         outcome = background("retry", *arguments)
         assert (outcome.code, outcome.out) == (0, "")
-        assert "no job has failed" in outcome.err or "there is no failed job" in outcome.err
+        assert "no job has failed" in outcome.err or "no failed jobs" in outcome.err
 
 
 def test_more_memory(background: Background) -> None:
@@ -127,9 +127,9 @@ def measured(background: Background, job: int) -> bool:
     [
         ([], "or use --failed"),
         (["1", "--since", "1h"], "--since is for --failed"),
-        (["1", "--vram", "+20%"], "whole GPUs already"),
+        (["1", "--vram", "+20%"], "already has whole GPUs"),
         (["1", "--vram", "lots"], "lots"),
-        (["1", "--vram", "0"], "more than nothing"),
+        (["1", "--vram", "0"], "greater than 0"),
         (["1", "--vram", "12"], "write 12G"),
     ],
 )

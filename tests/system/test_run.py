@@ -243,7 +243,7 @@ def test_halt_leaves_the_rest(stoker: Stoker) -> None:
     result = stoker("run", "--devices", "0", "--halt", "soon,fail=1", "jobs.txt")
     assert result.code == 1
     assert not (stoker.cwd / "ran").exists()
-    assert "stopping as --halt says" in result.err
+    assert "stopping (--halt)" in result.err
     again = stoker("run", "--devices", "0", "--resume", "jobs.txt")
     assert again.code == 1
     assert sorted(map(int, stoker.lines("ran"))) == list(range(60))

@@ -27,7 +27,7 @@ def test_done_work_is_skipped_by_content(stoker: Stoker) -> None:
     result = stoker("run", "--devices", "0", "--resume", "jobs.txt")
     assert result.code == 0
     assert Counter(stoker.lines("ran")) == {"a": 2, "b": 1, "c": 1, "new": 1}
-    assert "3 ok, 2 done before" in result.err
+    assert "3 ok, 2 skipped (already done)" in result.err
 
 
 def test_another_place_is_other_work(stoker: Stoker) -> None:
@@ -46,7 +46,7 @@ def test_one_command_done_before_is_told(stoker: Stoker) -> None:
     assert stoker(*command).err == ""
     result = stoker(*command)
     assert (result.code, len(stoker.lines("ran"))) == (0, 1)
-    assert "succeeded here before; leave out --resume" in result.err
+    assert "already done; leave out --resume" in result.err
 
 
 def test_without_resume_everything_runs_again(stoker: Stoker) -> None:

@@ -96,8 +96,8 @@ def test_the_second_stops_running_jobs(stoker: Stoker) -> None:
 @pytest.mark.parametrize(
     "steps",
     [
-        [(SIGINT, "press again to stop them"), (SIGINT, "once more kills at once"), (SIGINT, "1 cancelled")],
-        [(SIGTERM, "once more kills at once"), (SIGTERM, "1 cancelled")],
+        [(SIGINT, "press again to stop them"), (SIGINT, "press again to kill at once"), (SIGINT, "1 cancelled")],
+        [(SIGTERM, "press again to kill at once"), (SIGTERM, "1 cancelled")],
     ],
 )
 def test_the_last_kills_them(stoker: Stoker, steps: list[tuple[Signals, str]]) -> None:
@@ -134,7 +134,7 @@ def test_status_on_request(stoker: Stoker) -> None:
     """SIGUSR1 prints how far the run is, and changes nothing."""
     run, told = started(stoker, PATIENT)
     run.send_signal(SIGUSR1)
-    told.wait("stoker: 0 of 2 over (0 ok, 0 failed), 1 running, 1 waiting")
+    told.wait("stoker: 0 of 2 finished (0 ok, 0 failed), 1 running, 1 waiting")
     (stoker.cwd / "go").touch()
     told.wait("2 ok")
     assert stoker.finish(run).code == 0

@@ -336,7 +336,7 @@ def test_submit_behind_dashes_and_with_a_list(background: Background) -> None:
     assert background("submit", "--hold", "-f", "jobs.sh").out == "submitted 3-4 (2 jobs)\n"
     background.write("train.py", "import os")
     refused = background("submit", "--", "./train.py")
-    assert_refused(refused, "cannot be executed", "name the program that runs it")
+    assert_refused(refused, "is not executable", "name the program that runs it")
     assert "-f" not in refused.err
 
 

@@ -109,7 +109,7 @@ def test_old_jobs_leave_the_history(background: Background) -> None:
     with background.open_store() as store:
         wait_until(lambda: store.job(old) is None)
     wait_until(lambda: not log.exists())
-    wait_until(lambda: "1 job that ended long ago" in paths.log.read_text())
+    wait_until(lambda: "1 job removed from the history" in paths.log.read_text())
     (new,) = background.submit("true")
     assert new == old + 1
 

@@ -69,7 +69,7 @@ def test_a_person_gets_a_table_and_a_plot(stoker: Stoker, trace: str) -> None:
         screen = terminal.wait_for("exit code 0")
     assert "on 2x24G" in screen
     assert "offered load 0.80" in screen
-    assert "over so long after their arrival" in screen
+    assert "finished within this time after their arrival" in screen
     assert "█" in screen
 
 
@@ -137,7 +137,7 @@ def test_models_come_from_a_file(stoker: Stoker, trace: str) -> None:
         (["trace.csv", "--rho", "0"], "--rho"),
         (["trace.csv", "--rho", "nan"], "--rho nan is not a load"),
         (["trace.csv", "--jobs", "0"], "--jobs"),
-        (["trace.csv", "--models", "trace.csv"], "trace.csv tells no throughputs"),
+        (["trace.csv", "--models", "trace.csv"], "trace.csv has no throughputs"),
     ],
 )
 def test_what_cannot_be_is_refused(stoker: Stoker, trace: str, words: Sequence[str], said: str) -> None:

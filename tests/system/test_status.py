@@ -75,7 +75,7 @@ def test_every_waiting_job_says_why(background: Background) -> None:
     assert [lines[one].state for one in running] == ["running", "running"]
     assert sorted(device for one in running for device in lines[one].devices) == ["0", "1"]
     assert (lines[queued].state, lines[queued].why) == ("queued", "needs 1 GPU; none free")
-    assert (lines[blocked].state, lines[blocked].why) == ("blocked", f"after {queued} (ok)")
+    assert (lines[blocked].state, lines[blocked].why) == ("blocked", f"waiting for {queued} to succeed")
     assert (lines[later].state, lines[later].why) == ("scheduled", "begins 2096-10-02")
     assert (lines[held].state, lines[held].why) == ("held", "held by you")
     assert (seen.counts.active, seen.counts.waiting, seen.counts.held) == (2, 3, 1)
@@ -363,7 +363,7 @@ def test_the_table_without_a_terminal(background: Background) -> None:
     assert background("status").out.startswith("ID\tST\t")
     assert background("status", "--plain", "--color", "always").out.startswith("ID\tST\t")
     assert background("status", "--plain", "--table").code == 2
-    assert "that ended" in background("history", "--table", STOKER_OUTPUT="json").out
+    assert "finished jobs" in background("history", "--table", STOKER_OUTPUT="json").out
 
 
 def test_a_filter_chooses_jobs_and_counts(background: Background) -> None:
@@ -443,7 +443,7 @@ def test_a_task_is_called_as_people_type_it(background: Background) -> None:
     behind, waiting = background("submit", "--parsable", "-d", f"{first}.1", "true"), background.submit("true")
     assert behind.code == 0
     wait_until(lambda: f"#{first}." in background("status", str(waiting[0])).out)
-    assert f"after {first}.1 (ok)" in background("status").out
+    assert f"waiting for {first}.1 to succeed" in background("status").out
     background.open_gate("gate")
 
 

@@ -204,7 +204,7 @@ class TestEngine:
         (background.paths.state / "engine.log").mkdir()
         outcome = background("submit", "-G", gpus, "true")
         assert (outcome.code, outcome.out) == (3, "submitted 1: true\n")
-        assert "safe in the queue" in outcome.err
+        assert "is in the queue, but the engine" in outcome.err
         (background.paths.state / "engine.log").rmdir()
         background.start_engine()
         background.wait_over(1)
@@ -272,7 +272,7 @@ class TestDryRun:
         """Dependencies and moments."""
         background.submit(until("gate"), resources=Resources(gpus=0))
         (job,) = self.plan(background, "-d", "1", "-G", "0", "--", "x", "y z").jobs
-        assert (job.after, job.why, job.how, job.command) == (["1 (ok)"], "after 1 (ok)", "exec", "x 'y z'")
+        assert (job.after, job.why, job.how, job.command) == (["1 (ok)"], "waiting for 1 to succeed", "exec", "x 'y z'")
         (job,) = self.plan(background, "-b", "now+1hour", "true").jobs
         assert job.start is not None
         background.open_gate("gate")

@@ -42,7 +42,7 @@ def assert_refused(outcome: Outcome, code: int, *words: str) -> None:
         (["-a", "9-1"], "is a reversed range"),
         (["-a", "0-9%0"], "no task run"),
         (["-a", ""], "not an array"),
-        (["-d", "foo:1"], "no kind of dependency"),
+        (["-d", "foo:1"], "not a kind of dependency"),
         (["-d", "1,,2"], "id is missing"),
         (["--retry-on", "lost"], "neither a result nor an exit code"),
         (["--retry-on", "0"], "neither a result nor an exit code"),
@@ -105,10 +105,10 @@ class TestNeverSatisfied:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (["-G", "3"], ["needs 3 GPUs; this machine has 2", "there are 0, 1"]),
+            (["-G", "3"], ["needs 3 GPUs; this machine has 2", "the GPUs are 0, 1"]),
             (["-m", "30G"], ["the largest has 24.0G"]),
             (["--gpu-type", "h100"], ["'h100'", "SIM 24G"]),
-            (["--on", "7"], ["no device '7'", "there are 0, 1"]),
+            (["--on", "7"], ["no device '7'", "known devices: 0, 1"]),
             (["-G", "2", "--on", "0"], ["1 is allowed"]),
         ],
     )

@@ -35,7 +35,7 @@ def test_memory_in_a_run(stoker: Stoker) -> None:
     assert "start #1 gpu=0 mem=4.0G" in done.err
     assert "out of GPU memory while sharing; retrying with" in done.err
     assert done.code == 0, done.err
-    assert "packing saved up to 00:0" in done.err
+    assert "sharing GPUs saved up to 00:0" in done.err
     done = stoker("run", "--sim", "1x24G", "-", stdin=f"{SIMJOB} --memory 30G\n")
     assert done.code == 1
     assert "oom  needs more than a whole GPU (24.0G)" in done.err

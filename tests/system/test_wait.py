@@ -51,7 +51,7 @@ def test_time_is_up(background: Background) -> None:
     (running,) = background.submit(until("gate"))
     outcome = background("wait", str(running), "--timeout", "1s", "--json")
     assert outcome.code == 124
-    assert "time is up" in outcome.err
+    assert "timed out" in outcome.err
     assert json.loads(outcome.out)["timed_out"] is True
     background.open_gate("gate")
     assert background("wait", str(running)).code == 0
@@ -75,7 +75,7 @@ def test_a_held_job_is_told(background: Background) -> None:
     (held,) = background.submit("true", held="held by you")
     outcome = background("wait", str(held), "--timeout", "1s")
     assert outcome.code == 124
-    assert f"stoker resume {held} lets it go" in outcome.err
+    assert f"to release it: stoker resume {held}" in outcome.err
 
 
 def test_a_paused_queue_is_told(background: Background) -> None:

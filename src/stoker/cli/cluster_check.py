@@ -80,7 +80,7 @@ def check_partition(name: str, groups: list[NodeGroup]) -> Iterator[Verdict]:
     if not wanted:
         yield problem("there is no default partition", f"set partition to one of {', '.join(known)}")
     elif not mine:
-        yield problem(f"there is no partition {wanted!r}", did_you_mean(wanted, known, f"known are {', '.join(known)}"))
+        yield problem(f"there is no partition {wanted!r}", did_you_mean(wanted, known, f"known: {', '.join(known)}"))
     elif not any(group.is_up for group in mine):
         yield problem(f"partition {wanted} is down", "ask the administrators, or choose another")
     else:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 VARIABLE = "_STOKER_COMPLETE"
 """By which a shell asks for completions, as click's scripts have it."""
 OPEN_ONLY = frozenset({"cancel", "kill", "pause", "hold", "resume", "release", "edit"})
-"""Verbs for jobs that are not over."""
+"""Commands for jobs that have not ended."""
 ALL = frozenset({"status", "st", "ls", "logs", "follow", "wait", "retry"})
-"""Verbs for any job."""
+"""Commands for any job."""
 _WORDS = ("last", "all")
 SIM = "--sim"
 _PLAIN = re.compile(r"[\w.@%+/=-]+")

@@ -317,7 +317,7 @@ def check_variables(subject: Subject) -> Iterator[Verdict]:
         near = difflib.get_close_matches(name, known, 1, 0.75)
         yield note(f"{name} is not a variable of Stoker", f"did you mean {near[0]}?" if near else "")
     if not unknown:
-        yield ok(f"set are {', '.join(given)}" if given else "none is set")
+        yield ok(f"set: {', '.join(given)}" if given else "none set")
 
 
 # -- the installation
@@ -444,7 +444,7 @@ def check_limits(_subject: Subject) -> Iterator[Verdict]:
         yield problem(f"a process may open only {files} files", "raise it: ulimit -n 4096")
     processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if processes == resource.RLIM_INFINITY or os.getuid() == 0:  # root has no limit
-        yield ok("unlimited")
+        yield ok("no limit on processes")
     else:
         yield judge_processes(processes, _threads_of(os.getuid()))
 

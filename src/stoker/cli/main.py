@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
         """Add a suggestion to click's error."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             known = [*self.sentences, *self.aliases]
-            hint = did_you_mean(args[0], known, f"there are {', '.join(self.sentences)}")
+            hint = did_you_mean(args[0], known, f"commands: {', '.join(self.sentences)}")
             raise UsageError(f"no such command: {args[0]!r}", FOREIGN.get(args[0], hint))
         return super().resolve_command(ctx, args)
 

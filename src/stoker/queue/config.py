@@ -195,7 +195,7 @@ def _refuse(name: str, place: str) -> NoReturn:
     if name in KEYS:
         raise UsageError(f"{place} is not a job option", f"{name} is a setting of the engine: put it above [defaults]")
     known = [option.name for option in OPTIONS if not option.of_one_job]
-    raise UsageError(f"{place} is unknown", did_you_mean(name, known, f"known are {', '.join(known)}"))
+    raise UsageError(f"{place} is unknown", did_you_mean(name, known, f"known: {', '.join(known)}"))
 
 
 def checked_clusters(tables: object, place: str) -> dict[str, dict[str, Any]]:
@@ -220,7 +220,7 @@ def _checked_cluster(name: str, table: object, place: str) -> dict[str, Any]:
         raise UsageError(f"{place}: cluster.{name} is not a table", f"write [cluster.{name}] above its settings")
     for key, raw in table.items():
         if key not in CLUSTER_KEYS:
-            hint = did_you_mean(key, CLUSTER_KEYS, f"known are {', '.join(CLUSTER_KEYS)}")
+            hint = did_you_mean(key, CLUSTER_KEYS, f"known: {', '.join(CLUSTER_KEYS)}")
             raise UsageError(f"{place}: unknown key {key!r} under [cluster.{name}]", hint)
         read_setting(key, raw, f"{place}: {key} under [cluster.{name}]", CLUSTER_KEYS)
     return {"kind": "slurm", **table}  # so that a table without keys is one all the same
@@ -282,7 +282,7 @@ class Config(Struct, frozen=True):
     def cluster(self, name: str) -> ClusterSettings:
         """The settings of a cluster that a user named."""
         if name not in self.clusters:
-            known = f"known are {', '.join(self.clusters)}" if self.clusters else f"add it: {_ADD.format(name)}"
+            known = f"known: {', '.join(self.clusters)}" if self.clusters else f"add it: {_ADD.format(name)}"
             raise UsageError(f"there is no cluster {name!r}", did_you_mean(name, self.clusters, known))
         return self.clusters[name]
 
@@ -415,7 +415,7 @@ def _nested(values: Mapping[Name, Value]) -> dict[str, Any]:
 
 def _refuse_unknown(key: str, settings: Settings) -> NoReturn:
     known = ["defaults"] if settings.project else [*KEYS, _CLUSTER, "defaults"]
-    hint = did_you_mean(key, known, f"known are {', '.join(known)}")
+    hint = did_you_mean(key, known, f"known: {', '.join(known)}")
     if key in BY_NAME:
         hint = f"{key} is a job option: put it under {_defaults_header(settings)}"
     raise UsageError(f"{settings.path}: unknown key {key!r}", hint)

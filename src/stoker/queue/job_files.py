@@ -230,7 +230,7 @@ def read_options(table: dict[str, Any], where: str) -> JobOptions:
 def _refuse_unknown(table: dict[str, Any], where: str) -> None:
     for key in table:
         if key not in BY_NAME:
-            hint = did_you_mean(key, ["command", *BY_NAME], f"known are {', '.join(BY_NAME)}")
+            hint = did_you_mean(key, ["command", *BY_NAME], f"known: {', '.join(BY_NAME)}")
             raise UsageError(f"{where}: unknown key {key!r}", hint)
 
 

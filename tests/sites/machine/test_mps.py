@@ -127,7 +127,7 @@ def test_a_cancelled_attempt_waits_no_more(runner: FakeRunner, allocation: Alloc
 
 @pytest.mark.parametrize(
     ("devices", "words"),
-    [(GPUS, "daemon of one GPU"), (declared("0"), "needs an NVIDIA GPU"), (GPUS[:1], "is not found")],
+    [(GPUS, "only one GPU"), (declared("0"), "needs an NVIDIA GPU"), (GPUS[:1], "is not found")],
 )
 def test_what_cannot_be_served(
     runner: FakeRunner, devices: tuple[object, ...], words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

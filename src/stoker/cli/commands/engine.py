@@ -107,7 +107,7 @@ def _start(paths: Paths, words: list[str], wanted: list[str]) -> int:
     print(f"the engine {'was started' if started else 'is already running'} (process {pid})", file=sys.stderr)
     if not started and wanted:
         print(
-            f"        it keeps its settings; to change its settings: stoker engine restart {' '.join(words)}",
+            f"        it keeps its settings; to change them: stoker engine restart {' '.join(words)}",
             file=sys.stderr,
         )
     if notice := version_notice(paths):

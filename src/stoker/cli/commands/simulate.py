@@ -134,7 +134,7 @@ def _policies(text: str) -> list[str]:
         return list(POLICIES)
     for word in words:
         if word not in POLICIES:
-            hint = did_you_mean(word, POLICIES, f"there are {', '.join(POLICIES)}, and all")
+            hint = did_you_mean(word, POLICIES, f"known: {', '.join(POLICIES)}, all")
             raise UsageError(f"no policy {word!r}", hint)
     return list(dict.fromkeys(words))
 

@@ -157,7 +157,7 @@ def _reserved(details: JobDetails) -> str:
 def _limits(details: JobDetails) -> str:
     parts = [f"{watch_text(details.limit_seconds)} run time"] if details.limit_seconds is not None else []
     parts += [f"signal {details.early_signal} before it"] if details.early_signal and parts else []
-    parts += [f"{details.at_once} tasks of its array at once"] if details.at_once is not None else []
+    parts += [f"{count_text(details.at_once, 'task')} of its array at once"] if details.at_once is not None else []
     if details.retries:
         when = f" (on {', '.join(details.retry_on)})" if details.retry_on else ""
         parts.append(count_text(details.retries, "retry", "retries") + when)

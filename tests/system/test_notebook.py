@@ -65,7 +65,7 @@ class TestErrors:
         [
             ({"vram": "6"}, "vram=6 has no unit"),
             ({"retry_on": "never"}, "retry_on: 'never' is neither"),
-            ({"gpus": -1}, "gpus -1"),
+            ({"gpus": -1}, "gpus must not be negative"),
             ({"mps": "yes"}, "mps is for jobs that share a GPU"),
         ],
     )

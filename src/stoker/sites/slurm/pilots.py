@@ -129,10 +129,11 @@ class Pilots:
     # -- which jobs -------------------------------------------------------------------------------
 
     def choose(self, waiting: Sequence[Job]) -> list[Job]:
-        """Those of the waiting jobs that run in pilots."""
+        """Those of the waiting jobs that run in pilots. Slurm itself keeps the limit of an array, so those do not."""
         if self._settings.pilots == "never":
             return []
-        able = [job for job in waiting if job.spec.nodes == 1 and job.spec.resources.gpus]
+        single = [job for job in waiting if job.spec.nodes == 1 and job.spec.at_once is None]
+        able = [job for job in single if job.spec.resources.gpus]
         if self._settings.pilots == "always" or self._settings.private:
             return able
         short = [job for job in able if job.spec.limit is not None and job.spec.limit < SHORT_SECONDS]

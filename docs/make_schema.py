@@ -11,8 +11,8 @@ import msgspec
 FOLDER = Path(__file__).parent / "schema"
 
 TYPES = {
+    "change-1": "stoker.queue.action_results:Report",
     "changes-1": "stoker.queue.changes:Changes",
-    "change-1": "stoker.cli.views.changes:Report",
     "cluster-check-1": "stoker.cli.doctor:Check",
     "cluster-status-1": "stoker.queue.cluster_status:Clusters",
     "dry-run-1": "stoker.cli.views.dry_run:DryRun",

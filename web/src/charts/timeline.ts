@@ -30,6 +30,8 @@ export interface Piece {
   /** The part of the height that was in use, if measured. */
   used: number | null;
   forecast: boolean;
+  /** Where the other piece of the same bar begins: if that one has room for the caption, this one has none. */
+  pastFrom: number | null;
   bar: Bar;
 }
 
@@ -54,11 +56,11 @@ function pastPieces(bar: Bar, lane: Lane, index: number, at: number): Piece[] {
   if (bar.end) return [piece(bar, lane, index, start, moment(bar.end), false)];
   const running = piece(bar, lane, index, start, Math.max(start, at), false);
   const expected = bar.expected_end ? moment(bar.expected_end) : 0;
-  return expected > at ? [running, piece(bar, lane, index, at, expected, true)] : [running];
+  return expected > at ? [running, { ...piece(bar, lane, index, at, expected, true), pastFrom: start }] : [running];
 }
 
 function piece(bar: Bar, lane: Lane, index: number, from: number, until: number, forecast: boolean): Piece {
-  return { lane: index, from, until, bottom: bar.bottom, height: bar.height, used: forecast ? null : usedPart(bar, lane), forecast, bar };
+  return { lane: index, from, until, bottom: bar.bottom, height: bar.height, used: forecast ? null : usedPart(bar, lane), forecast, pastFrom: null, bar };
 }
 
 /** The part of a bar that is filled; a job may use more than was reserved. */
@@ -112,7 +114,8 @@ function drawPiece(one: Piece, colour: string, palette: Palette, params: CustomS
   ];
   if (one.forecast) children.push({ type: "rect", shape: { ...box, r: 2 }, style: { fill: "none", stroke: colour, lineWidth: 1, lineDash: [3, 3], opacity: 0.7 } });
   else children.push(...filled(one, box, colour, palette));
-  if (width > LEAST_TEXT_WIDTH && box.height > LINE_HEIGHT - 2) children.push(caption(one, box, palette));
+  const captioned = one.pastFrom !== null && x - Math.max((params.coordSys as unknown as Rectangle).x, api.coord([one.pastFrom, one.lane])[0] ?? 0) > LEAST_TEXT_WIDTH;
+  if (!captioned && width > LEAST_TEXT_WIDTH && box.height > LINE_HEIGHT - 2) children.push(caption(one, box, palette));
   return { type: "group", children } as CustomSeriesRenderItemReturn;
 }
 
@@ -143,7 +146,7 @@ function caption(one: Piece, box: Rectangle, palette: Palette): object {
   };
 }
 
-function drawLane(lane: number, limit: string, palette: Palette, params: CustomSeriesRenderItemParams, api: CustomSeriesRenderItemAPI): CustomSeriesRenderItemReturn {
+function drawLane(lane: number, palette: Palette, params: CustomSeriesRenderItemParams, api: CustomSeriesRenderItemAPI): CustomSeriesRenderItemReturn {
   const area = params.coordSys as unknown as Rectangle;
   const place = band(api, lane);
   const { y, height } = placeInBand(0, 1, place.top, place.height);
@@ -153,7 +156,6 @@ function drawLane(lane: number, limit: string, palette: Palette, params: CustomS
     children: [
       { type: "rect", shape: { x: area.x, y, width: area.width, height }, style: { fill: palette.lane } },
       { type: "line", shape: { x1: area.x, x2: area.x + area.width, y1: y, y2: y }, style: { stroke: palette.faint, lineWidth: 1, lineDash: [2, 3], opacity: 0.6 } },
-      { type: "text", style: { text: limit, x: area.x + area.width - 4, y: y + 3, align: "right", verticalAlign: "top", fontSize: 10, fill: palette.faint } },
     ],
   } as CustomSeriesRenderItemReturn;
 }
@@ -238,7 +240,7 @@ export function timelineOption({ timeline, palette, colour, narrow, window }: Ti
         color: palette.text, fontSize: 12, margin: narrow ? 6 : 10,
         formatter: (_: string, index: number) => {
           const lane = lanes[index];
-          return lane ? (narrow ? lane.label : `{name|GPU ${lane.label}}\n{model|${lane.model}}`) : "";
+          return lane ? (narrow ? lane.label : `{name|GPU ${lane.label}}\n{model|${lane.model}}\n{model|${lane.memory_bytes ? `of ${size(lane.memory_bytes)}` : ""}}`) : "";
         },
         rich: { name: { fontWeight: 600, fontSize: 12, lineHeight: 16 }, model: { color: palette.faint, fontSize: 10, lineHeight: 14 } },
         width: left - 10, overflow: "truncate",
@@ -257,7 +259,7 @@ export function timelineOption({ timeline, palette, colour, narrow, window }: Ti
     series: [
       {
         type: "custom", silent: true, clip: true, z: 1, data: lanes.map((_, index) => [at, index]),
-        renderItem: (params: CustomSeriesRenderItemParams, api: CustomSeriesRenderItemAPI) => drawLane(params.dataIndex, size(lanes[params.dataIndex]?.memory_bytes ?? null), palette, params, api),
+        renderItem: (params: CustomSeriesRenderItemParams, api: CustomSeriesRenderItemAPI) => drawLane(params.dataIndex, palette, params, api),
       },
       {
         type: "custom", clip: true, z: 2, data: cells, encode: { x: [1, 2], y: 0 },

@@ -5,7 +5,7 @@ import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { getHistory, getUsage } from "../api";
-import { daysOption, groupName, memoryOption, waitingOption } from "../charts/history";
+import { OTHERS, daysOption, daysTable, groupName, memoryOption, waitingOption } from "../charts/history";
 import { groupColours } from "../charts/palette";
 import { ago, count, duration, hours, moment, size, span } from "../format";
 import { useLoaded } from "../load";
@@ -31,7 +31,7 @@ export function History(): JSX.Element {
   useEffect(
     () =>
       latest.subscribe((changes) => {
-        if (!changes.gone?.length) return;
+        if (!changes?.changed.length) return;
         usage.again();
         past.again();
       }),
@@ -76,6 +76,11 @@ function openJob(chart: EChartsType): void {
   });
 }
 
+function swatchOf(group: string): string {
+  if (group === OTHERS) return "others";
+  return group ? `series-${groupColours.place(group) % 8}` : "";
+}
+
 function Charts({ usage }: { usage: Usage }): JSX.Element {
   const measured = usage.jobs.some((job) => job.peak_vram_bytes !== null && job.reserved_bytes !== null);
   const ran = usage.jobs.some((job) => job.run_seconds !== null);
@@ -84,7 +89,14 @@ function Charts({ usage }: { usage: Usage }): JSX.Element {
       <figure class="card wide">
         <figcaption>GPU-hours per day and group</figcaption>
         {usage.days.length ? (
-          <Chart label="GPU-hours per day and group" height={CHART_HEIGHT} version={usage} build={(palette) => daysOption(usage, groupColours, palette)} />
+          <>
+            <Chart label="GPU-hours per day and group" height={CHART_HEIGHT} version={usage} build={(palette) => daysOption(usage, groupColours, palette)} />
+            <div class="legend">
+              {daysTable(usage).groups.map((group) => (
+                <span key={group} class="entry"><i class={`swatch ${swatchOf(group)}`} />{group === OTHERS ? OTHERS : groupName(group)}</span>
+              ))}
+            </div>
+          </>
         ) : (
           <Empty title="No job used a GPU in this period." />
         )}

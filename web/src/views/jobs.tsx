@@ -33,7 +33,7 @@ export function Jobs(): JSX.Element {
   useEffect(
     () =>
       latest.subscribe((changes) => {
-        if (!table.data) return;
+        if (!changes || !table.data) return;
         const merged = mergeJobs(table.data.jobs, changes);
         table.set({ ...table.data, jobs: merged.jobs });
         if (merged.moved) table.again();

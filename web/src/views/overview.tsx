@@ -84,7 +84,7 @@ function GpuCard({ device, jobs, samples }: { device: Device; jobs: Job[]; sampl
   const { memory_bytes: total, drained, problem } = device;
   const used = device.used_bytes ?? device.ours_bytes + device.others_bytes;
   return (
-    <article class="card gpu" aria-label={`GPU ${device.label}`}>
+    <article class="card gpu-card" aria-label={`GPU ${device.label}`}>
       <header>
         <h2>GPU {device.label} <span class="faint">{device.model}</span></h2>
         <dl class="readings">
@@ -196,7 +196,7 @@ function Next({ jobs, total }: { jobs: Job[]; total: number }): JSX.Element {
           <p>Add one: <code>stoker submit -- python train.py</code></p>
         </Empty>
       )}
-      <More shown={Math.min(jobs.length, MOST_LINES)} total={total} href={hashOf("jobs", "", { state: "waiting" })} />
+      <More shown={jobs.slice(0, MOST_LINES).reduce((sum, job) => sum + job.tasks, 0)} total={total} href={hashOf("jobs", "", { state: "waiting" })} />
     </section>
   );
 }

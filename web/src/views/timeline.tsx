@@ -28,7 +28,7 @@ const titleColours = new Colouring();
 export function TimelineView(): JSX.Element {
   const since = route.value.query.get("since") ?? "2h";
   const loaded = useLoaded(`timeline ${since}`, () => getTimeline({ since }), REST_MS);
-  useEffect(() => latest.subscribe(() => loaded.again()), []);
+  useEffect(() => latest.subscribe((changes) => changes && loaded.again()), []);
   const timeline = loaded.data;
   const byName = timeline !== null && timeline.lanes.every((lane) => [...lane.bars, ...lane.forecast].every((bar) => !bar.group));
   const keyOf = (bar: Bar): string => (byName ? bar.title : bar.group);

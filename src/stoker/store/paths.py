@@ -162,6 +162,11 @@ class Paths(Struct, frozen=True):
         return self.state / "web.server"
 
     @property
+    def web_entrance(self) -> Path:
+        """A file that leads a local browser to the web page."""
+        return self.state / "web.html"
+
+    @property
     def simulator(self) -> Path:
         """Files by which simulated jobs and devices communicate."""
         return self.state / "simulator"

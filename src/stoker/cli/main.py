@@ -91,6 +91,7 @@ COMMANDS = {
     "pause": "Hold jobs, pause the queue, or drain GPUs.",
     "resume": "Release jobs, resume the queue, or use drained GPUs again.",
     "gpus": "Show GPUs, their memory, and who uses them.",
+    "web": "Serve a live page of the queue for browsers.",
     "cluster": "Manage Slurm clusters: the lab's, or your own.",
     "simulate": "Replay a trace of jobs to compare scheduling policies.",
     "engine": "Manage the background engine: start, stop, check and more.",

@@ -57,6 +57,7 @@ check: $(PAGE)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python web/build_page.py --fetch --test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # FAULTS takes more options: --list shows the faults, '--only kill-engine --rounds 5' does one of them.

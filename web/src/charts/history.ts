@@ -60,10 +60,10 @@ export function daysOption(usage: Usage, colours: Colouring, palette: Palette): 
         tip(points[0]?.axisValue ?? "", points.filter((point) => point.value > 0).map((point) => [point.seriesName, `${hours(point.value)} GPU-h`])),
     },
     xAxis: { type: "category", data: table.days, ...axis(palette), axisLabel: { ...(axis(palette)["axisLabel"] as object), formatter: (day: string) => dayText(Date.parse(`${day}T12:00:00`)) } },
-    yAxis: { type: "value", ...axis(palette), splitNumber: 4, axisLabel: { ...(axis(palette)["axisLabel"] as object), formatter: (value: number) => `${hours(value)} h` } },
+    yAxis: { type: "value", ...axis(palette), splitNumber: 4, axisLabel: { ...(axis(palette)["axisLabel"] as object), formatter: (value: number) => `${Number(value.toPrecision(3))} h` } },
     series: table.groups.map((group, index) => ({
       type: "bar", stack: "all", name: group === OTHERS ? OTHERS : groupName(group), data: table.hours[index], barMaxWidth: 46,
-      itemStyle: { color: group === OTHERS ? palette.others : group ? colours.of(group, palette.series) : palette.accent, borderColor: palette.surface, borderWidth: 1 },
+      itemStyle: { color: group && group !== OTHERS ? colours.of(group, palette.series) : group ? palette.line : palette.others, borderColor: palette.surface, borderWidth: 1 },
     })),
   };
 }

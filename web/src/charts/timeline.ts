@@ -141,7 +141,7 @@ function caption(one: Piece, box: Rectangle, palette: Palette): object {
       text: `${mark}${one.bar.label} ${one.bar.title}`,
       x: box.x + 5, y: box.y + Math.min(box.height, LINE_HEIGHT + 2) / 2,
       width: box.width - 10, overflow: "truncate", ellipsis: "…",
-      fontSize: 11, verticalAlign: "middle", fill: palette.text, opacity: one.forecast ? 0.75 : 1,
+      fontSize: 11, verticalAlign: "middle", fill: palette.text, stroke: palette.surface, lineWidth: one.forecast ? 0 : 2.5, opacity: one.forecast ? 0.8 : 1,
     },
   };
 }

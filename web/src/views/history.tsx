@@ -77,8 +77,8 @@ function openJob(chart: EChartsType): void {
 }
 
 function swatchOf(group: string): string {
-  if (group === OTHERS) return "others";
-  return group ? `series-${groupColours.place(group) % 8}` : "";
+  if (group === OTHERS) return "rest";
+  return group ? `series-${groupColours.place(group) % 8}` : "others";
 }
 
 function Charts({ usage }: { usage: Usage }): JSX.Element {

@@ -94,7 +94,7 @@ export function TimelineView(): JSX.Element {
             build={(palette, width) =>
               timelineOption({
                 timeline, palette, narrow: width < NARROW, window: zoomed.current,
-                colour: (bar) => (keyOf(bar) ? colours.of(keyOf(bar), palette.series) : palette.accent),
+                colour: (bar) => (keyOf(bar) ? colours.of(keyOf(bar), palette.series) : palette.others),
               })
             }
           />
@@ -109,11 +109,11 @@ export function TimelineView(): JSX.Element {
 const MOST_KEYS = 12;
 
 function Legend({ timeline, keyOf, colours }: { timeline: Timeline; keyOf: (bar: Bar) => string; colours: Colouring }): JSX.Element {
-  const keys = [...new Set(timeline.lanes.flatMap((lane) => [...lane.bars, ...lane.forecast].map(keyOf)))].filter(Boolean).sort();
+  const keys = [...new Set(timeline.lanes.flatMap((lane) => [...lane.bars, ...lane.forecast].map(keyOf)))].sort();
   return (
     <div class="legend">
       {keys.slice(0, MOST_KEYS).map((key) => (
-        <span key={key} class="entry"><i class={`swatch series-${colours.place(key) % 8}`} />{key}</span>
+        <span key={key} class="entry"><i class={`swatch ${key ? `series-${colours.place(key) % 8}` : "others"}`} />{key || "no group"}</span>
       ))}
       {keys.length > MOST_KEYS ? <span class="entry faint">and {keys.length - MOST_KEYS} more</span> : null}
       <span class="entry"><i class="swatch filled" />peak in use</span>

@@ -8,7 +8,7 @@ import { ago, clock, moment } from "./format";
 import { type Keys, useKeys } from "./keys";
 import { Confirm, Toast } from "./parts/confirm";
 import { Empty } from "./parts/placeholder";
-import { go, hashOf, route } from "./router";
+import { back, go, hashOf, route } from "./router";
 import { connection, now, session, status, trouble } from "./state";
 import { choice, nextTheme } from "./theme";
 import { History } from "./views/history";
@@ -67,7 +67,7 @@ function globalKeys(): Keys {
       helpShown.value = true;
     },
     Escape: () => {
-      if (route.value.view === "job") history.back();
+      if (route.value.view === "job") back(hashOf("jobs"));
     },
   };
 }

@@ -17,17 +17,15 @@ export function isOver(job: { state: string }): boolean {
   return !isActive(job) && !isWaiting(job);
 }
 
-export interface Merged {
-  jobs: Job[];
-  /** Whether jobs may have come, gone or changed their place, so that a page of a table must be read again. */
-  moved: boolean;
+/** The lines of a page with those that changed replaced. */
+export function mergeJobs(lines: Job[], changes: Changes): Job[] {
+  const changed = new Map(changes.jobs.map((job) => [job.label, job]));
+  return lines.map((line) => changed.get(line.label) ?? line);
 }
 
-/** The lines of a page with those that changed replaced. */
-export function mergeJobs(lines: Job[], changes: Changes): Merged {
-  const changed = new Map(changes.jobs.map((job) => [job.label, job]));
-  const jobs = lines.map((line) => changed.get(line.label) ?? line);
-  return { jobs, moved: changes.more || changes.changed.length > 0 || changes.gone.length > 0 };
+/** Whether jobs may have come, gone or changed their place, so that a page of a table must be read again. */
+export function isMove(changes: Changes): boolean {
+  return changes.more || changes.changed.length > 0 || changes.gone.length > 0;
 }
 
 /** The status with what changed: those that ended leave, new ones join, active ones first. */

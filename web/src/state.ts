@@ -1,6 +1,7 @@
 /** What the page knows of the server: the status, the connection, and what changes. */
 
 import { batch, signal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
 
 import { ApiError, address, getSession, getStatus } from "./api";
 import { mergeStatus } from "./changes";
@@ -13,8 +14,7 @@ export type Connection = "connecting" | "live" | "lost" | "refused";
 export const status = signal<Status | null>(null);
 export const session = signal<Session | null>(null);
 export const connection = signal<Connection>("connecting");
-/** The newest changes; views merge them into what they show. */
-export const latest = signal<Changes | null>(null);
+const latest = signal<Changes | null>(null);
 /** Why the server cannot read the queue. */
 export const trouble = signal("");
 /** Counts the times at which everything must be read again: after a connection was lost. */
@@ -104,6 +104,18 @@ function take(changes: Changes): void {
     if (status.value) status.value = mergeStatus(status.value, changes);
     latest.value = changes;
   });
+}
+
+/** Calls a view at each change from now on. */
+export function useChanges(handle: (changes: Changes) => void): void {
+  const current = useRef(handle);
+  current.current = handle;
+  useEffect(() => {
+    const known = latest.peek();
+    return latest.subscribe((changes) => {
+      if (changes && changes !== known) current.current(changes);
+    });
+  }, []);
 }
 
 /** Read the status again. */

@@ -1,19 +1,20 @@
 import { describe, expect, test } from "vitest";
 
-import { mergeJobs, mergeStatus } from "../src/changes";
+import { isMove, mergeJobs, mergeStatus } from "../src/changes";
 import { changes, device, job, status } from "./sample";
 
 const labels = (jobs: { label: string }[]): string[] => jobs.map((one) => one.label);
 
 describe("a page of jobs", () => {
   test("gets new values in place and needs no other page", () => {
-    const merged = mergeJobs([job("1"), job("2")], changes({ jobs: [job("2", { progress: 0.5 }), job("9")] }));
-    expect(labels(merged.jobs)).toEqual(["1", "2"]);
-    expect(merged.jobs[1]?.progress).toBe(0.5);
-    expect(merged.moved).toBe(false);
+    const progress = changes({ jobs: [job("2", { progress: 0.5 }), job("9")] });
+    const merged = mergeJobs([job("1"), job("2")], progress);
+    expect(labels(merged)).toEqual(["1", "2"]);
+    expect(merged[1]?.progress).toBe(0.5);
+    expect(isMove(progress)).toBe(false);
   });
   test.each([{ changed: ["1"] }, { gone: ["7"] }, { more: true }])("is read again after %j", (what) => {
-    expect(mergeJobs([job("1")], changes(what)).moved).toBe(true);
+    expect(isMove(changes(what))).toBe(true);
   });
 });
 

@@ -109,7 +109,7 @@ function drawPiece(one: Piece, colour: string, palette: Palette, params: CustomS
       shape: { ...box, r: 2 },
       style: one.forecast
         ? { fill: colour, opacity: 0.13, stroke: "none" }
-        : { fill: colour, opacity: 0.34 },
+        : { fill: colour, opacity: 0.3 },
     },
   ];
   if (one.forecast) children.push({ type: "rect", shape: { ...box, r: 2 }, style: { fill: "none", stroke: colour, lineWidth: 1, lineDash: [3, 3], opacity: 0.7 } });
@@ -123,7 +123,7 @@ function filled(one: Piece, box: Rectangle, colour: string, palette: Palette): o
   const part = one.used ?? 0;
   const height = box.height * part;
   const shapes: object[] = [];
-  if (height >= 1) shapes.push({ type: "rect", shape: { x: box.x, y: box.y + box.height - height, width: box.width, height, r: 2 }, style: { fill: colour, opacity: 0.85 } });
+  if (height >= 1) shapes.push({ type: "rect", shape: { x: box.x, y: box.y + box.height - height, width: box.width, height, r: 2 }, style: { fill: colour, opacity: 0.75 } });
   if (isFailure(one.bar)) {
     const width = Math.min(4, box.width);
     shapes.push({ type: "rect", shape: { x: box.x + box.width - width, y: box.y, width, height: box.height }, style: { fill: palette.bad } });
@@ -141,7 +141,7 @@ function caption(one: Piece, box: Rectangle, palette: Palette): object {
       text: `${mark}${one.bar.label} ${one.bar.title}`,
       x: box.x + 5, y: box.y + Math.min(box.height, LINE_HEIGHT + 2) / 2,
       width: box.width - 10, overflow: "truncate", ellipsis: "…",
-      fontSize: 11, verticalAlign: "middle", fill: palette.text, stroke: palette.surface, lineWidth: one.forecast ? 0 : 2.5, opacity: one.forecast ? 0.8 : 1,
+      fontSize: 11, verticalAlign: "middle", fill: palette.text, stroke: `${palette.surface}a0`, lineWidth: one.forecast ? 0 : 2.5, opacity: one.forecast ? 0.8 : 1,
     },
   };
 }
@@ -211,6 +211,21 @@ function barTip(bar: Bar, lane: Lane, forecast: boolean, at: number): HTMLElemen
   ]);
 }
 
+const LEAST_PAST_MS = 5 * 60_000;
+
+/** What the axis shows: the period, without the time before anything is known. */
+export function edgesOf(timeline: Timeline): Window {
+  const at = moment(timeline.at);
+  const step = timeline.samples_step_seconds * 1000;
+  const starts = timeline.lanes.flatMap((lane) => {
+    const place = lane.samples.utilisation_percent.findIndex((value) => value !== null);
+    const sampled = place < 0 ? [] : [moment(timeline.samples_start) + place * step];
+    return [...sampled, ...lane.bars.map((bar) => moment(bar.start))];
+  });
+  const known = Math.min(at - LEAST_PAST_MS, ...starts);
+  return { from: Math.max(moment(timeline.since), known), until: Math.max(moment(timeline.until), at + (at - known) * 0.03) };
+}
+
 export interface TimelineOptions {
   timeline: Timeline;
   palette: Palette;
@@ -223,6 +238,7 @@ export function timelineOption({ timeline, palette, colour, narrow, window }: Ti
   const { lanes } = timeline;
   const at = moment(timeline.at);
   const drawn = pieces(timeline);
+  const edges = edgesOf(timeline);
   const start = moment(timeline.samples_start);
   const step = timeline.samples_step_seconds * 1000;
   const cells = lanes.flatMap((lane, index) =>
@@ -233,7 +249,7 @@ export function timelineOption({ timeline, palette, colour, narrow, window }: Ti
   return {
     ...common(palette),
     grid: { left, right: narrow ? 8 : 14, top: TOP, bottom: BOTTOM },
-    xAxis: timeAxis(palette, { min: moment(timeline.since), max: moment(timeline.until) }),
+    xAxis: timeAxis(palette, { min: edges.from, max: edges.until }),
     yAxis: {
       type: "category", inverse: true, data: lanes.map((lane) => lane.id), axisLine: { show: false }, axisTick: { show: false },
       axisLabel: {

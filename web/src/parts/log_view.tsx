@@ -12,6 +12,7 @@ import { connection } from "../state";
 import type { LogPart } from "../types";
 
 const FIRST_BYTES = 64 * 1024;
+const HEAD_BYTES = 16 * 1024;
 const MORE_BYTES = 256 * 1024;
 const MOST_LINES = 5000;
 const POLL_MS = 1000;
@@ -61,6 +62,7 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
   const [stream, setStream] = useState("out");
   const [wrap, setWrap] = useState(true);
   const [match, setMatch] = useState(0);
+  const [head, setHead] = useState<string[] | null>(null);
   const box = useRef<HTMLDivElement>(null);
 
   const get = (offset: number, limit: number): Promise<LogPart> => getLog(label, { attempt, stream, offset, limit });
@@ -106,7 +108,14 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
   useEffect(() => {
     if (follow && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [version, follow, wrap]);
-  useEffect(() => found(trackers(lines.map(plain))), [version]);
+  // Trackers print their address at the start, which is not shown if the log is long.
+  useEffect(() => {
+    if (shown && shown.from > 0 && head === null) {
+      setHead([]);
+      get(0, HEAD_BYTES).then((part) => setHead(started(part).reader.lines.map(plain)), () => undefined);
+    }
+    found(trackers([...(head ?? []), ...lines.map(plain)]));
+  }, [version, head]);
 
   const matches = useMemo(() => {
     const wanted = search.toLowerCase();

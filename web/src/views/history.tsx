@@ -2,7 +2,7 @@
 
 import type { EChartsType } from "echarts/core";
 import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 
 import { getHistory, getUsage } from "../api";
 import { OTHERS, daysOption, daysTable, groupName, memoryOption, waitingOption } from "../charts/history";
@@ -13,7 +13,7 @@ import { Chart } from "../parts/chart";
 import { StateMark, toneOf } from "../parts/marks";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { adjust, go, hashOf, jobHash, route } from "../router";
-import { latest, now } from "../state";
+import { now, useChanges } from "../state";
 import type { JobState, PastJob, Usage, UserLine } from "../types";
 
 const PERIODS = ["1d", "7d", "30d", "90d"];
@@ -28,15 +28,11 @@ export function History(): JSX.Element {
   const page = Math.max(1, Number(query.get("page") ?? 1) || 1);
   const usage = useLoaded(`usage ${since}`, () => getUsage({ since }), USAGE_REST_MS);
   const past = useLoaded(`history ${since} ${search} ${page}`, () => getHistory({ since, search, page }), 2000);
-  useEffect(
-    () =>
-      latest.subscribe((changes) => {
-        if (!changes?.changed.length) return;
-        usage.again();
-        past.again();
-      }),
-    [],
-  );
+  useChanges((changes) => {
+    if (!changes.changed.length) return;
+    usage.again();
+    past.again();
+  });
   const change = (next: { since?: string; search?: string; page?: number }): void => {
     const { page: turned = 1, ...rest } = next;
     adjust({ since, search, ...rest, page: turned > 1 ? String(turned) : "" });

@@ -1,7 +1,7 @@
 /** One job: what it is, what it did, its curves and its log. */
 
 import type { ComponentChildren, JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 
 import { getJob, getSeries } from "../api";
 import { isActive, isOver, isWaiting } from "../changes";
@@ -17,7 +17,7 @@ import { LogView } from "../parts/log_view";
 import { Progress, StateMark, jobMemory } from "../parts/marks";
 import { Loading, Problem } from "../parts/placeholder";
 import { hashOf } from "../router";
-import { latest, now, session } from "../state";
+import { now, session, useChanges } from "../state";
 import type { ActionName, Attempt, JobDetails, Series } from "../types";
 
 const CURVE_HEIGHT = 170;
@@ -30,18 +30,13 @@ export function JobView({ label }: { label: string }): JSX.Element {
   const [chosen, setChosen] = useState<number | null>(null);
   const [links, setLinks] = useState<Link[]>([]);
   const live = useRef<[number, number][]>([]);
-  useEffect(
-    () =>
-      latest.subscribe((changes) => {
-        const concerned = changes?.changed.includes(label) || changes?.gone.includes(label) || changes?.jobs.some((job) => job.label === label);
-        if (!concerned) return;
-        const line = changes?.jobs.find((job) => job.label === label);
-        if (line && line.held_bytes !== null) live.current = [...live.current.slice(-MOST_POINTS), [moment(changes?.at ?? "") / 1000, line.held_bytes]];
-        loaded.again();
-        series.again();
-      }),
-    [label],
-  );
+  useChanges((changes) => {
+    const line = changes.jobs.find((job) => job.label === label);
+    if (line && line.held_bytes !== null) live.current = [...live.current.slice(-MOST_POINTS), [moment(changes.at) / 1000, line.held_bytes]];
+    if (!line && !changes.changed.includes(label) && !changes.gone.includes(label)) return;
+    loaded.again();
+    series.again();
+  });
   const job = loaded.data;
   useJobKeys(job);
   if (!job) return loaded.error ? <Problem error={loaded.error} /> : <Loading lines={12} />;

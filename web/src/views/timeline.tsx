@@ -2,11 +2,11 @@
 
 import type { EChartsType } from "echarts/core";
 import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 
 import { getTimeline } from "../api";
 import { Colouring, groupColours } from "../charts/palette";
-import { isFailure, pieces, timelineHeight, timelineOption } from "../charts/timeline";
+import { edgesOf, isFailure, pieces, timelineHeight, timelineOption } from "../charts/timeline";
 import { type Window, zoomedWindow } from "../charts/window";
 import { clock, count, moment } from "../format";
 import { useKeys } from "../keys";
@@ -15,7 +15,7 @@ import { Chart } from "../parts/chart";
 import { StateMark } from "../parts/marks";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { adjust, go, hashOf, jobHash, route } from "../router";
-import { latest, now } from "../state";
+import { now, useChanges } from "../state";
 import type { Bar, Timeline } from "../types";
 
 const PERIODS = ["30m", "2h", "12h", "2d", "7d"];
@@ -28,7 +28,7 @@ const titleColours = new Colouring();
 export function TimelineView(): JSX.Element {
   const since = route.value.query.get("since") ?? "2h";
   const loaded = useLoaded(`timeline ${since}`, () => getTimeline({ since }), REST_MS);
-  useEffect(() => latest.subscribe((changes) => changes && loaded.again()), []);
+  useChanges(loaded.again);
   const timeline = loaded.data;
   const byName = timeline !== null && timeline.lanes.every((lane) => [...lane.bars, ...lane.forecast].every((bar) => !bar.group));
   const keyOf = (bar: Bar): string => (byName ? bar.title : bar.group);
@@ -44,7 +44,7 @@ export function TimelineView(): JSX.Element {
   const zoom = (factor: number, shift: number): void => {
     const whole = shown.current;
     if (!whole || !chart.current) return;
-    const edges = { from: moment(whole.since), until: moment(whole.until) };
+    const edges = edgesOf(whole);
     zoomed.current = zoomedWindow(zoomed.current ?? edges, edges, factor, shift);
     chart.current.dispatchAction({ type: "dataZoom", startValue: zoomed.current.from, endValue: zoomed.current.until });
   };

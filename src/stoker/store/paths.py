@@ -152,6 +152,16 @@ class Paths(Struct, frozen=True):
         return self.state / "tasklists" / name
 
     @property
+    def web_token(self) -> Path:
+        """The secret of the web page's links."""
+        return self.state / "web.token"
+
+    @property
+    def web_server(self) -> Path:
+        """Locked by the running web server; tells its address."""
+        return self.state / "web.server"
+
+    @property
     def simulator(self) -> Path:
         """Files by which simulated jobs and devices communicate."""
         return self.state / "simulator"

@@ -159,11 +159,12 @@ def count_waiting(reader: Reader, engine: str, first: int, end: int) -> int:
     return int(reader.rows(query, engine, first, end)[0][0])
 
 
-def past(reader: Reader, period: Period, limit: int) -> list[Past]:
-    """The jobs that ended last, newest first."""
+def past(reader: Reader, period: Period, limit: int, offset: int = 0) -> list[Past]:
+    """The jobs that ended last, newest first, after the first `offset` of them."""
     where, values = in_period(reader, period)
-    query = f"{_PAST} WHERE {where} ORDER BY jobs.ended DESC, jobs.id DESC LIMIT ?"
-    return [_past(reader, row) for row in reader.rows(query, *values, limit)]
+    ids = f"SELECT jobs.id FROM jobs WHERE {where} ORDER BY jobs.ended DESC, jobs.id DESC LIMIT ? OFFSET ?"
+    query = f"{_PAST} WHERE jobs.id IN ({ids}) ORDER BY jobs.ended DESC, jobs.id DESC"
+    return [_past(reader, row) for row in reader.rows(query, *values, limit, offset)]
 
 
 def _past(reader: Reader, row: tuple[Any, ...]) -> Past:

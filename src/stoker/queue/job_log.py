@@ -68,7 +68,13 @@ def run_of(job: Job, runs: Sequence[AttemptRow], number: int | None) -> tuple[in
 
 
 def read_log(
-    store: Reader, job: Job, *, attempt: int | None = None, stream: Stream = "out", offset: int = 0, limit: int = LARGEST
+    store: Reader,
+    job: Job,
+    *,
+    attempt: int | None = None,
+    stream: Stream = "out",
+    offset: int = 0,
+    limit: int = LARGEST,
 ) -> LogText:
     """A part of the log of an attempt, default the last one; a negative offset counts from the end."""
     runs = runs_of(store.attempts(job.id))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
@@ -18,7 +18,6 @@ from stoker.queue.control import Control, opened
 from stoker.queue.history_view import History, read_history
 from stoker.queue.job_view import JobDetails, read_jobs
 from stoker.queue.samples import GpuSamples, read_samples
-from stoker.queue.select import find, jobs_in_order
 from stoker.queue.timeline import Timeline, read_timeline
 from stoker.store.filters import Filter
 from stoker.store.logs import read_tail, size_of
@@ -50,9 +49,11 @@ class Source:
         self, function: Callable[Arguments, Value], *arguments: Arguments.args, **options: Arguments.kwargs
     ) -> Value:
         """Call one of the functions below in the thread."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, lambda: function(*arguments, **options)
-        )
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: function(*arguments, **options))
+
+    def start(self) -> None:
+        """Look for the first time; raises what keeps the queue from being read."""
+        self._thread.submit(self.look).result()
 
     def close(self) -> None:
         self._thread.submit(self._feed.close)
@@ -95,18 +96,18 @@ class Source:
             return found[0] if found else None
         return None
 
-    def log_lines(self, path: str) -> list[str] | None:
-        """The last lines of a log; None if it has not changed since the last call."""
-        size = size_of(path)
-        if (path, size) == self._log:
+    def log_lines(self, path: str, *, fresh: bool) -> list[str] | None:
+        """The last lines of a log; None if it has not changed since the last call and is not to be read afresh."""
+        size = size_of(path) if path else 0
+        if (path, size) == self._log and not fresh:
             return None
         self._log = path, size
         return tail_lines(read_tail(path, LOG_BYTES), cut=size > LOG_BYTES)
 
-    def act(self, words: Sequence[str], action: Callable[[Control, Sequence[str]], str]) -> str:
+    def act(self, action: Callable[[Control], str]) -> str:
         """Do something to jobs, and return what became of them in words."""
         with opened(self.sim) as control:
-            return action(control, words)
+            return action(control)
 
 
 def tail_lines(text: str, *, cut: bool = False) -> list[str]:
@@ -117,8 +118,3 @@ def tail_lines(text: str, *, cut: bool = False) -> list[str]:
     lines = [printable(line.replace("\t", "    ")) for line in shown.split("\n")]
     lines = lines[1:] if cut and len(lines) > 1 else lines
     return lines[:-1] if lines and not lines[-1] else lines
-
-
-def jobs_named(control: Control, words: Sequence[str]) -> list[str]:
-    """The ids that labels of lines stand for."""
-    return [str(job.id) for job in jobs_in_order(control.store, find(control.store, words))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401, loaded before the process of another user can no longer read it
 import json
 import signal
 import socket

@@ -104,8 +104,10 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
     try:
         # What npm prints belongs to the log of the build; standard output is for the caller.
         subprocess.run(command, check=True, cwd=WEB, env=environment, stdout=sys.stderr, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CannotBuild(f"{' '.join(command[-2:])} failed: {error}") from error
+    except subprocess.CalledProcessError as error:
+        raise CannotBuild(f"npm ended with code {error.returncode}; its messages are above") from error
+    except OSError as error:
+        raise CannotBuild(f"{command[0]} cannot be run: {error.strerror}") from error
 
 
 def main() -> int:

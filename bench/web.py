@@ -35,10 +35,12 @@ TABLES = (
 FIRST = TABLES[0]
 KILOBYTES, CPU_MILLISECONDS = 100.0, 50.0
 SEEN_SECONDS = 1.0
-IDLE_PERCENT, WATCHED_PERCENT = 0.2, 3.0
+IDLE_PERCENT, WATCHED_PERCENT = 0.3, 3.0
 PAGE_KILOBYTES = 400.0
 PAGE = HERE.parent / "src/stoker/web/page"
 LIMIT_SECONDS = 60.0
+SETTLE_SECONDS = 5.0
+"""After the last event, which do not count."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Page:
     def get(self, path: str, *, compressed: bool = False) -> HTTPResponse:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_SECONDS)
         headers = {"Authorization": f"Bearer {self.token}", "Accept-Encoding": "gzip" if compressed else "identity"}
+        headers["Connection"] = "close"  # then the answer owns the connection
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         if answer.status != 200:
@@ -163,15 +166,14 @@ def _delay(queue: StokerServer, page: Page) -> float:
     """Seconds from the last act of a job to the event that tells its end."""
     mark = queue.directory / "ended"
     mark.unlink(missing_ok=True)
-    events = page.get("/api/v1/events")
-    _next_event(events)
-    queue.run(
-        *queue.submit[:-1], "-G", "0", "--", "sh", "-c", f"sleep 0.5; date +%s.%N > {mark}.new; mv {mark}.new {mark}"
-    )
-    while True:
-        changes = _next_event(events)
-        if mark.exists() and sum(changes.get("today", {}).values()) and changes["gone"]:
-            return time.time() - float(mark.read_text())
+    script = f"sleep 0.5; date +%s.%N > {mark}.new; mv {mark}.new {mark}"
+    with contextlib.closing(page.get("/api/v1/events")) as events:
+        _next_event(events)
+        queue.run(*queue.submit[:-1], "-G", "0", "--", "sh", "-c", script)
+        while True:
+            changes = _next_event(events)
+            if mark.exists() and sum(changes.get("today", {}).values()) and changes["gone"]:
+                return time.time() - float(mark.read_text())
 
 
 def _next_event(events: HTTPResponse) -> dict[str, Any]:
@@ -187,15 +189,15 @@ def _next_event(events: HTTPResponse) -> dict[str, Any]:
 def _idle(page: Page, seconds: float) -> tuple[float, float]:
     """Percent of a core while no browser looks, and while one does."""
     say(f"watching the idle server for {seconds:g} s, and again with a browser")
+    time.sleep(min(SETTLE_SECONDS, seconds))
     before = page.cpu
     time.sleep(seconds)
     alone = page.cpu - before
-    events = page.get("/api/v1/events")
-    _next_event(events)
-    before = page.cpu
-    time.sleep(seconds)
-    watched = page.cpu - before
-    events.close()
+    with contextlib.closing(page.get("/api/v1/events")) as events:
+        _next_event(events)
+        before = page.cpu
+        time.sleep(seconds)
+        watched = page.cpu - before
     return 100 * alone / seconds, 100 * watched / seconds
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
-
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -25,6 +22,7 @@ HEARTBEAT_SECONDS = 10
 
 
 def application(service: Service, token: str) -> Starlette:
+    """The application; the server closes `state.broadcast` before it ends, since browsers listen for ever."""
     broadcast = Broadcast(service.paths, simulated=service.simulated)
 
     async def events(_request: Request) -> Response:
@@ -32,20 +30,16 @@ def application(service: Service, token: str) -> Starlette:
             broadcast.events(), ping=HEARTBEAT_SECONDS, sep="\n", ping_message_factory=lambda: HEARTBEAT
         )
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        yield
-        broadcast.close()
-
-    return Starlette(
+    app = Starlette(
         routes=[*api.routes(service), Route("/api/v1/events", events), metrics.route(service), *page.routes()],
         middleware=[
             Middleware(Guard, token=token, readonly=service.readonly),
             Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5),
         ],
         exception_handlers={HTTPException: _no_such_thing, Exception: _broken},
-        lifespan=lifespan,
     )
+    app.state.broadcast = broadcast
+    return app
 
 
 HEARTBEAT = ServerSentEvent(comment="still here", sep="\n")

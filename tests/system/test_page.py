@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -10,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from stoker.core.spec import Resources
+from stoker.web.page import FOLDER, INDEX
 from support.background import Background
 from support.browser import NARROW, Server, View, chromium, opened
 from support.cli import until
@@ -52,6 +55,14 @@ def view(site: Site) -> Iterator[View]:
     with opened(site.browser, site.server) as shown:
         yield shown
         shown.assert_no_complaints()
+
+
+def test_the_page_is_small_and_complete(site: Site) -> None:
+    """All files together take at most 400 KB compressed, and the first one contains no script or style itself."""
+    files = [path for path in FOLDER.rglob("*") if path.is_file()]
+    assert sum(len(gzip.compress(path.read_bytes())) for path in files) <= 400_000
+    index = (FOLDER / INDEX).read_text(encoding="utf-8")
+    assert not re.search(r"<style|style=|<script(?![^>]* src=)|https?://", index)
 
 
 def test_every_view_shows_the_queue(view: View) -> None:

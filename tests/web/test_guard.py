@@ -58,6 +58,15 @@ def test_the_link(stranger: Browser) -> None:
     assert stranger.get("/api/v1/session", params={"token": "wrong"}).status_code == 200
 
 
+def test_cookies_of_other_servers(stranger: Browser) -> None:
+    """A browser sends them too, whatever they look like."""
+    stranger.get("/", params={"token": TOKEN})
+    ((name, value),) = stranger.cookies.items()
+    stranger.cookies.clear()
+    odd = f'_xsrf=2|ab|c; list=[1, "2"]; =; {name}=wrong; bad name=1; {name}={value}; last'
+    assert stranger.get(API, headers={"Cookie": odd}).status_code == 200
+
+
 def test_the_token_opens_only_the_front_door(stranger: Browser) -> None:
     """In other addresses it would stay in the history of the browser."""
     assert stranger.get(API, params={"token": TOKEN}).status_code == 401

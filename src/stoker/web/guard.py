@@ -52,9 +52,7 @@ class Guard:
         self._value = hmac.new(self._token, b"cookie", "sha256").hexdigest().encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http":
+        if scope["type"] == "http":
             answer = self._refusal(scope)
             await (answer or self._app)(scope, receive, _with_headers(send))
 

@@ -24,6 +24,7 @@ TYPES = {
     "history-1": "stoker.queue.history_view:History",
     "jobs-1": "stoker.queue.job_view:SelectedJobs",
     "log-1": "stoker.cli.views.logs:LogLine",
+    "report-1": "stoker.queue.report:Report",
     "run-1": "stoker.queue.run_view:RunResult",
     "simulate-1": "stoker.simulation.replay:Simulation",
     "status-1": "stoker.queue.view_model:Status",

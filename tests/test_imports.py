@@ -24,8 +24,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sites": {"core", *ADAPTERS},
     "engine": {"core", "store", "sites.interface"},
     "queue": {"core", "store", "ledger", "devices"},
+    "charts": {"core", "queue"},
     "python": {"core", "store", "queue"},
-    "cli": {"core", "store", "ledger", "devices", "queue", "simulation"},
+    "cli": {"core", "store", "ledger", "devices", "queue", "charts", "simulation"},
     "compat": {"core", "engine", "sites", "queue", "cli.console", *ADAPTERS},
     "__main__": {"cli"},
 }

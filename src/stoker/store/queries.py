@@ -198,11 +198,11 @@ def past_by_array(reader: Reader, period: Period, limit: int) -> list[Past | Pas
     )
     groups = reader.rows(query, *values, limit)
     single = [last for _, size, last in groups if size == 1]
-    alone = {one.job.id: one for one in _past_of(reader, single)}
+    alone = {one.job.id: one for one in past_of(reader, single)}
     return [alone[last] if size == 1 else _past_tasks(reader, period, array) for array, size, last in groups]
 
 
-def _past_of(reader: Reader, ids: Sequence[int]) -> list[Past]:
+def past_of(reader: Reader, ids: Sequence[int]) -> list[Past]:
     return [_past(reader, row) for row in reader.rows(f"{_PAST} WHERE jobs.{_AMONG}", json.dumps(list(ids)))]
 
 
@@ -214,7 +214,7 @@ def _past_tasks(reader: Reader, period: Period, array: int) -> PastTasks:
         *values,
     )
     failed = [row for row in rows if row[0] not in ("done", "cancelled", "skipped")]
-    (telling,) = _past_of(reader, [max(row[4] for row in failed or rows)])
+    (telling,) = past_of(reader, [max(row[4] for row in failed or rows)])
     ((gpu_seconds, started, peak),) = reader.rows(
         f"SELECT sum({_GPU_SECONDS}), min(attempts.started), max(measures.peak)"
         " FROM jobs JOIN attempts ON attempts.job = jobs.id LEFT JOIN measures"

@@ -24,9 +24,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sites": {"core", *ADAPTERS},
     "engine": {"core", "store", "sites.interface"},
     "queue": {"core", "store", "ledger", "devices"},
+    "charts": {"core", "queue"},
     "python": {"core", "store", "queue"},
     "web": {"core", "store", "queue"},
-    "cli": {"core", "store", "ledger", "devices", "queue", "simulation", "web"},
+    "cli": {"core", "store", "ledger", "devices", "queue", "charts", "simulation", "web"},
     "compat": {"core", "engine", "sites", "queue", "cli.console", *ADAPTERS},
     "__main__": {"cli"},
 }

@@ -1,0 +1,1 @@
+"""Charts as SVG: for papers, issues and reports."""

@@ -195,6 +195,19 @@ def test_a_socket(background: Background) -> None:
             assert client.post("/api/v1/actions", json={"action": "cancel", "jobs": ["1"]}).status_code == 403
 
 
+def test_the_browser_is_not_told_the_token(background: Background) -> None:
+    """All users see its arguments: it gets a private file, which leads to the link."""
+    program = background.write("browser", "#!/bin/sh", f'echo "$@" > {background.cwd}/told')
+    program.chmod(0o755)
+    background.environment["BROWSER"] = f"{program} %s"
+    with serving(background, "--open") as server:
+        background.wait_lines("told", 1)
+        (told,) = background.lines("told")
+        entrance = Path(told.removeprefix("file://"))
+        assert server.link.partition("token=")[2] not in told
+        assert (server.link in entrance.read_text(), entrance.stat().st_mode & 0o777) == (True, 0o600)
+
+
 def test_a_unit_for_systemd(stoker: Stoker) -> None:
     """Beside that of the engine, with the next commands to type; without --web there is none."""
     units = stoker.home / "config/systemd/user"

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, Route, sync_playwright
 
 from stoker.ledger import prepare_ledger
 
-SECONDS = 240
+SECONDS = 170
 """How long jobs run before the pictures are taken: the curves of GPUs have a point for each minute."""
 WIDTH, HEIGHT = 1280, 800
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
@@ -47,10 +47,10 @@ with contextlib.closing(VisibleGpus(os.environ, 55)) as gpus:
 JOBS = (
     "-J vit-b --group vision -m 14G -t 8m -- python train.py 420 12G --lr 3e-4",
     "-J bert --group language -m 9G -t 6m -- python train.py 300 8G --lr 1e-4",
-    "-J vit-s --group vision -m 7G -t 2m -a 0-11%3 -- python train.py 55 6G --seed {i}",
+    "-J vit-s --group vision -m 7G -t 2m -a 0-17%3 -- python train.py 55 6G --seed {i}",
     "-J preprocess -G 0 -- python train.py many",
     "-J probe --group tests -m 4G -t 1m -- python -m stoker.devices.demo_job --memory 30G --seconds 9 --ramp 6",
-    "-J bert-sweep --group language -m 6G -t 90s -a 0-19%4 -- python train.py 40 5G --trial {i}",
+    "-J bert-sweep --group language -m 6G -t 90s -a 0-29%4 -- python train.py 40 5G --trial {i}",
     "-J lora --group language -G 2 -m 16G -t 3m -- python train.py 100 15G --rank 16",
     "-J vit-l --group vision -G 4 -t 10m -- python train.py 300 22G",
     "-J eval -d vit-l -- python train.py 10 4G",
@@ -79,7 +79,7 @@ class Queue:
     @contextmanager
     def serving(self) -> Iterator[str]:
         """The address of the page, with its token."""
-        command = [sys.executable, "-m", "stoker", "web", "--readonly"]
+        command = [sys.executable, "-m", "stoker", "web"]
         with subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             try:

@@ -61,13 +61,6 @@ export class LogReader {
     if (this.open) this.lines.push(this.parsed(withoutUnfinished(this.rest)));
   }
 
-  /** Forget the first lines, so that a page that follows a log for days stays small. */
-  trim(most: number): number {
-    const excess = Math.max(0, this.lines.length - most);
-    if (excess) this.lines.splice(0, excess);
-    return excess;
-  }
-
   private parsed(line: string): Line {
     const [spans, style] = parseLine(collapsed(line), this.style);
     this.style = style;

@@ -19,13 +19,6 @@ describe("lines", () => {
   test("may end in a later part", () => expect(shown("hel", "lo\nwor", "ld")).toEqual(["hello", "world"]));
   test("of an empty log do not exist", () => expect(shown("")).toEqual([]));
   test("that are empty are kept", () => expect(shown("a\n\nb\n")).toEqual(["a", "", "b"]));
-  test("are forgotten from the start", () => {
-    const reader = new LogReader();
-    reader.feed("a\nb\nc\nd");
-    expect(reader.trim(2)).toBe(2);
-    reader.feed("e\n");
-    expect(reader.lines.map(plain)).toEqual(["c", "de"]);
-  });
 });
 
 describe("colours", () => {

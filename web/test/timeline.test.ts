@@ -1,7 +1,16 @@
 import { describe, expect, test } from "vitest";
 
 import { heat, longHex, mixed } from "../src/charts/palette";
-import { bridged, edgesOf, firstWindow, isFailure, memoryRuns, pieces, placeInBand, usedPart } from "../src/charts/lanes";
+import {
+  bridged,
+  edgesOf,
+  firstWindow,
+  isFailure,
+  memoryRuns,
+  pieces,
+  placeInBand,
+  usedPart,
+} from "../src/charts/lanes";
 import { zoomedWindow } from "../src/charts/window";
 import { GIB, bar, lane, timeline } from "./sample";
 

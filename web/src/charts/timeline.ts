@@ -25,7 +25,9 @@ import {
   placeInBand,
 } from "./lanes";
 
-const LEAST_TEXT_WIDTH = 34;
+const TEXT_MARGIN = 4;
+const CHARACTER_WIDTH = 6.3;
+const LEAST_TITLE_WIDTH = 28;
 const LINE_HEIGHT = 15;
 
 interface Rectangle {
@@ -96,15 +98,16 @@ function filled(one: Piece, box: Rectangle, colour: string, palette: Palette): o
 
 /** The name of a job on its bar, if there is room and the other piece of the bar has none. */
 function drawCaption(one: Piece, palette: Palette, box: Rectangle, params: Params, api: Api): Drawn {
-  if (box.width <= LEAST_TEXT_WIDTH || box.height <= LINE_HEIGHT - 2) return null;
+  const text = captionOf(one.bar, box.width - 2 * TEXT_MARGIN);
+  if (text === "" || box.height <= LINE_HEIGHT - 2) return null;
   const area = params.coordSys as unknown as Rectangle;
   const pastWidth = one.pastFrom === null ? 0 : box.x - Math.max(area.x, api.coord([one.pastFrom, one.lane])[0] ?? 0);
-  if (pastWidth > LEAST_TEXT_WIDTH) return null;
+  if (captionOf(one.bar, pastWidth - 2 * TEXT_MARGIN) !== "") return null;
   const style = {
-    text: `${isFailure(one.bar) ? "✗ " : ""}${one.bar.label} ${one.bar.title}`,
-    x: box.x + 5,
+    text,
+    x: box.x + TEXT_MARGIN,
     y: box.y + Math.min(box.height, LINE_HEIGHT + 2) / 2,
-    width: box.width - 10,
+    width: box.width - 2 * TEXT_MARGIN,
     overflow: "truncate",
     ellipsis: "…",
     fontSize: 11,
@@ -115,6 +118,14 @@ function drawCaption(one: Piece, palette: Palette, box: Rectangle, params: Param
     opacity: one.forecast ? 0.8 : 1,
   };
   return { type: "text", style } as Drawn;
+}
+
+/** Label and title, only the label where that is all that fits, or nothing. */
+function captionOf(bar: Bar, width: number): string {
+  const label = isFailure(bar) ? `✗ ${bar.label}` : bar.label;
+  const labelWidth = label.length * CHARACTER_WIDTH;
+  if (width < labelWidth) return "";
+  return width < labelWidth + LEAST_TITLE_WIDTH ? label : `${label} ${bar.title}`;
 }
 
 function drawLane(lane: number, palette: Palette, params: Params, api: Api): Drawn {
@@ -334,7 +345,9 @@ function memorySeries({ timeline, palette }: TimelineOptions): Option {
   const start = moment(timeline.samples_start);
   const step = timeline.samples_step_seconds * 1000;
   const runs = timeline.lanes.flatMap((lane, index) => {
-    const found = lane.memory_bytes ? memoryRuns(bridged(lane.samples.used_bytes), lane.memory_bytes, start, step, at) : [];
+    const found = lane.memory_bytes
+      ? memoryRuns(bridged(lane.samples.used_bytes), lane.memory_bytes, start, step, at)
+      : [];
     return found.map((run) => ({ lane: index, run }));
   });
   return {

@@ -7,14 +7,12 @@ import { getLog } from "../api";
 import { size } from "../format";
 import { useKeys } from "../keys";
 import { type Link, pieces, trackers } from "../links";
-import { type Line, LogReader, type Span, marked, plain } from "../log";
+import { type Line, type Span, marked, parseLine, plain } from "../log";
+import { LogTail } from "../log_tail";
 import { connection } from "../state";
 import type { LogPart } from "../types";
 
-const FIRST_BYTES = 64 * 1024;
 const HEAD_BYTES = 16 * 1024;
-const MORE_BYTES = 256 * 1024;
-const MOST_LINES = 5000;
 const POLL_MS = 1000;
 const STREAMS: Record<string, string> = { out: "Output", err: "Errors" };
 
@@ -26,101 +24,21 @@ interface Props {
   found: (links: Link[]) => void;
 }
 
-interface Shown {
-  reader: LogReader;
-  /** The first byte that is shown, and the one after the last. */
-  from: number;
-  next: number;
-  size: number;
-  streams: string[];
-}
-
-/** Text from a place inside a file begins in the middle of a line; that line is left out. */
-function wholeLines(part: LogPart): { text: string; from: number } {
-  if (part.offset === 0) return { text: part.text, from: 0 };
-  const end = part.text.indexOf("\n");
-  return end < 0
-    ? { text: part.text, from: part.offset }
-    : { text: part.text.slice(end + 1), from: part.offset + bytes(part.text.slice(0, end + 1)) };
-}
-
-function bytes(text: string): number {
-  return new TextEncoder().encode(text).length;
-}
-
-function started(part: LogPart): Shown {
-  const { text, from } = wholeLines(part);
-  const reader = new LogReader();
-  reader.feed(text);
-  return { reader, from, next: part.next, size: part.size, streams: part.streams };
-}
-
 export function LogView({ label, attempt, live, found }: Props): JSX.Element {
-  const [shown, setShown] = useState<Shown | null>(null);
-  const [problem, setProblem] = useState("");
-  const [version, setVersion] = useState(0);
-  const [follow, setFollow] = useState(true);
-  const [search, setSearch] = useState("");
   const [stream, setStream] = useState("out");
+  const [follow, setFollow] = useState(true);
   const [wrap, setWrap] = useState(true);
+  const [search, setSearch] = useState("");
   const [match, setMatch] = useState(0);
-  const [head, setHead] = useState<string[] | null>(null);
   const box = useRef<HTMLDivElement>(null);
-
   const get = (offset: number, limit: number): Promise<LogPart> => getLog(label, { attempt, stream, offset, limit });
-  const read = async (known: Shown | null): Promise<Shown> => {
-    if (!known) return started(await get(-FIRST_BYTES, FIRST_BYTES));
-    const part = await get(known.next, MORE_BYTES);
-    if (part.offset < known.next) return started(part); // the program wrote the file anew
-    if (part.text) known.reader.feed(part.text);
-    return { ...known, next: part.next, size: part.size };
-  };
-
-  useEffect(() => {
-    let closed = false;
-    let timer: ReturnType<typeof setTimeout> | undefined;
-    let known: Shown | null = null;
-    const turn = async (): Promise<void> => {
-      try {
-        if (!document.hidden || !known) {
-          const before = known?.next ?? -1;
-          known = await read(known);
-          if (closed) return;
-          if (known.next !== before) {
-            known.reader.trim(MOST_LINES);
-            setShown({ ...known });
-            setVersion((value) => value + 1);
-          }
-          setProblem("");
-        }
-      } catch (error) {
-        if (!closed) setProblem(error instanceof Error ? error.message : String(error));
-      }
-      const rest = known && known.next < known.size;
-      if (!closed && (live || rest || !known)) timer = setTimeout(() => void turn(), rest ? 0 : POLL_MS);
-    };
-    void turn();
-    return () => {
-      closed = true;
-      clearTimeout(timer);
-    };
-  }, [label, attempt, stream, live, connection.value === "live"]);
-
-  const lines = shown?.reader.lines ?? [];
+  const tail = useMemo(() => new LogTail(get), [label, attempt, stream]);
+  const { version, problem, changed } = useTail(tail, follow, live);
+  const { lines } = tail;
   useEffect(() => {
     if (follow && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [version, follow, wrap]);
-  // Trackers print their address at the start, which is not shown if the log is long.
-  useEffect(() => {
-    if (shown && shown.from > 0 && head === null) {
-      setHead([]);
-      get(0, HEAD_BYTES).then(
-        (part) => setHead(started(part).reader.lines.map(plain)),
-        () => undefined,
-      );
-    }
-    found(trackers([...(head ?? []), ...lines.map(plain)]));
-  }, [version, head]);
+  useTrackers(tail, version, () => get(0, HEAD_BYTES), found);
 
   const matches = useMemo(() => {
     const wanted = search.toLowerCase();
@@ -131,7 +49,7 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
     const next = (match + step + matches.length) % matches.length;
     setMatch(next);
     setFollow(false);
-    box.current?.querySelector(`[data-line="${matches[next]}"]`)?.scrollIntoView({ block: "center" });
+    box.current?.querySelectorAll(".line")[matches[next] ?? 0]?.scrollIntoView({ block: "center" });
   };
   useEffect(() => {
     setMatch(0);
@@ -139,18 +57,10 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
   }, [search]);
 
   const earlier = async (): Promise<void> => {
-    if (!shown) return;
-    const from = Math.max(0, shown.from - MORE_BYTES);
-    const part = await get(from, shown.from - from);
-    const before = started(part);
-    const reader = new LogReader();
-    reader.feed(wholeLines(part).text);
     setFollow(false);
-    shown.reader.lines.unshift(...reader.lines);
-    setShown({ ...shown, from: before.from });
-    setVersion((value) => value + 1);
+    await tail.readEarlier();
+    changed();
   };
-
   useKeys({ f: () => setFollow((value) => !value), n: () => goTo(1), N: () => goTo(-1) });
   const scrolled = (): void => {
     const element = box.current;
@@ -162,9 +72,9 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
     <section class="card log" aria-label="log">
       <div class="log-tools">
         <h2>Log</h2>
-        <span class="faint">{shown ? size(shown.size) : ""}</span>
-        {shown && shown.streams.length > 1
-          ? shown.streams.map((name) => (
+        <span class="faint">{version ? size(tail.size) : ""}</span>
+        {tail.streams.length > 1
+          ? tail.streams.map((name) => (
               <button
                 key={name}
                 type="button"
@@ -202,40 +112,102 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
         role="log"
         aria-live="off"
       >
-        {shown && shown.from > 0 ? (
+        {tail.from > 0 ? (
           <button type="button" class="quiet" onClick={() => void earlier()}>
-            Show earlier lines ({size(shown.from)} before)
+            Show earlier lines ({size(tail.from)} before)
           </button>
         ) : null}
         {problem ? <p class="problem">{problem}</p> : null}
-        {shown && !lines.length && !problem ? <p class="faint">Nothing was printed{live ? " yet" : ""}.</p> : null}
-        {lines.map((line, index) => (
-          <LogLine
-            key={index}
-            index={index}
-            line={line}
-            search={search}
-            current={search !== "" && matches[match] === index}
-          />
-        ))}
+        {version && !lines.length && !problem ? <p class="faint">Nothing was printed{live ? " yet" : ""}.</p> : null}
+        <LogLines lines={lines} search={search} current={matches[match]} />
       </div>
     </section>
   );
 }
 
-function LogLine({
-  line,
-  index,
+/** Reads the log again and again until its end is known. */
+function useTail(
+  tail: LogTail,
+  follow: boolean,
+  live: boolean,
+): { version: number; problem: string; changed: () => void } {
+  const [version, setVersion] = useState(0);
+  const [problem, setProblem] = useState("");
+  const following = useRef(follow);
+  following.current = follow;
+  const changed = (): void => setVersion((value) => value + 1);
+  useEffect(() => {
+    let closed = false;
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const turn = async (): Promise<void> => {
+      let again = live;
+      try {
+        const isNew = document.hidden ? false : await tail.read(following.current);
+        if (closed) return;
+        if (isNew) changed();
+        setProblem("");
+        again = !tail.isComplete;
+      } catch (error) {
+        if (!closed) setProblem(error instanceof Error ? error.message : String(error));
+      }
+      if (again && !closed) timer = setTimeout(() => void turn(), tail.isBehind ? 0 : POLL_MS);
+    };
+    void turn();
+    return () => {
+      closed = true;
+      clearTimeout(timer);
+    };
+  }, [tail, live, connection.value === "live"]);
+  return { version, problem, changed };
+}
+
+/** Looks for pages of experiment trackers, also in the first lines, where they are printed. */
+function useTrackers(
+  tail: LogTail,
+  version: number,
+  getHead: () => Promise<LogPart>,
+  found: (links: Link[]) => void,
+): void {
+  const [head, setHead] = useState<string[]>([]);
+  const isLong = tail.from > 0;
+  useEffect(() => {
+    if (!isLong) return;
+    getHead().then(
+      (part) => setHead(part.text.split("\n").map((line) => plain(parseLine(line)[0]))),
+      () => undefined, // the links of the rest are enough
+    );
+  }, [tail, isLong]);
+  useEffect(() => found(trackers([...head, ...tail.lines.map(plain)])), [tail, version, head]);
+}
+
+/** The lines. Elements of unchanged lines are used again, so that a long log costs little while it grows. */
+function LogLines({
+  lines,
   search,
   current,
 }: {
-  line: Line;
-  index: number;
+  lines: Line[];
   search: string;
-  current: boolean;
+  current: number | undefined;
 }): JSX.Element {
+  const made = useMemo(() => new WeakMap<Line, JSX.Element>(), [search]);
+  const element = (line: Line): JSX.Element => {
+    const known = made.get(line) ?? <LogLine line={line} search={search} current={false} />;
+    made.set(line, known);
+    return known;
+  };
   return (
-    <div class={current ? "line current" : "line"} data-line={index}>
+    <>
+      {lines.map((line, index) =>
+        index === current ? <LogLine line={line} search={search} current /> : element(line),
+      )}
+    </>
+  );
+}
+
+function LogLine({ line, search, current }: { line: Line; search: string; current: boolean }): JSX.Element {
+  return (
+    <div class={current ? "line current" : "line"}>
       {marked(line, search).map((span, place) => (
         <LogSpan key={place} span={span} />
       ))}

@@ -78,6 +78,15 @@ class BundleFolder:
 
     # -- the head reads --------------------------------------------------------------------------
 
+    @property
+    def claims_changed(self) -> int:
+        """When a claim was made last, in nanoseconds."""
+        return os.stat(self.path / CLAIMS).st_mtime_ns
+
+    def claims(self) -> list[int]:
+        """The attempts that have been claimed."""
+        return [int(name) for name in os.listdir(self.path / CLAIMS) if name.isdecimal()]
+
     def journal(self, index: int, offset: int) -> bytes:
         """The whole lines of a journal from an offset on."""
         descriptor = os.open(self.path / JOURNALS / str(index), os.O_RDONLY | os.O_CLOEXEC)

@@ -54,19 +54,19 @@ class Orders:
 
 def pilot_script(settings: ClusterSettings, folder: BundleFolder) -> str:
     """The batch script of a pilot."""
-    words = [settings.python or sys.executable, "-P", "-m", "stoker", "engine", "pilot", str(folder.path)]
-    return f"#!/bin/sh\nexec {shlex.join(words)} 2>> {shlex.quote(str(folder.errors))}/0\n"
+    words = [settings.python or sys.executable, "-P", "-m", "stoker", "engine", "pilot", folder.path]
+    return f"#!/bin/sh\nexec {shlex.join(words)} 2>> {shlex.quote(folder.errors)}/0\n"
 
 
 def node_script(settings: ClusterSettings, folder: BundleFolder) -> str:
     """The batch script: the node's program, on the interpreter of the settings or on ours."""
     python = settings.python or sys.executable
     program = [python, "-P", "-m", "stoker.sites.slurm.node"] if settings.python else _own_program(python)
-    missing = f'echo "$(hostname): no "{shlex.quote(python)} >> {shlex.quote(str(folder.errors))}/$index; exit 1'
+    missing = f'echo "$(hostname): no "{shlex.quote(python)} >> {shlex.quote(folder.errors)}/$index; exit 1'
     return (
         "#!/bin/sh\nindex=${SLURM_ARRAY_TASK_ID:-0}\n"
         f"[ -x {shlex.quote(python)} ] || {{ {missing}; }}\n"
-        f"exec {shlex.join([*program, str(folder.path)])}\n"
+        f"exec {shlex.join([*program, folder.path])}\n"
     )
 
 

@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"core", "store", "sites.interface"},
     "queue": {"core", "store", "ledger", "devices"},
     "python": {"core", "store", "queue"},
-    "cli": {"core", "store", "ledger", "devices", "queue", "simulation"},
+    "web": {"core", "store", "queue"},
+    "cli": {"core", "store", "ledger", "devices", "queue", "simulation", "web"},
     "compat": {"core", "engine", "sites", "queue", "cli.console", *ADAPTERS},
     "__main__": {"cli"},
 }
@@ -76,6 +77,7 @@ THIRD_PARTY = {
     "joblib": "stoker.python.joblib_backend",
     "omegaconf": "stoker.python.hydra",
     "tqdm": "stoker.python.api",
+    **dict.fromkeys(["anyio", "prometheus_client", "sse_starlette", "starlette", "uvicorn"], "stoker.web"),
 }
 """Libraries, and the one part that may import each."""
 

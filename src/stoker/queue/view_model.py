@@ -236,6 +236,8 @@ class JobLine(Struct, frozen=True):
     """How long a waiting job will run, by its limit or by earlier runs."""
     waited_ratio: float | None = None
     """How long it has waited, as a multiple of its expected work; the fair order compares this."""
+    ended: datetime | None = None
+    """When it ended; null for an open job."""
 
 
 class Counts(Struct, frozen=True):

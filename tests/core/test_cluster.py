@@ -32,6 +32,7 @@ from stoker.core.cluster import (
 )
 from stoker.core.job import Job, Waiting
 from stoker.core.planner.queue import WaitingJobs
+from stoker.core.planner.reasons import AtLimit, CapFull
 from stoker.core.settings import ClusterSettings
 from stoker.core.spec import Command, JobSpec, Resources
 
@@ -250,18 +251,22 @@ def test_limits_count_what_is_active_and_what_is_handed_over() -> None:
     """-j and groups in both modes; that of an array only where Slurm does not keep it."""
     active = [job(1, group="a"), job(2, 2, at_once=3)]
     caps = Caps({"group a": 2, "CPU jobs": 0}, 5, lambda: active)
-    assert caps.left(job(3), arrays=True) == 3
-    assert caps.left(job(3, group="a"), arrays=False) == 1
-    assert (caps.left(job(4, 2, at_once=3), arrays=True), caps.left(job(4, 2, at_once=3), arrays=False)) == (2, 3)
-    caps.take(job(4, 2, at_once=3))
-    assert (caps.left(job(5, 2, at_once=3), arrays=True), caps.left(job(3), arrays=True)) == (1, 2)
+    limited = job(4, 2, at_once=3)
+    assert (caps.left(job(3)), caps.left(job(3, group="a")), caps.left(limited)) == (3, 1, 2)
+    for _ in range(2):
+        assert caps.full(limited) is None
+        caps.take(limited)
+    assert caps.full(limited) == CapFull("array 2", 3)
+    assert caps.full(limited, arrays=False) is None
+    caps.take(job(3, group="a"))
+    assert (caps.full(job(5, group="a")), caps.full(job(5))) == (AtLimit(5), AtLimit(5))
 
 
 def test_without_limits_the_active_jobs_are_not_counted() -> None:
     """There may be ten thousand of them."""
     caps = Caps({}, None, lambda: pytest.fail("counted"))
     caps.take(job(1))
-    assert caps.left(job(2), arrays=True) is None
+    assert caps.left(job(2)) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=30), st.sets(st.integers(0, 3)))

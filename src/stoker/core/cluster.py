@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 
 from stoker.core.job import Job
 from stoker.core.planner.queue import CPU_JOBS, caps_of
+from stoker.core.planner.reasons import AtLimit, CapFull
 from stoker.core.settings import ClusterSettings
 from stoker.core.spec import JobSpec
 
@@ -216,20 +217,23 @@ class Caps:
             counts.update(("", *(cap.name for cap in caps_of(job))))
         return counts
 
-    def left(self, job: Job, *, arrays: bool) -> int | None:
-        """How many more jobs like this one may be handed over; None is any number.
+    def left(self, job: Job) -> int | None:
+        """How many more jobs like this one may be handed over; None is any number."""
+        return min((limit - self._counts[name] for name, limit in self._limits_of(job)), default=None)
 
-        `arrays` is whether the limit of its array counts: that of a bundle is kept by Slurm.
-        """
-        found = [limit - self._counts[name] for name, limit in self._limits_of(job, arrays=arrays)]
-        return min(found, default=None)
+    def full(self, job: Job, *, arrays: bool = True) -> AtLimit | CapFull | None:
+        """The limit that keeps a job from being handed over; `arrays` is whether that of its array counts."""
+        for name, limit in self._limits_of(job, arrays=arrays):
+            if self._counts[name] >= limit:
+                return CapFull(name, limit) if name else AtLimit(limit)
+        return None
 
     def take(self, job: Job) -> None:
         """Count a job that is handed over."""
-        if names := [name for name, _ in self._limits_of(job, arrays=True)]:
+        if names := [name for name, _ in self._limits_of(job)]:
             self._counts.update(names)
 
-    def _limits_of(self, job: Job, *, arrays: bool) -> list[tuple[str, int]]:
+    def _limits_of(self, job: Job, *, arrays: bool = True) -> list[tuple[str, int]]:
         limits = [("", self._most)]
         for cap in caps_of(job):
             limits.append(

@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from stoker.core.cluster import Answers, SlurmFact, heard, is_settled, loss_text, said
+from stoker.core.cluster import SlurmFact, heard, is_settled, loss_text, said
 from stoker.core.job import (
     Active,
     Assigned,
-    Event,
-    Exited,
     Job,
     Lost,
     Returned,
     Started,
     Stopping,
-    Waiting,
     started_at,
 )
 from stoker.core.launch import attempt_key
 from stoker.core.planner.queue import Group
 from stoker.core.planner.reasons import InCluster
 from stoker.core.settings import ClusterSettings
-from stoker.sites.slurm.attempts import Bundle, read_ref, ref_of
+from stoker.sites.slurm.attempts import read_ref, ref_of
 from stoker.sites.slurm.commands import NodeSize
 from stoker.sites.slurm.context import ClusterContext
 from stoker.sites.slurm.pace import Pace
+from stoker.sites.slurm.pilot import MARK, Handed, Pilot, translated
 from stoker.sites.slurm.pilot_files import (
     OWN_CLAIM,
-    Hand,
     Left,
     News,
     Order,
-    PilotFolder,
     PilotPlan,
     Ready,
     Recall,
@@ -52,132 +47,11 @@ LOOK_SHARE = 100
 """Seconds between two looks at the news of pilots, and longer if one takes more than a part in so many of that."""
 IDLE_SECONDS = 60.0
 """Seconds without work after which a pilot leaves."""
-FIRST_AHEAD = 2
-"""Attempts that wait in a pilot, for each of its GPUs: at least..."""
-AHEAD_SECONDS = 0.5
-"""... and as many as it starts in this time: until the head has heard that they started, and its orders arrive..."""
-MOST_AHEAD = 256
-"""... and at most so many in all."""
-RATE_SECONDS = 0.2
-"""Starts are counted for at least so long before the rate of a pilot is known."""
 SETTLED_SECONDS = 1.0
 """An attempt that waits in a pilot for longer is recalled, where another pilot has a GPU free for it."""
 SHORT_SECONDS = 600.0
 MANY = 8
 """Jobs with a limit below this run in pilots, where more than so many of them wait."""
-SPARE_SECONDS = 60.0
-"""A pilot gets nothing that cannot end so long before the pilot's own end."""
-MARK = "pilot"
-"""Begins the name of a pilot, so that a new engine tells it from a bundle."""
-
-
-class Handed:
-    """An attempt in a pilot."""
-
-    def __init__(self, job: Job, since: float) -> None:
-        self.job_id = job.id
-        self.number = job.attempts
-        self.gpus = job.spec.resources.gpus
-        self.since = since
-        self.assigned = False
-        """Whether the pilot may have begun with it."""
-        self.recalled = False
-        self.began: float | None = None
-
-
-class Pilot(Bundle):
-    """One pilot: a single task in Slurm, and the attempts that it was given."""
-
-    def __init__(self, name: str, tag: str, folder: Path) -> None:
-        super().__init__(name, tag, folder)
-        self.files = PilotFolder(folder)
-        self.folder = self.files
-        self.handed: dict[str, Handed] = {}
-        self.waiting = 0
-        """How many of them have not started."""
-        self.idle_gpus = 0
-        """GPUs less those that its attempts need: negative where some have to wait, or share."""
-        self.answers = Answers()
-        self.ready: Ready | None = None
-        self.leaving = False
-        self.room = 0
-        """How many more attempts it may be given now..."""
-        self.offered = 0
-        """... and how many it is going to be given."""
-        self.count = 0
-        self.until: float | None = None
-        """When Slurm ends it."""
-        self._offset = 0
-        self._environments: set[str] = set()
-        self._ahead = 0
-        self._starts = 0
-        self._counted_at = 0.0
-
-    @property
-    def tasks(self) -> Collection[int]:
-        return (0,)
-
-    @property
-    def gpus(self) -> int:
-        return max(1, self.ready.gpus) if self.ready is not None else 1
-
-    @property
-    def load(self) -> float:
-        """Attempts for each GPU."""
-        return (len(self.handed) + self.offered) / self.gpus
-
-    @property
-    def is_usable(self) -> bool:
-        return self.ready is not None and not self.leaving
-
-    def measure_room(self, now: float) -> None:
-        """Find out how many attempts it needs to have work until the next ones arrive."""
-        elapsed = now - self._counted_at
-        if self.waiting == 0 and self.handed:  # it starts them faster than was known
-            self._ahead *= 2
-        elif elapsed >= RATE_SECONDS:
-            self._ahead = ceil(self._starts / elapsed * AHEAD_SECONDS)
-        if elapsed >= RATE_SECONDS:
-            self._starts, self._counted_at = 0, now
-        self._ahead = min(max(self._ahead, FIRST_AHEAD * self.gpus), MOST_AHEAD)
-        self.room, self.offered = self._ahead - self.waiting if self.is_usable else 0, 0
-
-    def get_ready(self, news: Ready) -> None:
-        self.idle_gpus += news.gpus - (self.ready.gpus if self.ready is not None else 0)
-        self.ready = news
-
-    def give(self, key: str, handed: Handed) -> None:
-        self.handed[key] = handed
-        self.waiting += 1
-        self.idle_gpus -= handed.gpus
-
-    def note_start(self, handed: Handed, at: float) -> None:
-        """An attempt started, at this time by the clock of the node."""
-        if handed.began is None:
-            self.waiting -= 1
-            self._starts += 1
-        handed.began = at
-
-    def forget(self, key: str) -> None:
-        """Forget an attempt that is over or came back."""
-        handed = self.handed.pop(key)
-        self.waiting -= handed.began is None
-        self.idle_gpus += handed.gpus
-
-    def news(self) -> list[News]:
-        """What it wrote since the last look; nothing where its folder is out of sight."""
-        with contextlib.suppress(OSError):
-            found, self._offset = self.files.read_news(self._offset)
-            return found
-        return []
-
-    def hand_of(self, job: Job, environment: Callable[[str], dict[str, str]]) -> Hand:
-        """The order for a job; its environment is sent once."""
-        digest = job.spec.environment
-        new = digest not in self._environments
-        self._environments.add(digest)
-        spec = replace(job.spec, cluster="", after=(), begin=None, at_once=None, retries=0, requeue=False)
-        return Hand(replace(job, spec=spec, state=Waiting(job.submitted)), environment(digest) if new else None)
 
 
 class Pilots:
@@ -222,12 +96,12 @@ class Pilots:
 
     def offer(self, job: Job, now: float) -> bool:
         """Keep a place for a job in the pilot with the least to do, if one has room."""
-        fitting = [pilot for pilot in self.all.values() if pilot.room > 0 and _fits(job, pilot, now)]
+        fitting = [pilot for pilot in self.all.values() if pilot.room > 0 and pilot.fits(job, now)]
         if not fitting:
             return False
         pilot = min(fitting, key=lambda each: each.load)
         pilot.room -= 1
-        pilot.offered += 1
+        pilot.offered += job.spec.resources.gpus
         self._offered.append((pilot, job))
         return True
 
@@ -242,6 +116,28 @@ class Pilots:
             after = self._jobs.apply(job, Assigned(ref, (), out, now, "" if err == out else err))
             pilot.give(attempt_key(after.id, after.attempts), Handed(after, now))
             self._order(pilot, hand)
+
+    def balance(self, now: float) -> None:
+        """Recall what waits in one pilot while another one has GPUs for it that no other job takes."""
+        usable = (pilot for pilot in self.all.values() if pilot.is_usable)
+        free = max(usable, key=lambda pilot: pilot.idle_gpus, default=None)
+        idle = 0 if free is None else free.idle_gpus
+        for pilot, handed in self._backlog(now):
+            job = self._jobs.active(handed.job_id)
+            if job is not None and free is not None and handed.gpus <= idle and free.fits(job, now):
+                handed.recalled = True
+                idle -= handed.gpus
+                self._order(pilot, Recall(handed.job_id))
+
+    def _backlog(self, now: float) -> list[tuple[Pilot, Handed]]:
+        """Attempts that wait in pilots for so long that another pilot would be better."""
+        crowded = [pilot for pilot in self.all.values() if pilot.waiting and pilot.idle_gpus < 0]
+        return [
+            (pilot, handed)
+            for pilot in crowded
+            for handed in pilot.handed.values()
+            if handed.began is None and not handed.recalled and now - handed.since > SETTLED_SECONDS
+        ]
 
     def _order(self, pilot: Pilot, order: Order) -> None:
         self._outgoing.setdefault(pilot.name, []).append(order)
@@ -259,7 +155,8 @@ class Pilots:
     # -- how many ---------------------------------------------------------------------------------
 
     def start(self, need: int, nodes: NodeSize, now: float) -> None:
-        """Start pilots for jobs that need so many GPUs and have no place in one."""
+        """Start pilots for jobs that need so many GPUs and have no place in one, or wait too long in one."""
+        need += sum(handed.gpus for _, handed in self._backlog(now))
         for _ in range(self._wanted(need, nodes)):
             self._count += 1
             pilot = self._add(f"{MARK}{self._context.instance}-{self._count}")
@@ -296,6 +193,8 @@ class Pilots:
 
     def dispensable(self) -> list[Pilot]:
         """Pilots that have not begun and have nothing to do any more; from now on none of them will begin."""
+        if any(pilot.waiting for pilot in self.all.values()):
+            return []
         pending = [pilot for pilot in self.all.values() if pilot.ready is None and not pilot.handed and pilot.made]
         given_up = [pilot for pilot in pending if pilot.files.claim_as(OWN_CLAIM)]
         for pilot in given_up:
@@ -358,10 +257,9 @@ class Pilots:
         news = [(pilot, one) for pilot in self.all.values() if pilot.made for one in pilot.news()]
         for pilot, one in news:
             self._hear(pilot, one)
-        if news:
-            self._jobs.plan_due = True
         now = self._jobs.clock()
-        self._balance(now)
+        if news or self._backlog(now):
+            self._jobs.plan_due = True
         self.pace.looked(now, now - began, news=bool(news))
 
     def _hear(self, pilot: Pilot, news: News) -> None:
@@ -387,21 +285,8 @@ class Pilots:
             pilot.forget(report.attempt)
         if job is None or (isinstance(report.event, Started) and started_at(job) is not None):
             return
-        self._jobs.apply(job, _translated(job, handed, report.event, self._jobs.clock()))
+        self._jobs.apply(job, translated(job, handed, report.event, self._jobs.clock()))
         self._jobs.resume(job.id)  # what one node is short of says nothing about the next
-
-    def _balance(self, now: float) -> None:
-        """Recall attempts that wait in one pilot while another one has GPUs for them and nothing else waits."""
-        idle = max((pilot.idle_gpus for pilot in self.all.values() if pilot.is_usable), default=0)
-        if idle <= 0 or self._jobs.waiting:
-            return
-        crowded = [pilot for pilot in self.all.values() if pilot.waiting and pilot.idle_gpus < 0]
-        for pilot, handed in [(each, handed) for each in crowded for handed in each.handed.values()]:
-            settled = handed.began is None and not handed.recalled and now - handed.since > SETTLED_SECONDS
-            if settled and handed.gpus <= idle:
-                handed.recalled = True
-                idle -= handed.gpus
-                self._order(pilot, Recall(handed.job_id))
 
     def judge(self, facts: Mapping[tuple[str, int], SlurmFact], asked_at: float, seconds: float) -> None:
         """Note an answer of Slurm's, and give up pilots that it does no more for; their news were read after it."""
@@ -453,30 +338,6 @@ def _node_text(pilot: Pilot) -> str:
     return f" on {pilot.ready.node}" if pilot.ready is not None else ""
 
 
-def _fits(job: Job, pilot: Pilot, now: float) -> bool:
-    assert pilot.ready is not None
-    lasts = job.spec.limit or 0.0
-    in_time = pilot.until is None or now + lasts + SPARE_SECONDS < pilot.until
-    return job.spec.resources.gpus <= pilot.ready.gpus and in_time
-
-
-def _translated(job: Job, handed: Handed, event: Event, now: float) -> Event:
-    """A pilot's event with the number of the head's attempt, and by the head's clock."""
-    assert isinstance(job.state, Active)
-    if isinstance(event, Started):
-        return replace(event, attempt=handed.number, at=min(max(event.at, job.state.since), now))
-    began = started_at(job)
-    if isinstance(event, Exited):
-        at = event.at if began is None or handed.began is None else began + max(0.0, event.at - handed.began)
-        return replace(event, attempt=handed.number, at=at)
-    assert isinstance(event, Returned | Lost)
-    if isinstance(event, Lost):
-        return replace(event, attempt=handed.number, at=now)
-    if began is not None and not event.short:
-        return Lost(handed.number, now, "its pilot gave it back")
-    return Returned(handed.number, now, event.short)
-
-
 def pilot_plan(cluster: str, settings: ClusterSettings, reports: Path, own: Mapping[str, str]) -> PilotPlan:
     """The plan of a pilot; simulated GPUs and a ledger of one's own come from the head's environment."""
     return PilotPlan(
@@ -505,7 +366,3 @@ def pilot_words(settings: ClusterSettings, nodes: NodeSize, need: int) -> Iterat
     yield f"--time={ceil(settings.pilot_time / 60)}"
     yield "--signal=B:USR1@60"
     yield from settings.options
-
-
-def is_pilot(name: str) -> bool:
-    return name.startswith(MARK)

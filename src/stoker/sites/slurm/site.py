@@ -23,7 +23,8 @@ from stoker.sites.slurm.context import ClusterContext, QueueDirectory
 from stoker.sites.slurm.controller import Controller
 from stoker.sites.slurm.direct import Direct
 from stoker.sites.slurm.orders import Orders, node_script, pilot_script
-from stoker.sites.slurm.pilots import MARK, Pilot, Pilots, is_pilot
+from stoker.sites.slurm.pilot import MARK, Pilot, is_pilot
+from stoker.sites.slurm.pilots import Pilots
 from stoker.store.engine_lock import engine_lives
 from stoker.store.paths import Paths, identity_of
 
@@ -155,14 +156,16 @@ class SlurmSite:
         if not self._jobs.waiting:
             for pilot in self._pilots.dispensable():
                 self._controller.forget(pilot.tag, 0)
-        elif not policy.paused:
-            self._hand_over(now, policy)
+        if not policy.paused:
+            caps = self._caps()
+            self._hand_over(caps, now)
+            self._pilots.balance(now)
+            self._start_pilots(caps, now)
 
-    def _hand_over(self, now: float, policy: Policy) -> None:
-        """Assign waiting jobs as far as there is room for them, and ask for pilots where there is not enough."""
+    def _hand_over(self, caps: Caps, now: float) -> None:
+        """Assign waiting jobs as far as there is room for them."""
         assert self._controller.max_array is not None
         most = self._controller.max_array - 1
-        caps = Caps(policy.limits, policy.max_running, self._active)
         room = Room(self._settings.queued_max - sum(1 for _ in self._direct.pending), most, self._active_in)
         direct: list[Job] = []
         self._pilots.survey(self._jobs.waiting.groups(), now)
@@ -170,8 +173,7 @@ class SlurmSite:
 
         def offer(job: Job) -> bool:
             in_pilot = self._pilots.takes(job)
-            left = caps.left(job, arrays=in_pilot)
-            if left is not None and left <= 0:
+            if caps.full(job, arrays=in_pilot) is not None:  # of an array in a bundle Slurm keeps the limit
                 return False
             taken = self._pilots.offer(job, now) if in_pilot else room.take(job)
             if taken:
@@ -183,7 +185,6 @@ class SlurmSite:
         self._pilots.assign_offered(now)
         for found in bundles(direct, most):
             self._direct.assign(found, now)
-        self._start_pilots(caps, now)
 
     def _start_pilots(self, caps: Caps, now: float) -> None:
         """Start pilots for the jobs that still wait for one."""
@@ -191,7 +192,7 @@ class SlurmSite:
         for group in self._jobs.waiting.groups():
             job = next(iter(group))
             if self._pilots.takes(job):
-                left = caps.left(job, arrays=True)
+                left = caps.left(job)
                 need += job.spec.resources.gpus * max(0, len(group) if left is None else min(left, len(group)))
         assert self._controller.nodes is not None
         self._pilots.start(need, self._controller.nodes, now)
@@ -207,6 +208,9 @@ class SlurmSite:
         waiting = [job for group in self._jobs.waiting.groups() for job in group]
         for job in filter(self._pilots.takes, waiting):
             self._judgement.hold(job.id, why)
+
+    def _caps(self) -> Caps:
+        return Caps(self._policy.limits, self._policy.max_running, self._active)
 
     def _active(self) -> list[Job]:
         ids = [attempt.job_id for attempt in self._direct.attempts]
@@ -278,10 +282,15 @@ class SlurmSite:
 
     def reason(self, job: Job) -> Reason | None:
         """Why a job waits that was not handed over."""
+        return self._reason(job, self._caps())
+
+    def _reason(self, job: Job, caps: Caps) -> Reason:
         if self._policy.paused:
             return QueuePaused(self._policy.paused)
         if trouble := self._directory.trouble or self._controller.trouble:
             return Short(trouble)
+        if (full := caps.full(job)) is not None:
+            return full
         if self._pilots.takes(job):
             return InCluster(None, "waits for a pilot with room for it")
         return InCluster(None, f"{self._settings.queued_max} jobs wait in Slurm already")
@@ -303,10 +312,10 @@ class SlurmSite:
         return f"{self._config.name}: {active - pending} running, {pending} waiting in Slurm{answered}"
 
     def _waits(self) -> Iterator[tuple[Wants, Reason]]:
+        caps = self._caps()
         for group in self._jobs.waiting.groups():
             job = next(iter(group))
-            if (reason := self.reason(job)) is not None:
-                yield Wants(shape_of(job).resources, job.spec.priority, caps_of(job)), reason
+            yield Wants(shape_of(job).resources, job.spec.priority, caps_of(job)), self._reason(job, caps)
 
     def forecast(self, typical: float | None = None) -> Forecast:
         """Slurm's expected starts."""

@@ -63,7 +63,7 @@ def queued_lines(
     """
     lines: list[tuple[tuple[bool, float, bool, int, int], JobLine]] = []
     for engine in knowledge.loads:
-        found = _queued_of(engine, knowledge, each_task=each_task)
+        found = _queued_of(engine, knowledge, each_task=each_task, page=min(_PAGE, limit or _PAGE))
         shown = islice((line for line in found if on_finish_jobs or not line.hook), limit)
         lines += [(_rank(line, interrupted=knowledge.is_abandoned(engine)), line) for line in shown]
     handed_over = _handed_over(knowledge, each_task=each_task)
@@ -79,8 +79,8 @@ def _rank(line: JobLine, *, interrupted: bool) -> tuple[bool, float, bool, int, 
     return interrupted, inf if line.state != "queued" else start, line.state != "queued" or line.place is None, *place
 
 
-def _queued_of(engine: str, knowledge: Knowledge, *, each_task: bool) -> Iterator[JobLine]:
-    """The jobs whose place is known, then all others by id."""
+def _queued_of(engine: str, knowledge: Knowledge, *, each_task: bool, page: int = _PAGE) -> Iterator[JobLine]:
+    """The jobs whose place is known, then all others by id, read so many at a time."""
     store = knowledge.store
     order = knowledge.places.first(engine)
     jobs = {job.id: job for job in queries.jobs_of(store, order)}
@@ -90,8 +90,8 @@ def _queued_of(engine: str, knowledge: Knowledge, *, each_task: bool) -> Iterato
             listed.add(job.array or job.id)
             yield from _lines_of(job, engine, knowledge, each_task=each_task)
     after = 0
-    while page := queries.queued_jobs(store, engine, after, _PAGE):
-        for job in page:
+    while jobs_after := queries.queued_jobs(store, engine, after, page):
+        for job in jobs_after:
             if job.id <= after:
                 continue  # its line was part of that of its array
             after = queries.last_of_array(store, job.array) if job.array and not each_task else job.id

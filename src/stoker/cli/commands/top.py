@@ -9,6 +9,7 @@ import click
 
 from stoker.cli.sim_option import StokerCommand, sim_option
 from stoker.core.errors import UsageError
+from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import paths_here
 
 
@@ -25,12 +26,17 @@ def command(*, readonly: bool, sim: str | None) -> int:
       stoker top               follow the queue; same as: stoker status -w
       stoker top --readonly    the same for a screen on the wall
     """
+    return show_top(sim, readonly=readonly)
+
+
+def show_top(sim: str | None, *, readonly: bool = False, chosen: Filter = NO_FILTER) -> int:
+    """The live view until the user leaves it."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("stoker top needs a terminal", "for programs: stoker status --json")
+        raise UsageError("the live view needs a terminal", "for programs: stoker status --json")
     from stoker.cli.top.app import Top
     from stoker.cli.top.source import Source
 
-    with contextlib.closing(Source(paths_here(bool(sim)), sim)) as source:
+    with contextlib.closing(Source(paths_here(bool(sim)), sim, chosen)) as source:
         source.start()
-        Top(source, readonly=readonly).run()
+        Top(source, readonly=readonly, chosen=chosen).run()
     return 0

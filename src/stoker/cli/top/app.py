@@ -52,6 +52,7 @@ LOOK_SECONDS = 1.0
 TIMELINE_SECONDS = 3.0
 HISTORY_SECONDS = 2.0
 SAMPLES_SECONDS = 30.0
+DETAILS_SECONDS = 3.0
 """Least seconds between two reads of what is not in the feed."""
 SPLIT = 110
 """Columns from which on the details stand beside the table."""
@@ -341,7 +342,7 @@ class Top(App[None]):
         words = [f"filter: {printable(self._chosen.text)}" if self._chosen.text else ""]
         words += [f"sort: {self._order}" if self._order != "start" and self._tab == "jobs" else ""]
         words += [f"{count_text(len(self._jobs.tagged), 'job')} tagged" if self._jobs.tagged else ""]
-        words += [self._period_text() if self._tab == "timeline" else ""]
+        words += [self._period_text() if self._tab == "timeline" else self._place_text()]
         empty = self._status.expected_empty if self._status else None
         words += ["" if empty is None else f"queue empty ~{clock_text(empty.timestamp(), self._now)}"]
         room = self.size.width - sum(cells(span.text) for span in left) - 4
@@ -349,6 +350,15 @@ class Top(App[None]):
         return right_aligned(
             tuple(left), (Span(f" {text} " if text else "", "odd"), Span("─", "faint")), self.size.width, "─"
         )
+
+    def _place_text(self) -> str:
+        """Where the cursor is in a table that is longer than the screen."""
+        table = self._table
+        hidden = self._status.hidden if self._status else None
+        more = hidden.waiting + hidden.held if hidden and self._tab == "jobs" else 0
+        if table is None or not table.size.height or len(table.items) < table.size.height:
+            return ""
+        return f"{table.place + 1} of {len(table.items) + more}"
 
     def _period_text(self) -> str:
         shift = f", until {clock_text(self._now + self._shift, self._now)}" if self._shift else ""
@@ -381,6 +391,11 @@ class Top(App[None]):
         lines = chart_lines(self._timeline, widget.size.width - 1, widget.size.height - 1)
         widget.show([*((Span(" "), *line) for line in lines), (Span(f" {LEGEND}", "faint"),)])
 
+    @on(Lines.Resized)
+    def _resized(self, event: Lines.Resized) -> None:
+        if event.sender.id == "timeline":
+            self._show_timeline()
+
     def _show_history(self) -> None:
         if self._history is None:
             return
@@ -398,6 +413,7 @@ class Top(App[None]):
     def _moved(self) -> None:
         if self._tab == "jobs" and self._jobs.near_end and self._status and self._status.hidden.waiting:
             self._source.list_more()
+        self._show_tabs()
         if self._pane_open:
             self._pane.clear()
             self._follow()
@@ -405,14 +421,15 @@ class Top(App[None]):
     @work(group="follow", exclusive=True)
     async def _follow(self) -> None:
         """Show the job under the cursor, and follow its log while it is there."""
-        label = ""
+        label, details, read_at = "", None, 0.0
         while self._pane.display:
             current = self._table.current if self._table else None
             if current is None:
                 self._pane.clear()
                 return
             first, label = current.label != label, current.label
-            details = await self._source.call(self._source.details, label)
+            if first or details is None or (details.ended is None and time.monotonic() > read_at + DETAILS_SECONDS):
+                details, read_at = await self._source.call(self._source.details, label), time.monotonic()
             log = self._log_of(details)
             lines = await self._source.call(self._source.log_lines, log, fresh=first)
             if details is not None:

@@ -42,6 +42,8 @@ TWO_COLUMNS = 100
 TWO_SHORT_COLUMNS = 76
 """... already this one."""
 LEAST_NAME = 16
+OLD_SECONDS = 15.0
+"""Age from which on readings are said to be old."""
 ROOMY = 18
 """Lines of a pane from which on there is room for all facts of a job above its log."""
 Order = Literal["start", "id", "name", "state", "memory", "time"]
@@ -76,7 +78,8 @@ def notices(status: Status, now: float) -> list[Line]:
     engine = status.engine
     found: list[Line] = []
     if not engine.running:
-        seen = "" if engine.seen is None else f"; GPU readings are from {ago_text(engine.seen.timestamp(), now)}"
+        old = engine.seen is not None and now - engine.seen.timestamp() > OLD_SECONDS
+        seen = f"; GPU readings are from {ago_text(engine.seen.timestamp(), now)}" if old and engine.seen else ""
         found.append((Span(f"the engine is stopped{seen}; it starts with the next stoker submit", "odd"),))
     if engine.paused is not None:
         found.append((Span(f"the queue is paused: {printable(marked(engine.paused, 'paused', now))}", "odd"),))

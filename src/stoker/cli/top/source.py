@@ -19,14 +19,14 @@ from stoker.queue.history_view import History, read_history
 from stoker.queue.job_view import JobDetails, read_jobs
 from stoker.queue.samples import GpuSamples, read_samples
 from stoker.queue.timeline import Timeline, read_timeline
-from stoker.store.filters import Filter
+from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.logs import read_tail, size_of
 from stoker.store.paths import Paths
 from stoker.store.queries import Period
 
 LOG_BYTES = 64 * 1024
 """Bytes from the end of a log that are shown."""
-LINES = 200
+LINES = 100
 """Waiting jobs that are read at first, and how many more when the user has scrolled to the last."""
 MOST_LINES = 5000
 CURVE_SECONDS = 3600.0
@@ -38,11 +38,11 @@ Value = TypeVar("Value")
 class Source:
     """Reads the queue. SQLite connections belong to a thread, so all reading is done in one."""
 
-    def __init__(self, paths: Paths, sim: str | None) -> None:
+    def __init__(self, paths: Paths, sim: str | None, chosen: Filter = NO_FILTER) -> None:
         self.paths = paths
         self.sim = sim
         self._thread = ThreadPoolExecutor(1, "stoker-top")
-        self._feed = Feed(paths, simulated=bool(sim), lines=LINES)
+        self._feed = Feed(paths, simulated=bool(sim), lines=LINES, chosen=chosen)
         self._log = ("", -1)
 
     async def call(

@@ -62,6 +62,13 @@ class Lines(Widget):
             super().__init__()
             self.sender, self.x, self.y = sender, x, y
 
+    class Resized(Message):
+        """There is more room, or less."""
+
+        def __init__(self, sender: Lines) -> None:
+            super().__init__()
+            self.sender = sender
+
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self._lines: Sequence[Line] = []
@@ -78,6 +85,9 @@ class Lines(Widget):
 
     def render_line(self, y: int) -> Strip:
         return strip_of(self._lines[y] if y < len(self._lines) else EMPTY, self.size.width)
+
+    def on_resize(self) -> None:
+        self.post_message(self.Resized(self))
 
     def on_click(self, event: events.Click) -> None:
         self.post_message(self.Clicked(self, event.x, event.y))
@@ -131,6 +141,11 @@ class JobTable(Widget, Generic[Item], can_focus=True):
     @property
     def current(self) -> Item | None:
         return self.items[self._cursor] if self._cursor < len(self.items) else None
+
+    @property
+    def place(self) -> int:
+        """Which of the items the cursor is on, from 0."""
+        return self._cursor
 
     @property
     def near_end(self) -> bool:

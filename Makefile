@@ -57,6 +57,7 @@ check: $(PAGE)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python web/build_page.py --fetch --test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # FAULTS takes more options: --list shows the faults, '--only kill-engine --rounds 5' does one of them.
@@ -70,7 +71,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-BENCHES ?= dispatch submit submit_busy waiting idle long_list packing python_calls gpu_task small keystrokes
+BENCHES ?= dispatch submit submit_busy waiting idle long_list packing python_calls gpu_task small keystrokes web
 bench: $(STAMP)
 	$(BIN)/python -m compileall -q src
 	@for script in $(BENCHES); do echo; echo "== bench/$$script.py"; $(BIN)/python bench/$$script.py || exit; done

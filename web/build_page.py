@@ -77,36 +77,51 @@ def build() -> None:
     """Build the page, unless it is fresh."""
     if is_fresh():
         return
+    _npm_run("build")
+    if not INDEX.is_file():
+        raise CannotBuild(f"the build wrote no {INDEX.name}")
+
+
+def test() -> None:
+    """Check the types and run the tests of the page."""
+    _npm_run("test")
+
+
+def _npm_run(script: str) -> None:
     commands = node_on_path() or node_of_package()
     if commands is None:
         raise CannotBuild(f"node {'.'.join(map(str, LEAST))} or newer and npm are not on PATH")
     (node,), npm = commands
     path = f"{Path(node).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    environment = {**os.environ, "PATH": path, "NODE_ENV": "development"}
+    environment = {**os.environ, "PATH": path, "NODE_ENV": "production"}  # else the page contains checks for developers
     installed, wanted = WEB / "node_modules/.package-lock.json", WEB / "package-lock.json"
     if not installed.is_file() or installed.stat().st_mtime < wanted.stat().st_mtime:
-        _run([*npm, "ci", "--no-audit", "--no-fund"], environment)
-    _run([*npm, "run", "build"], environment)
-    if not INDEX.is_file():
-        raise CannotBuild(f"the build wrote no {INDEX.name}")
+        _run([*npm, "ci", "--include=dev", "--no-audit", "--no-fund"], environment)
+    _run([*npm, "run", script], environment)
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:
     try:
         # What npm prints belongs to the log of the build; standard output is for the caller.
         subprocess.run(command, check=True, cwd=WEB, env=environment, stdout=sys.stderr, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CannotBuild(f"{' '.join(command[-2:])} failed: {error}") from error
+    except subprocess.CalledProcessError as error:
+        raise CannotBuild(f"npm ended with code {error.returncode}; its messages are above") from error
+    except OSError as error:
+        raise CannotBuild(f"{command[0]} cannot be run: {error.strerror}") from error
 
 
 def main() -> int:
-    """`--fetch` installs the package with node where there is none."""
-    if "--fetch" in sys.argv and needs_node() and node_of_package() is None:
+    """`--fetch` installs the package with node where there is none; `--test` also tests the page."""
+    wants_test = "--test" in sys.argv
+    missing = node_on_path() is None and node_of_package() is None
+    if "--fetch" in sys.argv and missing and (wants_test or needs_node()):
         subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", REQUIREMENT], check=True)
     try:
         build()
+        if wants_test:
+            test()
     except CannotBuild as error:
-        print(f"the page cannot be built: {error}", file=sys.stderr)
+        print(f"the page cannot be built or tested: {error}", file=sys.stderr)
         return 1
     os.utime(INDEX)
     return 0

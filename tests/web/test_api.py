@@ -68,7 +68,7 @@ def refusal(client: Browser, path: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("path", SHAPES)
 def test_shapes(client: Browser, queue: PastQueue, tmp_path: Path, path: str) -> None:
-    """Every answer has the type whose schema is in docs/schema; names stay text in JSON, which no browser takes for HTML."""
+    """Answers have the types whose schemas are in docs/schema; names stay text in JSON."""
     log = tmp_path / "1.log"
     log.write_text(f"{HOSTILE}\n")
     queue.ran(HOSTILE, "0", -60, -30, code=1, log=str(log), group=HOSTILE)

@@ -63,11 +63,11 @@ export async function getJob(label: string): Promise<JobDetails> {
   return job;
 }
 
-export function getLog(label: string, query: { attempt?: number; offset: number; limit: number }): Promise<LogPart> {
+export function getLog(label: string, query: { attempt: number; stream: string; offset: number; limit: number }): Promise<LogPart> {
   return call(`jobs/${encodeURIComponent(label)}/log`, query);
 }
 
-export function postAction(action: ActionName, jobs: string[], value?: number): Promise<{ results: ActionResult[] }> {
+export function postAction(action: ActionName, jobs: string[], value?: number): Promise<{ jobs: ActionResult[] }> {
   const body = JSON.stringify(value === undefined ? { action, jobs } : { action, jobs, value });
   return call("actions", {}, { method: "POST", headers: { "Content-Type": "application/json" }, body });
 }

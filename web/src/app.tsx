@@ -8,8 +8,8 @@ import { ago, clock, moment } from "./format";
 import { type Keys, useKeys } from "./keys";
 import { Confirm, Toast } from "./parts/confirm";
 import { Empty } from "./parts/placeholder";
-import { go, hashOf, route } from "./router";
-import { connection, now, session, status } from "./state";
+import { back, go, hashOf, route } from "./router";
+import { connection, now, session, status, trouble } from "./state";
 import { choice, nextTheme } from "./theme";
 import { History } from "./views/history";
 import { JobView } from "./views/job";
@@ -67,7 +67,7 @@ function globalKeys(): Keys {
       helpShown.value = true;
     },
     Escape: () => {
-      if (route.value.view === "job") history.back();
+      if (route.value.view === "job") back(hashOf("jobs"));
     },
   };
 }
@@ -154,6 +154,7 @@ function Banners(): JSX.Element {
         </p>
       ) : null}
       {engine?.paused ? <p class="banner held"><b>The queue is paused{engine.paused.note ? ` (${engine.paused.note})` : ""}.</b> <code>stoker resume --queue</code></p> : null}
+      {trouble.value ? <p class="banner bad"><b>The queue cannot be read:</b> {trouble.value}</p> : null}
       {engine?.trouble ? <p class="banner bad">{engine.trouble}</p> : null}
       {engine?.silence ? <p class="banner held">{engine.silence}</p> : null}
     </div>

@@ -10,7 +10,7 @@ export interface Loaded<T> {
   /** Whether nothing is known yet, not even old data. */
   loading: boolean;
   /** Replace the data by a newer version of it. */
-  set: (data: T) => void;
+  update: (change: (data: T) => T) => void;
   /** Read again soon; many calls make one request. */
   again: () => void;
 }
@@ -61,7 +61,7 @@ export function useLoaded<T>(key: string, read: () => Promise<T>, restMs = 1000,
     data,
     error: state.key === key ? state.error : null,
     loading: data === null && state.error === null,
-    set: (value) => setState({ key, data: value, error: null }),
+    update: (change) => setState((old) => (old.data === null ? old : { ...old, data: change(old.data) })),
     again: again.current,
   };
 }

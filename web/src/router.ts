@@ -34,12 +34,22 @@ export const jobHash = (label: string): string => hashOf("job", label);
 
 export const route = signal<Route>(parseRoute(typeof location === "undefined" ? "" : location.hash));
 
+/** Whether this page was on another view before. */
+let visited = false;
+
 export function watchRoute(): void {
   addEventListener("hashchange", () => {
     const before = route.value;
+    visited = true;
     route.value = parseRoute(location.hash);
     if (before.view !== route.value.view || before.argument !== route.value.argument) scrollTo(0, 0);
   });
+}
+
+/** The view before this one; without one, the fallback. */
+export function back(fallback: string): void {
+  if (visited) history.back();
+  else go(fallback);
 }
 
 export function go(hash: string): void {

@@ -1,6 +1,7 @@
 /** What the page knows of the server: the status, the connection, and what changes. */
 
 import { batch, signal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
 
 import { ApiError, address, getSession, getStatus } from "./api";
 import { mergeStatus } from "./changes";
@@ -13,8 +14,9 @@ export type Connection = "connecting" | "live" | "lost" | "refused";
 export const status = signal<Status | null>(null);
 export const session = signal<Session | null>(null);
 export const connection = signal<Connection>("connecting");
-/** The newest changes; views merge them into what they show. */
-export const latest = signal<Changes>({});
+const latest = signal<Changes | null>(null);
+/** Why the server cannot read the queue. */
+export const trouble = signal("");
 /** Counts the times at which everything must be read again: after a connection was lost. */
 export const generation = signal(0);
 /** The time of the server in milliseconds; it advances every second. */
@@ -45,7 +47,7 @@ export function start(): void {
   void connect();
 }
 
-/** Read everything, then listen to changes. Changes that come meanwhile are merged into newer data, which does no harm. */
+/** Read the status for the first picture, then listen. At each `hello` of the server everything is read again. */
 async function connect(): Promise<void> {
   retry = undefined;
   try {
@@ -67,31 +69,56 @@ function listen(): void {
   const stream = new EventSource(address("events"));
   source = stream;
   heard = Date.now();
-  stream.addEventListener("open", () => {
-    heard = Date.now();
-    attempts = 0;
-    batch(() => {
-      if (connection.value !== "connecting") generation.value++;
-      connection.value = "live";
-    });
-  });
+  stream.addEventListener("hello", () => void welcome());
   stream.addEventListener("changes", (event) => take(JSON.parse((event as MessageEvent<string>).data) as Changes));
-  stream.addEventListener("engine", () => void refresh());
+  stream.addEventListener("trouble", (event) => complain((event as MessageEvent<string>).data));
   stream.addEventListener("error", () => {
     if (source === stream) lose(null);
+  });
+}
+
+async function welcome(): Promise<void> {
+  heard = Date.now();
+  attempts = 0;
+  await refresh();
+  batch(() => {
+    trouble.value = "";
+    connection.value = "live";
+    generation.value++;
+  });
+}
+
+function complain(data: string): void {
+  heard = Date.now();
+  const { error } = JSON.parse(data) as { error: { message: string; hint: string } };
+  batch(() => {
+    trouble.value = error.hint ? `${error.message}; ${error.hint}` : error.message;
+    connection.value = "live";
   });
 }
 
 function take(changes: Changes): void {
   heard = Date.now();
   batch(() => {
-    if (changes.at) setClock(changes.at);
+    setClock(changes.at);
     if (status.value) status.value = mergeStatus(status.value, changes);
     latest.value = changes;
   });
 }
 
-/** Read the status again: after the engine started or stopped, and after an action. */
+/** Calls a view at each change from now on. */
+export function useChanges(handle: (changes: Changes) => void): void {
+  const current = useRef(handle);
+  current.current = handle;
+  useEffect(() => {
+    const known = latest.peek();
+    return latest.subscribe((changes) => {
+      if (changes && changes !== known) current.current(changes);
+    });
+  }, []);
+}
+
+/** Read the status again. */
 export async function refresh(): Promise<void> {
   try {
     const fresh = await getStatus();

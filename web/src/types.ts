@@ -103,8 +103,7 @@ export interface Job {
   interrupted: boolean;
   place: number | null;
   expected_seconds: number | null;
-  /** Only of jobs that are over. */
-  ended?: string | null;
+  ended: string | null;
 }
 
 export interface Counts {
@@ -187,7 +186,6 @@ export interface JobDetails extends Job {
   begin: string | null;
   retries: number;
   commit: string;
-  ended: string | null;
   exit_code: number | null;
   signal: number | null;
   note: string;
@@ -210,17 +208,29 @@ export interface LogPart {
   offset: number;
   next: number;
   size: number;
+  stream: string;
+  /** `out`, and `err` if errors have a file of their own. */
+  streams: string[];
   ended: boolean;
 }
 
+/** What changed since the last look. Fields from `engine` on are as they are now, changed or not. */
 export interface Changes {
-  at?: string;
-  today?: Record<string, number>;
-  expected_empty?: string | null;
-  jobs?: Job[];
-  gone?: string[];
-  counts?: Counts;
-  devices?: Device[];
+  at: string;
+  jobs: Job[];
+  gone: string[];
+  devices: Device[];
+  /** Labels of all jobs with new events, also of those that the status does not list. */
+  changed: string[];
+  /** Whether further jobs changed, which are not named. */
+  more: boolean;
+  engine: Engine;
+  counts: Counts;
+  hidden: Counts;
+  today: Record<string, number>;
+  expected_empty: string | null;
+  notes: string[];
+  failures: FailedJob[];
 }
 
 export type ActionName = "cancel" | "retry" | "hold" | "release" | "priority";
@@ -385,7 +395,11 @@ export interface History {
 
 /** Curves of one job. Times in seconds since 1970. */
 export interface Series {
-  memory: [number, number | null, number | null][];
+  at: string;
+  limit_bytes: number | null;
+  attempts: { attempt: number; reserved_bytes: number | null; memory: [number, number][] }[];
   progress: [number, number][];
   metrics: Record<string, [number, number][]>;
+  /** Whether the first number of a metric's points is a step, and not a time. */
+  steps: boolean;
 }

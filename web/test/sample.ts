@@ -10,7 +10,7 @@ export function job(label: string, more: Partial<Job> = {}): Job {
     gpus: 1, devices: ["0"], vram_bytes: 8 * GIB, used_bytes: null, submitted: "2026-11-17T12:00:00Z", started: "2026-11-17T12:00:10Z", seconds: 10,
     limit_seconds: null, expected_start: null, expected_end: null, why: "", run: "", hook: false, vram_mode: "size", reserved_bytes: 8 * GIB,
     held_bytes: null, peak_vram_bytes: null, utilisation_percent: null, speed: null, last_seen: null, title: `title ${label}`, progress: null,
-    interrupted: false, place: null, expected_seconds: null, ...more,
+    interrupted: false, place: null, expected_seconds: null, ended: null, ...more,
   };
 }
 
@@ -31,7 +31,10 @@ export function status(jobs: Job[], devices: Device[] = []): Status {
   };
 }
 
-export const noChanges: Changes = {};
+export function changes(more: Partial<Changes> = {}): Changes {
+  const { engine, counts, hidden, today, expected_empty, notes, failures } = status([]);
+  return { at: "2026-11-17T12:00:30Z", jobs: [], gone: [], devices: [], changed: [], more: false, engine, counts, hidden, today, expected_empty, notes, failures, ...more };
+}
 
 export function bar(label: string, more: Partial<Bar> = {}): Bar {
   return {

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 
 import { heat, mixed } from "../src/charts/palette";
-import { isFailure, memoryRuns, pieces, placeInBand, usedPart } from "../src/charts/timeline";
+import { edgesOf, isFailure, memoryRuns, pieces, placeInBand, usedPart } from "../src/charts/timeline";
 import { zoomedWindow } from "../src/charts/window";
 import { GIB, bar, lane, timeline } from "./sample";
 
@@ -47,6 +47,14 @@ test("bars that share a GPU are stacked without overlap, inside the band and abo
 
 test("unknown memory interrupts the curve", () => {
   expect(memoryRuns([1, 2, null, 4], 4, 0, 10)).toEqual([[[0, 0.25], [10, 0.25], [10, 0.5], [20, 0.5]], [[30, 1], [40, 1]]]);
+});
+
+describe("the axis", () => {
+  test("begins where something is known", () => {
+    expect(edgesOf(timeline([lane([bar("1")])])).from).toBe(Date.parse("2026-11-17T12:00:00Z"));
+    expect(edgesOf(timeline([lane([bar("1", { start: "2026-11-16T12:00:00Z" })])])).from).toBe(Date.parse("2026-11-17T11:00:00Z"));
+  });
+  test("has some minutes of past even if nothing ran", () => expect(edgesOf(timeline([lane([])])).from).toBe(at - 300_000));
 });
 
 describe("the window", () => {

@@ -24,7 +24,7 @@ SHARE = 10
 """... unless a look takes so long that it would need more than this part (1/N) of a core."""
 ASK_SECONDS = 2.0
 """How often the engine is asked for new readings of the GPUs."""
-BEHIND = 64
+BEHIND = 16
 """Events that a browser may be behind; one that reads more slowly is told to load everything again."""
 
 

@@ -83,22 +83,20 @@ def _at_port(port: int) -> socket.socket:
 @contextlib.contextmanager
 def _at_path(path: Path) -> Iterator[socket.socket]:
     """A Unix socket that only this user can connect to; one that a killed server left is replaced."""
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o177)  # before it exists, since others could connect before a chmod
-    try:
-        _remove_left(path)
-        made.bind(str(path))
-    except OSError as error:
-        made.close()
-        raise StokerError(f"cannot listen on {path}: {error.strerror or error}", "give another path") from error
-    finally:
-        os.umask(mask)
-    try:
-        made.listen(BACKLOG)
-        yield made
-    finally:
-        made.close()
-        path.unlink(missing_ok=True)
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as made:
+        mask = os.umask(0o177)  # before it exists, since others could connect before a chmod
+        try:
+            _remove_left(path)
+            made.bind(str(path))
+        except OSError as error:
+            raise StokerError(f"cannot listen on {path}: {error.strerror or error}", "give another path") from error
+        finally:
+            os.umask(mask)
+        try:
+            made.listen(BACKLOG)
+            yield made
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def _remove_left(path: Path) -> None:

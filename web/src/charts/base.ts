@@ -53,6 +53,11 @@ export function timeAxis(palette: Palette, more: Option = {}): Option {
   return { type: "time", ...base, splitLine: { show: false }, ...more, axisLabel: { ...label, formatter: TIME_LABELS } };
 }
 
+/** A power of two with at most four steps up to a limit: memory comes in such sizes. */
+export function niceStep(limit: number): number {
+  return 2 ** Math.ceil(Math.log2(Math.max(limit, 1e-9) / 4));
+}
+
 export const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'Liberation Sans', Arial, sans-serif";
 
 export function common(palette: Palette): Option {

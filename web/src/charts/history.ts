@@ -2,7 +2,7 @@
 
 import { day as dayText, hours, size, span } from "../format";
 import type { JobState, JobUsage, Usage } from "../types";
-import { type Option, axis, common, tip } from "./base";
+import { type Option, axis, common, niceStep, tip } from "./base";
 import { type Colouring, type Palette } from "./palette";
 
 const GRID = { left: 56, right: 18, top: 16, bottom: 44 };
@@ -60,10 +60,10 @@ export function daysOption(usage: Usage, colours: Colouring, palette: Palette): 
         tip(points[0]?.axisValue ?? "", points.filter((point) => point.value > 0).map((point) => [point.seriesName, `${hours(point.value)} GPU-h`])),
     },
     xAxis: { type: "category", data: table.days, ...axis(palette), axisLabel: { ...(axis(palette)["axisLabel"] as object), formatter: (day: string) => dayText(Date.parse(`${day}T12:00:00`)) } },
-    yAxis: { type: "value", ...axis(palette), splitNumber: 4, axisLabel: { ...(axis(palette)["axisLabel"] as object), formatter: (value: number) => `${hours(value)} h` } },
+    yAxis: { type: "value", ...axis(palette), splitNumber: 4, axisLabel: { ...(axis(palette)["axisLabel"] as object), formatter: (value: number) => `${Number(value.toPrecision(3))} h` } },
     series: table.groups.map((group, index) => ({
       type: "bar", stack: "all", name: group === OTHERS ? OTHERS : groupName(group), data: table.hours[index], barMaxWidth: 46,
-      itemStyle: { color: group === OTHERS ? palette.others : group ? colours.of(group, palette.series) : palette.accent, borderColor: palette.surface, borderWidth: 1 },
+      itemStyle: { color: group && group !== OTHERS ? colours.of(group, palette.series) : group ? palette.line : palette.others, borderColor: palette.surface, borderWidth: 1 },
     })),
   };
 }
@@ -88,15 +88,23 @@ function scatterTip(rows: (job: JobUsage) => [string, string][]): (point: { data
   return ({ data: { job } }) => tip(`${job.label} ${job.title}`, [["state", job.state], ["group", job.group], ...rows(job)]);
 }
 
-const LEAST_SECONDS = 0.5;
+const LEAST_SECONDS = 1;
+const MINUTE = 60;
+
+/** The power of 60 seconds (1 s, 1 min, 1 h, 60 h) that is not below a time. */
+export function roundedUp(seconds: number): number {
+  let limit = MINUTE;
+  while (limit < seconds) limit *= MINUTE;
+  return limit;
+}
 
 /** Waiting time against run time on logarithmic axes; on the diagonal a job waited as long as it ran. */
 export function waitingOption(usage: Usage, palette: Palette): Option {
   const jobs = usage.jobs.filter((job) => job.wait_seconds !== null && job.run_seconds !== null);
   const point = (job: JobUsage): [number, number] => [Math.max(LEAST_SECONDS, job.run_seconds ?? 0), Math.max(LEAST_SECONDS, job.wait_seconds ?? 0)];
-  const most = Math.max(60, ...jobs.flatMap(point));
+  const most = roundedUp(Math.max(...jobs.flatMap(point)));
   const logarithmic = (name: string): Option => ({
-    type: "log", ...axis(palette), name, nameLocation: "middle", min: LEAST_SECONDS, max: most * 1.3, splitLine: { show: false },
+    type: "log", logBase: MINUTE, ...axis(palette), name, nameLocation: "middle", min: LEAST_SECONDS, max: most,
     axisLabel: { ...(axis(palette)["axisLabel"] as object), formatter: (value: number) => span(value) },
   });
   return {
@@ -105,7 +113,7 @@ export function waitingOption(usage: Usage, palette: Palette): Option {
     tooltip: { ...(common(palette)["tooltip"] as object), formatter: scatterTip((job) => [["waited", span(job.wait_seconds ?? 0)], ["ran", span(job.run_seconds ?? 0)]]) },
     xAxis: { ...logarithmic("run time"), nameGap: 26 },
     yAxis: { ...logarithmic("waiting time"), nameGap: 42 },
-    series: [...byOutcome(jobs, point, palette), diagonal(LEAST_SECONDS, most * 1.3, "waited as long as it ran", palette)],
+    series: [...byOutcome(jobs, point, palette), diagonal(LEAST_SECONDS, most, "waited as long as it ran", palette)],
   };
 }
 
@@ -116,8 +124,8 @@ export function memoryOption(usage: Usage, palette: Palette): Option {
   const point = (job: JobUsage): [number, number] => [(job.reserved_bytes ?? 0) / gib, (job.peak_vram_bytes ?? 0) / gib];
   const most = Math.max(1, ...jobs.flatMap(point)) * 1.08;
   const linear = (name: string): Option => ({
-    type: "value", ...axis(palette), name, nameLocation: "middle", min: 0, max: most, splitNumber: 4,
-    axisLabel: { ...(axis(palette)["axisLabel"] as object), formatter: (value: number) => `${Number(value.toFixed(1))}G`, showMaxLabel: false },
+    type: "value", ...axis(palette), name, nameLocation: "middle", min: 0, max: most, interval: niceStep(most),
+    axisLabel: { ...(axis(palette)["axisLabel"] as object), formatter: (value: number) => `${Number(value.toFixed(2))}G`, showMaxLabel: false },
   });
   return {
     ...common(palette),

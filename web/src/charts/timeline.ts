@@ -30,6 +30,8 @@ export interface Piece {
   /** The part of the height that was in use, if measured. */
   used: number | null;
   forecast: boolean;
+  /** Where the other piece of the same bar begins: if that one has room for the caption, this one has none. */
+  pastFrom: number | null;
   bar: Bar;
 }
 
@@ -54,11 +56,11 @@ function pastPieces(bar: Bar, lane: Lane, index: number, at: number): Piece[] {
   if (bar.end) return [piece(bar, lane, index, start, moment(bar.end), false)];
   const running = piece(bar, lane, index, start, Math.max(start, at), false);
   const expected = bar.expected_end ? moment(bar.expected_end) : 0;
-  return expected > at ? [running, piece(bar, lane, index, at, expected, true)] : [running];
+  return expected > at ? [running, { ...piece(bar, lane, index, at, expected, true), pastFrom: start }] : [running];
 }
 
 function piece(bar: Bar, lane: Lane, index: number, from: number, until: number, forecast: boolean): Piece {
-  return { lane: index, from, until, bottom: bar.bottom, height: bar.height, used: forecast ? null : usedPart(bar, lane), forecast, bar };
+  return { lane: index, from, until, bottom: bar.bottom, height: bar.height, used: forecast ? null : usedPart(bar, lane), forecast, pastFrom: null, bar };
 }
 
 /** The part of a bar that is filled; a job may use more than was reserved. */
@@ -107,12 +109,13 @@ function drawPiece(one: Piece, colour: string, palette: Palette, params: CustomS
       shape: { ...box, r: 2 },
       style: one.forecast
         ? { fill: colour, opacity: 0.13, stroke: "none" }
-        : { fill: colour, opacity: 0.34 },
+        : { fill: colour, opacity: 0.3 },
     },
   ];
   if (one.forecast) children.push({ type: "rect", shape: { ...box, r: 2 }, style: { fill: "none", stroke: colour, lineWidth: 1, lineDash: [3, 3], opacity: 0.7 } });
   else children.push(...filled(one, box, colour, palette));
-  if (width > LEAST_TEXT_WIDTH && box.height > LINE_HEIGHT - 2) children.push(caption(one, box, palette));
+  const captioned = one.pastFrom !== null && x - Math.max((params.coordSys as unknown as Rectangle).x, api.coord([one.pastFrom, one.lane])[0] ?? 0) > LEAST_TEXT_WIDTH;
+  if (!captioned && width > LEAST_TEXT_WIDTH && box.height > LINE_HEIGHT - 2) children.push(caption(one, box, palette));
   return { type: "group", children } as CustomSeriesRenderItemReturn;
 }
 
@@ -120,7 +123,7 @@ function filled(one: Piece, box: Rectangle, colour: string, palette: Palette): o
   const part = one.used ?? 0;
   const height = box.height * part;
   const shapes: object[] = [];
-  if (height >= 1) shapes.push({ type: "rect", shape: { x: box.x, y: box.y + box.height - height, width: box.width, height, r: 2 }, style: { fill: colour, opacity: 0.85 } });
+  if (height >= 1) shapes.push({ type: "rect", shape: { x: box.x, y: box.y + box.height - height, width: box.width, height, r: 2 }, style: { fill: colour, opacity: 0.75 } });
   if (isFailure(one.bar)) {
     const width = Math.min(4, box.width);
     shapes.push({ type: "rect", shape: { x: box.x + box.width - width, y: box.y, width, height: box.height }, style: { fill: palette.bad } });
@@ -138,12 +141,12 @@ function caption(one: Piece, box: Rectangle, palette: Palette): object {
       text: `${mark}${one.bar.label} ${one.bar.title}`,
       x: box.x + 5, y: box.y + Math.min(box.height, LINE_HEIGHT + 2) / 2,
       width: box.width - 10, overflow: "truncate", ellipsis: "…",
-      fontSize: 11, verticalAlign: "middle", fill: palette.text, opacity: one.forecast ? 0.75 : 1,
+      fontSize: 11, verticalAlign: "middle", fill: palette.text, stroke: `${palette.surface}a0`, lineWidth: one.forecast ? 0 : 2.5, opacity: one.forecast ? 0.8 : 1,
     },
   };
 }
 
-function drawLane(lane: number, limit: string, palette: Palette, params: CustomSeriesRenderItemParams, api: CustomSeriesRenderItemAPI): CustomSeriesRenderItemReturn {
+function drawLane(lane: number, palette: Palette, params: CustomSeriesRenderItemParams, api: CustomSeriesRenderItemAPI): CustomSeriesRenderItemReturn {
   const area = params.coordSys as unknown as Rectangle;
   const place = band(api, lane);
   const { y, height } = placeInBand(0, 1, place.top, place.height);
@@ -153,7 +156,6 @@ function drawLane(lane: number, limit: string, palette: Palette, params: CustomS
     children: [
       { type: "rect", shape: { x: area.x, y, width: area.width, height }, style: { fill: palette.lane } },
       { type: "line", shape: { x1: area.x, x2: area.x + area.width, y1: y, y2: y }, style: { stroke: palette.faint, lineWidth: 1, lineDash: [2, 3], opacity: 0.6 } },
-      { type: "text", style: { text: limit, x: area.x + area.width - 4, y: y + 3, align: "right", verticalAlign: "top", fontSize: 10, fill: palette.faint } },
     ],
   } as CustomSeriesRenderItemReturn;
 }
@@ -209,6 +211,21 @@ function barTip(bar: Bar, lane: Lane, forecast: boolean, at: number): HTMLElemen
   ]);
 }
 
+const LEAST_PAST_MS = 5 * 60_000;
+
+/** What the axis shows: the period, without the time before anything is known. */
+export function edgesOf(timeline: Timeline): Window {
+  const at = moment(timeline.at);
+  const step = timeline.samples_step_seconds * 1000;
+  const starts = timeline.lanes.flatMap((lane) => {
+    const place = lane.samples.utilisation_percent.findIndex((value) => value !== null);
+    const sampled = place < 0 ? [] : [moment(timeline.samples_start) + place * step];
+    return [...sampled, ...lane.bars.map((bar) => moment(bar.start))];
+  });
+  const known = Math.min(at - LEAST_PAST_MS, ...starts);
+  return { from: Math.max(moment(timeline.since), known), until: Math.max(moment(timeline.until), at + (at - known) * 0.03) };
+}
+
 export interface TimelineOptions {
   timeline: Timeline;
   palette: Palette;
@@ -221,6 +238,7 @@ export function timelineOption({ timeline, palette, colour, narrow, window }: Ti
   const { lanes } = timeline;
   const at = moment(timeline.at);
   const drawn = pieces(timeline);
+  const edges = edgesOf(timeline);
   const start = moment(timeline.samples_start);
   const step = timeline.samples_step_seconds * 1000;
   const cells = lanes.flatMap((lane, index) =>
@@ -231,14 +249,14 @@ export function timelineOption({ timeline, palette, colour, narrow, window }: Ti
   return {
     ...common(palette),
     grid: { left, right: narrow ? 8 : 14, top: TOP, bottom: BOTTOM },
-    xAxis: timeAxis(palette, { min: moment(timeline.since), max: moment(timeline.until) }),
+    xAxis: timeAxis(palette, { min: edges.from, max: edges.until }),
     yAxis: {
       type: "category", inverse: true, data: lanes.map((lane) => lane.id), axisLine: { show: false }, axisTick: { show: false },
       axisLabel: {
         color: palette.text, fontSize: 12, margin: narrow ? 6 : 10,
         formatter: (_: string, index: number) => {
           const lane = lanes[index];
-          return lane ? (narrow ? lane.label : `{name|GPU ${lane.label}}\n{model|${lane.model}}`) : "";
+          return lane ? (narrow ? lane.label : `{name|GPU ${lane.label}}\n{model|${lane.model}}\n{model|${lane.memory_bytes ? `of ${size(lane.memory_bytes)}` : ""}}`) : "";
         },
         rich: { name: { fontWeight: 600, fontSize: 12, lineHeight: 16 }, model: { color: palette.faint, fontSize: 10, lineHeight: 14 } },
         width: left - 10, overflow: "truncate",
@@ -257,7 +275,7 @@ export function timelineOption({ timeline, palette, colour, narrow, window }: Ti
     series: [
       {
         type: "custom", silent: true, clip: true, z: 1, data: lanes.map((_, index) => [at, index]),
-        renderItem: (params: CustomSeriesRenderItemParams, api: CustomSeriesRenderItemAPI) => drawLane(params.dataIndex, size(lanes[params.dataIndex]?.memory_bytes ?? null), palette, params, api),
+        renderItem: (params: CustomSeriesRenderItemParams, api: CustomSeriesRenderItemAPI) => drawLane(params.dataIndex, palette, params, api),
       },
       {
         type: "custom", clip: true, z: 2, data: cells, encode: { x: [1, 2], y: 0 },

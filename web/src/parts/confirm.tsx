@@ -81,8 +81,8 @@ function Dialog({ action, targets }: Question): JSX.Element {
     setBusy(true);
     try {
       const labels = targets.map((target) => target.label);
-      const { results } = await postAction(action, labels, action === "priority" ? value : undefined);
-      notice.value = summary(action, results);
+      const report = await postAction(action, labels, action === "priority" ? value : undefined);
+      notice.value = summary(action, report.jobs);
       close();
       void refresh();
     } catch (error) {

@@ -12,9 +12,11 @@ import { connection } from "../state";
 import type { LogPart } from "../types";
 
 const FIRST_BYTES = 64 * 1024;
+const HEAD_BYTES = 16 * 1024;
 const MORE_BYTES = 256 * 1024;
 const MOST_LINES = 5000;
 const POLL_MS = 1000;
+const STREAMS: Record<string, string> = { out: "Output", err: "Errors" };
 
 interface Props {
   label: string;
@@ -30,6 +32,7 @@ interface Shown {
   from: number;
   next: number;
   size: number;
+  streams: string[];
 }
 
 /** Text from a place inside a file begins in the middle of a line; that line is left out. */
@@ -47,7 +50,7 @@ function started(part: LogPart): Shown {
   const { text, from } = wholeLines(part);
   const reader = new LogReader();
   reader.feed(text);
-  return { reader, from, next: part.next, size: part.size };
+  return { reader, from, next: part.next, size: part.size, streams: part.streams };
 }
 
 export function LogView({ label, attempt, live, found }: Props): JSX.Element {
@@ -56,14 +59,17 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
   const [version, setVersion] = useState(0);
   const [follow, setFollow] = useState(true);
   const [search, setSearch] = useState("");
+  const [stream, setStream] = useState("out");
   const [wrap, setWrap] = useState(true);
   const [match, setMatch] = useState(0);
+  const [head, setHead] = useState<string[] | null>(null);
   const box = useRef<HTMLDivElement>(null);
 
+  const get = (offset: number, limit: number): Promise<LogPart> => getLog(label, { attempt, stream, offset, limit });
   const read = async (known: Shown | null): Promise<Shown> => {
-    if (!known) return started(await getLog(label, { attempt, offset: -FIRST_BYTES, limit: FIRST_BYTES }));
-    const part = await getLog(label, { attempt, offset: known.next, limit: MORE_BYTES });
-    if (part.size < known.next) return started(await getLog(label, { attempt, offset: -FIRST_BYTES, limit: FIRST_BYTES })); // truncated by the program
+    if (!known) return started(await get(-FIRST_BYTES, FIRST_BYTES));
+    const part = await get(known.next, MORE_BYTES);
+    if (part.offset < known.next) return started(part); // the program wrote the file anew
     if (part.text) known.reader.feed(part.text);
     return { ...known, next: part.next, size: part.size };
   };
@@ -96,13 +102,20 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
       closed = true;
       clearTimeout(timer);
     };
-  }, [label, attempt, live, connection.value === "live"]);
+  }, [label, attempt, stream, live, connection.value === "live"]);
 
   const lines = shown?.reader.lines ?? [];
   useEffect(() => {
     if (follow && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [version, follow, wrap]);
-  useEffect(() => found(trackers(lines.map(plain))), [version]);
+  // Trackers print their address at the start, which is not shown if the log is long.
+  useEffect(() => {
+    if (shown && shown.from > 0 && head === null) {
+      setHead([]);
+      get(0, HEAD_BYTES).then((part) => setHead(started(part).reader.lines.map(plain)), () => undefined);
+    }
+    found(trackers([...(head ?? []), ...lines.map(plain)]));
+  }, [version, head]);
 
   const matches = useMemo(() => {
     const wanted = search.toLowerCase();
@@ -123,7 +136,7 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
   const earlier = async (): Promise<void> => {
     if (!shown) return;
     const from = Math.max(0, shown.from - MORE_BYTES);
-    const part = await getLog(label, { attempt, offset: from, limit: shown.from - from });
+    const part = await get(from, shown.from - from);
     const before = started(part);
     const reader = new LogReader();
     reader.feed(wholeLines(part).text);
@@ -145,6 +158,11 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
       <div class="log-tools">
         <h2>Log</h2>
         <span class="faint">{shown ? size(shown.size) : ""}</span>
+        {shown && shown.streams.length > 1
+          ? shown.streams.map((name) => (
+              <button key={name} type="button" class="chip" aria-pressed={name === stream} onClick={() => setStream(name)}>{STREAMS[name] ?? name}</button>
+            ))
+          : null}
         <input
           type="search" placeholder="Search the log  ( / )" aria-label="search the log" value={search}
           onInput={(event) => setSearch(event.currentTarget.value)}

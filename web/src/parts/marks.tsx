@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 
-import { isActive } from "../changes";
+import { isActive, isOver } from "../changes";
 import { percent, size, sizeOf } from "../format";
 import type { Device, Job, JobState } from "../types";
 
@@ -42,11 +42,12 @@ export function Progress({ part, label = "progress" }: { part: number; label?: s
   );
 }
 
-/** What a job holds of its reservation; what will be reserved for one that waits. */
+/** What a job holds of its reservation, or held at most; what will be reserved for one that waits. */
 export function jobMemory(job: Job): string {
   if (!job.gpus) return "–";
   const used = job.held_bytes ?? job.used_bytes;
   if (isActive(job) && used !== null) return job.reserved_bytes === null ? size(used) : sizeOf(used, job.reserved_bytes);
+  if (isOver(job) && job.peak_vram_bytes !== null) return job.reserved_bytes === null ? size(job.peak_vram_bytes) : sizeOf(job.peak_vram_bytes, job.reserved_bytes);
   if (job.reserved_bytes !== null) return size(job.reserved_bytes);
   return job.vram_mode === "auto" ? "auto" : "all";
 }

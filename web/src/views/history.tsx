@@ -2,10 +2,10 @@
 
 import type { EChartsType } from "echarts/core";
 import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 
 import { getHistory, getUsage } from "../api";
-import { daysOption, groupName, memoryOption, waitingOption } from "../charts/history";
+import { OTHERS, daysOption, daysTable, groupName, memoryOption, waitingOption } from "../charts/history";
 import { groupColours } from "../charts/palette";
 import { ago, count, duration, hours, moment, size, span } from "../format";
 import { useLoaded } from "../load";
@@ -13,7 +13,7 @@ import { Chart } from "../parts/chart";
 import { StateMark, toneOf } from "../parts/marks";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { adjust, go, hashOf, jobHash, route } from "../router";
-import { latest, now } from "../state";
+import { now, useChanges } from "../state";
 import type { JobState, PastJob, Usage, UserLine } from "../types";
 
 const PERIODS = ["1d", "7d", "30d", "90d"];
@@ -28,15 +28,11 @@ export function History(): JSX.Element {
   const page = Math.max(1, Number(query.get("page") ?? 1) || 1);
   const usage = useLoaded(`usage ${since}`, () => getUsage({ since }), USAGE_REST_MS);
   const past = useLoaded(`history ${since} ${search} ${page}`, () => getHistory({ since, search, page }), 2000);
-  useEffect(
-    () =>
-      latest.subscribe((changes) => {
-        if (!changes.gone?.length) return;
-        usage.again();
-        past.again();
-      }),
-    [],
-  );
+  useChanges((changes) => {
+    if (!changes.changed.length) return;
+    usage.again();
+    past.again();
+  });
   const change = (next: { since?: string; search?: string; page?: number }): void => {
     const { page: turned = 1, ...rest } = next;
     adjust({ since, search, ...rest, page: turned > 1 ? String(turned) : "" });
@@ -76,6 +72,11 @@ function openJob(chart: EChartsType): void {
   });
 }
 
+function swatchOf(group: string): string {
+  if (group === OTHERS) return "rest";
+  return group ? `series-${groupColours.place(group) % 8}` : "others";
+}
+
 function Charts({ usage }: { usage: Usage }): JSX.Element {
   const measured = usage.jobs.some((job) => job.peak_vram_bytes !== null && job.reserved_bytes !== null);
   const ran = usage.jobs.some((job) => job.run_seconds !== null);
@@ -84,7 +85,14 @@ function Charts({ usage }: { usage: Usage }): JSX.Element {
       <figure class="card wide">
         <figcaption>GPU-hours per day and group</figcaption>
         {usage.days.length ? (
-          <Chart label="GPU-hours per day and group" height={CHART_HEIGHT} version={usage} build={(palette) => daysOption(usage, groupColours, palette)} />
+          <>
+            <Chart label="GPU-hours per day and group" height={CHART_HEIGHT} version={usage} build={(palette) => daysOption(usage, groupColours, palette)} />
+            <div class="legend">
+              {daysTable(usage).groups.map((group) => (
+                <span key={group} class="entry"><i class={`swatch ${swatchOf(group)}`} />{group === OTHERS ? OTHERS : groupName(group)}</span>
+              ))}
+            </div>
+          </>
         ) : (
           <Empty title="No job used a GPU in this period." />
         )}

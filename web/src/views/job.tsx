@@ -1,11 +1,10 @@
 /** One job: what it is, what it did, its curves and its log. */
 
 import type { ComponentChildren, JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 
 import { getJob, getSeries } from "../api";
 import { isActive, isOver, isWaiting } from "../changes";
-import { groupColours } from "../charts/palette";
 import { memoryOption, metricOption, progressOption } from "../charts/job";
 import { ago, clock, count, duration, moment, size } from "../format";
 import { useKeys } from "../keys";
@@ -18,52 +17,58 @@ import { LogView } from "../parts/log_view";
 import { Progress, StateMark, jobMemory } from "../parts/marks";
 import { Loading, Problem } from "../parts/placeholder";
 import { hashOf } from "../router";
-import { latest, now, session, status } from "../state";
+import { now, session, useChanges } from "../state";
 import type { ActionName, Attempt, JobDetails, Series } from "../types";
 
 const CURVE_HEIGHT = 170;
 const SERIES_REST_MS = 3000;
+const MOST_POINTS = 2000;
 
 export function JobView({ label }: { label: string }): JSX.Element {
   const loaded = useLoaded(`job ${label}`, () => getJob(label), 1000);
   const series = useLoaded(`series ${label}`, () => getSeries(label), SERIES_REST_MS);
   const [chosen, setChosen] = useState<number | null>(null);
   const [links, setLinks] = useState<Link[]>([]);
-  useEffect(
-    () =>
-      latest.subscribe((changes) => {
-        if (!changes.jobs?.some((job) => job.label === label) && !changes.gone?.includes(label)) return;
-        loaded.again();
-        series.again();
-      }),
-    [label],
-  );
+  const live = useRef<[number, number][]>([]);
+  useChanges((changes) => {
+    const line = changes.jobs.find((job) => job.label === label);
+    if (line && line.held_bytes !== null) live.current = [...live.current.slice(-MOST_POINTS), [moment(changes.at) / 1000, line.held_bytes]];
+    if (!line && !changes.changed.includes(label) && !changes.gone.includes(label)) return;
+    loaded.again();
+    series.again();
+  });
   const job = loaded.data;
   useJobKeys(job);
   if (!job) return loaded.error ? <Problem error={loaded.error} /> : <Loading lines={12} />;
-  const attempt = chosen ?? job.attempts.at(-1)?.number ?? null;
-  const live = isActive(job) && attempt === job.attempts.at(-1)?.number;
+  const runs = runsOf(job);
+  const run = chosen ?? runs.length;
+  const running = isActive(job) && run === runs.length;
   return (
     <article class="job">
       <Head job={job} />
       <div class="job-columns">
         <div class="side">
           <Facts job={job} links={links} />
-          <Attempts job={job} chosen={attempt} choose={setChosen} />
+          <Attempts job={job} chosen={run} choose={setChosen} />
           <Events job={job} />
           <Environment job={job} />
         </div>
         <div class="main">
-          <Curves job={job} series={series.data} />
-          {attempt === null ? (
+          <Curves job={job} series={series.data} attempt={runs[run - 1]?.number ?? 0} live={running ? live.current : []} />
+          {run === 0 ? (
             <section class="card log"><div class="log-tools"><h2>Log</h2></div><p class="faint pad">The job has not started yet.</p></section>
           ) : (
-            <LogView key={`${label} ${attempt}`} label={label} attempt={attempt} live={live} found={setLinks} />
+            <LogView key={`${label} ${run}`} label={label} attempt={run} live={running} found={setLinks} />
           )}
         </div>
       </div>
     </article>
   );
+}
+
+/** The attempts that ran. One that was returned before its start has no log of its own. */
+function runsOf(job: JobDetails): Attempt[] {
+  return job.attempts.filter((attempt) => attempt.why !== "returned");
 }
 
 function askAbout(job: JobDetails, action: ActionName): void {
@@ -150,26 +155,27 @@ function Facts({ job, links }: { job: JobDetails; links: Link[] }): JSX.Element 
 }
 
 function attemptEnd(attempt: Attempt): string {
-  if (attempt.ended === null && !attempt.why) return "runs";
+  if (attempt.ended === null && !attempt.why) return "running";
   return [attempt.why === "exited" ? "" : attempt.why, exitText(attempt)].filter(Boolean).join(", ");
 }
 
-function Attempts({ job, chosen, choose }: { job: JobDetails; chosen: number | null; choose: (number: number) => void }): JSX.Element | null {
-  if (!job.attempts.length) return null;
+function Attempts({ job, chosen, choose }: { job: JobDetails; chosen: number; choose: (run: number) => void }): JSX.Element | null {
+  const runs = runsOf(job);
+  if (!runs.length) return null;
   return (
     <section class="card">
-      <h2>{job.attempts.length === 1 ? "Attempt" : "Attempts"}</h2>
+      <h2>{runs.length === 1 ? "Attempt" : "Attempts"}</h2>
       <div class="scroll">
         <table class="small">
           <thead><tr><th>#</th><th>GPU</th><th>Time</th><th>Peak</th><th>End</th></tr></thead>
           <tbody>
-            {job.attempts.map((attempt) => (
-              <tr key={attempt.number} class={attempt.number === chosen ? "current" : ""}>
+            {runs.map((attempt, index) => (
+              <tr key={attempt.number} class={index + 1 === chosen ? "current" : ""}>
                 <td>
-                  {job.attempts.length > 1 ? (
-                    <button type="button" class="chip" aria-pressed={attempt.number === chosen} onClick={() => choose(attempt.number)}>{attempt.number}</button>
+                  {runs.length > 1 ? (
+                    <button type="button" class="chip" aria-pressed={index + 1 === chosen} onClick={() => choose(index + 1)}>{index + 1}</button>
                   ) : (
-                    attempt.number
+                    1
                   )}
                 </td>
                 <td>{attempt.devices.join(",") || "–"}</td>
@@ -217,34 +223,39 @@ function Environment({ job }: { job: JobDetails }): JSX.Element | null {
   );
 }
 
-function Curves({ job, series }: { job: JobDetails; series: Series | null }): JSX.Element | null {
+interface CurvesProps {
+  job: JobDetails;
+  series: Series | null;
+  attempt: number;
+  /** Memory since the view was opened. */
+  live: [number, number][];
+}
+
+function Curves({ job, series, attempt, live }: CurvesProps): JSX.Element | null {
   const metrics = Object.entries(series?.metrics ?? {}).filter(([, points]) => points.length);
   const hasMemory = job.gpus > 0 && job.attempts.length > 0;
   const hasProgress = (series?.progress.length ?? 0) > 1;
   if (!hasMemory && !hasProgress && !metrics.length) return null;
-  const limit = status.value?.devices.find((device) => job.devices.includes(device.label))?.memory_bytes ?? null;
-  const curves = series ?? { memory: [], progress: [], metrics: {} };
   return (
     <div class="curves">
       {hasMemory ? (
         <figure class="card">
           <figcaption>GPU memory <span class="key used">used</span> <span class="key dashed">reserved</span></figcaption>
-          <Chart label="GPU memory over time" height={CURVE_HEIGHT} version={series} build={(palette) => memoryOption(curves, limit, palette, now.value)} />
+          <Chart label="GPU memory over time" height={CURVE_HEIGHT} version={`${attempt} ${series?.at} ${live.length}`} build={(palette) => memoryOption(series, attempt, live, palette, now.value)} />
         </figure>
       ) : null}
       {hasProgress ? (
         <figure class="card">
           <figcaption>Progress</figcaption>
-          <Chart label="progress over time" height={CURVE_HEIGHT} version={series} build={(palette) => progressOption(curves, palette, now.value)} />
+          <Chart label="progress over time" height={CURVE_HEIGHT} version={series} build={(palette) => progressOption(series?.progress ?? [], palette, now.value)} />
         </figure>
       ) : null}
-      {metrics.map(([name, points]) => (
+      {metrics.map(([name, points], index) => (
         <figure key={name} class="card">
           <figcaption>{name}</figcaption>
-          <Chart label={`${name} by step`} height={CURVE_HEIGHT} version={series} build={(palette) => metricOption(name, points, groupColours.of(name, palette.series), palette)} />
+          <Chart label={name} height={CURVE_HEIGHT} version={series} build={(palette) => metricOption(name, points, series?.steps ?? true, palette.series[(index + 1) % palette.series.length] ?? "", palette, now.value)} />
         </figure>
       ))}
     </div>
   );
 }
-

@@ -5,7 +5,7 @@ import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { getJobs } from "../api";
-import { isActive, isOver, isWaiting, mergeJobs } from "../changes";
+import { isActive, isMove, isOver, isWaiting, mergeJobs } from "../changes";
 import { type Filter, STATES, direction, queryOf, readFilter, sortedBy, writeFilter } from "../filters";
 import { count } from "../format";
 import { useKeys } from "../keys";
@@ -14,7 +14,7 @@ import { ask } from "../parts/confirm";
 import { JobTable, titleOf } from "../parts/job_table";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { adjust, go, jobHash, route } from "../router";
-import { latest, session, status } from "../state";
+import { session, status, useChanges } from "../state";
 import type { ActionName, Job } from "../types";
 
 const TYPING_MS = 250;
@@ -30,16 +30,10 @@ export function Jobs(): JSX.Element {
     chosen.value = new Map();
     current.value = -1;
   }, [key]);
-  useEffect(
-    () =>
-      latest.subscribe((changes) => {
-        if (!table.data) return;
-        const merged = mergeJobs(table.data.jobs, changes);
-        table.set({ ...table.data, jobs: merged.jobs });
-        if (merged.moved) table.again();
-      }),
-    [table.data === null, key],
-  );
+  useChanges((changes) => {
+    table.update((page) => ({ ...page, jobs: mergeJobs(page.jobs, changes) }));
+    if (isMove(changes)) table.again();
+  });
   const jobs = table.data?.jobs ?? [];
   const toggle = (job: Job): void => {
     const next = new Map(chosen.value);

@@ -5,7 +5,7 @@ import { useEffect } from "preact/hooks";
 
 import { getSamples, getUsage } from "../api";
 import { isActive, isWaiting } from "../changes";
-import { ago, clock, hours, moment, size } from "../format";
+import { ago, clock, hours, moment, size, span } from "../format";
 import { useLoaded } from "../load";
 import { MemoryBar, Progress, StateMark } from "../parts/marks";
 import { Empty, Loading } from "../parts/placeholder";
@@ -16,6 +16,7 @@ import { now, status } from "../state";
 import type { Device, Job, Samples, Status } from "../types";
 
 const CURVE_HOURS = 2;
+const LEAST_CURVE_SECONDS = 300;
 const SAMPLES_REST_MS = 60_000;
 const MOST_LINES = 8;
 const FAILED = ["failed", "oom", "timeout", "lost"];
@@ -84,7 +85,7 @@ function GpuCard({ device, jobs, samples }: { device: Device; jobs: Job[]; sampl
   const { memory_bytes: total, drained, problem } = device;
   const used = device.used_bytes ?? device.ours_bytes + device.others_bytes;
   return (
-    <article class="card gpu" aria-label={`GPU ${device.label}`}>
+    <article class="card gpu-card" aria-label={`GPU ${device.label}`}>
       <header>
         <h2>GPU {device.label} <span class="faint">{device.model}</span></h2>
         <dl class="readings">
@@ -136,9 +137,19 @@ function OnGpu({ label, job }: { label: string; job: Job | undefined }): JSX.Ele
   );
 }
 
+/** When the curves begin: where the first value of a GPU is known, so that a young queue has no empty curves. */
+function curvesStart(samples: Samples | null, until: number): number {
+  const whole = until - CURVE_HOURS * 3600;
+  if (!samples) return whole;
+  const places = samples.devices.map(({ curves }) => curves.utilisation_percent.findIndex((value) => value !== null));
+  const first = Math.min(...places.map((place) => (place < 0 ? Infinity : place)));
+  const known = first === Infinity ? until : moment(samples.start) / 1000 + first * samples.step_seconds;
+  return Math.max(whole, Math.min(known, until - LEAST_CURVE_SECONDS));
+}
+
 function Curve({ device, samples }: { device: Device; samples: Samples | null }): JSX.Element {
   const until = now.value / 1000;
-  const from = until - CURVE_HOURS * 3600;
+  const from = curvesStart(samples, until);
   const curves = samples?.devices.find((one) => one.id === device.id)?.curves;
   const points: Point[] = [];
   if (samples && curves) {
@@ -149,8 +160,8 @@ function Curve({ device, samples }: { device: Device; samples: Samples | null })
   const gap = 2.5 * (samples?.step_seconds ?? 60);
   return (
     <figure class="curve">
-      <Sparkline points={points} from={from} until={until} gap={gap} label={`utilisation of GPU ${device.label} in the last ${CURVE_HOURS} hours`} />
-      <figcaption><span>{CURVE_HOURS} h ago</span><span>utilisation</span><span>now</span></figcaption>
+      <Sparkline points={points} from={from} until={until} gap={gap} label={`utilisation of GPU ${device.label} in the last ${span(until - from)}`} />
+      <figcaption><span>{span(until - from)} ago</span><span>utilisation</span><span>now</span></figcaption>
     </figure>
   );
 }
@@ -196,7 +207,7 @@ function Next({ jobs, total }: { jobs: Job[]; total: number }): JSX.Element {
           <p>Add one: <code>stoker submit -- python train.py</code></p>
         </Empty>
       )}
-      <More shown={Math.min(jobs.length, MOST_LINES)} total={total} href={hashOf("jobs", "", { state: "waiting" })} />
+      <More shown={jobs.slice(0, MOST_LINES).reduce((sum, job) => sum + job.tasks, 0)} total={total} href={hashOf("jobs", "", { state: "waiting" })} />
     </section>
   );
 }

@@ -2,11 +2,11 @@
 
 import type { EChartsType } from "echarts/core";
 import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 
 import { getTimeline } from "../api";
 import { Colouring, groupColours } from "../charts/palette";
-import { isFailure, pieces, timelineHeight, timelineOption } from "../charts/timeline";
+import { edgesOf, isFailure, pieces, timelineHeight, timelineOption } from "../charts/timeline";
 import { type Window, zoomedWindow } from "../charts/window";
 import { clock, count, moment } from "../format";
 import { useKeys } from "../keys";
@@ -15,7 +15,7 @@ import { Chart } from "../parts/chart";
 import { StateMark } from "../parts/marks";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { adjust, go, hashOf, jobHash, route } from "../router";
-import { latest, now } from "../state";
+import { now, useChanges } from "../state";
 import type { Bar, Timeline } from "../types";
 
 const PERIODS = ["30m", "2h", "12h", "2d", "7d"];
@@ -28,7 +28,7 @@ const titleColours = new Colouring();
 export function TimelineView(): JSX.Element {
   const since = route.value.query.get("since") ?? "2h";
   const loaded = useLoaded(`timeline ${since}`, () => getTimeline({ since }), REST_MS);
-  useEffect(() => latest.subscribe(() => loaded.again()), []);
+  useChanges(loaded.again);
   const timeline = loaded.data;
   const byName = timeline !== null && timeline.lanes.every((lane) => [...lane.bars, ...lane.forecast].every((bar) => !bar.group));
   const keyOf = (bar: Bar): string => (byName ? bar.title : bar.group);
@@ -44,7 +44,7 @@ export function TimelineView(): JSX.Element {
   const zoom = (factor: number, shift: number): void => {
     const whole = shown.current;
     if (!whole || !chart.current) return;
-    const edges = { from: moment(whole.since), until: moment(whole.until) };
+    const edges = edgesOf(whole);
     zoomed.current = zoomedWindow(zoomed.current ?? edges, edges, factor, shift);
     chart.current.dispatchAction({ type: "dataZoom", startValue: zoomed.current.from, endValue: zoomed.current.until });
   };
@@ -94,7 +94,7 @@ export function TimelineView(): JSX.Element {
             build={(palette, width) =>
               timelineOption({
                 timeline, palette, narrow: width < NARROW, window: zoomed.current,
-                colour: (bar) => (keyOf(bar) ? colours.of(keyOf(bar), palette.series) : palette.accent),
+                colour: (bar) => (keyOf(bar) ? colours.of(keyOf(bar), palette.series) : palette.others),
               })
             }
           />
@@ -109,11 +109,11 @@ export function TimelineView(): JSX.Element {
 const MOST_KEYS = 12;
 
 function Legend({ timeline, keyOf, colours }: { timeline: Timeline; keyOf: (bar: Bar) => string; colours: Colouring }): JSX.Element {
-  const keys = [...new Set(timeline.lanes.flatMap((lane) => [...lane.bars, ...lane.forecast].map(keyOf)))].filter(Boolean).sort();
+  const keys = [...new Set(timeline.lanes.flatMap((lane) => [...lane.bars, ...lane.forecast].map(keyOf)))].sort();
   return (
     <div class="legend">
       {keys.slice(0, MOST_KEYS).map((key) => (
-        <span key={key} class="entry"><i class={`swatch series-${colours.place(key) % 8}`} />{key}</span>
+        <span key={key} class="entry"><i class={`swatch ${key ? `series-${colours.place(key) % 8}` : "others"}`} />{key || "no group"}</span>
       ))}
       {keys.length > MOST_KEYS ? <span class="entry faint">and {keys.length - MOST_KEYS} more</span> : null}
       <span class="entry"><i class="swatch filled" />peak in use</span>
